@@ -17,6 +17,7 @@ import gc
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from time import thread_time_ns
 from typing import Any
@@ -70,7 +71,7 @@ class NullExecutor(HostExecutor):
         rows = len(step.logit_rows)
         return StepResult(self._logits[:rows], self._argmax[:rows])
 
-    @property
+    @cached_property
     def sampler(self) -> Sampler[Any]:
         return self._own
 

@@ -18,6 +18,9 @@ constexpr int kStreamRows = 16;  // up to here time goes to reading the cache
 // Blocks that a draft tree's longest path lies in, wherever in a block it begins.
 constexpr int kPathBlocks = (kMostTreeRows + kBlockSize - 2) / kBlockSize + 1;
 
+// Components of a split's latents that are laid out at once are 64 in bfloat16, 32 floats.
+constexpr int kLeastStripe = 32;
+
 // A worker's scratch. Sizes are those of the widest element.
 struct Scratch {
   std::byte* queries;     // [kTileRows][head_dim, padded as an INT8 cache pads it]
@@ -33,7 +36,7 @@ struct Scratch {
   size_t bytes;
 
   Scratch(std::byte* base, const AttentionShape& shape) {
-    const int dim = shape.head_dim;
+    const int dim = (shape.head_dim + 3) / 4 * 4;  // as an INT8 cache pads it
     const int out_dim = shape.out_dim();
     const bool latent = shape.value_dim > 0;
     std::byte* at = base;
@@ -42,16 +45,16 @@ struct Scratch {
       at += (floats * int64_t(sizeof(float)) + 63) / 64 * 64;
       return start;
     };
-    queries = take(int64_t(kTileRows) * ((dim + 3) / 4 * 4));
+    queries = take(int64_t(kTileRows) * dim);
     scores = reinterpret_cast<float*>(take(int64_t(kTileRows) * kScoreStride));
     weights = take(int64_t(kTileRows) * kScoreStride);
     partial = reinterpret_cast<float*>(take(int64_t(kTileRows) * partial_stride(out_dim)));
     merged = reinterpret_cast<float*>(take(int64_t(kTileRows) * partial_stride(out_dim)));
     for (auto& tile : values) tile = take(int64_t(kBlockSize) * dim);
     value_scales = reinterpret_cast<float*>(take(kSplitTokens));
-    path = take(int64_t(kPathBlocks) * 2 * kBlockSize * ((dim + 3) / 4 * 4 + 1));
+    path = take(int64_t(kPathBlocks) * 2 * kBlockSize * (dim + 1));
     transposed = reinterpret_cast<float*>(take(latent ? kBlockSize * kTileRows : 0));
-    stripe = take(latent ? int64_t(kSplitTokens) * ((dim + 3) / 4 * 4) : 0);
+    stripe = take(latent ? int64_t(kSplitTokens) * std::max(dim, kLeastStripe) : 0);
     bytes = size_t(at - base);
   }
 };

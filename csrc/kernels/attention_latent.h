@@ -79,6 +79,7 @@ class LatentSplits {
   static constexpr int kCols = 2;
 #endif
   static constexpr int kStripe = kCols * f32x16::lanes;  // columns
+  static_assert(kStripe <= 2 * kLeastStripe);
 
   // [component][row], in bfloat16 pairs of components, with zeros for rows that are not there.
   template <class From>
@@ -109,6 +110,9 @@ class LatentSplits {
       const int low = std::max(begin - b * kBlockSize, 0);
       const int high = std::min(end - b * kBlockSize, kBlockSize);
       out.keys[b] = out.values[b] = block;
+      const int ahead = (split + 1) * kSplitBlocks + b;
+      if (tile_.rows <= kStreamRows && ahead * kBlockSize < tile_.end[0])
+        out.fetch_keys[b] = tile_.keys(ahead);
       if constexpr (!kInPlace) {
         auto* const to = reinterpret_cast<float*>(scratch_.stripe) +
                          int64_t(b) * kBlockSize * padded_;
@@ -195,12 +199,20 @@ class LatentSplits {
     for (int b = blocks.first; b < blocks.last; ++b) {
       values[b] = reinterpret_cast<const std::byte*>(to);
       const auto* row = reinterpret_cast<const uint16_t*>(blocks.keys[b]) + column;
+      const std::byte* ahead = blocks.fetch_keys[b];
+      if (ahead) ahead += column * 2;
       for (int t = 0; t < kBlockSize; t += 2, row += 2 * padded_, to += kStripe) {
         const int position = base + b * kBlockSize + t;
         const auto seen = [&](int p) { return p >= tile_.low && p < tile_.high; };
         const uint32_t mask =
             (seen(position) ? 0xffffu : 0) | (seen(position + 1) ? 0xffff0000u : 0);
         const uint16_t* const next = row + padded_;
+        if (ahead) {
+          for (int i = 0; i < 2; ++i, ahead += 2 * padded_) {
+            __builtin_prefetch(ahead, 0, 2);
+            __builtin_prefetch(ahead + 64, 0, 2);
+          }
+        }
         for (int d = 0; d < n; ++d) to[d] = (row[d] | uint32_t(next[d]) << 16) & mask;
       }
     }

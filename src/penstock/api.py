@@ -82,8 +82,9 @@ class LLM:
     ) -> list[RequestOutput]:
         """Complete each prompt; outputs come back in the order of ``prompts``.
 
-        One ``params`` serves all prompts, or there is one for each. A prompt that cannot be
-        served raises RequestError before any is started; one that fails on the way has ``error``
+        One ``params`` serves all prompts, or there is one for each; without, they are as the
+        model's makers recommend (``config.sampling_defaults``). A prompt that cannot be served
+        raises RequestError before any is started; one that fails on the way has ``error``
         set and ``finish_reason`` "error".
         """
         done: dict[str, RequestOutput] = {}
@@ -230,12 +231,10 @@ class LLM:
     ) -> list[tuple[EngineRequest, str | None]]:
         listed = _listed(prompts)
         _check_priority(priority)
-        if params is None:
-            params = SamplingParams()
         several: Any = params if isinstance(params, Sequence) else [params] * len(listed)
         each: list[Any] = list(several)
         for one in each:
-            if not isinstance(one, SamplingParams):
+            if params is not None and not isinstance(one, SamplingParams):
                 raise RequestError(
                     f"params must be SamplingParams, or one for each prompt, not {one!r:.80}",
                     "params",
@@ -245,6 +244,9 @@ class LLM:
         requests = []
         for prompt, chosen in zip(listed, each, strict=True):
             text, token_ids = self._tokens(prompt)
+            if chosen is None:
+                room = self.config.max_model_len - len(token_ids)
+                chosen = self.config.sampling_defaults.params(room)
             requests.append(
                 (
                     EngineRequest(

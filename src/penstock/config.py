@@ -11,12 +11,14 @@ from penstock.cache.geometry import KvDType
 from penstock.models.spec import DType
 from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.scheme import Quantization
+from penstock.sampling.defaults import SamplingDefaults
 from penstock.speculative_config import SpeculativeConfig
 
 BackendName = Literal["auto", "cpu", "cuda", "reference"]
 ChosenBackend = Literal["cpu", "cuda", "reference"]
 LoadFormat = Literal["auto", "dummy"]
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
+GenerationConfigOption = Literal["auto", "none"]
 KvCacheDTypeOption = Literal["auto", "int8", "float32", "bfloat16", "float16"]
 
 
@@ -175,6 +177,21 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "heads that read its hidden states. docs/speculation.md lists the options."
         ),
     ] = None
+    generation_config: Annotated[
+        GenerationConfigOption,
+        Meta(
+            description="Where sampling options come from that a request leaves out: auto takes "
+            "temperature, top_p, top_k, min_p, repetition_penalty and max_new_tokens of the "
+            "model's generation_config.json, none takes neutral ones."
+        ),
+    ] = "auto"
+    ignore_config_field: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="Accepts a field of the model's config.json that Penstock does not know "
+            "and you know to change nothing, as name or section.name. May be repeated."
+        ),
+    ] = ()
     artifact: Annotated[
         bool,
         Meta(
@@ -231,6 +248,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """This model drafts for another, a token of each sequence a step."""
     artifact_dir: str | None
     """None: no artifacts are read or kept."""
+    sampling_defaults: SamplingDefaults
+    """What stands in for sampling options that a request leaves out."""
     seed: int
     reasons: dict[str, str]
     target_path: str | None = None

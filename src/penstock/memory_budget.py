@@ -1,4 +1,4 @@
-"""What the weights take of memory, and what that leaves for the KV cache."""
+"""Divides memory between the weights and the KV cache."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Served:
 
 @dataclass(frozen=True)
 class Demand:
-    """What is to be put into the memory that a backend computes in."""
+    """What must fit into the memory in which a backend computes."""
 
     served: Served
     kv_cache_bytes: int | None
@@ -51,7 +51,7 @@ class Demand:
     draft: Served | None
     """The model or heads that draft, if there are any."""
     plan_with: Callable[[Quantization], Plan]
-    """The plan that the model would have with its weights quantized otherwise."""
+    """Callback that returns the plan that the model would have if it were quantized so."""
 
 
 def host_budget(demand: Demand, available: int) -> Budget:

@@ -1,4 +1,4 @@
-"""Files are opened here where somebody else may have put something else in their place.
+"""Opens files of models safely: somebody may have put something else in their place.
 
 Opening a FIFO waits until somebody writes into it, devices do whatever they do, and a file of a
 terabyte fills memory. What is not a regular file, or is larger than its kind can be, is an OSError

@@ -1,4 +1,4 @@
-"""How many compute threads, and on which CPUs: the ``threads`` option for one machine."""
+"""Decides the number of compute threads and their CPUs, by the ``threads`` option."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 
 MOST_PER_CPU = 4
-"""More threads than this for each logical CPU are a mistake, not a wish."""
+"""Limit of threads for each logical CPU; more are taken for a mistake."""
 
 _MOST_CPU = 1 << 16
 """Above what any kernel numbers; keeps ``0-999999999`` from being written out."""
@@ -29,7 +29,7 @@ class Threads:
 
 
 def choose_threads(asked: int | str | None, hardware: Hardware) -> Threads:
-    """What ``threads`` asks for: a number, a CPU list such as ``0-7,16-23``, or None.
+    """Return the threads for an option: a number, a CPU list such as ``0-7,16-23``, or None.
 
     A number binds threads to cores only if every usable core gets one: otherwise the system knows
     better which cores are free. Raises ConfigError naming the fix.

@@ -1,4 +1,4 @@
-"""Start-time fair queueing: the books of who was served how much."""
+"""Start-time fair queueing: how much each account was served, and whose turn is next."""
 
 from __future__ import annotations
 

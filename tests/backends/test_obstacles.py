@@ -181,8 +181,10 @@ def test_a_gpu_refuses_ops_that_have_no_kernel_there(changes: dict[str, Any], wh
         BACKENDS["cpu"].check_runnable(plan)
 
 
-def test_where_no_backend_runs_a_model_the_last_says_why() -> None:
+def test_where_no_backend_runs_a_model_the_last_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = load_model_spec(tiny_checkpoint("qwen3_moe"))
+    assert resolved(spec, H100).backend == "cpu"  # without a choice: the GPU's does not run them
+    monkeypatch.setattr(type(BACKENDS["cpu"]), "runs_experts", False)
     for gpu in (None, H100):
         with pytest.raises(ConfigError, match=r"the cpu backend does not .*--backend reference"):
             resolved(spec, gpu)

@@ -147,10 +147,10 @@ class CacheMachine(RuleBasedStateMachine):
         self.holders.append(holder)
         self.write(holder, end)
         while holder.done < len(tokens):
-            room = self.cache.room(holder.table, holder.done)
-            assert room > 0, "it fitted"
+            fitting = self.cache.num_fitting(holder.table, holder.done)
+            assert fitting > 0, "it fitted"
             old = {block for _, _, block in holder.held()}
-            end = min(holder.done + room, len(tokens))
+            end = min(holder.done + fitting, len(tokens))
             assert self.cache.extend(holder.table, holder.done, end, [])
             self.taken({block for _, _, block in holder.held()} - old)
             self.write(holder, end)
@@ -170,9 +170,9 @@ class CacheMachine(RuleBasedStateMachine):
         assert len(copied) in (0, groups)
         needed = (-(-end // SIZE) - len(holder.table.blocks[0])) * groups + len(copied)
         before, copies = self.snapshot(), []
-        room = self.cache.room(holder.table, holder.done)
+        fitting = self.cache.num_fitting(holder.table, holder.done)
         ok = self.cache.extend(holder.table, holder.done, end, copies)
-        assert ok == (len(more) <= room)
+        assert ok == (len(more) <= fitting)
         assert ok == (needed <= self.blocks - len(self.held(holder) | set(old.values())))
         assert sorted(source for source, _ in copies) == (sorted(copied.values()) if ok else [])
         if not ok:

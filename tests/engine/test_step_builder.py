@@ -17,7 +17,6 @@ from penstock.engine.step_builder import build_step_input
 from penstock.interface.messages import EngineRequest
 from penstock.interface.step import StepInput
 from penstock.pooling.params import PoolingKind, PoolingParams
-from penstock.pooling.pooler import Pooler
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.scheduler import Scheduler
@@ -37,9 +36,7 @@ def _add(scheduler: Scheduler, name: str, prompt: list[int], **params: object) -
 def _embed(scheduler: Scheduler, name: str, prompt: list[int], kind: PoolingKind) -> None:
     pooling = PoolingParams(pooling=kind)
     message = EngineRequest(request_id=name, prompt_token_ids=prompt, pooling=pooling)
-    leader = make_sequences(message, 0)
-    leader.pooler = Pooler(pooling, leader.num_prompt_tokens)
-    scheduler.add(leader)
+    scheduler.add(make_sequences(message, 0))
 
 
 def _next(scheduler: Scheduler, step: ScheduledStep) -> ScheduledStep:

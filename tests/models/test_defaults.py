@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,7 @@ def _read(config: dict[str, Any]) -> ModelSpec:
 def _completed(family: str, config: dict[str, Any]) -> dict[str, Any]:
     """The configuration as transformers writes it again, with all that it had not said."""
     given = {name: value for name, value in config.items() if name not in NOT_OF_THE_CLASS}
+    given = deepcopy(given)  # the class writes into what it is given
     made = getattr(transformers, FAMILIES[family].config)(**given).to_dict()
     kept = {name: config[name] for name in ("architectures", "model_type") if name in config}
     tokens = {name: None for name in ("bos_token_id", "eos_token_id") if name not in config}

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from support.families import edited
+from support.checkpoints import tiny_checkpoint
+from support.families import PUBLISHED, edited
 from support.families.falcon import FALCON_11B
 
 from penstock.errors import ModelError
-from penstock.interface.sources import RowsOf, Shifted, Stored
+from penstock.interface.sources import RowsOf, Shifted, Stored, Transposed
 from penstock.models.registry import read_spec
-from penstock.models.spec import MlpSpec, NormSpec, RopeSpec
+from penstock.models.spec import MlpSpec, NormSpec, PositionTable, RopeSpec
 from penstock.plan.lower import lower
+from penstock.weights.checkpoint import open_weights
+from penstock.weights.model_folder import load_model_spec
 
 
 @pytest.mark.parametrize("family", ["gemma", "gemma2"])
@@ -116,13 +122,163 @@ def test_falcon_40b_and_11b() -> None:
     assert weights["layers.0.mlp_norm"].source == Stored("transformer.h.0.ln_mlp.weight", (4096,))
 
 
+def test_gpt2() -> None:
+    spec = read_spec(edited("gpt2"))
+    layer = spec.layers[1]
+    assert (spec.learned_positions, spec.max_positions) == (PositionTable(1024), 1024)
+    assert layer.mlp == MlpSpec(3072, "gelu_tanh", bias=True, gated=False)
+    assert (layer.attention.scale, spec.tie_embeddings) == (1 / 8, True)
+    weights = lower(spec).weights
+    stored = Stored("transformer.h.1.attn.c_attn.weight", (768, 3 * 768))
+    assert weights["layers.1.k"].source == RowsOf(Transposed(stored), ((768, 1536),))
+    bias = Stored("transformer.h.1.attn.c_attn.bias", (3 * 768,))
+    assert weights["layers.1.v.bias"].source == RowsOf(bias, ((1536, 2304),))
+    down = Stored("transformer.h.0.mlp.c_proj.weight", (3072, 768))
+    assert weights["layers.0.down"].source == Transposed(down)
+    for silent in ("activation_function", "layer_norm_epsilon", "n_positions", "n_ctx"):
+        assert read_spec(edited("gpt2", **{silent: ...})) == spec
+    renamed = {"n_embd": ..., "hidden_size": 768, "n_layer": ..., "num_hidden_layers": 2}
+    assert read_spec(edited("gpt2", **renamed)) == spec
+    scaled = read_spec(edited("gpt2", scale_attn_by_inverse_layer_idx=True)).layers
+    assert [each.attention.scale for each in scaled] == [1 / 8, 1 / 16]
+    unscaled = read_spec(edited("gpt2", scale_attn_weights=False)).layers
+    assert unscaled[1].attention.scale == 1.0
+
+
+def test_gpt_bigcode() -> None:
+    spec = read_spec(edited("gpt_bigcode"))
+    assert spec.layers[0].attention.num_kv_heads == 1
+    stored = Stored("transformer.h.1.attn.c_attn.weight", (6144 + 256, 6144))
+    assert lower(spec).weights["layers.1.v"].source == RowsOf(stored, ((6272, 6400),))
+    # What transformers writes of its own defaults.
+    assert read_spec(edited("gpt_bigcode", num_key_value_heads=12)) == spec
+    heads = read_spec(edited("gpt_bigcode", multi_query=False))
+    assert heads.layers[0].attention.num_kv_heads == 48
+    source = lower(heads).weights["layers.0.k"].source
+    assert isinstance(source, RowsOf)
+    assert source.runs[:2] == ((128, 256), (512, 640))
+
+
+def test_mpt() -> None:
+    spec = read_spec(edited("mpt"))
+    layer = spec.layers[0]
+    assert layer.attn_norm == NormSpec(1e-5, "layer")
+    attention = layer.attention
+    assert (attention.alibi, attention.clip_qkv, attention.scale) == (1.0, 6.0, 128**-0.5)
+    assert layer.mlp == MlpSpec(4 * 4096, "gelu", gated=False)
+    assert (spec.max_positions, spec.tie_embeddings) == (2048, True)
+    assert read_spec(edited("mpt", architectures=["MptForCausalLM"])) == spec
+    silent = read_spec(edited("mpt", attn_config=...)).layers[0].attention
+    assert silent == replace(attention, clip_qkv=None)
+    scaled = {**PUBLISHED["mpt"]["attn_config"], "softmax_scale": 0.25, "clip_qkv": None}
+    assert read_spec(edited("mpt", attn_config=scaled)).layers[0].attention.scale == 0.25
+    ffn = {"ffn_type": "mptmlp", "fc_type": "torch"}
+    assert read_spec(edited("mpt", ffn_config=ffn)) == spec
+
+
+def test_bloom() -> None:
+    spec = read_spec(edited("bloom"))
+    layer = spec.layers[0]
+    assert spec.embed_norm == layer.attn_norm == NormSpec(1e-5, "layer", bias=True)
+    assert (layer.attention.alibi, layer.attention.head_dim) == (1.0, 128)
+    assert (spec.hidden_size, spec.max_positions, spec.tie_embeddings) == (14336, 2048, True)
+    assert read_spec(edited("bloom", n_embed=..., hidden_size=14336, seq_length=...)) == spec
+    source = lower(spec).weights["layers.0.k"].source
+    assert isinstance(source, RowsOf)
+    assert source.runs[1] == (512, 640)
+
+
+def test_opt() -> None:
+    spec = read_spec(edited("opt"))
+    assert spec.learned_positions == PositionTable(2050, offset=2)
+    norm = NormSpec(1e-5, "layer", bias=True)
+    assert (spec.final_norm, spec.layers[0].mlp) == (
+        norm,
+        MlpSpec(3072, "relu", bias=True, gated=False),
+    )
+    bare = read_spec(edited("opt", layer_norm_elementwise_affine=False))
+    assert bare.final_norm == NormSpec(1e-5, "layer", weight=False)
+    assert read_spec(edited("opt", _remove_final_layer_norm=True)).final_norm is None
+
+
+def test_falcon_slopes() -> None:
+    """The oldest ones do not rotate: scores fall with distance, and are scaled then."""
+    fields = {"alibi": True, "multi_query": False, "num_attention_heads": 64, "hidden_size": 4096}
+    attention = read_spec(edited("falcon", **fields)).layers[0].attention
+    assert (attention.rope, attention.alibi, attention.num_kv_heads) == (None, 1 / 8, 64)
+
+
+@pytest.mark.parametrize("family", ["gpt2", "gpt_bigcode", "bloom", "falcon", "mpt", "opt"])
+def test_files_of_models_without_their_heads_lack_a_prefix(family: str, tmp_path: Path) -> None:
+    """And GPT-2's have masks, which nobody reads."""
+    from safetensors.numpy import load_file, save_file
+
+    whole = tiny_checkpoint(family, tie_word_embeddings=True)
+    prefix = "model." if family == "opt" else "transformer."
+    tensors = load_file(whole / "model.safetensors")
+    bare = {name.removeprefix(prefix): array for name, array in tensors.items()}
+    assert bare.keys() != tensors.keys()
+    if family.startswith("gpt"):
+        bare["h.0.attn.bias"] = np.tril(np.ones((1, 1, 8, 8), np.float32))
+    save_file(bare, tmp_path / "model.safetensors")
+    spec = load_model_spec(whole)
+    weights = lower(spec).weights
+    expected, got = (open_weights(folder, spec, weights) for folder in (whole, tmp_path))
+    for name in weights:
+        np.testing.assert_array_equal(got.get(name), expected.get(name))
+
+
+def test_gemma4() -> None:
+    """Heads and rotations by kind of layer; the last layers read what others have cached."""
+    spec = read_spec(edited("gemma4_text"))
+    attentions = [layer.attention for layer in spec.layers]
+    assert [a.window for a in attentions] == [512, 512, None] * 3
+    assert [a.head_dim for a in attentions] == [256, 256, 512] * 3
+    assert [a.kv_from for a in attentions] == [None] * 5 + [2, 4, 4, 2]
+    assert attentions[0].rope == RopeSpec(1e4, 256)
+    assert attentions[2].rope == RopeSpec(1e6, 512, "proportional", rotating=64)
+    assert (attentions[0].scale, attentions[0].v_norm) == (1.0, NormSpec(1e-6, weight=False))
+    sizes = [layer.mlp.intermediate_size for layer in spec.layers if isinstance(layer.mlp, MlpSpec)]
+    assert sizes == [6144] * 5 + [12288] * 4
+    inputs = spec.token_inputs
+    assert inputs is not None
+    assert (inputs.size, inputs.factor, inputs.vocab_size) == (256, 16.0, 262144)
+    assert spec.logits_softcap == 30.0
+    weights = lower(spec, max_positions=64).weights
+    assert weights["layers.3.output_scale"].source == Stored("model.layers.3.layer_scalar", (1,))
+    table = Stored("model.embed_tokens_per_layer.weight", (262144, 9 * 256))
+    assert weights["token_inputs.embed"].source == table
+    assert not {"layers.5.k", "layers.5.v", "layers.5.k_norm"} & set(weights)
+    assert spec.names is not None
+    assert spec.names.is_idle("model.layers.5.self_attn.k_proj.weight")
+    assert not spec.names.is_idle("model.layers.4.self_attn.k_proj.weight")
+    silent = {"layer_types": ..., "rope_parameters": ..., "head_dim": ..., "global_head_dim": ...}
+    plain = read_spec(edited("gemma4_text", **silent, num_kv_shared_layers=2)).layers
+    assert [layer.attention.window for layer in plain[:7]] == [512] * 5 + [None, 512]
+    assert plain[-1].attention.window is None
+    assert plain[-1].attention.rope == attentions[2].rope
+
+
+def test_gemma4_without_values() -> None:
+    fields = {"attention_k_eq_v": True, "num_global_key_value_heads": 2, "num_key_value_heads": 8}
+    spec = read_spec(edited("gemma4_text", **fields, hidden_size_per_layer_input=0))
+    assert spec.token_inputs is None
+    assert [layer.attention.key_is_value for layer in spec.layers] == [False, False, True] * 3
+    assert [layer.attention.num_kv_heads for layer in spec.layers] == [8, 8, 2] * 3
+    assert "layers.2.v" not in lower(spec, max_positions=64).weights
+    by_layer = {str(i): {"head_dim": 512, "num_key_value_heads": 2} for i in (2, 5, 8)}
+    gone = {"global_head_dim": ..., "num_global_key_value_heads": ...}
+    fields |= gone | {"per_layer_config": by_layer, "hidden_size_per_layer_input": 0}
+    assert read_spec(edited("gemma4_text", **fields)) == spec
+
+
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
         ("gemma", {"use_bidirectional_attention": True}, "only causal"),
         ("gemma", {"hidden_activation": "silu"}, "contradicts hidden_act"),
         ("gemma", {"hidden_act": "tanh"}, "hidden_act .* is not supported"),
-        ("gemma", {"sliding_window": 5}, "not a field Penstock knows"),
+        ("gemma", {"sliding_window": 5}, "this architecture has no windows"),
         ("gemma", {"num_key_value_heads": ...}, "num_key_value_heads .* is required"),
         ("gemma2", {"use_bidirectional_attention": True}, "only causal"),
         ("gemma2", {"sliding_window_size": 1024}, "contradicts sliding_window 4096"),
@@ -139,10 +295,55 @@ def test_falcon_40b_and_11b() -> None:
         ("falcon", {"ff_factor": 2, "ffn_hidden_size": 9}, "contradicts ffn_hidden_size 9"),
         ("falcon", {"n_embed": 5}, "n_embed .5. contradicts hidden_size 4544"),
         ("falcon", {"activation": "relu6"}, "activation .* is not supported"),
-        ("falcon", {"auto_map": {"AutoModel": "modeling_mine.Mine"}}, "does not run"),
         ("phi", {"partial_rotary_factor": 0.01}, "rotate in pairs"),
         ("phi", {"num_key_value_heads": 5}, "multiple of the 5 KV heads"),
         ("phi", {"lm_head_bias": False}, "not a field Penstock knows"),
+        ("gemma4_text", {"enable_moe_block": True}, "experts beside the MLP"),
+        ("gemma4_text", {"use_bidirectional_attention": "all"}, "only causal"),
+        ("gemma4_text", {"layer_types": ["sliding_attention"] * 9}, "must end with"),
+        ("gemma4_text", {"num_kv_shared_layers": 9}, "from 0 to 8"),
+        ("gemma4_text", {"num_kv_shared_layers": 7}, "leaves no layer"),
+        ("gemma4_text", {"vocab_size_per_layer_input": 5}, "is less than the 262144 ids"),
+        ("gemma4_text", {"per_layer_config": {}}, "global_head_dim .512. stands beside"),
+        ("gemma4_text", {"rope_parameters": {"full_attention": {}}}, "must have 'sliding"),
+        (
+            "gemma4_text",
+            {"global_head_dim": ..., "per_layer_config": {"2": {"head_dim": 8}}},
+            "has heads of",
+        ),
+        (
+            "gemma4_text",
+            {"global_head_dim": ..., "per_layer_config": {"2": {"sliding_window": 8}}},
+            "not a field Penstock knows",
+        ),
+        ("gpt2", {"n_embd": ...}, "n_embd .absent. is required"),
+        ("gpt2", {"n_head": 5}, "not a multiple of the 5 heads"),
+        ("gpt2", {"num_hidden_layers": 3}, "n_layer .2. contradicts num_hidden_layers 3"),
+        ("gpt2", {"activation_function": "tanh"}, "activation_function .* is not supported"),
+        ("gpt2", {"add_cross_attention": True}, "cross-attention is not supported"),
+        ("gpt2", {"n_positions": 0}, "n_positions .0. must be from 1"),
+        ("gpt2", {"n_inner": 2**30}, "n_inner .* must be"),
+        ("gpt_bigcode", {"multi_query": 1}, "multi_query .* must be true or false"),
+        ("gpt_bigcode", {"rope_theta": 1e4}, "not a field Penstock knows"),
+        ("mpt", {"no_bias": False}, "no_bias .* must be true"),
+        ("mpt", {"logit_scale": "inv_sqrt_d_model"}, "logit_scale .* must be null"),
+        ("mpt", {"expansion_ratio": 2}, "expansion_ratio .* must be 4"),
+        ("mpt", {"norm_type": "rmsnorm"}, "norm_type .* must be layernorm"),
+        ("mpt", {"ffn_config": {"ffn_type": "mptgeglu"}}, "ffn_config: ffn_type .* must be mptmlp"),
+        ("mpt", {"attn_config": {"alibi": False}}, "attn_config: alibi .* must be true"),
+        ("mpt", {"attn_config": {"alibi_bias_max": 16}}, "alibi_bias_max .16. must be 8"),
+        ("mpt", {"attn_config": {"qk_ln": True}}, "qk_ln .* must be false"),
+        ("mpt", {"attn_config": {"prefix_lm": True}}, "prefix_lm .* must be false"),
+        ("mpt", {"attn_config": {"attn_type": "multiquery_attention"}}, "must be multihead"),
+        ("mpt", {"attn_config": {"attn_uses_sequence_id": True}}, "must be false"),
+        ("mpt", {"attn_config": {"clip_qkv": -1}}, "clip_qkv .-1. must be from 0"),
+        ("mpt", {"attn_config": {"kv_n_heads": 2}}, "not a field Penstock knows"),
+        ("bloom", {"apply_residual_connection_post_layernorm": True}, "must be false"),
+        ("bloom", {"n_head": 3}, "n_head .3. contradicts num_attention_heads 112"),
+        ("bloom", {"hidden_size": 5}, "n_embed .14336. contradicts hidden_size 5"),
+        ("opt", {"do_layer_norm_before": False}, "must be true"),
+        ("opt", {"word_embed_proj_dim": 512}, "must be hidden_size"),
+        ("opt", {"layer_norm_eps": 1e-6}, "not a field Penstock knows"),
         ("starcoder2", {"norm_type": "rms_norm"}, "must be layer_norm"),
         ("starcoder2", {"mlp_type": "gated"}, "must be default"),
         ("starcoder2", {"scale_attn_weights": False}, "must be true"),

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.interface.sources import Packed, RowsOf, Shifted, Stacked, Stored, Transposed
+from penstock.interface.sources import (
+    Flat,
+    Mxfp4,
+    OneOf,
+    Packed,
+    RowsOf,
+    RowsOfEach,
+    Shifted,
+    Stacked,
+    Stored,
+    Transposed,
+    tensors,
+)
 from penstock.models.gptq import Gptq
 from penstock.models.llama import NAMES
-from penstock.models.names import Name, NameMap, fused, plain
+from penstock.models.names import Name, NameMap, either, fused, plain, stacked
 
 FUSED = NameMap(
     plain({"embed": "wte", "layers.*.o": "h.*.out"})
@@ -85,3 +97,71 @@ def test_quantized_matrices() -> None:
     assert fused_rows == RowsOf(Packed("h.7.qkv", (20, 8), form), ((12, 16),))
     # Formats keep [n, k], however the family stores floats.
     assert FUSED.source("layers.7.down", SHAPES, form) == Packed("h.7.down", (8, 6), form)
+
+
+GATE, UP, DOWN = (f"layers.*.experts.{name}" for name in ("gate", "up", "down"))
+EXPERTS = NameMap(
+    either(
+        plain({GATE: "e.*.#.w1", UP: "e.*.#.w3", DOWN: "e.*.#.w2"}),
+        stacked("e.*.in", GATE, UP, transposed=True, interleaved=True) | stacked("e.*.out", DOWN),
+        stacked("e.*.in", GATE, UP, mxfp4=True) | stacked("e.*.out", DOWN, mxfp4=True),
+    )
+    | stacked("e.*.in_bias", GATE + ".bias", UP + ".bias", interleaved=True)
+    | {"layers.*.shift": Name("e.*.shift", suffix="", flat=True)}
+)
+EXPERT_SHAPES = {
+    "layers.2.experts.gate": (3, 20, 64),
+    "layers.2.experts.up": (3, 20, 64),
+    "layers.2.experts.down": (3, 64, 20),
+    "layers.2.experts.gate.bias": (3, 20),
+    "layers.2.experts.up.bias": (3, 20),
+    "layers.2.shift": (3,),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        (
+            "layers.2.experts.up",
+            OneOf(
+                (
+                    Stacked(tuple(Stored(f"e.2.{i}.w3.weight", (20, 64)) for i in range(3))),
+                    RowsOfEach(Transposed(Stored("e.2.in", (3, 64, 40))), 1, 20, step=2),
+                    RowsOfEach(
+                        Mxfp4(
+                            Stored("e.2.in_blocks", (3, 40, 2, 16), "uint8"),
+                            Stored("e.2.in_scales", (3, 40, 2), "uint8"),
+                        ),
+                        20,
+                        20,
+                    ),
+                )
+            ),
+        ),
+        (
+            "layers.2.experts.down",  # 20 columns are no whole blocks
+            OneOf(
+                (
+                    Stacked(tuple(Stored(f"e.2.{i}.w2.weight", (64, 20)) for i in range(3))),
+                    Stored("e.2.out", (3, 64, 20)),
+                )
+            ),
+        ),
+        ("layers.2.experts.up.bias", RowsOfEach(Stored("e.2.in_bias", (3, 40)), 1, 20, step=2)),
+        ("layers.2.shift", Flat(Stored("e.2.shift", (1, 3)))),
+    ],
+)
+def test_stacks_of_experts(name: str, source: object) -> None:
+    found = EXPERTS.source(name, EXPERT_SHAPES)
+    assert found == source
+    assert found.shape == EXPERT_SHAPES[name]
+
+
+def test_all_ways_move() -> None:
+    moved = EXPERTS.moved({"e.": "text.e."}).source("layers.2.experts.down", EXPERT_SHAPES)
+    assert isinstance(moved, OneOf)
+    assert {tensor.name for way in moved.sources for tensor in tensors(way)} == {
+        *(f"text.e.2.{i}.w2.weight" for i in range(3)),
+        "text.e.2.out",
+    }

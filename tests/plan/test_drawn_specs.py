@@ -75,7 +75,7 @@ def test_ranks_compute_what_one_does(spec: ModelSpec, fused: bool) -> None:
         shares = [shard(plan, rank, 2) for rank in range(2)]
     except ConfigError:
         whole = [a.qk_norm for a in (layer.attention for layer in spec.layers)]
-        odd = spec.layers[0].attention.num_kv_heads % 2
+        odd = any(layer.attention.num_kv_heads % 2 for layer in spec.layers)
         assert odd or any(norm is not None and norm.over == "projection" for norm in whole)
         return
     alone = logits_along(made(plan))
@@ -96,7 +96,7 @@ def test_products_and_attention_read_what_the_hardware_multiplies(
         return {plan.buffers[name].element for name in names}
 
     for op in plan.ops:
-        if isinstance(op, (ops.Linear, ops.ExpertLinear)):
+        if isinstance(op, (ops.Linear, ops.ExpertLinear, ops.HeadLinear)):
             assert elements(op.x) == {"bfloat16"}
         elif isinstance(op, ops.Attention):
             assert elements(op.q, op.out) == {"bfloat16"}

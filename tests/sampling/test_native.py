@@ -119,7 +119,7 @@ def test_a_greedy_row_with_a_grammar_is_the_largest_allowed() -> None:
         allowed=[mask_of(each) for each in permitted],
     )
     assert found.token_ids == np.where(permitted, logits, -np.inf).argmax(axis=1).tolist()
-    assert found.particular == list(range(40)), "their states are told"
+    assert found.not_plain == list(range(40)), "their states are told"
 
 
 def test_a_grammar_acts_after_bias_and_penalties_and_before_temperature() -> None:

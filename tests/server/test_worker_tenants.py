@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from penstock.sampling.defaults import SamplingDefaults
 from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.sandbox.jobs import Answer, Job
 from penstock.sandbox.pool import WorkerPool
@@ -31,7 +32,12 @@ class Reached(Exception):
 class Engine:
     def __init__(self, texts: bool = True) -> None:
         self.texts = texts
-        self.model = SimpleNamespace(max_model_len=99, vocab_size=300, served_model_name="fake")
+        self.model = SimpleNamespace(
+            max_model_len=99,
+            vocab_size=300,
+            served_model_name="fake",
+            sampling_defaults=SamplingDefaults(),
+        )
         self.tokenizer = SimpleNamespace(settings=SimpleNamespace(chat_templates={}))
 
     @property

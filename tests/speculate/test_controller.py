@@ -67,6 +67,27 @@ def test_reading_is_no_loss_either(batch: int, steps: int) -> None:
     assert engine.drafted > 0
 
 
+def test_reading_that_takes_long_may_pay() -> None:
+    """A prompt takes five steps to read, which the first of eight cannot have earned yet."""
+    engine = SimulatedEngine(replace(READING, read=0.05), 0.95, 8, length=600)
+    assert engine.run(1500) > 1.2 * engine.plain()
+
+
+@pytest.mark.parametrize("seconds", [20.0, 60.0])
+def test_a_first_reading_by_cold_weights_is_no_reason_to_give_up(seconds: float) -> None:
+    engine = SimulatedEngine(replace(READING, first_read=seconds), 0.8, 8, length=150)
+    assert engine.run(500) > 1.1 * engine.plain()
+
+
+@pytest.mark.parametrize("batch", [1, 8])
+def test_prompts_in_every_step_end_no_drafts(batch: int) -> None:
+    """The baseline is due to be measured again, and there is no step without a prompt."""
+    engine = SimulatedEngine(FLAT, 0.8, batch)
+    engine.run(200)
+    engine.prompt_rows = 20
+    assert engine.run(1000) > 1.3 * engine.plain()
+
+
 def test_a_new_sequence_is_not_judged_by_the_last() -> None:
     """One that is alone and whose drafts fail, and others whose drafts do not."""
     engine = SimulatedEngine(FLAT, 0.8, 1)
@@ -228,8 +249,8 @@ def sequence() -> SequenceState:
     return made
 
 
-def expected(sequence: SequenceState, group: int, count: int) -> float:
-    return [0.0, *sequence.acceptance.expected(group)][count]
+def expected(controller: Controller, sequence: SequenceState, group: int, count: int) -> float:
+    return [0.0, *controller._record(sequence).expected(group)][count]
 
 
 def ready(controller: Controller, decoding: int) -> None:
@@ -255,7 +276,7 @@ def test_trees_are_chosen_by_the_acceptance_of_their_ranks() -> None:
         controller.draft_step(DraftTiming(1, length, 0.01, True), 1, length, 1.0 + 0.02 * length)
     # The last two never bring anything.
     assert controller.lengths([Offer(one, 1, 6)], 1) == [4]
-    gains = [expected(one, 1, count) for count in range(7)]
+    gains = [expected(controller, one, 1, count) for count in range(7)]
     assert gains[0] == 0.0
     assert gains[1] > 0.9
     assert gains[4] - gains[3] > 0.8
@@ -267,7 +288,7 @@ def test_a_chain_of_the_same_controller_is_a_product() -> None:
     one = sequence()
     for _ in range(40):
         controller.verified(one, 0, 6, range(3))
-    gains = [expected(one, 0, count) for count in range(7)]
+    gains = [expected(controller, one, 0, count) for count in range(7)]
     assert gains[3] > 2.5
     assert gains[6] - gains[3] < 0.5
 
@@ -286,7 +307,7 @@ def test_who_has_much_to_be_read_must_gain_by_it() -> None:
         controller.draft_step(DraftTiming(1, length, 9.0, False), 1, length, 1.1)
         if not controller.drafts:
             break
-    assert young.acceptance.num_read == 9
+    assert controller._record(young).num_read == 9
     for _ in range(4000):
         controller.plain_step(1, 1, 1.0, 0.0)
     assert controller.lengths([Offer(old, 0, 4)], 1) == [0]

@@ -44,14 +44,14 @@ def test_short_matches_are_left_alone() -> None:
 
 def test_longer_matches_are_of_another_group() -> None:
     proposer = NgramProposer(Ngram(min_match=1))
-    groups = []
+    kinds = []
     for length in (1, 3, 4, 7, 8, 15, 16, 40):
         text = list(range(100, 100 + length))
         (draft,) = proposer.propose([Wanted(sequence([*text, 1, *text]), 4)])
         assert draft is not None
-        groups.append(draft.group)
-    assert groups == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert max(groups) < proposer.groups
+        kinds.append(draft.kind)
+    assert kinds == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert max(kinds) < proposer.kinds
 
 
 def test_a_long_prompt_is_read_over_several_steps() -> None:

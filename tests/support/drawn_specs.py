@@ -19,6 +19,7 @@ from penstock.models.spec import (
     EmbeddingScale,
     ExpertsSpec,
     Gating,
+    LatentSpec,
     LayerSpec,
     MlpSpec,
     ModelSpec,
@@ -154,6 +155,7 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         sinks=st.booleans(),
         key_is_value=st.booleans(),
         clip_qkv=st.sampled_from([None, None, 0.6]),
+        clip_normed=st.booleans(),
         v_norm=st.none() | NORMS,
         position_scale=st.none()
         | st.builds(
@@ -166,6 +168,36 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
     )
 
 
+def latents(heads: int) -> st.SearchStrategy[AttentionSpec]:
+    """Attention over latents, whose sizes divide nothing."""
+    latent = st.builds(
+        LatentSpec,
+        kv_rank=st.just(11),
+        nope_dim=st.just(6),
+        rope_dim=st.just(4),
+        v_dim=st.just(5),
+        q_rank=st.sampled_from([None, 7]),
+        eps=st.just(1e-4),
+        bias=st.booleans(),
+    )
+    ropes = st.builds(
+        RopeSpec, theta=st.just(100.0), dim=st.sampled_from([4, 2]), interleaved=st.booleans()
+    )
+    return st.builds(
+        AttentionSpec,
+        num_heads=st.just(heads),
+        num_kv_heads=st.just(1),
+        head_dim=st.just(15),
+        rope=st.none() | ropes,
+        scale=st.just(10**-0.5),
+        window=st.sampled_from([None, None, 5]),
+        output_bias=st.booleans(),
+        softcap=st.sampled_from([None, 3.0]),
+        sinks=st.booleans(),
+        latent=latent,
+    )
+
+
 @st.composite
 def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSpec:
     """Models of up to ``max_layers`` layers; ``experts``: of which some may be mixtures."""
@@ -173,8 +205,14 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
     dim = draw(st.sampled_from([8, 12]))
     layers: list[LayerSpec] = []
     for _ in range(draw(st.integers(1, max_layers))):
-        attention = draw(attentions(heads, kv_heads, dim))
-        sources = [i for i, layer in enumerate(layers) if layer.attention.kv_from is None]
+        over_latents = draw(st.sampled_from([False, False, True]))
+        attention = draw(latents(heads) if over_latents else attentions(heads, kv_heads, dim))
+        sources = [
+            i
+            for i, layer in enumerate(layers)
+            if layer.attention.kv_from is None
+            and (layer.attention.latent is not None) == over_latents
+        ]
         if sources and draw(st.sampled_from([False, True])):
             source = draw(st.sampled_from(sources))
             read = layers[source].attention

@@ -18,7 +18,7 @@ from penstock.cache.block_table import BlockTable
 from penstock.cache.geometry import Chunk, Window
 from penstock.cache.kv_cache import KvCache
 from penstock.cache.prefix_cache import PrefixCache
-from penstock.engine.pooling import give_rows
+from penstock.engine.pooling import Embeddings
 from penstock.engine.step_builder import build_step_input
 from penstock.interface.messages import SequenceUpdate
 from penstock.interface.step import StepInput
@@ -234,6 +234,7 @@ class Loop:
     finished: dict[tuple[str, int], SequenceState] = field(default_factory=dict)
     prompt_rows: dict[str, dict[int, int]] = field(default_factory=dict)
     embeddings: dict[str, bytes] = field(default_factory=dict)
+    pooled: Embeddings = field(default_factory=Embeddings)
     steps: int = 0
     rows_too_many: int = 0
     """Samples of sequences that had ended when they came."""
@@ -278,7 +279,7 @@ class Loop:
         assert step.num_logits == sum(e.num_logits for e in step.sequences)
         assert step.num_hidden == sum(e.num_hidden for e in step.sequences)
         assert len(logits) == step.num_logits + step.num_hidden
-        give_rows(step, as_hidden(logits[step.num_logits :]))
+        self.pooled.give_rows(step, as_hidden(logits[step.num_logits :]))
         row = 0
         for each in step.sequences:
             sequence = each.sequence
@@ -294,7 +295,7 @@ class Loop:
             between()
         self.rows_too_many += sum(s.finish_reason is not None for s in step.samples)
         updates = self.scheduler.update(step, [[token] for token in self.previous])
-        pooled = [e.sequence for e in step.sequences if e.sequence.pooler is not None]
+        pooled = [e.sequence for e in step.sequences if e.sequence.pooling is not None]
         sequences = {(s.request_id, s.index): s for s in (*step.samples, *pooled)}
         for update in updates:
             name = (update.request_id, update.index)
@@ -304,8 +305,8 @@ class Loop:
             self.outputs.setdefault(name, []).extend(update.token_ids)
             if update.finish_reason is not None:
                 self.finished[name] = sequence = sequences[name]
-                if sequence.pooler is not None:
-                    self.embeddings[sequence.request_id] = sequence.pooler.vector()
+                if sequence.pooling is not None:
+                    self.embeddings[sequence.request_id] = self.pooled.vector(sequence)
         self.scheduler.check_integrity()
         if isinstance(self.scheduler.cache, ToldCache):
             self.scheduler.cache.check_content(self.model.memory)

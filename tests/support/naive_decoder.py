@@ -55,7 +55,7 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
         h = normed(x, layer.attn_norm, at + "attn_norm")
         a = layer.attention
         if a.kv_from is None:
-            kept[i] = _keys_and_values(spec, a, h, weight, at)
+            kept[i] = (_keys_and_values if a.latent is None else _latents)(spec, a, h, weight, at)
         cached = kept[i if a.kv_from is None else a.kv_from]
         attended = _attention(spec, a, h, cached, weight, at)
         attended = layer.residual_scale * normed(
@@ -122,7 +122,9 @@ def _projected(
     spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str, name: str
 ) -> F64:
     """Queries or keys, normed and rotated: ``[tokens, heads, head_dim]``."""
-    y = _clipped(a, _linear(x, weight, at + name, _biased(a, name)))
+    y = _linear(x, weight, at + name, _biased(a, name))
+    if not a.clip_normed:
+        y = _clipped(a, y)
 
     def normed(heads: F64) -> F64:
         assert a.qk_norm is not None
@@ -134,6 +136,8 @@ def _projected(
     heads = y.reshape(len(x), -1, a.head_dim)
     if a.qk_norm is not None and not a.qk_norm.after_rope:
         heads = normed(heads)
+    if a.clip_normed:
+        heads = _clipped(a, heads)
     if a.rope is not None:
         heads = _turned(spec, a.rope, heads)
     if a.qk_norm is not None and a.qk_norm.after_rope:
@@ -147,6 +151,11 @@ def _projected(
 
 def _clipped(a: AttentionSpec, x: F64) -> F64:
     return x if a.clip_qkv is None else np.clip(x, -a.clip_qkv, a.clip_qkv)
+
+
+def _rotated(spec: ModelSpec, a: AttentionSpec, heads: F64) -> F64:
+    """Heads ``[tokens, heads, components]`` of the tokens from position 0 on, rotated."""
+    return heads if a.rope is None else _turned(spec, a.rope, heads)
 
 
 def _turned(spec: ModelSpec, rope: RopeSpec, heads: F64) -> F64:
@@ -172,13 +181,48 @@ def _keys_and_values(
     return _projected(spec, a, x, weight, at, "k"), values
 
 
+def _latents(spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str) -> tuple[F64, F64]:
+    """Latents after their norm ``[tokens, rank]``, and rotated keys ``[tokens, 1, components]``."""
+    latent = a.latent
+    assert latent is not None
+    made = _linear(x, weight, at + "kv_a", latent.bias)
+    key = _linear(x, weight, at + "k_rope", latent.bias)
+    normed = _norm(made, NormSpec(latent.eps), weight, at + "kv_a_norm")
+    return normed, _rotated(spec, a, key[:, None])
+
+
+def _of_latents(
+    spec: ModelSpec, a: AttentionSpec, x: F64, cached: tuple[F64, F64], weight: Weight, at: str
+) -> tuple[F64, F64, F64]:
+    """Queries, keys and values of each head, ``[tokens, heads, components]``."""
+    latent = a.latent
+    assert latent is not None
+    if latent.q_rank is not None:
+        made = _linear(x, weight, at + "q_a", latent.bias)
+        x = _norm(made, NormSpec(latent.eps), weight, at + "q_a_norm")
+
+    def heads(x: F64, name: str) -> F64:
+        return _linear(x, weight, at + name, bias=False).reshape(len(x), a.num_heads, -1)
+
+    latents, key = cached
+    keys = np.broadcast_to(key, (len(key), a.num_heads, latent.rope_dim))
+    return (
+        np.concatenate([heads(x, "q_nope"), _rotated(spec, a, heads(x, "q_rope"))], axis=-1),
+        np.concatenate([heads(latents, "k_up"), keys], axis=-1),
+        heads(latents, "v_up"),
+    )
+
+
 def _attention(
     spec: ModelSpec, a: AttentionSpec, x: F64, cached: tuple[F64, F64], weight: Weight, at: str
 ) -> F64:
-    queries, (keys, values) = _projected(spec, a, x, weight, at, "q"), cached
-    out = np.zeros_like(queries)
+    if a.latent is None:
+        queries, (keys, values) = _projected(spec, a, x, weight, at, "q"), cached
+    else:
+        queries, keys, values = _of_latents(spec, a, x, cached, weight, at)
+    out = np.zeros((*queries.shape[:2], values.shape[2]))
     for h in range(a.num_heads):
-        kv = h * a.num_kv_heads // a.num_heads
+        kv = h * keys.shape[1] // a.num_heads
         for t in range(len(x)):
             first = 0 if a.window is None else max(0, t - a.window + 1)
             if a.chunk is not None:
@@ -194,7 +238,7 @@ def _attention(
             seen = values[first : t + 1, kv]
             if a.sinks:
                 scores = np.append(scores, weight(at + "sinks")[h])
-                seen = np.append(seen, np.zeros((1, a.head_dim)), axis=0)
+                seen = np.append(seen, np.zeros((1, seen.shape[1])), axis=0)
             shares = np.exp(scores - scores.max())
             out[t, h] = shares @ seen / shares.sum()
     return _linear(out.reshape(len(x), -1), weight, at + "o", a.output_bias)

@@ -21,7 +21,7 @@ def name(sequence: SequenceState) -> tuple[int, tuple[int, ...]]:
 class Recorder:
     """Proposes nothing and remembers whom it was asked for."""
 
-    groups = 1
+    kinds = 1
     cheap = False
     steady = True
 

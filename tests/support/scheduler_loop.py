@@ -53,8 +53,6 @@ def request(
         tenant=tenant,
     )
     leader = make_sequences(message, seed, (EOS,))
-    if pooling is not None:
-        leader.pooler = Pooler(pooling, leader.num_prompt_tokens)
     for sequence in (leader, *leader.siblings):
         sequence.runs_ahead = runs_ahead
     return leader
@@ -86,10 +84,9 @@ def check_complete(loop: Loop, leaders: list[SequenceState]) -> None:
     windows = loop.scheduler.cache.windows
     for leader in leaders:
         name = leader.request_id
-        if leader.pooler is not None:
-            pooling = leader.pooler._params
+        if leader.pooling is not None:
             assert loop.outputs[name, 0] == []
-            assert loop.embeddings[name] == expected_embedding(leader, pooling, windows)
+            assert loop.embeddings[name] == expected_embedding(leader, leader.pooling, windows)
             continue
         for index in range(leader.params.n):
             tokens, rows = expected(leader, index, windows)

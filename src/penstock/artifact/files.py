@@ -1,4 +1,4 @@
-"""Small work on files and folders."""
+"""Helpers for files and folders."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _user(uid: int) -> str:
 
 
 def sync_folder(path: Path) -> None:
-    """Make what was created and renamed in ``path`` outlast a loss of power."""
+    """Sync the folder ``path``, so that files created or renamed in it survive a loss of power."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)

@@ -1,4 +1,4 @@
-"""What is in an artifact's folder, how it is written and how it is read.
+"""The files of an artifact: reading, writing and checking them.
 
 ``weights.bin`` holds the executor's regions one after another, each from a multiple of 4096 bytes
 on. ``manifest.json`` says which, and has a CRC-32C for every MiB of each. Its first line holds a

@@ -1,4 +1,4 @@
-"""What an artifact is of: all that the bytes of packed weights depend on."""
+"""The key of an artifact: all that the bytes of packed weights depend on."""
 
 from __future__ import annotations
 
@@ -128,9 +128,9 @@ class ArtifactSource:
         return cls(key, files)
 
     @property
-    def settled(self) -> bool:
+    def conclusive(self) -> bool:
         """Whether equal stamps of the files, now and later, mean that they did not change."""
-        return all(file.stamp.settled for file in self.files)
+        return all(file.stamp.conclusive for file in self.files)
 
     def identified(self, digests: Digests) -> ArtifactKey:
         """Return the whole key. Raises WeightError if a file has changed since this was made."""

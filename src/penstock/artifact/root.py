@@ -1,4 +1,4 @@
-"""Where artifacts are kept unless an option says otherwise."""
+"""The default folder of artifacts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One start's dealings with the store: take what fits, say what does not, keep what was packed."""
+"""The use of the artifact store by one start: takes a matching artifact, or keeps a new one."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ArtifactSession:
         self._digests = DigestFile(root)
         self._key: ArtifactKey | None = None
         self._damaged = False
-        if source is not None and not source.settled:
+        if source is not None and not source.conclusive:
             self._identify()
 
     @classmethod
@@ -227,7 +227,7 @@ class ArtifactSession:
                 now = ArtifactSource.of(self._config, self._plan, form)
                 if now == before:
                     key = self._identify()
-                    if before.settled or now.identified(self._digests) == key:
+                    if before.conclusive or now.identified(self._digests) == key:
                         return key
         except (ModelError, WeightError):
             pass

@@ -1,4 +1,4 @@
-"""The section of a manifest that holds what was measured on machines that start from it.
+"""The tuning results in a manifest, measured on machines that start from the artifact.
 
 Several, since one artifact serves several numbers of threads, and several machines that share a
 folder. It is read apart from the rest of the manifest: where it makes no sense the weights are as

@@ -60,7 +60,7 @@ class Obstacle:
 
 
 class Backend(ABC):
-    """One way to compute. ``penstock.backends.registry`` knows all of them."""
+    """A way to compute plans. ``penstock.backends.registry`` lists all of them."""
 
     name: ClassVar[ChosenBackend]
     defaults: ClassVar[Defaults]
@@ -71,7 +71,7 @@ class Backend(ABC):
     half_rows: ClassVar[bool] = False
     """Whether its products read activations in float16 where weights are float16."""
     can_be_nondeterministic: ClassVar[bool] = False
-    """Whether there is a faster way that is not deterministic."""
+    """Whether it has faster kernels whose results may depend on other rows."""
 
     runs_experts: ClassVar[bool] = False
     """Whether it has kernels for mixtures of experts."""
@@ -83,13 +83,15 @@ class Backend(ABC):
 
     @abstractmethod
     def asked(self, hardware: Hardware) -> BackendChoice:
-        """The choice of this backend by its name; raises ConfigError if it cannot run here.
+        """Return the choice of this backend, which the user named; raises ConfigError if it cannot
+        run here.
 
-        ``hardware`` has been looked through for what the backend needs.
+        ``hardware`` includes the result of looking for what the backend needs, such as a GPU.
         """
 
     def offered(self, hardware: Hardware) -> BackendChoice | None:
-        """The choice of this backend where none is named; None if it does not serve here."""
+        """Return the choice of this backend where the user named none; None if it cannot run
+        here."""
         return None
 
     def why_not(self, hardware: Hardware) -> tuple[str, ...]:
@@ -97,7 +99,7 @@ class Backend(ABC):
         return ()
 
     def threads(self, asked: int | str | None, hardware: Hardware) -> Threads:
-        """The compute threads; raises ConfigError for what cannot be had."""
+        """Return the compute threads; raises ConfigError if they cannot be had."""
         return choose_threads(asked, hardware)
 
     def check_deterministic(self, deterministic: bool) -> None:
@@ -136,9 +138,9 @@ class Backend(ABC):
 
     @abstractmethod
     def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
-        """Divide the memory that it computes in between weights and KV cache.
+        """Divide the memory in which it computes between weights and KV cache.
 
-        Raises ConfigError, with what would fit, where the model does not.
+        Raises ConfigError, which says what would fit, if the model does not.
         """
 
     def notes(self) -> tuple[str, ...]:
@@ -146,7 +148,7 @@ class Backend(ABC):
         return ()
 
     def packing(self) -> Packing | None:
-        """The form in which weights are packed on this machine; None if they are not.
+        """Return the form in which weights are packed on this machine; None if they are not.
 
         Raises ConfigError if the backend cannot run here.
         """
@@ -154,7 +156,7 @@ class Backend(ABC):
 
     @abstractmethod
     def bind(self, plan: Plan, weights: WeightSource | PackedWeights, limits: Limits) -> Executor:
-        """An executor for ``plan``; raises ConfigError if it cannot run here.
+        """Return an executor for ``plan``; raises ConfigError if it cannot run here.
 
         Only a backend that :attr:`keeps_weights` takes PackedWeights.
         """

@@ -17,7 +17,7 @@ from penstock.interface.automaton import Automaton
 BACKENDS: Mapping[str, Backend] = MappingProxyType(
     {each.name: each for each in (CudaBackend(), CpuBackend(), ReferenceBackend())}
 )
-"""The backends in the order in which they are offered to who names none."""
+"""The backends, in the order in which ``auto`` tries them."""
 
 
 def backend(name: str) -> Backend:

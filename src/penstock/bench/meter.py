@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from penstock.interface.sampler import Sampler
 from penstock.interface.step import Int32s, StepInput, StepResult
 from penstock.models.spec import ModelSpec
 from penstock.plan.kv_groups import kv_layers
-from penstock.plan.ops import Embed, Linear, Rows
+from penstock.plan.ops import Embed, ExpertLinear, Linear, Rows
 from penstock.plan.plan import Plan
 
 
@@ -130,24 +131,33 @@ def _seen(lens: Int32s, window: Window | None) -> Int32s:
     return np.minimum(lens, window)
 
 
-def weight_bytes_per_step(plan: Plan) -> int:
-    """Bytes of all weights that a step reads whole: everything but the embedding's lookup.
+def weight_bytes_per_step(plan: Plan, rows: int = 1) -> int:
+    """Bytes of all weights that a step of ``rows`` tokens reads: everything but the embedding's
+    lookup and experts that no token is given to.
 
-    A tied embedding counts once, as the output matrix; a quantized matrix, as its codes and
-    scales.
+    A tied embedding counts once, as the output matrix; a quantized matrix, as its codes and scales.
+    One token reads exactly the experts that it has. How many more tokens read is an expectation:
+    as if each token's experts were drawn evenly and independently.
     """
-    shapes = {name: weight.shape for name, weight in plan.weights.items()}
     element = 4 if plan.weight_dtype == "float32" else 2
-    sizes: dict[str, int] = {}
+    sizes: dict[str, float] = {}
     for op in plan.ops:
         if isinstance(op, Embed):
             continue
         for name in op.weights:
-            sizes[name] = int(np.prod(shapes[name])) * element
+            sizes[name] = math.prod(plan.weights[name].shape) * element
         if isinstance(op, Linear) and op.scheme is not None:
             for part in op.parts:
                 sizes[part.weight] = op.scheme.nbytes(part.n, op.k)
-    return sum(sizes.values())
+        if isinstance(op, ExpertLinear):
+            experts = plan.weights[op.parts[0].weight].shape[0]
+            if op.scheme is not None:
+                for part in op.parts:
+                    sizes[part.weight] = op.scheme.nbytes(experts * part.n, op.k)
+            chosen = plan.buffers[op.ids].cols
+            for name in op.weights:
+                sizes[name] *= 1 - (1 - chosen / experts) ** rows
+    return round(sum(sizes.values()))
 
 
 def linear_flops(plan: Plan, rows: Rows) -> int:
@@ -156,16 +166,16 @@ def linear_flops(plan: Plan, rows: Rows) -> int:
     A prompt token costs those of ``Rows.TOKENS``; only selected rows cost those of
     ``Rows.SELECTED`` as well, and rows of logits, which are selected, too, those of
     ``Rows.LOGITS``: these and the output matrix. Attention is not counted: its work grows with the
-    context.
+    context. Of experts those count that a token is given to.
     """
     kinds = {Rows.SELECTED, Rows.LOGITS} if rows == Rows.LOGITS else {rows}
-    shapes = {name: weight.shape for name, weight in plan.weights.items()}
-    return sum(
-        2 * shapes[part.weight][0] * shapes[part.weight][1]
-        for op in plan.ops
-        if isinstance(op, Linear) and plan.buffers[op.out].rows in kinds
-        for part in op.parts
-    )
+    bases = {kind.base for kind in kinds}
+    flops = 0
+    for op in plan.ops:
+        if isinstance(op, Linear | ExpertLinear) and plan.buffers[op.out].rows.base in bases:
+            times = plan.buffers[op.out].rows.times
+            flops += 2 * times * op.k * sum(part.n for part in op.parts)
+    return flops
 
 
 def timed_step(core: SteppedCore, meter: MeteredExecutor) -> tuple[list[SequenceUpdate], Step]:

@@ -18,7 +18,7 @@ class ScriptedProposer:
     a model on the same processor would.
     """
 
-    groups = 1
+    kinds = 1
     cheap = False
     steady = True
 

@@ -48,8 +48,12 @@ class Session:
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of weights that one step reads."""
-        return weight_bytes_per_step(self.engine_plan.plan)
+        """Bytes of weights that a step of one token reads."""
+        return self.weight_bytes_of(1)
+
+    def weight_bytes_of(self, rows: int) -> int:
+        """Bytes of weights that a step of ``rows`` tokens reads."""
+        return weight_bytes_per_step(self.engine_plan.plan, rows)
 
     def measured(self, benchmark: Callable[[], R]) -> tuple[R, Machine]:
         """Run ``benchmark`` between two measurements of the machine; the better one counts."""
@@ -78,8 +82,12 @@ def report(
     workload: Mapping[str, object],
     machine: Machine,
     result: Mapping[str, object],
+    rows: int = 1,
 ) -> dict[str, object]:
-    """A JSON document: the result's fields at the top, and all that is needed to repeat it."""
+    """A JSON document: the result's fields at the top, and all that is needed to repeat it.
+
+    ``rows``: tokens of the steps whose bytes of weights it tells.
+    """
     engine_plan = session.engine_plan
     spec = engine_plan.spec
     return {
@@ -87,7 +95,7 @@ def report(
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["penstock", *command]),
         **result,
-        "weight_bytes_per_step": session.weight_bytes,
+        "weight_bytes_per_step": session.weight_bytes_of(rows),
         "workload": dict(workload),
         "model": {
             "architecture": spec.architecture,

@@ -195,8 +195,8 @@ class KvCache:
         self._grow(table, end)
         return True
 
-    def room(self, table: BlockTable, start: int) -> int:
-        """The most tokens after ``start`` that ``extend`` could make room for now."""
+    def num_fitting(self, table: BlockTable, start: int) -> int:
+        """Return the maximum number of tokens after ``start`` that ``extend`` could take now."""
         free = self._pool.num_free // self._num_groups
         if self._writes_to_shared(table, start):
             free -= 1  # for the copy

@@ -79,19 +79,19 @@ class PrefixCache:
         """How many of ``count`` blocks are the longest prefix that groups with windows have, too;
         puts their blocks into ``found``."""
         keys, find, size = table.keys, self._index.find, self._block_size
-        settled = 0  # groups in a row that have what a prefix of `count` blocks needs
+        agreeing = 0  # groups in a row that have what a prefix of `count` blocks needs
         at = 0
-        while count and settled < len(self._windowed):
+        while count and agreeing < len(self._windowed):
             group, window = self._windowed[at]
             blocks: list[int] = []
             for i in range(count - 1, first_seen_block(window, count * size, size) - 1, -1):
                 block = find(keys[i], group)
                 if block is None:  # nor does any longer prefix that sees it
-                    count, settled = i, -1
+                    count, agreeing = i, -1
                     break
                 blocks.append(block)
             found[group] = blocks[::-1]
-            settled += 1
+            agreeing += 1
             at = (at + 1) % len(self._windowed)
         if not count:
             for group, _ in self._windowed:

@@ -54,7 +54,8 @@ def run(args: argparse.Namespace) -> int:
         result, machine = session.measured(
             lambda: run_latency(session.core, session.meter, session.vocab_size, workload)
         )
-        moved = session.weight_bytes + result.kv_bytes_per_step
+        weight_bytes = session.weight_bytes_of(workload.batch_size)
+        moved = weight_bytes + result.kv_bytes_per_step
         bandwidth = machine.read_bandwidth_bytes_per_s
         fraction = moved * result.steps_per_s / bandwidth if bandwidth else None
         document = report(
@@ -64,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
             msgspec.to_builtins(workload),
             machine,
             {**msgspec.to_builtins(result), "decode_bandwidth_fraction": fraction},
+            workload.batch_size,
         )
     print_table(
         [
@@ -83,7 +85,7 @@ def run(args: argparse.Namespace) -> int:
             ("host time", f"{result.step_host_us:.0f} us of each decode step"),
             (
                 "bytes per step",
-                f"{session.weight_bytes / 1e6:,.1f} MB weights, "
+                f"{weight_bytes / 1e6:,.1f} MB weights, "
                 f"{result.kv_bytes_per_step / 1e6:,.1f} MB keys and values",
             ),
             *([("of bandwidth", f"{fraction:.1%} while decoding")] if fraction else []),

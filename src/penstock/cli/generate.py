@@ -33,6 +33,7 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.api import LLM, PromptDict
     from penstock.frontend.outputs import CompletionOutput, RequestOutput
+    from penstock.sampling.defaults import SamplingDefaults
     from penstock.sampling.params import SamplingParams
 
 DEFAULT_MAX_TOKENS = 128
@@ -76,7 +77,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    params = msgspec.structs.replace(sampling_params(args), grammar=grammar_of(args))
+    asked = msgspec.structs.replace(sampling_params(args), grammar=grammar_of(args))
     texts = read_prompts(args)
     config = msgspec.structs.asdict(engine_config(args))
     del config["seed"]  # the request's, see add_arguments
@@ -88,6 +89,7 @@ def run(args: argparse.Namespace) -> int:
             for note in llm.config.notes:
                 print(f"penstock: note: {note}", file=sys.stderr)
         prompts = [_prompt(llm, text, args.chat) for text in texts]
+        params = _completed(asked, args, llm.config.sampling_defaults)
         each = [params] * len(prompts)
         if isinstance(args.max_tokens, _Unasked):
             each = [_fitting(params, prompt, llm.config.max_model_len) for prompt in prompts]
@@ -179,6 +181,16 @@ def _record(text: str, output: RequestOutput, sequence: CompletionOutput) -> Rec
         ttft_s=(clock.first_token_time or arrival) - arrival,
         seconds=(clock.finished_time or arrival) - arrival,
     )
+
+
+def _completed(
+    params: SamplingParams, args: argparse.Namespace, defaults: SamplingDefaults
+) -> SamplingParams:
+    """``params`` with the model's own defaults for what the user has not asked for."""
+    own = {name: value for name, value in defaults.sampled.items() if not hasattr(args, name)}
+    if isinstance(args.max_tokens, _Unasked) and defaults.max_tokens is not None:
+        own["max_tokens"] = defaults.max_tokens
+    return msgspec.structs.replace(params, **own)
 
 
 def _fitting(params: SamplingParams, prompt: PromptDict, longest: int) -> SamplingParams:

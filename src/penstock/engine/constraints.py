@@ -166,10 +166,10 @@ class Constraints:
         """See ``Masks.release``."""
         return [] if self._masks is None else self._masks.release()
 
-    def settle(self, seconds: float) -> None:
-        """See ``Masks.settle``."""
+    def wait_for_all(self, seconds: float) -> None:
+        """See ``Masks.wait_for_all``."""
         if self._masks is not None:
-            self._masks.settle(seconds)
+            self._masks.wait_for_all(seconds)
 
     def masks(self, sequences: list[SequenceState], seconds: float) -> StepMasks:
         """The masks of the sequences' next tokens, as far as they are done within ``seconds``."""

@@ -13,7 +13,7 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.constraints import Constraints
 from penstock.engine.loader import EnginePlan, LoadedModels, Mark, load_models, plan_engine
 from penstock.engine.masks import MaskThreads
-from penstock.engine.pooling import add_embeddings, give_rows
+from penstock.engine.pooling import Embeddings
 from penstock.engine.prompt_logprobs import PromptLogprobsTracker
 from penstock.engine.step_runner import Executed, StepRunner
 from penstock.errors import RequestError
@@ -28,7 +28,6 @@ from penstock.interface.messages import (
 from penstock.interface.request_checks import check_request
 from penstock.interface.sampler import NewSequence
 from penstock.models.spec import ModelSpec
-from penstock.pooling.pooler import Pooler
 from penstock.sampling.logprobs import OF_THE_REQUEST
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.limits import PROMPT_LOGIT_ROWS
@@ -88,6 +87,7 @@ class EngineCore:
         self._sampler = executor.sampler
         self._seeds = random.Random(config.seed)
         self._prompts = PromptLogprobsTracker()
+        self._embeddings = Embeddings()
         self._constraints = Constraints(
             config.tokenizer_path, self.spec.vocab_size, self.spec.eos_token_ids, mask_threads
         )
@@ -160,14 +160,12 @@ class EngineCore:
         ):
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
         if request.pooling is not None:
-            pooled = make_sequences(request, seed=0)
-            pooled.pooler = Pooler(request.pooling, pooled.num_prompt_tokens)
-            self._scheduler.add(pooled)
+            self._scheduler.add(make_sequences(request, seed=0))
             return
         seed = params.seed if params.seed is not None else self._seeds.getrandbits(64)
         leader = make_sequences(request, seed, self.spec.eos_token_ids)
         for sequence in (leader, *leader.siblings):
-            sequence.sampling_state = self._sampler.state(
+            sequence.sampling_state = state = self._sampler.state(
                 NewSequence(
                     params,
                     sequence.key,
@@ -177,7 +175,7 @@ class EngineCore:
                 )
             )
             if self._works_ahead and params.grammar is None:  # the next mask depends on the token
-                sequence.runs_ahead = self._draws_ahead or sequence.sampling_state.greedy
+                sequence.runs_ahead = self._draws_ahead or state.greedy
         if params.grammar is None:
             self._scheduler.add(leader)
         else:
@@ -233,12 +231,12 @@ class EngineCore:
             if self._must_be_taken_in(self._speculation):
                 ended += self._take_in(self._runner.take_in())
             drafts = self._drafts(self._speculation)
-        masks_pending = unsettled = False
+        masks_pending = may_be_late = False
         if constraints.active:
             if not self._late_masks and drafts:  # the host draws, when the logits are there
-                unsettled = True
+                may_be_late = True
             elif not self._late_masks:
-                constraints.settle(_PATIENCE_S)
+                constraints.wait_for_all(_PATIENCE_S)
             masks_pending = constraints.num_awaiting > 0
         step = self._scheduler.schedule(drafts, masks_pending)
         if step is None and masks_pending and not self._runner.in_flight:
@@ -247,7 +245,7 @@ class EngineCore:
             return ended
         if self._speculation is not None and step is not None:
             features = self._speculation.wants_features(step)
-        ended += self._take_in(self._runner.advance(step, features, unsettled))
+        ended += self._take_in(self._runner.advance(step, features, may_be_late))
         return ended
 
     def _must_be_taken_in(self, speculation: Speculation) -> bool:
@@ -283,7 +281,7 @@ class EngineCore:
                 errors.setdefault(request_id, message)
         if step.num_hidden:
             assert executed.hidden is not None
-            give_rows(step, executed.hidden)
+            self._embeddings.give_rows(step, executed.hidden)
         updates = self._scheduler.update(step, tokens, executed.late)
         if self._constraints.active:
             self._constraints.prepare(step.samples)
@@ -292,7 +290,7 @@ class EngineCore:
             if executed.features is not None:
                 self._speculation.observe(step, tokens, executed.features)
         if step.num_hidden:
-            add_embeddings(updates, step)
+            self._embeddings.add_to(updates, step)
         if errors:
             # Others of a request that fails may have come to their own end in this step.
             updates = [u for u in updates if u.finish_reason or u.request_id not in errors]

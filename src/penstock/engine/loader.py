@@ -70,7 +70,7 @@ def plan_engine(config: EngineConfig) -> EnginePlan:
     # The revision is the model's; a tokenizer from elsewhere has its own history.
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
     refuse_draft_heads(folder, config.load_format == "dummy")
-    return _draw(config, folder, tokenizer, load_model_spec(folder))
+    return _draw(config, folder, tokenizer, load_model_spec(folder, config.ignore_config_field))
 
 
 def _draw(

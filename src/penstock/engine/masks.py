@@ -150,7 +150,7 @@ class Masks:
         """
         if self._begun:
             begun = (self._begun.get(s.matcher) for s in sequences if s.matcher is not None)
-            self._wait_for_all((job for job in begun if job is not None), seconds)
+            self._wait_for((job for job in begun if job is not None), seconds)
         masks: list[TokenMask | None] = []
         late: list[int] = []
         for i, sequence in enumerate(sequences):
@@ -169,13 +169,13 @@ class Masks:
             self._begun = {m: job for m, job in self._begun.items() if not job.done}
         return StepMasks(masks, frozenset(late))
 
-    def settle(self, seconds: float) -> None:
+    def wait_for_all(self, seconds: float) -> None:
         """Wait for the masks that were begun, for so many seconds at most.
 
         Sequences whose masks are late are not scheduled before these are done. Call it before a
         step that must have its masks when it is submitted.
         """
-        for job in self._wait_for_all(self._begun.values(), seconds):
+        for job in self._wait_for(self._begun.values(), seconds):
             if not job.done:
                 self._await(job.sequence, job)
 
@@ -203,7 +203,7 @@ class Masks:
     def close(self) -> None:
         self._threads.close()
 
-    def _wait_for_all(self, jobs: Iterable[MaskJob], seconds: float) -> list[MaskJob]:
+    def _wait_for(self, jobs: Iterable[MaskJob], seconds: float) -> list[MaskJob]:
         """Wait for the jobs not yet marked late (``awaits_mask``); returns them."""
         pending = [
             job

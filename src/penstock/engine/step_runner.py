@@ -1,4 +1,4 @@
-"""Submits scheduled steps to the executor, and takes in what comes of them."""
+"""Submits scheduled steps to the executor, and takes in their results."""
 
 from __future__ import annotations
 
@@ -90,14 +90,14 @@ class StepRunner:
         return self._in_flight is None or not self._in_flight.verifies
 
     def advance(
-        self, step: ScheduledStep | None, features: bool = False, unsettled: bool = False
+        self, step: ScheduledStep | None, features: bool = False, may_be_late: bool = False
     ) -> Executed | None:
         """Submit a step, if there is one; return one that was run, if it is time to take one in.
 
-        ``features``: ``Executed.features`` are wanted of this step. ``unsettled``: its masks may
+        ``features``: ``Executed.features`` are wanted of this step. ``may_be_late``: its masks may
         not be ready, so that an executor without ``Capabilities.late_masks`` cannot draw from it.
         """
-        submitted = None if step is None else self._submit(step, features, unsettled)
+        submitted = None if step is None else self._submit(step, features, may_be_late)
         before = submitted
         if self._works_ahead:
             before, self._in_flight = self._in_flight, submitted
@@ -108,7 +108,7 @@ class StepRunner:
         before, self._in_flight = self._in_flight, None
         return None if before is None else self._take_in(before)
 
-    def _submit(self, step: ScheduledStep, features: bool, unsettled: bool) -> _InFlight:
+    def _submit(self, step: ScheduledStep, features: bool, may_be_late: bool) -> _InFlight:
         masks = None
         if self._constraints.active:
             masks = _LateMasks(self._constraints, step.samples)
@@ -118,11 +118,11 @@ class StepRunner:
             wanted = self._prompts.wanted(step)
             prompts = [each.rows for each in wanted]
         step_input = build_step_input(step)
-        verifies = step.num_drafted > 0 or unsettled
+        verifies = step.num_drafted > 0 or may_be_late
         if verifies:
             sampling = Sampling(prompts=prompts, features=features, logits=True)
         else:
-            states = [sequence.sampling_state for sequence in step.samples]
+            states = step.sampling_states
             sampling = Sampling(step.sample_rows, states, masks, prompts, features)
         pending = self._executor.submit(step_input, sampling)
         if self._works_ahead and not verifies:
@@ -152,7 +152,7 @@ class _LateMasks:
     """The masks of a step's samples, which may come a little later than its logits.
 
     For an executor without ``Capabilities.late_masks`` all are there: a sequence whose mask is late
-    was not scheduled to draw (``Constraints.settle``).
+    was not scheduled to draw (``Constraints.wait_for_all``).
     """
 
     def __init__(self, constraints: Constraints, samples: list[SequenceState]) -> None:

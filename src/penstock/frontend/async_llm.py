@@ -167,14 +167,13 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Complete ``prompt``, text or token ids, yielding the request's output so far as it grows.
 
-        The last output has ``finished`` set. Leaving the iteration early, or cancelling the task
+        Without ``params``, they are as the model's makers recommend. The last output has
+        ``finished`` set. Leaving the iteration early, or cancelling the task
         that iterates, stops the request in the engine. ``prompt_text`` is what the outputs report
         as the prompt of token ids. Raises RequestError if the request cannot be served,
         OverloadedError if too many are open, and EngineDeadError if the engine dies.
         """
-        return self._encoded_outputs(
-            prompt, params or SamplingParams(), request_id, options, prompt_text
-        )
+        return self._encoded_outputs(prompt, params, request_id, options, prompt_text)
 
     def embed(
         self,
@@ -216,7 +215,7 @@ class AsyncLLM:
     async def _encoded_outputs(
         self,
         prompt: str | Sequence[int],
-        asked: SamplingParams | PoolingParams,
+        asked: SamplingParams | PoolingParams | None,
         request_id: str | None,
         options: RequestOptions,
         text: str | None = None,
@@ -224,6 +223,9 @@ class AsyncLLM:
         """Tokenize the prompt where it is text, and serve the request."""
         if isinstance(prompt, str):
             text, prompt = prompt, await self.encode(prompt, tenant=options.tenant.name)
+        if asked is None:
+            room = self.model.max_model_len - len(prompt)
+            asked = self.model.sampling_defaults.params(room)
         name = request_id or f"async-{uuid.uuid4().hex}"
         request = EngineRequest.of(name, list(prompt), asked, options)
         async with contextlib.aclosing(self.outputs(request, text)) as outputs:

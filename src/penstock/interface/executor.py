@@ -125,7 +125,7 @@ class StepOutcome(msgspec.Struct, frozen=True):
     """
 
     sampled: Sampled = _NOTHING
-    """Tokens drawn from ``Sampling.rows``. ``particular`` is not read: states know their tokens."""
+    """Tokens drawn from ``Sampling.rows``. ``not_plain`` is not read: states know their tokens."""
     late: frozenset[int] = frozenset()
     """Indices into ``Sampling.rows`` that drew nothing, since their masks were not ready."""
     prompts: Sequence[PromptReport] = ()

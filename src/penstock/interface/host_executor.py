@@ -93,7 +93,7 @@ class HostExecutor(ABC):
         masks: Sequence[TokenMask | None] | None = None,
     ) -> Sampled:
         sampled = self.sampler.sample(result, rows, states, masks)
-        for i in sampled.particular:
+        for i in sampled.not_plain:
             if i not in sampled.errors:
                 states[i].append(sampled.token_ids[i])
         return sampled

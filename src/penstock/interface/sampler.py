@@ -75,7 +75,7 @@ class NewSequence:
 
 
 class Sampled(msgspec.Struct, frozen=True):
-    """The results of one call. Dictionary keys and ``particular`` are indices into the rows asked
+    """The results of one call. Dictionary keys and ``not_plain`` are indices into the rows asked
     for."""
 
     token_ids: list[int]
@@ -84,7 +84,7 @@ class Sampled(msgspec.Struct, frozen=True):
     """Why no token could be chosen, by row; only that row's request fails."""
     logprobs: dict[int, TokenLogprobs] = {}
     """Log-probabilities by row, for the rows whose states ask for them."""
-    particular: list[int] = []
+    not_plain: list[int] = []
     """Rows whose states are not ``plain``: the caller must tell these which token was chosen."""
 
 
@@ -142,10 +142,10 @@ class Sampler(ABC, Generic[State]):
         append the tokens to the states.
         """
         token_ids, errors = largest(result, rows)
-        particular = [i for i, state in enumerate(states) if not state.plain]
-        if not particular:
+        not_plain = [i for i, state in enumerate(states) if not state.plain]
+        if not not_plain:
             return Sampled(token_ids, errors)
-        drawn = [i for i in particular if not states[i].greedy and i not in errors]
+        drawn = [i for i in not_plain if not states[i].greedy and i not in errors]
         if drawn:
             tokens, failed = self.draw(
                 result.logits,
@@ -156,7 +156,7 @@ class Sampler(ABC, Generic[State]):
             for i, token in zip(drawn, tokens, strict=True):
                 token_ids[i] = token
             errors |= {drawn[i]: message for i, message in failed.items()}
-        wanted = {i: states[i].logprobs for i in particular if i not in errors}
+        wanted = {i: states[i].logprobs for i in not_plain if i not in errors}
         counts = {i: count for i, count in wanted.items() if count is not None}
         reports = self.token_logprobs(
             result.logits,
@@ -164,7 +164,7 @@ class Sampler(ABC, Generic[State]):
             [token_ids[i] for i in counts],
             list(counts.values()),
         )
-        return Sampled(token_ids, errors, dict(zip(counts, reports, strict=True)), particular)
+        return Sampled(token_ids, errors, dict(zip(counts, reports, strict=True)), not_plain)
 
     def prompt_logprobs(
         self, logits: NDArray[np.float32], targets: Sequence[int], count: int

@@ -17,15 +17,6 @@ from penstock.models.spec import DType, ModelSpec, RopeSpec
 ARCHITECTURE = "BaichuanForCausalLM"
 ALIASES: Final = ("BaiChuanForCausalLM",)
 MODEL_TYPE = "baichuan"
-OWN_CODE: Final = frozenset(
-    {
-        "configuration_baichuan.BaichuanConfig",
-        "configuration_baichuan.BaiChuanConfig",
-        "modeling_baichuan.BaichuanForCausalLM",
-        "modeling_baichuan.BaiChuanForCausalLM",
-    }
-)
-"""Code that checkpoints bring along, which is all that there is of the family."""
 IDLE: Final = frozenset({"z_loss_weight", "_from_model_config"})
 """What is of training, and of how the file was written."""
 

@@ -32,14 +32,6 @@ NAMES: Final = NameMap(
     | fused(_AT + "mlp.dense_h_to_4h", "layers.*.gate", "layers.*.up"),
     idle=r"transformer\.rotary_pos_emb\.inv_freq",
 )
-OWN_CODE: Final = frozenset(
-    {
-        "configuration_chatglm.ChatGLMConfig",
-        "modeling_chatglm.ChatGLMForConditionalGeneration",
-        "modeling_chatglm.ChatGLMForSequenceClassification",
-    }
-)
-"""Code that checkpoints bring along, which is all that there is of the family."""
 
 _FIELDS: Final = {
     "num_hidden_layers": "num_layers",

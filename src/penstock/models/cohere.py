@@ -14,12 +14,13 @@ from penstock.models.blocks import (
     read_norm,
     read_positions,
     uniform_windows,
+    with_attention,
 )
 from penstock.models.limits import MAX_FACTOR, MAX_POSITIONS
 from penstock.models.llama import NAMES as NAMES
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields, read_rope
-from penstock.models.spec import DType, ModelSpec
+from penstock.models.spec import DType, ModelSpec, QkNormSpec
 
 ARCHITECTURE = "CohereForCausalLM"
 MODEL_TYPE = "cohere"
@@ -35,9 +36,13 @@ _ROPE: Final = RopeFields(default_theta=500_000.0)
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({}, DEFAULTS)
-    config.only("use_qk_norm", False, "must be false: norms of single heads are not supported")
     windows = uniform_windows(config, None)
-    return read_cohere(config, ARCHITECTURE, dtype, windows, _ROPE)
+    model = read_cohere(config, ARCHITECTURE, dtype, windows, _ROPE)
+    if not config.boolean("use_qk_norm", False):
+        return model
+    norm = QkNormSpec(read_norm(config, "layer_norm_eps").eps, kind="layer", each_head=True)
+    normed = [replace(layer.attention, qk_norm=norm) for layer in model.layers]
+    return with_attention(model, normed)
 
 
 def read_cohere(

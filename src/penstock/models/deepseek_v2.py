@@ -4,31 +4,50 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.models.blocks import read_mlp, read_num_layers
-from penstock.models.latent import EXPERTS, TRAINING, read_latent_decoder
-from penstock.models.limits import MAX_LAYERS
-from penstock.models.llama import NAMES
+from penstock.models.deepseek import (
+    TRAINING,
+    ExpertDefaults,
+    read_groups,
+    read_latent_decoder,
+    read_mlps,
+)
+from penstock.models.limits import MAX_FACTOR
 from penstock.models.reader import ConfigReader
-from penstock.models.spec import DType, ModelSpec
+from penstock.models.spec import DType, ModelSpec, Routing
 
 ARCHITECTURE = "DeepseekV2ForCausalLM"
 MODEL_TYPE = "deepseek_v2"
-OWN_CODE: Final = frozenset(
-    {
-        "configuration_deepseek.DeepseekV2Config",
-        "modeling_deepseek.DeepseekV2Model",
-        "modeling_deepseek.DeepseekV2ForCausalLM",
-    }
-)
-"""Code that checkpoints bring along, which computes what transformers' class of the name does."""
+
+
+IDLE: Final = TRAINING
+
+_DEFAULTS: Final = ExpertDefaults(0, experts=64, intermediate_size=1407, shared=2, top_k=None)
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
-    layers = read_num_layers(config)
-    dense = config.integer("first_k_dense_replace", 0, low=0, high=MAX_LAYERS)
-    mlp = read_mlp(config, bias=config.boolean("mlp_bias", False))
-    for name in (*TRAINING, *EXPERTS):
-        config.raw(name)
-    if dense < layers:
-        raise config.error("first_k_dense_replace", f"must be at least {layers}")
-    return read_latent_decoder(config, ARCHITECTURE, dtype, [mlp] * layers, NAMES)
+    mlps = read_mlps(config, _DEFAULTS, _routing, config.boolean("mlp_bias", False))
+    return read_latent_decoder(config, ARCHITECTURE, dtype, mlps)
+
+
+def _routing(config: ConfigReader) -> Routing:
+    config.only("scoring_func", "softmax", "must be softmax, as transformers computes it")
+    config.only(
+        "norm_topk_prob",
+        False,
+        "must be false: transformers does not normalize shares here, and what the checkpoint was "
+        "made for is not known",
+    )
+    method, groups = config.text("topk_method", "greedy"), (1, 1)
+    if method == "group_limited_greedy":
+        groups = read_groups(config, None, None)
+    elif method != "greedy":
+        raise config.error(
+            "topk_method", "is not supported; supported are greedy and group_limited_greedy"
+        )
+    config.raw("n_group"), config.raw("topk_group")  # without a meaning where all are one group
+    return Routing(
+        normalize=False,
+        scale=config.number("routed_scaling_factor", 1.0, high=MAX_FACTOR),
+        groups=groups[0],
+        groups_chosen=groups[1],
+    )

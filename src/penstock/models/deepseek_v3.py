@@ -2,44 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
-from penstock.models.blocks import read_mlp, read_num_layers
-from penstock.models.latent import EXPERTS, TRAINING, read_latent_decoder
-from penstock.models.limits import MAX_LAYERS
-from penstock.models.llama import NAMES
+from penstock.models.deepseek import (
+    TRAINING,
+    ExpertDefaults,
+    read_groups,
+    read_latent_decoder,
+    read_mlps,
+)
+from penstock.models.limits import MAX_FACTOR, MAX_LAYERS
 from penstock.models.reader import ConfigReader
-from penstock.models.spec import DType, ModelSpec
+from penstock.models.spec import DType, ModelSpec, Routing
 
 ARCHITECTURE = "DeepseekV3ForCausalLM"
 MODEL_TYPE = "deepseek_v3"
 OTHER_MODEL_TYPES: Final = frozenset({"kimi_k2"})
-OWN_CODE: Final = frozenset(
-    {
-        "configuration_deepseek.DeepseekV3Config",
-        "modeling_deepseek.DeepseekV3Model",
-        "modeling_deepseek.DeepseekV3ForCausalLM",
-    }
-)
-"""Code that checkpoints bring along, which computes what transformers' class of the name does."""
+
+
+IDLE: Final = TRAINING
+
+_DEFAULTS: Final = ExpertDefaults(3, experts=256, intermediate_size=2048, shared=1, top_k=8)
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
-    layers = read_num_layers(config)
-    dense = config.integer("first_k_dense_replace", 3, low=0, high=MAX_LAYERS)
-    mlp = read_mlp(config)
-    for name in (*TRAINING, *EXPERTS):
-        config.raw(name)
-    if dense < layers:
-        raise config.error("first_k_dense_replace", f"must be at least {layers}")
+    mlps = read_mlps(config, _DEFAULTS, _routing)
     return read_latent_decoder(
         config,
         ARCHITECTURE,
         dtype,
-        [mlp] * layers,
-        replace(NAMES, idle=rf"{NAMES.idle}|{_drafting(config, layers)}"),
+        mlps,
         interleaved=config.boolean("rope_interleave", True),
+        idle=_drafting(config, len(mlps)),
+    )
+
+
+def _routing(config: ConfigReader) -> Routing:
+    config.only("scoring_func", "sigmoid", "must be sigmoid, as transformers computes it")
+    config.only("topk_method", "noaux_tc", "must be noaux_tc, as transformers computes it")
+    groups, chosen = read_groups(config, 8, 4)
+    return Routing(
+        scores="sigmoid",
+        normalize=config.boolean("norm_topk_prob", True),
+        normalize_eps=1e-20,
+        scale=config.number("routed_scaling_factor", 2.5, high=MAX_FACTOR),
+        groups=groups,
+        groups_chosen=chosen,
+        group_score="top2",
+        choice_bias=True,
     )
 
 

@@ -18,9 +18,10 @@ from penstock.models.draft_heads import (
     medusa_names,
     of_target,
 )
+from penstock.models.idle_fields import IDLE_FIELDS
 from penstock.models.limits import MAX_HIDDEN, MAX_VOCAB
 from penstock.models.reader import ConfigReader
-from penstock.models.registry import IDLE_FIELDS, refuse_unsupported
+from penstock.models.registry import refuse_unsupported
 from penstock.models.spec import ModelSpec
 
 DraftHeadsKind = Literal["medusa", "eagle"]

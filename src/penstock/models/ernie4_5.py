@@ -20,14 +20,6 @@ from penstock.models.spec import DType, ModelSpec
 ARCHITECTURE = "Ernie4_5ForCausalLM"
 ALIASES: Final = ("Ernie4_5_ForCausalLM",)
 MODEL_TYPE = "ernie4_5"
-OWN_CODE: Final = frozenset(
-    {
-        "configuration_ernie4_5.Ernie4_5_Config",
-        "modeling_ernie4_5.Ernie4_5_Model",
-        "modeling_ernie4_5.Ernie4_5_ForCausalLM",
-    }
-)
-"""Code that checkpoints bring along, which computes what transformers' class does."""
 IDLE: Final = frozenset(
     {
         *("attention_probs_dropout_prob", "hidden_dropout_prob", "ignored_index"),

@@ -42,14 +42,6 @@ NAMES: Final = NameMap(
     ),
     rf"{QWEN_NAMES.idle}|model\.mtp_.*",
 )
-OWN_CODE: Final = frozenset(
-    {
-        "configuration_ernie4_5_moe.Ernie4_5_MoeConfig",
-        "modeling_ernie4_5_moe.Ernie4_5_MoeForCausalLM",
-        "modeling_ernie4_5_moe.Ernie4_5_Model",
-    }
-)
-"""Code that checkpoints bring along, which computes what transformers' class of the name does."""
 
 _FIELDS: Final = {"num_experts": "moe_num_experts", "num_experts_per_tok": "moe_k"}
 _DEFAULTS: Final = {

@@ -23,11 +23,6 @@ from penstock.models.spec import DType, LayerSpec, MlpSpec, ModelSpec
 ARCHITECTURE = "FalconForCausalLM"
 MODEL_TYPE = "falcon"
 _TASKS: Final = ("CausalLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
-OWN_CODE: Final = frozenset(
-    {"configuration_falcon.FalconConfig", "modeling_falcon.FalconModel"}
-    | {f"modeling_falcon.FalconFor{task}" for task in _TASKS}
-)
-"""Code that checkpoints bring along, which computes what transformers' classes of the name do."""
 
 _QKV: Final = ("layers.*.q", "layers.*.k", "layers.*.v")
 _DEFAULTS: Final = {"max_position_embeddings": 2048, "layer_norm_epsilon": 1e-5}
@@ -59,7 +54,6 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config.only(
         "apply_residual_connection_post_layernorm", False, "must be false: nobody computes it"
     )
-    config.only("alibi", False, "must be false: not supported yet")
     heads = config.integer("num_attention_heads", high=MAX_HEADS)
     new, parallel, norms = _form(config)
     kv_heads = config.integer("num_kv_heads", heads, high=MAX_HEADS)
@@ -71,14 +65,18 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         shares = kv_heads
     config.raw("multi_query")
     head_dim, positions = default_head_dim(config), read_positions(config)
-    rope = read_rope(config, head_dim, positions)
+    rope, slopes = read_rope(config, head_dim, positions), config.boolean("alibi", False)
     bias, norm = (
         config.boolean("bias", False),
         read_norm(config, "layer_norm_epsilon", "layer", True),
     )
     layer = LayerSpec(
         replace(
-            read_attention(config, head_dim, kv_heads), rope=rope, qkv_bias=bias, output_bias=bias
+            read_attention(config, head_dim, kv_heads),
+            rope=None if slopes else rope,
+            alibi=head_dim**-0.5 if slopes else None,
+            qkv_bias=bias,
+            output_bias=bias,
         ),
         _mlp(config, bias),
         attn_norm=norm,

@@ -44,6 +44,7 @@ _DEFAULTS: Final = {
     "max_position_embeddings": 131072,
     "num_experts": 128,
     "num_experts_per_tok": 8,
+    "num_key_value_heads": 8,
     "rms_norm_eps": 1e-5,
 }
 

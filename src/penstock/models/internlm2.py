@@ -19,15 +19,6 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "InternLM2ForCausalLM"
 MODEL_TYPE = "internlm2"
-OWN_CODE: Final = frozenset(
-    {
-        "configuration_internlm2.InternLM2Config",
-        "modeling_internlm2.InternLM2Model",
-        "modeling_internlm2.InternLM2ForCausalLM",
-        "modeling_internlm2.InternLM2ForSequenceClassification",
-    }
-)
-"""Code that checkpoints bring along, which is all that there is of the family."""
 IDLE: Final = frozenset({"attn_implementation", "pretraining_tp"})
 """Which of several forms of the same their own code runs."""
 

@@ -16,15 +16,6 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "InternLM3ForCausalLM"
 MODEL_TYPE = "internlm3"
-OWN_CODE: Final = frozenset(
-    {
-        "configuration_internlm3.InternLM3Config",
-        "modeling_internlm3.InternLM3Model",
-        "modeling_internlm3.InternLM3ForCausalLM",
-        "modeling_internlm3.InternLM3ForSequenceClassification",
-    }
-)
-"""Code that checkpoints bring along, which computes what transformers' class does."""
 
 _DEFAULTS: Final = {
     "num_key_value_heads": 2,

@@ -40,13 +40,6 @@ NAMES: Final = NameMap(
     ),
     MIXTRAL_NAMES.idle,
 )
-OWN_CODE: Final = frozenset(
-    {
-        "configuration_minimax_m2.MiniMaxM2Config",
-        "modeling_minimax_m2.MiniMaxM2ForCausalLM",
-    }
-)
-"""Code that checkpoints bring along, which computes what transformers' class of the name does."""
 
 _DEFAULTS: Final[dict[str, object]] = {
     "head_dim": 128,

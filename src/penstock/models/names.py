@@ -145,6 +145,21 @@ class NameMap:
             source = UnitRows(source)
         return Shifted(source, entry.shift) if entry.shift and not bias else source
 
+    def moved(self, prefixes: Mapping[str, str]) -> NameMap:
+        """The map of a checkpoint whose tensors' names begin otherwise: each of ``prefixes`` with
+        what stands in its place."""
+
+        def moved(name: Name) -> Name:
+            old = next((each for each in prefixes if name.stored.startswith(each)), "")
+            return replace(
+                name,
+                stored=prefixes.get(old, "") + name.stored.removeprefix(old),
+                otherwise=None if name.otherwise is None else moved(name.otherwise),
+            )
+
+        names = {pattern: moved(name) for pattern, name in self.names.items()}
+        return replace(self, names=names, prefix="")
+
     def completed(self, tensors: Collection[str]) -> dict[str, str]:
         """Each of a checkpoint's tensors by the name that this map has for it."""
         head = self.names["head"].stored if "head" in self.names else ""

@@ -14,6 +14,7 @@ from penstock.models.blocks import (
     uniform_windows,
     with_attention,
 )
+from penstock.models.limits import MAX_FACTOR
 from penstock.models.mixtures import (
     QWEN_NAMES,
     TRAINING,
@@ -40,7 +41,8 @@ _DEFAULTS: Final = {
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({"num_experts": "num_local_experts"}, _DEFAULTS, TRAINING)
     config.only("mlp_bias", False, "must be false: experts have no biases")
-    config.only("clip_qkv", None, "must be null: clipping is not supported")
+    clip = config.number("clip_qkv", high=MAX_FACTOR) if config.has("clip_qkv") else None
+    config.raw("clip_qkv")
     bias = config.boolean("attention_bias", False)
     model = read_decoder(
         config,
@@ -53,7 +55,13 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         output_bias=bias,
     )
     norm = QkNormSpec(read_norm(config).eps, over="projection")
-    model = with_attention(model, [replace(each.attention, qk_norm=norm) for each in model.layers])
+    model = with_attention(
+        model,
+        [
+            replace(each.attention, qk_norm=norm, clip_qkv=clip, clip_normed=True)
+            for each in model.layers
+        ],
+    )
     number = read_num_experts(config)
     experts = ExpertsSpec(
         num_experts=number,

@@ -18,7 +18,7 @@ from penstock.models.blocks import (
 from penstock.models.names import NameMap, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields, extended_positions, read_rope
-from penstock.models.spec import DType, LayerSpec, ModelSpec
+from penstock.models.spec import DType, LayerSpec, ModelSpec, QkNormSpec
 
 ARCHITECTURE = "PhiForCausalLM"
 MODEL_TYPE = "phi"
@@ -41,7 +41,6 @@ NAMES: Final = NameMap(
     ),
     idle=r"model\.layers\.\d+\.self_attn\.rotary_emb\.inv_freq",
 )
-OWN_CODE: Final = frozenset({"configuration_phi.PhiConfig", "modeling_phi.PhiForCausalLM"})
 """Code that checkpoints bring along, which computes what transformers' class of the name does."""
 
 _ROPE: Final = RopeFields(default_partial=0.5)
@@ -54,7 +53,6 @@ _DEFAULTS: Final = {
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({}, _DEFAULTS)
-    config.only("qk_layernorm", False, "must be false: norms of queries and keys are not supported")
     head_dim, positions = default_head_dim(config), read_positions(config)
     rope = read_rope(config, head_dim, positions, _ROPE)
     norm = read_norm(config, "layer_norm_eps", "layer", True)
@@ -63,6 +61,9 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         rope=rope,
         qkv_bias=True,
         output_bias=True,
+        qk_norm=QkNormSpec(norm.eps, kind="layer", bias=True)
+        if config.boolean("qk_layernorm", False)
+        else None,
     )
     mlp = read_mlp(config, bias=True, gated=False)
     model = read_model(

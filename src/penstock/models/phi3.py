@@ -14,7 +14,7 @@ from penstock.models.limits import MAX_POSITIONS
 from penstock.models.llama import NAMES as LLAMA_NAMES
 from penstock.models.names import NameMap, fused
 from penstock.models.reader import ConfigReader
-from penstock.models.rope_config import RopeFields, read_rope
+from penstock.models.rope_config import RopeFields, read_rope, rope_section
 from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "Phi3ForCausalLM"
@@ -25,9 +25,8 @@ NAMES: Final = NameMap(
     | fused("model.layers.*.mlp.gate_up_proj", "layers.*.gate", "layers.*.up"),
     LLAMA_NAMES.idle,
 )
-OWN_CODE: Final = frozenset({"configuration_phi3.Phi3Config", "modeling_phi3.Phi3ForCausalLM"})
-"""Code that checkpoints bring along, which computes what transformers' class of the name does."""
 
+_ORIGINAL: Final = "original_max_position_embeddings"
 _ROPE: Final = RopeFields(default_partial=1.0, kinds=("default", "longrope"))
 # Fields of forms that compute otherwise, with the value that changes nothing.
 _ONLY: Final = (
@@ -43,7 +42,10 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     for name, value in _ONLY:
         config.only(name, value, f"must be {str(value).lower()}: other forms are not supported")
     head_dim, positions = default_head_dim(config), read_positions(config)
-    original = config.optional_integer("original_max_position_embeddings", high=MAX_POSITIONS)
+    original = config.optional_integer(_ORIGINAL, high=MAX_POSITIONS)
+    inside = rope_section(config)
+    if original is None and (inside is None or not inside.has(_ORIGINAL)):
+        original = 4096  # transformers' default, where nothing is said
     return read_decoder(
         config,
         ARCHITECTURE,

@@ -44,10 +44,6 @@ NAMES: Final = NameMap(
     ),
     LLAMA_NAMES.idle,
 )
-OWN_CODE: Final = frozenset(
-    {"configuration_phimoe.PhiMoEConfig", "modeling_phimoe.PhiMoEForCausalLM"}
-)
-"""Code that checkpoints bring along, which computes what transformers' class of the name does."""
 
 _ROPE: Final = RopeFields(default_theta=1e6, kinds=("default", "longrope"))
 _DEFAULTS: Final = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -59,13 +59,20 @@ class ConfigReader:
 
     ``null`` means the same as absent, but that a family's defaults are not for it. Getters without
     a default raise :class:`~penstock.errors.ModelError` for an absent field; all raise it for a
-    value of the wrong type or out of range. :meth:`finish` refuses fields that no getter asked for.
+    value of the wrong type or out of range. :meth:`finish` refuses fields that no getter asked for,
+    but for those named in ``ignore``, as ``name`` or as ``section.name``.
     """
 
-    def __init__(self, fields: Mapping[str, object], where: str) -> None:
+    def __init__(
+        self, fields: Mapping[str, object], where: str, ignore: Collection[str] = ()
+    ) -> None:
         self._fields = fields
         self._where = where
         self._used: set[str] = set()
+        self._ignore = ignore
+        self._path = ""
+        """The names of the sections around this object, each with a dot behind it."""
+        self._ignored: list[str] = []
         self._names: Mapping[str, str] = {}
         self._defaults: Mapping[str, object] = {}
 
@@ -82,7 +89,8 @@ class ConfigReader:
         ``ignored``: fields of the family that change nothing. Raises ModelError where a field has
         two names and two values.
         """
-        reader = ConfigReader(self._fields, self._where)
+        reader = ConfigReader(self._fields, self._where, self._ignore)
+        reader._path, reader._ignored = self._path, self._ignored
         reader._used, reader._names, reader._defaults = self._used, names, defaults
         for name, stored in names.items():
             both = self.has(name) and self.has(stored)
@@ -228,7 +236,9 @@ class ConfigReader:
             return None
         if not isinstance(value, dict):
             raise self.error(name, "must be an object")
-        return ConfigReader(value, f"{self._where}: {name}")
+        inner = ConfigReader(value, f"{self._where}: {name}", self._ignore)
+        inner._path, inner._ignored = f"{self._path}{name}.", self._ignored
+        return inner
 
     def only(self, name: str, value: object, why: str) -> None:
         """Accept the field only where absent, null, or ``value``; true is not 1."""
@@ -238,11 +248,30 @@ class ConfigReader:
         if isinstance(found, bool) is not isinstance(value, bool) or found != value:
             raise self.error(name, why)
 
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The fields of ``ignore`` that have been passed over, in this object and in sections."""
+        return tuple(self._ignored)
+
+    def only_unread(self, name: str, value: object, why: str) -> None:
+        """:meth:`only`, for a field that nothing has asked for."""
+        if name not in self._used:
+            self.only(name, value, why)
+
     def finish(self, idle: Iterable[str] = ()) -> None:
-        """Refuse fields that were neither read nor listed in ``idle``."""
+        """Refuse fields that were neither read nor listed in ``idle``.
+
+        A field that is null says nothing, and one whose name begins with an underscore is a note
+        of the tool that wrote the file.
+        """
         for name in self._fields.keys() - self._used - set(idle):
+            if self._fields[name] is None or name.startswith("_"):
+                continue
+            if self._path + name in self._ignore:
+                self._ignored.append(self._path + name)
+                continue
             raise self.error(
-                str(name),
-                "is not a field Penstock knows here, so it might change the model's results; "
-                "if it does not, remove it from the file",
+                name,
+                "is not a field Penstock knows here, so it might change the model's results; if it "
+                f"does not, say so with ignore_config_field {self._path}{name}",
             )

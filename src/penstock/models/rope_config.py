@@ -113,13 +113,11 @@ def read_parameters(
     kind = _kind(rope, fields.kinds)
     # A proportion of the frequencies, then, of a rotation of the whole head.
     proportion = rope.number(_PARTIAL, 1.0, high=1.0) if kind == "proportional" else None
-    inner = _theta(rope, "rope_theta")
     inner_part = _part(rope, _PARTIAL, fields) if proportion is None else None
-    if theta is not None and inner is not None and theta != inner:
-        raise rope.error("rope_theta", f"contradicts {fields.theta} {theta:g} outside")
+    theta = _one_theta(rope, theta, fields)
     if part is not None and inner_part is not None and part != inner_part:
         raise rope.error(_PARTIAL, f"contradicts {fields.partial} {part:g} outside")
-    theta = theta or inner or fields.default_theta
+    theta = theta or fields.default_theta
     dim = _dim(rope, _PARTIAL, head_dim, part or inner_part, fields)
     spec = read_kind(rope, kind, theta, dim, max_positions, original)
     if proportion is not None:
@@ -135,6 +133,21 @@ def read_parameters(
     if not is_computable(spec, positions):
         raise rope.error("factor", f"and theta {spec.theta:g} give rotations that are no numbers")
     return spec
+
+
+def read_theta(
+    config: ConfigReader, rope: ConfigReader, fields: RopeFields = LLAMA_FIELDS
+) -> float | None:
+    """The base of the frequencies, which may be in the object of parameters ``rope`` or outside;
+    None where it is in neither."""
+    return _one_theta(rope, _theta(config, fields.theta), fields)
+
+
+def _one_theta(rope: ConfigReader, outside: float | None, fields: RopeFields) -> float | None:
+    inside = _theta(rope, "rope_theta")
+    if outside is not None and inside is not None and outside != inside:
+        raise rope.error("rope_theta", f"contradicts {fields.theta} {outside:g} outside")
+    return outside or inside
 
 
 def _theta(config: ConfigReader, name: str) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import ml_dtypes
@@ -16,6 +16,7 @@ from penstock.models.position_scale import PositionScale
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
 from penstock.models.token_inputs_spec import TokenInputsSpec
+from penstock.sampling.defaults import SamplingDefaults
 
 __all__ = [
     "Activation",
@@ -152,6 +153,8 @@ class AttentionSpec:
     """Whether values are made of the projection of keys, before its norm, and have none."""
     clip_qkv: float | None = None
     """Queries, keys and values are clamped to ``-clip_qkv .. clip_qkv`` as they are projected."""
+    clip_normed: bool = False
+    """Whether they are clamped behind norms that stand before rotation, instead of before them."""
     v_norm: NormSpec | None = None
     """The norm of each head of the values, by one weight ``[head_dim]`` if by any."""
     position_scale: PositionScale | None = None
@@ -277,6 +280,10 @@ class ModelSpec:
     logits_scale: float = 1.0
     logits_softcap: float | None = None
     """Logits, once scaled, become ``logits_softcap * tanh(logits / logits_softcap)``."""
+    sampling_defaults: SamplingDefaults = field(default_factory=SamplingDefaults)
+    """How its makers recommend to sample."""
+    notes: tuple[str, ...] = ()
+    """What users should know of how the configuration was read, a line each."""
     head_bias: bool = False
     """Whether the output matrix has a bias (``head.bias``), added before the logits are scaled."""
     token_inputs: TokenInputsSpec | None = None

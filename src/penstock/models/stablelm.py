@@ -11,14 +11,27 @@ from penstock.models.blocks import (
     read_kv_heads,
     read_norm,
     uniform_windows,
+    with_attention,
 )
-from penstock.models.llama import NAMES as NAMES
+from penstock.models.llama import NAMES as LLAMA_NAMES
+from penstock.models.names import NameMap, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields
-from penstock.models.spec import DType, ModelSpec
+from penstock.models.spec import DType, ModelSpec, QkNormSpec
 
 ARCHITECTURE = "StableLmForCausalLM"
 MODEL_TYPE = "stablelm"
+NAMES: Final = NameMap(
+    dict(LLAMA_NAMES.names)
+    | plain(
+        {
+            "layers.*.q_norm": "model.layers.*.self_attn.q_layernorm.norms.#",
+            "layers.*.k_norm": "model.layers.*.self_attn.k_layernorm.norms.#",
+        }
+    ),
+    LLAMA_NAMES.idle,
+)
+"""Llama's, with a tensor for the norm of each head."""
 
 _DEFAULTS: Final = {
     "num_key_value_heads": 32,
@@ -30,7 +43,6 @@ _ROPE: Final = RopeFields(default_partial=0.25)
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({}, _DEFAULTS)
-    config.only("qk_layernorm", False, "must be false: norms of single heads are not supported")
     model = read_decoder(
         config,
         ARCHITECTURE,
@@ -42,6 +54,10 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         rope_fields=_ROPE,
         norm=read_norm(config, "layer_norm_eps", "layer", bias=True),
     )
+    if config.boolean("qk_layernorm", False):
+        norm = QkNormSpec(read_norm(config, "layer_norm_eps").eps, kind="layer", each_head=True)
+        normed = [replace(layer.attention, qk_norm=norm) for layer in model.layers]
+        model = with_attention(model, normed)
     if not config.boolean("use_parallel_residual", False):
         return model
     layers = tuple(replace(layer, mlp_norm=None, parallel=True) for layer in model.layers)

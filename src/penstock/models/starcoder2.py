@@ -30,28 +30,26 @@ NAMES: Final = NameMap(
     LLAMA_NAMES.idle,
 )
 
+_IDLE: Final = """
+    activation_function attention_softmax_in_fp32 embedding_dropout layer_norm_epsilon
+    residual_dropout scale_attention_softmax_in_fp32
+"""
+IDLE: Final = frozenset(_IDLE.split())
+"""Fields of training, and what is published under older names besides."""
+
 _DEFAULTS: Final = {
     "num_key_value_heads": 2,
     "hidden_act": "gelu_pytorch_tanh",
     "max_position_embeddings": 4096,
     "norm_epsilon": 1e-5,
 }
-_IGNORED: Final = (
-    # Of training, and what other names have said since before the first release.
-    "residual_dropout",
-    "embedding_dropout",
-    "activation_function",
-    "layer_norm_epsilon",
-    "attention_softmax_in_fp32",
-    "scale_attention_softmax_in_fp32",
-)
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config.only("norm_type", "layer_norm", "must be layer_norm: it is what StarCoder2 has")
     config.only("mlp_type", "default", "must be default: it is what StarCoder2 has")
     config.only("scale_attn_weights", True, "must be true: scores are always scaled")
-    config = config.adapted({}, _DEFAULTS, _IGNORED)
+    config = config.adapted({}, _DEFAULTS)
     head_dim, positions = default_head_dim(config), read_positions(config)
     rope, norm = (
         read_rope(config, head_dim, positions),

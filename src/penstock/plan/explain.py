@@ -1,4 +1,4 @@
-"""A plan as text: what a step runs, over which buffers, from which weights."""
+"""Prints a plan: the ops of a step, their buffers and their weights."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from penstock.plan.plan import Plan
 
 
 def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
-    """One line per op, a layer that repeats the one before printed once."""
+    """Return the plan as text, one line per op; layers that repeat the one before are printed
+    once."""
     spec = plan.spec
     stored = "" if spec.quantized is None else f", matrices as they are stored ({spec.quantized})"
     lines = [
         f"{spec.architecture}: {len(spec.layers)} layers, hidden {spec.hidden_size}, "
         f"vocabulary {spec.vocab_size:,}, "
-        f"{plan.num_parameters:,} parameters in {plan.weight_dtype}{stored}",
+        f"{plan.num_parameters:,} parameters{_active(plan)} in {plan.weight_dtype}{stored}",
         f"{len(plan.ops)} ops a step; T token rows, S selected, R with logits; "
         f"KV cache in {plan.kv_dtype}{_groups(plan)}",
     ]
@@ -47,8 +48,14 @@ def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
     return "\n".join(lines)
 
 
+def _active(plan: Plan) -> str:
+    """How many of the parameters a token is computed with, where those are not all."""
+    active = plan.active_parameters
+    return "" if active == plan.num_parameters else f", {active:,} of them for a token,"
+
+
 def _groups(plan: Plan) -> str:
-    """How the cache's layers share its pages, where they do not all live alike."""
+    """Return lines on the KV groups, if layers have different windows."""
     groups = plan.kv_groups
     if set(groups.windows) <= {None}:
         return ""

@@ -1,4 +1,4 @@
-"""Fusion: the same mathematics in fewer passes over memory, about eight ops a layer.
+"""Fusion: computes the same with fewer passes over memory, about eight ops a layer.
 
 Each pass is a function from ops to ops that recognises one run of neighbours, as lowering emits
 them, and puts one op in its place; a run that does not match is left as it is. Buffers that no op
@@ -34,7 +34,8 @@ Buffers = dict[BufferName, Buffer]
 
 
 def fuse(plan: Plan) -> Plan:
-    """The plan that fast backends bind; results equal the primitive plan's up to rounding."""
+    """Return the plan that fast backends bind; results equal the primitive plan's up to
+    rounding."""
     buffers = dict(plan.buffers)
     ops, renamed = _narrow_last_layer(list(plan.ops), buffers)
     for rewrite in (_join_qkv, _gate_in_epilogue, _add_into_norm, _activate_and_add):
@@ -48,9 +49,9 @@ def fuse(plan: Plan) -> Plan:
 def _narrow_last_layer(ops: Ops, buffers: Buffers) -> tuple[Ops, dict[BufferName, BufferName]]:
     """Select the wanted rows right after the last attention, not after the last layer.
 
-    Behind it every op works row by row, so a prefill chunk of a request that generates skips the
-    last layer's output projection and MLP for all rows but one. Also returned: what buffers behind
-    the attention are called from now on. A model without attention selects where it likes.
+    After it every op works row by row, so a prefill chunk of a request that generates skips the
+    last layer's output projection and MLP for all rows but one. Also returns the new names of the
+    buffers after the attention. A model without attention is left as it is.
     """
     attention = max((i for i, op in enumerate(ops) if isinstance(op, Attention)), default=None)
     if attention is None:
@@ -76,7 +77,7 @@ def _narrow_last_layer(ops: Ops, buffers: Buffers) -> tuple[Ops, dict[BufferName
 
 
 def _join_qkv(ops: Ops, buffers: Buffers) -> Ops:
-    """Three products of one input become one; norm, rotation and cache write become one pass."""
+    """Join three products of one input; fuse norm, rotation and cache write into one pass."""
     fused: Ops = []
     i = 0
     while i < len(ops):
@@ -134,7 +135,7 @@ def _match_qkv(
 
 
 def _gate_in_epilogue(ops: Ops, buffers: Buffers) -> Ops:
-    """``gate``, ``up`` and their product become one linear op with an epilogue."""
+    """Fuse ``gate``, ``up`` and their product into one linear op with an epilogue."""
     fused: Ops = []
     for op in ops:
         if isinstance(op, Gate) and len(fused) >= 2:
@@ -155,7 +156,7 @@ def _gate_in_epilogue(ops: Ops, buffers: Buffers) -> Ops:
 
 
 def _add_into_norm(ops: Ops, buffers: Buffers) -> Ops:
-    """An addition to the residual and the norm that reads it become one pass over the row."""
+    """Fuse an addition to the residual with the norm that reads it."""
     fused: Ops = []
     for op in ops:
         if not isinstance(op, RmsNorm) or op.out == op.x:  # AddNorm is never in place
@@ -171,7 +172,7 @@ def _add_into_norm(ops: Ops, buffers: Buffers) -> Ops:
 
 
 def _activate_and_add(ops: Ops, buffers: Buffers) -> Ops:
-    """``x + activation(y)`` in one pass."""
+    """Fuse ``x + activation(y)`` into one pass."""
     fused: Ops = []
     for op in ops:
         before = fused[-1] if fused else None

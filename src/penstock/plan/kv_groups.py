@@ -1,10 +1,10 @@
-"""The KV cache of a plan: which layers share a page, and what a page takes.
+"""The KV groups of a plan: which layers share pages of the KV cache, and the size of a page.
 
 Layers differ in how long they need a token's keys and values: one with a window forgets what lies
 behind it. So blocks are handed out by *groups* of layers with equal lifetime, all from one pool of
 ids: a block id is a *page* of a fixed number of bytes, which holds the keys and values of a block
 of tokens in every layer of the group that it belongs to at the time. A model whose layers are all
-of one kind has one group of all layers, and a page is what a block always was.
+of one kind has one group of all layers.
 
 For pages of one size, layers of one lifetime are cut into several groups where there are more of
 them than of another. A group that does not fill its page wastes the rest of it.
@@ -27,7 +27,7 @@ from penstock.models.spec import ModelSpec
 
 GROUP_COST = 0.01
 """Share of wasted memory that is accepted to have one group fewer. Each has tables of its own,
-which the host builds and sends with every step: some 5 us for 64 sequences."""
+which the host builds and sends with every step: about 2 us for 64 sequences."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class KvGroup:
 
 @dataclass(frozen=True)
 class KvPlace:
-    """Where in the cache a layer lies."""
+    """The place of a layer in the pages of the cache."""
 
     group: int
     index: int
@@ -92,7 +92,8 @@ class KvGroups:
 
 
 def kv_layers(spec: ModelSpec) -> tuple[KvLayer, ...]:
-    """The caches that a model's layers need, but for those that read another layer's."""
+    """Return the cached layers of a model: all but those that read another layer's keys and
+    values."""
     attentions = (x.attention for x in spec.layers if x.attention.kv_from is None)
     return tuple(
         KvLayer(
@@ -106,8 +107,8 @@ def kv_layers(spec: ModelSpec) -> tuple[KvLayer, ...]:
 
 
 def group_layers(layers: Sequence[KvLayer], dtype: KvDType) -> KvGroups:
-    """Cut cached layers into groups: of all cuts into runs of one lifetime, in their order, the one
-    that wastes least, at :data:`GROUP_COST` a group.
+    """Cut cached layers into groups of equal lifetime, so that the least memory is wasted, counting
+    :data:`GROUP_COST` for each group.
 
     Waste is the mean of what is wasted while contexts are shorter than all windows, and of what is
     wasted when they are much longer, which is that of groups without a window.
@@ -144,7 +145,7 @@ def _order(window: Window | None) -> tuple[bool, int, bool]:
 
 
 def _pages(kinds: Iterable[Sequence[int]], sizes: Sequence[int]) -> set[int]:
-    """Sizes of pages to try: what neighbours of one kind take, as far as any layer fits."""
+    """Return the sizes of pages to try: those of runs of layers that fit every layer."""
     found: set[int] = set()
     for kind in kinds:
         for first in range(len(kind)):
@@ -156,7 +157,7 @@ def _pages(kinds: Iterable[Sequence[int]], sizes: Sequence[int]) -> set[int]:
 
 
 def _runs(kind: Sequence[int], sizes: Sequence[int], page: int) -> list[list[int]]:
-    """Fill one page after the other."""
+    """Cut layers of one lifetime into runs, filling one page after the other."""
     runs: list[list[int]] = []
     free = 0
     for number in kind:

@@ -22,7 +22,7 @@ writes a column of them evicts its own lines."""
 
 @dataclass(frozen=True)
 class MemoryPlan:
-    """Byte offsets into the arena. Every buffer has room for its greatest number of rows.
+    """Byte offsets into the arena. Every buffer has the size of its greatest number of rows.
 
     ``strides``: bytes from row to row, a whole number of cache lines, for rows of tokens never a
     multiple of 1,024.
@@ -80,7 +80,7 @@ def _stride(buffer: Buffer) -> int:
 
 
 def _lives(plan: Plan) -> dict[BufferName, tuple[int, int]]:
-    """First and last op that touches each buffer; results live on to the end of the step."""
+    """Return the first and last op that uses each buffer; results live to the end of the step."""
     lives: dict[BufferName, tuple[int, int]] = {}
     for i, op in enumerate(plan.ops):
         for name in (*op.reads, *op.writes):

@@ -10,12 +10,12 @@ from penstock.cache.geometry import KvDType
 from penstock.interface.sources import PlanWeight, Stored
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 from penstock.plan.kv_groups import KvGroups, KvLayer, group_layers
-from penstock.plan.ops import Buffer, BufferName, Features, Op, WeightName
+from penstock.plan.ops import Buffer, BufferName, ExpertLinear, Features, Op, WeightName
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A straight list of ops over named buffers; the unit that backends bind.
+    """A list of ops over named buffers, run in order; the unit that backends bind.
 
     ``weight_dtype`` is the type of weights in memory, ``kv_dtype`` that of the KV cache; buffers
     carry the element type of activations (bfloat16 where weights are bfloat16, else float32).
@@ -55,6 +55,18 @@ class Plan:
     def num_parameters(self) -> int:
         """Number of values of all weights; a tied embedding counts once."""
         return sum(math.prod(weight.shape) for weight in self.weights.values())
+
+    @property
+    def active_parameters(self) -> int:
+        """Number of values of the weights that a token is computed with: all, but of experts those
+        that it is given to."""
+        idle = 0
+        for op in self.ops:
+            if isinstance(op, ExpertLinear):
+                for name in op.weights:
+                    experts, *matrix = self.weights[name].shape
+                    idle += math.prod(matrix) * (experts - self.buffers[op.ids].cols)
+        return self.num_parameters - idle
 
     @property
     def feature_size(self) -> int:

@@ -1,4 +1,4 @@
-"""Sharding: what one of several ranks runs of a plan, between lowering and fusion.
+"""Sharding: a pass between lowering and fusion that returns the plan of one of several ranks.
 
 Products are cut by output columns, those of attention by KV groups: a rank has some of the KV heads
 and the query heads that use them, so that it caches its own keys and values alone. What works
@@ -39,14 +39,15 @@ from penstock.plan.ops import (
 from penstock.plan.plan import Plan
 
 Columns = tuple[int, int]
-"""The first of a buffer's columns that a rank has, and the one behind the last."""
+"""The range of a buffer's columns that a rank has."""
 
 _BY_COLUMN: Final = (Activate, Clamp, Gate, Scale, ScaleByPosition, SoftCap)
 _BY_HEAD: Final = (HeadNorm, Rope)
 
 
 def shard(plan: Plan, rank: int, world: int) -> Plan:
-    """What ``rank`` of ``world`` ranks runs of the primitive ``plan``; the plan itself for one.
+    """Return the part of the primitive ``plan`` that ``rank`` of ``world`` ranks runs; all of it
+    for one rank.
 
     Its weights are those rows that it reads, their sources too. Raises ConfigError where the ranks
     cannot share the KV heads.

@@ -1,4 +1,4 @@
-"""How much memory the weights of a plan take."""
+"""Computes the memory that the weights of a plan take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a caller of ``LLM.embed`` reads."""
+"""The output of ``LLM.embed``."""
 
 from __future__ import annotations
 

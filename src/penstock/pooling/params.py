@@ -1,4 +1,4 @@
-"""What kind of embedding to make: the options of one request."""
+"""The options of a request to embed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hidden states of one request, as its steps compute them, into one vector."""
+"""Pools the hidden states of one request, as steps compute them, into one vector."""
 
 from __future__ import annotations
 

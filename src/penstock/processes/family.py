@@ -1,4 +1,4 @@
-"""Parents and children: who ends with whom, and what the end of a process is called."""
+"""Parent and child processes: ending with the parent, and describing an exit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When what has died is started again, and when it is given up: a server, or its engine."""
+"""Decides when a server or engine that died is started again, and when to give up."""
 
 from __future__ import annotations
 

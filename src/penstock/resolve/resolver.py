@@ -15,6 +15,7 @@ from penstock.resolve.memory import decide_memory
 from penstock.resolve.plans import decide_plans
 from penstock.resolve.quantization import decide_quantization
 from penstock.resolve.step_limits import decide_step_limits
+from penstock.sampling.defaults import SamplingDefaults
 from penstock.speculative_config import describe
 
 
@@ -54,6 +55,7 @@ def resolve(
     plans = decide_plans(inputs, backend, quantization.schemes, limits)
     memory = decide_memory(inputs, chosen, quantization.schemes, plans)
     speculation = _check_speculation(config)
+    defaults, sampling = _sampling_defaults(config, spec)
     artifacts = decide_artifacts(config, backend)
     reasons = {"dtype": reason(config.dtype, "the checkpoint's")}
     for decision in (chosen, quantization, compute, limits, memory):
@@ -87,15 +89,25 @@ def resolve(
         speculative=config.speculative,
         drafts=drafts,
         artifact_dir=artifacts.folder,
+        sampling_defaults=defaults,
         seed=config.seed,
-        reasons={**reasons, **speculation, **artifacts.reasons},
-        notes=(*notes, *plans.notes, *quantization.notes),
+        reasons={**reasons, **speculation, **sampling, **artifacts.reasons},
+        notes=(*spec.notes, *notes, *plans.notes, *quantization.notes),
     )
     return Resolved(
         resolved,
         replace(plans.target.plan, spec=spec, max_positions=resolved.max_model_len),
         None if plans.draft is None else plans.draft.plan,
     )
+
+
+def _sampling_defaults(config: EngineConfig, spec: ModelSpec) -> tuple[SamplingDefaults, Reasons]:
+    """What stands in for options that requests leave out, and why."""
+    if config.generation_config == "none":
+        return SamplingDefaults(), {"sampling_defaults": "as asked"}
+    if spec.sampling_defaults == SamplingDefaults():
+        return SamplingDefaults(), {"sampling_defaults": "the model recommends nothing"}
+    return spec.sampling_defaults, {"sampling_defaults": "the model's generation_config.json"}
 
 
 def _check_speculation(config: EngineConfig) -> Reasons:

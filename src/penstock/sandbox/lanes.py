@@ -13,7 +13,7 @@ class Lane:
 
     The next seat goes to the tenant that holds the fewest, and among equals to the one that has
     waited longest for its turn. One tenant may fill half of the queue while others wait, and three
-    quarters of it when alone, so that newcomers find room.
+    quarters of it when alone, so that newcomers always find a place.
     """
 
     def __init__(self, seats: int, most_waiting: int, what: str) -> None:

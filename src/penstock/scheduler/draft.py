@@ -18,8 +18,8 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
 
     token_ids: array[int]
     """The draft tokens, at least one. The first may follow the sequence's last known token."""
-    group: int = 0
-    """Index of the draft's group, less than ``Proposer.groups``. Drafts of one group are expected
+    kind: int = 0
+    """Number of the draft's kind, less than ``Proposer.kinds``. Drafts of one kind are expected
     to be accepted about equally often."""
     parents: array[int] | None = None
     """Parent of each token: the index of the draft token that it follows, which is lower than its
@@ -44,8 +44,8 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
         if count >= len(self.token_ids):
             return self
         if self.parents is None:
-            return Draft(self.token_ids[:count], self.group)
-        return draft_tree(self.token_ids[:count], self.parents[:count], self.group)
+            return Draft(self.token_ids[:count], self.kind)
+        return draft_tree(self.token_ids[:count], self.parents[:count], self.kind)
 
     def child(self, node: int, token: int) -> int:
         """The index of ``token`` where it follows ``node``, -1 being the last known one; -1: it
@@ -77,8 +77,8 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
         return nodes
 
 
-def draft_tree(token_ids: array[int], parents: array[int], group: int = 0) -> Draft:
+def draft_tree(token_ids: array[int], parents: array[int], kind: int = 0) -> Draft:
     """A draft of these tokens and parents, known as a chain if it is one."""
     if all(parent == i for i, parent in enumerate(parents, -1)):
-        return Draft(token_ids, group)
-    return Draft(token_ids, group, parents)
+        return Draft(token_ids, kind)
+    return Draft(token_ids, kind, parents)

@@ -24,20 +24,20 @@ class FairShares:
         self._users: dict[str, VirtualTimes] = {}
         self.contended = False
         """Whether more than one tenant, or more than one user, has live sequences."""
-        self.unsettled = 0
+        self.uncharged = 0
 
     @property
     def several_tenants(self) -> bool:
         return len(self._tenants) > 1
 
     def enter(self, tenant: Tenant) -> None:
-        self._settle()
+        self._charge()
         self._tenants.enter(tenant.name, tenant.weight)
         self._users.setdefault(tenant.name, VirtualTimes()).enter(tenant.user, 1.0)
         self._look()
 
     def leave(self, tenant: Tenant) -> None:
-        self._settle()
+        self._charge()
         self._tenants.leave(tenant.name)
         users = self._users[tenant.name]
         users.leave(tenant.user)
@@ -46,7 +46,7 @@ class FairShares:
         self._look()
 
     def wait(self, tenant: Tenant) -> None:
-        self._settle()
+        self._charge()
         self._tenants.wait(tenant.name)
         self._users[tenant.name].wait(tenant.user)
 
@@ -55,7 +55,7 @@ class FairShares:
         self._users[tenant.name].wait_no_more(tenant.user)
 
     def let_in(self, tenant: Tenant) -> None:
-        self._settle()
+        self._charge()
         self._tenants.let_in(tenant.name)
         self._users[tenant.name].let_in(tenant.user)
 
@@ -98,10 +98,10 @@ class FairShares:
             len(users) > 1 for users in self._users.values()
         )
 
-    def _settle(self) -> None:
-        if self.unsettled:
+    def _charge(self) -> None:
+        if self.uncharged:
             assert not self.contended
             (name,) = self._users
             (user,) = self._users[name].names()
-            self.serve(Tenant(name, user=user), self.unsettled)
-            self.unsettled = 0
+            self.serve(Tenant(name, user=user), self.uncharged)
+            self.uncharged = 0

@@ -33,12 +33,12 @@ def place_drafts(
             len(draft),
             left,
             sequence.max_total_tokens - end - 1,
-            cache.room(sequence.table, each.start) - 1,
+            cache.num_fitting(sequence.table, each.start) - 1,
         )
         if count <= 0:
             continue
         fits = cache.extend(sequence.table, each.start, end + count, copies)
-        assert fits, "there was room"
+        assert fits, "more than num_fitting"
         rows = 1 + count
         chosen[i] = ScheduledSequence(
             sequence, each.start, rows, rows, each.samples, draft=draft.cut(count)

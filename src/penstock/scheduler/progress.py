@@ -114,10 +114,10 @@ class Progress:
             while not cache.extend(sequence.table, start, start + count, copies):
                 # A prompt is read in smaller steps before anybody is preempted for blocks that
                 # windows give back after the step.
-                room = cache.room(sequence.table, start)
-                shrinks = cache.forgets and count > 1 and room > 0
+                fitting = cache.num_fitting(sequence.table, start)
+                shrinks = cache.forgets and count > 1 and fitting > 0
                 if shrinks or not self._make_room(sequence, chosen):
-                    count = room
+                    count = fitting
                     if count == 0:
                         break
             else:

@@ -7,8 +7,8 @@ only. The loop around it, ``step_input`` being the step's arrays (``interface/st
     leader = make_sequences(request, seed, eos_token_ids)
     scheduler.add(leader)
     while (step := scheduler.schedule()) is not None:
-        states = [sequence.sampling_state for sequence in step.samples]
-        pending = executor.submit(step_input, Sampling(step.sample_rows, states))
+        sampling = Sampling(step.sample_rows, step.sampling_states)
+        pending = executor.submit(step_input, sampling)
         tokens = [[token] for token in pending.wait().sampled.token_ids]
         for update in scheduler.update(step, tokens):
             ...  # a sequence got update.token_ids; finish_reason says whether that was all
@@ -133,7 +133,7 @@ class Scheduler:
         Raises RequestError if it is a duplicate, empty, longer than the context, or could not
         finish even with the whole cache to itself.
         """
-        answer = leader.params if leader.pooler is None else None
+        answer = leader.params if leader.pooling is None else None
         total = self.check(leader.num_prompt_tokens, answer)
         if leader.request_id in self._queues.requests:
             raise RequestError(f"request id {leader.request_id!r} is in use", "request_id")
@@ -201,7 +201,7 @@ class Scheduler:
         self._steps += 1
         num_tokens = self.max_num_batched_tokens - left.tokens + drafted
         if not shares.contended:
-            shares.unsettled += num_tokens
+            shares.uncharged += num_tokens
         moves, self._accepted.moves = self._accepted.moves, []
         return step_of(chosen, copies, moves, num_tokens, drafted)
 
@@ -261,7 +261,7 @@ class Scheduler:
                     sequence.prompt_rows_given(end)
                 if len(samples) > 1:
                     self._fork(sequence)
-            if sequence.pooler is not None:
+            if sequence.pooling is not None:
                 if sequence.status is RUNNING and end == len(sequence.token_ids):
                     sequence.finish_reason = FinishReason.STOP
                     self._finish(sequence)
@@ -271,7 +271,7 @@ class Scheduler:
                 tokens = next(new_tokens)
                 if sequence.status is FINISHED:
                     continue  # aborted, or a row too many
-                accepted = sequence.settle(end, tokens) if ahead else sequence.append(tokens)
+                accepted = sequence.append_at(end, tokens) if ahead else sequence.append(tokens)
                 generated += len(accepted)
                 updates.append(sequence_update(sequence, accepted))
                 if sequence.finish_reason is not None:

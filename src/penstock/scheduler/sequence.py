@@ -5,16 +5,17 @@ from __future__ import annotations
 import enum
 from array import array
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from penstock.cache.block_table import BlockTable
 from penstock.interface.messages import EngineRequest, FinishReason, Tenant
+from penstock.pooling.params import PoolingParams
 from penstock.sampling.draws import sequence_key
 from penstock.sampling.params import SamplingParams
 
 if TYPE_CHECKING:
     from penstock.grammar.matcher import Matcher
-    from penstock.pooling.pooler import Pooler
+    from penstock.interface.sampler import SamplingState
 
 
 class Status(enum.Enum):
@@ -86,18 +87,16 @@ class SequenceState:
     awaits_mask: bool = False
     """Whether its last token is left uncomputed because the grammar mask of the next is not known
     yet."""
-    pooler: Pooler | None = field(default=None, repr=False)
+    pooling: PoolingParams | None = None
     """Set for a pooling request, which samples nothing and ends when its prompt is computed."""
-    draft_state: Any = field(default=None, repr=False)
-    """State that the draft proposer keeps for this sequence."""
-    acceptance: Any = field(default=None, repr=False)
-    """How often its drafts were accepted (``speculate.acceptance.Acceptance``)."""
     num_drafted: int = 0
     """Number of draft tokens that were verified."""
     num_accepted: int = 0
     """Number of draft tokens that were accepted and became output."""
-    sampling_state: Any = field(default=None, repr=False)
-    """The sampler's state (``interface.sampler.SamplingState``); set when the request is added."""
+    sampling_state: SamplingState | None = field(default=None, repr=False)
+    """The sampler's state; set when the request is added, but for a pooling request."""
+    slots: dict[Slot[Any], Any] = field(default_factory=dict, repr=False)
+    """What others keep of it; each finds its own by its :class:`Slot`."""
 
     @property
     def num_tokens(self) -> int:
@@ -166,7 +165,7 @@ class SequenceState:
         self.completed = self.matcher.complete
         self.finish_reason = FinishReason.STOP if self.completed else FinishReason.LENGTH
 
-    def settle(self, position: int, tokens: list[int]) -> list[int]:
+    def append_at(self, position: int, tokens: list[int]) -> list[int]:
         """Append one token or none as :meth:`append` does, which may replace a placeholder.
 
         If that is the end, or there is none, a placeholder behind it is dropped.
@@ -177,6 +176,25 @@ class SequenceState:
         if accepted and self.finish_reason is None:
             self.token_ids.extend(behind)
         return accepted
+
+
+T = TypeVar("T")
+
+
+class Slot(Generic[T]):
+    """What its owner, whoever makes a slot, keeps of each sequence: a ``T`` or nothing.
+
+    It lives as long as the sequence, so nobody need be told of ends. No other owner finds it.
+    """
+
+    def get(self, sequence: SequenceState) -> T | None:
+        """Return what is kept of ``sequence``, if anything is."""
+        kept: T | None = sequence.slots.get(self)
+        return kept
+
+    def set(self, sequence: SequenceState, value: T) -> None:
+        """Keep ``value``, in place of what was kept before."""
+        sequence.slots[self] = value
 
 
 def make_sequences(
@@ -208,6 +226,7 @@ def make_sequences(
             ending_token_ids=eos | frozenset(params.stop_token_ids),
             eos_token_ids=eos,
             table=BlockTable(request.cache_salt),
+            pooling=request.pooling,
             num_prompt_rows=0 if wanted and index == 0 else unwanted,
             wants_prompt_rows=wanted and index == 0 and unwanted > 0,
         )

@@ -68,7 +68,7 @@ class ControlParameters:
 
     # The baseline: what plain steps take
 
-    settle_steps: int = 8
+    recovery_steps: int = 8
     """Plain steps after drafts that take longer than usual. Measured with eight sequences of the
     demo model after a draft model: 2.0, 1.9, 1.4, 1.3, 1.3, 1.2, 1.1 and 1.0 ms."""
     timed_steps: int = 6
@@ -81,8 +81,6 @@ class ControlParameters:
     """Factor from one such period to the next: the later, the less there is to correct."""
     longest_period: int = 2048
     """Steps up to which periods grow. Measuring takes 14 steps, so 0.7 % at most is missed then."""
-    prefill_patience: int = 32
-    """Steps with prompts in a row after which drafts do not wait for plain steps any longer."""
 
     # Loss budget
 

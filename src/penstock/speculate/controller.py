@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from penstock.scheduler.sequence import Slot
 from penstock.speculate.acceptance import Acceptance
 from penstock.speculate.control_parameters import DEFAULTS, ControlParameters
 from penstock.speculate.loss_budget import LossBudget
@@ -15,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Offer(NamedTuple):
-    """A sequence that can have a draft of at most ``most`` tokens, of a group of drafts."""
+    """A sequence that can have a draft of at most ``most`` tokens, of a kind of drafts."""
 
     sequence: SequenceState
-    group: int
+    kind: int
     most: int
 
 
@@ -50,7 +51,7 @@ class Controller:
 
     def __init__(
         self,
-        groups: int,
+        kinds: int,
         num_tokens: int,
         trees: Collection[int] = (),
         reads: bool = True,
@@ -58,14 +59,15 @@ class Controller:
     ) -> None:
         """Control drafts of at most ``num_tokens`` tokens.
 
-        Drafts in the groups listed in ``trees`` are trees, whose lengths count ranks. ``reads``
+        Drafts in the kinds listed in ``trees`` are trees, whose lengths count ranks. ``reads``
         tells whether the proposer must read all of a sequence before it drafts, which takes time.
         """
-        self._groups = groups
+        self._kinds = kinds
         self._num_tokens = num_tokens
         self._reads = reads
         self._parameters = parameters
-        self._common = Acceptance(groups, num_tokens, trees=trees, parameters=parameters)
+        self._common = Acceptance(kinds, num_tokens, trees=trees, parameters=parameters)
+        self._records: Slot[Acceptance] = Slot()
         self._costs = StepCostModel(num_tokens, reads, parameters)
         # By the bits of the number of sequences.
         self._budgets = [LossBudget(bits == 1, parameters) for bits in range(MAX_BITS)]
@@ -119,7 +121,7 @@ class Controller:
         return lengths
 
     def verified(
-        self, sequence: SequenceState, group: int, drafted: int, accepted: Collection[int]
+        self, sequence: SequenceState, kind: int, drafted: int, accepted: Collection[int]
     ) -> None:
         """Record which of a draft's first ``drafted`` positions, or ranks, were accepted.
 
@@ -130,7 +132,7 @@ class Controller:
             record.forget(self._parameters.exploration_discount)
         record.is_look = False
         self._num_accepted += len(accepted)
-        record.add(group, drafted, accepted)
+        record.add(kind, drafted, accepted)
 
     def plain_step(self, decoding: int, steps: int, seconds: float, asking: float) -> int:
         """Record a step of ``decoding`` sequences without drafts, which took ``seconds``.
@@ -141,15 +143,15 @@ class Controller:
         """
         budget = self._budget = self._budget_of(decoding)
         self._since_look += steps
-        settled = self._costs.plain_step(decoding, steps, seconds)
+        undisturbed = self._costs.plain_step(decoding, steps, seconds)
         usual = self._costs.plain.seconds(decoding)
         lost = asking
-        if not settled:  # earlier drafts make it slower, or a wrong belief seems to
+        if not undisturbed:  # earlier drafts make it slower, or a wrong belief seems to
             lost += min(max(seconds - usual, -usual), usual)
         if budget.plain_step(steps, lost / usual if usual else 0.0):
             self._common.forget(self._parameters.exploration_discount)
             self._costs.doubt()
-        return self._parameters.rest_steps if settled and not budget.is_open else 0
+        return self._parameters.rest_steps if undisturbed and not budget.is_open else 0
 
     def prefill_step(self, decoding: int, tokens: int) -> None:
         """Record a step that read prompts: it had ``decoding`` sequences and ``tokens`` rows."""
@@ -179,13 +181,13 @@ class Controller:
     def _best(self, offer: Offer, record: Acceptance, step: _Step) -> int:
         """Return the length with the largest speed-up, or 0 if none pays."""
         sequence, parameters = offer.sequence, self._parameters
-        expected = record.expected(offer.group)
+        expected = record.expected(offer.kind)
         best, speed_up = step.best(expected, offer.most)
         if best and step.drafting > 1:
-            usual = step.usual.get(offer.group)
+            usual = step.usual.get(offer.kind)
             if usual is None:
-                of_all = self._common.expected(offer.group)
-                usual = step.usual[offer.group] = step.best(of_all, self._num_tokens)[0]
+                of_all = self._common.expected(offer.kind)
+                usual = step.usual[offer.kind] = step.best(of_all, self._num_tokens)[0]
             if usual != best and 0 < usual <= offer.most:
                 other = step.speed_up(expected, usual)
                 if other > max(speed_up / parameters.agreement, parameters.least_speed_up):
@@ -222,11 +224,10 @@ class Controller:
         return self._budgets[decoding.bit_length()]
 
     def _record(self, sequence: SequenceState) -> Acceptance:
-        record = sequence.acceptance
+        record = self._records.get(sequence)
         if record is None:
-            record = Acceptance(self._groups, self._num_tokens, self._common)
-            sequence.acceptance = record
-        assert isinstance(record, Acceptance)
+            record = Acceptance(self._kinds, self._num_tokens, self._common)
+            self._records.set(sequence, record)
         return record
 
 
@@ -239,7 +240,7 @@ class _Step:
         self.decoding = decoding
         self.drafting = drafting
         self.usual: dict[int, int] = {}
-        """The draft length that is best on average, for each group of drafts."""
+        """The draft length that is best on average, for each kind of drafts."""
         self._costs = [decoding * cost for cost in costs]
         self._least = least
 

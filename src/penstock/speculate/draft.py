@@ -38,7 +38,7 @@ class Proposer(Protocol):
     state, but it must not keep many ended sequences alive for long.
     """
 
-    groups: int
+    kinds: int
     cheap: bool
     """Whether drafting costs next to nothing compared with verifying. Then drafts are made first
     and cut to the best length; else the length is chosen first, and nothing is made if it is 0."""
@@ -71,7 +71,7 @@ class HiddenReader(Proposer, Protocol):
     """A proposer that drafts from the target's hidden states."""
 
     trees: Collection[int]
-    """Groups whose drafts may be trees."""
+    """Kinds of drafts that may be trees."""
     reads_all: bool
     """Whether it needs the hidden states of all computed tokens, or only of those from which a
     token is sampled."""

@@ -1,4 +1,4 @@
-"""The books of the KV cache that a model or a head which drafts has of its own."""
+"""The bookkeeping of a draft model's own KV cache."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.scheduler.sequence import SequenceState, Status
 
 @dataclass(eq=False, slots=True)
 class Reading:
-    """How far a sequence was read into a draft's cache. Proposers add what they know besides."""
+    """How far a sequence was read into a draft's cache; proposers add fields of their own."""
 
     table: BlockTable = field(default_factory=BlockTable)
     num_computed: int = 0
@@ -34,11 +34,10 @@ R = TypeVar("R", bound=Reading)
 class DraftCache(Generic[R]):
     """Hands the blocks of a draft's cache to the sequences that it reads.
 
-    A proposer begins a reading of a sequence (:meth:`begin`, :meth:`begin_cached`), asks how much
-    there is :meth:`room` for, makes it writable (:meth:`extend`), and tells what was computed
-    (:meth:`commit`), which gives back what lies behind ``windows``, those of the groups of cached
-    layers. Sequences that ended or were preempted are dropped by :meth:`forget_ended`.
-    """
+    A proposer begins a reading of a sequence (:meth:`begin`, :meth:`begin_cached`), asks how many
+    positions fit (:meth:`num_fitting`), makes them writable (:meth:`extend`), and reports what was
+    computed (:meth:`commit`), which gives back blocks behind ``windows``, those of the KV groups.
+    Sequences that ended or were preempted are dropped by :meth:`forget_ended`."""
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class DraftCache(Generic[R]):
         return self._readings.get(sequence)
 
     def begin(self, sequence: SequenceState, reading: R) -> R:
-        """Begin a ``reading`` from nothing; that which there is of the sequence is given up."""
+        """Begin a ``reading`` from nothing; an earlier one of the sequence is given up."""
         old = self._readings.get(sequence)
         if old is not None:
             self._cache.free(old.table)
@@ -67,7 +66,7 @@ class DraftCache(Generic[R]):
         """Begin a ``reading`` behind what the cache has of the tokens, the last one left out.
 
         What is cached is shared as the target's is. Returns None, and begins nothing, if there is
-        no room for a position more.
+        no block for another position.
         """
         table, cache, tokens = reading.table, self._cache, sequence.token_ids
         table.root = sequence.table.root
@@ -78,20 +77,20 @@ class DraftCache(Generic[R]):
         reading.num_computed = cached
         return self.begin(sequence, reading)
 
-    def room(self, reading: R) -> int:
-        """Return the most positions behind the computed ones that there is room for now."""
-        return self._cache.room(reading.table, reading.num_computed)
+    def num_fitting(self, reading: R) -> int:
+        """Return the maximum number of positions after the computed ones that fit now."""
+        return self._cache.num_fitting(reading.table, reading.num_computed)
 
     def extend(self, reading: R, end: int) -> None:
-        """Make the positions behind the computed ones writable up to ``end``, for which there is
-        :meth:`room`."""
+        """Make the positions after the computed ones writable up to ``end``, which must fit
+        (:meth:`num_fitting`)."""
         if reading.table.blocks:
             copies: list[BlockCopy] = []
             fits = self._cache.extend(reading.table, reading.num_computed, end, copies)
             assert not copies, "a draft's blocks are its own, but for full ones"
         else:
             fits = self._cache.begin(reading.table, None, end, end) == end
-        assert fits, "there was room"
+        assert fits, "more than num_fitting"
 
     def commit(self, reading: R, tokens: array[int]) -> None:
         """Note that the computed positions were executed; ``tokens`` are the sequence's, by which

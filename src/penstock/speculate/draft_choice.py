@@ -75,7 +75,8 @@ def draft_spec(config: EngineConfig, folder: Path, target: ModelSpec, tokenizer:
     if isinstance(config.speculative, Medusa | Eagle):
         return draft_heads_spec(config.speculative, folder, target, dummy)
     refuse_draft_heads(folder, dummy)
-    spec = load_model_spec(folder)
+    itself = isinstance(config.speculative, QuantizedSelf)
+    spec = target if itself else load_model_spec(folder)
     if spec.vocab_size != target.vocab_size:
         raise ConfigError(
             f"the draft {folder.name} has a vocabulary of {spec.vocab_size} tokens and the model "

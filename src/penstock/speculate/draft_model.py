@@ -39,7 +39,7 @@ class ModelProposer:
     lie behind ``num_computed`` and are overwritten.
     """
 
-    groups = 1
+    kinds = 1
     cheap = False
 
     def __init__(
@@ -71,7 +71,7 @@ class ModelProposer:
             known = len(sequence.token_ids)
             count = min(known - reading.num_computed, left)
             start = reading.num_computed
-            fits = self._cache.room(reading)
+            fits = self._cache.num_fitting(reading)
             count = min(count, fits)
             if count == 0:
                 continue
@@ -101,7 +101,7 @@ class ModelProposer:
         self._executor.close()
 
     def _reading(self, sequence: SequenceState) -> _Reading | None:
-        """Return the sequence's up-to-date state, or None if the cache has no room for it."""
+        """Return the sequence's up-to-date state, or None if it does not fit in the cache."""
         reading = self._cache.get(sequence)
         if reading is None:
             return self._cache.begin_cached(sequence, _Reading())

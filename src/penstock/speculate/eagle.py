@@ -61,7 +61,7 @@ class EagleProposer:
     its siblings of the previous step, whose keys lie in the cache like those of known tokens.
     """
 
-    groups = 1
+    kinds = 1
     cheap = False
     reads_all = True
 
@@ -167,13 +167,13 @@ class EagleProposer:
             start = reading.num_computed
             # A row needs the token behind its position.
             ready = lane.sequence.num_known_tokens - 1 - reading.base - start
-            room = self._cache.room(reading)
-            lane.count = min(reading.num_pending, ready, room, budget)
+            fits = self._cache.num_fitting(reading)
+            lane.count = min(reading.num_pending, ready, fits, budget)
             if lane.count <= 0:
                 continue
             if lane.count < reading.num_pending:
                 lane.levels = 0
-            spare = min(room - lane.count, budget, MAX_ROWS) // self._width
+            spare = min(fits - lane.count, budget, MAX_ROWS) // self._width
             lane.levels = min(lane.levels, 1 + spare)
             rows = max(lane.levels - 1, 0) * self._width
             self._cache.extend(reading, start + lane.count + rows)

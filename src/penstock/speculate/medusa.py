@@ -19,6 +19,7 @@ from penstock.interface.executor import Executor, run
 from penstock.interface.step_builder import build_step
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.output import ScheduledStep
+from penstock.scheduler.sequence import Slot
 from penstock.speculate.draft import Wanted
 from penstock.speculate.hidden_states import hidden_rows
 from penstock.speculate.tree import Candidate, candidates, independent
@@ -35,12 +36,9 @@ class _Seen(NamedTuple):
 
 
 class MedusaProposer:
-    """Drafts with Medusa heads, whose executor it owns.
+    """Drafts with Medusa heads, whose executor it owns."""
 
-    The last hidden state of a sequence is kept in its ``draft_state``.
-    """
-
-    groups = 1
+    kinds = 1
     trees = (0,)
     cheap = False
     steady = True
@@ -49,6 +47,7 @@ class MedusaProposer:
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
         self._sampler = executor.sampler
+        self._seen: Slot[_Seen] = Slot()
 
     def observe(
         self, step: ScheduledStep, tokens: Sequence[list[int]], features: NDArray[Any]
@@ -59,14 +58,14 @@ class MedusaProposer:
         states = features[[each.rows[-1] for each in seen]].astype(np.float32)
         for each, state in zip(seen, states, strict=True):
             position = each.first + len(each.rows) - 1
-            each.sequence.draft_state = _Seen(position, state)
+            self._seen.set(each.sequence, _Seen(position, state))
 
     def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
         drafts: list[Draft | None] = [None] * len(wanted)
         lanes: list[int] = []
         states: list[NDArray[np.float32]] = []
         for i, (sequence, _) in enumerate(wanted):
-            seen = sequence.draft_state
+            seen = self._seen.get(sequence)
             # A sequence that was forked or computed again may not have been seen this far.
             if seen is not None and seen.position == len(sequence.token_ids) - 2:
                 lanes.append(i)

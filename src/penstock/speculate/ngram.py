@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.cache.prefix import root_key
 from penstock.interface.automaton import Automaton
 from penstock.scheduler.draft import Draft
+from penstock.scheduler.sequence import Slot
 from penstock.speculate.draft import Wanted
 from penstock.speculate.suffix import SuffixAutomaton
 from penstock.speculative_config import Ngram
@@ -28,17 +29,17 @@ _BETWEEN = -1  # in the shared text, between two requests
 class NgramProposer:
     """Drafts what followed the longest suffix of a sequence where it occurred before.
 
-    It looks in the sequence itself, and in finished requests if ``shared_tokens`` is set. The index
-    of a sequence is kept in its ``draft_state``.
+    It looks in the sequence itself, and in finished requests if ``shared_tokens`` is set.
     """
 
-    groups = 4  # by the length of the match: the longer, the likelier that it goes on
+    kinds = 4  # by the length of the match: the longer, the likelier that it goes on
     cheap = True
     steady = True
 
     def __init__(self, config: Ngram, automaton: type[Automaton] = SuffixAutomaton) -> None:
         self._config = config
         self._automaton = automaton
+        self._texts: Slot[Automaton] = Slot()
         self._shared = _Shared(config.shared_tokens, automaton) if config.shared_tokens else None
 
     def propose(self, wanted: Sequence[Wanted]) -> list[Draft | None]:
@@ -46,7 +47,7 @@ class NgramProposer:
             self._shared.learn(sequence for sequence, _ in wanted)
         asked = [(self._text(sequence), sequence.token_ids, most) for sequence, most in wanted]
         found = self._automaton.follow(asked, self._config.min_match, _MOST_READ)
-        drafts = [Draft(each[1], _group(each[0])) if each else None for each in found]
+        drafts = [Draft(each[1], _kind(each[0])) if each else None for each in found]
         if self._shared is not None:
             for i, (text, tokens, most) in enumerate(asked):
                 if drafts[i] is None and len(text) == len(tokens):
@@ -65,16 +66,17 @@ class NgramProposer:
         self._shared = None
 
     def _text(self, sequence: SequenceState) -> Automaton:
-        text: Automaton | None = sequence.draft_state
+        text = self._texts.get(sequence)
         if text is None:
-            text = sequence.draft_state = self._automaton()
+            text = self._automaton()
+            self._texts.set(sequence, text)
         return text
 
     def _from_shared(self, shared: _Shared, sequence: SequenceState, most: int) -> Draft | None:
         length, tokens = shared.following(sequence, most)
         if length < self._config.min_match or not tokens:
             return None
-        return Draft(tokens, _group(length))
+        return Draft(tokens, _kind(length))
 
 
 class _Shared:
@@ -130,6 +132,6 @@ class _Shared:
         self._text.extend(array("i", [_BETWEEN]))
 
 
-def _group(length: int) -> int:
+def _kind(length: int) -> int:
     """Return 0 for matches of up to 3 tokens, 1 up to 7, 2 up to 15, and 3 beyond."""
     return min(max(length.bit_length() - 2, 0), 3)

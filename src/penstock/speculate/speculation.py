@@ -1,4 +1,4 @@
-"""Speculation as the engine's loop sees it: drafts before a step, their outcome after it."""
+"""The engine's interface to speculation: drafts before a step, and their outcome after it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Speculation:
         self._controller: Controller | None = None
         if adaptive:
             self._controller = Controller(
-                proposer.groups, num_tokens, trees, reads=not proposer.cheap
+                proposer.kinds, num_tokens, trees, reads=not proposer.cheap
             )
         self._clock = clock
         self._begun: deque[_Begun] = deque()  # of the step in flight, and of the next
@@ -106,7 +106,7 @@ class Speculation:
         self._begun.append(_Begun(0.0 if rests else self._clock(), rests=rests))
 
     def drafts(self, running: Iterable[SequenceState], budget: int) -> dict[SequenceState, Draft]:
-        """Return drafts for the next step, which has room for ``budget`` tokens in all."""
+        """Return drafts for the next step, which has at most ``budget`` tokens in all."""
         self._begun.clear()  # nothing is in flight
         controller = self._controller
         if controller is not None and (self._rest > 0 or not controller.drafts):
@@ -132,7 +132,7 @@ class Speculation:
             drafts = self._propose(wanted)
         elif self._proposer.cheap:
             drafts = self._propose(wanted)
-            offers = [Offer(s, draft.group, len(draft)) for s, draft in drafts.items()]
+            offers = [Offer(s, draft.kind, len(draft)) for s, draft in drafts.items()]
             lengths = controller.lengths(offers, decoding)
             drafts = {
                 s: draft.cut(length)
@@ -248,7 +248,7 @@ class Speculation:
     ) -> None:
         """Tell the controller which tokens of a draft were accepted."""
         nodes = range(len(accepted)) if draft.parents is None else draft.path(accepted)
-        controller.verified(sequence, draft.group, len(draft), nodes)
+        controller.verified(sequence, draft.kind, len(draft), nodes)
 
     def _propose(self, wanted: list[Wanted]) -> dict[SequenceState, Draft]:
         if not wanted:

@@ -122,7 +122,7 @@ class StepCostModel:
 
     Steps with and without drafts to verify are kept apart, since those leave the target's weights
     out of the processor's caches. So do the first plain steps after them take longer: only plain
-    steps that follow ``settle_steps`` others are measured, for they take what they would without
+    steps that follow ``recovery_steps`` others are measured, for they take what they would without
     speculation. As drafts are judged by this baseline, it is measured again now and then, during
     which there are no drafts (``timing``): soon after the first drafts, when a wrong baseline costs
     most, then more and more seldom.
@@ -150,7 +150,6 @@ class StepCostModel:
         # By the bits of the number of drafts; each by length.
         self._drafting = [CostCurve(parameters, through_zero=True) for _ in range(MAX_BITS)]
         self._plain_steps = 0  # in a row
-        self._prefill_steps = 0  # in a row
         self._since_timed = 0  # steps
         self._period = parameters.first_period
         self._to_time = 0  # plain steps
@@ -179,9 +178,8 @@ class StepCostModel:
 
     def plain_step(self, decoding: int, steps: int, seconds: float) -> bool:
         """Record the last of ``steps`` plain steps; return whether it was free of after-effects."""
-        self._prefill_steps = 0
         self._plain_steps += steps
-        if self._plain_steps <= self._parameters.settle_steps:
+        if self._plain_steps <= self._parameters.recovery_steps:
             self._since_timed += steps
             return False
         self.plain.add(decoding, seconds)
@@ -190,10 +188,9 @@ class StepCostModel:
         return True
 
     def prefill_step(self) -> None:
-        """Record a step that read prompts, which cannot be measured."""
-        self._prefill_steps += 1
-        if self._prefill_steps >= self._parameters.prefill_patience:
-            self._to_time = 0
+        """Record a step that read prompts, which cannot be measured and is not waited for: it
+        counts as one that was, for there may be prompts in every step to come."""
+        self._to_time = max(self._to_time - 1, 0)
 
     def verified(self, decoding: int, drafted: int, seconds: float | None) -> float:
         """Record a step that verified ``drafted`` tokens; return the seconds to charge for it.

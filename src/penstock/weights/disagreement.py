@@ -1,4 +1,4 @@
-"""What is wrong where a checkpoint's tensors and its configuration do not agree."""
+"""Errors for checkpoints whose tensors and configuration do not agree."""
 
 from __future__ import annotations
 

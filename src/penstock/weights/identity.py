@@ -1,4 +1,4 @@
-"""Which weights a checkpoint holds: a digest of every byte of its files.
+"""Identifies the weights of a checkpoint by a digest of every byte of its files.
 
 Reading them all takes long, so a digest is remembered by the file's stamp, in which the system
 keeps the time of the last change. A user can set a file's time of modification back, but not that
@@ -27,7 +27,7 @@ from penstock.weights.tensor_file import Tensor, TensorFile
 _PIECE_BYTES: Final = 1 << 23
 """Hashed by one thread. A part of what a digest is: files hashed otherwise have other digests."""
 _MAX_THREADS: Final = 8
-_SETTLED_NS: Final = 2_000_000_000
+_CONCLUSIVE_NS: Final = 2_000_000_000
 """File systems keep times in ticks, of up to two seconds: a file that was changed less long ago may
 be changed again and keep its stamp."""
 
@@ -61,9 +61,9 @@ class FileStamp(msgspec.Struct, frozen=True):
         )
 
     @property
-    def settled(self) -> bool:
+    def conclusive(self) -> bool:
         """Whether the last change is so long ago that a further one changes the stamp."""
-        return time.time_ns() - self.ctime_ns > _SETTLED_NS
+        return time.time_ns() - self.ctime_ns > _CONCLUSIVE_NS
 
 
 class StampedFile(NamedTuple):
@@ -121,8 +121,8 @@ def _stamped(tensors: Mapping[str, tuple[TensorFile, Tensor]]) -> tuple[StampedF
 
 def _identify(file: StampedFile, digests: Digests) -> WeightFile:
     path, stamp = file
-    settled = stamp.settled
-    digest = digests.find(stamp) if settled else None
+    conclusive = stamp.conclusive
+    digest = digests.find(stamp) if conclusive else None
     try:
         fd = open_regular(path)
         try:
@@ -130,7 +130,7 @@ def _identify(file: StampedFile, digests: Digests) -> WeightFile:
             if digest is None and same:
                 digest = _hash(fd, stamp.bytes)
                 same = FileStamp.of(os.fstat(fd)) == stamp
-                if same and settled:
+                if same and conclusive:
                     digests.remember(stamp, digest)
         finally:
             os.close(fd)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from penstock.errors import ModelError
@@ -16,15 +17,18 @@ from penstock.models.draft_heads_config import (
 from penstock.models.reader import ConfigReader, read_json_object
 from penstock.models.registry import read_spec
 from penstock.models.spec import ModelSpec
+from penstock.models.text_part import text_part
 from penstock.weights.published import open_draft_heads
-from penstock.weights.safetensors import stored_dtype
+from penstock.weights.safetensors import stored_dtype, stored_names
 
 
-def load_model_spec(folder: Path) -> ModelSpec:
+def load_model_spec(folder: Path, ignore: Collection[str] = ()) -> ModelSpec:
     """The model in a checkpoint folder, from ``config.json`` and ``generation_config.json``.
 
-    Weights are not read; only where the configuration names no dtype, the header of the first
-    weight file is asked. Raises ModelError, and WeightError if that header is corrupt.
+    Weights are not read; only where the configuration names no dtype, or is of more than a language
+    model, headers of weight files are asked. ``ignore`` names fields of ``config.json`` that are
+    passed over though they are not known. Raises ModelError, and WeightError if such a header is
+    corrupt.
     """
     path = folder / "config.json"
     if not os.path.lexists(path):
@@ -38,8 +42,14 @@ def load_model_spec(folder: Path) -> ModelSpec:
         read_json_object(generation_path, ModelError) if os.path.lexists(generation_path) else None
     )
     named = any(config.get(key) is not None for key in ("dtype", "torch_dtype"))
-    default = None if named else stored_dtype(folder)
-    return read_spec(config, generation=generation, default_dtype=default, where=str(path))
+    return read_spec(
+        config,
+        generation=generation,
+        default_dtype=None if named else stored_dtype(folder),
+        tensors=() if text_part(config) is None else stored_names(folder),
+        ignore=ignore,
+        where=str(path),
+    )
 
 
 def draft_heads_in(folder: Path, dummy: bool = False) -> DraftHeadsKind | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import ml_dtypes
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import WeightError
-from penstock.interface.sources import Mxfp4
+from penstock.interface.sources import MXFP4_BLOCK, Mxfp4
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 _MAGNITUDES: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -18,31 +18,43 @@ _BIAS: Final = 127
 _NOT_A_NUMBER: Final = 255
 _LARGEST: Final = 252
 """The largest scale whose products with all codes bfloat16 holds."""
-_PIECE: Final = 1 << 22  # bytes of codes at a time, so that what is between needs little memory
+_PIECE: Final = 1 << 18  # blocks at a time, so that what is between takes little memory
 
 
-def read_mxfp4(source: Mxfp4, found: Mapping[str, tuple[TensorFile, Tensor]]) -> NDArray[Any]:
-    """The stack of matrices in bfloat16, every value exact: ``[number, n, k]``.
+def read_mxfp4(
+    source: Mxfp4,
+    found: Mapping[str, tuple[TensorFile, Tensor]],
+    runs: Sequence[tuple[int, int]],
+) -> NDArray[Any]:
+    """Matrices of the stack in bfloat16, every value exact: those of each of ``runs`` (first, end),
+    ``[number, n, k]``.
 
     Raises WeightError where a scale is no number, or so large that values exceed bfloat16.
     """
     file, _ = found[source.scales.name]
-    scales = file.octets(source.scales.name).reshape(-1)
+    scales = _of(runs, file.octets(source.scales.name))
     if scales.size and scales.max() > _LARGEST:
         what = "is no number" if scales.max() == _NOT_A_NUMBER else "makes values too large"
         raise WeightError(
             f"{file.path}: tensor {source.scales.name!r} has a scale, {scales.max()}, that {what}; "
             "download the checkpoint again"
         )
-    file, _ = found[source.blocks.name]
-    blocks = file.octets(source.blocks.name).reshape(len(scales), -1)
-    result = np.empty((len(scales), 2 * blocks.shape[1]), ml_dtypes.bfloat16)
-    rows = max(_PIECE // max(blocks.shape[1], 1), 1)
-    for first in range(0, len(scales), rows):
-        some = slice(first, first + rows)
+    blocks = _of(runs, found[source.blocks.name][0].octets(source.blocks.name))
+    shape = (len(blocks), *source.shape[1:])
+    blocks, scales = blocks.reshape(-1, blocks.shape[-1]), scales.reshape(-1)
+    result = np.empty((len(blocks), MXFP4_BLOCK), ml_dtypes.bfloat16)
+    pairs = _pairs()
+    for first in range(0, len(blocks), _PIECE):
+        some = slice(first, first + _PIECE)
         exponents = scales[some].astype(np.int32)[:, None] - _BIAS
-        result[some] = np.ldexp(_pairs()[blocks[some]].reshape(len(exponents), -1), exponents)
-    return result.reshape(source.shape)
+        result[some] = np.ldexp(pairs[blocks[some]].reshape(len(exponents), -1), exponents)
+    return result.reshape(shape)
+
+
+def _of(runs: Sequence[tuple[int, int]], stack: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    if len(runs) == 1:
+        return stack[slice(*runs[0])]
+    return np.concatenate([stack[first:end] for first, end in runs])
 
 
 def _pairs() -> NDArray[np.float32]:

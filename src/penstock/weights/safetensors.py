@@ -161,6 +161,13 @@ def stored_dtype(folder: Path) -> DType | None:
     return max(tensors, key=lambda t: t.stop - t.start).element if tensors else None
 
 
+def stored_names(folder: Path) -> frozenset[str]:
+    """The names of the checkpoint's tensors; none without weights."""
+    if (folder / SINGLE).exists():
+        return frozenset(SafetensorsFile(member(folder, SINGLE, None)).tensors)
+    return frozenset(_read_index(folder)) if (folder / INDEX).exists() else frozenset()
+
+
 def _read_index(folder: Path) -> dict[str, str]:
     path = folder / INDEX
     weight_map = read_json_object(path, WeightError).get("weight_map")
@@ -177,21 +184,14 @@ def _read_index(folder: Path) -> dict[str, str]:
 
 
 def member(folder: Path, name: str, index: str | None) -> Path:
-    """``folder / name``, if it is a file that lies in the folder or in its hub cache.
-
-    The hub's cache keeps files as links from ``snapshots/<revision>`` to ``blobs`` two levels up.
-    """
+    """``folder / name``, a file or a link to one, as the hub's cache and its users keep them."""
     path = folder / name
     try:
-        target, home = path.resolve(strict=True), folder.resolve(strict=True)
+        target = path.resolve(strict=True)
     except (OSError, RuntimeError) as e:
         source = f", which {index} lists" if index else ""
-        raise WeightError(f"{path}{source}, is missing; download the checkpoint again") from e
-    blobs = home.parent.parent / "blobs" if home.parent.name == "snapshots" else home
-    if target.parent not in (home, blobs):
-        raise WeightError(
-            f"{path} is a link to {target}, outside its folder; copy the file into the folder"
-        )
+        link = f" is a link to {os.readlink(path)}, which" if path.is_symlink() else ","
+        raise WeightError(f"{path}{source}{link} is missing; download the checkpoint again") from e
     if not target.is_file():
         raise WeightError(f"{path} is not a regular file")
     return path

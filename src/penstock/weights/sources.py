@@ -123,11 +123,17 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
         case Stored(name):
             file, tensor = found[name]
             return file.view(tensor.name)
-        case RowsOf(Stacked(sources), runs):
+        case RowsOf(Stacked(sources), runs) if any(first < end for first, end in runs):
             wanted = [each for first, end in runs for each in sources[first:end]]
             return _floats(Stacked(tuple(wanted)), found)
         case RowsOf(Shifted(inner, by), runs):
             return _floats(Shifted(RowsOf(inner, runs), by), found)
+        case RowsOf(RowsOfEach(inner, first, count, step), runs):
+            return _floats(RowsOfEach(RowsOf(inner, runs), first, count, step), found)
+        case RowsOf(Transposed(inner), runs) if len(inner.shape) > 2:  # matrices of a stack
+            return _floats(Transposed(RowsOf(inner, runs)), found)
+        case RowsOf(Mxfp4() as stack, runs):
+            return read_mxfp4(stack, found, runs)
         case RowsOf(inner, runs):
             whole = _floats(inner, found)
             if len(runs) == 1:
@@ -146,7 +152,7 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             vector: NDArray[Any] = _floats(inner, found)[0]
             return vector
         case Mxfp4():
-            return read_mxfp4(source, found)
+            return read_mxfp4(source, found, ((0, source.shape[0]),))
         case Shifted(inner, by):
             return _floats(inner, found).astype(np.float32) + np.float32(by)
         case UnitRows(inner):
@@ -208,8 +214,13 @@ def spans(source: Source, found: Found) -> Iterator[Span]:
                 yield Span(file.path, tensor.start + first * row, tensor.start + end * row)
         case RowsOf(RowsOf(inner, of), runs):
             yield from spans(RowsOf(inner, _within(of, runs)), found)
-        case RowsOf(Shifted(inner) | UnitRows(inner), runs):
+        case RowsOf(Shifted(inner) | UnitRows(inner) | RowsOfEach(inner), runs):
             yield from spans(RowsOf(inner, runs), found)
+        case RowsOf(Transposed(inner), runs) if len(inner.shape) > 2:
+            yield from spans(RowsOf(inner, runs), found)
+        case RowsOf(Mxfp4(blocks, scales), runs):
+            yield from spans(RowsOf(blocks, runs), found)
+            yield from spans(RowsOf(scales, runs), found)
         case RowsOf(Stacked(sources), runs):
             for first, end in runs:
                 for each in sources[first:end]:

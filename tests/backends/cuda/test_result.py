@@ -60,7 +60,7 @@ def test_a_greedy_row_needs_no_logits(
         patched.setattr(result, "_on_host", refuse)
         outcome = sampled(executor.sampler, got, [SamplingParams(temperature=0)] * 3)
     assert outcome.token_ids == got.argmax.tolist() == got.logits.argmax(axis=1).tolist()
-    assert (outcome.errors, outcome.particular) == ({}, [])
+    assert (outcome.errors, outcome.not_plain) == ({}, [])
     np.testing.assert_array_equal(got.peaks(np.arange(3, dtype=np.int32)), got.logits.max(axis=1))
 
 
@@ -76,7 +76,7 @@ def test_rows_are_sampled_where_they_are_as_the_definition_says(executor: CudaEx
     ]  # more than a launch of the sampler takes
     outcome = sampled(executor.sampler, got, params)
     assert outcome == sampled(NumpySampler(), got, params)
-    assert outcome.particular == [1, 2, 3, 4, 5]
+    assert outcome.not_plain == [1, 2, 3, 4, 5]
 
 
 def test_rows_that_are_not_finite_fail_alone(executor: CudaExecutor) -> None:

@@ -47,6 +47,13 @@ FAMILY = TinyFamily(
             "intermediate_size": 77,
             **rope("linear", factor=4.0),
         },
+        "cohere-qk-norm": {"use_qk_norm": True, "head_dim": 80, "num_key_value_heads": 4},
+        "cohere-qk-norm-shared": {
+            "use_qk_norm": True,
+            "attention_bias": True,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 1,
+        },
         "cohere-tied": {"tie_word_embeddings": True, "num_key_value_heads": 4, "logit_scale": 2.0},
     },
     published=PUBLISHED,

@@ -69,5 +69,4 @@ FAMILY = TinyFamily(
         "ernie4-5-moe-least": {"moe_norm_min": 0.8, "moe_k": 2, "moe_num_experts": 8},
     },
     published=PUBLISHED,
-    backends=("reference",),
 )

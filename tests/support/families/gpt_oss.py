@@ -88,5 +88,4 @@ FAMILY = TinyFamily(
         },
     },
     published=PUBLISHED,
-    backends=("reference",),
 )

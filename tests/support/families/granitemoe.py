@@ -69,5 +69,4 @@ FAMILY = TinyFamily(
         },
     },
     published=PUBLISHED,
-    backends=("reference",),
 )

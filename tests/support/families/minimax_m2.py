@@ -76,5 +76,4 @@ FAMILY = TinyFamily(
         },
     },
     published=PUBLISHED,
-    backends=("reference",),
 )

@@ -43,7 +43,7 @@ FAMILY = TinyFamily(
             "intermediate_size": 77,
             **rope("linear", factor=4.0),
         },
-        "ministral-none": {"sliding_window": None, "num_key_value_heads": 4},
+        "ministral-full": {"layer_types": ["full_attention"] * 3, "num_key_value_heads": 4},
     },
     published=PUBLISHED,
 )

@@ -56,5 +56,4 @@ FAMILY = TinyFamily(
     },
     served={"sliding_window": 21},
     published=PUBLISHED,
-    backends=("reference",),
 )

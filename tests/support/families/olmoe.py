@@ -44,6 +44,7 @@ FAMILY = TinyFamily(
         "olmoe": {},
         "olmoe-normalized": {
             "norm_topk_prob": True,
+            "clip_qkv": 0.8,
             "attention_bias": True,
             "num_key_value_heads": 1,
             "num_attention_heads": 8,
@@ -55,5 +56,4 @@ FAMILY = TinyFamily(
         },
     },
     published=PUBLISHED,
-    backends=("reference",),
 )

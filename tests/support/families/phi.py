@@ -45,6 +45,7 @@ FAMILY = TinyFamily(
     fields={"layer_norm_eps": 1e-3},
     cases={
         "phi": {},
+        "phi-qk-norm": {"qk_layernorm": True, "num_key_value_heads": 4},
         "phi-80": {
             "hidden_size": 240,
             "num_attention_heads": 3,
@@ -57,6 +58,6 @@ FAMILY = TinyFamily(
             },
         },
     },
-    served={"num_key_value_heads": None, "tie_word_embeddings": True},
+    served={"qk_layernorm": True, "num_key_value_heads": None, "tie_word_embeddings": True},
     published=PUBLISHED,
 )

@@ -73,5 +73,4 @@ FAMILY = TinyFamily(
         },
     },
     published=PUBLISHED,
-    backends=("reference",),
 )

@@ -47,6 +47,14 @@ FAMILY = TinyFamily(
                 "partial_rotary_factor": 0.75,
             },
         },
+        "stablelm-qk-norm": {"qk_layernorm": True, "use_parallel_residual": True},
+        "stablelm-qk-norm-all": {
+            "qk_layernorm": True,
+            "use_qkv_bias": True,
+            "hidden_size": 96,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 3,
+        },
     },
     published=PUBLISHED,
 )

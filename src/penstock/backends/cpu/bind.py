@@ -30,7 +30,7 @@ def bind(
     limits: Limits,
     module: NativeModule | None = None,
 ) -> CpuExecutor:
-    """An executor of ``plan``, fused or not; ``module`` defaults to this machine's best.
+    """Return an executor of ``plan``, fused or not; ``module`` defaults to this machine's best.
 
     Weights are read once each, in the order of the ops, and copied into the layout of the kernels,
     or restored in that layout; no array of ``weights`` is kept. Raises ConfigError where there is
@@ -71,7 +71,7 @@ def bind(
 def _native_executor(
     plan: Plan, limits: Limits, module: NativeModule, arena_bytes: int
 ) -> NativeExecutor:
-    """An executor without ops, with its threads, its arena and its KV cache."""
+    """Return an executor without ops, with its threads, its arena and its KV cache."""
     pages = KvPages.of(plan)
     return module.Executor(
         threads=limits.threads,
@@ -117,7 +117,7 @@ def _fill(binder: Binder, weights: WeightSource | PackedWeights) -> NativeRegion
         else:
             pack(binder.fills, weights)
     except BaseException:
-        binder.native.close()  # now: who handles the error may want the memory
+        binder.native.close()  # now: handling the error may need the memory
         raise
     return regions
 
@@ -139,7 +139,7 @@ def _results(binder: Binder) -> ResultViews:
 
 
 def _tuner(binder: Binder, threads: int) -> ProductTuner | None:
-    """What tunes the products that are large enough to gain from it; None if none is."""
+    """Return the tuner of the products that are large enough to gain from it; None if none is."""
     products = [p for p in binder.products() if p.matrix_bytes >= LEAST_BYTES]
     if not products:
         return None

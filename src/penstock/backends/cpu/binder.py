@@ -1,4 +1,5 @@
-"""What appending ops to a native executor shares: handles of buffers, weights and tables."""
+"""Handles of buffers, weights and tables, for the functions that append ops to a native
+executor."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ PANEL_COLUMNS: Final = 16
 
 
 class Binder:
-    """Hands to those who append an op of ``plan`` what the op names, as ``native`` knows it.
+    """Translates what the ops of ``plan`` name into handles of ``native``.
 
     Weights are reserved as ops ask for them, in the order of ``regions``, and filled later.
     """
@@ -43,7 +44,7 @@ class Binder:
         self._ropes: dict[int, tuple[ConstantId, ConstantId]] = {}
 
     def products(self) -> list[Product]:
-        """The matrices, those that are alike together."""
+        """Return the matrices, grouped by shape and format."""
         sizes = self.native.region_bytes
         return [
             Product(
@@ -145,7 +146,8 @@ class Binder:
     def _reserve(
         self, parts: Sequence[tuple[ops.WeightName | None, int]], dtype: np.dtype[Any]
     ) -> ConstantId:
-        """Room for weights of so many elements, one after another; what has no name stays zero."""
+        """Reserve a constant for weights of so many elements in a row; parts without a name stay
+        zero."""
         constant = self.native.reserve_constant(sum(n for _, n in parts) * dtype.itemsize)
         self.regions.append("+".join(name for name, _ in parts if name is not None))
         offset = 0

@@ -1,4 +1,4 @@
-"""The native executor behind the protocol of ``interface/executor.py``."""
+"""Runs a native executor as ``interface/executor.py`` asks."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
 
 @dataclass(frozen=True)
 class MatrixPart:
-    """Where the rows of one weight go: a matrix may join several."""
+    """The place of one weight's rows in a matrix, which may join several weights."""
 
     native: NativeExecutor
     matrix: MatrixId
@@ -48,12 +48,12 @@ class MatrixForm(ABC):
 
     @abstractmethod
     def __str__(self) -> str:
-        """The form's name, with which products that are alike are found."""
+        """The form's name, by which products of one kind are tuned together."""
 
     @abstractmethod
     def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
-        """Reserve room for the matrices of ``op``, one for each expert; raises ValueError where no
-        kernel has them."""
+        """Reserve memory for the matrices of ``op``, one for each expert; raises ValueError where
+        no kernel has them."""
 
     @abstractmethod
     def pack(self, part: MatrixPart, value: WeightValue) -> None:
@@ -173,12 +173,12 @@ def round_weights(
 
 
 def _floats(value: WeightValue, name: str) -> NDArray[Any]:
-    """``value`` where it is an array of floats."""
+    """Return ``value`` if it is an array of floats, else raise ValueError."""
     if isinstance(value, np.ndarray):
         return value
     raise ValueError(f"{name} is stored as {value.scheme}, which no kernel reads as it is")
 
 
 def _rounded_from(matrix: NDArray[Any]) -> NDArray[Any]:
-    """In a type that native rounding reads."""
+    """Return ``matrix`` in a type that native rounding reads."""
     return matrix if matrix.dtype in _ELEMENTS else matrix.astype(np.float32)

@@ -1,4 +1,4 @@
-"""What a native module offers, as types; ``csrc/`` implements it once per instruction set."""
+"""The types of a native module, which ``csrc/`` implements once per instruction set."""
 
 from __future__ import annotations
 

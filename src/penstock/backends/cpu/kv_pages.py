@@ -1,4 +1,4 @@
-"""How the native executor lays out the pages of its KV cache."""
+"""The layout of the KV cache's pages in the native executor."""
 
 from __future__ import annotations
 

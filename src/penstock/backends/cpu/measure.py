@@ -1,4 +1,4 @@
-"""The ceilings of this machine, measured with the instructions that the kernels use.
+"""Measures this machine's peak bandwidth and arithmetic, with the instructions that kernels use.
 
 Each takes about half a second. Other work on the machine lowers the figures.
 """

@@ -94,7 +94,7 @@ def load(isa: str | None = None) -> NativeModule:
 
 
 def note(isa: str | None = None) -> str | None:
-    """Why this CPU runs a lesser variant than its features suggest; None if it does not.
+    """Return why this CPU runs a lesser variant than its features suggest; None if it does not.
 
     A virtual machine that masks features, a CPU between two variants, a kernel that grants no tile
     registers. Raises as :func:`load`.

@@ -1,4 +1,4 @@
-"""Weights into the native executor: read one after another, or moved as they lie."""
+"""Puts weights into the native executor: reads and packs them, or copies packed ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ DTYPES: dict[DType, np.dtype[Any]] = {
 
 
 class Fill(NamedTuple):
-    """One weight's way into the executor, or that of one expert's matrix of a stack."""
+    """The packing of one weight, or of one expert's matrix of a stack."""
 
     name: WeightName
     put: Callable[[WeightValue], None]

@@ -1,4 +1,4 @@
-"""What the reference backend knows of schemes: :data:`SCHEMES` is where each is entered."""
+"""Rounding and products of each quantization scheme, listed in :data:`SCHEMES`."""
 
 from __future__ import annotations
 

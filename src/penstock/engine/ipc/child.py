@@ -236,6 +236,7 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
         vocab_size=core.spec.vocab_size,
         bos_token_id=core.spec.bos_token_id,
         eos_token_ids=core.spec.eos_token_ids,
+        sampling_defaults=core.config.sampling_defaults,
     )
     return LoadedCore(core, facts, core.config)
 

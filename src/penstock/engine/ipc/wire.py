@@ -12,6 +12,7 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.ipc.startup import Phase
 from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
 from penstock.processes.frames import PIECE_BYTES, FrameReader, WireError, encode
+from penstock.sampling.defaults import SamplingDefaults
 
 MAX_FRAME_BYTES = 64 << 20
 """Maximum size of one frame: enough for ten million prompt tokens, or 20 logprobs for each of 200
@@ -66,6 +67,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     vocab_size: int
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    sampling_defaults: SamplingDefaults = SamplingDefaults()
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True, kw_only=True):

@@ -27,12 +27,14 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
     if own and a.key_is_value:
         made["v"] = build.new(at + "v", kv_size)
         build.append(Join((made["k"],), made["v"]))
-    if a.clip_qkv is not None:
+    if a.clip_qkv is not None and not a.clip_normed:
         build.append(*(Clamp(x, x, a.clip_qkv) for x in made.values()))
     turned, norm = ("q", "k") if own else ("q",), a.qk_norm
     if norm is not None and not norm.after_rope:
         for name in turned:
             made[name] = _norm(build, f"{at}{name}_norm", norm, made[name], a.head_dim)
+    if a.clip_qkv is not None and a.clip_normed:
+        build.append(*(Clamp(x, x, a.clip_qkv) for x in made.values()))
     if a.rope is not None:
         rope = build.rope_index(a.rope)
         # Queries as products read them, once nothing else is done to them; keys are rounded to the

@@ -1,8 +1,8 @@
 """What the OpenAPI document says of a body's values beyond their types.
 
 The bounds are those of the handlers, from the same constants; what the model decides (its name, its
-vocabulary, its context) is included. What depends on several fields is told where it is a rule that
-a reader looks for; the sum of prompt and output, for one, is left to the answer.
+vocabulary, its context) is included. Rules over several fields are included where a
+reader looks for them; the sum of prompt and output, for one, is left to the answer.
 """
 
 from __future__ import annotations

@@ -96,9 +96,8 @@ class CompletionJob:
                 prompts.append(_Prompt(engine.tokenizer.decode(prompt), prompt))
             else:
                 prompts.append(_Prompt(None, prompt))
-        longest = engine.model.max_model_len
-        remaining = longest - max(len(prompt.token_ids) for prompt in prompts)
-        params = completion_params(request, engine.model.vocab_size, remaining, longest)
+        remaining = engine.model.max_model_len - max(len(prompt.token_ids) for prompt in prompts)
+        params = completion_params(request, engine.model, remaining)
         asked = asked_constraint(request)
         if asked is not None:
             await serving.grammars.check(asked.spec, asked.param, serving.caller.name)

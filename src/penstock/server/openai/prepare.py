@@ -70,10 +70,8 @@ async def prepare_chat(
         prompt = await chat_prompt(request, engine, () if use is None else use.tools, tenant)
     except RequestError as error:
         raise _as_named(error, names) from None
-    longest = engine.model.max_model_len
-    params = chat_params(
-        request, engine.model.vocab_size, longest - len(prompt), longest, names.limit
-    )
+    remaining = engine.model.max_model_len - len(prompt)
+    params = chat_params(request, engine.model, remaining, names.limit)
     if has_special_marks(tokenizer, reasoning, None if use is None else use.style):
         params = msgspec.structs.replace(params, skip_special_tokens=False)
     inside = reasoning is not None and opened(tokenizer, prompt, reasoning)

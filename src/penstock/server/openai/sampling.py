@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from penstock.engine.ipc.wire import ModelFacts
 from penstock.interface.request_checks import check_output
+from penstock.sampling.defaults import SamplingDefaults
 from penstock.sampling.params import MAX_LOGPROBS, MAX_SEQUENCES, SamplingParams
 from penstock.server.errors import ApiError
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest, Sampling
@@ -32,9 +34,11 @@ _SAME_NAME = (
 
 
 def completion_params(
-    request: CompletionRequest, vocab_size: int, remaining: int, longest: int
+    request: CompletionRequest, model: ModelFacts, remaining: int
 ) -> SamplingParams:
     """Options of a completion whose longest prompt leaves ``remaining`` tokens of the context.
+
+    What the request leaves out is as the model's makers recommend, but for the number of tokens.
 
     Raises RequestError or ApiError naming the field that cannot be honoured.
     """
@@ -51,18 +55,22 @@ def completion_params(
     if logprobs is None and request.best_of is not None:
         logprobs = 0  # the best are chosen by the log-probabilities of their tokens
     params = _params(
-        request, n=n, max_tokens=max_tokens, logprobs=logprobs, prompt_logprobs=prompt_logprobs
+        request,
+        model.sampling_defaults,
+        n=n,
+        max_tokens=max_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
     )
-    params.validate(vocab_size)
-    _check_fits("max_tokens", request.max_tokens, remaining, longest)
+    params.validate(model.vocab_size)
+    _check_fits("max_tokens", request.max_tokens, remaining, model.max_model_len)
     return params
 
 
 def chat_params(
     request: ChatRequest,
-    vocab_size: int,
+    model: ModelFacts,
     remaining: int,
-    longest: int,
     limit: str = "max_completion_tokens",
 ) -> SamplingParams:
     """Options of a chat whose prompt leaves ``remaining`` tokens of the context; raises as above.
@@ -92,9 +100,13 @@ def chat_params(
             )
     elif request.top_logprobs:
         raise ApiError(400, "top_logprobs is only allowed with logprobs=true", param="top_logprobs")
-    params = _params(request, max_tokens=asked, logprobs=logprobs)
-    params.validate(vocab_size)
-    _check_fits(name, asked, remaining, longest)
+    defaults = model.sampling_defaults
+    max_tokens = asked
+    if asked is None and defaults.max_tokens is not None:
+        max_tokens = max(defaults.tokens(remaining) or 0, request.min_tokens or 0)
+    params = _params(request, defaults, max_tokens=max_tokens, logprobs=logprobs)
+    params.validate(model.vocab_size)
+    _check_fits(name, asked, remaining, model.max_model_len)
     return params
 
 
@@ -123,11 +135,12 @@ def _sequences(request: CompletionRequest) -> int:
     return best_of
 
 
-def _params(request: Sampling, **values: Any) -> SamplingParams:
+def _params(request: Sampling, defaults: SamplingDefaults, **values: Any) -> SamplingParams:
     for name in _SAME_NAME:
         value = getattr(request, name)
         if value is not None:
             values.setdefault(name, value)
+    values = defaults.sampled | values
     if request.stop is not None:
         values["stop"] = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop)
     if request.stop_token_ids is not None:

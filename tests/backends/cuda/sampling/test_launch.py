@@ -42,7 +42,7 @@ def test_steps_queued_before_the_last_is_known() -> None:
     for step in range(steps):
         expected = definition.sample(result_of(logits[step]), rows, expected_states)
         assert_equal(found[step], expected)
-        assert not found[step].particular
+        assert not found[step].not_plain
         for state, token in zip(expected_states, expected.token_ids, strict=True):
             state.append(token)
     assert {state.num_output for state in states} == {steps}

@@ -12,7 +12,7 @@ may read the same row of logits. This is the path of one job:
 3. ``begin`` takes the row's largest logit, which the model has found already: its token is the
    job's until a later kernel chooses another. A row with a NaN or an infinite maximum is an error,
    and every kernel to come skips the job. A greedy job is done.
-4. ``adjust`` and ``settle``: if options change the logits (bias, minimum length, penalties,
+4. ``adjust`` and ``take_largest``: if options change the logits (bias, minimum length, penalties,
    grammar), the changed row is written to scratch memory, and its largest found.
 5. A job with a temperature draws. ``weigh`` and ``pick`` draw from the whole vocabulary; with a
    top-k or a top-p, ``levels``, ``gather``, ``cut_top_k`` and ``choose`` draw from the likeliest.

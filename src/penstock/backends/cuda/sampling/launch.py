@@ -166,7 +166,7 @@ class Launcher:
         draw.adjust[(jobs.size, self._chunks)](
             *listed, *rows, *changed, *largest, *sizes, **self._chunk, TILE=_LIST_TILE
         )
-        draw.settle[(jobs.size,)](
+        draw.take_largest[(jobs.size,)](
             *listed[1:], *largest, b.tokens, b.peaks, *sizes, **self._all_chunks, num_warps=1
         )
 

@@ -41,7 +41,7 @@ class PendingSample:
         self._sampled: Sampled | None = None
 
     def wait(self) -> Sampled:
-        """Return the outcome, once the device has it; it calls no job ``particular``."""
+        """Return the outcome, once the device has it; it calls no job ``not_plain``."""
         if self._sampled is None:
             if self._buffers.launch != self._launch:
                 raise RuntimeError(f"a launch must be waited for within {MAX_IN_FLIGHT} launches")

@@ -150,8 +150,8 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         if masks is not None:
             _one_a_row(masks, len(states))
         token_ids, errors = largest(result, rows)
-        particular = [i for i, state in enumerate(states) if not state.plain]
-        if not particular:
+        not_plain = [i for i, state in enumerate(states) if not state.plain]
+        if not not_plain:
             return Sampled(token_ids, errors)
         if isinstance(result, DeviceResult):
             logits, argmax = result.on_device.logits, result.on_device.argmax
@@ -160,15 +160,15 @@ class DeviceSampler(Sampler[DeviceSampleState]):
         drawn = self._draw(
             logits,
             argmax,
-            [rows[i] for i in particular],
-            [states[i] for i in particular],
-            None if masks is None else [masks[i] for i in particular],
+            [rows[i] for i in not_plain],
+            [states[i] for i in not_plain],
+            None if masks is None else [masks[i] for i in not_plain],
         )
-        for i, token in zip(particular, drawn.token_ids, strict=True):
+        for i, token in zip(not_plain, drawn.token_ids, strict=True):
             token_ids[i] = token
-        errors |= {particular[at]: error for at, error in drawn.errors.items()}
-        logprobs = {particular[at]: entry for at, entry in drawn.logprobs.items()}
-        return Sampled(token_ids, errors, logprobs, particular)
+        errors |= {not_plain[at]: error for at, error in drawn.errors.items()}
+        logprobs = {not_plain[at]: entry for at, entry in drawn.logprobs.items()}
+        return Sampled(token_ids, errors, logprobs, not_plain)
 
     def draw(
         self,

@@ -152,7 +152,7 @@ def adjust(
 
 
 @triton.jit(do_not_specialize=["first"])
-def settle(
+def take_largest(
     order, first, errors, maxima, winners, tokens, peaks, vocab, chunks, CHUNKS: tl.constexpr
 ):
     """Take each job's token from the largest of its adjusted row, or note that none is left."""

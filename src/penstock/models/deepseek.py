@@ -1,22 +1,27 @@
-"""What DeepSeek's families share: attention over latents (MLA), and layers around it."""
+"""What DeepSeek's families share: attention over latents (MLA), and experts that all tokens share
+beside those of each."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.models.blocks import read_model, read_positions
+from penstock.models.blocks import read_mlp, read_model, read_num_layers, read_positions
 from penstock.models.limits import (
     MAX_EPS,
+    MAX_EXPERTS,
     MAX_FACTOR,
     MAX_HEAD_DIM,
     MAX_HEADS,
     MAX_HEADS_WIDTH,
     MAX_HIDDEN,
+    MAX_INTERMEDIATE,
+    MAX_LAYERS,
     MIN_EPS,
 )
+from penstock.models.llama import NAMES as LLAMA_NAMES
 from penstock.models.names import Name, NameMap, fused, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import extended_positions, read_rope, rope_section
@@ -30,14 +35,32 @@ from penstock.models.spec import (
     MlpSpec,
     ModelSpec,
     NormSpec,
+    Routing,
+    SharedExpertSpec,
 )
 
-TRAINING: Final = ("aux_loss_alpha", "seq_aux", "ep_size", "output_router_logits")
+TRAINING: Final = frozenset({"aux_loss_alpha", "seq_aux", "ep_size", "output_router_logits"})
 """Fields that matter to training, or to how it is spread over machines."""
-EXPERTS: Final = (
+NAMES: Final = NameMap(
+    dict(LLAMA_NAMES.names)
+    | plain(
+        {
+            "layers.*.router": "model.layers.*.mlp.gate",
+            **{
+                f"layers.*.{ours}.{name}": f"model.layers.*.mlp.{theirs}.{name}_proj"
+                for ours, theirs in (("experts", "experts.#"), ("shared", "shared_experts"))
+                for name in ("gate", "up", "down")
+            },
+        }
+    )
+    | {
+        "layers.*.router.choice_bias": Name("model.layers.*.mlp.gate", ".e_score_correction_bias"),
+    },
+    LLAMA_NAMES.idle,
+)
+"""All names but those of attention's weights."""
+_EXPERTS: Final = (
     "n_routed_experts",
-    "num_experts",
-    "num_local_experts",
     "n_shared_experts",
     "num_experts_per_tok",
     "moe_intermediate_size",
@@ -55,19 +78,67 @@ _EPS: Final = 1e-6
 _LAYER: Final = "model.layers.*.self_attn"
 
 
+@dataclass(frozen=True)
+class ExpertDefaults:
+    """What a configuration means that leaves these fields out."""
+
+    dense_layers: int
+    experts: int
+    intermediate_size: int
+    shared: int
+    top_k: int | None
+
+
+def read_mlps(
+    config: ConfigReader,
+    defaults: ExpertDefaults,
+    read_routing: Callable[[ConfigReader], Routing],
+    bias: bool = False,
+) -> list[MlpSpec | ExpertsSpec]:
+    """The MLP of each layer: plain ones in the first layers, and then experts."""
+    layers = read_num_layers(config)
+    dense = config.integer("first_k_dense_replace", defaults.dense_layers, low=0, high=MAX_LAYERS)
+    mlp = read_mlp(config, bias=bias)
+    if dense >= layers:
+        for name in _EXPERTS:
+            config.raw(name)
+        return [mlp] * layers
+    config.only("moe_layer_freq", 1, "must be 1: all layers behind the first ones have experts")
+    wide = config.integer(
+        "moe_intermediate_size", defaults.intermediate_size, high=MAX_INTERMEDIATE
+    )
+    number = config.integer("n_routed_experts", defaults.experts, high=MAX_EXPERTS)
+    shared = config.integer("n_shared_experts", defaults.shared, low=0, high=MAX_EXPERTS)
+    experts = ExpertsSpec(
+        num_experts=number,
+        top_k=config.integer("num_experts_per_tok", defaults.top_k, high=number),
+        intermediate_size=wide,
+        activation=mlp.activation,
+        routing=read_routing(config),
+        shared=SharedExpertSpec(shared * wide, bias) if shared else None,
+    )
+    return [mlp if i < dense else experts for i in range(layers)]
+
+
+def read_groups(config: ConfigReader, groups: int | None, chosen: int | None) -> tuple[int, int]:
+    """The number of groups of experts, and how many of them a token's experts come from."""
+    number = config.integer("n_group", groups, high=MAX_EXPERTS)
+    return number, config.integer("topk_group", chosen, high=number)
+
+
 def read_latent_decoder(
     config: ConfigReader,
     architecture: str,
     dtype: DType,
     mlps: Sequence[MlpSpec | ExpertsSpec],
-    names: NameMap,
     *,
     interleaved: bool = True,
+    idle: str = r"(?!)",
 ) -> ModelSpec:
     """A decoder of one layer for each of ``mlps``, with attention over latents.
 
-    ``names`` has all weights but attention's. ``interleaved``: whether neighbouring components of
-    a head rotate together.
+    ``interleaved``: whether neighbouring components of a head rotate together. ``idle``: regular
+    expression of further tensors that no model reads.
     """
     positions = read_positions(config)
     attention = read_latent_attention(config, positions, interleaved)
@@ -81,7 +152,8 @@ def read_latent_decoder(
         final_norm=norm,
         max_positions=extended_positions(attention.rope, positions),
     )
-    return replace(model, names=replace(names, names={**names.names, **_names(attention)}))
+    names = NameMap({**NAMES.names, **_names(attention)}, f"{NAMES.idle}|{idle}")
+    return replace(model, names=names)
 
 
 def read_latent_attention(

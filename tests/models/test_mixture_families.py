@@ -1,0 +1,368 @@
+"""Configurations and checkpoints of families with experts: as published, and refused."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from safetensors.numpy import load_file, save_file
+from support.checkpoints import load_oracle, tiny_checkpoint
+from support.families import FAMILIES, edited
+
+from penstock.errors import ModelError, PenstockError, WeightError
+from penstock.models.registry import read_spec
+from penstock.models.spec import (
+    ClampedSwiglu,
+    ExpertsSpec,
+    MlpSpec,
+    ModelSpec,
+    QkNormSpec,
+    RopeSpec,
+    Routing,
+    SharedExpertSpec,
+)
+from penstock.plan.lower import lower
+from penstock.weights.checkpoint import CheckpointWeights
+from penstock.weights.model_folder import load_model_spec
+
+MIXTURES = (
+    "ernie4_5_moe",
+    "glm4_moe",
+    "gpt_oss",
+    "granitemoe",
+    "minimax_m2",
+    "mixtral",
+    "olmoe",
+    "phimoe",
+    "qwen2_moe",
+    "qwen3_moe",
+)
+
+
+def mixtures(spec: ModelSpec) -> list[ExpertsSpec | None]:
+    """The mixture of each layer, None where it has none."""
+    return [layer.mlp if isinstance(layer.mlp, ExpertsSpec) else None for layer in spec.layers]
+
+
+def test_mixtral() -> None:
+    spec = read_spec(edited("mixtral"))
+    assert mixtures(spec) == [ExpertsSpec(8, 2, 14336)] * 2
+    attention = spec.layers[0].attention
+    assert (attention.window, attention.rope) == (None, RopeSpec(1e6, 128))
+    silent = ("rope_theta", "num_key_value_heads", "num_experts_per_tok", "num_local_experts")
+    assert read_spec(edited("mixtral", **dict.fromkeys(silent, ...))) == spec
+    assert read_spec(edited("mixtral", num_local_experts=..., num_experts=8)) == spec
+
+
+def test_qwen2_moe() -> None:
+    spec = read_spec(edited("qwen2_moe"))
+    shared = SharedExpertSpec(5632, gated=True)
+    experts = ExpertsSpec(60, 4, 1408, routing=Routing(normalize=False), shared=shared)
+    assert mixtures(spec) == [experts] * 2
+    assert (spec.layers[0].attention.qkv_bias, spec.layers[0].attention.output_bias) == (
+        True,
+        False,
+    )
+    some = read_spec(edited("qwen2_moe", num_hidden_layers=5, decoder_sparse_step=2))
+    assert [each is not None for each in mixtures(some)] == [False, True, False, True, False]
+    assert some.layers[0].mlp == MlpSpec(5632)
+
+
+def test_qwen2_moe_windows() -> None:
+    """Every other layer before ``max_window_layers``; transformers writes 0 for none."""
+    changes = {"num_hidden_layers": 6, "use_sliding_window": True, "max_window_layers": 4}
+    spec = read_spec(edited("qwen2_moe", **changes))
+    assert [layer.attention.window for layer in spec.layers] == [
+        *(32768, None, 32768, None),
+        *(None, None),
+    ]
+    assert read_spec(edited("qwen2_moe", sliding_window=0)) == read_spec(edited("qwen2_moe"))
+
+
+def test_granitemoe() -> None:
+    spec = read_spec(edited("granitemoe"))
+    routing = Routing("softmax_chosen", normalize=False)
+    assert mixtures(spec) == [ExpertsSpec(32, 8, 512, routing=routing)] * 2
+    assert (spec.layers[0].attention.scale, spec.layers[0].residual_scale) == (0.015625, 0.22)
+    assert spec.logits_scale == 1 / 6
+    assert spec.architecture == "GraniteMoeForCausalLM"
+
+
+def test_gpt_oss() -> None:
+    spec = read_spec(edited("gpt_oss"))
+    experts = ExpertsSpec(
+        num_experts=32,
+        top_k=4,
+        intermediate_size=2880,
+        activation=ClampedSwiglu(7.0, 1.702),
+        routing=Routing("softmax_chosen", normalize=False, bias=True),
+        bias=True,
+    )
+    assert mixtures(spec) == [experts] * 2
+    windowed, full = (layer.attention for layer in spec.layers)
+    assert (windowed.window, full.window, full.sinks, full.output_bias) == (128, None, True, True)
+    assert full.rope is not None
+    assert (full.rope.kind, full.rope.truncate, full.rope.theta) == ("yarn", False, 150000)
+    assert spec.quantized is None
+    silent = ("rope_scaling", "layer_types", "head_dim", "sliding_window", "attention_bias")
+    assert read_spec(edited("gpt_oss", **dict.fromkeys(silent, ...))) == spec
+
+
+def test_glm4_moe() -> None:
+    spec = read_spec(edited("glm4_moe"))
+    routing = Routing(
+        scores="sigmoid",
+        normalize_eps=1e-20,
+        scale=2.5,
+        group_score="top2",
+        choice_bias=True,
+    )
+    experts = ExpertsSpec(160, 8, 1536, routing=routing, shared=SharedExpertSpec(1536))
+    assert mixtures(spec) == [None] * 3 + [experts] * 2
+    attention = spec.layers[0].attention
+    assert (attention.rope, attention.qk_norm) == (RopeSpec(1e6, 64), QkNormSpec(1e-5))
+    assert (attention.qkv_bias, attention.output_bias) == (True, False)
+    assert read_spec(edited("glm4_moe", partial_rotary_factor=...)) == spec
+    renamed = {"num_nextn_predict_layers": ..., "num_mtp_layers": 1}
+    assert read_spec(edited("glm4_moe", **renamed)) == spec
+
+
+def test_glm4_moe_layers_that_predict_further_tokens_are_left_out() -> None:
+    names = read_spec(edited("glm4_moe", num_nextn_predict_layers=2)).names
+    assert names is not None
+    assert names.is_idle("model.layers.5.eh_proj.weight")
+    assert names.is_idle("model.layers.6.mlp.experts.3.up_proj.weight")
+    for wanted in ("model.layers.4.mlp.gate.weight", "model.layers.7.eh_proj.weight"):
+        assert not names.is_idle(wanted)
+    none = read_spec(edited("glm4_moe", num_nextn_predict_layers=0)).names
+    assert none is not None
+    assert not none.is_idle("model.layers.5.eh_proj.weight")
+
+
+def test_minimax_m2() -> None:
+    spec = read_spec(edited("minimax_m2"))
+    assert (
+        mixtures(spec)
+        == [ExpertsSpec(256, 8, 1536, routing=Routing("sigmoid", choice_bias=True))] * 2
+    )
+    attention = spec.layers[0].attention
+    assert (attention.rope, attention.qk_norm) == (
+        RopeSpec(5e6, 64),
+        QkNormSpec(1e-6, "projection"),
+    )
+
+
+def test_ernie4_5_moe() -> None:
+    spec = read_spec(edited("ernie4_5_moe"))
+    routing = Routing(normalize_least=1e-12, choice_bias=True)
+    experts = ExpertsSpec(64, 6, 1536, routing=routing, shared=SharedExpertSpec(3072))
+    assert mixtures(spec) == [None, experts, experts]
+    assert spec.layers[0].attention.rope == RopeSpec(5e5, 128, interleaved=True)
+    assert spec.names is not None
+    assert spec.names.is_idle("model.mtp_block.0.mlp.gate_proj.weight")
+    to_the_end = read_spec(edited("ernie4_5_moe", moe_layer_end_index=-1))
+    assert to_the_end == spec
+
+
+def test_phimoe() -> None:
+    spec = read_spec(edited("phimoe"))
+    routing = Routing("sparsemixer", normalize=False, jitter=0.01)
+    assert mixtures(spec) == [ExpertsSpec(16, 2, 6400, routing=routing)] * 2
+    layer = spec.layers[0]
+    assert layer.attn_norm is not None
+    assert (layer.attn_norm.kind, layer.attn_norm.bias, spec.head_bias) == ("layer", True, True)
+    assert layer.attention.rope is not None
+    assert layer.attention.rope.attention_factor == 1.243163121016122
+    other = read_spec(edited("phimoe", architectures=["PhimoeForCausalLM"]))
+    assert other == spec
+
+
+def test_olmoe() -> None:
+    spec = read_spec(edited("olmoe"))
+    assert mixtures(spec) == [ExpertsSpec(64, 8, 1024, routing=Routing(normalize=False))] * 2
+    assert spec.layers[0].attention.qk_norm == QkNormSpec(1e-5, "projection")
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "message"),
+    [
+        ("mixtral", {"num_experts_per_tok": 9}, "num_experts_per_tok .9. must be from 1 to 8"),
+        ("mixtral", {"num_experts_per_tok": 0}, "from 1 to 8"),
+        ("mixtral", {"num_experts": 4}, "num_local_experts .8. contradicts num_experts 4"),
+        ("mixtral", {"attention_bias": True}, "must be false"),
+        ("qwen2_moe", {"layer_types": ["sliding_attention"] * 2}, "use_sliding_window is false"),
+        (
+            "qwen2_moe",
+            {"layer_types": ["sliding_attention"] * 2, "use_sliding_window": True}
+            | {"sliding_window": None},
+            "sliding_window .* must be given",
+        ),
+        ("qwen2_moe", {"num_experts_per_tok": 61}, "from 1 to 60"),
+        ("qwen2_moe", {"shared_expert_intermediate_size": ...}, "is required"),
+        ("granitemoe", {"mlp_bias": True}, "experts have no biases"),
+        ("granitemoe", {"residual_multiplier": 0}, "residual_multiplier"),
+        ("gpt_oss", {"hidden_act": "gelu"}, "must be 'silu'"),
+        ("gpt_oss", {"swiglu_limit": 0}, "swiglu_limit"),
+        ("gpt_oss", {"layer_types": ["full_attention"]}, "must be 2 times"),
+        ("gpt_oss", {"quantization_config": {"quant_method": "fp8"}}, "is not supported"),
+        ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4", "bits": 4}}, "bits"),
+        ("glm4_moe", {"n_group": 7}, "n_group .7. must divide the 160 experts"),
+        ("glm4_moe", {"n_group": 160}, "at least two experts in a group"),
+        ("glm4_moe", {"n_group": 4, "topk_group": 5}, "topk_group .5. must be from 1 to 4"),
+        ("glm4_moe", {"n_group": 40}, "topk_group .1. times the 4 experts"),
+        ("glm4_moe", {"num_experts_per_tok": 161}, "from 1 to 160"),
+        ("glm4_moe", {"routed_scaling_factor": 0}, "routed_scaling_factor"),
+        ("minimax_m2", {"scoring_func": "softmax"}, "must be 'sigmoid'"),
+        ("minimax_m2", {"use_routing_bias": False}, "must be True"),
+        ("minimax_m2", {"attn_type_list": [0, 1]}, "must be 1 for every layer"),
+        ("minimax_m2", {"shared_intermediate_size": 4096}, "must be 0"),
+        ("minimax_m2", {"rotary_dim": 129}, "partial_rotary_factor|rotary_dim"),
+        ("ernie4_5_moe", {"moe_k": 65}, "moe_k .65. must be from 1 to 64"),
+        ("ernie4_5_moe", {"moe_gate": "dense"}, "must be 'topk'"),
+        ("ernie4_5_moe", {"moe_use_aux_free": False}, "must be true"),
+        ("ernie4_5_moe", {"num_experts": 3}, "contradicts"),
+        ("phimoe", {"num_experts_per_tok": 3}, "must be 2"),
+        ("phimoe", {"num_local_experts": 1}, "at least 2"),
+        ("phimoe", {"rope_scaling": {"type": "yarn"}}, "default, longrope"),
+        ("olmoe", {"num_experts_per_tok": 65}, "from 1 to 64"),
+    ],
+)
+def test_refused(family: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        read_spec(edited(family, **changes))
+
+
+@pytest.mark.parametrize(
+    ("experts", "message"),
+    [
+        ({"num_experts": 4, "top_k": 5}, "5 of 4 experts"),
+        ({"num_experts": 4, "top_k": 0}, "0 of 4 experts"),
+        ({"num_experts": 5, "routing": Routing(groups=2)}, "do not divide into 2"),
+        ({"num_experts": 6, "top_k": 3, "routing": Routing(groups=3)}, "3 experts out of 1 of 3"),
+        ({"routing": Routing(groups=2, groups_chosen=3)}, "out of 3 of 2"),
+        ({"num_experts": 2, "routing": Routing(groups=2, group_score="top2")}, "two highest"),
+        ({"routing": Routing("sparsemixer", groups=2)}, "by their logits alone"),
+    ],
+)
+def test_mixtures_that_cannot_be_are_refused(experts: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        ExpertsSpec(**{"num_experts": 4, "top_k": 1, "intermediate_size": 8, **experts})
+
+
+def weights_of(folder: Path) -> CheckpointWeights:
+    spec = load_model_spec(folder)
+    return CheckpointWeights(folder, spec, lower(spec).weights, "float32")
+
+
+@pytest.mark.parametrize("family", MIXTURES)
+def test_both_ways_in_which_transformers_saves_experts_are_read(
+    family: str, tmp_path: Path
+) -> None:
+    folder = tiny_checkpoint(family)
+    load_oracle(folder).save_pretrained(tmp_path, save_original_format=False)
+    published, native = weights_of(folder), weights_of(tmp_path)
+    assert set(published.names()) == set(native.names())
+    for name in published.names():
+        np.testing.assert_array_equal(published.get(name), native.get(name), err_msg=name)
+
+
+def changed(folder: Path, to: Path, change: Any) -> Path:
+    """A copy of a checkpoint whose tensors were changed."""
+    shutil.copytree(folder, to, dirs_exist_ok=True)
+    tensors = load_file(folder / "model.safetensors")
+    change(tensors)
+    save_file(tensors, to / "model.safetensors", metadata={"format": "pt"})
+    return to
+
+
+@pytest.mark.parametrize("family", MIXTURES)
+@pytest.mark.parametrize("wrong", ["missing", "shape"])
+def test_a_wrong_tensor_of_a_mixture_is_one_error_before_weights_are_read(
+    family: str, wrong: str, tmp_path: Path
+) -> None:
+    """Of every tensor of a layer's mixture, one is left out, or has a row less."""
+    folder = tiny_checkpoint(family)
+    last = FAMILIES[family].fields.get("num_hidden_layers", 2) - 1
+    mixture = re.compile(rf"model\.layers\.{last}\.(mlp|block_sparse_moe)\.(?!.*experts\.[1-9])")
+    names = [name for name in load_file(folder / "model.safetensors") if mixture.match(name)]
+    assert len(names) >= 3
+    for i, name in enumerate(names):
+
+        def change(tensors: dict[str, Any], name: str = name) -> None:
+            tensor = tensors.pop(name)
+            if wrong == "shape":
+                tensors[name] = np.ascontiguousarray(tensor[..., :-1])
+
+        with pytest.raises(WeightError, match=re.escape(repr(name))) as caught:
+            weights_of(changed(folder, tmp_path / str(i), change))
+        message = str(caught.value)
+        assert message.startswith((f"{tmp_path}", "tensor"))
+        assert "one checkpoint" in message or "MXFP4" in message
+
+
+def test_stacks_of_transposed_experts_are_read(tmp_path: Path) -> None:
+    """As the language models of Qwen3-VL have them."""
+    folder = tiny_checkpoint("qwen3_moe")
+
+    def change(tensors: dict[str, Any]) -> None:
+        for layer in range(2):
+            at = f"model.layers.{layer}.mlp.experts."
+
+            def stack(*names: str, at: str = at) -> NDArray[np.float32]:
+                each = [
+                    np.concatenate([tensors.pop(f"{at}{i}.{name}.weight") for name in names])
+                    for i in range(6)
+                ]
+                return np.ascontiguousarray(np.stack(each).swapaxes(1, 2))
+
+            tensors[f"{at}gate_up_proj"] = stack("gate_proj", "up_proj")
+            tensors[f"{at}down_proj"] = stack("down_proj")
+
+    published, transposed = weights_of(folder), weights_of(changed(folder, tmp_path, change))
+    for name in published.names():
+        np.testing.assert_array_equal(published.get(name), transposed.get(name), err_msg=name)
+
+
+def test_biases_of_choices_stay_in_float32(tmp_path: Path) -> None:
+    def change(tensors: dict[str, Any]) -> None:
+        name = "model.layers.1.mlp.gate.e_score_correction_bias"
+        tensors[name] = np.array([1, 2, 3, 4, 5, 6], np.float32) / 7
+
+    folder = changed(tiny_checkpoint("glm4_moe"), tmp_path, change)
+    spec = load_model_spec(folder)
+    weights = CheckpointWeights(folder, spec, lower(spec, "bfloat16").weights, "bfloat16")
+    bias = np.asarray(weights.get("layers.1.router.choice_bias"))
+    assert bias.dtype == np.float32
+    np.testing.assert_array_equal(bias, np.array([1, 2, 3, 4, 5, 6], np.float32) / 7)
+    assert np.asarray(weights.get("layers.1.router")).dtype != np.float32
+
+
+def test_experts_beyond_the_configuration_are_refused(tmp_path: Path) -> None:
+    def change(tensors: dict[str, Any]) -> None:
+        name = "model.layers.1.block_sparse_moe.experts.{}.w1.weight"
+        tensors[name.format(5)] = tensors[name.format(0)]
+
+    with pytest.raises(WeightError, match=r"1 tensor\(s\) have no place.*experts\.5\.w1"):
+        weights_of(changed(tiny_checkpoint("mixtral"), tmp_path, change))
+
+
+def test_tensors_of_both_ways_at_once_are_refused(tmp_path: Path) -> None:
+    """Experts one by one are taken, and what stands beside them has no place."""
+
+    def change(tensors: dict[str, Any]) -> None:
+        tensors["model.layers.0.mlp.experts.down_proj"] = np.zeros((5, 64, 28), np.float32)
+
+    with pytest.raises(PenstockError, match="no place"):
+        weights_of(changed(tiny_checkpoint("mixtral"), tmp_path, change))
+
+
+def test_layers_that_predict_further_tokens_are_not_read(tmp_path: Path) -> None:
+    def change(tensors: dict[str, Any]) -> None:
+        tensors["model.layers.2.eh_proj.weight"] = np.zeros((64, 128), np.float32)
+
+    weights_of(changed(tiny_checkpoint("glm4_moe"), tmp_path, change))

@@ -1,0 +1,82 @@
+"""Tiny checkpoints of Hunyuan, and what is compared with transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.families.family import TinyFamily, rope
+
+PUBLISHED: dict[str, Any] = {
+    "add_classification_head": False,
+    "architectures": ["HunYuanDenseV1ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.1,
+    "attention_head_dim": 128,
+    "bos_token_id": 1,
+    "cla_share_factor": 2,
+    "class_num": 0,
+    "dense_list": [4096, 0],
+    "eos_token_id": 127960,
+    "head_dim": 128,
+    "hidden_act": "silu",
+    "hidden_size": 4096,
+    "im_end_id": 5,
+    "im_newline_id": 11,
+    "im_start_id": 4,
+    "initializer_range": 0.02,
+    "intermediate_size": 14336,
+    "mask_init_id": 12,
+    "max_position_embeddings": 32768,
+    "mlp_bias": False,
+    "model_type": "hunyuan_v1_dense",
+    "norm_type": "rms",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 8,
+    "org_vocab_size": 128167,
+    "pad_id": 127961,
+    "pad_token_id": 127961,
+    "pool_type": "last",
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "alpha": 1000.0,
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "type": "dynamic",
+    },
+    "rope_theta": 10000.0,
+    "sep_token_id": 127962,
+    "text_end_id": 7,
+    "text_start_id": 6,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.55.0.dev0",
+    "use_cache": False,
+    "use_cla": False,
+    "use_qk_norm": True,
+    "use_rotary_pos_emb": True,
+    "vocab_size": 128167,
+}
+FAMILY = TinyFamily(
+    config="HunYuanDenseV1Config",
+    model="HunYuanDenseV1ForCausalLM",
+    fields={"head_dim": 16},
+    cases={
+        "hunyuan": rope("dynamic", alpha=50.0, factor=1.0),
+        "hunyuan-biases": {
+            "attention_bias": True,
+            "head_dim": 96,
+            "num_attention_heads": 6,
+            "num_key_value_heads": 3,
+            "intermediate_size": 77,
+            **rope("dynamic", factor=2.0),
+            "max_position_embeddings": 64,
+        },
+        "hunyuan-tied": {"num_key_value_heads": 1, "num_hidden_layers": 3},
+    },
+    published=PUBLISHED,
+)
