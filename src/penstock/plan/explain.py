@@ -6,7 +6,7 @@ from collections import Counter
 
 from penstock.cache.geometry import Chunk, Window, window_size
 from penstock.plan.memory import MemoryPlan
-from penstock.plan.ops import Op, SelectRows
+from penstock.plan.ops import HeadLinear, Linear, Op, SelectRows
 from penstock.plan.plan import Plan
 
 
@@ -22,6 +22,12 @@ def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
         f"{len(plan.ops)} ops a step; T token rows, S selected, R with logits; "
         f"KV cache in {plan.kv_dtype}{_groups(plan)}",
     ]
+    if any(isinstance(op, HeadLinear) for op in plan.ops) and any(
+        isinstance(op, Linear) and op.scheme is not None for op in plan.ops
+    ):
+        lines.append(
+            f"matrices of single heads (HeadLinear) are not quantized: {plan.weight_dtype}"
+        )
     groups = _by_layer(plan)
     i = 0
     while i < len(groups):
