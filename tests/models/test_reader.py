@@ -39,7 +39,7 @@ def test_errors_name_what_the_file_says() -> None:
 
 
 def test_defaults_are_those_of_the_family() -> None:
-    """Before those of who asks, for fields that are absent and not null, and checked like others."""
+    """Before those of who asks, where a field is absent and not null, and checked like others."""
     fields = {"cap": None, "n_layer": 3}
     whole = ConfigReader(fields, "config.json")
     defaults = {"eps": 1e-5, "cap": 30.0, "num_hidden_layers": 7, "flag": True}
