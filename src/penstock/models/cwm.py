@@ -21,6 +21,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "CwmForCausalLM"
 MODEL_TYPE = "cwm"
+KNOWN_AS = "Code World Model 32B"
 
 _DEFAULTS: Final = {
     "num_key_value_heads": 8,
