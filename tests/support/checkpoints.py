@@ -57,11 +57,16 @@ def tiny_checkpoint(
 
 
 def load_oracle(folder: Path) -> Any:
-    """transformers' model of the folder, float32, with the plainest attention."""
+    """transformers' model of the folder, float32, with the plainest attention and experts, which take
+    any size."""
     import transformers
 
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype="float32", attn_implementation="eager", local_files_only=True
+        folder,
+        dtype="float32",
+        attn_implementation="eager",
+        experts_implementation="eager",
+        local_files_only=True,
     )
     return model.eval()
 
