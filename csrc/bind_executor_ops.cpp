@@ -188,6 +188,12 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           },
           "xs"_a, "out"_a, "heads"_a = 1)
       .def(
+          "append_gather_columns",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId order) {
+            self.get().append_gather_columns(x, out, order);
+          },
+          "x"_a, "out"_a, "order"_a)
+      .def(
           "append_columns",
           [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {
             self.get().append_columns(x, out, first);

@@ -171,7 +171,7 @@ def test_unknown_architecture(architectures: object) -> None:
     with pytest.raises(ModelError, match="architectures") as caught:
         read_spec(edited("llama", architectures=architectures))
     if isinstance(architectures, list) and 1 not in architectures:
-        assert all(name in str(caught.value) for name in READERS)
+        assert f"docs/models.md lists the {len(READERS)}" in str(caught.value)
 
 
 def test_several_architectures() -> None:

@@ -38,7 +38,7 @@ def attend(
     bf16_activations: bool = False,
     scores: Scores = PLAIN,
 ) -> list[F32]:
-    """Run one step; the output rows ``[queries, heads, D]`` of each part.
+    """Run one step; the output rows ``[queries, heads, D]`` of each part, of latents their values'.
 
     Rows of a :class:`draft_trees.Tree` branch; those of any other part do not.
     """
@@ -61,7 +61,11 @@ def attend(
     flat = np.ascontiguousarray(q.reshape(len(q), -1))
     if bf16_activations:
         flat = flat.astype(ml_dtypes.bfloat16).view(np.uint16)
-    out = np.full_like(flat, -1 if flat.dtype == np.float32 else 0xFFFF)
+    out = np.full(
+        (len(q), shape.heads * shape.out_dim),
+        -1 if flat.dtype == np.float32 else 0xFFFF,
+        flat.dtype,
+    )
     module.attention(
         flat,
         out,
@@ -83,8 +87,9 @@ def attend(
         softcap=scores.softcap,
         slopes=scores.slopes,
         sinks=scores.sinks,
+        value_dim=shape.value_dim,
     )
     if bf16_activations:
         out = out.view(ml_dtypes.bfloat16).astype(np.float32)
-    rows = out.reshape(len(q), shape.heads, shape.head_dim)
+    rows = out.reshape(len(q), shape.heads, shape.out_dim)
     return np.split(rows, np.cumsum([p.end - p.start for p in parts])[:-1])

@@ -11,6 +11,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "LlamaForCausalLM"
 MODEL_TYPE = "llama"
+KNOWN_AS = "Llama 2 and 3, TinyLlama, SmolLM and SmolLM2, Yi, DeepSeek-R1-Distill-Llama"
 NAMES: Final = NameMap(
     plain(
         {

@@ -27,6 +27,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "Ministral3ForCausalLM"
 MODEL_TYPE = "ministral3"
+KNOWN_AS = "the language models of Ministral 3"
 
 _DEFAULTS: Final = {
     "num_key_value_heads": 8,

@@ -15,7 +15,7 @@ PUBLISHED: dict[str, Any] = {
         "attn_pdrop": 0,
         "attn_type": "multihead_attention",
         "attn_uses_sequence_id": False,
-        "clip_qkv": 6,
+        "clip_qkv": 6.0,
         "prefix_lm": False,
         "qk_ln": False,
         "softmax_scale": None,
