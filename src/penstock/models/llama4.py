@@ -46,6 +46,7 @@ from penstock.models.spec import (
 
 ARCHITECTURE = "Llama4ForCausalLM"
 MODEL_TYPE = "llama4_text"
+KNOWN_AS = "the language models of Llama 4 Scout and Maverick"
 _AT: Final = "model.layers.*.feed_forward"
 NAMES: Final = NameMap(
     dict(LLAMA_NAMES.names)
