@@ -57,8 +57,7 @@ def tiny_checkpoint(
 
 
 def load_oracle(folder: Path) -> Any:
-    """transformers' model of the folder, float32, with the plainest attention and experts, which take
-    any size."""
+    """transformers' model of the folder, float32, with the plainest attention and experts."""
     import transformers
 
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(

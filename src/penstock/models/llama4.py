@@ -110,8 +110,8 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
 
 
 def _attention(config: ConfigReader, layers: list[AttentionSpec]) -> list[AttentionSpec]:
-    """Layers that rotate attend in chunks; those that do not attend to all tokens, with queries that
-    grow with their position."""
+    """Layers that rotate attend in chunks; the others attend to all tokens, with queries that grow
+    with their position."""
     turned = _rotated(config, len(layers))
     kinds = config.texts("layer_types") or tuple(CHUNKED if each else FULL for each in turned)
     if len(kinds) != len(layers) or not set(kinds) <= {CHUNKED, FULL}:
