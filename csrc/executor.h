@@ -158,6 +158,7 @@ class Executor {
     int window;
     float softcap = 0;  // 0: none
     ConstantId slopes = kNone, sinks = kNone;
+    int chunk = 0;
   };
   void append_attention(const AttentionSpec& spec);
   // Into the columns of `out` from `first` on.

@@ -113,6 +113,7 @@ def _attention(b: Binder, op: ops.Attention) -> None:
         heads=op.heads,
         scale=op.scale,
         window=op.window or 0,
+        chunk=op.chunk or 0,
         softcap=op.softcap,
         slopes=None if op.slopes is None else b.floats(op.slopes),
         sinks=b.optional_weight(op.sinks),

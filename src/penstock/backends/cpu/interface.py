@@ -260,6 +260,7 @@ class NativeExecutor(Protocol):
         heads: int,
         scale: float,
         window: int,
+        chunk: int,
         softcap: float | None,
         slopes: ConstantId | None,
         sinks: ConstantId | None,
