@@ -38,14 +38,19 @@ struct Cache {
   KvLayer layer;
   int blocks;
 
-  Cache(MutableBytes bytes, const std::string& element, int kv_heads, int64_t head_dim)
+  Cache(MutableBytes bytes, const std::string& element, int kv_heads, int64_t head_dim,
+        int value_dim = 0)
       : layer(KvLayer::alone(reinterpret_cast<std::byte*>(bytes.data()), parse_kv_elem(element),
                              kv_heads, 0)) {
     expect(layer.elem != Elem::i32, "a KV cache holds float32, bfloat16, float16 or int8");
     expect(kv_heads >= 1 && kv_heads <= 1 << 16, "a cache has heads");
-    expect(head_dim >= 2 && head_dim % 2 == 0 && head_dim <= kMostHeadDim,
-           "heads have an even size up to 512");
-    layer = KvLayer::alone(layer.base, layer.elem, kv_heads, int(head_dim));
+    if (value_dim == 0)
+      expect(head_dim >= 2 && head_dim % 2 == 0 && head_dim <= kMostHeadDim,
+             "heads have an even size up to 512");
+    else
+      expect(kv_heads == 1 && 1 <= value_dim && value_dim <= head_dim && head_dim <= kMostLatentDim,
+             "a cache of latents has one head of up to 2048 components");
+    layer = KvLayer::alone(layer.base, layer.elem, kv_heads, int(head_dim), value_dim);
     expect(bytes.size() % layer.block_bytes() == 0 &&
                bytes.size() / layer.block_bytes() <= size_t(INT32_MAX / kBlockSize),
            "a cache is whole blocks");
@@ -110,8 +115,9 @@ void run_attention(Matrix q, Matrix out, MutableBytes bytes, const std::string& 
                    int kv_heads, float scale, int window, Ints positions, Ints slots,
                    Ints query_starts, Ints context_lens, Ints block_starts, Ints block_ids,
                    int threads, int layers, std::optional<Ints> tree_parents, float softcap,
-                   std::optional<Floats> slopes, std::optional<Floats> sinks) {
-  const Cache cache(bytes, element, kv_heads, head_dim_of(q, heads));
+                   std::optional<Floats> slopes, std::optional<Floats> sinks, int value_dim,
+                   int chunk) {
+  const Cache cache(bytes, element, kv_heads, head_dim_of(q, heads), value_dim);
   const std::vector<int32_t> token_ids(positions.size());  // not looked at
   const KvTables tables = kv_tables(span_of(slots), span_of(block_starts), span_of(block_ids),
                                     positions.size(), context_lens.size());
@@ -119,7 +125,7 @@ void run_attention(Matrix q, Matrix out, MutableBytes bytes, const std::string& 
       step_view(token_ids, span_of(positions), span_of(query_starts), span_of(context_lens),
                 {&tables, 1}, {}, {}, tree_parents ? span_of(*tree_parents) : Indices{});
   expect(q.shape(0) == positions.size() && out.shape(0) == q.shape(0) &&
-             out.shape(1) == q.shape(1),
+             out.shape(1) == size_t(heads) * size_t(cache.layer.out_dim()),
          "queries, output and positions differ in number");
   ExecutorShape limits{};
   limits.num_blocks = cache.blocks;
@@ -133,8 +139,9 @@ void run_attention(Matrix q, Matrix out, MutableBytes bytes, const std::string& 
     return x ? x->data() : nullptr;
   };
   const AttentionArgs args{cache.layer, array_of(q), array_of(out),    heads,          scale,
-                           window,      softcap,     of_heads(slopes), of_heads(sinks)};
-  const AttentionShape shape{heads, kv_heads, cache.layer.head_dim, window};
+                           window,      softcap,     of_heads(slopes), of_heads(sinks),
+                           chunk};
+  const AttentionShape shape{heads, kv_heads, cache.layer.head_dim, window, value_dim, chunk};
   const int32_t* lens = context_lens.data();
   AttentionWork work(shape, {step.tokens, step.sequences,
                              *std::max_element(lens, lens + step.sequences), threads});
@@ -146,8 +153,8 @@ void run_attention(Matrix q, Matrix out, MutableBytes bytes, const std::string& 
 }
 
 void run_move_slots(MutableBytes bytes, const std::string& element, int kv_heads, int head_dim,
-                    IntPairs moves) {
-  const Cache cache(bytes, element, kv_heads, head_dim);
+                    IntPairs moves, int value_dim) {
+  const Cache cache(bytes, element, kv_heads, head_dim, value_dim);
   cache.check_slots(span_of(moves));
   move_slots(cache.layer, span_of(moves));
 }
@@ -164,9 +171,10 @@ void bind_attention(nb::module_& m) {
         nb::arg("window"), exact("positions"), exact("slots"), exact("query_starts"),
         exact("context_lens"), exact("block_starts"), exact("block_ids"),
         nb::arg("threads"), nb::arg("layers") = 1, exact("tree_parents") = nb::none(),
-        nb::arg("softcap") = 0.0f, exact("slopes") = nb::none(), exact("sinks") = nb::none());
+        nb::arg("softcap") = 0.0f, exact("slopes") = nb::none(), exact("sinks") = nb::none(),
+        nb::arg("value_dim") = 0, nb::arg("chunk") = 0);
   m.def("move_slots", &run_move_slots, exact("cache"), nb::arg("element"), nb::kw_only(),
-        nb::arg("kv_heads"), nb::arg("head_dim"), exact("moves"));
+        nb::arg("kv_heads"), nb::arg("head_dim"), exact("moves"), nb::arg("value_dim") = 0);
 }
 
 }  // namespace penstock

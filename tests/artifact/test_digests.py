@@ -39,7 +39,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> Hashed:
         return plain(fd, size)
 
     monkeypatch.setattr(identity, "_hash", counting)
-    monkeypatch.setattr(identity, "_SETTLED_NS", -(10**18))
+    monkeypatch.setattr(identity, "_CONCLUSIVE_NS", -(10**18))
     return sizes
 
 

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.draft_trees import parent_lists
+from support.latents import over_latents
 from support.needs import needs_native
 from support.tiny_plans import Chunk, dummy_weights, make_spec, tokens_of
 from support.tree_steps import F32, Accepted, Branches, tree_step
@@ -31,7 +32,11 @@ VARIANTS = native.runnable()
 pytestmark = needs_native
 
 LIMITS = Limits(num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=8, threads=2)
-SPECS = {"plain": make_spec(qk_norm=True), "window": make_spec(window=9, heads=(4, 4))}
+SPECS = {
+    "plain": make_spec(qk_norm=True),
+    "window": make_spec(window=9, heads=(4, 4)),
+    "latents": over_latents(make_spec()),
+}
 
 
 def make_executor(

@@ -228,6 +228,50 @@ def test_files_of_models_without_their_heads_lack_a_prefix(family: str, tmp_path
         np.testing.assert_array_equal(got.get(name), expected.get(name))
 
 
+def test_gemma4() -> None:
+    """Heads and rotations by kind of layer; the last layers read what others have cached."""
+    spec = read_spec(edited("gemma4_text"))
+    attentions = [layer.attention for layer in spec.layers]
+    assert [a.window for a in attentions] == [512, 512, None] * 3
+    assert [a.head_dim for a in attentions] == [256, 256, 512] * 3
+    assert [a.kv_from for a in attentions] == [None] * 5 + [2, 4, 4, 2]
+    assert attentions[0].rope == RopeSpec(1e4, 256)
+    assert attentions[2].rope == RopeSpec(1e6, 512, "proportional", rotating=64)
+    assert (attentions[0].scale, attentions[0].v_norm) == (1.0, NormSpec(1e-6, weight=False))
+    sizes = [layer.mlp.intermediate_size for layer in spec.layers if isinstance(layer.mlp, MlpSpec)]
+    assert sizes == [6144] * 5 + [12288] * 4
+    inputs = spec.token_inputs
+    assert inputs is not None
+    assert (inputs.size, inputs.factor, inputs.vocab_size) == (256, 16.0, 262144)
+    assert spec.logits_softcap == 30.0
+    weights = lower(spec, max_positions=64).weights
+    assert weights["layers.3.output_scale"].source == Stored("model.layers.3.layer_scalar", (1,))
+    table = Stored("model.embed_tokens_per_layer.weight", (262144, 9 * 256))
+    assert weights["token_inputs.embed"].source == table
+    assert not {"layers.5.k", "layers.5.v", "layers.5.k_norm"} & set(weights)
+    assert spec.names is not None
+    assert spec.names.is_idle("model.layers.5.self_attn.k_proj.weight")
+    assert not spec.names.is_idle("model.layers.4.self_attn.k_proj.weight")
+    silent = {"layer_types": ..., "rope_parameters": ..., "head_dim": ..., "global_head_dim": ...}
+    plain = read_spec(edited("gemma4_text", **silent, num_kv_shared_layers=2)).layers
+    assert [layer.attention.window for layer in plain[:7]] == [512] * 5 + [None, 512]
+    assert plain[-1].attention.window is None
+    assert plain[-1].attention.rope == attentions[2].rope
+
+
+def test_gemma4_without_values() -> None:
+    fields = {"attention_k_eq_v": True, "num_global_key_value_heads": 2, "num_key_value_heads": 8}
+    spec = read_spec(edited("gemma4_text", **fields, hidden_size_per_layer_input=0))
+    assert spec.token_inputs is None
+    assert [layer.attention.key_is_value for layer in spec.layers] == [False, False, True] * 3
+    assert [layer.attention.num_kv_heads for layer in spec.layers] == [8, 8, 2] * 3
+    assert "layers.2.v" not in lower(spec, max_positions=64).weights
+    by_layer = {str(i): {"head_dim": 512, "num_key_value_heads": 2} for i in (2, 5, 8)}
+    gone = {"global_head_dim": ..., "num_global_key_value_heads": ...}
+    fields |= gone | {"per_layer_config": by_layer, "hidden_size_per_layer_input": 0}
+    assert read_spec(edited("gemma4_text", **fields)) == spec
+
+
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
@@ -254,6 +298,24 @@ def test_files_of_models_without_their_heads_lack_a_prefix(family: str, tmp_path
         ("phi", {"partial_rotary_factor": 0.01}, "rotate in pairs"),
         ("phi", {"num_key_value_heads": 5}, "multiple of the 5 KV heads"),
         ("phi", {"lm_head_bias": False}, "not a field Penstock knows"),
+        ("gemma4_text", {"enable_moe_block": True}, "experts beside the MLP"),
+        ("gemma4_text", {"use_bidirectional_attention": "all"}, "only causal"),
+        ("gemma4_text", {"layer_types": ["sliding_attention"] * 9}, "must end with"),
+        ("gemma4_text", {"num_kv_shared_layers": 9}, "from 0 to 8"),
+        ("gemma4_text", {"num_kv_shared_layers": 7}, "leaves no layer"),
+        ("gemma4_text", {"vocab_size_per_layer_input": 5}, "is less than the 262144 ids"),
+        ("gemma4_text", {"per_layer_config": {}}, "global_head_dim .512. stands beside"),
+        ("gemma4_text", {"rope_parameters": {"full_attention": {}}}, "must have 'sliding"),
+        (
+            "gemma4_text",
+            {"global_head_dim": ..., "per_layer_config": {"2": {"head_dim": 8}}},
+            "has heads of",
+        ),
+        (
+            "gemma4_text",
+            {"global_head_dim": ..., "per_layer_config": {"2": {"sliding_window": 8}}},
+            "not a field Penstock knows",
+        ),
         ("gpt2", {"n_embd": ...}, "n_embd .absent. is required"),
         ("gpt2", {"n_head": 5}, "not a multiple of the 5 heads"),
         ("gpt2", {"num_hidden_layers": 3}, "n_layer .2. contradicts num_hidden_layers 3"),

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import load_oracle, tiny_checkpoint
 from support.families import FAMILIES, edited
@@ -302,6 +303,43 @@ def test_a_wrong_tensor_of_a_mixture_is_one_error_before_weights_are_read(
         message = str(caught.value)
         assert message.startswith((f"{tmp_path}", "tensor"))
         assert "one checkpoint" in message or "MXFP4" in message
+
+
+def test_stacks_of_transposed_experts_are_read(tmp_path: Path) -> None:
+    """As the language models of Qwen3-VL have them."""
+    folder = tiny_checkpoint("qwen3_moe")
+
+    def change(tensors: dict[str, Any]) -> None:
+        for layer in range(2):
+            at = f"model.layers.{layer}.mlp.experts."
+
+            def stack(*names: str, at: str = at) -> NDArray[np.float32]:
+                each = [
+                    np.concatenate([tensors.pop(f"{at}{i}.{name}.weight") for name in names])
+                    for i in range(6)
+                ]
+                return np.ascontiguousarray(np.stack(each).swapaxes(1, 2))
+
+            tensors[f"{at}gate_up_proj"] = stack("gate_proj", "up_proj")
+            tensors[f"{at}down_proj"] = stack("down_proj")
+
+    published, transposed = weights_of(folder), weights_of(changed(folder, tmp_path, change))
+    for name in published.names():
+        np.testing.assert_array_equal(published.get(name), transposed.get(name), err_msg=name)
+
+
+def test_biases_of_choices_stay_in_float32(tmp_path: Path) -> None:
+    def change(tensors: dict[str, Any]) -> None:
+        name = "model.layers.1.mlp.gate.e_score_correction_bias"
+        tensors[name] = np.array([1, 2, 3, 4, 5, 6], np.float32) / 7
+
+    folder = changed(tiny_checkpoint("glm4_moe"), tmp_path, change)
+    spec = load_model_spec(folder)
+    weights = CheckpointWeights(folder, spec, lower(spec, "bfloat16").weights, "bfloat16")
+    bias = np.asarray(weights.get("layers.1.router.choice_bias"))
+    assert bias.dtype == np.float32
+    np.testing.assert_array_equal(bias, np.array([1, 2, 3, 4, 5, 6], np.float32) / 7)
+    assert np.asarray(weights.get("layers.1.router")).dtype != np.float32
 
 
 def test_experts_beyond_the_configuration_are_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from penstock.interface.sources import (
     Stacked,
     Stored,
     Transposed,
+    tensors,
 )
 from penstock.models.gptq import Gptq
 from penstock.models.llama import NAMES
@@ -155,3 +156,12 @@ def test_stacks_of_experts(name: str, source: object) -> None:
     found = EXPERTS.source(name, EXPERT_SHAPES)
     assert found == source
     assert found.shape == EXPERT_SHAPES[name]
+
+
+def test_all_ways_move() -> None:
+    moved = EXPERTS.moved({"e.": "text.e."}).source("layers.2.experts.down", EXPERT_SHAPES)
+    assert isinstance(moved, OneOf)
+    assert {tensor.name for way in moved.sources for tensor in tensors(way)} == {
+        *(f"text.e.2.{i}.w2.weight" for i in range(3)),
+        "text.e.2.out",
+    }

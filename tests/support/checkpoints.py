@@ -90,9 +90,16 @@ def _make(family: str, seed: int, dtype: str, shard_bytes: int | None, overrides
                 # Norms around 1; biases, which transformers starts at 0, around 0.
                 spread = tiny.spread * torch.randn_like(parameter)
                 parameter.copy_(parameter.mean().round() + spread)
+        for name, parameter in model.named_parameters():
+            for end, factor in tiny.factors.items():
+                if name.endswith(end):
+                    parameter.mul_(factor)
         for name, buffer in model.named_buffers():
             if name in model.state_dict():  # such as biases that experts are chosen with
                 buffer.copy_(tiny.spread * torch.randn_like(buffer))
+        for name, buffer in model.named_buffers():
+            if name.endswith(tiny.buffers or ("(none)",)):
+                buffer.add_(tiny.spread * torch.randn_like(buffer))
     folder = Path(tempfile.mkdtemp(prefix=f"{family}-", dir=_root().name))
     model.to(getattr(torch, dtype)).save_pretrained(
         folder, max_shard_size=shard_bytes if shard_bytes else "5GB"

@@ -38,7 +38,7 @@ def attend(
     bf16_activations: bool = False,
     scores: Scores = PLAIN,
 ) -> list[F32]:
-    """Run one step; the output rows ``[queries, heads, D]`` of each part.
+    """Run one step; the output rows ``[queries, heads, D]`` of each part, of latents their values'.
 
     Rows of a :class:`draft_trees.Tree` branch; those of any other part do not.
     """
@@ -50,7 +50,7 @@ def attend(
     slots: list[NDArray[np.int32]] = []
     for part, count in zip(parts, counts, strict=True):
         table, free = free[:count].copy(), free[count:]
-        first = max(0, part.start - shape.window + 1) if shape.window else 0
+        first = int(shape.seen_from(part.start))
         table[: first // BLOCK_SIZE] = 0  # blocks behind the window belong to others by now
         seen = np.arange(first, part.end, dtype=np.int32)
         owned = table[seen // BLOCK_SIZE] * BLOCK_SIZE + seen % BLOCK_SIZE
@@ -61,7 +61,11 @@ def attend(
     flat = np.ascontiguousarray(q.reshape(len(q), -1))
     if bf16_activations:
         flat = flat.astype(ml_dtypes.bfloat16).view(np.uint16)
-    out = np.full_like(flat, -1 if flat.dtype == np.float32 else 0xFFFF)
+    out = np.full(
+        (len(q), shape.heads * shape.out_dim),
+        -1 if flat.dtype == np.float32 else 0xFFFF,
+        flat.dtype,
+    )
     module.attention(
         flat,
         out,
@@ -71,6 +75,7 @@ def attend(
         kv_heads=shape.kv_heads,
         scale=shape.head_dim**-0.5,
         window=shape.window,
+        chunk=shape.chunk,
         positions=np.concatenate([positions_of(p) for p in parts]),
         tree_parents=parents_of(parts),
         slots=np.concatenate(slots),
@@ -83,8 +88,9 @@ def attend(
         softcap=scores.softcap,
         slopes=scores.slopes,
         sinks=scores.sinks,
+        value_dim=shape.value_dim,
     )
     if bf16_activations:
         out = out.view(ml_dtypes.bfloat16).astype(np.float32)
-    rows = out.reshape(len(q), shape.heads, shape.head_dim)
+    rows = out.reshape(len(q), shape.heads, shape.out_dim)
     return np.split(rows, np.cumsum([p.end - p.start for p in parts])[:-1])

@@ -31,6 +31,18 @@ class Shape:
     head_dim: int = 64
     element: str = "bfloat16"
     window: int = 0
+    value_dim: int = 0  # of a cache of latents
+    chunk: int = 0
+
+    def seen_from(self, positions: Any) -> Any:
+        """The first position that each of ``positions`` sees."""
+        if self.chunk:
+            return positions - positions % self.chunk
+        return np.maximum(positions - self.window + 1, 0) if self.window else 0 * positions
+
+    @property
+    def out_dim(self) -> int:
+        return self.value_dim or self.head_dim
 
     @property
     def group(self) -> int:
@@ -39,14 +51,15 @@ class Shape:
     def rounded(self, x: F32) -> F32:
         """x ``[..., D]`` as the cache gives it back."""
         if self.element == "int8":
-            codes, scales = quantized(x)
-            return codes * scales.astype(np.float32)[..., None]
+            cuts = [self.value_dim] if self.value_dim else []
+            parts = [quantized(part) for part in np.split(x, cuts, axis=-1)]
+            return np.concatenate([c * s.astype(np.float32)[..., None] for c, s in parts], axis=-1)
         return x.astype(DTYPES[self.element]).astype(np.float32)
 
 
 def quantized(x: F32) -> tuple[NDArray[np.int8], NDArray[Any]]:
     """Codes ``[..., D]`` and bfloat16 scales ``[...]`` of an INT8 cache."""
-    most = np.abs(x).max(-1) / np.float32(127)
+    most = np.abs(x).max(-1, initial=0) / np.float32(127)
     scales = np.where(np.isfinite(most), most, np.nan).astype(ml_dtypes.bfloat16)
     wide = scales.astype(np.float32)[..., None]
     codes = np.rint(x / np.where(wide > 0, wide, 1))
@@ -60,6 +73,15 @@ class Cache:
         self.shape = shape
         quads = shape.element == "int8"
         dtype = np.dtype(np.int8 if quads else DTYPES[shape.element])
+        if shape.value_dim:
+            self.dim = -(-shape.head_dim // 4) * 4 if quads else -(-shape.head_dim // 2) * 2
+            tile = BLOCK_SIZE * self.dim * dtype.itemsize
+            part = tile + (4 * BLOCK_SIZE if quads else 0)
+            self.bytes = np.full(blocks * part, 0xFF, np.uint8)
+            whole = self.bytes.reshape(blocks, part)
+            self.tiles = _view(whole[:, :tile].view(dtype), (blocks, BLOCK_SIZE, self.dim))
+            self.scales = whole[:, tile:].view(ml_dtypes.bfloat16)
+            return
         self.dim = -(-shape.head_dim // 4) * 4 if quads else shape.head_dim
         tile = BLOCK_SIZE * self.dim * dtype.itemsize
         part = tile + (2 * BLOCK_SIZE if quads else 0)
@@ -70,8 +92,11 @@ class Cache:
         self.scales = parts[..., tile:].view(ml_dtypes.bfloat16)
 
     def write(self, slots: int | NDArray[np.int32], k: F32, v: F32) -> None:
-        """Keys and values ``[tokens, kv_heads, D]`` into ``slots`` ``[tokens]``, or one token's."""
+        """Keys and values ``[tokens, kv_heads, D]`` into ``slots`` ``[tokens]``, or one token's; of
+        latents keys alone."""
         block, at = np.divmod(np.atleast_1d(slots), BLOCK_SIZE)
+        if self.shape.value_dim:
+            return self._write_latents(block, at, k.reshape(len(block), -1))
         tokens, dim = len(block), self.dim
         outer = len(self.tiles), self.shape.kv_heads
         k, v = k.reshape(tokens, outer[1], -1), v.reshape(tokens, outer[1], -1)
@@ -93,6 +118,17 @@ class Cache:
         else:
             _view(keys, (*outer, dim, BLOCK_SIZE))[block, :, :, at] = k
             _view(values, (*outer, BLOCK_SIZE, dim))[block, :, at] = v
+
+    def _write_latents(self, block: NDArray[Any], at: NDArray[Any], x: F32) -> None:
+        rows = np.zeros((len(x), self.dim), self.tiles.dtype)
+        if self.shape.element == "int8":
+            first = self.shape.value_dim
+            rows[:, :first], self.scales[block, at] = quantized(x[:, :first])
+            rest = slice(first, self.shape.head_dim)
+            rows[:, rest], self.scales[block, BLOCK_SIZE + at] = quantized(x[:, first:])
+        else:
+            rows[:, : self.shape.head_dim] = x
+        self.tiles[block, at] = rows
 
 
 def _view(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:

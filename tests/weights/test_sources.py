@@ -151,11 +151,20 @@ def test_of_several_ways_the_first_whole_one_is_chosen() -> None:
     second, third = Stored("x", (2, 2, 2)), Stored("y", (2, 2, 2))
     ways = RowsOf(OneOf((first, second, third)), ((0, 1),))
     assert ways.shape == (1, 2, 2)
-    assert chosen(ways, {"x.0", "x.1", "x"}) == RowsOf(first, ((0, 1),))
-    assert chosen(ways, {"x.0", "y"}) == RowsOf(third, ((0, 1),))
-    assert chosen(ways, {"x.1"}) == RowsOf(first, ((0, 1),))  # and what it lacks can be named
-    assert chosen(ways, set()) == RowsOf(first, ((0, 1),))
-    assert chosen(Stored("z", (1,)), {"x"}) == Stored("z", (1,))
+    shapes = {"x.0": (2, 2), "x.1": (2, 2), "x": (2, 2, 2), "y": (2, 2, 2)}
+
+    def of(*names: str, **others: tuple[int, ...]) -> Source:
+        result = chosen(ways, {name: shapes[name] for name in names} | others)
+        assert isinstance(result, RowsOf)
+        return result.source
+
+    assert of("x.0", "x.1", "x") == first
+    assert of("x.0", "y") == third
+    assert of("x.1") == first  # and what it lacks can be named
+    assert of() == first
+    assert of("y", x=(2, 3)) == third
+    assert of(x=(2, 3)) == second  # and what it has can be named
+    assert chosen(Stored("z", (1,)), shapes) == Stored("z", (1,))
 
 
 def bytes_of(source: Source, found: Found) -> bytes:

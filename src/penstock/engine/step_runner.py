@@ -1,10 +1,10 @@
-"""Submits scheduled steps to the executor, and takes in what comes of them."""
+"""Submits scheduled steps to the executor, and takes in their results."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any
 
 import msgspec
 from numpy.typing import NDArray
@@ -25,9 +25,6 @@ from penstock.speculate.verify import Verified, verify
 _PATIENCE, _LEAST_PATIENCE_S = 0.5, 0.005
 """How long masks may come behind the logits: a part of the time that these took, and what the
 system may need to let a thread run at all. Grammars that are known to be slow do not take it."""
-
-if TYPE_CHECKING:
-    from penstock.interface.sampler import SamplingState
 
 
 class Executed(msgspec.Struct, frozen=True):
@@ -125,10 +122,7 @@ class StepRunner:
         if verifies:
             sampling = Sampling(prompts=prompts, features=features, logits=True)
         else:
-            # Sequences have a state from when they start to run.
-            states = cast(
-                "list[SamplingState]", [sequence.sampling_state for sequence in step.samples]
-            )
+            states = step.sampling_states
             sampling = Sampling(step.sample_rows, states, masks, prompts, features)
         pending = self._executor.submit(step_input, sampling)
         if self._works_ahead and not verifies:

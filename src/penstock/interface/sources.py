@@ -8,7 +8,7 @@ weight (``models/names.py``) writes one; who reads weights (``weights/sources.py
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal, Protocol
 
@@ -30,6 +30,11 @@ class Stored:
 
 class PackedFormat(Protocol):
     """How a quantized matrix is kept in tensors of a checkpoint. Formats are compared."""
+
+    @property
+    def any_order(self) -> bool:
+        """Whether the columns of a group may lie anywhere in a matrix, which weights tell."""
+        ...
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         """The tensors of matrix ``name`` ``[n, k]``."""
@@ -257,18 +262,22 @@ def tensors(source: Source) -> Iterator[Stored]:
             yield from tensors(sources[0])
 
 
-def chosen(source: Source, stored: Container[str]) -> Source:
-    """``source`` as a checkpoint with tensors of these names has it, without any :class:`OneOf`.
+def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
+    """``source`` as a checkpoint with tensors of these shapes has it, without any :class:`OneOf`.
 
-    Where it has all tensors of none of several ways, it is the first that it has one of, or else
-    the first.
+    Where it has none of several ways in full, it is the first whose tensors are there in other
+    shapes, the first that it has a tensor of, or else the first.
     """
     match source:
         case OneOf(sources):
-            ways = [[each.name in stored for each in tensors(way)] for way in sources]
-            complete = next((i for i, found in enumerate(ways) if all(found)), None)
-            begun = next((i for i, found in enumerate(ways) if any(found)), 0)
-            return sources[begun if complete is None else complete]
+
+            def rank(way: Source) -> tuple[bool, ...]:
+                wanted = list(tensors(way))
+                there = [each.name in stored for each in wanted]
+                fits = all(stored.get(each.name) == each.shape for each in wanted)
+                return fits, all(there), any(there)
+
+            return max(sources, key=rank)
         case RowsOf() | RowsOfEach() | Transposed() | Flat() | Shifted() | UnitRows():
             return replace(source, source=chosen(source.source, stored))
         case Stacked(sources):

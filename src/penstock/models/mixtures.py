@@ -32,10 +32,11 @@ def one_by_one(at: str, gate: str, up: str, down: str) -> dict[str, Name]:
     return plain({GATE: f"{at}.#.{gate}", UP: f"{at}.#.{up}", DOWN: f"{at}.#.{down}"})
 
 
-def together(at: str) -> dict[str, Name]:
+def together(at: str, transposed: bool = False) -> dict[str, Name]:
     """The names of experts whose matrices transformers keeps in two tensors, gates and ups in one;
     so it saves them where it is told not to restore the original format."""
-    return stacked(f"{at}.gate_up_proj", GATE, UP) | stacked(f"{at}.down_proj", DOWN)
+    gates_and_ups = stacked(f"{at}.gate_up_proj", GATE, UP, transposed=transposed)
+    return gates_and_ups | stacked(f"{at}.down_proj", DOWN, transposed=transposed)
 
 
 def shared_names(at: str) -> dict[str, Name]:
@@ -50,6 +51,7 @@ QWEN_NAMES: Final = NameMap(
     | either(
         one_by_one(f"{MLP}.experts", "gate_proj", "up_proj", "down_proj"),
         together(f"{MLP}.experts"),
+        together(f"{MLP}.experts", transposed=True),  # the language models of Qwen3-VL
     ),
     LLAMA_NAMES.idle,
 )

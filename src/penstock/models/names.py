@@ -149,11 +149,15 @@ class NameMap:
         """The map of a checkpoint whose tensors' names begin otherwise: each of ``prefixes`` with
         what stands in its place."""
 
-        def moved(stored: str) -> str:
-            old = next((each for each in prefixes if stored.startswith(each)), "")
-            return prefixes.get(old, "") + stored.removeprefix(old)
+        def moved(name: Name) -> Name:
+            old = next((each for each in prefixes if name.stored.startswith(each)), "")
+            return replace(
+                name,
+                stored=prefixes.get(old, "") + name.stored.removeprefix(old),
+                otherwise=None if name.otherwise is None else moved(name.otherwise),
+            )
 
-        names = {key: replace(name, stored=moved(name.stored)) for key, name in self.names.items()}
+        names = {pattern: moved(name) for pattern, name in self.names.items()}
         return replace(self, names=names, prefix="")
 
     def completed(self, tensors: Collection[str]) -> dict[str, str]:

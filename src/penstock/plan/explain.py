@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from penstock.cache.geometry import Chunk, Window, window_size
 from penstock.plan.memory import MemoryPlan
-from penstock.plan.ops import Op, SelectRows
+from penstock.plan.ops import HeadLinear, Linear, Op, SelectRows
 from penstock.plan.plan import Plan
 
 
@@ -21,6 +22,12 @@ def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
         f"{len(plan.ops)} ops a step; T token rows, S selected, R with logits; "
         f"KV cache in {plan.kv_dtype}{_groups(plan)}",
     ]
+    if any(isinstance(op, HeadLinear) for op in plan.ops) and any(
+        isinstance(op, Linear) and op.scheme is not None for op in plan.ops
+    ):
+        lines.append(
+            f"matrices of single heads (HeadLinear) are not quantized: {plan.weight_dtype}"
+        )
     groups = _by_layer(plan)
     i = 0
     while i < len(groups):
@@ -60,8 +67,7 @@ def _groups(plan: Plan) -> str:
         return ""
     alike = Counter((group.window, len(group.layers)) for group in groups)
     parts = [
-        f"{count} of {layers} layer{'s' if layers > 1 else ''}"
-        + ("" if window is None else f" with a window of {window:,}")
+        f"{count} of {layers} layer{'s' if layers > 1 else ''}" + _sight(window)
         for (window, layers), count in alike.items()
     ]
     used = sum(layer.block_bytes(plan.kv_dtype) for layer in plan.kv_layers)
@@ -70,6 +76,13 @@ def _groups(plan: Plan) -> str:
         f" by groups of layers: {', '.join(parts)}; pages of {groups.page_bytes:,} bytes, of which "
         f"{wasted:.1%} are not used"
     )
+
+
+def _sight(window: Window | None) -> str:
+    if window is None:
+        return ""
+    kind = "in chunks" if isinstance(window, Chunk) else "with a window"
+    return f" {kind} of {window_size(window):,}"
 
 
 def _layer_of(op: Op) -> int | None:

@@ -1,4 +1,4 @@
-"""What a step of the engine computes, in the scheduler's terms; ``StepInput`` is the executor's.
+"""The scheduler's record of what a step computes; ``StepInput`` has the executor's arrays.
 
 One record per sequence is made every step. As msgspec structs they cost a tenth of a microsecond,
 a third of what named tuples or dataclasses cost.
@@ -6,11 +6,16 @@ a third of what named tuples or dataclasses cost.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, cast
+
 import msgspec
 
 from penstock.cache.kv_cache import BlockCopy
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import SequenceState
+
+if TYPE_CHECKING:
+    from penstock.interface.sampler import SamplingState
 
 SlotMove = tuple[int, int]
 """Source and target slot in the KV cache."""
@@ -62,11 +67,16 @@ class ScheduledStep(msgspec.Struct, frozen=True):
     """Moves that complete the acceptance of the previous step's drafts. Executed before
     ``block_copies`` (``StepInput.slot_moves``)."""
 
+    @property
+    def sampling_states(self) -> list[SamplingState]:
+        """The sampling state of each of ``samples``. All have one: only pooled sequences do not."""
+        return cast("list[SamplingState]", [each.sampling_state for each in self.samples])
+
 
 def scheduled(
     sequence: SequenceState, start: int, count: int, all_hidden: bool = False
 ) -> ScheduledSequence:
-    """``count`` tokens from the first uncomputed one, ``start``, and what they are wanted for.
+    """Return ``count`` tokens from the first uncomputed one, ``start``, with their purpose.
 
     ``all_hidden``: for their hidden states, too.
     """

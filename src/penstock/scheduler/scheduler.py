@@ -7,8 +7,8 @@ only. The loop around it, ``step_input`` being the step's arrays (``interface/st
     leader = make_sequences(request, seed, eos_token_ids)
     scheduler.add(leader)
     while (step := scheduler.schedule()) is not None:
-        states = [sequence.sampling_state for sequence in step.samples]
-        pending = executor.submit(step_input, Sampling(step.sample_rows, states))
+        sampling = Sampling(step.sample_rows, step.sampling_states)
+        pending = executor.submit(step_input, sampling)
         tokens = [[token] for token in pending.wait().sampled.token_ids]
         for update in scheduler.update(step, tokens):
             ...  # a sequence got update.token_ids; finish_reason says whether that was all

@@ -123,7 +123,7 @@ def verify(
     Where a later row is unusable (NaN logits) verification ends before it: that row is the first of
     the next step, and fails the request there as it would have without drafts.
     """
-    states: list[Any] = [sequence.sampling_state for sequence in step.samples]
+    states = step.sampling_states
     verified = Verified([[] for _ in states], {}, {})
     drafts: list[Draft | None] = [None] * len(states)
     i = 0

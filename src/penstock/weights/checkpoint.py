@@ -85,6 +85,7 @@ class CheckpointWeights:
         names = spec.names
         found = as_named(open_published(folder, spec.published), names)
         unused = dict(found)
+        shapes = {stored: tensor.shape for stored, (_, tensor) in found.items()}
         form = spec.quantized
         indexed, lacks = False, None
         self._shared = {n: w.source for n, w in weights.items() if w.checkpoint == "target"}
@@ -93,7 +94,7 @@ class CheckpointWeights:
         for name, weight in weights.items():
             if name in self._shared:
                 continue
-            source = chosen(weight.source, found)
+            source = chosen(weight.source, shapes)
             for matrix in packed(source):
                 refuse_dense(folder, name, matrix, found)
             for tensor in tensors(source):

@@ -25,6 +25,11 @@ class TinyFamily:
     """Shared fields that the family does not have."""
     spread: float = 0.2
     """Standard deviation of the weights of norms, and of biases."""
+    factors: Mapping[str, float] = field(default_factory=dict)
+    """What weights are multiplied by, by what their names end with: where scores of attention are
+    large, one key is all that is seen, and roundings grow."""
+    buffers: tuple[str, ...] = ()
+    """What the names of buffers end with that checkpoints have, as they have weights."""
     served: Mapping[str, Any] = field(default_factory=dict)
     """The changes with which the family is served in a batch."""
     published: Mapping[str, Any] | None = None

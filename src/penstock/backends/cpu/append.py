@@ -6,11 +6,10 @@ executor, whose C++ checks that they fit (``csrc/executor_append*.cpp``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from penstock.backends.cpu.binder import Binder
+from penstock.backends.cpu.ordered import GatherColumns
 from penstock.models.spec import ClampedSwiglu, Gating
 from penstock.plan import ops
 
@@ -52,6 +51,11 @@ def _features(b: Binder, op: ops.Features) -> None:
 
 def _join(b: Binder, op: ops.Join) -> None:
     b.native.append_join([b.buffers[x] for x in op.xs], b.buffers[op.out], op.heads or 1)
+
+
+def _gather_columns(b: Binder, op: GatherColumns) -> None:
+    x = b.plan.buffers[op.x]
+    b.native.append_gather_columns(b.buffers[op.x], b.buffers[op.out], b.order(op.weight, x.cols))
 
 
 def _linear(b: Binder, op: ops.Linear) -> None:
@@ -109,6 +113,7 @@ def _attention(b: Binder, op: ops.Attention) -> None:
         heads=op.heads,
         scale=op.scale,
         window=op.window or 0,
+        chunk=op.chunk or 0,
         softcap=op.softcap,
         slopes=None if op.slopes is None else b.floats(op.slopes),
         sinks=b.optional_weight(op.sinks),
@@ -242,37 +247,36 @@ def _rope_write(b: Binder, op: ops.RopeWrite) -> None:
     )
 
 
-APPENDERS: Final[Mapping[type[ops.Op], Callable[[Binder, Any], None]]] = MappingProxyType(
-    {
-        ops.Embed: _embed,
-        ops.AddPositions: _add_positions,
-        ops.Features: _features,
-        ops.Join: _join,
-        ops.Linear: _linear,
-        ops.HeadLinear: _head_linear,
-        ops.Route: _route,
-        ops.ExpertLinear: _expert_linear,
-        ops.ScaleRows: _scale_rows,
-        ops.CombineExperts: _combine_experts,
-        ops.Attention: _attention,
-        ops.SelectRows: _select_rows,
-        ops.Argmax: _argmax,
-        ops.RmsNorm: _rms_norm,
-        ops.LayerNorm: _layer_norm,
-        ops.Scale: _scale,
-        ops.ScaleBy: _scale_by,
-        ops.Columns: _columns,
-        ops.SoftCap: _soft_cap,
-        ops.Clamp: _clamp,
-        ops.ScaleByPosition: _scale_by_position,
-        ops.Add: _add,
-        ops.HeadNorm: _head_norm,
-        ops.Rope: _rope,
-        ops.KvWrite: _kv_write,
-        ops.Gate: _gate,
-        ops.Activate: _activate,
-        ops.AddNorm: _add_norm,
-        ops.AddActivated: _add_activated,
-        ops.RopeWrite: _rope_write,
-    }
+APPENDERS: Final[ops.OpTable[Binder]] = ops.op_table(
+    ops.handles(ops.Embed, _embed),
+    ops.handles(ops.AddPositions, _add_positions),
+    ops.handles(ops.Features, _features),
+    ops.handles(ops.Join, _join),
+    ops.handles(GatherColumns, _gather_columns),
+    ops.handles(ops.Linear, _linear),
+    ops.handles(ops.HeadLinear, _head_linear),
+    ops.handles(ops.Route, _route),
+    ops.handles(ops.ExpertLinear, _expert_linear),
+    ops.handles(ops.ScaleRows, _scale_rows),
+    ops.handles(ops.CombineExperts, _combine_experts),
+    ops.handles(ops.Attention, _attention),
+    ops.handles(ops.SelectRows, _select_rows),
+    ops.handles(ops.Argmax, _argmax),
+    ops.handles(ops.RmsNorm, _rms_norm),
+    ops.handles(ops.LayerNorm, _layer_norm),
+    ops.handles(ops.Scale, _scale),
+    ops.handles(ops.ScaleBy, _scale_by),
+    ops.handles(ops.Columns, _columns),
+    ops.handles(ops.SoftCap, _soft_cap),
+    ops.handles(ops.Clamp, _clamp),
+    ops.handles(ops.ScaleByPosition, _scale_by_position),
+    ops.handles(ops.Add, _add),
+    ops.handles(ops.HeadNorm, _head_norm),
+    ops.handles(ops.Rope, _rope),
+    ops.handles(ops.KvWrite, _kv_write),
+    ops.handles(ops.Gate, _gate),
+    ops.handles(ops.Activate, _activate),
+    ops.handles(ops.AddNorm, _add_norm),
+    ops.handles(ops.AddActivated, _add_activated),
+    ops.handles(ops.RopeWrite, _rope_write),
 )

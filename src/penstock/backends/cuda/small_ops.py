@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import torch
 from torch import Tensor
@@ -141,22 +139,20 @@ def _soft_cap(b: Weights, op: ops.SoftCap) -> None:
     b.launches.append(lambda views, step: soft_cap(views[op.x], views[op.out], op.cap))
 
 
-SMALL_OPS: Final[Mapping[type[ops.Op], Callable[[Any, Any], None]]] = MappingProxyType(
-    {
-        ops.Features: _features,
-        ops.Join: _join,
-        ops.Add: _add,
-        ops.Activate: _activate,
-        ops.AddActivated: _add_activated,
-        ops.RmsNorm: _rms_norm,
-        ops.LayerNorm: _layer_norm,
-        ops.HeadNorm: _head_norm,
-        ops.Rope: _rope,
-        ops.KvWrite: _kv_write,
-        ops.Gate: _gate,
-        ops.Scale: _scale,
-        ops.ScaleBy: _scale_by,
-        ops.Columns: _columns,
-        ops.SoftCap: _soft_cap,
-    }
+SMALL_OPS: Final[ops.OpTable[Weights]] = ops.op_table(
+    ops.handles(ops.Features, _features),
+    ops.handles(ops.Join, _join),
+    ops.handles(ops.Add, _add),
+    ops.handles(ops.Activate, _activate),
+    ops.handles(ops.AddActivated, _add_activated),
+    ops.handles(ops.RmsNorm, _rms_norm),
+    ops.handles(ops.LayerNorm, _layer_norm),
+    ops.handles(ops.HeadNorm, _head_norm),
+    ops.handles(ops.Rope, _rope),
+    ops.handles(ops.KvWrite, _kv_write),
+    ops.handles(ops.Gate, _gate),
+    ops.handles(ops.Scale, _scale),
+    ops.handles(ops.ScaleBy, _scale_by),
+    ops.handles(ops.Columns, _columns),
+    ops.handles(ops.SoftCap, _soft_cap),
 )

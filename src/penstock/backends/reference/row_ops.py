@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -178,24 +177,24 @@ def _combine_experts(v: Values, op: ops.CombineExperts) -> None:
     v.put(op.out, combine(v.buffers[op.x], top_k, shares))
 
 
-ROW_OPS: Final[Mapping[type[ops.Op], Callable[[Values, Any], None]]] = {
-    ops.RmsNorm: _rms_norm,
-    ops.LayerNorm: _layer_norm,
-    ops.HeadNorm: _head_norm,
-    ops.AddNorm: _add_norm,
-    ops.Scale: _scale,
-    ops.ScaleBy: _scale_by,
-    ops.Columns: _columns,
-    ops.SoftCap: _soft_cap,
-    ops.Clamp: _clamp,
-    ops.Add: _add,
-    ops.Gate: _gate,
-    ops.Activate: _activate,
-    ops.AddActivated: _add_activated,
-    ops.Join: _join,
-    ops.HeadLinear: _head_linear,
-    ops.Route: _route,
-    ops.ExpertLinear: _expert_linear,
-    ops.ScaleRows: _scale_rows,
-    ops.CombineExperts: _combine_experts,
-}
+ROW_OPS: Final[ops.OpTable[Values]] = ops.op_table(
+    ops.handles(ops.RmsNorm, _rms_norm),
+    ops.handles(ops.LayerNorm, _layer_norm),
+    ops.handles(ops.HeadNorm, _head_norm),
+    ops.handles(ops.AddNorm, _add_norm),
+    ops.handles(ops.Scale, _scale),
+    ops.handles(ops.ScaleBy, _scale_by),
+    ops.handles(ops.Columns, _columns),
+    ops.handles(ops.SoftCap, _soft_cap),
+    ops.handles(ops.Clamp, _clamp),
+    ops.handles(ops.Add, _add),
+    ops.handles(ops.Gate, _gate),
+    ops.handles(ops.Activate, _activate),
+    ops.handles(ops.AddActivated, _add_activated),
+    ops.handles(ops.Join, _join),
+    ops.handles(ops.HeadLinear, _head_linear),
+    ops.handles(ops.Route, _route),
+    ops.handles(ops.ExpertLinear, _expert_linear),
+    ops.handles(ops.ScaleRows, _scale_rows),
+    ops.handles(ops.CombineExperts, _combine_experts),
+)

@@ -59,6 +59,7 @@ from penstock.plan.ops.primitive import (
     ScaleByPosition,
     SoftCap,
 )
+from penstock.plan.ops.table import OpTable, handles, op_table
 
 __all__ = [
     "Activate",
@@ -87,6 +88,7 @@ __all__ = [
     "Linear",
     "LinearPart",
     "Op",
+    "OpTable",
     "RmsNorm",
     "Rope",
     "RopeWrite",
@@ -99,4 +101,6 @@ __all__ = [
     "SelectRows",
     "SoftCap",
     "WeightName",
+    "handles",
+    "op_table",
 ]
