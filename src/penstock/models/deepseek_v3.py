@@ -18,6 +18,7 @@ from penstock.models.spec import DType, ModelSpec, Routing
 ARCHITECTURE = "DeepseekV3ForCausalLM"
 MODEL_TYPE = "deepseek_v3"
 OTHER_MODEL_TYPES: Final = frozenset({"kimi_k2"})
+"""What Kimi K2 calls itself."""
 
 
 IDLE: Final = TRAINING
