@@ -161,14 +161,14 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "append_attention",
           [](PyExecutor& self, int layer, BufferId q, BufferId out, int heads, float scale,
              int window, std::optional<float> softcap, std::optional<ConstantId> slopes,
-             std::optional<ConstantId> sinks) {
+             std::optional<ConstantId> sinks, int chunk) {
             expect(!softcap || *softcap > 0, "attention: a soft cap must be positive");
             self.get().append_attention({layer, q, out, heads, scale, window,
                                          softcap.value_or(0.0f), slopes.value_or(kNone),
-                                         sinks.value_or(kNone)});
+                                         sinks.value_or(kNone), chunk});
           },
           nb::kw_only(), "layer"_a, "q"_a, "out"_a, "heads"_a, "scale"_a, "window"_a,
-          "softcap"_a.none(), "slopes"_a.none(), "sinks"_a.none())
+          "softcap"_a.none(), "slopes"_a.none(), "sinks"_a.none(), "chunk"_a = 0)
       .def(
           "append_select_rows",
           [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {
@@ -187,6 +187,12 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
             self.get().append_join(xs, out, heads);
           },
           "xs"_a, "out"_a, "heads"_a = 1)
+      .def(
+          "append_gather_columns",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId order) {
+            self.get().append_gather_columns(x, out, order);
+          },
+          "x"_a, "out"_a, "order"_a)
       .def(
           "append_columns",
           [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {

@@ -178,7 +178,7 @@ AttentionWork* Executor::work_for(const AttentionShape& shape) {
     if (work->shape() == shape) return work.get();
   // Of what lies behind a window, a sequence keeps no blocks.
   const int64_t cached =
-      shape.window > 0 ? shape_.max_positions : int64_t(shape_.num_blocks) * kBlockSize;
+      shape.window > 0 || shape.chunk > 0 ? shape_.max_positions : int64_t(shape_.num_blocks) * kBlockSize;
   const AttentionLimits limits{shape_.max_tokens, shape_.max_sequences,
                                int(std::min<int64_t>(cached, shape_.max_positions)),
                                shape_.threads};

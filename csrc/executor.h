@@ -158,6 +158,7 @@ class Executor {
     int window;
     float softcap = 0;  // 0: none
     ConstantId slopes = kNone, sinks = kNone;
+    int chunk = 0;
   };
   void append_attention(const AttentionSpec& spec);
   // Into the columns of `out` from `first` on.
@@ -165,6 +166,8 @@ class Executor {
   void append_argmax(BufferId x, BufferId out);
   void append_features(BufferId out, int64_t first);
   void append_join(std::span<const BufferId> xs, BufferId out, int heads = 1);
+  // order: int32, a column of x for each of out's.
+  void append_gather_columns(BufferId x, BufferId out, ConstantId order);
   // The columns of `x` from `first` on.
   void append_columns(BufferId x, BufferId out, int64_t first);
   // out = x + activation(y); without x, the activation alone.

@@ -152,6 +152,20 @@ void Executor::append_join(std::span<const BufferId> xs, BufferId out, int heads
   ops_.push_back(JoinOp{std::move(args), rows});
 }
 
+void Executor::append_gather_columns(BufferId x, BufferId out, ConstantId order) {
+  const Array& from = typed(x, {Elem::f32, Elem::bf16}, "what columns are gathered of");
+  const Array& to = typed(out, {from.elem}, "gathered columns");
+  if (to.cols != from.cols || bound(x).rows != bound(out).rows)
+    refuse("gathered columns are as many, and of as many rows, as those of their input");
+  if (from.cols > Tickets::kMostTasks / std::max<int64_t>(most_rows(bound(x).rows), 1))
+    refuse("a step has more columns to gather than can be shared out");
+  require_apart(x, out);
+  const std::byte* const places =
+      constant(order, size_t(from.cols) * sizeof(int32_t), "an order of columns");
+  ops_.push_back(
+      GatherColumnsOp{{from, to, reinterpret_cast<const int32_t*>(places)}, bound(x).rows});
+}
+
 void Executor::append_columns(BufferId x, BufferId out, int64_t first) {
   const Array& from = typed(x, {Elem::f32}, "what columns are taken of");
   const Array& to = typed(out, {Elem::f32}, "columns");

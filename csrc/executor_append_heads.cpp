@@ -97,6 +97,7 @@ void Executor::append_attention(const AttentionSpec& s) {
   args.heads = s.heads;
   args.scale = s.scale;
   args.window = s.window;
+  args.chunk = s.chunk;
   if (s.heads < 1 || args.q.cols != int64_t(s.heads) * args.kv.head_dim ||
       args.out.cols != int64_t(s.heads) * args.kv.out_dim())
     refuse("queries and output of attention do not fit the layer's heads");
@@ -109,7 +110,7 @@ void Executor::append_attention(const AttentionSpec& s) {
   args.sinks = optional_floats(s.sinks, s.heads, "attention's sinks");
   require_apart(s.q, s.out);
   const AttentionShape shape{s.heads, args.kv.kv_heads, args.kv.head_dim, s.window,
-                             args.kv.value_dim};
+                             args.kv.value_dim, s.chunk};
   AttentionWork* work = work_for(shape);
   pool_.reserve_scratch(attention_scratch_bytes(shape));
   ops_.push_back(AttentionOp{args, work});

@@ -146,6 +146,11 @@ struct JoinOp {
   RowKind rows;
   const char* name() const { return "Join"; }
 };
+struct GatherColumnsOp {
+  GatherArgs args;
+  RowKind rows;
+  const char* name() const { return "GatherColumns"; }
+};
 struct AddActivatedOp {
   AddActivatedArgs args;
   RowKind rows;
@@ -182,7 +187,7 @@ struct ScaleByPositionOp {
 
 using Op = std::variant<EmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
                         KvWriteOp, RopeWriteOp, AttentionOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
-                         JoinOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, ClampOp,
+                         JoinOp, GatherColumnsOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, ClampOp,
                          ScaleByPositionOp, HeadLinearOp, RouteOp, ExpertLinearOp, ScaleRowsOp,
                          CombineExpertsOp>;
 

@@ -39,6 +39,7 @@ struct AttentionArgs {
   float softcap = 0;              // a score becomes softcap * tanh(score / softcap); 0: it does not
   const float* slopes = nullptr;  // [heads]; times the key's position less the query's, added
   const float* sinks = nullptr;   // [heads]; a score in each softmax that has no value
+  int chunk = 0;  // positions of which a query sees its own chunk alone; 0: there are no chunks
 
   // Whether a score becomes something else before its softmax.
   bool shapes_scores() const { return softcap > 0 || slopes; }
@@ -51,11 +52,18 @@ struct AttentionShape {
   int head_dim;  // even, 2..kMostHeadDim; of latents 1..kMostLatentDim
   int window;    // 0 is none
   int value_dim = 0;  // of a cache of latents
+  int chunk = 0;      // 0 is none; at most one of window and chunk is not
 
   int out_dim() const { return value_dim > 0 ? value_dim : head_dim; }
 
   bool operator==(const AttentionShape&) const = default;
 };
+
+// The first position that a query at `position` sees.
+inline int first_seen(int window, int chunk, int position) {
+  if (chunk > 0) return position / chunk * chunk;
+  return window > 0 && position >= window ? position - window + 1 : 0;
+}
 
 // Upper bounds of any step, known at bind.
 struct AttentionLimits {

@@ -88,7 +88,7 @@ struct Tile {
     for (int r = 0; r < rows; ++r) {
       end[r] = fork == kNoFork ? step.context_lens[item.sequence] - tokens + token + 1
                                : step.positions[first + token] + 1;
-      begin[r] = args.window > 0 ? std::max(0, end[r] - args.window) : 0;
+      begin[r] = first_seen(args.window, args.chunk, end[r] - 1);
       low = std::min(low, begin[r]);
       high = std::max(high, end[r]);
       this->token[r] = first + token;

@@ -115,7 +115,8 @@ void run_attention(Matrix q, Matrix out, MutableBytes bytes, const std::string& 
                    int kv_heads, float scale, int window, Ints positions, Ints slots,
                    Ints query_starts, Ints context_lens, Ints block_starts, Ints block_ids,
                    int threads, int layers, std::optional<Ints> tree_parents, float softcap,
-                   std::optional<Floats> slopes, std::optional<Floats> sinks, int value_dim) {
+                   std::optional<Floats> slopes, std::optional<Floats> sinks, int value_dim,
+                   int chunk) {
   const Cache cache(bytes, element, kv_heads, head_dim_of(q, heads), value_dim);
   const std::vector<int32_t> token_ids(positions.size());  // not looked at
   const KvTables tables = kv_tables(span_of(slots), span_of(block_starts), span_of(block_ids),
@@ -138,8 +139,9 @@ void run_attention(Matrix q, Matrix out, MutableBytes bytes, const std::string& 
     return x ? x->data() : nullptr;
   };
   const AttentionArgs args{cache.layer, array_of(q), array_of(out),    heads,          scale,
-                           window,      softcap,     of_heads(slopes), of_heads(sinks)};
-  const AttentionShape shape{heads, kv_heads, cache.layer.head_dim, window, value_dim};
+                           window,      softcap,     of_heads(slopes), of_heads(sinks),
+                           chunk};
+  const AttentionShape shape{heads, kv_heads, cache.layer.head_dim, window, value_dim, chunk};
   const int32_t* lens = context_lens.data();
   AttentionWork work(shape, {step.tokens, step.sequences,
                              *std::max_element(lens, lens + step.sequences), threads});
@@ -170,7 +172,7 @@ void bind_attention(nb::module_& m) {
         exact("context_lens"), exact("block_starts"), exact("block_ids"),
         nb::arg("threads"), nb::arg("layers") = 1, exact("tree_parents") = nb::none(),
         nb::arg("softcap") = 0.0f, exact("slopes") = nb::none(), exact("sinks") = nb::none(),
-        nb::arg("value_dim") = 0);
+        nb::arg("value_dim") = 0, nb::arg("chunk") = 0);
   m.def("move_slots", &run_move_slots, exact("cache"), nb::arg("element"), nb::kw_only(),
         nb::arg("kv_heads"), nb::arg("head_dim"), exact("moves"), nb::arg("value_dim") = 0);
 }

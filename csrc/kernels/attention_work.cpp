@@ -43,9 +43,11 @@ AttentionWork::AttentionWork(const AttentionShape& shape, const AttentionLimits&
     throw std::invalid_argument("attention: head_dim must be even and at most " +
                                 std::to_string(kMostHeadDim) + ", not " +
                                 std::to_string(shape.head_dim));
-  if (shape.window < 0 || limits.max_tokens < 1 || limits.max_sequences < 1 ||
+  if (shape.window < 0 || shape.chunk < 0 || (shape.window > 0 && shape.chunk > 0))
+    throw std::invalid_argument("attention: a layer has a window, or chunks, or neither");
+  if (limits.max_tokens < 1 || limits.max_sequences < 1 ||
       limits.max_context < 1 || limits.workers < 1)
-    throw std::invalid_argument("attention: window must not be negative, limits must be positive");
+    throw std::invalid_argument("attention: limits must be positive");
 
   const int group = shape.heads / shape.kv_heads;
   const int64_t rows = int64_t(limits.max_tokens) * group;
@@ -96,7 +98,7 @@ void build_attention_work(const StepView& step, AttentionWork& work) {
         step.tree_parents ? step.tree_parents + step.query_starts[s] : nullptr;
     const int trunk = parents ? trunk_rows(parents, tokens) : tokens;
     const auto push = [&](int row, int rows, int first, int last, int fork) {
-      const int low = shape.window > 0 ? std::max(0, first - shape.window + 1) : 0;
+      const int low = first_seen(shape.window, shape.chunk, first);
       const int first_split = low / kSplitTokens;
       const int splits = last / kSplitTokens + 1 - first_split;
       const int64_t cost = int64_t(last + 1 - low) * ceil_div(rows, kPanelRows);

@@ -1,5 +1,6 @@
 #include "columns.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "../pool.h"
@@ -9,6 +10,7 @@ namespace penstock {
 namespace {
 
 constexpr int64_t kLeastRows = 4;  // to take at a time
+constexpr int64_t kGathered = 1024;  // columns to take at a time
 
 template <class In, class Out>
 void convert(const In* x, Out* out, int64_t cols) {
@@ -36,6 +38,17 @@ void join_row(const JoinArgs& args, int64_t r) {
     }
 }
 
+// Piece `piece` of row r. The order was a file's: what it names must be there, whatever it says.
+template <class T>
+void gather_piece(const GatherArgs& args, int64_t r, int64_t piece) {
+  const T* x = args.x.row<const T>(r);
+  T* out = args.out.row<T>(r);
+  const uint32_t last = uint32_t(args.x.cols - 1);
+  const int64_t end = std::min(args.x.cols, (piece + 1) * kGathered);
+  for (int64_t j = piece * kGathered; j < end; ++j)
+    out[j] = x[std::min(uint32_t(args.order[j]), last)];
+}
+
 }  // namespace
 
 void copy_features(const FeaturesArgs& args, const StepView& step, const Worker& worker) {
@@ -50,6 +63,14 @@ void join(const JoinArgs& args, int64_t rows, const Worker& worker) {
   Tickets::Phase phase = worker.tickets->open(worker, rows, kLeastRows);
   for (Share some = phase.next(); !some.empty(); some = phase.next())
     for (int64_t r = some.begin; r < some.end; ++r) row(args, r);
+}
+
+void gather_columns(const GatherArgs& args, int64_t rows, const Worker& worker) {
+  const int64_t pieces = (args.x.cols + kGathered - 1) / kGathered;
+  const auto piece = args.x.elem == Elem::bf16 ? gather_piece<bf16> : gather_piece<float>;
+  Tickets::Phase phase = worker.tickets->open(worker, rows * pieces, 1);
+  for (Share some = phase.next(); !some.empty(); some = phase.next())
+    for (int64_t i = some.begin; i < some.end; ++i) piece(args, i / pieces, i % pieces);
 }
 
 }  // namespace penstock

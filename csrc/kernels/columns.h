@@ -1,4 +1,5 @@
-// Columns put where another op reads them: the `Features` and `Join` ops of plan/ops.
+// Columns put where another op reads them: the `Features` and `Join` ops of plan/ops, and
+// `GatherColumns` of backends/cpu/ordered.py.
 #pragma once
 
 #include <vector>
@@ -23,5 +24,15 @@ struct JoinArgs {
 
 // out = xs side by side, head by head, rounded to out's element type. Each worker takes whole rows.
 void join(const JoinArgs& args, int64_t rows, const Worker& worker);
+
+struct GatherArgs {
+  Array x;               // [rows, cols] f32 or bf16
+  Array out;             // likewise, of x's type; shares no memory with it
+  const int32_t* order;  // [cols] columns of x
+};
+
+// out[r][j] = x[r][order[j]]; an order that names no column takes the last one. Workers share pieces
+// of rows.
+void gather_columns(const GatherArgs& args, int64_t rows, const Worker& worker);
 
 }  // namespace penstock

@@ -18,11 +18,9 @@ struct DotFormat {
                    int64_t stride) {
     const int64_t there = std::clamp<int64_t>(x.cols - k, 0, 2 * steps);
     const bf16* in = x.row<bf16>(row) + k;
-    for (int64_t s = 0; s < steps; ++s) {
-      Packed pair = 0;
-      std::memcpy(&pair, in + 2 * s, size_t(2 * std::clamp<int64_t>(there - 2 * s, 0, 2)));
-      to[s * stride] = pair;
-    }
+    for (int64_t s = 0; s < there / 2; ++s) std::memcpy(to + s * stride, in + 2 * s, sizeof(Packed));
+    for (int64_t s = there / 2; s < steps; ++s)
+      to[s * stride] = 2 * s < there ? in[2 * s].bits : Packed(0);
   }
   static PENSTOCK_INLINE void accumulate(f32x16& sum, const Weights& w, Packed a) {
     sum = dpbf16(sum, w, a);

@@ -73,9 +73,10 @@ struct PairFormat {
                    int64_t stride) {
     const int64_t there = std::clamp<int64_t>(x.cols - k, 0, 2 * steps);
     const X* in = x.row<X>(row) + k;
-    for (int64_t s = 0; s < steps; ++s)
-      to[s * stride] = {2 * s < there ? to_f32(in[2 * s]) : 0.0f,
-                        2 * s + 1 < there ? to_f32(in[2 * s + 1]) : 0.0f};
+    for (int64_t s = 0; s < there / 2; ++s)
+      to[s * stride] = {to_f32(in[2 * s]), to_f32(in[2 * s + 1])};
+    for (int64_t s = there / 2; s < steps; ++s)
+      to[s * stride] = {2 * s < there ? to_f32(in[2 * s]) : 0.0f, 0.0f};
   }
   static PENSTOCK_INLINE void accumulate(f32x16& sum, const Weights& w, const Packed& a) {
     sum = fma(f32x16::broadcast(a.even), w.even, sum);

@@ -24,12 +24,21 @@ constexpr bool takes_tiles([[maybe_unused]] const GridPanels& p, [[maybe_unused]
 #endif
 }
 
+// Whether few rows are multiplied by codes as they are (gemm_grid_registers.cpp).
+constexpr bool takes_windows([[maybe_unused]] int bits) {
+#if defined(__AVX512VNNI__)
+  return bits == 4;
+#else
+  return false;
+#endif
+}
+
 QuantizedRows rows_in(std::byte* memory, const GridPanels& p, int64_t rows) {
 #if defined(__AMX_INT8__)
   if (takes_tiles(p, rows))
-    return {memory, rows, std::min<int64_t>(rows, 16), p.steps, grid_amx_slice_steps(p, rows)};
+    return {memory, rows, std::min<int64_t>(rows, 16), p.steps, grid_amx_slice_steps(p, rows), false};
 #endif
-  return {memory, rows, std::min(rows, kGridRegisterRows), p.steps, p.steps};
+  return {memory, rows, std::min(rows, kGridRegisterRows), p.steps, p.steps, takes_windows(p.bits)};
 }
 
 // For any number of rows up to `rows`.

@@ -53,7 +53,7 @@ struct GridPanels {
 // Rows of x, quantized: [slice][row tile][step][row][64 k], so that a kernel's operands lie
 // together; beside them each row's scale and what its dots start from.
 struct QuantizedRows {
-  static constexpr int64_t kSummedRows = 2;
+  static constexpr int64_t kSummedRows = 4;  // that products of windows as they are take, at most
 
   std::byte* codes;
   float* scales;
@@ -64,13 +64,14 @@ struct QuantizedRows {
   int64_t steps;
   int64_t slice_steps;
 
+  // sums: whether few rows have those of groups.
   QuantizedRows(std::byte* memory, int64_t rows, int64_t per_tile, int64_t all_steps,
-                int64_t steps_per_slice)
+                int64_t steps_per_slice, bool sums)
       : codes(memory),
         scales(reinterpret_cast<float*>(memory + ceil_div(rows, per_tile) * per_tile * all_steps *
                                                      kGridStep)),
         starts(reinterpret_cast<int32_t*>(scales + round_up(rows, 16))),
-        group_sums(rows <= kSummedRows ? starts + round_up(rows, 16) : nullptr),
+        group_sums(sums && rows <= kSummedRows ? starts + round_up(rows, 16) : nullptr),
         tile_rows(per_tile),
         tiles(ceil_div(rows, per_tile)),
         steps(all_steps),

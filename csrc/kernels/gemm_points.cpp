@@ -49,7 +49,14 @@ struct PairFormat {
                    int64_t stride) {
     const bf16* in = x.row<bf16>(row);
     const auto value = [&](int64_t i) { return i < x.cols ? uint32_t(in[i].bits) : 0u; };
-    for (int64_t s = 0; s < steps; ++s) {
+    const int64_t whole = std::clamp<int64_t>((x.cols - k) / 4 * 2, 0, steps);
+    for (int64_t s = 0; s < whole; s += 2) {
+      uint64_t four;
+      std::memcpy(&four, in + k + 2 * s, sizeof(four));
+      to[s * stride] = uint32_t(four & 0xffff) | (uint32_t(four >> 32) & 0xffff) << 16;
+      to[(s + 1) * stride] = uint32_t(four >> 16 & 0xffff) | uint32_t(four >> 48) << 16;
+    }
+    for (int64_t s = whole; s < steps; ++s) {
       const int64_t first = k + s / 2 * 4 + s % 2;
       to[s * stride] = value(first) | value(first + 2) << 16;
     }

@@ -24,8 +24,8 @@ def oracle(shape: Shape, part: Part) -> tuple[NDArray[np.float64], NDArray[np.fl
     k = np.repeat(shape.rounded(s.k)[: part.end], shape.group, axis=1).astype(np.float64)
     v = np.repeat(shape.rounded(s.v)[: part.end], shape.group, axis=1).astype(np.float64)
     scores = np.einsum("qhd,khd->hqk", q, k) * shape.head_dim**-0.5
-    distance = np.arange(part.start, part.end)[:, None] - np.arange(part.end)
-    seen = (distance >= 0) & ((distance < shape.window) if shape.window else True)
+    rows, columns = np.arange(part.start, part.end)[:, None], np.arange(part.end)
+    seen = (columns <= rows) & (columns >= shape.seen_from(rows))
     scores = np.where(seen, scores, -np.inf)
     p = np.exp(scores - scores.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
@@ -79,6 +79,13 @@ def test_windows(module: Any, window: int, element: str) -> None:
     check(module, shape, ragged(shape, window))
 
 
+@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("chunk", [1, 7, 32, 57, 256, 300, 1000])
+def test_chunks(module: Any, chunk: int, element: str) -> None:
+    shape = Shape(head_dim=32, element=element, chunk=chunk)
+    check(module, shape, ragged(shape, chunk))
+
+
 @pytest.mark.parametrize("bf16_activations", [False, True])
 def test_activation_elements(module: Any, bf16_activations: bool) -> None:
     """bfloat16 output is the float32 output, rounded; bfloat16 queries lose nothing."""
@@ -93,10 +100,15 @@ def test_activation_elements(module: Any, bf16_activations: bool) -> None:
 
 @pytest.mark.thinned(5)
 @pytest.mark.parametrize("element", ELEMENTS)
-@pytest.mark.parametrize("window", [0, 20, 33, 300])
+@pytest.mark.parametrize(
+    ("window", "own"), [(0, 0), (20, 0), (33, 0), (300, 0), (0, 20), (0, 64), (0, 270)]
+)
 @pytest.mark.parametrize("chunk", [1, 7, 32, 33])
-def test_chunking_changes_nothing(module: Any, chunk: int, window: int, element: str) -> None:
-    shape = Shape(6, 2, 32, element, window)
+def test_chunking_changes_nothing(
+    module: Any, chunk: int, window: int, own: int, element: str
+) -> None:
+    """Steps of parts of the prompt, whatever tokens see; ``own``: chunks of the model's."""
+    shape = Shape(6, 2, 32, element, window, own)
     n = 310 if chunk > 1 else 290
     s = sequence(shape, n, chunk)
     (whole,) = attend(module, shape, [Part(s, 0, n)])

@@ -41,7 +41,8 @@ def oracle(
     distance = np.arange(part.end) - np.arange(part.start, part.end)[:, None]
     if scores.slopes is not None:
         x = x + scores.slopes.astype(np.float64)[:, None, None] * distance
-    seen = (distance <= 0) & ((distance > -shape.window) if shape.window else True)
+    rows, columns = np.arange(part.start, part.end)[:, None], np.arange(part.end)
+    seen = (columns <= rows) & (columns >= shape.seen_from(rows))
     weights = np.exp(np.where(seen, x, -np.inf))
     total = weights.sum(-1, keepdims=True)
     if scores.sinks is not None:

@@ -47,7 +47,7 @@ def check(module: Any, shape: Shape, tree: Tree, others: list[Part], threads: in
     parents=parent_lists(),
     heads=st.sampled_from([(4, 2), (3, 3), (7, 1), (40, 1)]),
     head_dim=st.sampled_from([8, 32, 50, 64]),
-    window=st.sampled_from([0, 0, 1, 9, 40, 260]),
+    sight=st.sampled_from([(0, 0), (1, 0), (9, 0), (40, 0), (260, 0), (0, 6), (0, 40), (0, 256)]),
     threads=st.integers(1, 3),
     company=st.booleans(),
 )
@@ -58,11 +58,11 @@ def test_a_row_of_a_tree_is_a_decoded_token(
     parents: list[int],
     heads: tuple[int, int],
     head_dim: int,
-    window: int,
+    sight: tuple[int, int],
     threads: int,
     company: bool,
 ) -> None:
-    shape = Shape(*heads, head_dim, element, window)
+    shape = Shape(*heads, head_dim, element, *sight)
     others = [Part(sequence(shape, n, n), first, n) for first, n in ((69, 70), (3, 40))]
     tree = make_tree(shape, start, parents, seed=len(parents))
     for isa in VARIANTS:

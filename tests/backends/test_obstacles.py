@@ -165,6 +165,7 @@ def test_a_cache_of_latents_is_an_obstacle_on_a_gpu() -> None:
     [
         ({"clip_qkv": 2.0}, "its op Clamp"),
         ({"position_scale": PositionScale(0.1, 8)}, "its op ScaleByPosition"),
+        ({"chunk": 64}, "attends within chunks"),
         ({"v_norm": NormSpec(1e-5, weight=False)}, "norm of heads"),
         ({"qk_norm": QkNormSpec(1e-5, kind="layer")}, "norm of heads"),
         ({"qk_norm": QkNormSpec(1e-5, each_head=True)}, "norm of heads"),

@@ -9,6 +9,7 @@ import pytest
 
 import penstock
 from penstock.cache.block_table import BlockTable
+from penstock.cache.geometry import Chunk
 from penstock.cache.kv_cache import KvCache
 
 SIZE = 4
@@ -152,6 +153,6 @@ def test_blocks_behind_a_window_are_found_until_they_are_reused() -> None:
 
 
 def test_windows_that_cannot_be_are_refused() -> None:
-    for windows in ((), (0,), (None, -1)):
+    for windows in ((), (0,), (None, -1), (Chunk(0),)):
         with pytest.raises(ValueError, match="windows of at least 1"):
             KvCache(4, SIZE, windows=windows)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from penstock.cache.block_table import BlockTable
+from penstock.cache.geometry import Chunk, Window
 from penstock.cache.kv_cache import KvCache
 
 SIZE = 4
@@ -43,7 +44,7 @@ class Holder:
 class CacheMachine(RuleBasedStateMachine):
     """Against a memory that records, per slot, the prefix and the group it stands for."""
 
-    windows: tuple[int | None, ...] = (None,)
+    windows: tuple[Window | None, ...] = (None,)
     blocks = 10
 
     def __init__(self) -> None:
@@ -57,6 +58,8 @@ class CacheMachine(RuleBasedStateMachine):
     def seen(self, group: int, position: int) -> int:
         """The first position that a token sees in the group."""
         window = self.windows[group]
+        if isinstance(window, Chunk):
+            return position // window.size * window.size
         return 0 if window is None else max(position - window + 1, 0)
 
     def held(self, *others: Holder) -> set[int]:
@@ -255,9 +258,27 @@ class ManyGroupsMachine(CacheMachine):
     blocks = 35
 
 
-for _machine in (CacheMachine, WindowMachine, GroupsMachine, ManyGroupsMachine):
+class ChunkMachine(CacheMachine):
+    windows = (Chunk(6),)
+
+
+class ChunkGroupsMachine(CacheMachine):
+    windows = (None, Chunk(2 * SIZE), Chunk(9), 5, Chunk(1))
+    blocks = 35
+
+
+for _machine in (
+    CacheMachine,
+    WindowMachine,
+    GroupsMachine,
+    ManyGroupsMachine,
+    ChunkMachine,
+    ChunkGroupsMachine,
+):
     _machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 TestKvCache = CacheMachine.TestCase
 TestOneWindow = WindowMachine.TestCase
 TestTwoGroups = GroupsMachine.TestCase
+TestChunks = ChunkMachine.TestCase
+TestGroupsOfChunks = ChunkGroupsMachine.TestCase
 TestManyGroups = ManyGroupsMachine.TestCase

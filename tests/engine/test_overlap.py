@@ -8,6 +8,7 @@ from support.overlap_executor import Deferred, HashExecutor
 from support.overlapped import POISON, VOCAB, check, make_core, windowed
 from support.stories import Arrival, arrivals, play, same
 
+from penstock.cache.geometry import Chunk, Window
 from penstock.engine.loader import EnginePlan
 
 
@@ -18,7 +19,17 @@ from penstock.engine.loader import EnginePlan
     st.sampled_from([0, 7, 100]),
     st.sampled_from([5, 6, 8, 30]),
     st.booleans(),
-    st.sampled_from([(None, None), (None, None), (None, 33), (40, 40), (50, 3)]),
+    st.sampled_from(
+        [
+            (None, None),
+            (None, None),
+            (None, 33),
+            (40, 40),
+            (50, 3),
+            (None, Chunk(40)),
+            (Chunk(33), 9),
+        ]
+    ),
 )
 def test_whatever_happens_it_is_the_same(
     engine_plan: EnginePlan,
@@ -27,7 +38,7 @@ def test_whatever_happens_it_is_the_same(
     more: int,
     num_blocks: int,
     draws_ahead: bool,
-    windows: tuple[int | None, int | None],
+    windows: tuple[Window | None, Window | None],
 ) -> None:
     model = windowed(engine_plan, windows)
     groups = model.plan.kv_groups.windows

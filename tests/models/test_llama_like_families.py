@@ -153,6 +153,24 @@ def test_ministral3() -> None:
     assert attention.position_scale == PositionScale(0.1, 16384)
     assert attention.rope is not None
     assert (attention.rope.kind, attention.rope.attention_factor) == ("yarn", 1.0)
+    assert read_spec(edited("ministral3", rope_parameters=...)) == spec
+
+
+def test_the_text_part_of_ministral3() -> None:
+    """As its checkpoints are published: beside what reads images."""
+    alone = edited("ministral3")
+    whole = {
+        "architectures": ["Mistral3ForConditionalGeneration"],
+        "image_token_index": 10,
+        "model_type": "mistral3",
+        "text_config": {**alone, "architectures": None},
+        "vision_config": {"model_type": "pixtral"},
+    }
+    spec = read_spec(whole, tensors=["language_model.model.norm.weight"])
+    assert spec.layers == read_spec(alone).layers
+    source = lower(spec, max_positions=64).weights["layers.1.q"].source
+    name = "language_model.model.layers.1.self_attn.q_proj.weight"
+    assert source == Stored(name, (4096, 4096))
 
 
 @pytest.mark.parametrize(
@@ -179,7 +197,6 @@ def test_ministral3() -> None:
         ("cohere2", {"sliding_window": None}, "sliding_window .* is required"),
         ("ministral", {"sliding_window": None}, "but sliding_window is null"),
         ("ministral", {"attention_bias": True}, "has no biases"),
-        ("ministral3", {"rope_parameters": None}, "rope_parameters .* is required"),
         (
             "ministral3",
             {"rope_parameters": {"rope_type": "default", "llama_4_scaling_beta": 0.1}},

@@ -47,6 +47,12 @@ def test_llama_defaults() -> None:
     )
 
 
+def test_llama_is_served_up_to_the_length_that_its_scaling_is_for() -> None:
+    scaled = {"rope_scaling": {"type": "linear", "factor": 4.0}, "max_position_embeddings": 4096}
+    assert read_spec(edited("llama", **scaled, max_sequence_length=16384)).max_positions == 16384
+    assert read_spec(edited("llama", **scaled, max_sequence_length=2048)).max_positions == 4096
+
+
 def test_llama_biases() -> None:
     spec = read_spec(edited("llama", attention_bias=True, mlp_bias=True))
     layer = spec.layers[0]

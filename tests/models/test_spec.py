@@ -14,6 +14,7 @@ from penstock.errors import ConfigError, ModelError
 from penstock.models.position_scale import PositionScale
 from penstock.models.spec import PositionTable, QkNormSpec
 from penstock.plan import ops
+from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 
@@ -26,6 +27,20 @@ def test_a_table_of_positions_has_all_of_them() -> None:
     assert lower(learned).weights["positions"].shape == (514, 72)
     with pytest.raises(ConfigError, match=r"embeddings of 512 positions.*lower max_model_len"):
         lower(learned, max_positions=513)
+
+
+def test_a_layer_has_a_window_or_chunks() -> None:
+    with pytest.raises(ModelError, match="a window or chunks, not both"):
+        replace(make_spec(window=9).layers[0].attention, chunk=8)
+
+
+def test_explain_names_chunks() -> None:
+    spec = make_spec()
+    chunked = replace(spec.layers[0], attention=replace(spec.layers[0].attention, chunk=8192))
+    text = explain(fuse(lower(replace(spec, layers=(spec.layers[0], chunked)))))
+    assert "1 of 1 layer in chunks of 8,192" in text
+    assert "window=None" not in text
+    assert "chunk=8192" in text
 
 
 def test_norms_of_queries_and_keys_that_contradict_themselves() -> None:

@@ -11,11 +11,15 @@ from support.tiny_plans import make_spec
 
 from penstock.cache.geometry import (
     BLOCK_SIZE,
+    Chunk,
     KvDType,
+    Window,
     layer_block_bytes,
     sequence_blocks,
     tokens_in,
+    unseen_from,
     window_blocks,
+    window_size,
 )
 from penstock.plan.explain import explain
 from penstock.plan.kv_groups import GROUP_COST, KvGroups, KvLayer, group_layers
@@ -25,12 +29,14 @@ LAYERS = st.builds(
     KvLayer,
     kv_heads=st.sampled_from([1, 2, 4]),
     head_dim=st.sampled_from([16, 24, 64]),
-    window=st.sampled_from([None, None, 64, 512]),
+    window=st.sampled_from([None, None, 64, 512, Chunk(64)]),
 )
-WINDOWS = st.lists(st.none() | st.integers(1, 200), min_size=1, max_size=6)
+WINDOWS = st.lists(
+    st.none() | st.integers(1, 200) | st.builds(Chunk, st.integers(1, 200)), min_size=1, max_size=6
+)
 
 
-def cut(windows: list[int | None], **changes: int) -> KvGroups:
+def cut(windows: list[Window | None], **changes: int) -> KvGroups:
     return group_layers([KvLayer(2, 16, w, **changes) for w in windows], "bfloat16")
 
 
@@ -57,7 +63,7 @@ def test_every_layer_has_one_place_and_pages_hold_their_groups(
         sizes.append(offset)
     assert max(sizes) == groups.page_bytes
     # Longest lives first, and layers of one kind in the order of the model.
-    lives = [float("inf") if window is None else window for window in groups.windows]
+    lives = [float("inf") if w is None else window_size(w) for w in groups.windows]
     assert lives == sorted(lives, reverse=True)
     for window in set(groups.windows):
         own = [n for group in groups if group.window == window for n in group.layers]
@@ -138,9 +144,15 @@ def test_explain_names_groups_where_there_are_windows() -> None:
     assert "by groups of layers: 1 of 2 layers with a window of 33; pages of" in text
 
 
+def seen_from(window: Window, position: int) -> int:
+    if isinstance(window, Chunk):
+        return position // window.size * window.size
+    return max(position - window + 1, 0)
+
+
 @given(windows=WINDOWS, tokens=st.integers(0, 2000))
 def test_blocks_of_a_sequence_are_what_later_tokens_see(
-    windows: list[int | None], tokens: int
+    windows: list[Window | None], tokens: int
 ) -> None:
     blocks = 0
     for window in windows:
@@ -149,14 +161,17 @@ def test_blocks_of_a_sequence_are_what_later_tokens_see(
             blocks += places
             continue
         most = window_blocks(window)
-        seen = max(p // BLOCK_SIZE - max(p - window + 1, 0) // BLOCK_SIZE + 1 for p in range(2000))
-        assert most == seen
+        first = [seen_from(window, p) for p in range(8000)]
+        assert most == max(p // BLOCK_SIZE - first[p] // BLOCK_SIZE + 1 for p in range(8000))
+        for block in range(5):
+            unseen = unseen_from(window, block)
+            assert first[unseen - 1] < (block + 1) * BLOCK_SIZE <= first[unseen]
         blocks += min(places, most)
     assert sequence_blocks(windows, tokens) == blocks
 
 
 @given(windows=WINDOWS, blocks=st.integers(0, 80), most=st.integers(1, 1500))
-def test_tokens_that_blocks_hold(windows: list[int | None], blocks: int, most: int) -> None:
+def test_tokens_that_blocks_hold(windows: list[Window | None], blocks: int, most: int) -> None:
     held = tokens_in(windows, blocks, most)
     assert held % BLOCK_SIZE == 0
     assert held < most + BLOCK_SIZE

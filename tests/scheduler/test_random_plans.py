@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from support.fake_model import Loop, Windows
 from support.scheduler_loop import VOCAB, check_complete, expected, make_loop, request
 
+from penstock.cache.geometry import Chunk
 from penstock.cache.kv_cache import KvCache
 from penstock.interface.messages import FinishReason, Tenant
 from penstock.pooling.params import PoolingParams
@@ -17,7 +18,10 @@ from penstock.scheduler.sequence import SequenceState, Status
 WINDOWS: st.SearchStrategy[Windows] = st.one_of(
     st.just((None,)),
     st.integers(2, 20).map(lambda window: (window,)),
-    st.lists(st.integers(2, 20), min_size=1, max_size=3).map(lambda rest: (None, *rest)),
+    st.integers(1, 20).map(lambda size: (Chunk(size),)),
+    st.lists(st.integers(2, 20) | st.builds(Chunk, st.integers(1, 20)), min_size=1, max_size=3).map(
+        lambda rest: (None, *rest)
+    ),
 )
 TENANTS = [Tenant(), Tenant("a"), Tenant("b", 2.0), Tenant("b", 2.0, "u"), Tenant("c", 0.5)]
 POOLINGS = [PoolingParams(pooling=kind, normalize=False) for kind in ("last", "mean", "cls")]

@@ -15,6 +15,7 @@ from support.overlap_executor import Deferred, HashExecutor
 from support.overlapped import POISON, VOCAB, check, make_core, windowed
 from support.stories import Arrival, Stories, play, same
 
+from penstock.cache.geometry import Chunk, Window
 from penstock.engine.loader import EnginePlan
 from penstock.interface.messages import EngineRequest, EngineStats, FinishReason
 from penstock.sampling.params import SamplingParams
@@ -33,7 +34,17 @@ from penstock.speculative_config import Ngram
     st.sampled_from([0.0, 0.7, 0.95, 1.0]),
     st.sampled_from(["chains", "trees", "ngram"]),
     st.sampled_from([None, 0.0, 0.5, 0.9]),
-    st.sampled_from([(None, None), (None, None), (None, 33), (40, 40), (50, 3)]),
+    st.sampled_from(
+        [
+            (None, None),
+            (None, None),
+            (None, 33),
+            (40, 40),
+            (50, 3),
+            (None, Chunk(40)),
+            (Chunk(33), 9),
+        ]
+    ),
 )
 def test_whatever_happens_it_is_the_same(
     engine_plan: EnginePlan,
@@ -41,7 +52,7 @@ def test_whatever_happens_it_is_the_same(
     right: float,
     kind: str,
     quiet: float | None,
-    windows: tuple[int | None, int | None],
+    windows: tuple[Window | None, Window | None],
 ) -> None:
     def make(texts: Texts) -> Proposer:
         if kind == "ngram":

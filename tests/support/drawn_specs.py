@@ -161,6 +161,10 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         | st.builds(
             PositionScale, st.just(0.5), st.sampled_from([1, 7, 16]), st.sampled_from([0, 1, 6])
         ),
+    ).flatmap(
+        lambda a: st.sampled_from(
+            [a, a, *(replace(a, window=None, chunk=chunk) for chunk in (1, 7, 32))]
+        )
     )
 
 
@@ -211,8 +215,8 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
         ]
         if sources and draw(st.sampled_from([False, True])):
             source = draw(st.sampled_from(sources))
-            window = layers[source].attention.window
-            attention = replace(attention, kv_from=source, window=window)
+            read = layers[source].attention
+            attention = replace(attention, kv_from=source, window=read.window, chunk=read.chunk)
         optional = st.none() | NORMS
         layers.append(
             LayerSpec(

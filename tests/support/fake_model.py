@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache.block_table import BlockTable
+from penstock.cache.geometry import Chunk, Window
 from penstock.cache.kv_cache import KvCache
 from penstock.cache.prefix_cache import PrefixCache
 from penstock.engine.pooling import Embeddings
@@ -27,20 +28,33 @@ from penstock.scheduler.sequence import SequenceState
 
 Entry = tuple[int, int, int]  # token, position, hash of all before and itself, and the group
 
-Windows = tuple[int | None, ...]
+Windows = tuple[Window | None, ...]
 """The window of each group of layers; None: all. Others are at least 2."""
+
+
+def seen_from(window: Window | None, position: int) -> int:
+    """The first position that the token at ``position`` sees."""
+    if isinstance(window, Chunk):
+        return position // window.size * window.size
+    return 0 if window is None else max(position - window + 1, 0)
 
 
 def _entry(before: int, token: int, position: int, group: int = 0) -> Entry:
     return (token, position, hash((before - group, token, position)) + group)
 
 
-def _visible(entries: list[Entry], windows: Windows) -> tuple[Entry, ...]:
-    """What the last of these, of one group, sees in every group."""
+def _before(entries: list[Entry], window: Window | None, position: int, group: int) -> int:
+    """The hash of what precedes ``position`` in its group; chunks do not know of each other."""
+    begins = isinstance(window, Chunk) and position % window.size == 0
+    return group if begins or not entries else entries[-1][2]
+
+
+def _visible(groups: list[list[Entry]], windows: Windows) -> tuple[Entry, ...]:
+    """What the last of these entries sees in every group."""
     return tuple(
-        (token, position, hashed + group)
-        for group, window in enumerate(windows)
-        for token, position, hashed in (entries if window is None else entries[-window:])
+        entry
+        for window, entries in zip(windows, groups, strict=True)
+        for entry in entries[seen_from(window, len(entries) - 1) :]
     )
 
 
@@ -58,15 +72,16 @@ def reference(
 ) -> tuple[list[int], list[int]]:
     """(output tokens, logits of each prompt position) of a sequence run alone, uncached."""
     tokens = list(prompt)
-    entries: list[Entry] = []
+    groups: list[list[Entry]] = [[] for _ in windows]
     rows: list[int] = []
     while len(tokens) < total:
-        for position in range(len(entries), len(tokens)):
-            before = entries[-1][2] if entries else 0
-            entries.append(_entry(before, tokens[position], position))
+        for position in range(len(groups[0]), len(tokens)):
+            for group, (window, entries) in enumerate(zip(windows, groups, strict=True)):
+                before = _before(entries, window, position, group)
+                entries.append(_entry(before, tokens[position], position, group))
             if position < len(prompt):
-                rows.append(hash(_visible(entries, windows)))
-        tokens.append(pick(hash(_visible(entries, windows)), key, vocab))
+                rows.append(hash(_visible(groups, windows)))
+        tokens.append(pick(hash(_visible(groups, windows)), key, vocab))
         if tokens[-1] in ends:
             break
     return tokens[len(prompt) :], rows
@@ -104,10 +119,10 @@ class ToldCache(KvCache):
             key, group = self._index._keys[block]
             tokens = self.told.tokens_of[key]
             assert min(tokens) >= 0, "a key of a token that is not known"
-            before, entries = group, []
+            window, entries = self.windows[group], list[Entry]()
             for position, token in enumerate(tokens):
+                before = _before(entries, window, position, group)
                 entries.append(_entry(before, token, position, group))
-                before = entries[-1][2]
             first = block * self.block_size
             held = [memory.get(slot) for slot in range(first, first + self.block_size)]
             assert held == entries[-self.block_size :], f"block {block} is found for what it is not"
@@ -169,7 +184,7 @@ class FakeModel:
                 pasts[row - rows.start] = self._write(step, row, pasts[parent])
                 if row in wanted:
                     seen = [
-                        past if window is None else past[-window:]
+                        [entry for entry in past if entry[1] >= seen_from(window, position)]
                         for past, window in zip(pasts[row - rows.start], self.windows, strict=True)
                     ]
                     logits[row] = self.seen(tuple(entry for past in seen for entry in past))
@@ -185,7 +200,7 @@ class FakeModel:
         slots = [blocks[p // size] * size + p % size for p in range(context)]
         start = context - (last - first)
         assert tables.slots[first:last].tolist() == slots[start:]
-        seen = slots[max(start - window + 1, 0) if window else 0 : start]
+        seen = slots[seen_from(window, start) : start]
         return [self.memory[slot] for slot in seen]
 
     def _write(self, step: StepInput, row: int, pasts: list[list[Entry]]) -> list[list[Entry]]:
@@ -193,7 +208,8 @@ class FakeModel:
         token, position = int(step.token_ids[row]), int(step.positions[row])
         written = []
         for group, past in enumerate(pasts):
-            entry = _entry(past[-1][2] if past else group, token, position, group)
+            before = _before(past, self.windows[group], position, group)
+            entry = _entry(before, token, position, group)
             self.memory[int(step.groups[group].slots[row])] = entry
             written.append([*past, entry])
         return written

@@ -225,6 +225,8 @@ def _attention(
         kv = h * keys.shape[1] // a.num_heads
         for t in range(len(x)):
             first = 0 if a.window is None else max(0, t - a.window + 1)
+            if a.chunk is not None:
+                first = t // a.chunk * a.chunk
             scores = keys[first : t + 1, kv] @ queries[t, h] * a.scale
             if a.softcap is not None:
                 scores = a.softcap * np.tanh(scores / a.softcap)

@@ -50,7 +50,7 @@ def attend(
     slots: list[NDArray[np.int32]] = []
     for part, count in zip(parts, counts, strict=True):
         table, free = free[:count].copy(), free[count:]
-        first = max(0, part.start - shape.window + 1) if shape.window else 0
+        first = int(shape.seen_from(part.start))
         table[: first // BLOCK_SIZE] = 0  # blocks behind the window belong to others by now
         seen = np.arange(first, part.end, dtype=np.int32)
         owned = table[seen // BLOCK_SIZE] * BLOCK_SIZE + seen % BLOCK_SIZE
@@ -75,6 +75,7 @@ def attend(
         kv_heads=shape.kv_heads,
         scale=shape.head_dim**-0.5,
         window=shape.window,
+        chunk=shape.chunk,
         positions=np.concatenate([positions_of(p) for p in parts]),
         tree_parents=parents_of(parts),
         slots=np.concatenate(slots),

@@ -32,6 +32,13 @@ class Shape:
     element: str = "bfloat16"
     window: int = 0
     value_dim: int = 0  # of a cache of latents
+    chunk: int = 0
+
+    def seen_from(self, positions: Any) -> Any:
+        """The first position that each of ``positions`` sees."""
+        if self.chunk:
+            return positions - positions % self.chunk
+        return np.maximum(positions - self.window + 1, 0) if self.window else 0 * positions
 
     @property
     def out_dim(self) -> int:

@@ -9,6 +9,7 @@ from unittest.mock import patch
 
 import msgspec
 
+from penstock.cache.geometry import Window
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import EnginePlan, plan_engine
@@ -42,7 +43,7 @@ def tiny_engine_plan(path: Path) -> EnginePlan:
     return plan_engine(EngineConfig(model=str(path), load_format="dummy", backend="reference"))
 
 
-def windowed(engine_plan: EnginePlan, windows: tuple[int | None, int | None]) -> EnginePlan:
+def windowed(engine_plan: EnginePlan, windows: tuple[Window | None, Window | None]) -> EnginePlan:
     """The same model with these windows of its two layers."""
     plan = engine_plan.plan
     pairs = zip(plan.kv_layers, windows, strict=True)

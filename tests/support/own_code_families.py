@@ -196,6 +196,75 @@ BAICHUAN2: dict[str, Any] = {
     "z_loss_weight": 0,
 }
 
+EXAONE35: dict[str, Any] = {
+    "activation_function": "silu",
+    "architectures": ["ExaoneForCausalLM"],
+    "attention_dropout": 0.0,
+    "auto_map": {
+        "AutoConfig": "configuration_exaone.ExaoneConfig",
+        "AutoModelForCausalLM": "modeling_exaone.ExaoneForCausalLM",
+        "AutoModelForSequenceClassification": "modeling_exaone.ExaoneForSequenceClassification",
+    },
+    "bos_token_id": 1,
+    "embed_dropout": 0.0,
+    "eos_token_id": 361,
+    "head_dim": 80,
+    "hidden_size": 2560,
+    "initializer_range": 0.02,
+    "intermediate_size": 7168,
+    "layer_norm_epsilon": 1e-05,
+    "max_position_embeddings": 32768,
+    "model_type": "exaone",
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_layers": 2,
+    "pad_token_id": 0,
+    "rope_scaling": {
+        "factor": 8.0,
+        "high_freq_factor": 4.0,
+        "low_freq_factor": 1.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 1000000,
+    "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.43.0",
+    "use_cache": True,
+    "vocab_size": 102400,
+}
+MINICPM: dict[str, Any] = {
+    "_name_or_path": "openbmb/CPM-2B",
+    "architectures": ["MiniCPMForCausalLM"],
+    "auto_map": {
+        "AutoConfig": "configuration_minicpm.MiniCPMConfig",
+        "AutoModel": "modeling_minicpm.MiniCPMModel",
+        "AutoModelForCausalLM": "modeling_minicpm.MiniCPMForCausalLM",
+        "AutoModelForSeq2SeqLM": "modeling_minicpm.MiniCPMForCausalLM",
+        "AutoModelForSequenceClassification": "modeling_minicpm.MiniCPMForSequenceClassification",
+    },
+    "bos_token_id": 1,
+    "dim_model_base": 256,
+    "eos_token_id": 2,
+    "hidden_act": "silu",
+    "hidden_size": 2304,
+    "initializer_range": 0.1,
+    "intermediate_size": 5760,
+    "max_position_embeddings": 4096,
+    "model_type": "minicpm",
+    "num_attention_heads": 36,
+    "num_hidden_layers": 2,
+    "num_key_value_heads": 36,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "scale_depth": 1.4,
+    "scale_emb": 12,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.36.0",
+    "use_cache": True,
+    "vocab_size": 122753,
+}
+
 SIZES = (
     *("hidden_size", "intermediate_size", "max_position_embeddings", "num_attention_heads"),
     *("num_hidden_layers", "rms_norm_eps", "vocab_size", "eos_token_id", "bos_token_id"),
@@ -240,6 +309,41 @@ def _internlm3_config(config: Mapping[str, Any]) -> dict[str, Any]:
     scaled = {"rope_theta": 500, "rope_scaling": {"rope_type": "dynamic", "factor": 6.0}}
     biases = {"bias": True, "qkv_bias": True}
     return {**_of_llama(config, INTERNLM3, "num_key_value_heads", "head_dim"), **scaled, **biases}
+
+
+def _exaone_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    sizes = _of_llama(config, EXAONE35, "num_key_value_heads", "head_dim")
+    del sizes["num_hidden_layers"], sizes["rms_norm_eps"]
+    return {
+        **sizes,
+        "num_layers": config["num_hidden_layers"],
+        "layer_norm_epsilon": config["rms_norm_eps"],
+        "rope_scaling": {**EXAONE35["rope_scaling"], "original_max_position_embeddings": 32},
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": False,
+    }
+
+
+def _exaone_tensors(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
+    names = {
+        "model.embed_tokens": "transformer.wte",
+        "model.layers": "transformer.h",
+        "model.norm": "transformer.ln_f",
+        "self_attn.o_proj": "attn.attention.out_proj",
+        "self_attn": "attn.attention",
+        "post_attention_layernorm": "ln_2",
+        "input_layernorm": "ln_1",
+        "gate_proj": "c_fc_0",
+        "up_proj": "c_fc_1",
+        "down_proj": "c_proj",
+    }
+    return renamed(tensors, names)
+
+
+def _minicpm_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    sizes = _of_llama(config, MINICPM, "num_key_value_heads")
+    factors = {"scale_depth": 0.5 * 2**0.5, "dim_model_base": 32, "scale_emb": 6}
+    return {**sizes, **factors, "tie_word_embeddings": False}
 
 
 def _baichuan_tensors(tensors: Tensors, config: Mapping[str, Any]) -> Tensors:
@@ -293,6 +397,32 @@ OWN_CODE = {
         config=_internlm3_config,
         tensors=lambda tensors, _: tensors,
         published=INTERNLM3,
+    ),
+    "exaone": OwnCode(
+        like="llama",
+        fields={
+            "head_dim": 80,
+            "rope_parameters": {
+                **EXAONE35["rope_scaling"],
+                "original_max_position_embeddings": 32,
+                "rope_theta": 10000.0,
+            },
+        },
+        config=_exaone_config,
+        tensors=_exaone_tensors,
+        published=EXAONE35,
+    ),
+    "minicpm": OwnCode(
+        like="granite",
+        fields={
+            "embedding_multiplier": 6.0,
+            "residual_multiplier": 0.5,
+            "attention_multiplier": 0.25,
+            "logits_scaling": 2.0,
+        },
+        config=_minicpm_config,
+        tensors=lambda tensors, _: tensors,
+        published=MINICPM,
     ),
     "baichuan": OwnCode(
         like="llama",

@@ -28,6 +28,7 @@ from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.ops import Linear
+from penstock.plan.plan import Plan
 from penstock.quant import GroupScheme, GroupTensor, Quantization
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
@@ -48,6 +49,11 @@ FORMATS = [
 
 
 SHUFFLED = {"bits": 4, "group": 32, "sym": False, "shuffled": True, "desc_act": True}
+ANY_ORDER = [
+    {"bits": bits, "group": group, "sym": sym, "shuffled": True, "desc_act": True}
+    for bits in (4, 8)
+    for group, sym in ((32, True), (32, False), (64, False))
+]
 
 
 def logits(folder: Path, backend: Any, activations: bool = False, dtype: Any = "float32") -> Any:
@@ -103,7 +109,7 @@ def test_rows_of_fused_matrices(tmp_path: Path) -> None:
 
 @needs_native
 @pytest.mark.parametrize("activations", [False, True])
-@pytest.mark.parametrize("form", FORMATS, ids=str)
+@pytest.mark.parametrize("form", [*FORMATS, SHUFFLED], ids=str)
 def test_the_cpu_computes_what_the_reference_does(
     tmp_path: Path, form: Any, activations: bool
 ) -> None:
@@ -137,9 +143,43 @@ def test_a_zero_point_of_sixteen(tmp_path: Path, isa: str, activations: bool) ->
 
 
 @needs_native
-def test_columns_in_an_order_of_their_own_have_no_native_kernel(tmp_path: Path) -> None:
-    packed, _ = gptq_checkpoint(tmp_path, **SHUFFLED)
-    with pytest.raises(WeightError, match=r"layers\.0\.q groups columns.*desc_act false or static"):
+@pytest.mark.parametrize("form", ANY_ORDER, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("activations", [False, True])
+@pytest.mark.parametrize("isa", native.runnable())
+def test_gathered_columns_have_the_bits_of_columns_that_lie_so(
+    tmp_path: Path, form: Any, dtype: Any, activations: bool, isa: str
+) -> None:
+    """Every matrix has an order of its own. The same matrices, with rows and columns of what is
+    around them put into that order, need no gather: products, whole plans and fused ones."""
+    packed, _ = gptq_checkpoint(tmp_path, **form)
+    spec = load_model_spec(packed)
+    schemes = Quantization(activations=activations)
+    plan = lower(spec, dtype, quantization=schemes)
+    step = step_of([Chunk(TOKENS, 0, 40, [3, 1], rows=range(40))])
+
+    def run(plan: Plan) -> Any:
+        weights = open_weights(packed, spec, plan.weights, dtype)
+        executor = cpu.bind(plan, weights, LIMITS, native.load(isa))
+        result = executor.run(step).logits.copy()
+        executor.close()
+        return result
+
+    got = run(plan)
+    np.testing.assert_array_equal(run(fuse(plan)).view(np.uint32), got.view(np.uint32))
+    reference = logits(packed, "reference", activations, dtype)
+    if not activations and dtype == "float32":
+        np.testing.assert_allclose(got, reference, rtol=0, atol=2e-4)
+        return
+    assert np.quantile(np.abs(got - reference), 0.9) < 0.05
+    assert np.corrcoef(got.ravel(), reference.ravel())[0, 1] > 0.999
+
+
+@needs_native
+def test_an_order_that_the_configuration_does_not_tell_of_is_refused(tmp_path: Path) -> None:
+    packed, _ = gptq_checkpoint(tmp_path, **SHUFFLED | {"desc_act": False})
+    problem = r"layers\.0\.q groups columns.*says desc_act true.*desc_act false or static"
+    with pytest.raises(WeightError, match=problem):
         logits(packed, "cpu")
 
 

@@ -10,13 +10,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penstock.cache.geometry import BLOCK_SIZE
+from penstock.cache.geometry import BLOCK_SIZE, Chunk, Window
 from penstock.config import ResolvedConfig
 from penstock.interface.executor import Executor, run
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
-from penstock.interface.step import StepInput, StepResult
+from penstock.interface.step import Int32s, StepInput, StepResult
 from penstock.models.spec import ModelSpec
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import Embed, ExpertLinear, Linear, Rows
@@ -104,10 +104,10 @@ class _KvTraffic:
     def __init__(self, spec: ModelSpec, config: ResolvedConfig) -> None:
         dtype = config.kv_cache_dtype
         per_token = sum(layer.block_bytes(dtype) for layer in kv_layers(spec)) // BLOCK_SIZE
-        heads, total = Counter[int | None](), 0
+        heads, total = Counter[Window | None](), 0
         for layer in spec.layers:
             a = layer.attention
-            heads[a.window] += a.num_kv_heads * a.head_dim
+            heads[a.window if a.chunk is None else Chunk(a.chunk)] += a.num_kv_heads * a.head_dim
             if a.kv_from is None:  # else what another layer has cached is read once more
                 total += a.num_kv_heads * a.head_dim
         self._per_token = per_token
@@ -118,8 +118,17 @@ class _KvTraffic:
         read = 0.0
         for window, share in self._shares:
             lens = step.context_lens
-            read += share * int(lens.sum() if window is None else np.minimum(lens, window).sum())
+            read += share * int(_seen(lens, window).sum())
         return int(read) + self._per_token * step.num_tokens
+
+
+def _seen(lens: Int32s, window: Window | None) -> Int32s:
+    """How many tokens the last of so many sees."""
+    if window is None:
+        return lens
+    if isinstance(window, Chunk):
+        return (lens - 1) % window.size + 1
+    return np.minimum(lens, window)
 
 
 def weight_bytes_per_step(plan: Plan, rows: int = 1) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 BLOCK_SIZE = 32
@@ -33,18 +35,54 @@ def latent_block_bytes(dtype: KvDType, latent_dim: int, rope_dim: int) -> int:
     return -(-dim // 2) * 2 * _ELEMENT_BYTES[dtype] * BLOCK_SIZE
 
 
-def window_blocks(window: int, block_size: int = BLOCK_SIZE) -> int:
-    """Return the maximum number of blocks that a token's window touches."""
-    return -(-(window - 1) // block_size) + 1
+@dataclass(frozen=True)
+class Chunk:
+    """A sequence is cut into chunks of ``size`` tokens, of which each sees its own alone."""
+
+    size: int
 
 
-def first_seen_block(window: int, position: int, block_size: int = BLOCK_SIZE) -> int:
+Window = int | Chunk
+"""What tokens of a layer see of a sequence: so many of the latest, themselves included, or what is
+before them in their chunk."""
+
+
+def window_size(window: Window) -> int:
+    """Return how many tokens one token sees at most, itself included."""
+    return window.size if isinstance(window, Chunk) else window
+
+
+def first_seen(window: Window, position: int) -> int:
+    """Return the first position that the token at ``position``, or any after it, sees."""
+    if isinstance(window, Chunk):
+        return position - position % window.size
+    return max(position - window + 1, 0)
+
+
+def window_blocks(window: Window, block_size: int = BLOCK_SIZE) -> int:
+    """Return how many blocks at most hold what a token sees within its window, and what is before
+    that in the same blocks."""
+    size = window_size(window)
+    # As far from the beginning of a block the first token that is seen may lie.
+    grain = math.gcd(size, block_size) if isinstance(window, Chunk) else 1
+    return (block_size - grain + size - 1) // block_size + 1
+
+
+def first_seen_block(window: Window, position: int, block_size: int = BLOCK_SIZE) -> int:
     """Return the first block of which the token at ``position``, or any after it, sees a part."""
-    return max(position - window + 1, 0) // block_size
+    return first_seen(window, position) // block_size
+
+
+def unseen_from(window: Window, block: int, block_size: int = BLOCK_SIZE) -> int:
+    """Return the first position from which on no token sees any of ``block``."""
+    end = (block + 1) * block_size
+    if isinstance(window, Chunk):
+        return -(-end // window.size) * window.size
+    return end + window - 1
 
 
 def sequence_blocks(
-    windows: Sequence[int | None], num_tokens: int, block_size: int = BLOCK_SIZE
+    windows: Sequence[Window | None], num_tokens: int, block_size: int = BLOCK_SIZE
 ) -> int:
     """Return how many blocks a sequence of so many tokens keeps in groups with these windows (None:
     no window).
@@ -55,7 +93,7 @@ def sequence_blocks(
     return sum(places if w is None else min(places, window_blocks(w, block_size)) for w in windows)
 
 
-def tokens_in(windows: Sequence[int | None], num_blocks: int, most: int) -> int:
+def tokens_in(windows: Sequence[Window | None], num_blocks: int, most: int) -> int:
     """Return the length, in whole blocks, of the longest sequence that ``num_blocks`` can hold; at
     most ``most``, rounded up to whole blocks."""
     low, high = 0, -(-most // BLOCK_SIZE)

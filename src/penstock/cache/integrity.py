@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from penstock.cache.block_table import BlockTable
-from penstock.cache.geometry import first_seen_block
+from penstock.cache.geometry import Window, first_seen_block
 from penstock.cache.pool import BlockPool
 from penstock.cache.prefix import PrefixIndex
 
@@ -15,7 +15,7 @@ def check_books(
     tables: Collection[BlockTable],
     pool: BlockPool,
     index: PrefixIndex,
-    windows: Sequence[int | None],
+    windows: Sequence[Window | None],
     block_size: int,
 ) -> None:
     """Raise AssertionError unless owners, counts, free lines and index agree.
@@ -33,7 +33,7 @@ def check_books(
     assert findable_free == set(pool.kept()), "kept blocks are not the findable free ones"
 
 
-def _check_sizes(table: BlockTable, windows: Sequence[int | None], size: int) -> None:
+def _check_sizes(table: BlockTable, windows: Sequence[Window | None], size: int) -> None:
     places = table.num_places
     assert places, "an empty table is registered"
     assert {len(blocks) for blocks in table.blocks} == {places}, "groups differ in length"

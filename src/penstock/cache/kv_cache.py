@@ -11,7 +11,8 @@ in full:
 - A full block becomes findable once the step that wrote it has been executed (``commit``), never
   before: a second request of the same step must not read what is still being written. Where steps
   are submitted one behind the other, ``submitted`` and ``publish`` are the two halves of that.
-- A group whose layers see only the latest tokens, its *window*, gives back what lies behind: as
+- A group whose layers see only the latest tokens, or those of their chunk, its *window*, gives
+  back what lies behind: as
   tokens are committed, the blocks that no later step sees. Between steps a sequence has there no
   more than its window and a block.
 - A prefix is found where every group has what the tokens behind it see: a group without a window
@@ -33,7 +34,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from penstock.cache.block_table import BlockTable
-from penstock.cache.geometry import first_seen_block, sequence_blocks, window_blocks
+from penstock.cache.geometry import (
+    Window,
+    first_seen_block,
+    sequence_blocks,
+    unseen_from,
+    window_blocks,
+    window_size,
+)
 from penstock.cache.integrity import check_books
 from penstock.cache.pool import BlockPool
 from penstock.cache.prefix import PrefixIndex
@@ -48,8 +56,8 @@ _NOWHERE = 0  # what forgotten places of a prefix name: a block that there alway
 class KvCache:
     """Hands blocks to sequences and finds cached prefixes.
 
-    ``windows`` has the window of each group of layers: how many tokens a query sees, itself
-    included, or None for all. Methods that need memory are all or nothing, unless they say
+    ``windows`` has the window of each group of layers: what a query sees, or None for all before
+    it and itself. Methods that need memory are all or nothing, unless they say
     otherwise: they return False and change nothing when blocks do not suffice.
     """
 
@@ -58,12 +66,12 @@ class KvCache:
         num_blocks: int,
         block_size: int,
         *,
-        windows: Sequence[int | None] = (None,),
+        windows: Sequence[Window | None] = (None,),
         enable_prefix_caching: bool = True,
     ) -> None:
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, not {block_size}")
-        if not windows or any(window is not None and window < 1 for window in windows):
+        if not windows or any(w is not None and window_size(w) < 1 for w in windows):
             raise ValueError(f"a cache has groups with windows of at least 1, not {windows}")
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -314,7 +322,7 @@ class KvCache:
             for i in range(table.forgotten[group], first):
                 pool.release(blocks[i], keep=blocks[i] in self._index)
             table.forgotten[group] = max(first, table.forgotten[group])
-            table.due_at = min(table.due_at, (first + 1) * size + window - 1)
+            table.due_at = min(table.due_at, unseen_from(window, first, size))
 
     def _writes_to_shared(self, table: BlockTable, start: int) -> bool:
         # Groups share their last blocks alike: they are forked and copied together.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from penstock.cache.block_table import BlockTable
-from penstock.cache.geometry import first_seen_block
+from penstock.cache.geometry import Window, first_seen_block
 from penstock.cache.prefix import PrefixIndex, next_key
 
 
@@ -28,7 +28,9 @@ class PrefixCache:
     when it hands it out. ``windows`` has the window of each group of layers, or None.
     """
 
-    def __init__(self, index: PrefixIndex, windows: Sequence[int | None], block_size: int) -> None:
+    def __init__(
+        self, index: PrefixIndex, windows: Sequence[Window | None], block_size: int
+    ) -> None:
         self._index = index
         self._block_size = block_size
         self._num_groups = len(windows)

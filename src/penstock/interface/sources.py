@@ -31,6 +31,11 @@ class Stored:
 class PackedFormat(Protocol):
     """How a quantized matrix is kept in tensors of a checkpoint. Formats are compared."""
 
+    @property
+    def any_order(self) -> bool:
+        """Whether the columns of a group may lie anywhere in a matrix, which weights tell."""
+        ...
+
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         """The tensors of matrix ``name`` ``[n, k]``."""
         ...

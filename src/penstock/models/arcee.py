@@ -16,6 +16,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "ArceeForCausalLM"
 MODEL_TYPE = "arcee"
+KNOWN_AS = "AFM 4.5B"
 
 _DEFAULTS: Final = {
     "hidden_act": "relu2",

@@ -17,6 +17,7 @@ from penstock.models.spec import DType, ModelSpec, RopeSpec
 ARCHITECTURE = "BaichuanForCausalLM"
 ALIASES: Final = ("BaiChuanForCausalLM",)
 MODEL_TYPE = "baichuan"
+KNOWN_AS = "Baichuan2 7B and Baichuan 7B, as their own code has them (not 13B)"
 IDLE: Final = frozenset({"z_loss_weight", "_from_model_config"})
 """What is of training, and of how the file was written."""
 

@@ -20,6 +20,7 @@ from penstock.models.spec import DType, LayerSpec, MlpSpec, ModelSpec
 
 ARCHITECTURE = "BloomForCausalLM"
 MODEL_TYPE = "bloom"
+KNOWN_AS = "BLOOM, BLOOMZ"
 _IDLE: Final = """
     attention_softmax_in_fp32 bias_dropout_fusion masked_softmax_fusion offset_alibi
     pretraining_tp skip_bias_add skip_bias_add_qkv slow_but_exact

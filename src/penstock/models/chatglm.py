@@ -14,6 +14,7 @@ from penstock.models.spec import DType, ModelSpec, RopeSpec
 ARCHITECTURE = "ChatGLMModel"
 ALIASES: Final = ("ChatGLMForConditionalGeneration",)
 MODEL_TYPE = "chatglm"
+KNOWN_AS = "ChatGLM3-6B, GLM-4-9B and their long forms, ChatGLM2-6B, as their own code has them"
 
 _AT: Final = "transformer.encoder.layers.*."
 NAMES: Final = NameMap(

@@ -24,6 +24,7 @@ from penstock.models.spec import DType, ModelSpec, QkNormSpec
 
 ARCHITECTURE = "CohereForCausalLM"
 MODEL_TYPE = "cohere"
+KNOWN_AS = "Command R, R+, Aya Expanse"
 
 DEFAULTS: Final = {
     "max_position_embeddings": 8192,

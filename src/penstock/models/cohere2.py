@@ -22,6 +22,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "Cohere2ForCausalLM"
 MODEL_TYPE = "cohere2"
+KNOWN_AS = "Command R7B, Command A"
 IDLE: Final = frozenset({"cache_implementation", "use_parallel_embedding"})
 """How transformers keeps keys and values, and how the model was trained."""
 

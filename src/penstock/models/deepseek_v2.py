@@ -17,6 +17,7 @@ from penstock.models.spec import DType, ModelSpec, Routing
 
 ARCHITECTURE = "DeepseekV2ForCausalLM"
 MODEL_TYPE = "deepseek_v2"
+KNOWN_AS = "DeepSeek-V2 and V2-Lite, DeepSeek-Coder-V2"
 
 
 IDLE: Final = TRAINING

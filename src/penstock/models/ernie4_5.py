@@ -20,6 +20,7 @@ from penstock.models.spec import DType, ModelSpec
 ARCHITECTURE = "Ernie4_5ForCausalLM"
 ALIASES: Final = ("Ernie4_5_ForCausalLM",)
 MODEL_TYPE = "ernie4_5"
+KNOWN_AS = "ERNIE 4.5 0.3B"
 IDLE: Final = frozenset(
     {
         *("attention_probs_dropout_prob", "hidden_dropout_prob", "ignored_index"),

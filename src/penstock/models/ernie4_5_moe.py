@@ -32,6 +32,7 @@ from penstock.models.spec import DType, ExpertsSpec, ModelSpec, Routing, SharedE
 
 ARCHITECTURE = "Ernie4_5_MoeForCausalLM"
 MODEL_TYPE = "ernie4_5_moe"
+KNOWN_AS = "ERNIE 4.5 21B-A3B and 300B-A47B, text"
 _BIAS: Final = "moe_statics.e_score_correction_bias"
 NAMES: Final = NameMap(
     dict(QWEN_NAMES.names)

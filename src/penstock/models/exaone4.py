@@ -24,6 +24,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "Exaone4ForCausalLM"
 MODEL_TYPE = "exaone4"
+KNOWN_AS = "EXAONE 4.0 1.2B and 32B"
 
 _DEFAULTS: Final = {
     "num_key_value_heads": 32,

@@ -22,6 +22,7 @@ from penstock.models.spec import DType, LayerSpec, MlpSpec, ModelSpec
 
 ARCHITECTURE = "FalconForCausalLM"
 MODEL_TYPE = "falcon"
+KNOWN_AS = "Falcon 7B, 40B, 180B and 11B, Falcon-RW"
 _TASKS: Final = ("CausalLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
 
 _QKV: Final = ("layers.*.q", "layers.*.k", "layers.*.v")

@@ -24,6 +24,7 @@ from penstock.models.spec import Activation, DType, EmbeddingScale, LayerSpec, M
 
 ARCHITECTURE = "GemmaForCausalLM"
 MODEL_TYPE = "gemma"
+KNOWN_AS = "Gemma 2B and 7B, CodeGemma"
 NAMES: Final = NameMap(
     {
         pattern: replace(name, shift=1.0) if pattern.endswith("norm") else name

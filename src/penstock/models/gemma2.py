@@ -25,6 +25,7 @@ from penstock.models.spec import DType, EmbeddingScale, LayerSpec, ModelSpec
 
 ARCHITECTURE = "Gemma2ForCausalLM"
 MODEL_TYPE = "gemma2"
+KNOWN_AS = "Gemma 2 2B, 9B and 27B"
 NAMES: Final = GEMMA3_NAMES
 
 _DEFAULT: Final = "gelu_pytorch_tanh"

@@ -26,6 +26,7 @@ from penstock.models.spec import DType, EmbeddingScale, LayerSpec, ModelSpec, Qk
 
 ARCHITECTURE = "Gemma3ForCausalLM"
 MODEL_TYPE = "gemma3_text"
+KNOWN_AS = "Gemma 3 270M and 1B, and the language model of 4B to 27B"
 NAMES: Final = NameMap(
     dict(LLAMA_NAMES.names)
     | {

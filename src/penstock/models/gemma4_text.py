@@ -23,6 +23,7 @@ from penstock.models.spec import (
 
 ARCHITECTURE = "Gemma4ForCausalLM"
 MODEL_TYPE = "gemma4_text"
+KNOWN_AS = "the language models of Gemma 4 without experts"
 IDLE: Final = frozenset({"num_experts", "top_k_experts", "moe_intermediate_size"})
 """Fields of mixtures of experts, which are refused."""
 

@@ -21,6 +21,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "GlmForCausalLM"
 MODEL_TYPE = "glm"
+KNOWN_AS = "GLM-4-9B (`-hf`), GLM-Edge"
 NAMES: Final = NameMap(
     dict(LLAMA_NAMES.names)
     | fused("model.layers.*.mlp.gate_up_proj", "layers.*.gate", "layers.*.up"),

@@ -13,6 +13,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "Glm4ForCausalLM"
 MODEL_TYPE = "glm4"
+KNOWN_AS = "GLM-4-0414 9B and 32B, GLM-Z1"
 NAMES: Final = NameMap(
     dict(GLM_NAMES.names)
     | plain(

@@ -32,6 +32,7 @@ from penstock.models.spec import DType, ExpertsSpec, ModelSpec, SharedExpertSpec
 
 ARCHITECTURE = "Glm4MoeForCausalLM"
 MODEL_TYPE = "glm4_moe"
+KNOWN_AS = "GLM-4.5, 4.5-Air and 4.6, in bfloat16"
 NAMES: Final = NameMap(
     dict(QWEN_NAMES.names)
     | shared_names(f"{MLP}.shared_experts")

@@ -21,6 +21,7 @@ from penstock.models.spec import DType, LayerSpec, MlpSpec, ModelSpec, PositionT
 
 ARCHITECTURE = "GPT2LMHeadModel"
 MODEL_TYPE = "gpt2"
+KNOWN_AS = "GPT-2, DistilGPT2"
 _IDLE: Final = """
     attn_pdrop n_ctx output_past reorder_and_upcast_attn summary_activation
     summary_first_dropout summary_proj_to_labels summary_type summary_use_proj

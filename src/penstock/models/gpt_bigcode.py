@@ -12,6 +12,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "GPTBigCodeForCausalLM"
 MODEL_TYPE = "gpt_bigcode"
+KNOWN_AS = "StarCoder, SantaCoder"
 _IDLE: Final = """
     attention_softmax_in_fp32 attn_pdrop inference_runner max_batch_size max_sequence_length
     n_ctx num_key_value_heads pad_key_length pre_allocate_kv_cache scale_attention_softmax_in_fp32

@@ -22,6 +22,7 @@ from penstock.models.spec import DType, LayerSpec, ModelSpec
 
 ARCHITECTURE = "GPTNeoXForCausalLM"
 MODEL_TYPE = "gpt_neox"
+KNOWN_AS = "GPT-NeoX, Pythia"
 
 _ROPE: Final = RopeFields(theta="rotary_emb_base", partial="rotary_pct", default_partial=0.25)
 

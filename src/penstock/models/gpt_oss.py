@@ -36,6 +36,7 @@ from penstock.models.spec import ClampedSwiglu, DType, ExpertsSpec, ModelSpec, R
 
 ARCHITECTURE = "GptOssForCausalLM"
 MODEL_TYPE = "gpt_oss"
+KNOWN_AS = "gpt-oss 20B and 120B, in bfloat16 or [MXFP4](#mixtures-of-experts)"
 _IN, _OUT = f"{MLP}.experts.gate_up_proj", f"{MLP}.experts.down_proj"
 NAMES: Final = NameMap(
     dict(LLAMA_NAMES.names)

@@ -19,6 +19,7 @@ from penstock.models.spec import DType, EmbeddingScale, ModelSpec
 
 ARCHITECTURE = "GraniteForCausalLM"
 MODEL_TYPE = "granite"
+KNOWN_AS = "Granite 3.0 to 3.3, dense"
 
 _DEFAULTS: Final = {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
 

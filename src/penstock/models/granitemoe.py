@@ -27,6 +27,7 @@ from penstock.models.spec import DType, ExpertsSpec, ModelSpec, Routing
 
 ARCHITECTURE = "GraniteMoeForCausalLM"
 MODEL_TYPE = "granitemoe"
+KNOWN_AS = "Granite 3 1B-A400M and 3B-A800M"
 NAMES: Final = NameMap(
     dict(LLAMA_NAMES.names)
     | either(

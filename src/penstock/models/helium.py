@@ -19,6 +19,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "HeliumForCausalLM"
 MODEL_TYPE = "helium"
+KNOWN_AS = "Helium 1 2B"
 
 _DEFAULTS: Final = {
     "num_key_value_heads": 20,

@@ -28,6 +28,7 @@ from penstock.models.spec import DType, ModelSpec, QkNormSpec, RopeSpec
 
 ARCHITECTURE = "HunYuanDenseV1ForCausalLM"
 MODEL_TYPE = "hunyuan_v1_dense"
+KNOWN_AS = "Hunyuan 0.5B to 7B, Hunyuan-MT"
 NAMES: Final = NameMap(
     dict(LLAMA_NAMES.names)
     | plain(

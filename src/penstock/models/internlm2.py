@@ -19,6 +19,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "InternLM2ForCausalLM"
 MODEL_TYPE = "internlm2"
+KNOWN_AS = "InternLM2 and 2.5, as their own code has them"
 IDLE: Final = frozenset({"attn_implementation", "pretraining_tp"})
 """Which of several forms of the same their own code runs."""
 

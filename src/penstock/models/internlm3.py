@@ -16,6 +16,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "InternLM3ForCausalLM"
 MODEL_TYPE = "internlm3"
+KNOWN_AS = "InternLM3 8B"
 
 _DEFAULTS: Final = {
     "num_key_value_heads": 2,

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from penstock.models.blocks import default_head_dim, read_decoder, uniform_windows
+from penstock.models.limits import MAX_POSITIONS
 from penstock.models.names import NameMap, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "LlamaForCausalLM"
 MODEL_TYPE = "llama"
+KNOWN_AS = "Llama 2 and 3, TinyLlama, SmolLM and SmolLM2, Yi, DeepSeek-R1-Distill-Llama"
 NAMES: Final = NameMap(
     plain(
         {
@@ -38,7 +41,7 @@ NAMES: Final = NameMap(
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     bias = config.boolean("attention_bias", False)
     config.only("sliding_window", None, "is not supported: Llama attends to the whole context")
-    return read_decoder(
+    model = read_decoder(
         config,
         ARCHITECTURE,
         dtype,
@@ -49,3 +52,6 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         output_bias=bias,
         mlp_bias=config.boolean("mlp_bias", False),
     )
+    # Vicuna's longer forms name the length that scaling makes; the first Llamas, the plain one.
+    longest = config.integer("max_sequence_length", model.max_positions, high=MAX_POSITIONS)
+    return replace(model, max_positions=max(model.max_positions, longest))

@@ -32,6 +32,7 @@ from penstock.models.spec import DType, ExpertsSpec, ModelSpec, QkNormSpec, Rout
 
 ARCHITECTURE = "MiniMaxM2ForCausalLM"
 MODEL_TYPE = "minimax_m2"
+KNOWN_AS = "MiniMax M2, in bfloat16"
 NAMES: Final = NameMap(
     dict(MIXTRAL_NAMES.names)
     | either(

@@ -20,6 +20,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "MinistralForCausalLM"
 MODEL_TYPE = "ministral"
+KNOWN_AS = "Ministral 8B of 2024"
 
 _DEFAULTS: Final = {
     "num_key_value_heads": 8,

@@ -27,6 +27,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "Ministral3ForCausalLM"
 MODEL_TYPE = "ministral3"
+KNOWN_AS = "the language models of Ministral 3"
 
 _DEFAULTS: Final = {
     "num_key_value_heads": 8,
@@ -35,16 +36,28 @@ _DEFAULTS: Final = {
     "rms_norm_eps": 1e-5,
 }
 _ROPE: Final = RopeFields(kinds=("yarn",))
+_YARN: Final = {
+    "rope_type": "yarn",
+    "rope_theta": 1_000_000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
-    config = config.adapted({}, _DEFAULTS)
+    silent = not (config.has("rope_parameters") or config.has("rope_scaling"))
+    defaults = {**_DEFAULTS, "rope_parameters": _YARN} if silent else _DEFAULTS
+    config = config.adapted({}, defaults)
     for name in ("attention_bias", "mlp_bias"):
         config.only(name, False, "must be false: Ministral 3 has no biases")
     head_dim, positions = default_head_dim(config), read_positions(config)
     parameters = rope_section(config)
-    if parameters is None:
-        raise config.error("rope_parameters", "is required: YaRN's, with llama_4_scaling_beta")
+    assert parameters is not None
     beta = parameters.number("llama_4_scaling_beta", low=0.0, high=MAX_FACTOR)
     parameters.only("max_position_embeddings", positions, f"contradicts the {positions} outside")
     theta = read_theta(config, parameters)

@@ -9,6 +9,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "MistralForCausalLM"
 MODEL_TYPE = "mistral"
+KNOWN_AS = "Mistral 7B, Nemo, Small 3 and its language model in 3.1 and 3.2"
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:

@@ -24,6 +24,7 @@ from penstock.models.spec import DType, ExpertsSpec, ModelSpec
 
 ARCHITECTURE = "MixtralForCausalLM"
 MODEL_TYPE = "mixtral"
+KNOWN_AS = "Mixtral 8x7B and 8x22B"
 NAMES: Final = MIXTRAL_NAMES
 
 _DEFAULTS: Final = {

@@ -21,6 +21,7 @@ from penstock.models.spec import AttentionSpec, DType, LayerSpec, MlpSpec, Model
 ARCHITECTURE = "MptForCausalLM"
 ALIASES = ("MPTForCausalLM",)
 MODEL_TYPE = "mpt"
+KNOWN_AS = "MPT 7B and 30B"
 OWN_CODE: Final = frozenset({"configuration_mpt.MPTConfig", "modeling_mpt.MPTForCausalLM"})
 """Code that checkpoints bring along, which computes what transformers' class of the name does."""
 

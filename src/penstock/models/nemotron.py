@@ -20,6 +20,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "NemotronForCausalLM"
 MODEL_TYPE = "nemotron"
+KNOWN_AS = "Nemotron-4, Minitron 4B and 8B"
 NAMES: Final = NameMap(
     {
         pattern: Name(name.stored, shift=1.0 if pattern.endswith("norm") else 0.0)

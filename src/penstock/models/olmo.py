@@ -19,6 +19,7 @@ from penstock.models.spec import DType, ModelSpec, NormSpec
 
 ARCHITECTURE = "OlmoForCausalLM"
 MODEL_TYPE = "olmo"
+KNOWN_AS = "OLMo 1B and 7B (the `-hf` checkpoints)"
 
 _DEFAULTS: Final = {"max_position_embeddings": 2048}
 _NORM: Final = NormSpec(1e-5, "layer", weight=False)

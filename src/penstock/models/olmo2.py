@@ -24,6 +24,7 @@ from penstock.models.spec import DType, ModelSpec, QkNormSpec, RopeSpec
 
 ARCHITECTURE = "Olmo2ForCausalLM"
 MODEL_TYPE = "olmo2"
+KNOWN_AS = "OLMo 2 1B, 7B, 13B and 32B"
 NAMES: Final = NameMap(
     dict(LLAMA_NAMES.names)
     | plain(

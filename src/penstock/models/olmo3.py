@@ -22,6 +22,7 @@ from penstock.models.spec import DType, ModelSpec, RopeSpec
 
 ARCHITECTURE = "Olmo3ForCausalLM"
 MODEL_TYPE = "olmo3"
+KNOWN_AS = "OLMo 3 7B and 32B"
 
 _ROPE: Final = RopeFields(default_theta=500_000.0)
 

@@ -28,6 +28,7 @@ from penstock.models.spec import DType, ExpertsSpec, ModelSpec, QkNormSpec, Rout
 
 ARCHITECTURE = "OlmoeForCausalLM"
 MODEL_TYPE = "olmoe"
+KNOWN_AS = "OLMoE 1B-7B"
 NAMES: Final = QWEN_NAMES
 
 _DEFAULTS: Final = {

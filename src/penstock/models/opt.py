@@ -19,6 +19,7 @@ from penstock.models.spec import DType, LayerSpec, ModelSpec, NormSpec, Position
 
 ARCHITECTURE = "OPTForCausalLM"
 MODEL_TYPE = "opt"
+KNOWN_AS = "OPT, all but 350M"
 IDLE: Final = frozenset(["activation_dropout", "dropout", "init_std", "layerdrop"])
 """Fields of training."""
 

@@ -22,6 +22,7 @@ from penstock.models.spec import DType, LayerSpec, ModelSpec, QkNormSpec
 
 ARCHITECTURE = "PhiForCausalLM"
 MODEL_TYPE = "phi"
+KNOWN_AS = "Phi-1, 1.5 and 2"
 NAMES: Final = NameMap(
     plain(
         {

@@ -19,6 +19,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "Phi3ForCausalLM"
 MODEL_TYPE = "phi3"
+KNOWN_AS = "Phi-3 and 3.5 mini and medium, Phi-4, Phi-4-mini"
 NAMES: Final = NameMap(
     dict(LLAMA_NAMES.names)
     | fused("model.layers.*.self_attn.qkv_proj", "layers.*.q", "layers.*.k", "layers.*.v")

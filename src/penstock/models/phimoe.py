@@ -36,6 +36,7 @@ ARCHITECTURE = "PhimoeForCausalLM"
 ALIASES: Final = ("PhiMoEForCausalLM",)
 """What the published files call the architecture."""
 MODEL_TYPE = "phimoe"
+KNOWN_AS = "Phi-3.5-MoE"
 NAMES: Final = NameMap(
     dict(LLAMA_NAMES.names)
     | either(

@@ -20,11 +20,6 @@ class QuantizedFormat(PackedFormat, Protocol):
         """The scheme of matrices as they are read."""
         ...
 
-    @property
-    def any_order(self) -> bool:
-        """Whether the columns of a group may lie anywhere in a matrix, which weights tell."""
-        ...
-
     def stores(self, name: str) -> bool:
         """Whether the matrix of a product is quantized, by its canonical name."""
         ...

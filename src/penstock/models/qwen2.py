@@ -9,6 +9,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "Qwen2ForCausalLM"
 MODEL_TYPE = "qwen2"
+KNOWN_AS = "Qwen2, Qwen2.5, QwQ, the language models of Qwen2-VL and Qwen2.5-VL"
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:

@@ -31,6 +31,7 @@ from penstock.models.spec import DType, ExpertsSpec, ModelSpec, Routing, SharedE
 
 ARCHITECTURE = "Qwen2MoeForCausalLM"
 MODEL_TYPE = "qwen2_moe"
+KNOWN_AS = "Qwen1.5-MoE-A2.7B, Qwen2-57B-A14B"
 NAMES: Final = NameMap(
     dict(QWEN_NAMES.names)
     | shared_names(f"{MLP}.shared_expert")

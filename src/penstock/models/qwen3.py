@@ -10,6 +10,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "Qwen3ForCausalLM"
 MODEL_TYPE = "qwen3"
+KNOWN_AS = "Qwen3, dense, the language models of Qwen3-VL"
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:

@@ -18,6 +18,7 @@ from penstock.models.spec import DType, ExpertsSpec, ModelSpec, Routing
 
 ARCHITECTURE = "Qwen3MoeForCausalLM"
 MODEL_TYPE = "qwen3_moe"
+KNOWN_AS = "Qwen3-30B-A3B and 235B-A22B"
 NAMES: Final = QWEN_NAMES
 
 

@@ -16,6 +16,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "SeedOssForCausalLM"
 MODEL_TYPE = "seed_oss"
+KNOWN_AS = "Seed-OSS 36B"
 IDLE: Final = frozenset({"pretraining_tp", "residual_dropout"})
 """What is of training, and what transformers does not read."""
 

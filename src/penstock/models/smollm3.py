@@ -23,6 +23,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "SmolLM3ForCausalLM"
 MODEL_TYPE = "smollm3"
+KNOWN_AS = "SmolLM3 3B"
 IDLE: Final = frozenset({"pretraining_tp", "max_window_layers"})
 """What other families have and SmolLM3 was saved with; transformers does not read it."""
 

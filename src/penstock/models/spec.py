@@ -131,6 +131,9 @@ class AttentionSpec:
     window: int | None = None
     """Sliding window: a token attends to itself and the ``window - 1`` tokens before it. None: to
     all tokens before it."""
+    chunk: int | None = None
+    """A token attends to those of its chunk alone, of ``chunk`` positions from 0 on, up to itself.
+    None: there are no chunks. A layer has a window or chunks, not both."""
     qkv_bias: bool | tuple[Projection, ...] = False
     """Which projections have biases: all three, none, or those named."""
     output_bias: bool = False
@@ -161,6 +164,8 @@ class AttentionSpec:
     ``latent.key_dim`` components, heads are not normed, and scores have no slopes."""
 
     def __post_init__(self) -> None:
+        if self.window is not None and self.chunk is not None:
+            raise ModelError("a layer's attention has a window or chunks, not both")
         latent = self.latent
         if latent is None:
             return
@@ -313,6 +318,9 @@ class ModelSpec:
 
 def _same_cache(source: LayerSpec, reader: LayerSpec) -> bool:
     a, b = source.attention, reader.attention
-    same = (a.num_kv_heads, a.head_dim, a.window) == (b.num_kv_heads, b.head_dim, b.window)
+    same = all(
+        getattr(a, name) == getattr(b, name)
+        for name in ("num_kv_heads", "head_dim", "window", "chunk")
+    )
     ranks = [None if x.latent is None else x.latent.kv_rank for x in (a, b)]
     return same and ranks[0] == ranks[1] and a.kv_from is None

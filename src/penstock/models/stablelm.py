@@ -21,6 +21,7 @@ from penstock.models.spec import DType, ModelSpec, QkNormSpec
 
 ARCHITECTURE = "StableLmForCausalLM"
 MODEL_TYPE = "stablelm"
+KNOWN_AS = "StableLM 3B, StableLM 2 1.6B and 12B"
 NAMES: Final = NameMap(
     dict(LLAMA_NAMES.names)
     | plain(

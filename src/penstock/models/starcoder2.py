@@ -22,6 +22,7 @@ from penstock.models.spec import DType, LayerSpec, ModelSpec
 
 ARCHITECTURE = "Starcoder2ForCausalLM"
 MODEL_TYPE = "starcoder2"
+KNOWN_AS = "StarCoder2 3B, 7B and 15B"
 NAMES: Final = NameMap(
     dict(LLAMA_NAMES.names)
     | plain(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from penstock.cache.geometry import Chunk, Window, window_size
 from penstock.plan.memory import MemoryPlan
 from penstock.plan.ops import HeadLinear, Linear, Op, SelectRows
 from penstock.plan.plan import Plan
@@ -66,8 +67,7 @@ def _groups(plan: Plan) -> str:
         return ""
     alike = Counter((group.window, len(group.layers)) for group in groups)
     parts = [
-        f"{count} of {layers} layer{'s' if layers > 1 else ''}"
-        + ("" if window is None else f" with a window of {window:,}")
+        f"{count} of {layers} layer{'s' if layers > 1 else ''}" + _sight(window)
         for (window, layers), count in alike.items()
     ]
     used = sum(layer.block_bytes(plan.kv_dtype) for layer in plan.kv_layers)
@@ -76,6 +76,13 @@ def _groups(plan: Plan) -> str:
         f" by groups of layers: {', '.join(parts)}; pages of {groups.page_bytes:,} bytes, of which "
         f"{wasted:.1%} are not used"
     )
+
+
+def _sight(window: Window | None) -> str:
+    if window is None:
+        return ""
+    kind = "in chunks" if isinstance(window, Chunk) else "with a window"
+    return f" {kind} of {window_size(window):,}"
 
 
 def _layer_of(op: Op) -> int | None:

@@ -15,7 +15,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from penstock.cache.geometry import KvDType, latent_block_bytes, layer_block_bytes
+from penstock.cache.geometry import (
+    Chunk,
+    KvDType,
+    Window,
+    latent_block_bytes,
+    layer_block_bytes,
+    window_size,
+)
 from penstock.models.spec import ModelSpec
 
 GROUP_COST = 0.01
@@ -29,8 +36,8 @@ class KvLayer:
 
     kv_heads: int
     head_dim: int
-    window: int | None = None
-    """Number of latest positions that a query sees, itself included; None: all."""
+    window: Window | None = None
+    """What a query sees; None: all positions up to its own."""
     value_dim: int | None = None
     """Components of a value where there are no values beside the keys, whose first components they
     are (a latent cache, of one head); None: values are cached, of ``head_dim`` components."""
@@ -46,8 +53,8 @@ class KvLayer:
 class KvGroup:
     """Layers whose keys and values of a block of tokens lie in one page."""
 
-    window: int | None
-    """How many of the latest positions any of the layers still sees; None: all."""
+    window: Window | None
+    """What the layers still see of a sequence; None: all."""
     layers: tuple[int, ...]
     """Numbers of cached layers (``Plan.kv_layers``), ascending, in the order of the page."""
 
@@ -79,7 +86,7 @@ class KvGroups:
         return iter(self.groups)
 
     @property
-    def windows(self) -> tuple[int | None, ...]:
+    def windows(self) -> tuple[Window | None, ...]:
         """The window of each group."""
         return tuple(group.window for group in self.groups)
 
@@ -92,7 +99,7 @@ def kv_layers(spec: ModelSpec) -> tuple[KvLayer, ...]:
         KvLayer(
             a.num_kv_heads,
             a.head_dim,
-            a.window,
+            a.window if a.chunk is None else Chunk(a.chunk),
             None if a.latent is None else a.latent.kv_rank,
         )
         for a in attentions
@@ -107,11 +114,11 @@ def group_layers(layers: Sequence[KvLayer], dtype: KvDType) -> KvGroups:
     wasted when they are much longer, which is that of groups without a window.
     """
     sizes = [layer.block_bytes(dtype) for layer in layers]
-    lives: dict[int | None, list[int]] = {}
+    lives: dict[Window | None, list[int]] = {}
     for number, layer in enumerate(layers):
         lives.setdefault(layer.window, []).append(number)
     # The longest lives first: None, then windows from the widest to the narrowest.
-    kinds = [lives[w] for w in sorted(lives, key=lambda w: (w is not None, -(w or 0)))]
+    kinds = [lives[window] for window in sorted(lives, key=_order)]
     if not kinds:
         return KvGroups((), 0, ())
     best: list[list[int]] = []
@@ -130,6 +137,11 @@ def group_layers(layers: Sequence[KvLayer], dtype: KvDType) -> KvGroups:
     groups = tuple(KvGroup(layers[run[0]].window, tuple(run)) for run in best)
     page = max(sum(sizes[number] for number in run) for run in best)
     return KvGroups(groups, page, tuple(place for place in places if place is not None))
+
+
+def _order(window: Window | None) -> tuple[bool, int, bool]:
+    size = 0 if window is None else window_size(window)
+    return window is not None, -size, isinstance(window, Chunk)
 
 
 def _pages(kinds: Iterable[Sequence[int]], sizes: Sequence[int]) -> set[int]:

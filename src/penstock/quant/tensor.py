@@ -113,9 +113,10 @@ def require_in_order(tensor: GroupTensor, name: str) -> GroupTensor:
     """Return ``tensor``; raise WeightError, naming ``name``, if its columns have another order."""
     if tensor.order is not None:
         raise WeightError(
-            f"{name} groups columns by their activations (desc_act), for which only the slow "
-            "reference backend has products; take a checkpoint that was quantized with desc_act "
-            "false or static_groups true, or choose --backend reference"
+            f"{name} groups columns by their activations (g_idx), which this backend does not "
+            "multiply by, and the cpu backend only where quantization_config says desc_act true; "
+            "correct that, take a checkpoint that was quantized with desc_act false or "
+            "static_groups true, or choose the slow --backend reference"
         )
     return tensor
 

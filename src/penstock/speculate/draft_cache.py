@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from penstock.cache.block_table import BlockTable
-from penstock.cache.geometry import BLOCK_SIZE
+from penstock.cache.geometry import BLOCK_SIZE, Window
 from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.scheduler.sequence import SequenceState, Status
 
@@ -40,7 +40,10 @@ class DraftCache(Generic[R]):
     Sequences that ended or were preempted are dropped by :meth:`forget_ended`."""
 
     def __init__(
-        self, num_blocks: int, windows: Sequence[int | None] = (None,), prefix_caching: bool = False
+        self,
+        num_blocks: int,
+        windows: Sequence[Window | None] = (None,),
+        prefix_caching: bool = False,
     ) -> None:
         self._cache = KvCache(
             num_blocks, BLOCK_SIZE, windows=windows, enable_prefix_caching=prefix_caching

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from penstock.cache.geometry import Window
 from penstock.interface.executor import Executor, Pending
 from penstock.interface.step import Int32s
 from penstock.interface.step_builder import ChainSteps, Tables, build_step
@@ -46,7 +47,7 @@ class ModelProposer:
         executor: Executor,
         max_tokens: int,
         prefix_caching: bool,
-        windows: Sequence[int | None] = (None,),
+        windows: Sequence[Window | None] = (None,),
     ) -> None:
         """``windows``: those of the model's groups of cached layers."""
         self._executor = executor

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.cache.geometry import Window
 from penstock.interface.draft_tree import MAX_ROWS
 from penstock.interface.executor import Executor, run
 from penstock.interface.step import Int32s, StepResult
@@ -74,7 +75,7 @@ class EagleProposer:
         width: int,
         max_tokens: int,
         token_ids: Int32s | None = None,
-        windows: Sequence[int | None] = (None,),
+        windows: Sequence[Window | None] = (None,),
     ) -> None:
         self._executor = executor
         self._sampler = executor.sampler

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.backends.cpu.binder import Binder
+from penstock.backends.cpu.ordered import GatherColumns
 from penstock.models.spec import ClampedSwiglu, Gating
 from penstock.plan import ops
 
@@ -50,6 +51,11 @@ def _features(b: Binder, op: ops.Features) -> None:
 
 def _join(b: Binder, op: ops.Join) -> None:
     b.native.append_join([b.buffers[x] for x in op.xs], b.buffers[op.out], op.heads or 1)
+
+
+def _gather_columns(b: Binder, op: GatherColumns) -> None:
+    x = b.plan.buffers[op.x]
+    b.native.append_gather_columns(b.buffers[op.x], b.buffers[op.out], b.order(op.weight, x.cols))
 
 
 def _linear(b: Binder, op: ops.Linear) -> None:
@@ -107,6 +113,7 @@ def _attention(b: Binder, op: ops.Attention) -> None:
         heads=op.heads,
         scale=op.scale,
         window=op.window or 0,
+        chunk=op.chunk or 0,
         softcap=op.softcap,
         slopes=None if op.slopes is None else b.floats(op.slopes),
         sinks=b.optional_weight(op.sinks),
@@ -245,6 +252,7 @@ APPENDERS: Final[ops.OpTable[Binder]] = ops.op_table(
     ops.handles(ops.AddPositions, _add_positions),
     ops.handles(ops.Features, _features),
     ops.handles(ops.Join, _join),
+    ops.handles(GatherColumns, _gather_columns),
     ops.handles(ops.Linear, _linear),
     ops.handles(ops.HeadLinear, _head_linear),
     ops.handles(ops.Route, _route),

@@ -21,6 +21,7 @@ class CpuBackend(Backend):
     name = "cpu"
     defaults = Defaults(64, BATCHED_TOKENS, True, "products of integers are exact")
     keeps_weights = True
+    runs_any_order = True
     runs_experts = True
     runs_clamped_gates = True
 

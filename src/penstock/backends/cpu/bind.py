@@ -13,6 +13,7 @@ from penstock.backends.cpu.executor import CpuExecutor, ResultViews
 from penstock.backends.cpu.interface import NativeExecutor, NativeModule
 from penstock.backends.cpu.kv_pages import KvPages
 from penstock.backends.cpu.native import load
+from penstock.backends.cpu.ordered import gathered
 from penstock.backends.cpu.pack import DTYPES, NativeRegions, pack
 from penstock.backends.cpu.tune import LEAST_BYTES, ProductTuner, circumstances
 from penstock.errors import ConfigError
@@ -38,6 +39,7 @@ def bind(
     suffice; WeightError and ArtifactError where ``weights`` does.
     """
     module = module or load()
+    plan = gathered(plan)
     try:
         memory = plan_memory(plan, limits.max_tokens, limits.max_selected_rows)
         native = _native_executor(plan, limits, module, memory.total_bytes)

@@ -4,7 +4,8 @@ executor."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
@@ -16,11 +17,18 @@ from penstock.backends.cpu.interface import BufferId, ConstantId, MatrixId, Nati
 from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes
 from penstock.backends.cpu.rope_tables import RopeTables
 from penstock.backends.cpu.tune import Product
+from penstock.interface.weights import WeightValue
 from penstock.plan import ops
 from penstock.plan.plan import Plan
+from penstock.quant import GroupTensor
 
 PANEL_COLUMNS: Final = 16
 """Rows of a matrix that are packed together (``csrc/kernels/gemm.h``)."""
+
+
+_ORDER: Final = np.dtype(np.int32)
+
+Put = Callable[[WeightValue], None]
 
 
 class Binder:
@@ -40,6 +48,7 @@ class Binder:
         self._matrices: dict[str, list[tuple[MatrixId, int, bool]]] = {}
         """The matrices by shape and format: each with its region and whether it multiplies selected
         rows only."""
+        self._orders: dict[ops.WeightName, ConstantId] = {}
         self.rope_tables = RopeTables(native, plan.max_positions)
         self._ropes: dict[int, tuple[ConstantId, ConstantId]] = {}
 
@@ -68,10 +77,19 @@ class Binder:
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:
-            put = partial(form.pack, MatrixPart(native, matrix, first, part.weight))
+            put: Put = partial(form.pack, MatrixPart(native, matrix, first, part.weight))
+            if part.weight in self._orders:  # that the op before reads
+                put = partial(self._fill_in_order, self._orders.pop(part.weight), put)
             self.fills.append(Fill(part.weight, put))
             first += part.n
         return matrix
+
+    def order(self, name: ops.WeightName, columns: int) -> ConstantId:
+        """The order of the columns of the matrix ``name``, with which the next product is."""
+        constant = self.native.reserve_constant(columns * _ORDER.itemsize)
+        self.regions.append(f"{name} (order)")
+        self._orders[name] = constant
+        return constant
 
     def head_matrix(self, op: ops.HeadLinear) -> MatrixId:
         """The packed matrices of a product of heads, one after another."""
@@ -158,6 +176,15 @@ class Binder:
         return constant
 
     # What fills call, with the weight's array last.
+
+    def _fill_in_order(self, constant: ConstantId, put: Put, value: WeightValue) -> None:
+        """Put the matrix where its product reads it, and the order of its columns."""
+        order = value.order if isinstance(value, GroupTensor) else None
+        if isinstance(value, GroupTensor):
+            value = replace(value, order=None)
+        places = np.arange(value.shape[1]) if order is None else order
+        self.native.fill_constant(constant, 0, as_bytes(places.astype(_ORDER)))
+        put(value)
 
     def _pack_heads(
         self, matrix: MatrixId, op: ops.HeadLinear, rows: int, array: NDArray[Any]

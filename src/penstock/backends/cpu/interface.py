@@ -260,6 +260,7 @@ class NativeExecutor(Protocol):
         heads: int,
         scale: float,
         window: int,
+        chunk: int,
         softcap: float | None,
         slopes: ConstantId | None,
         sinks: ConstantId | None,
@@ -270,6 +271,10 @@ class NativeExecutor(Protocol):
     def append_argmax(self, x: BufferId, out: BufferId) -> None: ...
 
     def append_features(self, out: BufferId, first: int) -> None: ...
+
+    def append_gather_columns(self, x: BufferId, out: BufferId, order: ConstantId) -> None:
+        """``out[r, j] = x[r, order[j]]``; ``order``: int32, one for each column."""
+        ...
 
     def append_join(self, xs: Sequence[BufferId], out: BufferId, heads: int) -> None: ...
 

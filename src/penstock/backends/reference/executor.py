@@ -161,6 +161,7 @@ class ReferenceExecutor(HostExecutor):
                     op.softcap,
                     op.slopes,
                     None if op.sinks is None else self._weights[op.sinks],
+                    op.chunk,
                 )
         self._put(op.out, out.reshape(step.num_tokens, -1))
 

@@ -240,6 +240,7 @@ def attend(
     softcap: float | None = None,
     slopes: Sequence[float] | None = None,
     sinks: F32 | None = None,
+    chunk: int | None = None,
 ) -> F32:
     """Causal attention of one sequence, as :class:`penstock.plan.ops.Attention` defines it.
 
@@ -260,6 +261,8 @@ def attend(
         )
     reach = len(keys) if window is None else window
     visible = (distance >= 0) & (distance < reach)
+    if chunk is not None:
+        visible &= distance <= positions.astype(np.int64)[:, None] % chunk
     scores = np.where(visible, scores, -np.inf)
     most = scores.max(axis=-1, keepdims=True)
     if sinks is not None:

@@ -75,6 +75,7 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
             softcap=a.softcap,
             slopes=_slopes(a),
             sinks=build.weight(at + "sinks", a.num_heads) if a.sinks else None,
+            chunk=a.chunk,
         )
     )
     return build.linear(attended, at + "o", build.hidden_size, a.output_bias)

@@ -57,6 +57,7 @@ def lower_latent_attention(
             window=a.window,
             softcap=a.softcap,
             sinks=build.weight(at + "sinks", heads) if a.sinks else None,
+            chunk=a.chunk,
             value_dim=latent.kv_rank,
         )
     )

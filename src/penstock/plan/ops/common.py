@@ -114,7 +114,8 @@ class Attention(Op):
 
     q ``[T, heads * head_dim]``; out the same shape. Query head ``h`` uses KV head
     ``h // (heads / kv_heads)``. A query at position p sees cached positions
-    ``max(0, p - window + 1) .. p``. Runs after the layer's K and V of this step are written, and
+    ``max(0, p - window + 1) .. p``, or with a ``chunk`` in the place of a window
+    ``p // chunk * chunk .. p``. Runs after the layer's K and V of this step are written, and
     reads them as they are cached: from an INT8 cache, code times scale. A row of a draft tree sees
     of this step's tokens its ancestors alone (``StepInput.tree_parents``), as if no others were.
 
@@ -141,6 +142,7 @@ class Attention(Op):
     softcap: float | None = None
     slopes: tuple[float, ...] | None = None
     sinks: WeightName | None = None
+    chunk: int | None = None
     value_dim: int | None = None
 
 

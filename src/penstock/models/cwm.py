@@ -1,0 +1,59 @@
+"""Code World Model: Llama with windows on three layers of four."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.models.blocks import (
+    FULL,
+    SLIDING,
+    default_head_dim,
+    read_decoder,
+    read_kv_heads,
+    read_layer_kinds,
+    read_num_layers,
+    windows_of,
+)
+from penstock.models.llama import NAMES as NAMES
+from penstock.models.reader import ConfigReader
+from penstock.models.rope_config import RopeFields
+from penstock.models.spec import DType, ModelSpec
+
+ARCHITECTURE = "CwmForCausalLM"
+MODEL_TYPE = "cwm"
+
+_DEFAULTS: Final = {
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131072,
+    "rms_norm_eps": 1e-5,
+    "sliding_window": 8192,
+}
+_ROPE: Final = RopeFields(default_theta=1_000_000.0)
+_LLAMA3: Final = {
+    "rope_type": "llama3",
+    "rope_theta": 1_000_000.0,
+    "factor": 16.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+
+
+def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    scaled = config.has("rope_parameters") or config.has("rope_scaling")
+    defaults = _DEFAULTS if scaled else {**_DEFAULTS, "rope_parameters": _LLAMA3}
+    config = config.adapted({}, defaults)
+    for name in ("attention_bias", "mlp_bias"):
+        config.only(name, False, "must be false: CWM has no biases")
+    layers = read_num_layers(config)
+    kinds = read_layer_kinds(config, [SLIDING if i % 4 else FULL for i in range(layers)])
+    return read_decoder(
+        config,
+        ARCHITECTURE,
+        dtype,
+        head_dim=default_head_dim(config),
+        num_kv_heads=read_kv_heads(config),
+        windows=windows_of(kinds, config.integer("sliding_window")),
+        rope_fields=_ROPE,
+    )
