@@ -18,7 +18,7 @@ from penstock.plan.ops import (
 
 
 def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferName) -> BufferName:
-    """Attention of layer ``index``, whose projections read x; its output projection."""
+    """Add the attention of layer ``index``, which reads x; return its output projection."""
     at, own = f"layers.{index}.", a.kv_from is None
     q_size, kv_size = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
     sizes = {"q": q_size, "k": kv_size, "v": kv_size} if own else {"q": q_size}
@@ -91,7 +91,7 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
 def _norm(
     build: PlanBuilder, weight: str, norm: QkNormSpec, x: BufferName, head_dim: int
 ) -> BufferName:
-    """Queries, keys or values after their norm."""
+    """Add the norm of queries, keys or values; return the normed."""
     columns = build.buffer(x).cols
     if norm.over == "projection":
         whole = NormSpec(norm.eps, norm.kind, norm.bias, norm.weight)
@@ -113,7 +113,7 @@ def _norm(
 
 
 def _slopes(a: AttentionSpec) -> tuple[float, ...] | None:
-    """What the scores of each head fall by with distance, if they do."""
+    """Return the slope by which each head's scores fall with distance; None without ALiBi."""
     if a.alibi is None:
         return None
     return tuple(a.alibi * slope for slope in alibi_slopes(a.num_heads, a.alibi_exponent))
