@@ -189,10 +189,11 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "xs"_a, "out"_a, "heads"_a = 1)
       .def(
           "append_gather_columns",
-          [](PyExecutor& self, BufferId x, BufferId out, ConstantId order) {
-            self.get().append_gather_columns(x, out, order);
+          [](PyExecutor& self, BufferId x, const std::vector<BufferId>& outs,
+             const std::vector<ConstantId>& orders) {
+            self.get().append_gather_columns(x, outs, orders);
           },
-          "x"_a, "out"_a, "order"_a)
+          "x"_a, "outs"_a, "orders"_a)
       .def(
           "append_columns",
           [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {
