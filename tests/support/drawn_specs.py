@@ -270,7 +270,8 @@ class TameWeights:
         return self._whole(name, weight.shape)
 
     def member(self, name: str, index: int) -> NDArray[Any]:
-        return self.get(name)[index]
+        matrix: NDArray[Any] = self.get(name)[index]
+        return matrix
 
     @staticmethod
     def _whole(name: str, shape: tuple[int, ...]) -> NDArray[Any]:
