@@ -233,8 +233,7 @@ def _attention(
             if a.alibi is not None:
                 assert a.num_heads in (2, 4, 8)
                 distance = np.arange(first, t + 1) - t
-                slope = a.alibi * 2.0 ** (-a.alibi_exponent * (h + 1) / a.num_heads)
-                scores = scores + distance * slope
+                scores = scores + distance * a.alibi * 2.0 ** (-8.0 * (h + 1) / a.num_heads)
             seen = values[first : t + 1, kv]
             if a.sinks:
                 scores = np.append(scores, weight(at + "sinks")[h])

@@ -141,8 +141,6 @@ class AttentionSpec:
     alibi: float | None = None
     """Scores fall with distance, by a slope for each head (ALiBi, arXiv 2108.12409) times this
     number. None: they do not."""
-    alibi_exponent: float = 8.0
-    """ALiBi's slopes fall to ``2**-alibi_exponent``."""
     softcap: float | None = None
     """Scores become ``softcap * tanh(score / softcap)``."""
     sinks: bool = False

@@ -116,17 +116,16 @@ def _slopes(a: AttentionSpec) -> tuple[float, ...] | None:
     """Return the slope by which each head's scores fall with distance; None without ALiBi."""
     if a.alibi is None:
         return None
-    return tuple(a.alibi * slope for slope in alibi_slopes(a.num_heads, a.alibi_exponent))
+    return tuple(a.alibi * slope for slope in alibi_slopes(a.num_heads))
 
 
-def alibi_slopes(heads: int, exponent: float = 8.0) -> tuple[float, ...]:
-    """The slope of each head's scores (arXiv 2108.12409): ``2**(-exponent * i / heads)`` from
-    i = 1 on.
+def alibi_slopes(heads: int) -> tuple[float, ...]:
+    """The slope of each head's scores (arXiv 2108.12409): ``2**(-8 i / heads)`` from i = 1 on.
 
     Where heads are no power of 2, the slopes of the power below it come first, and then every
     other one of those of twice as many.
     """
     power = 1 << (heads.bit_length() - 1)
-    slopes = [2.0 ** (-exponent * i / power) for i in range(1, power + 1)]
-    between = [2.0 ** (-exponent / 2 * i / power) for i in range(1, 2 * (heads - power), 2)]
+    slopes = [2.0 ** (-8.0 * i / power) for i in range(1, power + 1)]
+    between = [2.0 ** (-4.0 * i / power) for i in range(1, 2 * (heads - power), 2)]
     return tuple(slopes + between)
