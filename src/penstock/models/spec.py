@@ -141,6 +141,9 @@ class AttentionSpec:
     alibi: float | None = None
     """Scores fall with distance, by a slope for each head (ALiBi, arXiv 2108.12409) times this
     number. None: they do not."""
+    alibi_rounded: bool = False
+    """Whether slopes and positions, and then their products, are rounded to bfloat16 before they
+    are multiplied by ``alibi``."""
     alibi_exponent: float = 8.0
     """ALiBi's slopes fall to ``2**-alibi_exponent``."""
     softcap: float | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ml_dtypes
+
 from penstock.models.spec import AttentionSpec, NormSpec, QkNormSpec
 from penstock.plan.lower.builder import PlanBuilder
 from penstock.plan.ops import (
@@ -74,6 +76,7 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
             window=a.window,
             softcap=a.softcap,
             slopes=_slopes(a),
+            slope_factor=a.alibi if a.alibi_rounded else None,
             sinks=build.weight(at + "sinks", a.num_heads) if a.sinks else None,
             chunk=a.chunk,
         )
@@ -109,6 +112,9 @@ def _slopes(a: AttentionSpec) -> tuple[float, ...] | None:
     """What the scores of each head fall by with distance, if they do."""
     if a.alibi is None:
         return None
+    if a.alibi_rounded:
+        slopes = alibi_slopes(a.num_heads, a.alibi_exponent)
+        return tuple(float(ml_dtypes.bfloat16(slope)) for slope in slopes)
     return tuple(a.alibi * slope for slope in alibi_slopes(a.num_heads, a.alibi_exponent))
 
 
