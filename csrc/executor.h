@@ -159,6 +159,7 @@ class Executor {
     float softcap = 0;  // 0: none
     ConstantId slopes = kNone, sinks = kNone;
     int chunk = 0;
+    float slope_factor = 0;  // 0: slopes are taken as they are
   };
   void append_attention(const AttentionSpec& spec);
   // Into the columns of `out` from `first` on.

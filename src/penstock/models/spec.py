@@ -141,6 +141,9 @@ class AttentionSpec:
     alibi: float | None = None
     """Scores fall with distance, by a slope for each head (ALiBi, arXiv 2108.12409) times this
     number. None: they do not."""
+    alibi_rounded: bool = False
+    """Whether slopes and positions, and then their products, are rounded to bfloat16 before they
+    are multiplied by ``alibi``."""
     softcap: float | None = None
     """Scores become ``softcap * tanh(score / softcap)``."""
     sinks: bool = False

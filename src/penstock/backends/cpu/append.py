@@ -119,6 +119,7 @@ def _attention(b: Binder, op: ops.Attention) -> None:
         softcap=op.softcap,
         slopes=None if op.slopes is None else b.floats(op.slopes),
         sinks=b.optional_weight(op.sinks),
+        slope_factor=op.slope_factor or 0.0,
     )
 
 

@@ -264,6 +264,7 @@ class NativeExecutor(Protocol):
         softcap: float | None,
         slopes: ConstantId | None,
         sinks: ConstantId | None,
+        slope_factor: float,
     ) -> None: ...
 
     def append_select_rows(self, x: BufferId, out: BufferId, first: int) -> None: ...

@@ -160,6 +160,7 @@ class ReferenceExecutor(HostExecutor):
                     op.slopes,
                     None if op.sinks is None else self._weights[op.sinks],
                     op.chunk,
+                    op.slope_factor,
                 )
         self._put(op.out, out.reshape(step.num_tokens, -1))
 

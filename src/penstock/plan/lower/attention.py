@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ml_dtypes
+
 from penstock.models.spec import AttentionSpec, NormSpec, QkNormSpec
 from penstock.plan.lower.builder import PlanBuilder
 from penstock.plan.ops import (
@@ -76,6 +78,7 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
             window=a.window,
             softcap=a.softcap,
             slopes=_slopes(a),
+            slope_factor=a.alibi if a.alibi_rounded else None,
             sinks=build.weight(at + "sinks", a.num_heads) if a.sinks else None,
             chunk=a.chunk,
         )
@@ -116,7 +119,10 @@ def _slopes(a: AttentionSpec) -> tuple[float, ...] | None:
     """Return the slope by which each head's scores fall with distance; None without ALiBi."""
     if a.alibi is None:
         return None
-    return tuple(a.alibi * slope for slope in alibi_slopes(a.num_heads))
+    slopes = alibi_slopes(a.num_heads)
+    if a.alibi_rounded:
+        return tuple(float(ml_dtypes.bfloat16(slope)) for slope in slopes)
+    return tuple(a.alibi * slope for slope in slopes)
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:
