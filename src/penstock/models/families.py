@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.models import (
+    apertus,
     arcee,
     baichuan,
     bloom,
@@ -67,6 +68,7 @@ from penstock.models import (
 )
 
 MODULES: Final = (
+    apertus,
     arcee,
     baichuan,
     bloom,
