@@ -235,6 +235,13 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           },
           "x"_a, "out"_a, "cap"_a)
       .def(
+          "append_xielu",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId p, ConstantId n,
+             ConstantId beta, ConstantId eps) {
+            self.get().append_xielu(x, out, p, n, beta, eps);
+          },
+          nb::kw_only(), "x"_a, "out"_a, "p"_a, "n"_a, "beta"_a, "eps"_a)
+      .def(
           "append_clamp",
           [](PyExecutor& self, BufferId x, BufferId out, float limit) {
             self.get().append_clamp(x, out, limit);

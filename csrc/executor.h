@@ -178,6 +178,9 @@ class Executor {
   void append_scale(BufferId x, BufferId out, float factor);
   void append_scale_by(BufferId x, BufferId out, ConstantId factor);
   void append_soft_cap(BufferId x, BufferId out, float cap);
+  // Of the constants, one number each.
+  void append_xielu(BufferId x, BufferId out, ConstantId p, ConstantId n, ConstantId beta,
+                    ConstantId eps);
   void append_clamp(BufferId x, BufferId out, float limit);
   // A factor for each period of positions.
   void append_scale_by_position(BufferId x, BufferId out, ConstantId factors, int64_t period,

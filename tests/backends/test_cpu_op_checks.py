@@ -306,6 +306,7 @@ def test_ops_of_elements_agree_in_shape(executor: Any) -> None:
         lambda a, b: executor.append_scale(a, b, 2.0),
         lambda a, b: executor.append_scale_by(a, b, one),
         lambda a, b: executor.append_soft_cap(a, b, 2.0),
+        lambda a, b: executor.append_xielu(x=a, out=b, p=one, n=one, beta=one, eps=one),
         lambda a, b: executor.append_add_activated(x, a, b, "silu"),
     ]
     for append in appended:
@@ -322,6 +323,10 @@ def test_ops_of_elements_agree_in_shape(executor: Any) -> None:
             executor.append_scale(x, x, factor)
     with pytest.raises(ValueError, match="a factor"):
         executor.append_scale_by(x, x, two)
+    numbers = dict.fromkeys(("p", "n", "beta", "eps"), one)
+    for name in numbers:
+        with pytest.raises(ValueError, match="a number of xIELU"):
+            executor.append_xielu(x=x, out=x, **{**numbers, name: two})
     with pytest.raises(ValueError, match="activation"):
         executor.append_gate(x, x, x, "none")
 

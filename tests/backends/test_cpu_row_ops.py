@@ -320,6 +320,29 @@ def test_soft_cap(module: Any, cols: int) -> None:
 
 
 @pytest.mark.parametrize("cols", [1, 17, 4096, 9000])
+def test_xielu(module: Any, cols: int) -> None:
+    x = 3 * draw(5, cols)
+    numbers = {"p": -0.3, "n": 1.2, "beta": 0.5, "eps": -1e-6}
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        each = {name: np.array([number], np.float32) for name, number in numbers.items()}
+        constants = {name: floats(executor, number) for name, number in each.items()}
+        executor.append_xielu(x=inputs[0], out=out, **constants)
+
+    def expected(x: Any) -> Any:
+        x = x.astype(np.float64)
+        rising, falling = (np.log1p(np.exp(numbers[name])) for name in ("p", "n"))
+        below = (np.expm1(np.minimum(x, -1e-6)) - x) * (0.5 + falling)
+        return np.where(x > 0, rising * x * x, below) + 0.5 * x
+
+    check(module, append, [x], expected(x), 1e-6)
+    edges = np.array([[-1e-4, -0.4999, -0.5001, -30.0, -1e4, 1e-4, 30.0, 0.0]], np.float32)
+    np.testing.assert_allclose(run(module, append, [edges]), expected(edges), rtol=1e-5, atol=3e-6)
+    ends = np.array([[np.nan, np.inf, -np.inf]], np.float32)
+    np.testing.assert_array_equal(run(module, append, [ends]), [[np.nan, np.inf, np.nan]])
+
+
+@pytest.mark.parametrize("cols", [1, 17, 4096, 9000])
 def test_clamp(module: Any, cols: int) -> None:
     x = draw(5, cols)
 

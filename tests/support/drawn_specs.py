@@ -52,6 +52,12 @@ MLPS = st.builds(
     activation=ACTIVATIONS,
     bias=st.booleans(),
     gated=st.booleans(),
+) | st.builds(
+    MlpSpec,
+    intermediate_size=st.sampled_from([20, 33]),
+    bias=st.booleans(),
+    gated=st.just(False),
+    xielu=st.just(True),
 )
 CLAMPED: st.SearchStrategy[Gating] = st.just(ClampedSwiglu(limit=0.8, alpha=1.7))
 GATINGS = ACTIVATIONS | CLAMPED

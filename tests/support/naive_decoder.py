@@ -278,8 +278,14 @@ def _mlp(m: MlpSpec, x: F64, weight: Weight, at: str) -> F64:
     if m.gated:
         inner = _gated(_linear(x, weight, at + "gate", m.bias), up, m.activation)
     else:
-        inner = _activated(up, m.activation)
+        inner = _xielu(up, weight, at) if m.xielu else _activated(up, m.activation)
     return _linear(inner, weight, at + "down", m.bias)
+
+
+def _xielu(x: F64, weight: Weight, at: str) -> F64:
+    p, n, beta, eps = (weight(f"{at}act_{name}")[0] for name in ("p", "n", "beta", "eps"))
+    below = (np.expm1(np.minimum(x, eps)) - x) * (beta + np.log1p(np.exp(n)))
+    return np.where(x > 0, np.log1p(np.exp(p)) * x * x, below) + beta * x
 
 
 def _experts(e: ExpertsSpec, x: F64, weight: Weight, at: str) -> F64:

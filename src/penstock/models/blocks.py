@@ -79,12 +79,13 @@ def read_decoder(
     qk_norm: bool = False,
     rope: RopeSpec | None = None,
     norm: NormSpec | None = None,
+    mlp: MlpSpec | None = None,
     rope_fields: RopeFields = LLAMA_FIELDS,
 ) -> ModelSpec:
     """A decoder of identical Llama-shaped layers but for ``windows``, one per layer.
 
-    ``norm``, whose epsilon queries and keys have too, and ``rope`` are read as Llama has them where
-    they are not given, ``rope`` by the family's ``rope_fields``.
+    ``norm``, whose epsilon queries and keys have too, ``rope`` and ``mlp`` are read as Llama has
+    them where they are not given, ``rope`` by the family's ``rope_fields``.
     """
     attention = read_attention(config, head_dim, num_kv_heads)
     positions = read_positions(config)
@@ -97,7 +98,7 @@ def read_decoder(
         output_bias=output_bias,
         qk_norm=QkNormSpec(norm.eps) if qk_norm else None,
     )
-    mlp = read_mlp(config, bias=mlp_bias, gated=gated)
+    mlp = mlp or read_mlp(config, bias=mlp_bias, gated=gated)
     return read_model(
         config,
         architecture,

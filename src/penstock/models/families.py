@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.models import (
+    apertus,
     arcee,
     baichuan,
     bloom,
@@ -34,8 +35,10 @@ from penstock.models import (
     granitemoe,
     helium,
     hunyuan_v1_dense,
+    hyperclovax,
     internlm2,
     internlm3,
+    jais2,
     llama,
     llama4,
     minicpm,
@@ -65,6 +68,7 @@ from penstock.models import (
 )
 
 MODULES: Final = (
+    apertus,
     arcee,
     baichuan,
     bloom,
@@ -94,8 +98,10 @@ MODULES: Final = (
     granitemoe,
     helium,
     hunyuan_v1_dense,
+    hyperclovax,
     internlm2,
     internlm3,
+    jais2,
     llama,
     llama4,
     minicpm,

@@ -67,6 +67,8 @@ class Name:
     whose columns are not in whole blocks are never so."""
     flat: bool = False
     """Whether a vector is stored as a matrix of one row."""
+    scalar: bool = False
+    """Whether a single number is stored without a dimension."""
     otherwise: Name | None = None
     """Where the weight is in checkpoints that do not have it here."""
     unit_rows: bool = False
@@ -132,6 +134,8 @@ class NameMap:
         place = group.index(name)
         if entry.flat:
             source: Source = Flat(Stored(where, (1, *rows[place])))
+        elif entry.scalar:
+            source = Stacked((Stored(where, ()),))
         elif entry.stacked:
             source = _of_stack(where, rows, place, entry, bias)
         elif "#" in where:

@@ -199,12 +199,22 @@ class AttentionSpec:
 
 @dataclass(frozen=True)
 class MlpSpec:
-    """``down(activation(gate(x)) * up(x))``, or ``down(activation(up(x)))`` where not gated."""
+    """``down(activation(gate(x)) * up(x))``, or ``down(activation(up(x)))`` where not gated.
+
+    Raises ModelError for a gated MLP with xIELU.
+    """
 
     intermediate_size: int
     activation: Activation = "silu"
     bias: bool = False
     gated: bool = True
+    xielu: bool = False
+    """Whether xIELU (``plan.ops.Xielu``) is in the place of ``activation``, by four numbers of the
+    layer: weights ``act_p``, ``act_n``, ``act_beta`` and ``act_eps``."""
+
+    def __post_init__(self) -> None:
+        if self.gated and self.xielu:
+            raise ModelError("xIELU is of MLPs that are not gated")
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,17 @@ def _soft_cap(b: Binder, op: ops.SoftCap) -> None:
     b.native.append_soft_cap(b.buffers[op.x], b.buffers[op.out], op.cap)
 
 
+def _xielu(b: Binder, op: ops.Xielu) -> None:
+    b.native.append_xielu(
+        x=b.buffers[op.x],
+        out=b.buffers[op.out],
+        p=b.weight(op.p),
+        n=b.weight(op.n),
+        beta=b.weight(op.beta),
+        eps=b.weight(op.eps),
+    )
+
+
 def _clamp(b: Binder, op: ops.Clamp) -> None:
     b.native.append_clamp(b.buffers[op.x], b.buffers[op.out], op.limit)
 
@@ -272,6 +283,7 @@ APPENDERS: Final[ops.OpTable[Binder]] = ops.op_table(
     ops.handles(ops.Columns, _columns),
     ops.handles(ops.SoftCap, _soft_cap),
     ops.handles(ops.Clamp, _clamp),
+    ops.handles(ops.Xielu, _xielu),
     ops.handles(ops.ScaleByPosition, _scale_by_position),
     ops.handles(ops.Add, _add),
     ops.handles(ops.HeadNorm, _head_norm),

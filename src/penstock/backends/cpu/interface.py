@@ -307,6 +307,17 @@ class NativeExecutor(Protocol):
 
     def append_soft_cap(self, x: BufferId, out: BufferId, cap: float) -> None: ...
 
+    def append_xielu(
+        self,
+        *,
+        x: BufferId,
+        out: BufferId,
+        p: ConstantId,
+        n: ConstantId,
+        beta: ConstantId,
+        eps: ConstantId,
+    ) -> None: ...
+
     def append_clamp(self, x: BufferId, out: BufferId, limit: float) -> None: ...
 
     def append_scale_by_position(

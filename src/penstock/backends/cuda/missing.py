@@ -8,7 +8,7 @@ from penstock.plan import ops
 from penstock.plan.plan import Plan
 
 MISSING: Final[frozenset[type[ops.Op]]] = frozenset(
-    {ops.AddPositions, ops.Clamp, ops.ScaleByPosition}
+    {ops.AddPositions, ops.Clamp, ops.Xielu, ops.ScaleByPosition}
 )
 """Ops of which no kernel runs any."""
 

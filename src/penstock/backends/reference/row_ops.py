@@ -108,6 +108,15 @@ def _soft_cap(v: Values, op: ops.SoftCap) -> None:
     v.put(op.out, soft_cap(v.buffers[op.x], op.cap))
 
 
+def _xielu(v: Values, op: ops.Xielu) -> None:
+    x, zero = v.buffers[op.x], np.float32(0)
+    p, n, beta, eps = (v.weights[name][0] for name in (op.p, op.n, op.beta, op.eps))
+    rising, falling = np.logaddexp(zero, p), beta + np.logaddexp(zero, n)
+    with np.errstate(over="ignore", invalid="ignore"):
+        below = (np.expm1(np.minimum(x, eps)) - x) * falling + beta * x
+        v.put(op.out, np.where(x > 0, rising * x * x + beta * x, below))
+
+
 def _clamp(v: Values, op: ops.Clamp) -> None:
     limit = np.float32(op.limit)
     v.put(op.out, np.clip(v.buffers[op.x], -limit, limit))
@@ -186,6 +195,7 @@ ROW_OPS: Final[ops.OpTable[Values]] = ops.op_table(
     ops.handles(ops.Columns, _columns),
     ops.handles(ops.SoftCap, _soft_cap),
     ops.handles(ops.Clamp, _clamp),
+    ops.handles(ops.Xielu, _xielu),
     ops.handles(ops.Add, _add),
     ops.handles(ops.Gate, _gate),
     ops.handles(ops.Activate, _activate),
