@@ -34,6 +34,7 @@ from penstock.models.position_scale import PositionScale
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields
 from penstock.models.spec import (
+    Activation,
     AttentionSpec,
     DType,
     ExpertsSpec,
@@ -88,9 +89,32 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         rope_fields=RopeFields(default_theta=500_000.0),
     )
     model = with_attention(model, _attention(config, [each.attention for each in model.layers]))
-    activation, number = read_activation(config), read_num_experts(config)
+    activation, chosen = read_activation(config), _mixed_layers(config, layers)
+    mlps: list[MlpSpec | ExpertsSpec] = [
+        MlpSpec(read_expert_size(config, "intermediate_size_mlp"), activation)
+    ] * layers
+    if chosen:
+        experts = _experts(config, activation)
+        mlps = [experts if i in chosen else mlp for i, mlp in enumerate(mlps)]
+    else:
+        config.raw("num_experts"), config.raw("num_experts_per_tok")
+    pairs = zip(model.layers, mlps, strict=True)
+    return replace(model, layers=tuple(replace(layer, mlp=mlp) for layer, mlp in pairs))
+
+
+def _mixed_layers(config: ConfigReader, layers: int) -> Collection[int]:
+    """Which layers have experts: ``moe_layers``, else one in ``interleave_moe_layer_step``."""
+    if config.raw("moe_layers") is not None:
+        config.raw("interleave_moe_layer_step")
+        return config.integers("moe_layers", high=layers - 1)
+    step = config.integer("interleave_moe_layer_step", 1, high=MAX_LAYERS)
+    return range(step - 1, layers, step)
+
+
+def _experts(config: ConfigReader, activation: Activation) -> ExpertsSpec:
+    number = read_num_experts(config)
     size = read_expert_size(config, "intermediate_size")
-    experts = ExpertsSpec(
+    return ExpertsSpec(
         num_experts=number,
         top_k=read_top_k(config, number),
         intermediate_size=size,
@@ -99,14 +123,6 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         shared=SharedExpertSpec(size),
         shares_on="inputs",
     )
-    dense = MlpSpec(read_expert_size(config, "intermediate_size_mlp"), activation)
-    step = config.integer("interleave_moe_layer_step", 1, high=MAX_LAYERS)
-    chosen: Collection[int] = range(step - 1, layers, step)
-    if config.raw("moe_layers") is not None:
-        chosen = config.integers("moe_layers", high=layers - 1)
-    mixed = (experts if i in chosen else dense for i in range(layers))
-    pairs = zip(model.layers, mixed, strict=True)
-    return replace(model, layers=tuple(replace(layer, mlp=mlp) for layer, mlp in pairs))
 
 
 def _attention(config: ConfigReader, layers: list[AttentionSpec]) -> list[AttentionSpec]:
