@@ -32,6 +32,7 @@ from penstock.weights.checkpoint import CheckpointWeights
 from penstock.weights.model_folder import load_model_spec
 
 MIXTURES = (
+    "dots1",
     "ernie4_5_moe",
     "glm4_moe",
     "gpt_oss",
@@ -146,6 +147,21 @@ def test_glm4_moe_layers_that_predict_further_tokens_are_left_out() -> None:
     assert not none.is_idle("model.layers.5.eh_proj.weight")
 
 
+def test_dots1() -> None:
+    spec = read_spec(edited("dots1"))
+    glm = mixtures(read_spec(edited("glm4_moe")))[-1]
+    assert glm is not None
+    shared = SharedExpertSpec(2816)
+    experts = ExpertsSpec(128, 6, 1408, routing=glm.routing, shared=shared)
+    assert mixtures(spec) == [None, experts, experts]
+    assert spec.layers[0].attention.qk_norm == QkNormSpec(1e-5)
+    assert [layer.attention.window for layer in spec.layers] == [None] * 3
+    behind = read_spec(
+        edited("dots1", sliding_window=9, max_window_layers=2, use_sliding_window=...)
+    )
+    assert [layer.attention.window for layer in behind.layers] == [None, None, 9]
+
+
 def test_minimax_m2() -> None:
     spec = read_spec(edited("minimax_m2"))
     assert (
@@ -252,6 +268,9 @@ def test_llama4_with_dense_layers() -> None:
         ("glm4_moe", {"n_group": 40}, "topk_group .1. times the 4 experts"),
         ("glm4_moe", {"num_experts_per_tok": 161}, "from 1 to 160"),
         ("glm4_moe", {"routed_scaling_factor": 0}, "routed_scaling_factor"),
+        ("dots1", {"moe_layer_freq": 2}, "must be 1"),
+        ("dots1", {"n_shared_experts": None}, "n_shared_experts .* is required"),
+        ("dots1", {"sliding_window": 9, "max_window_layers": 2}, "use_sliding_window .False."),
         ("minimax_m2", {"scoring_func": "softmax"}, "must be 'sigmoid'"),
         ("minimax_m2", {"use_routing_bias": False}, "must be True"),
         ("minimax_m2", {"attn_type_list": [0, 1]}, "must be 1 for every layer"),
