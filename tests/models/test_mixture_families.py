@@ -114,6 +114,9 @@ def test_gpt_oss() -> None:
     assert spec.quantized is None
     silent = ("rope_scaling", "layer_types", "head_dim", "sliding_window", "attention_bias")
     assert read_spec(edited("gpt_oss", **dict.fromkeys(silent, ...))) == spec
+    assert read_spec(edited("gpt_oss", rope_scaling=None, rope_parameters=None)) == spec
+    whole = edited("gpt_oss", layer_types=["full_attention"] * 2, sliding_window=None)
+    assert [layer.attention.window for layer in read_spec(whole).layers] == [None, None]
 
 
 def test_glm4_moe() -> None:

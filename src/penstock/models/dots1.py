@@ -44,18 +44,16 @@ _DEFAULTS: Final = {
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
-    has_window = not config.contains("sliding_window") or config.has("sliding_window")
     config = config.adapted({"num_experts": "n_routed_experts"}, _DEFAULTS, TRAINING)
     config.only("moe_layer_freq", 1, "must be 1: all layers but the first have experts")
+    window = config.optional_integer("sliding_window")
     first = config.integer("max_window_layers", low=0)
-    kinds = read_layer_kinds(
-        config,
-        [SLIDING if has_window and i >= first else FULL for i in range(read_num_layers(config))],
-    )
+    windowed = (window is not None and i >= first for i in range(read_num_layers(config)))
+    kinds = read_layer_kinds(config, [SLIDING if each else FULL for each in windowed])
     if SLIDING in kinds:
         config.only("use_sliding_window", True, "is false, but layers have a window")
-    else:
-        config.raw("use_sliding_window")
+        window = config.integer("sliding_window")
+    config.raw("use_sliding_window")
     bias = config.boolean("attention_bias", False)
     model = read_decoder(
         config,
@@ -63,7 +61,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         dtype,
         head_dim=default_head_dim(config),
         num_kv_heads=read_kv_heads(config),
-        windows=windows_of(kinds, config.integer("sliding_window")),
+        windows=windows_of(kinds, window),
         qkv_bias=bias,
         output_bias=bias,
         qk_norm=True,

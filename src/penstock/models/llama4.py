@@ -7,14 +7,16 @@ from typing import Final
 
 from penstock.models.blocks import (
     FULL,
+    default_head_dim,
     read_activation,
     read_decoder,
+    read_kv_heads,
     read_norm,
     read_num_layers,
     read_rotating,
     with_attention,
 )
-from penstock.models.limits import MAX_FACTOR, MAX_HEAD_DIM, MAX_POSITIONS
+from penstock.models.limits import MAX_FACTOR, MAX_POSITIONS
 from penstock.models.llama import NAMES as LLAMA_NAMES
 from penstock.models.mixtures import (
     ROUTER,
@@ -55,7 +57,7 @@ NAMES: Final = NameMap(
 )
 IDLE: Final = frozenset({"cache_implementation", "for_llm_compressor"})
 CHUNKED: Final = "chunked_attention"
-_DEFAULTS: Final = {"attention_chunk_size": 8192, "head_dim": 128, "rms_norm_eps": 1e-5}
+_DEFAULTS: Final = {"head_dim": 128, "num_key_value_heads": 8, "rms_norm_eps": 1e-5}
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
@@ -65,8 +67,8 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         config,
         ARCHITECTURE,
         dtype,
-        head_dim=config.integer("head_dim", high=MAX_HEAD_DIM),
-        num_kv_heads=config.integer("num_key_value_heads"),
+        head_dim=default_head_dim(config),
+        num_kv_heads=read_kv_heads(config),
         windows=[None] * layers,
         qkv_bias=bias,
         output_bias=bias,
