@@ -57,6 +57,7 @@ def test_what_an_op_writes_is_not_what_it_reads(module: Any) -> None:
         lambda: executor.append_select_rows(a, selected, 0),
         lambda: executor.append_argmax(a, best),
         lambda: executor.append_join([a, inside], wide),
+        lambda: executor.append_gather_columns(a, inside, norm),
         lambda: executor.append_add_activated(None, a, inside, "silu"),
         lambda: executor.append_add_activated(inside, a, a, "silu"),
         lambda: append_attention(executor, heads, narrow),
@@ -104,6 +105,21 @@ def test_what_an_op_writes_is_not_what_it_reads(module: Any) -> None:
         *("RmsNorm", "LayerNorm", "HeadNorm", "Rope"),
         *("Clamp", "AddPositions", "ScaleByPosition"),
     ]
+
+
+def test_gathered_columns_are_those_of_the_input(executor: Any) -> None:
+    a = executor.add_buffer(0, "float32", 16, 64, "T")
+    rounded = executor.add_buffer(1024, "bfloat16", 16, 64, "T")
+    narrow = executor.add_buffer(2048, "float32", 15, 64, "T")
+    selected = executor.add_buffer(3072, "float32", 16, 64, "S")
+    order = executor.add_constant(as_bytes(np.arange(16, dtype=np.int32)))
+    short = executor.add_constant(as_bytes(np.arange(15, dtype=np.int32)))
+    out = executor.add_buffer(4096, "float32", 16, 64, "T")
+    for to, by in ((rounded, order), (narrow, order), (selected, order), (out, short)):
+        with pytest.raises(ValueError, match=r"columns|type|order"):
+            executor.append_gather_columns(a, to, by)
+    executor.append_gather_columns(a, out, order)
+    assert executor.op_names == ["GatherColumns"]
 
 
 def test_tables_by_position_have_all_positions(executor: Any) -> None:

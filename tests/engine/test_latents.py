@@ -179,7 +179,9 @@ def test_quantization_leaves_the_matrices_of_heads_as_they_are(tmp_path: Path) -
     )
     told = "matrices of single heads (HeadLinear) are not quantized: bfloat16"
     assert told in explain(plan_engine(config).plan)
-    assert told not in explain(plan_engine(msgspec.structs.replace(config, quantization=None)).plan)
+    assert told not in explain(
+        plan_engine(msgspec.structs.replace(config, quantization="none")).plan
+    )
     with start(Model(folder, "bfloat16"), quantization="int8") as llm:
         one = together(llm)
         assert together(llm) == one

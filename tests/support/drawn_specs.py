@@ -157,6 +157,7 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         clip_qkv=st.sampled_from([None, None, 0.6]),
         clip_normed=st.booleans(),
         v_norm=st.none() | NORMS,
+        output_gate=st.booleans(),
         position_scale=st.none()
         | st.builds(
             PositionScale, st.just(0.5), st.sampled_from([1, 7, 16]), st.sampled_from([0, 1, 6])

@@ -19,6 +19,7 @@ ARCHITECTURE = "DeepseekV3ForCausalLM"
 MODEL_TYPE = "deepseek_v3"
 KNOWN_AS = "DeepSeek-V3, V3.1 and R1, Kimi K2 and Moonlight, in bfloat16"
 OTHER_MODEL_TYPES: Final = frozenset({"kimi_k2"})
+"""What Kimi K2 calls itself."""
 
 
 IDLE: Final = TRAINING

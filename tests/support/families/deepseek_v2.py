@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from support.families.family import TinyFamily
 
 YARN = {
@@ -14,6 +16,64 @@ YARN = {
     "mscale_all_dim": 0.9,
     "original_max_position_embeddings": 32,
 }
+PUBLISHED: dict[str, Any] = {
+    "architectures": ["DeepseekV2ForCausalLM"],
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "auto_map": {
+        "AutoConfig": "configuration_deepseek.DeepseekV2Config",
+        "AutoModel": "modeling_deepseek.DeepseekV2Model",
+        "AutoModelForCausalLM": "modeling_deepseek.DeepseekV2ForCausalLM",
+    },
+    "aux_loss_alpha": 0.001,
+    "bos_token_id": 100000,
+    "eos_token_id": 100001,
+    "first_k_dense_replace": 1,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "initializer_range": 0.02,
+    "intermediate_size": 10944,
+    "kv_lora_rank": 512,
+    "max_position_embeddings": 163840,
+    "model_type": "deepseek_v2",
+    "moe_intermediate_size": 1408,
+    "moe_layer_freq": 1,
+    "n_group": 1,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "norm_topk_prob": False,
+    "num_attention_heads": 16,
+    "num_experts_per_tok": 6,
+    "num_hidden_layers": 3,
+    "num_key_value_heads": 16,
+    "pretraining_tp": 1,
+    "q_lora_rank": None,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": {
+        "beta_fast": 32,
+        "beta_slow": 1,
+        "factor": 40,
+        "mscale": 0.707,
+        "mscale_all_dim": 0.707,
+        "original_max_position_embeddings": 4096,
+        "type": "yarn",
+    },
+    "rope_theta": 10000,
+    "routed_scaling_factor": 1.0,
+    "scoring_func": "softmax",
+    "seq_aux": True,
+    "tie_word_embeddings": False,
+    "topk_group": 1,
+    "topk_method": "greedy",
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.33.1",
+    "use_cache": True,
+    "v_head_dim": 128,
+    "vocab_size": 102400,
+}
+"""V2-Lite."""
 FAMILY = TinyFamily(
     config="DeepseekV2Config",
     model="DeepseekV2ForCausalLM",
@@ -24,18 +84,37 @@ FAMILY = TinyFamily(
         "qk_nope_head_dim": 24,
         "qk_rope_head_dim": 8,
         "v_head_dim": 20,
-        "first_k_dense_replace": 2,
+        "num_hidden_layers": 3,
+        "first_k_dense_replace": 1,
+        "n_routed_experts": 5,
+        "num_experts_per_tok": 3,
+        "n_shared_experts": 2,
+        "moe_intermediate_size": 28,
     },
     cases={
         "deepseek-v2": {},
         "deepseek-v2-yarn": {
+            "first_k_dense_replace": 3,
             "q_lora_rank": 28,
             "rope_parameters": YARN,
             "attention_bias": True,
             "mlp_bias": True,
             "rms_norm_eps": 1e-3,
         },
+        "deepseek-v2-groups": {
+            "topk_method": "group_limited_greedy",
+            "n_routed_experts": 9,
+            "n_group": 3,
+            "topk_group": 2,
+            "n_shared_experts": 1,
+            "routed_scaling_factor": 16.0,
+            "first_k_dense_replace": 0,
+            "mlp_bias": True,
+        },
         "deepseek-v2-odd": {
+            "num_experts_per_tok": 1,
+            "n_group": 5,
+            "topk_group": 2,
             "num_attention_heads": 1,
             "num_key_value_heads": 1,
             "q_lora_rank": 7,
@@ -45,4 +124,5 @@ FAMILY = TinyFamily(
             "v_head_dim": 3,
         },
     },
+    published=PUBLISHED,
 )
