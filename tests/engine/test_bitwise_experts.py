@@ -122,7 +122,9 @@ def test_the_second_start_restores_experts(
     assert second.logits == first.logits
 
 
-def test_experts_are_rounded_one_by_one(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experts_are_rounded_one_by_one(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No stack of floats is ever in memory, and the whole is not read for one expert."""
     asked: list[tuple[int, ...]] = []
     get, member = DummyWeights.get, DummyWeights.member
@@ -137,7 +139,7 @@ def test_experts_are_rounded_one_by_one(model: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(DummyWeights, "get", seen(get))
     monkeypatch.setattr(DummyWeights, "member", seen(member))
-    with start(model, {"quantization": "int4"}):
+    with start(model, {"quantization": "int4"}, artifact_dir=str(tmp_path)):
         pass
     assert {len(shape) for shape in asked} == {1, 2}
     assert asked.count((45, 104)) == 3 * 5 * 2
