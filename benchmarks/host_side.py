@@ -4,7 +4,7 @@
 
 The engine is the real one, with an executor that returns at once. All requests decode, each one
 token a step. Phases, in their order: schedule, build (the StepInput), sample, update (append,
-stops, blocks, what is told), encode (frames for the socket), and, in the other process, front
+stops, blocks, updates), encode (frames for the socket), and, in the other process, front
 (decoding the frames, text, outputs). Processor time of the calling thread, so that other work on
 the machine adds little; the best of several windows of 64 steps, which is two blocks' length.
 Native sampling runs on that one thread too, where an engine would share its rows among all.

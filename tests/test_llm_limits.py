@@ -1,4 +1,4 @@
-"""How much an answer may have is told, and never cut to what fits."""
+"""An answer that cannot fit is refused with its limit, and never cut to what fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever lies in place of a file of a model, it is told in one line and at once."""
+"""Whatever lies in place of a file of a model is refused in one line and at once."""
 
 from __future__ import annotations
 

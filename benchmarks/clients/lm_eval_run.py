@@ -61,7 +61,7 @@ class LmEval(Client):
 
 
 def _outcome(job: Job) -> Outcome:
-    """What lm-eval was told beside what ``LLM`` computes in this process."""
+    """Compares what lm-eval got with what ``LLM`` computes in this process."""
     rows: list[Figures] = []
     agrees = True
     with LLM(threads=2) as llm:

@@ -1,4 +1,4 @@
-"""What may be told of a machine: nothing of its folders."""
+"""Removes the names of folders from what is reported of a machine."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ from gpu.results import (
 _UNITS = dict(zip(FIELDS, ("MHz", "MHz", "W", "°C", "%", "MiB"), strict=True))
 _ENGINES = ("bf16", "int8", "int4", "cublas")
 _LEAST_SHARE = 0.005
-"""Ops that take less of a step are told together."""
+"""Ops that take a smaller share of a step are reported together."""
 
 
 class Document(msgspec.Struct, frozen=True, kw_only=True):

@@ -110,7 +110,7 @@ def run(
 
 
 def summary(figures: list[Figure]) -> list[str]:
-    """A line for each figure: what it is, what was wanted, what came of it."""
+    """A line for each figure: what it is, its goal, its result."""
     width = max((len(figure.name) for figure in figures), default=0)
     return [
         f"{figure.name:<{width}}  {shown(figure.value, figure.unit):>9}  "

@@ -127,7 +127,7 @@ struct AttentionUnit {
     finish(tile, scratch.merged);
   }
 
-  // Whether the tile's other items are done. Releases this item's partials to whoever merges, and
+  // Whether the tile's other items are done. Releases this item's partials to the thread that merges, and
   // leaves the counter as the next layer wants it.
   bool last_of_tile() const {
     auto& pending = work.pending_[size_t(item.tile * tile.args.kv.kv_heads + tile.kv_head)];
@@ -196,7 +196,7 @@ void attention(const AttentionArgs& args, const StepView& step, AttentionWork& w
     const AttentionItem& item = work.items_[size_t(unit % items)];
     AttentionUnit{work, step, item, Tile(args, step, item, int(unit / items)), scratch}.dispatch();
   }
-  // Whoever leaves last resets the counters: no thread takes from them any more, and the barrier
+  // The thread that leaves last resets the counters: no thread takes from them any more, and the barrier
   // after this kernel shows the reset to all.
   if (work.leaving_.fetch_add(1, std::memory_order_acq_rel) + 1 == worker.count) {
     work.next_.store(0, std::memory_order_relaxed);

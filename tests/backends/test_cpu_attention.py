@@ -108,7 +108,7 @@ def test_chunking_changes_nothing(
     module: Any, chunk: int, window: int, own: int, element: str
 ) -> None:
     """Steps of parts of the prompt, whatever tokens see; ``own``: chunks of the model's."""
-    shape = Shape(6, 2, 32, element, window, own)
+    shape = Shape(6, 2, 32, element, window, chunk=own)
     n = 310 if chunk > 1 else 290
     s = sequence(shape, n, chunk)
     (whole,) = attend(module, shape, [Part(s, 0, n)])

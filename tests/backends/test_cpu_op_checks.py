@@ -57,6 +57,7 @@ def test_what_an_op_writes_is_not_what_it_reads(module: Any) -> None:
         lambda: executor.append_select_rows(a, selected, 0),
         lambda: executor.append_argmax(a, best),
         lambda: executor.append_join([a, inside], wide),
+        lambda: executor.append_gather_columns(a, inside, norm),
         lambda: executor.append_add_activated(None, a, inside, "silu"),
         lambda: executor.append_add_activated(inside, a, a, "silu"),
         lambda: append_attention(executor, heads, narrow),
@@ -104,6 +105,21 @@ def test_what_an_op_writes_is_not_what_it_reads(module: Any) -> None:
         *("RmsNorm", "LayerNorm", "HeadNorm", "Rope"),
         *("Clamp", "AddPositions", "ScaleByPosition"),
     ]
+
+
+def test_gathered_columns_are_those_of_the_input(executor: Any) -> None:
+    a = executor.add_buffer(0, "float32", 16, 64, "T")
+    rounded = executor.add_buffer(1024, "bfloat16", 16, 64, "T")
+    narrow = executor.add_buffer(2048, "float32", 15, 64, "T")
+    selected = executor.add_buffer(3072, "float32", 16, 64, "S")
+    order = executor.add_constant(as_bytes(np.arange(16, dtype=np.int32)))
+    short = executor.add_constant(as_bytes(np.arange(15, dtype=np.int32)))
+    out = executor.add_buffer(4096, "float32", 16, 64, "T")
+    for to, by in ((rounded, order), (narrow, order), (selected, order), (out, short)):
+        with pytest.raises(ValueError, match=r"columns|type|order"):
+            executor.append_gather_columns(a, to, by)
+    executor.append_gather_columns(a, out, order)
+    assert executor.op_names == ["GatherColumns"]
 
 
 def test_tables_by_position_have_all_positions(executor: Any) -> None:
@@ -357,3 +373,81 @@ def test_layers_of_a_cache_lie_in_its_pages(
 ) -> None:
     with pytest.raises(ValueError, match=reported):
         make(module, **(CACHE | changes))
+
+
+def test_experts_that_do_not_fit_are_refused(executor: Any) -> None:
+    buffers = Buffers(executor)
+    x, logits, ids = buffers.add(), buffers.add(5), buffers.add(2, "int32")
+    shares, few = buffers.add(2), buffers.add(3)
+    inner, out = buffers.add(16, rows="2T"), buffers.add(rows="2T")
+    others, scaled = buffers.add(2, "int32"), buffers.add(16, rows="3T")
+    matrix = executor.add_matrix("float32", 16, COLUMNS, False, 5)
+    fewer = executor.add_matrix("float32", 16, COLUMNS, False, 4)
+    gated = executor.add_matrix("float32", 16, COLUMNS, True, 5)
+
+    def route(to: int = ids, shares: int = shares, **changes: Any) -> None:
+        options = {"scores": "softmax", "normalize": True, "normalize_eps": 0.0}
+        options |= {"normalize_least": 0.0, "scale": 1.0, "groups": 1, "groups_chosen": 1}
+        options |= {"top2": False, "jitter": 0.0, "choice_bias": None} | changes
+        executor.append_route(logits=logits, ids=to, shares=shares, **options)
+
+    with pytest.raises(ValueError, match="chosen before"):  # nobody has written the ids
+        executor.append_expert_linear(matrix, None, x, ids, inner, "none")
+    with pytest.raises(ValueError, match="ids and shares"):
+        route(shares=few)
+    for groups in (0, 2, 6):
+        with pytest.raises(ValueError, match="groups of experts"):
+            route(groups=groups)
+    for chosen in (0, 2):
+        with pytest.raises(ValueError, match="groups of experts"):
+            route(groups_chosen=chosen)
+    with pytest.raises(ValueError, match="groups of experts"):
+        route(groups=5, groups_chosen=5, top2=True)
+    with pytest.raises(ValueError, match="called 'best'"):
+        route(scores="best")
+    bias = executor.add_constant(as_bytes(np.zeros(5, np.float32)))
+    with pytest.raises(ValueError, match="sparsemixer"):
+        route(scores="sparsemixer", choice_bias=bias)
+    short = executor.add_constant(as_bytes(np.zeros(4, np.float32)))
+    with pytest.raises(ValueError, match="a choice bias has 16 bytes where 20"):
+        route(choice_bias=short)
+    route()
+    with pytest.raises(ValueError, match="of as many experts"):
+        executor.append_expert_linear(fewer, None, x, ids, inner, "none")
+    with pytest.raises(ValueError, match="chosen before"):
+        executor.append_expert_linear(matrix, None, x, others, inner, "none")
+    with pytest.raises(ValueError, match="differ in shape"):
+        executor.append_expert_linear(matrix, None, x, ids, out, "none")
+    for wrong in (x, scaled):
+        with pytest.raises(ValueError, match="a row of output"):
+            executor.append_expert_linear(matrix, None, x, ids, wrong, "none")
+    for which, gate in ((gated, "none"), (matrix, "silu")):
+        with pytest.raises(ValueError, match="needs an activation"):
+            executor.append_expert_linear(which, None, x, ids, inner, gate)
+    with pytest.raises(ValueError, match="not experts"):
+        executor.append_linear(matrix, None, x, out, "none")
+    with pytest.raises(ValueError, match="biases of experts has 20 bytes where 320"):
+        executor.append_expert_linear(matrix, bias, x, ids, inner, "none")
+    with pytest.raises(ValueError, match="a sum of experts"):
+        executor.append_combine_experts(inner, few, x)
+    with pytest.raises(ValueError, match="a sum of experts"):
+        executor.append_combine_experts(inner, None, x)
+    with pytest.raises(ValueError, match="differ in shape"):
+        executor.append_scale_rows(x, few, out, False)
+    for experts in (0, 2**16 + 1):
+        with pytest.raises(ValueError, match="experts"):
+            executor.add_matrix("float32", 16, COLUMNS, False, experts)
+    rows = np.zeros((16, COLUMNS), np.float32)
+    executor.pack_rows(matrix, 4 * 16, 16, as_bytes(rows))
+    for first in (-16, 5 * 16, 8, HUGE):
+        with pytest.raises(ValueError, match="outside its matrix"):
+            executor.pack_rows(matrix, first, 16, as_bytes(rows))
+    executor.append_expert_linear(matrix, None, x, ids, inner, "none")
+    executor.append_scale_rows(inner, shares, inner, True)
+    assert executor.op_names == ["Route", "ExpertLinear", "ScaleRows"]
+
+
+@pytest.mark.parametrize("rows", ["0T", "-1T", "65537T", "2", "T2", "2X", "99999999999999999999T"])
+def test_rows_of_buffers_have_names(executor: Any, rows: str) -> None:
+    with pytest.raises(ValueError, match="rows"):
+        executor.add_buffer(0, "float32", 16, 64, rows)

@@ -32,10 +32,12 @@ def run(
     threads: int = 2,
     in_place: bool = False,
     positions: NDArray[np.int32] | None = None,
+    spare: int = 0,
 ) -> F32:
     """The rows that an op makes of ``inputs``, as float32; in place, it writes the first of them.
 
-    Each row is a sequence of its own, at its position of ``positions``.
+    Each row is a sequence of its own, at its position of ``positions``. Behind inputs and output
+    there is memory for ``spare`` buffers more.
     """
     tokens, cols = inputs[0].shape
     places = np.zeros(tokens, np.int32) if positions is None else positions
@@ -50,7 +52,7 @@ def run(
         max_sequences=tokens,
         max_positions=POSITIONS,
         vocabulary=1,
-        arena_bytes=tokens * sum(sizes),
+        arena_bytes=tokens * (sum(sizes) + spare * sizes[-1]),
         kv_elem="float32",
         kv_layers=[],
     )
@@ -439,3 +441,38 @@ def test_kv_write(module: Any, head_dim: int, element: str) -> None:
     expected.bytes[:] = 0  # as the system gives memory
     expected.write(slots.astype(np.int32), kv[0], kv[1])
     np.testing.assert_array_equal(caches[0], expected.bytes)
+
+
+@pytest.mark.parametrize("cols", [1, 40, 1024, 2500])
+@pytest.mark.parametrize("element", ["float32", "bfloat16"])
+def test_gather_columns(module: Any, cols: int, element: str) -> None:
+    """Bit by bit what NumPy gathers, on any number of threads; each row is its own."""
+    rng = np.random.default_rng(cols)
+    x = rng.standard_normal((5, cols), np.float32)
+    order = rng.permutation(cols).astype(np.int32)
+
+    def gather(executor: Any, inputs: list[int], out: int) -> None:
+        places = executor.add_constant(as_bytes(order))
+        read = inputs[0]
+        if element == "bfloat16":  # what products of rounded rows read
+            read = executor.add_buffer(rounded_at, element, cols, stride, "T")
+            executor.append_join([inputs[0]], read)
+        executor.append_gather_columns(read, out, places)
+
+    stride = -(-cols * 4 // 64) * 64
+    rounded_at = 5 * 2 * stride
+    expected = x.astype(TYPES[element])[:, order].astype(np.float32)
+    for threads in (1, 2, 3):
+        got = run(module, gather, [x], element, threads=threads, spare=1)
+        np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
+
+
+def test_an_order_that_names_no_column_reads_none_outside(module: Any) -> None:
+    """The order is a file's, and files may be damaged."""
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)
+    order = np.array([-1, 6, 2**31 - 1, -(2**31), 0, 5], np.int32)
+
+    def gather(executor: Any, inputs: list[int], out: int) -> None:
+        executor.append_gather_columns(inputs[0], out, executor.add_constant(as_bytes(order)))
+
+    np.testing.assert_array_equal(run(module, gather, [x]), x[:, [5, 5, 5, 5, 0, 5]])

@@ -62,7 +62,7 @@ def test_a_row_of_a_tree_is_a_decoded_token(
     threads: int,
     company: bool,
 ) -> None:
-    shape = Shape(*heads, head_dim, element, *sight)
+    shape = Shape(*heads, head_dim, element, sight[0], chunk=sight[1])
     others = [Part(sequence(shape, n, n), first, n) for first, n in ((69, 70), (3, 40))]
     tree = make_tree(shape, start, parents, seed=len(parents))
     for isa in VARIANTS:

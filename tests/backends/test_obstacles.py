@@ -1,4 +1,4 @@
-"""What keeps a backend from running a model is told before any memory is divided."""
+"""What keeps a backend from running a model is reported before any memory is divided."""
 
 from __future__ import annotations
 

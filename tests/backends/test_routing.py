@@ -41,6 +41,12 @@ def routings(draw: st.DrawFn) -> tuple[Routing, int, int]:
     return routing, groups * size, draw(st.integers(1, chosen * size))
 
 
+def test_a_routing_is_shown_by_what_it_does() -> None:
+    assert str(Routing()) == "softmax"
+    chosen = Routing("softmax_chosen", normalize=False, bias=True)
+    assert str(chosen) == "softmax_chosen normalize=False bias=True"
+
+
 def rows_of(rows: list[list[float]]) -> NDArray[np.float32]:
     return np.array(rows, np.float32)
 

@@ -39,8 +39,8 @@ def sight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     """What layers that do not see all see: the latest tokens, or those of their chunk."""
     if request.param == "chunk":
 
-        def chunked(model: Path) -> ModelSpec:
-            spec = load_model_spec(model)
+        def chunked(*model: Any) -> ModelSpec:
+            spec = load_model_spec(*model)
             return replace(spec, layers=tuple(map(_in_chunks, spec.layers)))
 
         monkeypatch.setattr("penstock.engine.loader.load_model_spec", chunked)

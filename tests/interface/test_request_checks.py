@@ -1,4 +1,4 @@
-"""What a model refuses of a request: one check, whoever makes it."""
+"""What a model refuses of a request: one check for all callers."""
 
 from __future__ import annotations
 

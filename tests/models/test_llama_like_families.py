@@ -182,6 +182,22 @@ def test_the_text_part_of_ministral3() -> None:
         ("olmo3", {"layer_types": ["linear_attention"] * 4}, "layer_types"),
         ("olmo3", {"rope_theta": 10000}, "which layers it is for is not certain"),
         ("olmo3", {"rope_parameters": {"rope_type": "default"}}, "only one of them"),
+        (
+            "olmo3",
+            {"rope_scaling": {"rope_type": "yarn", "factor": 8.0, "truncate": False}},
+            "truncate .False. must be true: transformers passes it over",
+        ),
+        (
+            "olmo3",
+            {
+                "rope_scaling": ...,
+                "rope_theta": ...,
+                "rope_parameters": {
+                    "full_attention": {"rope_type": "yarn", "factor": 8.0, "truncate": False}
+                },
+            },
+            "truncate .False. must be true",
+        ),
         ("granite", {"logits_scaling": 0}, "logits_scaling .0. must be greater than 0"),
         ("granite", {"residual_multiplier": "x"}, "must be a number"),
         ("smollm3", {"no_rope_layers": [1, 0]}, "must have a number for each of 4 layers"),

@@ -15,6 +15,7 @@ from support.checkpoints import load_oracle, tiny_checkpoint
 from support.families import FAMILIES, edited
 
 from penstock.errors import ModelError, PenstockError, WeightError
+from penstock.models.position_scale import PositionScale
 from penstock.models.registry import read_spec
 from penstock.models.spec import (
     ClampedSwiglu,
@@ -35,6 +36,7 @@ MIXTURES = (
     "glm4_moe",
     "gpt_oss",
     "granitemoe",
+    "llama4_text",
     "minimax_m2",
     "mixtral",
     "olmoe",
@@ -188,6 +190,40 @@ def test_olmoe() -> None:
     assert spec.layers[0].attention.qk_norm == QkNormSpec(1e-5, "projection")
 
 
+def test_llama4() -> None:
+    spec = read_spec(edited("llama4_text"))
+    experts = ExpertsSpec(
+        num_experts=16,
+        top_k=1,
+        intermediate_size=8192,
+        routing=Routing("sigmoid", normalize=False),
+        shared=SharedExpertSpec(8192),
+        shares_on="inputs",
+    )
+    assert mixtures(spec) == [experts] * 5
+    turned, plain = spec.layers[0].attention, spec.layers[3].attention
+    assert [layer.attention.chunk for layer in spec.layers] == [8192, 8192, 8192, None, 8192]
+    assert turned.rope is not None
+    assert (turned.rope.interleaved, turned.rope.kind, plain.rope) == (True, "llama3", None)
+    assert turned.qk_norm == QkNormSpec(1e-5, weight=False, after_rope=True)
+    assert (turned.position_scale, plain.position_scale) == (None, PositionScale(0.1, 8192, 1))
+    assert plain.qk_norm is None
+    for tuned in (True, ...):
+        assert read_spec(edited("llama4_text", attn_temperature_tuning=tuned)) == spec
+    for plainly in (False, 0):
+        untuned = read_spec(edited("llama4_text", attn_temperature_tuning=plainly))
+        assert untuned.layers[3].attention.position_scale is None
+
+
+def test_llama4_with_dense_layers() -> None:
+    every_other = read_spec(edited("llama4_text", interleave_moe_layer_step=2))
+    assert [each is not None for each in mixtures(every_other)] == [False, True, False, True, False]
+    assert every_other.layers[0].mlp == MlpSpec(16384)
+    named = read_spec(edited("llama4_text", moe_layers=[0, 4]))
+    assert [each is not None for each in mixtures(named)] == [True, False, False, False, True]
+    assert mixtures(read_spec(edited("llama4_text", moe_layers=[]))) == [None] * 5
+
+
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
@@ -230,6 +266,14 @@ def test_olmoe() -> None:
         ("phimoe", {"num_local_experts": 1}, "at least 2"),
         ("phimoe", {"rope_scaling": {"type": "yarn"}}, "default, longrope"),
         ("olmoe", {"num_experts_per_tok": 65}, "from 1 to 64"),
+        ("olmoe", {"clip_qkv": -1.0}, "clip_qkv .* must be greater than 0"),
+        ("llama4_text", {"num_experts_per_tok": 17}, "from 1 to 16"),
+        ("llama4_text", {"moe_layers": [5]}, "integers from 0 to 4"),
+        ("llama4_text", {"no_rope_layers": [1, 0]}, "0 or 1 for each of 5 layers"),
+        ("llama4_text", {"no_rope_layers": [2] * 5}, "integers from 0 to 1"),
+        ("llama4_text", {"layer_types": ["sliding_attention"] * 5}, "'chunked_attention' or"),
+        ("llama4_text", {"attention_chunk_size": 0}, "attention_chunk_size"),
+        ("llama4_text", {"attn_temperature_tuning": "yes"}, "must be true or false"),
     ],
 )
 def test_refused(family: str, changes: dict[str, Any], message: str) -> None:
@@ -288,7 +332,9 @@ def test_a_wrong_tensor_of_a_mixture_is_one_error_before_weights_are_read(
     """Of every tensor of a layer's mixture, one is left out, or has a row less."""
     folder = tiny_checkpoint(family)
     last = FAMILIES[family].fields.get("num_hidden_layers", 2) - 1
-    mixture = re.compile(rf"model\.layers\.{last}\.(mlp|block_sparse_moe)\.(?!.*experts\.[1-9])")
+    mixture = re.compile(
+        rf"model\.layers\.{last}\.(mlp|block_sparse_moe|feed_forward)\.(?!.*experts\.[1-9])"
+    )
     names = [name for name in load_file(folder / "model.safetensors") if mixture.match(name)]
     assert len(names) >= 3
     for i, name in enumerate(names):

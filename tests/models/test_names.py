@@ -91,6 +91,22 @@ def test_idle_tensors() -> None:
     assert not FUSED.is_idle("anything")
 
 
+def test_files_without_the_prefix() -> None:
+    """All names lack it, but the head's, or none does."""
+    names = NameMap(plain({"embed": "base.wte", "head": "lm_head"}), prefix="base.")
+    bare = ["wte.weight", "h.0.bias", "lm_head.weight", "lm_head_shift"]
+    assert names.completed(bare) == {
+        "base.wte.weight": "wte.weight",
+        "base.h.0.bias": "h.0.bias",
+        "lm_head.weight": "lm_head.weight",
+        "base.lm_head_shift": "lm_head_shift",
+    }
+    whole = ["base.wte.weight", "lm_head.weight", "stray"]
+    assert names.completed(whole) == {name: name for name in whole}
+    assert NAMES.completed(bare) == {name: name for name in bare}
+    assert names.completed([]) == {}
+
+
 def test_quantized_matrices() -> None:
     form = Gptq(4, 32, symmetric=True, zeros_less_one=True)
     fused_rows = FUSED.source("layers.7.k", SHAPES, form)

@@ -116,10 +116,10 @@ def test_required(family: str, name: str) -> None:
                     "type": "llama3",
                     "factor": 2,
                     "low_freq_factor": 4,
-                    "high_freq_factor": 4,
+                    "high_freq_factor": 3,
                 }
             },
-            "must exceed low_freq_factor",
+            "must be at least low_freq_factor",
         ),
         ({"rope_scaling": {"type": "yarn", "factor": 2, "beta_fast": 0.5}}, "beta_slow"),
         ({"rope_scaling": {"type": "linear", "factor": 2, "rope_theta": 7.0}}, "contradicts"),

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.models.reader import ConfigReader
 from penstock.models.rope import inverse_frequencies, rope_tables
-from penstock.models.rope_config import extended_positions, read_rope
+from penstock.models.rope_config import LLAMA_FIELDS, RopeFields, extended_positions, read_rope
 from penstock.models.spec import RopeSpec
 
 LLAMA3 = {
@@ -34,13 +34,20 @@ KINDS: dict[str, dict[str, Any]] = {
     "yarn-not-truncated": {"rope_type": "yarn", **YARN, "truncate": False},
     "yarn-zero-width-ramp": {"rope_type": "yarn", **YARN, "beta_fast": 1e9, "beta_slow": 1e8},
     "yarn-shrinking": {"rope_type": "yarn", **YARN, "factor": 0.5},
+    "proportional": {"rope_type": "proportional", "partial_rotary_factor": 0.25},
+    "proportional-factor": {
+        "rope_type": "proportional",
+        "partial_rotary_factor": 0.6,
+        "factor": 3.0,
+    },
 }
 MAX_POSITIONS = 131072
 
 
 def read(parameters: dict[str, Any], head_dim: int, theta: float, limit: int) -> RopeSpec:
     fields = {"rope_parameters": {"rope_theta": theta, **parameters}}
-    return read_rope(ConfigReader(fields, "test"), head_dim, limit)
+    kinds = RopeFields(kinds=(*LLAMA_FIELDS.kinds, "proportional"))
+    return read_rope(ConfigReader(fields, "test"), head_dim, limit, kinds)
 
 
 def oracle_module(parameters: dict[str, Any], head_dim: int, theta: float, limit: int) -> Any:

@@ -88,3 +88,13 @@ def test_other_norms_of_heads_are_not_fused(norm: QkNormSpec) -> None:
     attention = replace(spec.layers[0].attention, qk_norm=norm)
     spec = replace(spec, layers=(replace(spec.layers[0], attention=attention),))
     assert not any(isinstance(op, ops.RopeWrite) for op in fuse(lower(spec)).ops)
+
+
+def test_a_gate_of_attention_is_computed_for_selected_rows_alone_in_the_last_layer() -> None:
+    spec = make_spec(bias=True)
+    gated = replace(spec.layers[0], attention=replace(spec.layers[0].attention, output_gate=True))
+    plan = fuse(lower(replace(spec, layers=(gated, gated)), "bfloat16"))
+    gates = [op for op in plan.ops if isinstance(op, ops.Gate)]
+    assert [plan.buffers[op.out].rows.base for op in gates] == ["T", "S"]
+    assert [plan.buffers[op.out].element for op in gates] == ["bfloat16"] * 2
+    assert plan.weights["layers.0.attn_gate.bias"].shape == (96,)

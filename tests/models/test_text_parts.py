@@ -62,7 +62,28 @@ def qwen_vl() -> Any:
     return transformers.Qwen2_5_VLForConditionalGeneration(config)
 
 
-MODELS = {each.__name__: each for each in (gemma3, llava, mistral3, qwen_vl)}
+def qwen_vl_moe() -> Any:
+    """Experts are stored in stacks of transposed matrices."""
+    own = {"head_dim": 16, "num_experts": 5, "num_experts_per_tok": 3, "moe_intermediate_size": 28}
+    eyes = {"depth": 1, "hidden_size": 32, "num_heads": 2, "out_hidden_size": 64}
+    config = transformers.Qwen3VLMoeConfig(
+        text_config={**COMMON, **own, "rope_parameters": TURNS},
+        vision_config={**eyes, "intermediate_size": 32, "deepstack_visual_indexes": []},
+    )
+    return transformers.Qwen3VLMoeForConditionalGeneration(config)
+
+
+def llama4() -> Any:
+    own = {"head_dim": 16, "num_local_experts": 5, "intermediate_size_mlp": 44, "floor_scale": 8}
+    chunks = {"attention_chunk_size": 16, "no_rope_layer_interval": 2}
+    config = transformers.Llama4Config(
+        text_config={**COMMON, **own, **chunks},
+        vision_config={**SIGHT, "vision_output_dim": 32, "projector_output_dim": 32},
+    )
+    return transformers.Llama4ForConditionalGeneration(config)
+
+
+MODELS = {each.__name__: each for each in (gemma3, llava, llama4, mistral3, qwen_vl, qwen_vl_moe)}
 
 
 @cache

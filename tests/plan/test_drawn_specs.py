@@ -99,7 +99,10 @@ def test_products_and_attention_read_what_the_hardware_multiplies(
         if isinstance(op, (ops.Linear, ops.ExpertLinear, ops.HeadLinear)):
             assert elements(op.x) == {"bfloat16"}
         elif isinstance(op, ops.Attention):
-            assert elements(op.q, op.out) == {"bfloat16"}
+            assert elements(op.q) == {"bfloat16"}
+            ups = {gate.up for gate in plan.ops if isinstance(gate, ops.Gate)}
+            gated = bool(ups & {op.out, f"{op.out}.selected"})
+            assert elements(op.out) == {"float32" if gated else "bfloat16"}
         elif isinstance(op, (ops.Add, ops.Scale, ops.SoftCap)):
             assert elements(*op.reads, *op.writes) == {"float32"}
         elif isinstance(op, (ops.RmsNorm, ops.LayerNorm)):

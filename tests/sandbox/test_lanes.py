@@ -131,7 +131,7 @@ def test_a_seat_is_given_back_however_its_job_ends() -> None:
 @settings(max_examples=50, deadline=None)
 @given(seed=st.integers(0, 2**32), seats=st.integers(1, 4), most=st.integers(0, 8))
 def test_the_books_add_up(seed: int, seats: int, most: int) -> None:
-    """Whoever comes, leaves and is cancelled: no seat is given twice, and none is lost."""
+    """Whichever jobs come, leave and are cancelled, no seat is given twice, and none is lost."""
     rng = random.Random(seed)
 
     async def main() -> None:

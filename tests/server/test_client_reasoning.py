@@ -1,4 +1,4 @@
-"""Reasoning: what the chat template reads, it is told."""
+"""Reasoning: the chat template gets the variables that it reads."""
 
 from __future__ import annotations
 

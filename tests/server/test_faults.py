@@ -1,4 +1,4 @@
-"""Clients that leave, an engine that dies, a server that is told to stop."""
+"""Clients that leave, an engine that dies, a server that is asked to stop."""
 
 from __future__ import annotations
 

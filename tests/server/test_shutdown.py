@@ -1,4 +1,4 @@
-"""A server that is told to stop, or to take no more work for a while."""
+"""A server that is asked to stop, or to take no more work for a while."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_what_an_eagle_head_is_given_is_right_under_preemption(
     kept: int,
     quiet: float | None,
 ) -> None:
-    """Whether it keeps what it is told until it drafts, or must read a part before."""
+    """Whether it keeps features until it drafts, or must read a part before."""
     monkeypatch.setattr("penstock.speculate.eagle_reading._MOST_PENDING", kept)
     plain, texts, without = plain_stories(engine_plan)
     head = FakeEagle(Truth(texts), 40, VOCAB)

@@ -1,4 +1,4 @@
-"""Which rows of a step a head is told of, where samples drew nothing."""
+"""Which rows of a step a head gets, where samples drew nothing."""
 
 from __future__ import annotations
 

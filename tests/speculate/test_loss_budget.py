@@ -19,7 +19,7 @@ from penstock.speculate.loss_budget import LossBudget
 def test_no_more_is_lost_than_is_allowed(
     phases: list[tuple[float, int, bool]], alone: bool
 ) -> None:
-    """Whatever drafts save or cost, for however long, and whoever arrives."""
+    """Whatever drafts save or cost, for however long, and whatever requests arrive."""
     budget = LossBudget(alone)
     earned = allowed = most = 0.0
     for saved, steps, arrivals in phases:

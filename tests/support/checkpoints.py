@@ -57,11 +57,19 @@ def tiny_checkpoint(
 
 
 def load_oracle(folder: Path) -> Any:
-    """transformers' model of the folder, float32, with the plainest attention."""
+    """transformers' model of the folder, float32, with the plainest attention that is right, and
+    the plainest experts."""
     import transformers
 
+    family = json.loads((folder / "config.json").read_text())["model_type"]
+    attention = FAMILIES[family].attention if family in FAMILIES else "eager"
+
     model: Any = transformers.AutoModelForCausalLM.from_pretrained(
-        folder, dtype="float32", attn_implementation="eager", local_files_only=True
+        folder,
+        dtype="float32",
+        attn_implementation=attention,
+        experts_implementation="eager",
+        local_files_only=True,
     )
     return model.eval()
 

@@ -157,6 +157,7 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         clip_qkv=st.sampled_from([None, None, 0.6]),
         clip_normed=st.booleans(),
         v_norm=st.none() | NORMS,
+        output_gate=st.booleans(),
         position_scale=st.none()
         | st.builds(
             PositionScale, st.just(0.5), st.sampled_from([1, 7, 16]), st.sampled_from([0, 1, 6])
@@ -269,7 +270,8 @@ class TameWeights:
         return self._whole(name, weight.shape)
 
     def member(self, name: str, index: int) -> NDArray[Any]:
-        return self.get(name)[index]
+        matrix: NDArray[Any] = self.get(name)[index]
+        return matrix
 
     @staticmethod
     def _whole(name: str, shape: tuple[int, ...]) -> NDArray[Any]:

@@ -30,7 +30,7 @@ def request(name: str, prompt: list[int], **params: Any) -> EngineRequest:
 
 
 class Recorder:
-    """A listener that keeps everything and wakes whoever waits for a condition."""
+    """A listener that keeps everything and wakes those who wait for a condition."""
 
     def __init__(self) -> None:
         self.tokens: dict[tuple[str, int], list[int]] = {}

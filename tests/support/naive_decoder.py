@@ -241,7 +241,10 @@ def _attention(
                 seen = np.append(seen, np.zeros((1, seen.shape[1])), axis=0)
             shares = np.exp(scores - scores.max())
             out[t, h] = shares @ seen / shares.sum()
-    return _linear(out.reshape(len(x), -1), weight, at + "o", a.output_bias)
+    flat = out.reshape(len(x), -1)
+    if a.output_gate:
+        flat = flat / (1 + np.exp(-_linear(x, weight, at + "attn_gate", _biased(a, "q"))))
+    return _linear(flat, weight, at + "o", a.output_bias)
 
 
 def _activated(x: F64, kind: Activation) -> F64:

@@ -44,7 +44,8 @@ class Buffers:
 
     def add(self, cols: int = COLUMNS, elem: str = "float32", rows: str = "T") -> int:
         row = cols * {"float32": 4, "int32": 4, "bfloat16": 2}[elem]
-        offset, self._end = self._end, self._end + -(-TOKENS * row // 64) * 64
+        times = int(rows[:-1] or 1)
+        offset, self._end = self._end, self._end + -(-TOKENS * times * row // 64) * 64
         return int(self.native.add_buffer(offset, elem, cols, row, rows))
 
 

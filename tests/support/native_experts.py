@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.cpu.append import gating
-from penstock.backends.cpu.forms import form_of
+from penstock.backends.cpu.forms import MatrixPart, form_of
 from penstock.models.spec import DType, Gating, Routing
 from penstock.plan.ops import ExpertLinear, Linear, LinearPart
 from penstock.quant import QuantScheme
@@ -85,7 +85,7 @@ class Experts:
         matrix = form.add(step.native, op, self.number)
         for expert in range(self.number):
             for part in self.parts:
-                form.pack(step.native, matrix, rows, "a part", part[expert])
+                form.pack(MatrixPart(step.native, matrix, rows, "a part"), part[expert])
                 rows += n
         append_route(step.native, scores, chosen_ids, shares, Routing())
         bias = None if self.biases is None else step.native.add_constant(as_bytes(self.biases))
@@ -107,7 +107,7 @@ class Experts:
         form = form_of(self.form.scheme, self.form.dtype)
         matrix = form.add(step.native, op, 1)
         for i, part in enumerate(self.parts):
-            form.pack(step.native, matrix, i * n, "a part", part[expert])
+            form.pack(MatrixPart(step.native, matrix, i * n, "a part"), part[expert])
         bias = None
         if self.biases is not None:
             bias = step.native.add_constant(as_bytes(self.biases[expert]))

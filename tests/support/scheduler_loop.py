@@ -1,4 +1,4 @@
-"""A scheduler with a fake model, requests for it, and what must have come of them."""
+"""A scheduler with a fake model, requests for it, and their expected results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Random requests with all that can happen to them, and what an engine told of each."""
+"""Random requests with all that can happen to them, and the updates that an engine sent for
+each."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ class Arrival:
 
 @dataclass
 class Story:
-    """What was told of one sequence."""
+    """The updates of one sequence."""
 
     tokens: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)

@@ -30,6 +30,7 @@ from penstock.plan.lower import lower
 from penstock.plan.ops import Linear
 from penstock.plan.plan import Plan
 from penstock.quant import GroupScheme, GroupTensor, Quantization
+from penstock.resolve.quantization import _order_notes
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.safetensors import open_folder
@@ -147,11 +148,11 @@ def test_a_zero_point_of_sixteen(tmp_path: Path, isa: str, activations: bool) ->
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("activations", [False, True])
 @pytest.mark.parametrize("isa", native.runnable())
-def test_gathered_columns_have_the_bits_of_columns_that_lie_so(
+def test_matrices_whose_columns_have_orders_of_their_own(
     tmp_path: Path, form: Any, dtype: Any, activations: bool, isa: str
 ) -> None:
-    """Every matrix has an order of its own. The same matrices, with rows and columns of what is
-    around them put into that order, need no gather: products, whole plans and fused ones."""
+    """Each has another, those of one input too: so what fusion joins is computed by parts, to the
+    same bits."""
     packed, _ = gptq_checkpoint(tmp_path, **form)
     spec = load_model_spec(packed)
     schemes = Quantization(activations=activations)
@@ -429,10 +430,12 @@ def test_artifacts_tell_versions_of_the_format_apart(tmp_path: Path, capsys: Any
 def test_a_plan_tells_that_columns_may_be_in_another_order(
     tmp_path: Path, fields: dict[str, Any], noted: bool, capsys: Any
 ) -> None:
+    """Where the backend may refuse that when weights are read."""
     packed, _ = gptq_checkpoint(tmp_path, **fields)
     common = ["explain", str(packed), "--no-plan", "--max-model-len", "64", "--backend"]
-    assert main([*common, "cpu"]) == 0
-    note = "the cpu backend refuses it when weights are read"
-    assert (note in " ".join(capsys.readouterr().out.split())) is noted
-    assert main([*common, "reference"]) == 0
-    assert "when weights are read" not in capsys.readouterr().out
+    for backend in ("cpu", "reference"):
+        assert main([*common, backend]) == 0
+        assert "when weights are read" not in capsys.readouterr().out
+    config = EngineConfig(model=str(packed))
+    own = load_model_spec(packed).quantized
+    assert bool(_order_notes(config, own, named("cuda"))) is noted

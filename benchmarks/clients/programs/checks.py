@@ -1,4 +1,5 @@
-"""What every program of this folder does with its client: try things, and print what came of it."""
+"""Shared by the programs of this folder: they try things with their client and print the
+results."""
 
 from __future__ import annotations
 

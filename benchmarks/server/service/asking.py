@@ -29,7 +29,7 @@ class Manner:
 
 @dataclass
 class Asked:
-    """What came of a request."""
+    """The result of a request."""
 
     status: int | None
     """None where the client left before the head."""

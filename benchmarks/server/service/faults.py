@@ -40,7 +40,7 @@ BAD_BODIES: tuple[bytes, ...] = (
 
 @dataclass
 class Span:
-    """A time in which requests may be told ``code``."""
+    """A time in which requests may fail with ``code``."""
 
     code: str
     began: float
@@ -64,7 +64,8 @@ class Faults:
         return any(s.code == "engine_dead" and s.ended == math.inf for s in self._spans)
 
     def excuse(self, code: str, began: float, ended: float) -> bool:
-        """Whether a request that lived from ``began`` to ``ended`` may have been told ``code``."""
+        """Whether a request that lived from ``began`` to ``ended`` may have failed with
+        ``code``."""
         return any(
             span.code == code and span.began <= ended and began <= span.ended
             for span in self._spans

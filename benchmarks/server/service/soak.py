@@ -180,7 +180,7 @@ class Run:
         self.judge(which, manner, asked, began)
 
     def judge(self, which: int, manner: Manner, asked: Asked, began: float) -> None:
-        """Compare what came of request ``which``, and look for what explains an error."""
+        """Compare the result of request ``which``, and look for what explains an error."""
         answer, expected = asked.answer, self.expected[which]
         if answer.done:
             self.outcomes["complete"] += 1

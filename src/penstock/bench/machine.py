@@ -1,4 +1,5 @@
-"""What the machine can do, measured beside a benchmark: a figure means little without it."""
+"""Measures the machine's bandwidth and peak arithmetic beside a benchmark, to judge its figures
+by."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a step's time and bytes go: an executor that keeps the books, around the real one."""
+"""Measures the time and bytes of steps, by an executor around the real one."""
 
 from __future__ import annotations
 

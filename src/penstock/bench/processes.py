@@ -1,4 +1,4 @@
-"""What the kernel knows of another process: its processor time, memory and open files."""
+"""Reads another process's processor time, memory and open files from the kernel."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True)
 class Session:
-    """A loaded engine whose executor keeps the books."""
+    """A loaded engine whose executor is measured."""
 
     engine_plan: EnginePlan
     core: EngineCore

@@ -1,4 +1,4 @@
-"""A picture of what speculation came to, beside the formula. Needs matplotlib."""
+"""Plots the results of speculation beside the formula's. Needs matplotlib."""
 
 from __future__ import annotations
 

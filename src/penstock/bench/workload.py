@@ -1,4 +1,4 @@
-"""What to ask of an engine: prompts of random tokens, with lengths that are fixed or recorded."""
+"""Workloads: prompts of random tokens, with lengths that are fixed or recorded."""
 
 from __future__ import annotations
 

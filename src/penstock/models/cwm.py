@@ -21,6 +21,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "CwmForCausalLM"
 MODEL_TYPE = "cwm"
+KNOWN_AS = "Code World Model 32B"
 
 _DEFAULTS: Final = {
     "num_key_value_heads": 8,
@@ -44,8 +45,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     scaled = config.has("rope_parameters") or config.has("rope_scaling")
     defaults = _DEFAULTS if scaled else {**_DEFAULTS, "rope_parameters": _LLAMA3}
     config = config.adapted({}, defaults)
-    for name in ("attention_bias", "mlp_bias"):
-        config.only(name, False, "must be false: CWM has no biases")
+    config.only("attention_bias", False, "must be false: CWM's attention has no biases")
     layers = read_num_layers(config)
     kinds = read_layer_kinds(config, [SLIDING if i % 4 else FULL for i in range(layers)])
     return read_decoder(
@@ -55,5 +55,6 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         head_dim=default_head_dim(config),
         num_kv_heads=read_kv_heads(config),
         windows=windows_of(kinds, config.integer("sliding_window")),
+        mlp_bias=config.boolean("mlp_bias", False),
         rope_fields=_ROPE,
     )

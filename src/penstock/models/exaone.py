@@ -16,6 +16,7 @@ from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "ExaoneForCausalLM"
 MODEL_TYPE = "exaone"
+KNOWN_AS = "EXAONE 3.0 and 3.5"
 IDLE: Final = frozenset({"embed_dropout", "resid_dropout"})
 
 _AT: Final = "transformer.h.*."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from penstock.errors import ModelError
@@ -44,6 +44,13 @@ class Routing:
     jitter: float = 0.0
     """``sparsemixer`` alone: experts take part in the softmax of another whose logit is at most
     twice this, relative to theirs, below the other's."""
+
+    def __str__(self) -> str:
+        """What the scores are, and whatever else is not as it is by default."""
+        usual = Routing(self.scores)
+        names = (field.name for field in fields(self))
+        values = ((name, getattr(self, name)) for name in names)
+        return " ".join([self.scores, *(f"{n}={v}" for n, v in values if v != getattr(usual, n))])
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from penstock.models.limits import MAX_FACTOR, MAX_HEAD_DIM
 from penstock.models.llama import NAMES as LLAMA_NAMES
 from penstock.models.names import Name, NameMap
 from penstock.models.reader import ConfigReader
-from penstock.models.rope_config import RopeFields, read_parameters, read_rope
+from penstock.models.rope_config import RopeFields, read_rope, read_ropes
 from penstock.models.rope_spec import RopeSpec
 from penstock.models.spec import DType, EmbeddingScale, LayerSpec, ModelSpec, QkNormSpec
 
@@ -129,21 +129,11 @@ def _ropes(config: ConfigReader, head_dim: int, positions: int) -> dict[str, Rop
 
     v5 writes an object of parameters for each kind of layer, v4 one base for each.
     """
-    both = config.section("rope_parameters")
-    if both is None:
-        local = config.number(_LOCAL_ROPE.theta, 10_000.0, above=1.0, high=1e15)
-        return {
-            FULL: read_rope(config, head_dim, positions, _FULL_ROPE),
-            SLIDING: RopeSpec(theta=local, dim=head_dim),
-        }
-    for name in ("rope_scaling", "rope_theta", _LOCAL_ROPE.theta):
-        config.only(name, None, "stands beside rope_parameters; keep only one of them")
-    ropes = {}
-    for kind, fields in ((FULL, _FULL_ROPE), (SLIDING, _LOCAL_ROPE)):
-        section = both.section(kind)
-        if section is None:
-            ropes[kind] = RopeSpec(theta=fields.default_theta, dim=head_dim)
-        else:
-            ropes[kind] = read_parameters(section, head_dim, positions, fields)
-    both.finish()
-    return ropes
+    ropes = read_ropes(config, head_dim, positions, {FULL: _FULL_ROPE, SLIDING: _LOCAL_ROPE})
+    if ropes is not None:
+        return ropes
+    local = config.number(_LOCAL_ROPE.theta, 10_000.0, above=1.0, high=1e15)
+    return {
+        FULL: read_rope(config, head_dim, positions, _FULL_ROPE),
+        SLIDING: RopeSpec(theta=local, dim=head_dim),
+    }

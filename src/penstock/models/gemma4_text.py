@@ -97,7 +97,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         logits_softcap=cap or None,
         token_inputs=_token_inputs(config, model, norm),
         # Published files have keys and values of layers that read those of others, too.
-        names=NameMap(_NAMES, rf"model\.layers\.({readers})\.self_attn\.[kv]_(proj|norm)\.weight"),
+        names=NameMap(_NAMES, rf".*\.layers\.({readers})\.self_attn\.[kv]_(proj|norm)\.weight"),
     )
 
 

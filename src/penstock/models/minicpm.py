@@ -21,6 +21,7 @@ from penstock.models.spec import DType, EmbeddingScale, ModelSpec
 
 ARCHITECTURE = "MiniCPMForCausalLM"
 MODEL_TYPE = "minicpm"
+KNOWN_AS = "MiniCPM 1B and 2B"
 
 _DEFAULTS: Final = {
     "max_position_embeddings": 2048,

@@ -17,7 +17,13 @@ from penstock.models.blocks import (
 from penstock.models.olmo2 import DEFAULTS, read_olmo
 from penstock.models.olmo2 import NAMES as NAMES
 from penstock.models.reader import ConfigReader
-from penstock.models.rope_config import RopeFields, read_rope, read_ropes
+from penstock.models.rope_config import (
+    RopeFields,
+    read_rope,
+    read_ropes,
+    refuse_truncate,
+    rope_section,
+)
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 
 ARCHITECTURE = "Olmo3ForCausalLM"
@@ -51,5 +57,8 @@ def _ropes(config: ConfigReader) -> dict[str, RopeSpec]:
         f"must be {_ROPE.default_theta:g}, or in a rope_parameters with {FULL!r} and {SLIDING!r}: "
         "which layers it is for is not certain",
     )
+    scaled = rope_section(config)
+    if scaled is not None:
+        refuse_truncate(scaled)
     local = RopeSpec(theta=_ROPE.default_theta, dim=head_dim)
     return {FULL: read_rope(config, head_dim, positions, _ROPE), SLIDING: local}

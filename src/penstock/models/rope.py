@@ -181,7 +181,9 @@ def _llama3(spec: RopeSpec, plain: Floats) -> Floats:
     low, high = spec.low_freq_factor, spec.high_freq_factor
     wavelength = np.float32(2 * math.pi) / plain
     long, short = spec.original_max_positions / low, spec.original_max_positions / high
-    scaled = np.where(wavelength > np.float32(long), plain / factor, plain)
+    scaled: Floats = np.where(wavelength > np.float32(long), plain / factor, plain)
+    if high == low:  # nothing lies between
+        return scaled
     smooth = np.float32(spec.original_max_positions) / wavelength - np.float32(low)
     smooth = smooth / np.float32(high - low)
     blended = (one - smooth) * scaled / factor + smooth * scaled

@@ -90,9 +90,16 @@ def read_ropes(
         if inner is None:
             ropes[kind] = RopeSpec(theta=each.default_theta, dim=head_dim)
         else:
+            refuse_truncate(inner)
             ropes[kind] = read_parameters(inner, head_dim, max_positions, each)
     section.finish()
     return ropes
+
+
+def refuse_truncate(rope: ConfigReader) -> None:
+    """Raise ModelError where the parameters of one kind of layer have YaRN's ``truncate``."""
+    why = "must be true: transformers passes it over in parameters of one kind of layer"
+    rope.only("truncate", True, why)
 
 
 def read_parameters(

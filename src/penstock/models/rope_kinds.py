@@ -64,8 +64,8 @@ def _llama3(
     rope: ConfigReader, theta: float, dim: int, max_positions: int, original: int
 ) -> RopeSpec:
     low, high = _scale(rope, "low_freq_factor"), _scale(rope, "high_freq_factor")
-    if high <= low:
-        raise rope.error("high_freq_factor", f"must exceed low_freq_factor ({low:g})")
+    if high < low:
+        raise rope.error("high_freq_factor", f"must be at least low_freq_factor ({low:g})")
     return RopeSpec(
         theta=theta,
         dim=dim,

@@ -159,6 +159,9 @@ class AttentionSpec:
     """The norm of each head of the values, by one weight ``[head_dim]`` if by any."""
     position_scale: PositionScale | None = None
     """What queries, rotated and normed, are multiplied by."""
+    output_gate: bool = False
+    """Whether what attention gives is multiplied by the sigmoid of a projection of the layer's
+    input (weight ``attn_gate``, with a bias where queries have one)."""
     latent: LatentSpec | None = None
     """Where keys and values are made of latents. Then there is one KV head of
     ``latent.key_dim`` components, heads are not normed, and scores have no slopes."""
@@ -175,9 +178,10 @@ class AttentionSpec:
                 f"{self.num_kv_heads} of {self.head_dim}"
             )
         others = (self.qk_norm, self.v_norm, self.clip_qkv, self.position_scale)
-        if self.alibi or any(each is not None for each in others):
+        if self.alibi or self.output_gate or any(each is not None for each in others):
             raise ModelError(
-                "heads that attend to latents are not normed, clamped or scaled, and have no slopes"
+                "heads that attend to latents are not normed, clamped, scaled or gated, and have "
+                "no slopes"
             )
         if self.qkv_bias or self.key_is_value:
             raise ModelError("attention over latents has biases of latents, and values of its own")

@@ -71,6 +71,7 @@ _SIZES: Final[Mapping[str, Mapping[str, object]]] = {
         "rms_norm_eps": 1e-6,
         "sliding_window": 4096,
     },
+    "qwen3_vl_moe_text": {"norm_topk_prob": True},
 }
 """What transformers assumes where a ``text_config`` of this ``model_type`` leaves sizes out, as the
 published ones do that it wrote itself."""

@@ -23,7 +23,7 @@ class Engine(Protocol):
 
     @property
     def inputs(self) -> InputProcessor:
-        """What turns texts and chats into token ids."""
+        """Turns texts and chats into token ids."""
         ...
 
     def outputs(

@@ -1,4 +1,4 @@
-"""Compiles products for GPUs that need not be there, and prints what came of each as JSON.
+"""Compiles products for GPUs that need not be there, and prints the result of each as JSON.
 
 Run as a program, with the interpreter off: ``test_compiled.py`` does.
 """

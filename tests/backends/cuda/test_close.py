@@ -66,7 +66,7 @@ def test_no_tensor_outlives_an_executor(way: str, quantized: bool, device: Any) 
         assert len(refs) > 50
         del mine, before
         executor.close()
-        # Whoever steps the engine may still hold the executor and its sampler.
+        # The thread that steps the engine may still hold the executor and its sampler.
         alive = [ref() for ref in refs if ref() is not None]
         shapes = [(tuple(t.shape), t.dtype) for t in alive if t is not None]
         assert shapes == []

@@ -59,6 +59,7 @@ FAMILY = TinyFamily(
         "cwm-some": {
             "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
             "head_dim": 80,
+            "mlp_bias": True,
             "num_key_value_heads": 1,
             "intermediate_size": 77,
             **rope("default", rope_theta=500.0),

@@ -62,6 +62,7 @@ FAMILY = TinyFamily(
     lacks=("intermediate_size", "num_key_value_heads", "rms_norm_eps"),
     # Of a tied head it would say what it read again.
     fields={"tie_word_embeddings": False, "layer_norm_epsilon": 1e-3},
+    attention="sdpa",  # "eager" adds ALiBi's slopes twice
     cases={
         "falcon": {},
         "falcon-40b": {**NEW, "bias": True, "ffn_hidden_size": 100},
@@ -79,6 +80,8 @@ FAMILY = TinyFamily(
             "hidden_size": 144,
             "num_attention_heads": 3,
         },
+        "falcon-slopes": {"alibi": True, "multi_query": False},
+        "falcon-8-slopes": {**NEW, "alibi": True, "num_attention_heads": 8, "hidden_size": 128},
         "falcon-heads": {"multi_query": False, "num_kv_heads": 4},
     },
     served={**NEW, "num_kv_heads": 4, "tie_word_embeddings": True},

@@ -30,6 +30,8 @@ class TinyFamily:
     large, one key is all that is seen, and roundings grow."""
     buffers: tuple[str, ...] = ()
     """What the names of buffers end with that checkpoints have, as they have weights."""
+    attention: str = "eager"
+    """Which of transformers' ways to compute attention is compared with."""
     served: Mapping[str, Any] = field(default_factory=dict)
     """The changes with which the family is served in a batch."""
     published: Mapping[str, Any] | None = None

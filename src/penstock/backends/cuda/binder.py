@@ -1,4 +1,4 @@
-"""What a plan's ops become on a GPU: matrices, scratch, and a launch for each."""
+"""Turns a plan's ops into launches on a GPU, with their matrices and scratch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _ROWS_BYTES = 64 << 20
 
 
 def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspace) -> Matrix:
-    """Room for the matrix of ``op``, to be filled part by part."""
+    """Return the empty matrix of ``op``, to be filled part by part."""
     x = plan.buffers[op.x]
     most = (limits.max_tokens, limits.max_selected_rows, limits.max_logit_rows)
     shape = Shape(
@@ -263,7 +263,7 @@ class Binder:
         return None if name is None else self.weight(name)
 
     def weight(self, name: ops.WeightName, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Room for a weight, filled later."""
+        """Return the tensor of a weight, which is filled later."""
         tensor = torch.empty(self._shapes[name], dtype=dtype, device=self._device)
         self._fill(name, tensor)
         return tensor

@@ -1,4 +1,4 @@
-"""What the engine ends with when the GPU fails, or a kernel cannot be made for it."""
+"""Errors for a GPU that fails, or for which a kernel cannot be compiled."""
 
 from __future__ import annotations
 

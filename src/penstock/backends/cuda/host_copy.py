@@ -1,4 +1,4 @@
-"""Rows on their way to the host."""
+"""Copies rows from the device to the host."""
 
 from __future__ import annotations
 

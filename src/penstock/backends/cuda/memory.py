@@ -1,4 +1,4 @@
-"""What a model takes of a GPU's memory, reckoned before any of it is allocated."""
+"""Computes the GPU memory that a model takes, before any of it is allocated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How quantized weights lie on the GPU.
+"""The layout of quantized weights on the GPU.
 
 Rows of W keep to themselves, one after another, so parts of a joined matrix are filled in any
 order. Their codes are padded with zeros to ``padded`` columns, whole iterations of the kernels.

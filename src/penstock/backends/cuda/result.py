@@ -1,4 +1,4 @@
-"""What a step computed on the device, of which the host gets what it reads, when it reads it."""
+"""A step's result on the device; the host copies what it reads, when it reads it."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from penstock.plan.plan import Plan
 
 
 class Weights(Protocol):
-    """What appending these ops takes of the binder: room for weights, tables, and the launches."""
+    """The part of the binder that these ops use: weights, tables, and the list of launches."""
 
     launches: list[Launch]
 

@@ -8,6 +8,7 @@ from penstock.plan.ops import (
     Attention,
     BufferName,
     Clamp,
+    Gate,
     HeadNorm,
     Join,
     KvWrite,
@@ -61,7 +62,8 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
     if a.position_scale is not None:  # behind the write, as rotations fuse with it
         q = build.new(f"{at}scaled_q", q_size, build.activation)
         build.append(ScaleByPosition(made["q"], q, a.position_scale))
-    attended = build.new(at + "attended", q_size, build.activation)
+    element = "float32" if a.output_gate else build.activation
+    attended = build.new(at + "attended", q_size, element)
     build.append(
         Attention(
             layer=cache,
@@ -78,6 +80,11 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
             chunk=a.chunk,
         )
     )
+    if a.output_gate:  # behind attention: of the last layer's rows, only those that are selected
+        gate = build.linear(x, at + "attn_gate", q_size, a.has_bias("q"))
+        gated = build.new(at + "gated", q_size, build.activation)
+        build.append(Gate(gate, attended, gated, "sigmoid"))
+        attended = gated
     return build.linear(attended, at + "o", build.hidden_size, a.output_bias)
 
 

@@ -1,4 +1,4 @@
-"""What OpenAI's endpoints answer with, as structs; a field that is UNSET is left out."""
+"""The structs of OpenAI's answers; a field that is UNSET is left out."""
 
 from __future__ import annotations
 

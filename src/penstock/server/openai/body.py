@@ -1,4 +1,5 @@
-"""The bodies of the dialect: its table of fields, its one model, and its wishes for reasoning."""
+"""Decodes the dialect's bodies: by its table of fields, for its one model, with reasoning
+options."""
 
 from __future__ import annotations
 

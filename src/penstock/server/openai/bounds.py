@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of a body's values beyond their types.
+"""Adds the bounds of a body's values to the OpenAPI document.
 
 The bounds are those of the handlers, from the same constants; what the model decides (its name, its
 vocabulary, its context) is included. Rules over several fields are included where a

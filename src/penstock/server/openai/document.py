@@ -1,4 +1,4 @@
-"""What the OpenAPI document says of the dialect's bodies beyond their structs."""
+"""Completes the OpenAPI document of the dialect's bodies, beyond their structs."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ BODIES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
     (EMBEDDINGS, EmbeddingRequest),
     (TOKENIZE, TokenizeRequest),
 )
-"""The endpoints and what they are asked with."""
+"""The endpoints and the structs of their bodies."""
 
 
 def markdown() -> str:
-    """Both tables: what each endpoint acts on, and what becomes of the rest."""
+    """Return both tables: the fields that each endpoint acts on, and how it treats the others."""
     return "\n".join([*_acted_on(), "", *_others(TABLE)]) + "\n"
 
 

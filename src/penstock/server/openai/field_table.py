@@ -1,4 +1,4 @@
-"""Every field that clients send and this server does not act on, and what becomes of it.
+"""Every field that clients send and this server does not act on, and whether it is refused.
 
 ``docs/clients.md`` is made of this table, the bodies are read by it (``server/fields``) and the
 OpenAPI document tells it. Fields that are acted on are those of the structs; a field that is in
@@ -15,7 +15,7 @@ from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSE
 from penstock.server.openai.responses.protocol import LOGPROBS
 
 Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
-"""How much a model is to reason, in the words of all who have such an option."""
+"""How much a model is to reason, in the words of all clients that have such an option."""
 
 _TEXT, _WHOLE, _SWITCH = any_of(str), any_of(int), any_of(bool)
 _OBJECT, _LIST = any_of(dict[str, Any]), any_of(list[Any])
@@ -206,5 +206,5 @@ TABLE: tuple[Rule, ...] = (
 
 
 def rules_of(endpoint: str) -> tuple[Rule, ...]:
-    """Those for the bodies of one endpoint, by its path."""
+    """Return the rules for the bodies of one endpoint, by its path."""
     return tuple(rule for rule in TABLE if endpoint in rule.endpoints)

@@ -1,4 +1,4 @@
-"""What the handlers need of a request in any dialect."""
+"""The interface between handlers and a validated request of any dialect."""
 
 from __future__ import annotations
 

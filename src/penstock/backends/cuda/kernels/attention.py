@@ -7,8 +7,8 @@ of them; ``attention_plan`` decides which, by what keeps the device busy, since 
 on it. As many programs as the device holds at once share the items in turn, so that the grid is
 always the same, and a CUDA graph that captured it serves any lengths.
 
-Items of one split leave their state in scratch and count themselves off. Whoever is last for its
-tile and KV head joins the states in the order of splits and sets the count back to 0. Stores of
+Items of one split leave their state in scratch and count themselves off. The last one of a tile
+and KV head joins the states in the order of splits and sets the count back to 0. Stores of
 all threads of a program happen before its count (a barrier, then an atomic that releases at device
 scope); loads of the last one happen after (the same atomic acquires, and its result reaches the
 other threads through a barrier). The states are read past the first-level cache.
@@ -16,16 +16,16 @@ other threads through a barrier). The states are read past the first-level cache
 The same bits. A row's result is the same beside any others, in a decode step or a chunk, because
 
 - tiles of keys and splits lie at fixed positions, and a row's splits are joined in ascending order
-  starting from an empty state, by one function, whoever does it and wherever the states were;
-- it is one compiled kernel for all rows: ROWS, TILE, warps and the instructions of products do not
-  depend on how many rows are in use. Lanes and warps do the same for each row, so that the order
-  in which a row's scores are summed does not depend on its place in the tile;
-- on a GPU, a row of a product depends on that row of its first operand alone, and products that
-  are zero leave an accumulator as it is: an invisible key has weight zero, its score is replaced;
-- a tile of keys that a row does not see fades by exp2(0), which is 1, and adds zeros. An empty
-  state joins likewise. Zeros may change sign at that: the end adds +0;
-- masked and unmasked tiles have the same arithmetic in the same layouts, and nothing is contracted
-  to fused multiply-adds that is not written so (``enable_fp_fusion=False``).
+starting from an empty state, by one function, whichever program does it and wherever the states
+were; - it is one compiled kernel for all rows: ROWS, TILE, warps and the instructions of products
+do not depend on how many rows are in use. Lanes and warps do the same for each row, so that the
+order in which a row's scores are summed does not depend on its place in the tile; - on a GPU, a row
+of a product depends on that row of its first operand alone, and products that are zero leave an
+accumulator as it is: an invisible key has weight zero, its score is replaced; - a tile of keys that
+a row does not see fades by exp2(0), which is 1, and adds zeros. An empty state joins likewise.
+Zeros may change sign at that: the end adds +0; - masked and unmasked tiles have the same arithmetic
+in the same layouts, and nothing is contracted to fused multiply-adds that is not written so
+(``enable_fp_fusion=False``).
 
 The interpreter shows the first and the fourth; the others are properties of the compiler and the
 device, which the same tests check where there is a GPU.

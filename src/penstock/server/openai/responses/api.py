@@ -1,4 +1,4 @@
-"""``POST /v1/responses``: the same chats in OpenAI's newer dialect."""
+"""``POST /v1/responses``: chats in OpenAI's newer dialect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turns a request of ``/v1/responses`` into the same chat."""
+"""Turns a request of ``/v1/responses`` into an equal chat request."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ _ANYWHERE = ("type", "id", "status", "phase")
 
 
 def as_chat(request: ResponseRequest) -> ChatRequest:
-    """Raises ApiError naming the part of the input at fault."""
+    """Return the request as a chat request. Raises ApiError naming the part of the input at
+    fault."""
     if request.top_logprobs and not request.include:
         raise ApiError(
             400,

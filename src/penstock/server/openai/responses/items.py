@@ -1,4 +1,4 @@
-"""The items of a response as they grow, and the events that tell of it."""
+"""The items of a response as they grow, and the events that report their growth."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class _Growing:
         self.id = f"{_PREFIXES[self.kind]}{uuid.uuid4().hex}"
 
     def item(self, state: State, empty: bool = False) -> Item:
-        """As the client sees it; ``empty`` before any of its text."""
+        """Return the item as the client sees it; with ``empty``, as before any of its text."""
         if self.kind == "call":
             arguments = "" if empty else self.text
             return FunctionCall(
@@ -67,11 +67,11 @@ class Items:
         self._items: list[_Growing] = []
 
     def all(self, state: State) -> list[Item]:
-        """``state`` is that of what is not done yet."""
+        """Return all items; those not done yet have this ``state``."""
         return [item.item("completed" if item.done else state) for item in self._items]
 
     def take(self, delta: AnswerDelta, logprobs: list[ChatLogprob]) -> Iterator[Event]:
-        """``logprobs`` go with the content."""
+        """Take a delta and return its events; ``logprobs`` go with the content."""
         if delta.reasoning:
             yield from self._grow("reasoning", delta.reasoning, [])
         if delta.content:
@@ -86,14 +86,14 @@ class Items:
                 yield from self._grow("call", call.arguments, [])
 
     def finish(self, state: State) -> Iterator[Event]:
-        """No more comes. Without any item, the answer is an empty message."""
+        """End all items and return the events. Without any item, the answer is an empty message."""
         if not self._items:
             yield from self._open("message")
         for item in self._items:
             yield from self._end(item, state)
 
     def _find(self, kind: Kind) -> _Growing | None:
-        """The one of this kind that is still open."""
+        """Return the open item of this kind, or None."""
         return next((item for item in self._items if item.kind == kind and not item.done), None)
 
     def _open(self, kind: Kind, name: str = "") -> Iterator[Event]:

@@ -1,4 +1,4 @@
-"""What ``POST /v1/responses`` takes and answers with, as structs. Nothing is stored."""
+"""The structs that ``POST /v1/responses`` takes and answers with. Nothing is stored."""
 
 from __future__ import annotations
 

@@ -1,0 +1,142 @@
+"""A mixture of experts gives a request the same bits whatever else runs, and after a restart.
+
+Which experts have rows, and how many, depends on the whole step; what they make of a row must not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.artifact_engines import start as start_kept
+from support.needs import require_native
+
+from penstock import LLM, RequestOutput, SamplingParams
+from penstock.weights.dummy import DummyWeights
+
+VOCABULARY = 300
+OPTIONS: list[dict[str, Any]] = [
+    {"dtype": "bfloat16"},
+    {"dtype": "float32"},
+    {"quantization": "int8"},
+    {"quantization": "int4"},
+    {"quantization": "int4", "quantization_group": 32, "dtype": "float32"},
+    {"quantization": "int4", "quantize_activations": False},
+]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A configuration only: five experts of odd widths, of which a token has three."""
+    folder = tmp_path_factory.mktemp("experts")
+    config = {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "vocab_size": VOCABULARY,
+        "hidden_size": 104,
+        "intermediate_size": 90,
+        "moe_intermediate_size": 45,
+        "num_experts": 5,
+        "num_experts_per_tok": 3,
+        "norm_topk_prob": True,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "hidden_act": "silu",
+        "max_position_embeddings": 1024,
+        "rms_norm_eps": 1e-6,
+        "rope_theta": 10000.0,
+        "tie_word_embeddings": True,
+        "torch_dtype": "bfloat16",
+        "eos_token_id": 0,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+@pytest.fixture(scope="module", params=OPTIONS, ids=lambda o: " ".join(map(str, o.values())))
+def options(request: pytest.FixtureRequest) -> dict[str, Any]:
+    chosen: dict[str, Any] = request.param
+    return chosen
+
+
+def start(model: Path, options: dict[str, Any], **more: Any) -> LLM:
+    require_native()
+    bounds = {"max_num_batched_tokens": 256, "max_model_len": 512, "threads": 1}
+    return LLM(model=str(model), load_format="dummy", backend="cpu", **(bounds | options | more))
+
+
+def prompt(seed: int, length: int) -> list[int]:
+    return [int(t) for t in np.random.default_rng(seed).integers(1, VOCABULARY, length)]
+
+
+PROMPTS = [prompt(seed, length) for seed, length in enumerate((1, 9, 33, 150))]
+PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=12, ignore_eos=True, logprobs=4)
+
+
+def run(llm: LLM, prompts: list[list[int]]) -> list[Any]:
+    outputs: list[RequestOutput] = llm.generate([{"prompt_token_ids": p} for p in prompts], PARAMS)
+    return [[(tuple(c.token_ids), c.logprobs) for c in output.outputs] for output in outputs]
+
+
+@pytest.fixture(scope="module")
+def plain(model: Path, options: dict[str, Any]) -> Iterator[LLM]:
+    with start(model, options, enable_prefix_caching=False) as llm:
+        yield llm
+
+
+@pytest.fixture(scope="module")
+def expected(plain: LLM) -> list[Any]:
+    return [run(plain, [p])[0] for p in PROMPTS]
+
+
+def test_together(plain: LLM, expected: list[Any]) -> None:
+    crowd = [prompt(100 + i, 1 + 7 * i) for i in range(12)]
+    assert run(plain, PROMPTS + crowd)[: len(PROMPTS)] == expected
+
+
+def test_chunks_prefix_hits_and_threads(
+    model: Path, options: dict[str, Any], expected: list[Any]
+) -> None:
+    with start(model, options, max_num_batched_tokens=16, max_num_seqs=8, threads=4) as llm:
+        assert run(llm, PROMPTS) == expected
+        assert run(llm, PROMPTS) == expected
+        assert llm.stats().prefix_hits > 0
+
+
+def test_the_second_start_restores_experts(
+    model: Path, options: dict[str, Any], tmp_path: Path
+) -> None:
+    require_native()
+    bounds = {"max_num_batched_tokens": 64, "max_model_len": 64}
+    first = start_kept(model, tmp_path, **bounds, **options)
+    second = start_kept(model, tmp_path, **bounds, **options)
+    assert not first.restored
+    assert second.restored
+    assert second.logits == first.logits
+
+
+def test_experts_are_rounded_one_by_one(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No stack of floats is ever in memory, and the whole is not read for one expert."""
+    asked: list[tuple[int, ...]] = []
+    get, member = DummyWeights.get, DummyWeights.member
+
+    def seen(read: Any) -> Any:
+        def wrapped(self: DummyWeights, *args: Any) -> Any:
+            value = read(self, *args)
+            asked.append(value.shape)
+            return value
+
+        return wrapped
+
+    monkeypatch.setattr(DummyWeights, "get", seen(get))
+    monkeypatch.setattr(DummyWeights, "member", seen(member))
+    with start(model, {"quantization": "int4"}):
+        pass
+    assert {len(shape) for shape in asked} == {1, 2}
+    assert asked.count((45, 104)) == 3 * 5 * 2
