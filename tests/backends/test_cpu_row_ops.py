@@ -475,18 +475,21 @@ def test_gather_columns(module: Any, cols: int, element: str) -> None:
     order = rng.permutation(cols).astype(np.int32)
 
     def gather(executor: Any, inputs: list[int], out: int) -> None:
+        """Into two outputs, of which the second is looked at."""
         places = executor.add_constant(as_bytes(order))
+        turned = executor.add_constant(as_bytes(order[::-1].copy()))
         read = inputs[0]
+        other = executor.add_buffer(5 * 3 * stride, element, cols, stride, "T")
         if element == "bfloat16":  # what products of rounded rows read
             read = executor.add_buffer(rounded_at, element, cols, stride, "T")
             executor.append_join([inputs[0]], read)
-        executor.append_gather_columns(read, out, places)
+        executor.append_gather_columns(read, [other, out], [turned, places])
 
     stride = -(-cols * 4 // 64) * 64
     rounded_at = 5 * 2 * stride
     expected = x.astype(TYPES[element])[:, order].astype(np.float32)
     for threads in (1, 2, 3):
-        got = run(module, gather, [x], element, threads=threads, spare=1)
+        got = run(module, gather, [x], element, threads=threads, spare=2)
         np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
 
 
@@ -496,6 +499,7 @@ def test_an_order_that_names_no_column_reads_none_outside(module: Any) -> None:
     order = np.array([-1, 6, 2**31 - 1, -(2**31), 0, 5], np.int32)
 
     def gather(executor: Any, inputs: list[int], out: int) -> None:
-        executor.append_gather_columns(inputs[0], out, executor.add_constant(as_bytes(order)))
+        places = executor.add_constant(as_bytes(order))
+        executor.append_gather_columns(inputs[0], [out], [places])
 
     np.testing.assert_array_equal(run(module, gather, [x]), x[:, [5, 5, 5, 5, 0, 5]])

@@ -156,7 +156,7 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         output_bias=st.booleans(),
         qk_norm=st.none() | QK_NORMS,
         alibi=st.sampled_from([None, 1.0, 0.3]),
-        alibi_exponent=st.sampled_from([8.0, 4.0]),
+        alibi_rounded=st.booleans(),
         softcap=st.sampled_from([None, 3.0]),
         sinks=st.booleans(),
         key_is_value=st.booleans(),

@@ -246,6 +246,17 @@ def read_layer_kinds(config: ConfigReader, default: Sequence[str]) -> tuple[str,
     return types
 
 
+def read_rotating(config: ConfigReader) -> tuple[bool, ...]:
+    """Which layers rotate: ``no_rope_layers``, which has 1 where they do, else by an interval."""
+    layers, rotates = read_num_layers(config), config.integers("no_rope_layers", high=1)
+    interval = config.integer("no_rope_layer_interval", 4)
+    if not rotates:
+        return tuple((i + 1) % interval != 0 for i in range(layers))
+    if len(rotates) < layers:
+        raise config.error("no_rope_layers", f"must have a number for each of {layers} layers")
+    return tuple(each == 1 for each in rotates[:layers])
+
+
 def windows_of(kinds: Sequence[str], window: int | None) -> tuple[int | None, ...]:
     """The window of each layer of these kinds."""
     return tuple(window if kind == SLIDING else None for kind in kinds)

@@ -141,8 +141,9 @@ class AttentionSpec:
     alibi: float | None = None
     """Scores fall with distance, by a slope for each head (ALiBi, arXiv 2108.12409) times this
     number. None: they do not."""
-    alibi_exponent: float = 8.0
-    """ALiBi's slopes fall to ``2**-alibi_exponent``."""
+    alibi_rounded: bool = False
+    """Whether slopes and positions, and then their products, are rounded to bfloat16 before they
+    are multiplied by ``alibi``."""
     softcap: float | None = None
     """Scores become ``softcap * tanh(score / softcap)``."""
     sinks: bool = False
@@ -183,6 +184,8 @@ class AttentionSpec:
                 "heads that attend to latents are not normed, clamped, scaled or gated, and have "
                 "no slopes"
             )
+        if self.qkv_bias or self.key_is_value:
+            raise ModelError("attention over latents has biases of latents, and values of its own")
         if self.rope is not None and self.rope.dim > latent.rope_dim:
             raise ModelError(
                 f"{self.rope.dim} components of a head rotate, and attention over latents has "

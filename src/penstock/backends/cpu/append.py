@@ -54,8 +54,10 @@ def _join(b: Binder, op: ops.Join) -> None:
 
 
 def _gather_columns(b: Binder, op: GatherColumns) -> None:
-    x = b.plan.buffers[op.x]
-    b.native.append_gather_columns(b.buffers[op.x], b.buffers[op.out], b.order(op.weight, x.cols))
+    columns = b.plan.buffers[op.x].cols
+    outs = [b.buffers[out] for out in op.outs]
+    orders = [b.order(weight, columns) for weight in op.matrices]
+    b.native.append_gather_columns(b.buffers[op.x], outs, orders)
 
 
 def _linear(b: Binder, op: ops.Linear) -> None:
@@ -117,6 +119,7 @@ def _attention(b: Binder, op: ops.Attention) -> None:
         softcap=op.softcap,
         slopes=None if op.slopes is None else b.floats(op.slopes),
         sinks=b.optional_weight(op.sinks),
+        slope_factor=op.slope_factor or 0.0,
     )
 
 

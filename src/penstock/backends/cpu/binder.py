@@ -78,14 +78,14 @@ class Binder:
         first = 0
         for part in op.parts:
             put: Put = partial(form.pack, MatrixPart(native, matrix, first, part.weight))
-            if part.weight in self._orders:  # that the op before reads
+            if part.weight in self._orders:  # that an op before reads
                 put = partial(self._fill_in_order, self._orders.pop(part.weight), put)
             self.fills.append(Fill(part.weight, put))
             first += part.n
         return matrix
 
     def order(self, name: ops.WeightName, columns: int) -> ConstantId:
-        """The order of the columns of the matrix ``name``, with which the next product is."""
+        """The order of the columns of the matrix ``name``, with which a product to come is."""
         constant = self.native.reserve_constant(columns * _ORDER.itemsize)
         self.regions.append(f"{name} (order)")
         self._orders[name] = constant

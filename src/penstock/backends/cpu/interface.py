@@ -264,6 +264,7 @@ class NativeExecutor(Protocol):
         softcap: float | None,
         slopes: ConstantId | None,
         sinks: ConstantId | None,
+        slope_factor: float,
     ) -> None: ...
 
     def append_select_rows(self, x: BufferId, out: BufferId, first: int) -> None: ...
@@ -272,8 +273,10 @@ class NativeExecutor(Protocol):
 
     def append_features(self, out: BufferId, first: int) -> None: ...
 
-    def append_gather_columns(self, x: BufferId, out: BufferId, order: ConstantId) -> None:
-        """``out[r, j] = x[r, order[j]]``; ``order``: int32, one for each column."""
+    def append_gather_columns(
+        self, x: BufferId, outs: Sequence[BufferId], orders: Sequence[ConstantId]
+    ) -> None:
+        """Of each: ``out[r, j] = x[r, order[j]]``; ``order``: int32, one for each column."""
         ...
 
     def append_join(self, xs: Sequence[BufferId], out: BufferId, heads: int) -> None: ...
