@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.cpu.forms import MatrixPart, form_of
-from penstock.backends.cpu.interface import BufferId, ConstantId, MatrixId, NativeExecutor
+from penstock.backends.cpu.interface import NativeExecutor
+from penstock.backends.cpu.native_ops import BufferId, ConstantId, MatrixId
 from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes
 from penstock.backends.cpu.rope_tables import RopeTables
 from penstock.backends.cpu.tune import Product
