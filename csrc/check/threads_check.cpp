@@ -82,8 +82,8 @@ void check_tickets(Pool& pool, int rounds) {
   }
 }
 
-// Three layers of a model, small and with a cache: all ops that share work, fused and apart, and
-// those of attention over latents.
+// Three layers of a model, small and with a cache: all ops that share work, fused and apart, those of
+// attention over latents, and those of experts.
 class Layer {
  public:
   static constexpr int kTokens = 40, kBlocks = 8, kHeads = 4, kKvHeads = 2, kDim = 16;
@@ -91,7 +91,7 @@ class Layer {
 
   Layer(int threads, bool crowded, Elem kv)
       : executor_({threads, {}, crowded, kBlocks, kTokens, kTokens, 4, 256, kVocabulary,
-                   size_t(kTokens) * 4 * (5 * kHidden + 4 * kJoined + kVocabulary + 64), kv},
+                   size_t(kTokens) * 4 * (9 * kHidden + 4 * kJoined + kVocabulary + 160), kv},
                   {1, 3, KvLayer::alone(nullptr, kv, kKvHeads, kDim).block_bytes(),
                    {{kKvHeads, kDim, 0, 0, 0}, {kKvHeads, kDim, 0, 1, 0}, {1, kDim, 0, 2, 0, kLatent}}}) {
     const BufferId x = buffer(Elem::f32, kHidden, RowKind::tokens);
@@ -111,6 +111,7 @@ class Layer {
     executor_.append_add_activated(x, out, x, Activation::silu);
     append_apart(x, normed, q, out);
     append_latents(x, q, out);
+    append_experts(x, out);
     executor_.append_select_rows(x, last, 0);
     executor_.append_linear(matrix(kVocabulary), kNone, last, logits_, Activation::none);
     executor_.append_argmax(logits_, best_);
@@ -209,10 +210,30 @@ class Layer {
     executor_.append_add_activated(x, joined, x, Activation::none);
   }
 
+  // Five experts, of which a token has two: matrices of floats, then of integers.
+  void append_experts(BufferId x, BufferId out) {
+    constexpr int kExperts = 5, kChosen = 2;
+    const RowKind routed{RowBase::tokens, kChosen};
+    const BufferId scores = buffer(Elem::f32, kExperts, RowKind::tokens);
+    const BufferId ids = buffer(Elem::i32, kChosen, RowKind::tokens);
+    const BufferId shares = buffer(Elem::f32, kChosen, RowKind::tokens);
+    const BufferId inner = buffer(Elem::f32, kHidden, routed);
+    const BufferId outer = buffer(Elem::f32, kHidden, routed);
+    executor_.append_linear(matrix(kExperts), kNone, x, scores, Activation::none);
+    executor_.append_route(scores, ids, shares, kNone, {Scores::softmax, true});
+    executor_.append_expert_linear(matrix(kHidden, kExperts), constant(kExperts * kHidden), x, ids,
+                                   inner, Activation::none);
+    executor_.append_scale_rows(inner, shares, inner, true);
+    executor_.append_expert_linear(int_matrix(kHidden, 4, kExperts), kNone, inner, ids, outer,
+                                   Activation::none);
+    executor_.append_combine_experts(outer, shares, out);
+    executor_.append_add_activated(x, out, x, Activation::none);
+  }
+
   BufferId buffer(Elem elem, int cols, RowKind rows) {
     const size_t row = size_t(cols * 4 + 63) / 64 * 64;
     const size_t offset = end_;
-    end_ += kTokens * row;
+    end_ += size_t(kTokens * rows.times) * row;
     return executor_.add_buffer(offset, elem, cols, row, rows);
   }
 
@@ -228,21 +249,27 @@ class Layer {
     return executor_.add_constant(std::as_bytes(std::span(values)));
   }
 
-  MatrixId matrix(int64_t n) {
-    const MatrixId id = executor_.add_matrix(PackedMatrix{Elem::f32, n, kHidden, false, {}, {}});
-    const std::vector<float> rows = random(n * kHidden);
-    executor_.pack_rows(id, 0, n, std::as_bytes(std::span(rows)));
+  MatrixId matrix(int64_t n, int experts = 1) {
+    const MatrixId id =
+        executor_.add_matrix(PackedMatrix{Elem::f32, n, kHidden, false, {}, {}}, experts);
+    for (int e = 0; e < experts; ++e) {
+      const std::vector<float> rows = random(n * kHidden);
+      executor_.pack_rows(id, e * n, n, std::as_bytes(std::span(rows)));
+    }
     return id;
   }
 
-  MatrixId int_matrix(int64_t n, int bits) {
-    const MatrixId id = executor_.add_matrix(IntMatrix{bits, 32, n, kHidden, false, {}, {}});
-    const std::vector<float> rows = random(n * kHidden);
-    std::vector<int8_t> codes(rows.size());
-    std::vector<float> scales(rows.size() / 32);
-    executor_.round_rows(Elem::f32, std::as_bytes(std::span(rows)), n, kHidden, bits, 32, codes,
-                         scales, {});
-    executor_.pack_int_rows(id, 0, n, codes, scales, {});
+  MatrixId int_matrix(int64_t n, int bits, int experts = 1) {
+    const MatrixId id =
+        executor_.add_matrix(IntMatrix{bits, 32, n, kHidden, false, {}, {}}, experts);
+    for (int e = 0; e < experts; ++e) {
+      const std::vector<float> rows = random(n * kHidden);
+      std::vector<int8_t> codes(rows.size());
+      std::vector<float> scales(rows.size() / 32);
+      executor_.round_rows(Elem::f32, std::as_bytes(std::span(rows)), n, kHidden, bits, 32, codes,
+                           scales, {});
+      executor_.pack_int_rows(id, e * n, n, codes, scales, {});
+    }
     return id;
   }
 
