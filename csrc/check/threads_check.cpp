@@ -2,6 +2,7 @@
 // for data races; without Python, whose own threads those builds do not know. What threads hand to
 // each other is written plainly: only the pool orders it. Exits with 1 where a result is wrong.
 #include <chrono>
+#include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -81,7 +82,8 @@ void check_tickets(Pool& pool, int rounds) {
   }
 }
 
-// Two layers of a model, small and with a cache: all ops that share work, fused and apart.
+// Three layers of a model, small and with a cache: all ops that share work, fused and apart, and
+// those of attention over latents.
 class Layer {
  public:
   static constexpr int kTokens = 40, kBlocks = 8, kHeads = 4, kKvHeads = 2, kDim = 16;
@@ -89,9 +91,9 @@ class Layer {
 
   Layer(int threads, bool crowded, Elem kv)
       : executor_({threads, {}, crowded, kBlocks, kTokens, kTokens, 4, 256, kVocabulary,
-                   size_t(kTokens) * 4 * (4 * kHidden + 4 * kJoined + kVocabulary + 64), kv},
-                  {1, 2, KvLayer::alone(nullptr, kv, kKvHeads, kDim).block_bytes(),
-                   {{kKvHeads, kDim, 0, 0, 0}, {kKvHeads, kDim, 0, 1, 0}}}) {
+                   size_t(kTokens) * 4 * (5 * kHidden + 4 * kJoined + kVocabulary + 64), kv},
+                  {1, 3, KvLayer::alone(nullptr, kv, kKvHeads, kDim).block_bytes(),
+                   {{kKvHeads, kDim, 0, 0, 0}, {kKvHeads, kDim, 0, 1, 0}, {1, kDim, 0, 2, 0, kLatent}}}) {
     const BufferId x = buffer(Elem::f32, kHidden, RowKind::tokens);
     const BufferId normed = buffer(Elem::f32, kHidden, RowKind::tokens);
     const BufferId qkv = buffer(Elem::f32, kJoined, RowKind::tokens);
@@ -108,6 +110,7 @@ class Layer {
     executor_.append_attention({0, q, out, kHeads, 0.25f, 0});
     executor_.append_add_activated(x, out, x, Activation::silu);
     append_apart(x, normed, q, out);
+    append_latents(x, q, out);
     executor_.append_select_rows(x, last, 0);
     executor_.append_linear(matrix(kVocabulary), kNone, last, logits_, Activation::none);
     executor_.append_argmax(logits_, best_);
@@ -156,7 +159,7 @@ class Layer {
   }
 
  private:
-  static constexpr int kVocabulary = 300;
+  static constexpr int kVocabulary = 300, kLatent = 9;
 
   // The second layer: a line of mathematics each, and all that attention does to scores.
   void append_apart(BufferId x, BufferId normed, BufferId q, BufferId out) {
@@ -187,6 +190,23 @@ class Layer {
     executor_.append_head_norm(out, out, {kDim, constant(kHidden), kNone, 1e-5f, true, true});
     executor_.append_add_positions(x, x, constant(256 * kHidden), Elem::f32, 256, 0);
     executor_.append_add_activated(x, out, x, Activation::none);
+  }
+
+  // The third: a head of queries stands for latents and rotated keys.
+  void append_latents(BufferId x, BufferId q, BufferId out) {
+    const BufferId keys = buffer(Elem::f32, kDim, RowKind::tokens);
+    const BufferId attended = buffer(Elem::f32, kHeads * kLatent, RowKind::tokens);
+    const BufferId joined = buffer(Elem::f32, kHidden, RowKind::tokens);
+    executor_.append_columns(q, keys, kDim);
+    executor_.append_kv_write(2, keys, kNone);
+    executor_.append_attention({2, q, attended, kHeads, 0.25f, 0});
+    const MatrixId heads =
+        executor_.add_matrix(PackedMatrix{Elem::f32, kHidden, kLatent, false, {}, {}});
+    const std::vector<float> rows = random(kHidden * kLatent);
+    executor_.pack_rows(heads, 0, kHidden, std::as_bytes(std::span(rows)));
+    executor_.append_head_linear(heads, kHeads, attended, out);
+    executor_.append_join(std::array{out}, joined, kHeads);
+    executor_.append_add_activated(x, joined, x, Activation::none);
   }
 
   BufferId buffer(Elem elem, int cols, RowKind rows) {

@@ -246,6 +246,9 @@ def test_a_specification_that_contradicts_itself_is_refused() -> None:
         AttentionSpec(2, 2, 36, rope, 0.1, latent=latent)
     with pytest.raises(ModelError, match="one KV head of 36 components, not 1 of 32"):
         AttentionSpec(2, 1, 32, rope, 0.1, latent=latent)
+    for more in ({"qkv_bias": True}, {"key_is_value": True}, {"alibi": 1.0}, {"clip_qkv": 2.0}):
+        with pytest.raises(ModelError, match=r"attention over latents has biases|not normed"):
+            AttentionSpec(2, 1, 36, rope, 0.1, latent=latent, **more)
     with pytest.raises(ModelError, match="6 components of a head rotate"):
         AttentionSpec(2, 1, 36, RopeSpec(10000.0, 6), 0.1, latent=latent)
 

@@ -184,6 +184,8 @@ class AttentionSpec:
                 "heads that attend to latents are not normed, clamped, scaled or gated, and have "
                 "no slopes"
             )
+        if self.qkv_bias or self.key_is_value:
+            raise ModelError("attention over latents has biases of latents, and values of its own")
         if self.rope is not None and self.rope.dim > latent.rope_dim:
             raise ModelError(
                 f"{self.rope.dim} components of a head rotate, and attention over latents has "

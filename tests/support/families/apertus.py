@@ -56,7 +56,7 @@ FAMILY = TinyFamily(
             "intermediate_size": 77,
             **rope("yarn", factor=4.0, original_max_position_embeddings=32),
         },
-        "apertus-gelu": {"hidden_act": "gelu", "num_hidden_layers": 3},
+        "apertus-gelu": {"hidden_act": "gelu", "num_key_value_heads": 4, "head_dim": 48},
     },
     published=PUBLISHED,
 )
