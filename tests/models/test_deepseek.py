@@ -170,7 +170,7 @@ def test_what_would_be_another_model_is_refused(
         ),
         ("deepseek_v2", {"topk_method": "group_limited_greedy", "n_group": ...}, "n_group"),
         ("deepseek_v3", {"topk_method": "greedy"}, "must be noaux_tc"),
-        ("deepseek_v3", {"n_group": 7}, "256 experts do not divide into 7 equal groups"),
+        ("deepseek_v3", {"n_group": 7}, "must divide the 256 experts into equal groups"),
         ("deepseek_v3", {"topk_group": 9}, r"topk_group \(9\) must be from 1 to 8"),
         ("deepseek_v3", {"num_nextn_predict_layers": -1}, "num_nextn_predict_layers"),
         (
