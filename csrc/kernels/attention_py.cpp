@@ -139,7 +139,7 @@ void run_attention(Matrix q, Matrix out, MutableBytes bytes, const std::string& 
     return x ? x->data() : nullptr;
   };
   const AttentionArgs args{cache.layer, array_of(q), array_of(out),    heads,          scale,
-                           window,      softcap,     of_heads(slopes), of_heads(sinks),
+                           window,      softcap,     of_heads(slopes), of_heads(sinks), 0,
                            chunk};
   const AttentionShape shape{heads, kv_heads, cache.layer.head_dim, window, value_dim, chunk};
   const int32_t* lens = context_lens.data();
