@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,9 +20,6 @@ from penstock.models.spec import (
     Routing,
     SharedExpertSpec,
 )
-from penstock.plan.lower import lower
-from penstock.weights.checkpoint import CheckpointWeights
-from penstock.weights.model_folder import load_model_spec
 
 
 def mixtures(spec: ModelSpec) -> list[ExpertsSpec | None]:
@@ -299,8 +295,3 @@ def test_refused(family: str, changes: dict[str, Any], message: str) -> None:
 def test_mixtures_that_cannot_be_are_refused(experts: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         ExpertsSpec(**{"num_experts": 4, "top_k": 1, "intermediate_size": 8, **experts})
-
-
-def weights_of(folder: Path) -> CheckpointWeights:
-    spec = load_model_spec(folder)
-    return CheckpointWeights(folder, spec, lower(spec).weights, "float32")
