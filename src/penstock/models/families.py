@@ -26,6 +26,7 @@ from penstock.models import (
     glm,
     glm4,
     glm4_moe,
+    glm4_moe_lite,
     gpt2,
     gpt_bigcode,
     gpt_neox,
@@ -62,6 +63,7 @@ from penstock.models import (
     smollm3,
     stablelm,
     starcoder2,
+    youtu,
 )
 
 MODULES: Final = (
@@ -86,6 +88,7 @@ MODULES: Final = (
     glm,
     glm4,
     glm4_moe,
+    glm4_moe_lite,
     gpt2,
     gpt_bigcode,
     gpt_neox,
@@ -122,4 +125,5 @@ MODULES: Final = (
     smollm3,
     stablelm,
     starcoder2,
+    youtu,
 )
