@@ -161,14 +161,15 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "append_attention",
           [](PyExecutor& self, int layer, BufferId q, BufferId out, int heads, float scale,
              int window, std::optional<float> softcap, std::optional<ConstantId> slopes,
-             std::optional<ConstantId> sinks, int chunk) {
+             std::optional<ConstantId> sinks, int chunk, float slope_factor) {
             expect(!softcap || *softcap > 0, "attention: a soft cap must be positive");
             self.get().append_attention({layer, q, out, heads, scale, window,
                                          softcap.value_or(0.0f), slopes.value_or(kNone),
-                                         sinks.value_or(kNone), chunk});
+                                         sinks.value_or(kNone), chunk, slope_factor});
           },
           nb::kw_only(), "layer"_a, "q"_a, "out"_a, "heads"_a, "scale"_a, "window"_a,
-          "softcap"_a.none(), "slopes"_a.none(), "sinks"_a.none(), "chunk"_a = 0)
+          "softcap"_a.none(), "slopes"_a.none(), "sinks"_a.none(), "chunk"_a = 0,
+          "slope_factor"_a = 0.0f)
       .def(
           "append_select_rows",
           [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {
@@ -189,10 +190,11 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "xs"_a, "out"_a, "heads"_a = 1)
       .def(
           "append_gather_columns",
-          [](PyExecutor& self, BufferId x, BufferId out, ConstantId order) {
-            self.get().append_gather_columns(x, out, order);
+          [](PyExecutor& self, BufferId x, const std::vector<BufferId>& outs,
+             const std::vector<ConstantId>& orders) {
+            self.get().append_gather_columns(x, outs, orders);
           },
-          "x"_a, "out"_a, "order"_a)
+          "x"_a, "outs"_a, "orders"_a)
       .def(
           "append_columns",
           [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {
@@ -232,6 +234,13 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
             self.get().append_soft_cap(x, out, cap);
           },
           "x"_a, "out"_a, "cap"_a)
+      .def(
+          "append_xielu",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId p, ConstantId n,
+             ConstantId beta, ConstantId eps) {
+            self.get().append_xielu(x, out, p, n, beta, eps);
+          },
+          nb::kw_only(), "x"_a, "out"_a, "p"_a, "n"_a, "beta"_a, "eps"_a)
       .def(
           "append_clamp",
           [](PyExecutor& self, BufferId x, BufferId out, float limit) {

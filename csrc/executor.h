@@ -159,6 +159,7 @@ class Executor {
     float softcap = 0;  // 0: none
     ConstantId slopes = kNone, sinks = kNone;
     int chunk = 0;
+    float slope_factor = 0;  // 0: slopes are taken as they are
   };
   void append_attention(const AttentionSpec& spec);
   // Into the columns of `out` from `first` on.
@@ -166,8 +167,9 @@ class Executor {
   void append_argmax(BufferId x, BufferId out);
   void append_features(BufferId out, int64_t first);
   void append_join(std::span<const BufferId> xs, BufferId out, int heads = 1);
-  // order: int32, a column of x for each of out's.
-  void append_gather_columns(BufferId x, BufferId out, ConstantId order);
+  // orders: of each output, int32, a column of x for each of its own.
+  void append_gather_columns(BufferId x, std::span<const BufferId> outs,
+                             std::span<const ConstantId> orders);
   // The columns of `x` from `first` on.
   void append_columns(BufferId x, BufferId out, int64_t first);
   // out = x + activation(y); without x, the activation alone.
@@ -176,6 +178,9 @@ class Executor {
   void append_scale(BufferId x, BufferId out, float factor);
   void append_scale_by(BufferId x, BufferId out, ConstantId factor);
   void append_soft_cap(BufferId x, BufferId out, float cap);
+  // Of the constants, one number each.
+  void append_xielu(BufferId x, BufferId out, ConstantId p, ConstantId n, ConstantId beta,
+                    ConstantId eps);
   void append_clamp(BufferId x, BufferId out, float limit);
   // A factor for each period of positions.
   void append_scale_by_position(BufferId x, BufferId out, ConstantId factors, int64_t period,

@@ -152,18 +152,27 @@ void Executor::append_join(std::span<const BufferId> xs, BufferId out, int heads
   ops_.push_back(JoinOp{std::move(args), rows});
 }
 
-void Executor::append_gather_columns(BufferId x, BufferId out, ConstantId order) {
+void Executor::append_gather_columns(BufferId x, std::span<const BufferId> outs,
+                                     std::span<const ConstantId> orders) {
   const Array& from = typed(x, {Elem::f32, Elem::bf16}, "what columns are gathered of");
-  const Array& to = typed(out, {from.elem}, "gathered columns");
-  if (to.cols != from.cols || bound(x).rows != bound(out).rows)
-    refuse("gathered columns are as many, and of as many rows, as those of their input");
-  if (from.cols > Tickets::kMostTasks / std::max<int64_t>(most_rows(bound(x).rows), 1))
+  const RowKind rows = bound(x).rows;
+  if (outs.empty() || outs.size() != orders.size())
+    refuse("columns are gathered into one output or more, by an order each");
+  const int64_t most = std::max<int64_t>(most_rows(rows), 1);
+  if (from.cols > Tickets::kMostTasks / most / int64_t(outs.size()))
     refuse("a step has more columns to gather than can be shared out");
-  require_apart(x, out);
-  const std::byte* const places =
-      constant(order, size_t(from.cols) * sizeof(int32_t), "an order of columns");
-  ops_.push_back(
-      GatherColumnsOp{{from, to, reinterpret_cast<const int32_t*>(places)}, bound(x).rows});
+  GatherArgs args{from, {}};
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const Array& to = typed(outs[i], {from.elem}, "gathered columns");
+    if (to.cols != from.cols || bound(outs[i]).rows != rows)
+      refuse("gathered columns are as many, and of as many rows, as those of their input");
+    require_apart(x, outs[i]);
+    for (size_t j = 0; j < i; ++j) require_apart(outs[j], outs[i]);
+    const std::byte* const places =
+        constant(orders[i], size_t(from.cols) * sizeof(int32_t), "an order of columns");
+    args.into.push_back({to, reinterpret_cast<const int32_t*>(places)});
+  }
+  ops_.push_back(GatherColumnsOp{std::move(args), rows});
 }
 
 void Executor::append_columns(BufferId x, BufferId out, int64_t first) {

@@ -108,6 +108,9 @@ void Executor::append_attention(const AttentionSpec& s) {
   args.softcap = s.softcap;
   args.slopes = optional_floats(s.slopes, s.heads, "attention's slopes");
   args.sinks = optional_floats(s.sinks, s.heads, "attention's sinks");
+  if (!std::isfinite(s.slope_factor) || (s.slope_factor != 0 && !args.slopes))
+    refuse("attention: a factor of slopes is a finite number, where there are slopes");
+  args.slope_factor = s.slope_factor;
   require_apart(s.q, s.out);
   const AttentionShape shape{s.heads, args.kv.kv_heads, args.kv.head_dim, s.window,
                              args.kv.value_dim, s.chunk};

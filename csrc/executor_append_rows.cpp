@@ -55,6 +55,15 @@ void Executor::append_soft_cap(BufferId x, BufferId out, float cap) {
   ops_.push_back(SoftCapOp{{bound(x).array, bound(out).array, cap}, rows});
 }
 
+void Executor::append_xielu(BufferId x, BufferId out, ConstantId p, ConstantId n, ConstantId beta,
+                            ConstantId eps) {
+  const RowKind rows = check_elements({x}, out);
+  const auto number = [&](ConstantId id) { return floats(id, 1, "a number of xIELU"); };
+  ops_.push_back(XieluOp{{bound(x).array, bound(out).array, number(p), number(n), number(beta),
+                          number(eps)},
+                         rows});
+}
+
 void Executor::append_clamp(BufferId x, BufferId out, float limit) {
   const RowKind rows = check_elements({x}, out);
   if (!(limit >= 0)) refuse("a limit of values is a number from 0 on");

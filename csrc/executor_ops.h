@@ -175,6 +175,11 @@ struct SoftCapOp {
   const char* name() const { return "SoftCap"; }
 };
 
+struct XieluOp {
+  XieluArgs args;
+  RowKind rows;
+  const char* name() const { return "Xielu"; }
+};
 struct ClampOp {
   ClampArgs args;
   RowKind rows;
@@ -187,7 +192,7 @@ struct ScaleByPositionOp {
 
 using Op = std::variant<EmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
                         KvWriteOp, RopeWriteOp, AttentionOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
-                         JoinOp, GatherColumnsOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, ClampOp,
+                         JoinOp, GatherColumnsOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, XieluOp, ClampOp,
                          ScaleByPositionOp, HeadLinearOp, RouteOp, ExpertLinearOp, ScaleRowsOp,
                          CombineExpertsOp>;
 

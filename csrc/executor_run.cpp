@@ -101,6 +101,7 @@ struct Executor::Runner {
   void operator()(const GateOp& op) const { gate(op.args, rows_of(op.rows, step), worker); }
   void operator()(const ScaleOp& op) const { scale(op.args, rows_of(op.rows, step), worker); }
   void operator()(const SoftCapOp& op) const { soft_cap(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const XieluOp& op) const { xielu(op.args, rows_of(op.rows, step), worker); }
   void operator()(const ClampOp& op) const { clamp(op.args, rows_of(op.rows, step), worker); }
   void operator()(const ScaleByPositionOp& op) const {
     scale_by_position(op.args, step, worker);

@@ -185,6 +185,7 @@ class Layer {
     executor_.append_columns(out, k, kWidth);
     executor_.append_soft_cap(out, out, 2.0f);
     executor_.append_clamp(out, out, 1.0f);
+    executor_.append_xielu(out, out, constant(1), constant(1), constant(1), constant(1));
     executor_.append_scale_by_position(out, out, constant(256), 1, 0);
     executor_.append_head_norm(out, out, {kDim, constant(kHidden), kNone, 1e-5f, true, true});
     executor_.append_add_positions(x, x, constant(256 * kHidden), Elem::f32, 256, 0);

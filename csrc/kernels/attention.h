@@ -39,6 +39,8 @@ struct AttentionArgs {
   float softcap = 0;              // a score becomes softcap * tanh(score / softcap); 0: it does not
   const float* slopes = nullptr;  // [heads]; times the key's position less the query's, added
   const float* sinks = nullptr;   // [heads]; a score in each softmax that has no value
+  // Not 0: positions, and slopes times them, are rounded to bf16, and differences multiplied by this.
+  float slope_factor = 0;
   int chunk = 0;  // positions of which a query sees its own chunk alone; 0: there are no chunks
 
   // Whether a score becomes something else before its softmax.

@@ -121,7 +121,12 @@ struct Tile {
   void shape_row(int row, int split, const Columns& columns, float scale, float* scores) const {
     if (columns.empty()) return;
     const float slope = args.slopes ? args.slopes[head(row)] : 0.0f;
-    shape_scores(scores, columns, scale, args.softcap, slope, split * kSplitTokens - end[row] + 1);
+    const int first = split * kSplitTokens, position = end[row] - 1;
+    if (args.slope_factor != 0)
+      shape_scores_rounded(scores, columns, scale, args.softcap, slope, args.slope_factor, first,
+                           position);
+    else
+      shape_scores(scores, columns, scale, args.softcap, slope, first - position);
   }
   // The tiles of a block of the sequence; values are kv.part_bytes() behind keys.
   const std::byte* keys(int block) const {

@@ -60,6 +60,26 @@ inline void shape_scores(float* scores, const Columns& columns, float scale, flo
   }
 }
 
+// The same where positions and their products with the slope are rounded to bf16, and differences
+// of these multiplied by `steps`. `first` is the position of column 0.
+inline void shape_scores_rounded(float* scores, const Columns& columns, float scale, float softcap,
+                                 float slope, float steps, int first, int position) {
+  const f32x16 factor = f32x16::broadcast(scale), cap = f32x16::broadcast(softcap);
+  const auto round = [](f32x16 x) {
+    bf16 rounded[f32x16::lanes];
+    x.store(rounded);
+    return f32x16::load(rounded);
+  };
+  const auto place = [&](f32x16 at) { return round(f32x16::broadcast(slope) * round(at)); };
+  const f32x16 own = place(f32x16::broadcast(float(position)));
+  for (int i = columns.low; i < columns.high; i += f32x16::lanes) {
+    f32x16 x = f32x16::load(scores + i) * factor;
+    if (softcap > 0) x = cap * tanh(x / cap);
+    const f32x16 at = f32x16::broadcast(float(first + i)) + f32x16::iota();
+    fma(f32x16::broadcast(steps), place(at) - own, x).store(scores + i);
+  }
+}
+
 // What weighted values are multiplied by in the end, given the maximum of scores and the sum of
 // weights under it: the sink, a score without a value, joins the sum here and nowhere else.
 inline float factor_with_sink(float maximum, float sum, float sink) {

@@ -10,7 +10,6 @@ namespace penstock {
 namespace {
 
 constexpr int64_t kLeastRows = 4;  // to take at a time
-constexpr int64_t kGathered = 1024;  // columns to take at a time
 
 template <class In, class Out>
 void convert(const In* x, Out* out, int64_t cols) {
@@ -38,15 +37,15 @@ void join_row(const JoinArgs& args, int64_t r) {
     }
 }
 
-// Piece `piece` of row r. The order was a file's: what it names must be there, whatever it says.
+// Piece `piece` of row r of one output. The order was a file's: what it names must be there, whatever it says.
 template <class T>
-void gather_piece(const GatherArgs& args, int64_t r, int64_t piece) {
-  const T* x = args.x.row<const T>(r);
-  T* out = args.out.row<T>(r);
-  const uint32_t last = uint32_t(args.x.cols - 1);
-  const int64_t end = std::min(args.x.cols, (piece + 1) * kGathered);
+void gather_piece(const Array& from, const Gathered& to, int64_t r, int64_t piece) {
+  const T* x = from.row<const T>(r);
+  T* out = to.out.row<T>(r);
+  const uint32_t last = uint32_t(from.cols - 1);
+  const int64_t end = std::min(from.cols, (piece + 1) * kGathered);
   for (int64_t j = piece * kGathered; j < end; ++j)
-    out[j] = x[std::min(uint32_t(args.order[j]), last)];
+    out[j] = x[std::min(uint32_t(to.order[j]), last)];
 }
 
 }  // namespace
@@ -68,9 +67,11 @@ void join(const JoinArgs& args, int64_t rows, const Worker& worker) {
 void gather_columns(const GatherArgs& args, int64_t rows, const Worker& worker) {
   const int64_t pieces = (args.x.cols + kGathered - 1) / kGathered;
   const auto piece = args.x.elem == Elem::bf16 ? gather_piece<bf16> : gather_piece<float>;
-  Tickets::Phase phase = worker.tickets->open(worker, rows * pieces, 1);
+  const int64_t each = rows * pieces;
+  Tickets::Phase phase = worker.tickets->open(worker, each * int64_t(args.into.size()), 1);
   for (Share some = phase.next(); !some.empty(); some = phase.next())
-    for (int64_t i = some.begin; i < some.end; ++i) piece(args, i / pieces, i % pieces);
+    for (int64_t i = some.begin; i < some.end; ++i)
+      piece(args.x, args.into[size_t(i / each)], i % each / pieces, i % pieces);
 }
 
 }  // namespace penstock

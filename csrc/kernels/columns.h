@@ -25,14 +25,18 @@ struct JoinArgs {
 // out = xs side by side, head by head, rounded to out's element type. Each worker takes whole rows.
 void join(const JoinArgs& args, int64_t rows, const Worker& worker);
 
-struct GatherArgs {
-  Array x;               // [rows, cols] f32 or bf16
-  Array out;             // likewise, of x's type; shares no memory with it
+struct Gathered {
+  Array out;             // as x; shares no memory with it
   const int32_t* order;  // [cols] columns of x
 };
+struct GatherArgs {
+  Array x;  // [rows, cols] f32 or bf16
+  std::vector<Gathered> into;
+};
+constexpr int64_t kGathered = 1024;  // columns that are gathered at a time
 
-// out[r][j] = x[r][order[j]]; an order that names no column takes the last one. Workers share pieces
-// of rows.
+// Of each: out[r][j] = x[r][order[j]]; an order that names no column takes the last one. Workers
+// share pieces of rows.
 void gather_columns(const GatherArgs& args, int64_t rows, const Worker& worker);
 
 }  // namespace penstock

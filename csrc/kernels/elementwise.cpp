@@ -1,6 +1,7 @@
 #include "elementwise.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "../pool.h"
 #include "../simd.h"
@@ -67,6 +68,23 @@ void soft_cap(const SoftCapArgs& args, int64_t rows, const Worker& worker) {
   const f32x16 cap = f32x16::broadcast(args.cap);
   fill(args.out, rows, worker, [&](int64_t row, int64_t column, int n) {
     return cap * tanh(load(args.x, row, column, n) / cap);
+  });
+}
+
+void xielu(const XieluArgs& args, int64_t rows, const Worker& worker) {
+  const auto softplus = [](float a) {
+    return std::max(a, 0.0f) + std::log1p(std::exp(-std::abs(a)));
+  };
+  const f32x16 rising = f32x16::broadcast(softplus(*args.p));
+  const f32x16 falling = f32x16::broadcast(*args.beta + softplus(*args.n));
+  const f32x16 beta = f32x16::broadcast(*args.beta), eps = f32x16::broadcast(*args.eps);
+  fill(args.out, rows, worker, [&](int64_t row, int64_t column, int n) {
+    const f32x16 x = load(args.x, row, column, n);
+    const f32x16 low = select_less(x, eps, x, eps);
+    // e^low - 1 - x, of which the part that cancels near zero is computed by itself.
+    const f32x16 below = expm1_less(low) + (low - x);
+    const f32x16 linear = beta * x;
+    return select_less(f32x16::zero(), x, rising * x * x + linear, below * falling + linear);
   });
 }
 

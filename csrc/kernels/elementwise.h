@@ -1,5 +1,5 @@
 // Element by element: the `Activate`, `Add`, `AddActivated`, `Clamp`, `Gate`, `Scale`,
-// `ScaleByPosition` and `SoftCap` ops of plan/ops. All arrays are [rows, cols] f32, of outputs also bf16; an f32 output may be an input.
+// `ScaleByPosition`, `SoftCap` and `Xielu` ops of plan/ops. All arrays are [rows, cols] f32, of outputs also bf16; an f32 output may be an input.
 #pragma once
 
 #include "../types.h"
@@ -45,6 +45,18 @@ struct SoftCapArgs {
 
 // out = cap * tanh(x / cap).
 void soft_cap(const SoftCapArgs& args, int64_t rows, const Worker& worker);
+
+struct XieluArgs {
+  Array x;
+  Array out;
+  const float* p;
+  const float* n;
+  const float* beta;
+  const float* eps;
+};
+
+// out = xIELU(x).
+void xielu(const XieluArgs& args, int64_t rows, const Worker& worker);
 
 struct ClampArgs {
   Array x;

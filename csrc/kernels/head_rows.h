@@ -17,14 +17,19 @@ PENSTOCK_INLINE void for_lanes(int n, F f) {
   for (int i = 0; i < n; i += f32x16::lanes) f(i, std::min(f32x16::lanes, n - i));
 }
 
-// x = x * rsqrt(mean(x^2) + eps) * weight. Lane i sums components i, i + 16, ...
-inline void norm_head(float* x, int n, const float* weight, float eps) {
+// rsqrt(mean(x^2) + eps). Lane i sums components i, i + 16, ...
+PENSTOCK_INLINE f32x16 rms_factor(const float* x, int n, float eps) {
   f32x16 squares = f32x16::zero();
   for_lanes(n, [&](int i, int count) {
     const f32x16 v = f32x16::load_n(x + i, count);
     squares = fma(v, v, squares);
   });
-  const f32x16 factor = rsqrt(f32x16::broadcast(hsum(squares) / float(n) + eps));
+  return rsqrt(f32x16::broadcast(hsum(squares) / float(n) + eps));
+}
+
+// x = x * rsqrt(mean(x^2) + eps) * weight.
+inline void norm_head(float* x, int n, const float* weight, float eps) {
+  const f32x16 factor = rms_factor(x, n, eps);
   for_lanes(n, [&](int i, int count) {
     (f32x16::load_n(x + i, count) * factor * f32x16::load_n(weight + i, count))
         .store_n(x + i, count);
@@ -33,12 +38,7 @@ inline void norm_head(float* x, int n, const float* weight, float eps) {
 
 // The same without a weight.
 inline void norm_head(float* x, int n, float eps) {
-  f32x16 squares = f32x16::zero();
-  for_lanes(n, [&](int i, int count) {
-    const f32x16 v = f32x16::load_n(x + i, count);
-    squares = fma(v, v, squares);
-  });
-  const f32x16 factor = rsqrt(f32x16::broadcast(hsum(squares) / float(n) + eps));
+  const f32x16 factor = rms_factor(x, n, eps);
   for_lanes(n, [&](int i, int count) {
     (f32x16::load_n(x + i, count) * factor).store_n(x + i, count);
   });

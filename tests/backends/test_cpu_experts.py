@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -16,7 +17,7 @@ from support.needs import native_module
 from penstock.backends.cpu import native
 from penstock.backends.reference.experts import combine, expert_product, route, scale_rows
 from penstock.backends.reference.numerics import sigmoid
-from penstock.backends.reference.schemes import SCHEMES
+from penstock.backends.reference.schemes import quantized_product, rounded
 from penstock.models.spec import ClampedSwiglu, Gating, Routing
 from penstock.quant import GridScheme, GroupScheme
 
@@ -97,9 +98,9 @@ def test_sums_of_integers_are_those_of_the_reference(module: Any, form: Form) ->
     experts = Experts.random(rng, form, 5, 45, 130)
     ids, x = distinct(rng, 9, 5, 3), rng.standard_normal((9, 130)).astype(np.float32)
     assert form.scheme is not None
-    products = SCHEMES[type(form.scheme)]
-    rounded = [products.round(matrix, form.scheme, "an expert") for matrix in experts.parts[0]]
-    expected = expert_product(x, ids, (rounded,), (None,), None, products.integers)
+    codes = [rounded(matrix, form.scheme, "an expert") for matrix in experts.parts[0]]
+    multiply = partial(quantized_product, weight_only=False)
+    expected = expert_product(x, ids, (codes,), (None,), None, multiply)
     got = experts.run(module, x, ids)
     if isinstance(form.scheme, GridScheme):
         assert np.array_equal(got, expected)

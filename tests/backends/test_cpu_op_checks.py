@@ -57,7 +57,7 @@ def test_what_an_op_writes_is_not_what_it_reads(module: Any) -> None:
         lambda: executor.append_select_rows(a, selected, 0),
         lambda: executor.append_argmax(a, best),
         lambda: executor.append_join([a, inside], wide),
-        lambda: executor.append_gather_columns(a, inside, norm),
+        lambda: executor.append_gather_columns(a, [inside], [norm]),
         lambda: executor.append_add_activated(None, a, inside, "silu"),
         lambda: executor.append_add_activated(inside, a, a, "silu"),
         lambda: append_attention(executor, heads, narrow),
@@ -117,8 +117,11 @@ def test_gathered_columns_are_those_of_the_input(executor: Any) -> None:
     out = executor.add_buffer(4096, "float32", 16, 64, "T")
     for to, by in ((rounded, order), (narrow, order), (selected, order), (out, short)):
         with pytest.raises(ValueError, match=r"columns|type|order"):
-            executor.append_gather_columns(a, to, by)
-    executor.append_gather_columns(a, out, order)
+            executor.append_gather_columns(a, [to], [by])
+    for outs, orders in (([], []), ([out], []), ([out, out], [order, order])):
+        with pytest.raises(ValueError, match=r"order each|same memory"):
+            executor.append_gather_columns(a, outs, orders)
+    executor.append_gather_columns(a, [out], [order])
     assert executor.op_names == ["GatherColumns"]
 
 
@@ -303,6 +306,7 @@ def test_ops_of_elements_agree_in_shape(executor: Any) -> None:
         lambda a, b: executor.append_scale(a, b, 2.0),
         lambda a, b: executor.append_scale_by(a, b, one),
         lambda a, b: executor.append_soft_cap(a, b, 2.0),
+        lambda a, b: executor.append_xielu(x=a, out=b, p=one, n=one, beta=one, eps=one),
         lambda a, b: executor.append_add_activated(x, a, b, "silu"),
     ]
     for append in appended:
@@ -319,6 +323,10 @@ def test_ops_of_elements_agree_in_shape(executor: Any) -> None:
             executor.append_scale(x, x, factor)
     with pytest.raises(ValueError, match="a factor"):
         executor.append_scale_by(x, x, two)
+    numbers = dict.fromkeys(("p", "n", "beta", "eps"), one)
+    for name in numbers:
+        with pytest.raises(ValueError, match="a number of xIELU"):
+            executor.append_xielu(x=x, out=x, **{**numbers, name: two})
     with pytest.raises(ValueError, match="activation"):
         executor.append_gate(x, x, x, "none")
 

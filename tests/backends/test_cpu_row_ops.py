@@ -320,6 +320,29 @@ def test_soft_cap(module: Any, cols: int) -> None:
 
 
 @pytest.mark.parametrize("cols", [1, 17, 4096, 9000])
+def test_xielu(module: Any, cols: int) -> None:
+    x = 3 * draw(5, cols)
+    numbers = {"p": -0.3, "n": 1.2, "beta": 0.5, "eps": -1e-6}
+
+    def append(executor: Any, inputs: list[int], out: int) -> None:
+        each = {name: np.array([number], np.float32) for name, number in numbers.items()}
+        constants = {name: floats(executor, number) for name, number in each.items()}
+        executor.append_xielu(x=inputs[0], out=out, **constants)
+
+    def expected(x: Any) -> Any:
+        x = x.astype(np.float64)
+        rising, falling = (np.log1p(np.exp(numbers[name])) for name in ("p", "n"))
+        below = (np.expm1(np.minimum(x, -1e-6)) - x) * (0.5 + falling)
+        return np.where(x > 0, rising * x * x, below) + 0.5 * x
+
+    check(module, append, [x], expected(x), 1e-6)
+    edges = np.array([[-1e-4, -0.4999, -0.5001, -30.0, -1e4, 1e-4, 30.0, 0.0]], np.float32)
+    np.testing.assert_allclose(run(module, append, [edges]), expected(edges), rtol=1e-5, atol=3e-6)
+    ends = np.array([[np.nan, np.inf, -np.inf]], np.float32)
+    np.testing.assert_array_equal(run(module, append, [ends]), [[np.nan, np.inf, np.nan]])
+
+
+@pytest.mark.parametrize("cols", [1, 17, 4096, 9000])
 def test_clamp(module: Any, cols: int) -> None:
     x = draw(5, cols)
 
@@ -452,18 +475,21 @@ def test_gather_columns(module: Any, cols: int, element: str) -> None:
     order = rng.permutation(cols).astype(np.int32)
 
     def gather(executor: Any, inputs: list[int], out: int) -> None:
+        """Into two outputs, of which the second is looked at."""
         places = executor.add_constant(as_bytes(order))
+        turned = executor.add_constant(as_bytes(order[::-1].copy()))
         read = inputs[0]
+        other = executor.add_buffer(5 * 3 * stride, element, cols, stride, "T")
         if element == "bfloat16":  # what products of rounded rows read
             read = executor.add_buffer(rounded_at, element, cols, stride, "T")
             executor.append_join([inputs[0]], read)
-        executor.append_gather_columns(read, out, places)
+        executor.append_gather_columns(read, [other, out], [turned, places])
 
     stride = -(-cols * 4 // 64) * 64
     rounded_at = 5 * 2 * stride
     expected = x.astype(TYPES[element])[:, order].astype(np.float32)
     for threads in (1, 2, 3):
-        got = run(module, gather, [x], element, threads=threads, spare=1)
+        got = run(module, gather, [x], element, threads=threads, spare=2)
         np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
 
 
@@ -473,6 +499,7 @@ def test_an_order_that_names_no_column_reads_none_outside(module: Any) -> None:
     order = np.array([-1, 6, 2**31 - 1, -(2**31), 0, 5], np.int32)
 
     def gather(executor: Any, inputs: list[int], out: int) -> None:
-        executor.append_gather_columns(inputs[0], out, executor.add_constant(as_bytes(order)))
+        places = executor.add_constant(as_bytes(order))
+        executor.append_gather_columns(inputs[0], [out], [places])
 
     np.testing.assert_array_equal(run(module, gather, [x]), x[:, [5, 5, 5, 5, 0, 5]])

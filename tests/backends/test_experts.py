@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from support.checkpoints import tiny_checkpoint
 
 from penstock.backends.reference.experts import combine, expert_product, route
-from penstock.backends.reference.schemes import SCHEMES
+from penstock.backends.reference.schemes import quantized_product, rounded
 from penstock.backends.registry import BACKENDS
 from penstock.errors import ConfigError
 from penstock.models.spec import Routing
@@ -79,10 +81,9 @@ def test_quantized_products_are_those_of_the_experts_own_matrices(
     scheme: QuantScheme, weight_only: bool
 ) -> None:
     generator = np.random.default_rng(3)
-    products = SCHEMES[type(scheme)]
-    multiply = products.weight_only if weight_only else products.integers
+    multiply = partial(quantized_product, weight_only=weight_only)
     matrices = generator.standard_normal((5, 7, 70)).astype(np.float32)
-    experts = [products.round(matrix, scheme, "experts") for matrix in matrices]
+    experts = [rounded(matrix, scheme, "experts") for matrix in matrices]
     ids = np.array([[4, 0, 2], [2, 3, 4]], np.int32)
     x = generator.standard_normal((2, 70)).astype(np.float32)
     out = expert_product(x, ids, (experts,), (None,), None, multiply)

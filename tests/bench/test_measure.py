@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from support.checkpoints import tiny_checkpoint
 
 from penstock.bench import machine as machine_module
 from penstock.bench import session as session_module
 from penstock.bench.latency import LatencyWorkload, run_latency
 from penstock.bench.machine import Speeds, measure_speeds
-from penstock.bench.meter import linear_flops
+from penstock.bench.meter import linear_flops, weight_bytes_per_step
 from penstock.bench.session import Session
 from penstock.bench.throughput import StaticBatches, run_throughput
 from penstock.bench.workload import Lengths, random_requests
 from penstock.cli import main as cli
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
+from penstock.models.spec import ExpertsSpec
+from penstock.plan.explain import explain
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
 from penstock.plan.ops import Rows
+from penstock.plan.plan import Plan
+from penstock.plan.weight_bytes import weight_bytes
+from penstock.quant import GridScheme, GroupScheme, Quantization, QuantScheme
+from penstock.weights.model_folder import load_model_spec
 
 HIDDEN, FFN, VOCAB, LAYERS, KV = 32, 64, 96, 2, 2 * 8
 LAYER_MATRICES = HIDDEN * (2 * HIDDEN + 2 * KV + 3 * FFN)
@@ -45,6 +55,42 @@ def test_bytes_and_flops_are_the_models(tiny_model: Path) -> None:
         plan = session.engine_plan.plan
         assert linear_flops(plan, Rows.TOKENS) == 2 * (LAYERS * LAYER_MATRICES - last)
         assert linear_flops(plan, Rows.LOGITS) == 2 * (last + VOCAB * HIDDEN)
+
+
+def mixture(chosen: int, scheme: QuantScheme | None = None) -> Plan:
+    """The plan of a mixture of six experts, of which a token has ``chosen``."""
+    spec = load_model_spec(tiny_checkpoint("qwen3_moe"))
+    layers = []
+    for layer in spec.layers:
+        assert isinstance(layer.mlp, ExpertsSpec)
+        layers.append(replace(layer, mlp=replace(layer.mlp, top_k=chosen)))
+    return fuse(lower(replace(spec, layers=tuple(layers)), quantization=Quantization(scheme)))
+
+
+@pytest.mark.parametrize("scheme", [None, GridScheme(4), GroupScheme(8, 32)], ids=str)
+def test_bytes_of_experts_are_of_those_that_tokens_have(scheme: QuantScheme | None) -> None:
+    """One token reads exactly its own, and many read all."""
+    plan, experts = mixture(2, scheme), 6
+    hidden, layers = plan.spec.hidden_size, len(plan.spec.layers)
+    expert = 4 * 3 * hidden * 28
+    if scheme is not None:
+        expert = 2 * scheme.nbytes(28, hidden) + scheme.nbytes(hidden, 28)
+    all_read = weight_bytes_per_step(plan, 10**6)
+    assert weight_bytes(plan) - all_read == 4 * plan.spec.vocab_size * hidden  # the embedding
+    for rows, read in ((1, 2.0), (2, experts * (1 - (4 / 6) ** 2))):
+        moved = all_read - layers * (experts - read) * expert
+        assert weight_bytes_per_step(plan, rows) == pytest.approx(moved, abs=1)
+
+
+def test_operations_and_parameters_of_experts_are_of_those_that_a_token_has() -> None:
+    two, three = mixture(2), mixture(3)
+    expert, layers = 3 * two.spec.hidden_size * 28, len(two.spec.layers)
+    for rows, number in ((Rows.TOKENS, layers - 1), (Rows.LOGITS, 1)):
+        assert linear_flops(three, rows) - linear_flops(two, rows) == number * 2 * expert
+    assert two.num_parameters - two.active_parameters == layers * 4 * expert
+    assert three.active_parameters - two.active_parameters == layers * expert
+    assert f"{two.active_parameters:,} of them for a token" in explain(two)
+    assert "for a token" not in explain(mixture(6))
 
 
 def test_latency_counts_every_token(tiny_model: Path) -> None:

@@ -16,6 +16,7 @@ from support.artifact_engines import start as start_kept
 from support.needs import require_native
 
 from penstock import LLM, RequestOutput, SamplingParams
+from penstock.speculative_config import QuantizedSelf
 from penstock.weights.dummy import DummyWeights
 
 VOCABULARY = 300
@@ -121,7 +122,9 @@ def test_the_second_start_restores_experts(
     assert second.logits == first.logits
 
 
-def test_experts_are_rounded_one_by_one(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experts_are_rounded_one_by_one(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No stack of floats is ever in memory, and the whole is not read for one expert."""
     asked: list[tuple[int, ...]] = []
     get, member = DummyWeights.get, DummyWeights.member
@@ -136,7 +139,14 @@ def test_experts_are_rounded_one_by_one(model: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(DummyWeights, "get", seen(get))
     monkeypatch.setattr(DummyWeights, "member", seen(member))
-    with start(model, {"quantization": "int4"}):
+    with start(model, {"quantization": "int4"}, artifact_dir=str(tmp_path)):
         pass
     assert {len(shape) for shape in asked} == {1, 2}
     assert asked.count((45, 104)) == 3 * 5 * 2
+
+
+@pytest.mark.parametrize("bits", ["int8", "int4"])
+def test_drafting_with_rounded_experts_changes_no_token(model: Path, bits: Any) -> None:
+    drafting = QuantizedSelf(quantization=bits)
+    with start(model, {}) as plain, start(model, {"speculative": drafting}) as llm:
+        assert run(llm, PROMPTS[:3]) == run(plain, PROMPTS[:3])

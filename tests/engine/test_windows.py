@@ -27,14 +27,28 @@ LAYERS = 7
 Stories = dict[str, tuple[list[int], list[float]]]
 
 
-@pytest.fixture(params=["reference", "cpu"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test with windows and with chunks; those of both backends quickly where one is slow."""
+    if "backend" in metafunc.fixturenames:
+        pairs = [
+            ("reference", "window"),
+            pytest.param("reference", "chunk", marks=pytest.mark.slow),
+            ("cpu", "window"),
+            ("cpu", "chunk"),
+        ]
+        metafunc.parametrize(("backend", "sight"), pairs, indirect=True)
+    else:
+        metafunc.parametrize("sight", ["window", "chunk"], indirect=True)
+
+
+@pytest.fixture
 def backend(request: pytest.FixtureRequest) -> str:
     if request.param == "cpu":
         require_native()
     return str(request.param)
 
 
-@pytest.fixture(params=["window", "chunk"], autouse=True)
+@pytest.fixture(autouse=True)
 def sight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """What layers that do not see all see: the latest tokens, or those of their chunk."""
     if request.param == "chunk":

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.checkpoints import tiny_checkpoint
+from support.checkpoints import load_oracle, tiny_checkpoint
 from support.families import PUBLISHED, edited
 from support.families.falcon import FALCON_11B
+from support.needs import require_native
 
+from penstock import LLM, SamplingParams
 from penstock.errors import ModelError
 from penstock.interface.sources import RowsOf, Shifted, Stored, Transposed
 from penstock.models.registry import read_spec
@@ -206,6 +208,27 @@ def test_falcon_slopes() -> None:
     fields = {"alibi": True, "multi_query": False, "num_attention_heads": 64, "hidden_size": 4096}
     attention = read_spec(edited("falcon", **fields)).layers[0].attention
     assert (attention.rope, attention.alibi, attention.num_kv_heads) == (None, 1 / 8, 64)
+    assert attention.alibi_rounded
+
+
+@pytest.mark.parametrize("backend", ["reference", "cpu"])
+def test_falcon_beyond_the_positions_that_bfloat16_holds(backend: str) -> None:
+    """Slopes, positions and their products are rounded where transformers rounds them."""
+    torch = pytest.importorskip("torch", reason="transformers needs torch")
+    if backend == "cpu":
+        require_native()
+    slopes = {"alibi": True, "num_attention_heads": 16, "hidden_size": 128}
+    folder = tiny_checkpoint("falcon", **slopes, max_position_embeddings=512)
+    tokens = np.random.default_rng(1).integers(0, 256, 400).tolist()
+    with torch.no_grad():
+        logits = load_oracle(folder)(torch.tensor([tokens])).logits[0].double()
+    expected = torch.log_softmax(logits, -1)[range(399), tokens[1:]].numpy()
+    params = SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0)
+    with LLM(str(folder), dtype="float32", backend=backend, kv_cache_bytes=1 << 23) as llm:
+        (output,) = llm.generate([{"prompt_token_ids": tokens}], params)
+    chosen = zip(output.prompt_logprobs[1:], tokens[1:], strict=True)
+    ours = [entry[token].logprob for entry, token in chosen]
+    np.testing.assert_allclose(ours, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("family", ["gpt2", "gpt_bigcode", "bloom", "falcon", "mpt", "opt"])
@@ -251,6 +274,7 @@ def test_gemma4() -> None:
     assert not {"layers.5.k", "layers.5.v", "layers.5.k_norm"} & set(weights)
     assert spec.names is not None
     assert spec.names.is_idle("model.layers.5.self_attn.k_proj.weight")
+    assert spec.names.is_idle("model.language_model.layers.8.self_attn.v_norm.weight")
     assert not spec.names.is_idle("model.layers.4.self_attn.k_proj.weight")
     silent = {"layer_types": ..., "rope_parameters": ..., "head_dim": ..., "global_head_dim": ...}
     plain = read_spec(edited("gemma4_text", **silent, num_kv_shared_layers=2)).layers
@@ -339,6 +363,7 @@ def test_gemma4_without_values() -> None:
         ("mpt", {"attn_config": {"clip_qkv": -1}}, "clip_qkv .-1. must be from 0"),
         ("mpt", {"attn_config": {"kv_n_heads": 2}}, "not a field Penstock knows"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "must be false"),
+        ("bloom", {"n_inner": 5}, "n_inner .5. must be 57344"),
         ("bloom", {"n_head": 3}, "n_head .3. contradicts num_attention_heads 112"),
         ("bloom", {"hidden_size": 5}, "n_embed .14336. contradicts hidden_size 5"),
         ("opt", {"do_layer_norm_before": False}, "must be true"),

@@ -32,6 +32,7 @@ from penstock.weights.checkpoint import CheckpointWeights
 from penstock.weights.model_folder import load_model_spec
 
 MIXTURES = (
+    "dots1",
     "ernie4_5_moe",
     "glm4_moe",
     "gpt_oss",
@@ -113,6 +114,9 @@ def test_gpt_oss() -> None:
     assert spec.quantized is None
     silent = ("rope_scaling", "layer_types", "head_dim", "sliding_window", "attention_bias")
     assert read_spec(edited("gpt_oss", **dict.fromkeys(silent, ...))) == spec
+    assert read_spec(edited("gpt_oss", rope_scaling=None, rope_parameters=None)) == spec
+    whole = edited("gpt_oss", layer_types=["full_attention"] * 2, sliding_window=None)
+    assert [layer.attention.window for layer in read_spec(whole).layers] == [None, None]
 
 
 def test_glm4_moe() -> None:
@@ -144,6 +148,21 @@ def test_glm4_moe_layers_that_predict_further_tokens_are_left_out() -> None:
     none = read_spec(edited("glm4_moe", num_nextn_predict_layers=0)).names
     assert none is not None
     assert not none.is_idle("model.layers.5.eh_proj.weight")
+
+
+def test_dots1() -> None:
+    spec = read_spec(edited("dots1"))
+    glm = mixtures(read_spec(edited("glm4_moe")))[-1]
+    assert glm is not None
+    shared = SharedExpertSpec(2816)
+    experts = ExpertsSpec(128, 6, 1408, routing=glm.routing, shared=shared)
+    assert mixtures(spec) == [None, experts, experts]
+    assert spec.layers[0].attention.qk_norm == QkNormSpec(1e-5)
+    assert [layer.attention.window for layer in spec.layers] == [None] * 3
+    behind = read_spec(
+        edited("dots1", sliding_window=9, max_window_layers=2, use_sliding_window=...)
+    )
+    assert [layer.attention.window for layer in behind.layers] == [None, None, 9]
 
 
 def test_minimax_m2() -> None:
@@ -210,9 +229,8 @@ def test_llama4() -> None:
     assert plain.qk_norm is None
     for tuned in (True, ...):
         assert read_spec(edited("llama4_text", attn_temperature_tuning=tuned)) == spec
-    for plainly in (False, 0):
-        untuned = read_spec(edited("llama4_text", attn_temperature_tuning=plainly))
-        assert untuned.layers[3].attention.position_scale is None
+    untuned = read_spec(edited("llama4_text", attn_temperature_tuning=False))
+    assert untuned.layers[3].attention.position_scale is None
 
 
 def test_llama4_with_dense_layers() -> None:
@@ -253,6 +271,9 @@ def test_llama4_with_dense_layers() -> None:
         ("glm4_moe", {"n_group": 40}, "topk_group .1. times the 4 experts"),
         ("glm4_moe", {"num_experts_per_tok": 161}, "from 1 to 160"),
         ("glm4_moe", {"routed_scaling_factor": 0}, "routed_scaling_factor"),
+        ("dots1", {"moe_layer_freq": 2}, "must be 1"),
+        ("dots1", {"n_shared_experts": None}, "n_shared_experts .* is required"),
+        ("dots1", {"sliding_window": 9, "max_window_layers": 2}, "use_sliding_window .False."),
         ("minimax_m2", {"scoring_func": "softmax"}, "must be 'sigmoid'"),
         ("minimax_m2", {"use_routing_bias": False}, "must be True"),
         ("minimax_m2", {"attn_type_list": [0, 1]}, "must be 1 for every layer"),
@@ -269,7 +290,10 @@ def test_llama4_with_dense_layers() -> None:
         ("olmoe", {"clip_qkv": -1.0}, "clip_qkv .* must be greater than 0"),
         ("llama4_text", {"num_experts_per_tok": 17}, "from 1 to 16"),
         ("llama4_text", {"moe_layers": [5]}, "integers from 0 to 4"),
-        ("llama4_text", {"no_rope_layers": [1, 0]}, "0 or 1 for each of 5 layers"),
+        ("llama4_text", {"interleave_moe_layer_step": 0}, "interleave_moe_layer_step .0."),
+        ("llama4_text", {"num_local_experts": 0}, "num_local_experts .0. must be from 1"),
+        ("ernie4_5_moe", {"use_rmsnorm": False}, "must be true"),
+        ("llama4_text", {"no_rope_layers": [1, 0]}, "a number for each of 5 layers"),
         ("llama4_text", {"no_rope_layers": [2] * 5}, "integers from 0 to 1"),
         ("llama4_text", {"layer_types": ["sliding_attention"] * 5}, "'chunked_attention' or"),
         ("llama4_text", {"attention_chunk_size": 0}, "attention_chunk_size"),

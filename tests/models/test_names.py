@@ -15,6 +15,7 @@ from penstock.interface.sources import (
     Stacked,
     Stored,
     Transposed,
+    UnitRows,
     tensors,
 )
 from penstock.models.gptq import Gptq
@@ -181,3 +182,17 @@ def test_all_ways_move() -> None:
         *(f"text.e.2.{i}.w2.weight" for i in range(3)),
         "text.e.2.out",
     }
+
+
+def test_a_number_and_rows_of_unit_length() -> None:
+    names = NameMap(
+        {
+            "layers.*.act_eps": Name("h.*.act.eps", suffix="", scalar=True),
+            "head": Name("lm_head", unit_rows=True),
+        }
+    )
+    shapes = {"layers.2.act_eps": (1,), "head": (50, 8)}
+    number = names.source("layers.2.act_eps", shapes)
+    assert number == Stacked((Stored("h.2.act.eps", ()),))
+    assert number.shape == (1,)
+    assert names.source("head", shapes) == UnitRows(Stored("lm_head.weight", (50, 8)))

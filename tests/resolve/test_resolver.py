@@ -66,6 +66,7 @@ def test_the_first_mistake_is_reported_until_all_are_corrected() -> None:
         "num_blocks",
         "max_model_len",
         "speculative",
+        "sampling_defaults",
         "artifact_dir",
     ]
 

@@ -52,6 +52,12 @@ MLPS = st.builds(
     activation=ACTIVATIONS,
     bias=st.booleans(),
     gated=st.booleans(),
+) | st.builds(
+    MlpSpec,
+    intermediate_size=st.sampled_from([20, 33]),
+    bias=st.booleans(),
+    gated=st.just(False),
+    xielu=st.just(True),
 )
 CLAMPED: st.SearchStrategy[Gating] = st.just(ClampedSwiglu(limit=0.8, alpha=1.7))
 GATINGS = ACTIVATIONS | CLAMPED
@@ -150,7 +156,7 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         output_bias=st.booleans(),
         qk_norm=st.none() | QK_NORMS,
         alibi=st.sampled_from([None, 1.0, 0.3]),
-        alibi_exponent=st.sampled_from([8.0, 4.0]),
+        alibi_rounded=st.booleans(),
         softcap=st.sampled_from([None, 3.0]),
         sinks=st.booleans(),
         key_is_value=st.booleans(),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -232,9 +233,11 @@ def _attention(
                 scores = a.softcap * np.tanh(scores / a.softcap)
             if a.alibi is not None:
                 assert a.num_heads in (2, 4, 8)
-                distance = np.arange(first, t + 1) - t
-                slope = a.alibi * 2.0 ** (-a.alibi_exponent * (h + 1) / a.num_heads)
-                scores = scores + distance * slope
+                slope = 2.0 ** (-8.0 * (h + 1) / a.num_heads)
+                places = slope * np.arange(t + 1)
+                if a.alibi_rounded:
+                    places = _bfloat16(_bfloat16(slope) * _bfloat16(np.arange(t + 1)))
+                scores = scores + a.alibi * (places[first:] - places[t])
             seen = values[first : t + 1, kv]
             if a.sinks:
                 scores = np.append(scores, weight(at + "sinks")[h])
@@ -245,6 +248,10 @@ def _attention(
     if a.output_gate:
         flat = flat / (1 + np.exp(-_linear(x, weight, at + "attn_gate", _biased(a, "q"))))
     return _linear(flat, weight, at + "o", a.output_bias)
+
+
+def _bfloat16(x: Any) -> F64:
+    return np.asarray(x).astype(ml_dtypes.bfloat16).astype(np.float64)
 
 
 def _activated(x: F64, kind: Activation) -> F64:
@@ -271,8 +278,14 @@ def _mlp(m: MlpSpec, x: F64, weight: Weight, at: str) -> F64:
     if m.gated:
         inner = _gated(_linear(x, weight, at + "gate", m.bias), up, m.activation)
     else:
-        inner = _activated(up, m.activation)
+        inner = _xielu(up, weight, at) if m.xielu else _activated(up, m.activation)
     return _linear(inner, weight, at + "down", m.bias)
+
+
+def _xielu(x: F64, weight: Weight, at: str) -> F64:
+    p, n, beta, eps = (weight(f"{at}act_{name}")[0] for name in ("p", "n", "beta", "eps"))
+    below = (np.expm1(np.minimum(x, eps)) - x) * (beta + np.log1p(np.exp(n)))
+    return np.where(x > 0, np.log1p(np.exp(p)) * x * x, below) + beta * x
 
 
 def _experts(e: ExpertsSpec, x: F64, weight: Weight, at: str) -> F64:

@@ -204,6 +204,19 @@ def test_dummy_is_decided_by_seed_and_name() -> None:
     np.testing.assert_array_equal(rounded, once.astype(ml_dtypes.bfloat16))
 
 
+def test_a_dummy_expert_is_what_it_is_in_the_stack() -> None:
+    """Of stacks that end within the values drawn, go on from the first of them, and repeat them."""
+    for shape in ((3, 5, 7), (5, 300, 401), (2, 1100, 1009)):
+        weights = DummyWeights({"experts": PlanWeight(Stored("experts", shape))}, 5, "float32")
+        stack = weights.get("experts")
+        for index in range(shape[0]):
+            assert np.array_equal(weights.member("experts", index), stack[index])
+    share = PlanWeight(Stored("experts", (2, 5, 7)), Share("experts", (4, 5, 7), (1, 3)))
+    part = DummyWeights({"experts.share": share}, 5, "float32")
+    for index in range(2):
+        assert np.array_equal(part.member("experts.share", index), part.get("experts.share")[index])
+
+
 def test_dummy_values_are_the_same_for_ever() -> None:
     """Published stories and figures are of them. A rank's share has rows of the whole."""
     shapes: dict[str, tuple[int, ...]] = {

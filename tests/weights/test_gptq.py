@@ -20,7 +20,7 @@ from penstock.cli.main import main
 from penstock.config import EngineConfig
 from penstock.engine.loader import load, plan_engine
 from penstock.errors import ConfigError, ModelError, WeightError
-from penstock.interface.executor import Limits
+from penstock.interface.executor import Limits, run
 from penstock.interface.sources import Packed, RowsOf
 from penstock.models.gptq import Gptq
 from penstock.models.registry import read_spec
@@ -439,3 +439,22 @@ def test_a_plan_tells_that_columns_may_be_in_another_order(
     config = EngineConfig(model=str(packed))
     own = load_model_spec(packed).quantized
     assert bool(_order_notes(config, own, named("cuda"))) is noted
+
+
+@needs_native
+def test_orders_of_columns_are_kept_with_the_matrices(tmp_path: Path) -> None:
+    """An engine artifact restores both."""
+    packed, _ = gptq_checkpoint(tmp_path, **SHUFFLED)
+    config = EngineConfig(
+        model=str(packed), backend="cpu", max_model_len=64, artifact_dir=str(tmp_path / "kept")
+    )
+    step = step_of([Chunk(TOKENS, 0, 40, [1, 2], rows=range(40))])
+    results, notes = [], list[str]()
+    for keeping in ("always", "never"):
+        executor = load(
+            plan_engine(config), note=lambda level, note: notes.append(note), keeping=keeping
+        )
+        results.append(run(executor, step).logits.copy())
+        executor.close()
+    assert any("restored" in note for note in notes)
+    np.testing.assert_array_equal(results[0], results[1])

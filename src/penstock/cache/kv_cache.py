@@ -230,15 +230,20 @@ class KvCache:
         if self._windowed:
             self._forget(table, num_computed)
 
-    def has_place_after(self, published: Iterable[tuple[BlockTable, int]]) -> bool:
-        """Whether a block of each group will be free when these tables are published so far
-        (:meth:`publish`), which gives back what lies behind windows."""
+    def has_place_after(
+        self, published: Iterable[tuple[BlockTable, int]], freed: Iterable[BlockTable] = ()
+    ) -> bool:
+        """Whether a block of each group will be free when the first tables are published so far
+        (:meth:`publish`), which gives back what lies behind windows, and the others are freed."""
         free, counts = self._pool.num_free, self._pool.ref_counts
         owners = Counter[int]()  # forks give a shared block back together
         for table, num_computed in published:
             for group, window in self._windowed:
                 first = first_seen_block(window, num_computed, self.block_size)
                 owners.update(table.blocks[group][table.forgotten[group] : first])
+        for table in freed:
+            for blocks, forgotten in zip(table.blocks, table.forgotten, strict=True):
+                owners.update(blocks[forgotten:])
         free += sum(counts[block] == number for block, number in owners.items())
         return free >= self._num_groups
 

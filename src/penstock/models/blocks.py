@@ -79,12 +79,13 @@ def read_decoder(
     qk_norm: bool = False,
     rope: RopeSpec | None = None,
     norm: NormSpec | None = None,
+    mlp: MlpSpec | None = None,
     rope_fields: RopeFields = LLAMA_FIELDS,
 ) -> ModelSpec:
     """A decoder of identical Llama-shaped layers but for ``windows``, one per layer.
 
-    ``norm``, whose epsilon queries and keys have too, and ``rope`` are read as Llama has them where
-    they are not given, ``rope`` by the family's ``rope_fields``.
+    ``norm``, whose epsilon queries and keys have too, ``rope`` and ``mlp`` are read as Llama has
+    them where they are not given, ``rope`` by the family's ``rope_fields``.
     """
     attention = read_attention(config, head_dim, num_kv_heads)
     positions = read_positions(config)
@@ -97,7 +98,7 @@ def read_decoder(
         output_bias=output_bias,
         qk_norm=QkNormSpec(norm.eps) if qk_norm else None,
     )
-    mlp = read_mlp(config, bias=mlp_bias, gated=gated)
+    mlp = mlp or read_mlp(config, bias=mlp_bias, gated=gated)
     return read_model(
         config,
         architecture,
@@ -243,6 +244,17 @@ def read_layer_kinds(config: ConfigReader, default: Sequence[str]) -> tuple[str,
     if len(types) != layers or not set(types) <= {FULL, SLIDING}:
         raise config.error("layer_types", f"must be {layers} times {FULL!r} or {SLIDING!r}")
     return types
+
+
+def read_rotating(config: ConfigReader) -> tuple[bool, ...]:
+    """Which layers rotate: ``no_rope_layers``, which has 1 where they do, else by an interval."""
+    layers, rotates = read_num_layers(config), config.integers("no_rope_layers", high=1)
+    interval = config.integer("no_rope_layer_interval", 4)
+    if not rotates:
+        return tuple((i + 1) % interval != 0 for i in range(layers))
+    if len(rotates) < layers:
+        raise config.error("no_rope_layers", f"must have a number for each of {layers} layers")
+    return tuple(each == 1 for each in rotates[:layers])
 
 
 def windows_of(kinds: Sequence[str], window: int | None) -> tuple[int | None, ...]:

@@ -1,4 +1,4 @@
-"""Reads configurations of heads that draft: which kind they are of, and what they are made of."""
+"""Reads the configurations of draft heads: their kind and their layers."""
 
 from __future__ import annotations
 

@@ -60,6 +60,8 @@ _IDLE: Final = ("moe_capacity", "num_nextn_predict_layers")  # of training, and 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted(_FIELDS, _DEFAULTS, (*TRAINING, *_IDLE))
     config.only("moe_gate", "topk", "must be 'topk': other routers are not supported")
+    config.only("use_rmsnorm", True, "must be true: other norms are not supported")
+    config.only("is_quantized", False, "must be false: take the checkpoint that is not")
     config.only("moe_use_aux_free", True, "must be true: experts are chosen with a bias")
     bias, head_dim = config.boolean("use_bias", False), default_head_dim(config)
     rope = read_rope(config, head_dim, read_positions(config), RopeFields(default_theta=5e5))

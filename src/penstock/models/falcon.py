@@ -76,6 +76,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
             read_attention(config, head_dim, kv_heads),
             rope=None if slopes else rope,
             alibi=head_dim**-0.5 if slopes else None,
+            alibi_rounded=slopes,
             qkv_bias=bias,
             output_bias=bias,
         ),

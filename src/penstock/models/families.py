@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.models import (
+    apertus,
     arcee,
     baichuan,
     bloom,
@@ -14,6 +15,7 @@ from penstock.models import (
     cwm,
     deepseek_v2,
     deepseek_v3,
+    dots1,
     ernie4_5,
     ernie4_5_moe,
     exaone,
@@ -35,8 +37,10 @@ from penstock.models import (
     granitemoe,
     helium,
     hunyuan_v1_dense,
+    hyperclovax,
     internlm2,
     internlm3,
+    jais2,
     llama,
     llama4,
     minicpm,
@@ -67,6 +71,7 @@ from penstock.models import (
 )
 
 MODULES: Final = (
+    apertus,
     arcee,
     baichuan,
     bloom,
@@ -76,6 +81,7 @@ MODULES: Final = (
     cwm,
     deepseek_v2,
     deepseek_v3,
+    dots1,
     ernie4_5,
     ernie4_5_moe,
     exaone,
@@ -97,8 +103,10 @@ MODULES: Final = (
     granitemoe,
     helium,
     hunyuan_v1_dense,
+    hyperclovax,
     internlm2,
     internlm3,
+    jais2,
     llama,
     llama4,
     minicpm,

@@ -17,7 +17,7 @@ from penstock.models.blocks import (
     read_num_layers,
     read_positions,
 )
-from penstock.models.gemma3 import NAMES as GEMMA3_NAMES
+from penstock.models.gemma_names import SANDWICH_NAMES
 from penstock.models.limits import MAX_FACTOR, MAX_HEAD_DIM
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import extended_positions, read_rope
@@ -26,7 +26,7 @@ from penstock.models.spec import DType, EmbeddingScale, LayerSpec, ModelSpec
 ARCHITECTURE = "Gemma2ForCausalLM"
 MODEL_TYPE = "gemma2"
 KNOWN_AS = "Gemma 2 2B, 9B and 27B"
-NAMES: Final = GEMMA3_NAMES
+NAMES: Final = SANDWICH_NAMES
 
 _DEFAULT: Final = "gelu_pytorch_tanh"
 
@@ -35,8 +35,6 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config.only(
         "use_bidirectional_attention", False, "must be false: only causal models are served"
     )
-    config.raw("cache_implementation")  # how transformers keeps keys and values
-    config.raw("_attn_implementation")
     window = config.integer("sliding_window", 4096)
     config.only("sliding_window_size", window, f"contradicts sliding_window {window}")
     act = config.text("hidden_activation", _DEFAULT)

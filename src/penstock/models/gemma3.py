@@ -9,16 +9,17 @@ from typing import Final
 from penstock.models.blocks import (
     FULL,
     SLIDING,
+    every,
     read_attention,
+    read_layer_kinds,
     read_mlp,
     read_model,
     read_norm,
     read_num_layers,
     read_positions,
 )
+from penstock.models.gemma_names import SANDWICH_NAMES
 from penstock.models.limits import MAX_FACTOR, MAX_HEAD_DIM
-from penstock.models.llama import NAMES as LLAMA_NAMES
-from penstock.models.names import Name, NameMap
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields, read_rope, read_ropes
 from penstock.models.rope_spec import RopeSpec
@@ -27,23 +28,7 @@ from penstock.models.spec import DType, EmbeddingScale, LayerSpec, ModelSpec, Qk
 ARCHITECTURE = "Gemma3ForCausalLM"
 MODEL_TYPE = "gemma3_text"
 KNOWN_AS = "Gemma 3 270M and 1B, and the language model of 4B to 27B"
-NAMES: Final = NameMap(
-    dict(LLAMA_NAMES.names)
-    | {
-        pattern: Name(stored, shift=1.0)
-        for pattern, stored in {
-            "layers.*.attn_norm": "model.layers.*.input_layernorm",
-            "layers.*.attn_post_norm": "model.layers.*.post_attention_layernorm",
-            "layers.*.mlp_norm": "model.layers.*.pre_feedforward_layernorm",
-            "layers.*.mlp_post_norm": "model.layers.*.post_feedforward_layernorm",
-            "layers.*.q_norm": "model.layers.*.self_attn.q_norm",
-            "layers.*.k_norm": "model.layers.*.self_attn.k_norm",
-            "final_norm": "model.norm",
-        }.items()
-    },
-    LLAMA_NAMES.idle,
-)
-"""Llama's, with norms whose weights are stored less 1."""
+NAMES: Final = SANDWICH_NAMES
 
 _FULL_ROPE: Final = RopeFields(default_theta=1_000_000.0)
 _LOCAL_ROPE: Final = RopeFields(theta="rope_local_base_freq")
@@ -58,7 +43,6 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         None,
         "must be null: transformers does not compute it for Gemma 3, so what is meant is not known",
     )
-    config.raw("cache_implementation")  # how transformers keeps keys and values
     hidden_size = config.integer("hidden_size")
     head_dim = config.integer("head_dim", high=MAX_HEAD_DIM)
     bias, norm = config.boolean("attention_bias", False), read_norm(config)
@@ -109,19 +93,12 @@ def _layer_kinds(config: ConfigReader) -> tuple[str, ...]:
     contradicts ``layer_types`` is refused: transformers follows the list, but nobody knows which of
     the two was meant.
     """
-    layers = read_num_layers(config)
-    config.raw("_sliding_window_pattern")
     name = "sliding_window_pattern"
-    pattern = config.integer(name, 6)
-    by_pattern = tuple(SLIDING if (i + 1) % pattern else FULL for i in range(layers))
-    types = config.texts("layer_types")
-    if types is None:
-        return by_pattern
-    if len(types) != layers or not set(types) <= {FULL, SLIDING}:
-        raise config.error("layer_types", f"must be {layers} times {FULL!r} or {SLIDING!r}")
-    if config.has(name) and types != by_pattern:
+    by_pattern = every(config.integer(name, 6), read_num_layers(config))
+    kinds = read_layer_kinds(config, by_pattern)
+    if config.has(name) and kinds != by_pattern:
         raise config.error(name, "contradicts layer_types; remove the one that is wrong")
-    return types
+    return kinds
 
 
 def _ropes(config: ConfigReader, head_dim: int, positions: int) -> dict[str, RopeSpec]:

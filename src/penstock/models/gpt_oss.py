@@ -7,15 +7,18 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.models.blocks import (
+    SLIDING,
+    default_head_dim,
     every,
     read_decoder,
     read_kv_heads,
     read_layer_kinds,
     read_num_layers,
+    read_positions,
     windows_of,
     with_attention,
 )
-from penstock.models.limits import MAX_FACTOR, MAX_HEAD_DIM
+from penstock.models.limits import MAX_FACTOR
 from penstock.models.llama import NAMES as LLAMA_NAMES
 from penstock.models.mixtures import (
     DOWN,
@@ -31,8 +34,8 @@ from penstock.models.mixtures import (
 )
 from penstock.models.names import BIAS, Name, NameMap, either, plain, stacked
 from penstock.models.reader import ConfigReader
-from penstock.models.rope_config import RopeFields
-from penstock.models.spec import ClampedSwiglu, DType, ExpertsSpec, ModelSpec, Routing
+from penstock.models.rope_config import RopeFields, read_parameters, read_rope, read_theta
+from penstock.models.spec import ClampedSwiglu, DType, ExpertsSpec, ModelSpec, RopeSpec, Routing
 
 ARCHITECTURE = "GptOssForCausalLM"
 MODEL_TYPE = "gpt_oss"
@@ -53,7 +56,6 @@ NAMES: Final = NameMap(
 )
 
 _DEFAULTS: Final = {
-    "attention_bias": True,
     "head_dim": 64,
     "max_position_embeddings": 131072,
     "num_experts": 128,
@@ -62,35 +64,32 @@ _DEFAULTS: Final = {
     "rms_norm_eps": 1e-5,
     "sliding_window": 128,
 }
-_YARN: Final = {
-    "rope_type": "yarn",
-    "factor": 32.0,
-    "beta_fast": 32.0,
-    "beta_slow": 1.0,
-    "truncate": False,
-    "original_max_position_embeddings": 4096,
-}
+_ROPE: Final = RopeFields(default_theta=150_000.0)
+_YARN: Final = {"rope_type": "yarn", "factor": 32.0, "truncate": False}
+_YARN_POSITIONS: Final = 4096
 # The published files repeat two fields by other names, of which nothing reads these.
 _IDLE: Final = ("experts_per_token", "initial_context_length")
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
-    scaled = config.has("rope_parameters") or config.has("rope_scaling")
-    defaults = _DEFAULTS if scaled else {**_DEFAULTS, "rope_parameters": _YARN}
-    config = config.adapted({"num_experts": "num_local_experts"}, defaults, (*TRAINING, *_IDLE))
+    config = config.adapted({"num_experts": "num_local_experts"}, _DEFAULTS, (*TRAINING, *_IDLE))
     config.only("hidden_act", "silu", "must be 'silu', which the clamped SwiGLU is made of")
     bias = config.boolean("attention_bias", True)
     kinds = read_layer_kinds(config, every(2, read_num_layers(config)))
+    window = config.optional_integer("sliding_window")
+    if SLIDING in kinds:
+        window = config.integer("sliding_window")
+    head_dim = default_head_dim(config)
     model = read_decoder(
         config,
         ARCHITECTURE,
         dtype,
-        head_dim=config.integer("head_dim", high=MAX_HEAD_DIM),
+        head_dim=head_dim,
         num_kv_heads=read_kv_heads(config),
-        windows=windows_of(kinds, config.integer("sliding_window")),
+        windows=windows_of(kinds, window),
         qkv_bias=bias,
         output_bias=bias,
-        rope_fields=RopeFields(default_theta=150_000.0),
+        rope=_rope(config, head_dim),
     )
     model = with_attention(model, [replace(each.attention, sinks=True) for each in model.layers])
     number = read_num_experts(config)
@@ -106,3 +105,14 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         bias=True,
     )
     return with_experts(model, experts)
+
+
+def _rope(config: ConfigReader, head_dim: int) -> RopeSpec:
+    """YaRN of its own where the configuration has no parameters."""
+    positions = read_positions(config)
+    if config.has("rope_parameters") or config.has("rope_scaling"):
+        return read_rope(config, head_dim, positions, _ROPE)
+    own = ConfigReader(_YARN, config.where)
+    config.raw("rope_parameters"), config.raw("rope_scaling")
+    theta = read_theta(config, own)
+    return read_parameters(own, head_dim, positions, _ROPE, theta=theta, original=_YARN_POSITIONS)

@@ -1,4 +1,4 @@
-"""Checkpoints that GPTQ quantized: what their configuration says, and the tensors they have.
+"""Checkpoints that GPTQ quantized: their configuration and their tensors.
 
 A matrix ``[n, k]`` is stored as four tensors: ``qweight`` int32 ``[k * bits / 32, n]``, codes
 packed along k; ``qzeros`` int32 ``[groups, n * bits / 32]``, zero points packed along n; ``scales``

@@ -25,15 +25,22 @@ _DEFAULTS: Final = {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
+    return read_granite(config, ARCHITECTURE, dtype)
+
+
+def read_granite(
+    config: ConfigReader, architecture: str, dtype: DType, scale: float = 1.0
+) -> ModelSpec:
+    """A model with Granite's factors. ``scale`` is that of scores where nothing is said."""
     config = config.adapted({}, _DEFAULTS)
 
-    def factor(name: str) -> float:
-        return config.number(name, 1.0, high=MAX_FACTOR)
+    def factor(name: str, default: float = 1.0) -> float:
+        return config.number(name, default, high=MAX_FACTOR)
 
     bias = config.boolean("attention_bias", False)
     model = read_decoder(
         config,
-        ARCHITECTURE,
+        architecture,
         dtype,
         head_dim=default_head_dim(config),
         num_kv_heads=read_kv_heads(config),
@@ -42,7 +49,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         output_bias=bias,
         mlp_bias=config.boolean("mlp_bias", False),
     )
-    scale, residual = factor("attention_multiplier"), factor("residual_multiplier")
+    scale, residual = factor("attention_multiplier", scale), factor("residual_multiplier")
     model = with_attention(model, [replace(each.attention, scale=scale) for each in model.layers])
     return replace(
         model,

@@ -1,4 +1,4 @@
-"""What a family's checkpoints call the weights of a model: from canonical names to sources.
+"""Maps the canonical names of a model's weights to their sources in a family's checkpoints.
 
 Canonical names are those under which lowering declares weights: ``embed``, ``layers.3.q``,
 ``layers.3.q.bias``. A :class:`NameMap` has patterns of them, in which ``*`` stands for each number,
@@ -67,8 +67,10 @@ class Name:
     whose columns are not in whole blocks are never so."""
     flat: bool = False
     """Whether a vector is stored as a matrix of one row."""
+    scalar: bool = False
+    """Whether a single number is stored without a dimension."""
     otherwise: Name | None = None
-    """Where the weight is in checkpoints that do not have it so."""
+    """Where the weight is in checkpoints that do not have it here."""
     unit_rows: bool = False
     """Whether each row of the matrix, which is never quantized, is divided by its length."""
 
@@ -122,7 +124,7 @@ class NameMap:
         shapes: Mapping[str, Shape],
         form: PackedFormat | None,
     ) -> Source:
-        """The source of a weight that is where ``entry`` says; ``bias``: beside what is there."""
+        """Return the source of a weight by its ``entry``; with ``bias``, of the bias beside it."""
         numbers = [part for part in name.split(".") if part.isdigit()]
         where = _filled(entry.stored, numbers)
         if form is None:
@@ -132,6 +134,8 @@ class NameMap:
         place = group.index(name)
         if entry.flat:
             source: Source = Flat(Stored(where, (1, *rows[place])))
+        elif entry.scalar:
+            source = Stacked((Stored(where, ()),))
         elif entry.stacked:
             source = _of_stack(where, rows, place, entry, bias)
         elif "#" in where:
@@ -161,7 +165,7 @@ class NameMap:
         return replace(self, names=names, prefix="")
 
     def completed(self, tensors: Collection[str]) -> dict[str, str]:
-        """Each of a checkpoint's tensors by the name that this map has for it."""
+        """Return a checkpoint's tensors by the names that this map has for them."""
         head = self.names["head"].stored if "head" in self.names else ""
         lacking = not any(name.startswith(self.prefix) for name in tensors)
         return {
@@ -238,7 +242,7 @@ def _filled(pattern: str, numbers: list[str]) -> str:
 
 
 def _of_stack(where: str, rows: list[Shape], place: int, entry: Name, bias: bool) -> Source:
-    """The rows of weight ``place`` in each matrix of the stack in tensor ``where``."""
+    """Return the rows of weight ``place`` in each matrix of the stack in tensor ``where``."""
     number, _, *columns = rows[place]
     whole: Shape = (number, sum(shape[1] for shape in rows), *columns)
     source: Source
@@ -268,7 +272,7 @@ def _mxfp4(where: str, whole: Shape) -> Mxfp4:
 def _part(
     where: str, rows: list[Shape], place: int, entry: Name, bias: bool, form: PackedFormat | None
 ) -> Source:
-    """The rows of weight ``place`` among those that are fused in tensor ``where``."""
+    """Return the rows of weight ``place`` among those that are fused in tensor ``where``."""
     whole: Shape = (sum(shape[0] for shape in rows), *rows[place][1:])
     source: Source
     if form is not None:

@@ -1,4 +1,4 @@
-"""Checkpoints that are quantized: what a model knows of their formats."""
+"""The formats of quantized checkpoints, as a model's configuration describes them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FORMATS: Final[Mapping[str, Callable[[ConfigReader], QuantizedFormat]]] = {gptq.
 
 
 MXFP4: Final = "mxfp4"
-"""What checkpoints are called whose experts are in MXFP4."""
+"""The ``quant_method`` of checkpoints whose experts are in MXFP4."""
 
 
 def read_quantized(config: ConfigReader) -> QuantizedFormat | None:

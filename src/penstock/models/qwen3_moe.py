@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.models.blocks import read_activation, read_decoder, uniform_windows
-from penstock.models.limits import MAX_EXPERTS, MAX_HEAD_DIM
+from penstock.models.blocks import default_head_dim, read_activation, read_decoder, uniform_windows
+from penstock.models.limits import MAX_EXPERTS
 from penstock.models.mixtures import (
     QWEN_NAMES,
     TRAINING,
@@ -37,7 +37,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         config,
         ARCHITECTURE,
         dtype,
-        head_dim=config.integer("head_dim", high=MAX_HEAD_DIM),
+        head_dim=default_head_dim(config),
         num_kv_heads=config.integer("num_key_value_heads"),
         windows=uniform_windows(config, window),
         qkv_bias=bias,

@@ -16,7 +16,8 @@ MAX_INTEGER: Final = 2**31 - 1
 
 
 def parse_json_object(text: bytes, where: str, error: type[PenstockError]) -> dict[str, object]:
-    """A JSON object without NaN, infinities or repeated keys; raises ``error`` naming ``where``."""
+    """Parse a JSON object without NaN, infinities or repeated keys; raises ``error`` naming
+    ``where``."""
     try:
         value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_repeats)
     except (ValueError, RecursionError) as e:
@@ -101,7 +102,7 @@ class ConfigReader:
         return reader
 
     def _stored(self, name: str) -> str:
-        """What the file calls the field."""
+        """Return the field's name in the file."""
         other = self._names.get(name, name)
         return name if self._fields.get(other) is None and name in self._fields else other
 
@@ -111,7 +112,8 @@ class ConfigReader:
         return self._where
 
     def error(self, name: str, problem: str) -> ModelError:
-        """A ModelError about field ``name`` of this object; ``problem`` completes the sentence."""
+        """Return a ModelError about field ``name`` of this object; ``problem`` completes the
+        sentence."""
         stored = self._stored(name)
         shown = _shown(self._fields[stored]) if stored in self._fields else "absent"
         return ModelError(f"{self._where}: {stored} ({shown}) {problem}")

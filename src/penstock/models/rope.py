@@ -131,8 +131,8 @@ def inverse_frequencies(spec: RopeSpec) -> Floats:
 
 
 def longrope_notes(ropes: Iterable[RopeSpec], tokens: int, asked: bool) -> tuple[str, ...]:
-    """What to tell of the list that was chosen for contexts of ``tokens``, which were ``asked`` for
-    or are the model's limit; nothing if the model has no LongRoPE."""
+    """Return notes for the user on the list that was chosen for contexts of ``tokens``, which were
+    ``asked`` for or are the model's limit; none if the model has no LongRoPE."""
     what = "max_model_len" if asked else "the model's limit"
     notes = []
     for rope in ropes:

@@ -1,4 +1,4 @@
-"""Reads what belongs to one kind of rotary embedding out of its object of parameters."""
+"""Reads the parameters of each kind of rotary embedding."""
 
 from __future__ import annotations
 

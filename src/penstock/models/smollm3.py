@@ -12,7 +12,7 @@ from penstock.models.blocks import (
     read_decoder,
     read_kv_heads,
     read_layer_kinds,
-    read_num_layers,
+    read_rotating,
     windows_of,
     with_attention,
 )
@@ -38,7 +38,7 @@ _ROPE: Final = RopeFields(default_theta=2_000_000.0)
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({}, _DEFAULTS)
-    rotates = _rotating(config)
+    rotates = read_rotating(config)
     sliding = config.boolean("use_sliding_window", False)
     window = config.optional_integer("sliding_window")
     local = SLIDING if sliding and window is not None else FULL
@@ -63,16 +63,3 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     pairs = zip(model.layers, rotates, strict=True)
     turned = [each.attention if on else replace(each.attention, rope=None) for each, on in pairs]
     return with_attention(model, turned)
-
-
-def _rotating(config: ConfigReader) -> tuple[bool, ...]:
-    """Which layers rotate: ``no_rope_layers``, which has 1 where they do, else by an interval."""
-    layers = read_num_layers(config)
-    interval = config.integer("no_rope_layer_interval", 4)
-    if not config.has("no_rope_layers"):
-        config.raw("no_rope_layers")
-        return tuple((i + 1) % interval != 0 for i in range(layers))
-    rotates = config.integers("no_rope_layers", high=1)
-    if len(rotates) < layers:
-        raise config.error("no_rope_layers", f"must have a number for each of {layers} layers")
-    return tuple(each == 1 for each in rotates[:layers])

@@ -141,8 +141,9 @@ class AttentionSpec:
     alibi: float | None = None
     """Scores fall with distance, by a slope for each head (ALiBi, arXiv 2108.12409) times this
     number. None: they do not."""
-    alibi_exponent: float = 8.0
-    """ALiBi's slopes fall to ``2**-alibi_exponent``."""
+    alibi_rounded: bool = False
+    """Whether slopes and positions, and then their products, are rounded to bfloat16 before they
+    are multiplied by ``alibi``."""
     softcap: float | None = None
     """Scores become ``softcap * tanh(score / softcap)``."""
     sinks: bool = False
@@ -200,12 +201,22 @@ class AttentionSpec:
 
 @dataclass(frozen=True)
 class MlpSpec:
-    """``down(activation(gate(x)) * up(x))``, or ``down(activation(up(x)))`` where not gated."""
+    """``down(activation(gate(x)) * up(x))``, or ``down(activation(up(x)))`` where not gated.
+
+    Raises ModelError for a gated MLP with xIELU.
+    """
 
     intermediate_size: int
     activation: Activation = "silu"
     bias: bool = False
     gated: bool = True
+    xielu: bool = False
+    """Whether xIELU (``plan.ops.Xielu``) is in the place of ``activation``, by four numbers of the
+    layer: weights ``act_p``, ``act_n``, ``act_beta`` and ``act_eps``."""
+
+    def __post_init__(self) -> None:
+        if self.gated and self.xielu:
+            raise ModelError("xIELU is of MLPs that are not gated")
 
 
 @dataclass(frozen=True)

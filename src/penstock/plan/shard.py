@@ -35,13 +35,14 @@ from penstock.plan.ops import (
     ScaleByPosition,
     SoftCap,
     WeightName,
+    Xielu,
 )
 from penstock.plan.plan import Plan
 
 Columns = tuple[int, int]
 """The range of a buffer's columns that a rank has."""
 
-_BY_COLUMN: Final = (Activate, Clamp, Gate, Scale, ScaleByPosition, SoftCap)
+_BY_COLUMN: Final = (*(Activate, Clamp, Gate, Xielu, Scale, ScaleByPosition, SoftCap),)
 _BY_HEAD: Final = (HeadNorm, Rope)
 
 

@@ -10,6 +10,8 @@ decided before it, and returns a frozen record of its values, with the reason fo
     decide_step_limits     step_limits.py   sequences and tokens of a step
     decide_plans           plans.py         the fused plans of the model and of its draft
     decide_memory          memory.py        the KV cache, and how long a sequence may become
+    _check_speculation     resolver.py     refuses options of speculation that are out of range
+    decide_sampling        sampling.py      sampling options of requests that leave them out
     decide_artifacts       backend.py       the folder of packed weights
 
 A decider raises ConfigError, which names the fix, as soon as something cannot be had; so of several

@@ -14,8 +14,8 @@ from penstock.resolve.inputs import Inputs, Reasons, check_options, reason
 from penstock.resolve.memory import decide_memory
 from penstock.resolve.plans import decide_plans
 from penstock.resolve.quantization import decide_quantization
+from penstock.resolve.sampling import decide_sampling
 from penstock.resolve.step_limits import decide_step_limits
-from penstock.sampling.defaults import SamplingDefaults
 from penstock.speculative_config import describe
 
 
@@ -55,7 +55,7 @@ def resolve(
     plans = decide_plans(inputs, backend, quantization.schemes, limits)
     memory = decide_memory(inputs, chosen, quantization.schemes, plans)
     speculation = _check_speculation(config)
-    defaults, sampling = _sampling_defaults(config, spec)
+    sampling = decide_sampling(inputs)
     artifacts = decide_artifacts(config, backend)
     reasons = {"dtype": reason(config.dtype, "the checkpoint's")}
     for decision in (chosen, quantization, compute, limits, memory):
@@ -89,9 +89,9 @@ def resolve(
         speculative=config.speculative,
         drafts=drafts,
         artifact_dir=artifacts.folder,
-        sampling_defaults=defaults,
+        sampling_defaults=sampling.defaults,
         seed=config.seed,
-        reasons={**reasons, **speculation, **sampling, **artifacts.reasons},
+        reasons={**reasons, **speculation, **sampling.reasons, **artifacts.reasons},
         notes=(*spec.notes, *notes, *plans.notes, *quantization.notes),
     )
     return Resolved(
@@ -99,15 +99,6 @@ def resolve(
         replace(plans.target.plan, spec=spec, max_positions=resolved.max_model_len),
         None if plans.draft is None else plans.draft.plan,
     )
-
-
-def _sampling_defaults(config: EngineConfig, spec: ModelSpec) -> tuple[SamplingDefaults, Reasons]:
-    """What stands in for options that requests leave out, and why."""
-    if config.generation_config == "none":
-        return SamplingDefaults(), {"sampling_defaults": "as asked"}
-    if spec.sampling_defaults == SamplingDefaults():
-        return SamplingDefaults(), {"sampling_defaults": "the model recommends nothing"}
-    return spec.sampling_defaults, {"sampling_defaults": "the model's generation_config.json"}
 
 
 def _check_speculation(config: EngineConfig) -> Reasons:

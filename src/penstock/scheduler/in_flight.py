@@ -41,12 +41,19 @@ class InFlight:
 
     def brings_place(self, cache: KvCache) -> bool:
         """Whether a sequence finds a block of every group once the step that was submitted last is
-        taken in, which gives back what lies behind windows."""
-        return bool(self.steps) and cache.has_place_after(
-            (each.sequence.table, each.start + each.num_tokens)
-            for each in self.steps[-1].sequences
-            if each.sequence.status is Status.RUNNING
-        )
+        taken in, which gives back what lies behind windows, and what sequences hold that end."""
+        if not self.steps:
+            return False
+        published, freed = [], []
+        for each in self.steps[-1].sequences:
+            sequence = each.sequence
+            if sequence.status is not Status.RUNNING:
+                continue
+            if _ends(sequence):
+                freed.append(sequence.table)
+            else:
+                published.append((sequence.table, each.start + each.num_tokens))
+        return cache.has_place_after(published, freed)
 
     def bar(self, sequence: SequenceState) -> None:
         """Note that the sequence was made to wait while a step computes it.
@@ -87,6 +94,15 @@ class InFlight:
 
     def _any(self, sequence: SequenceState) -> bool:
         return any(_involves(step, sequence) for step in self.steps)
+
+
+def _ends(sequence: SequenceState) -> bool:
+    """Whether a running sequence is sure to have ended when the step in flight that has it is taken
+    in: all of its tokens are computed, and it can have one more, or none."""
+    known = len(sequence.token_ids)
+    if sequence.num_computed < known or sequence.matcher is not None:  # a mask may come late
+        return False
+    return sequence.pooling is not None or known + 1 >= sequence.max_total_tokens
 
 
 def _involves(step: ScheduledStep, sequence: SequenceState) -> bool:

@@ -21,10 +21,11 @@ class Progress:
     Where blocks run out, it preempts; where tenants contend, it charges them, and lets those that
     wait go before the prompts of others.
 
-    What lies behind windows comes back when the step in flight is taken in. So while one is in
-    flight, a sequence that finds no block is left out of this step, and preempts nobody, if that
-    one brings what it lacks or has the sequence in it; nor does anybody behind it preempt. It is
-    asked again, in its turn, when that is taken in, and preempts where nothing more is to come.
+    What lies behind windows comes back when the step in flight is taken in, and so does what a
+    sequence holds that is sure to end there. So while one is in flight, a sequence that finds no
+    block is left out of this step, and preempts nobody, if that one brings what it lacks or has the
+    sequence in it; nor does anybody behind it preempt. It is asked again, in its turn, when that is
+    taken in, and preempts where nothing more is to come.
     """
 
     def __init__(
@@ -130,10 +131,9 @@ class Progress:
         if self._left_out:
             return False
         in_flight = self._in_flight
-        if (
-            self._cache.forgets
-            and in_flight.steps
-            and (in_flight.involves(sequence) or in_flight.brings_place(self._cache))
+        if in_flight.steps and (
+            (self._cache.forgets and in_flight.involves(sequence))
+            or in_flight.brings_place(self._cache)
         ):
             self._left_out = True
             return False

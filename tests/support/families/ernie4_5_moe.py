@@ -38,6 +38,7 @@ PUBLISHED: dict[str, Any] = {
     "transformers_version": "4.54.0.dev0",
     "use_bias": False,
     "use_cache": True,
+    "use_rmsnorm": True,
     "vocab_size": 103424,
 }
 FAMILY = TinyFamily(

@@ -81,7 +81,7 @@ FAMILY = TinyFamily(
             "num_attention_heads": 3,
         },
         "falcon-slopes": {"alibi": True, "multi_query": False},
-        "falcon-8-slopes": {**NEW, "alibi": True, "num_attention_heads": 8, "hidden_size": 128},
+        "falcon-16-slopes": {"alibi": True, "num_attention_heads": 16, "hidden_size": 128},
         "falcon-heads": {"multi_query": False, "num_kv_heads": 4},
     },
     served={**NEW, "num_kv_heads": 4, "tie_word_embeddings": True},

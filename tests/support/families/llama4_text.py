@@ -78,6 +78,15 @@ FAMILY = TinyFamily(
             "attn_temperature_tuning": False,
             "attention_chunk_size": 7,
         },
+        "llama4-dense": {  # as MobileLLM-R1
+            "moe_layers": [],
+            "interleave_moe_layer_step": 0,
+            "num_local_experts": 0,
+            "num_experts_per_tok": 0,
+            "attn_temperature_tuning": False,
+            "head_dim": 48,
+            "tie_word_embeddings": True,
+        },
         "llama4-kinds": {
             "num_hidden_layers": 3,
             "moe_layers": [1],

@@ -54,8 +54,10 @@ def _join(b: Binder, op: ops.Join) -> None:
 
 
 def _gather_columns(b: Binder, op: GatherColumns) -> None:
-    x = b.plan.buffers[op.x]
-    b.native.append_gather_columns(b.buffers[op.x], b.buffers[op.out], b.order(op.weight, x.cols))
+    columns = b.plan.buffers[op.x].cols
+    outs = [b.buffers[out] for out in op.outs]
+    orders = [b.order(weight, columns) for weight in op.matrices]
+    b.native.append_gather_columns(b.buffers[op.x], outs, orders)
 
 
 def _linear(b: Binder, op: ops.Linear) -> None:
@@ -117,6 +119,7 @@ def _attention(b: Binder, op: ops.Attention) -> None:
         softcap=op.softcap,
         slopes=None if op.slopes is None else b.floats(op.slopes),
         sinks=b.optional_weight(op.sinks),
+        slope_factor=op.slope_factor or 0.0,
     )
 
 
@@ -153,6 +156,17 @@ def _columns(b: Binder, op: ops.Columns) -> None:
 
 def _soft_cap(b: Binder, op: ops.SoftCap) -> None:
     b.native.append_soft_cap(b.buffers[op.x], b.buffers[op.out], op.cap)
+
+
+def _xielu(b: Binder, op: ops.Xielu) -> None:
+    b.native.append_xielu(
+        x=b.buffers[op.x],
+        out=b.buffers[op.out],
+        p=b.weight(op.p),
+        n=b.weight(op.n),
+        beta=b.weight(op.beta),
+        eps=b.weight(op.eps),
+    )
 
 
 def _clamp(b: Binder, op: ops.Clamp) -> None:
@@ -269,6 +283,7 @@ APPENDERS: Final[ops.OpTable[Binder]] = ops.op_table(
     ops.handles(ops.Columns, _columns),
     ops.handles(ops.SoftCap, _soft_cap),
     ops.handles(ops.Clamp, _clamp),
+    ops.handles(ops.Xielu, _xielu),
     ops.handles(ops.ScaleByPosition, _scale_by_position),
     ops.handles(ops.Add, _add),
     ops.handles(ops.HeadNorm, _head_norm),

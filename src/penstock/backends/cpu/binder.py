@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.cpu.forms import MatrixPart, form_of
-from penstock.backends.cpu.interface import BufferId, ConstantId, MatrixId, NativeExecutor
+from penstock.backends.cpu.interface import NativeExecutor
+from penstock.backends.cpu.native_ops import BufferId, ConstantId, MatrixId
 from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes
 from penstock.backends.cpu.rope_tables import RopeTables
 from penstock.backends.cpu.tune import Product
@@ -78,14 +79,14 @@ class Binder:
         first = 0
         for part in op.parts:
             put: Put = partial(form.pack, MatrixPart(native, matrix, first, part.weight))
-            if part.weight in self._orders:  # that the op before reads
+            if part.weight in self._orders:  # that an op before reads
                 put = partial(self._fill_in_order, self._orders.pop(part.weight), put)
             self.fills.append(Fill(part.weight, put))
             first += part.n
         return matrix
 
     def order(self, name: ops.WeightName, columns: int) -> ConstantId:
-        """The order of the columns of the matrix ``name``, with which the next product is."""
+        """The order of the columns of the matrix ``name``, with which a product to come is."""
         constant = self.native.reserve_constant(columns * _ORDER.itemsize)
         self.regions.append(f"{name} (order)")
         self._orders[name] = constant

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.cpu.interface import MatrixId, NativeExecutor
+from penstock.backends.cpu.interface import NativeExecutor
+from penstock.backends.cpu.native_ops import MatrixId
 from penstock.backends.cpu.pack import DTYPES, as_bytes
 from penstock.interface.weights import WeightValue
 from penstock.models.spec import DType

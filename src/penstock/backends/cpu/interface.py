@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NewType, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.backends.cpu.native_ops import BufferId, ConstantId, MatrixId, NativeOps
 from penstock.interface.automaton import Automaton
 from penstock.interface.mask import TokenMask
 from penstock.interface.step import Float32s, Int32s, KvTables
@@ -20,12 +21,8 @@ StepArrays = tuple[
 """token_ids, positions, query_starts, context_lens, groups, logit_rows, hidden_rows, block_copies,
 tree_parents and slot_moves of a StepInput."""
 
-BufferId = NewType("BufferId", int)
-ConstantId = NewType("ConstantId", int)
-MatrixId = NewType("MatrixId", int)
 
-
-class NativeExecutor(Protocol):
+class NativeExecutor(NativeOps, Protocol):
     """The bound op array, built call by call and then run. See ``csrc/executor.h``.
 
     Element types go by name (``"float32"``, ...), rows by ``"T"``, ``"S"`` or
@@ -122,193 +119,6 @@ class NativeExecutor(Protocol):
     def write_regions(
         self, fd: int, places: list[tuple[int, int]], chunk: int
     ) -> list[list[int]]: ...
-
-    def append_embed(self, table: ConstantId, elem: str, out: BufferId, rows: int) -> None:
-        """``rows``: of the table, at least as many as there are tokens."""
-        ...
-
-    def append_add_positions(
-        self, *, x: BufferId, out: BufferId, table: ConstantId, elem: str, rows: int, offset: int
-    ) -> None: ...
-
-    def append_add_norm(
-        self,
-        residual: BufferId,
-        delta: BufferId | None,
-        out: BufferId,
-        weight: ConstantId | None,
-        eps: float,
-    ) -> None: ...
-
-    def append_rms_norm(
-        self, x: BufferId, out: BufferId, weight: ConstantId | None, eps: float
-    ) -> None: ...
-
-    def append_layer_norm(
-        self,
-        x: BufferId,
-        out: BufferId,
-        weight: ConstantId | None,
-        bias: ConstantId | None,
-        eps: float,
-    ) -> None: ...
-
-    def append_linear(
-        self,
-        matrix: MatrixId,
-        bias: ConstantId | None,
-        x: BufferId,
-        out: BufferId,
-        gate: str,
-        clamp: tuple[float, float] | None = None,
-    ) -> None: ...
-
-    def append_route(
-        self,
-        *,
-        logits: BufferId,
-        ids: BufferId,
-        shares: BufferId,
-        choice_bias: ConstantId | None,
-        scores: str,
-        normalize: bool,
-        normalize_eps: float,
-        normalize_least: float,
-        scale: float,
-        groups: int,
-        groups_chosen: int,
-        top2: bool,
-        jitter: float,
-    ) -> None: ...
-
-    def append_expert_linear(
-        self,
-        matrix: MatrixId,
-        bias: ConstantId | None,
-        x: BufferId,
-        ids: BufferId,
-        out: BufferId,
-        gate: str,
-        clamp: tuple[float, float] | None = None,
-    ) -> None: ...
-
-    def append_scale_rows(
-        self, x: BufferId, by: BufferId, out: BufferId, sigmoid: bool
-    ) -> None: ...
-
-    def append_combine_experts(
-        self, x: BufferId, shares: BufferId | None, out: BufferId
-    ) -> None: ...
-
-    def append_head_norm(
-        self,
-        x: BufferId,
-        out: BufferId,
-        head_dim: int,
-        weight: ConstantId | None,
-        eps: float,
-        *,
-        bias: ConstantId | None,
-        layer: bool,
-        each_head: bool,
-    ) -> None: ...
-
-    def append_rope(
-        self,
-        *,
-        x: BufferId,
-        out: BufferId,
-        head_dim: int,
-        cos: ConstantId,
-        sin: ConstantId,
-        rope_dim: int,
-        interleaved: bool,
-    ) -> None: ...
-
-    def append_kv_write(self, *, layer: int, k: BufferId, v: BufferId | None) -> None:
-        """``v``: None for a cache of latents."""
-        ...
-
-    def append_head_linear(
-        self, *, matrix: MatrixId, heads: int, x: BufferId, out: BufferId
-    ) -> None:
-        """``matrix`` has the heads' rows one after another, each head's up to a whole panel."""
-        ...
-
-    def append_rope_write(
-        self,
-        *,
-        layer: int,
-        qkv: BufferId,
-        q: BufferId,
-        heads: int,
-        cos: ConstantId,
-        sin: ConstantId,
-        rope_dim: int,
-        interleaved: bool,
-        q_norm: ConstantId | None,
-        k_norm: ConstantId | None,
-        eps: float,
-    ) -> None: ...
-
-    def append_attention(
-        self,
-        *,
-        layer: int,
-        q: BufferId,
-        out: BufferId,
-        heads: int,
-        scale: float,
-        window: int,
-        chunk: int,
-        softcap: float | None,
-        slopes: ConstantId | None,
-        sinks: ConstantId | None,
-    ) -> None: ...
-
-    def append_select_rows(self, x: BufferId, out: BufferId, first: int) -> None: ...
-
-    def append_argmax(self, x: BufferId, out: BufferId) -> None: ...
-
-    def append_features(self, out: BufferId, first: int) -> None: ...
-
-    def append_gather_columns(self, x: BufferId, out: BufferId, order: ConstantId) -> None:
-        """``out[r, j] = x[r, order[j]]``; ``order``: int32, one for each column."""
-        ...
-
-    def append_join(self, xs: Sequence[BufferId], out: BufferId, heads: int) -> None: ...
-
-    def append_add_activated(
-        self, x: BufferId | None, y: BufferId, out: BufferId, activation: str
-    ) -> None:
-        """``out = x + activation(y)``: without x the activation alone, with ``none`` the sum."""
-        ...
-
-    def append_gate(
-        self,
-        gate: BufferId,
-        up: BufferId,
-        out: BufferId,
-        activation: str,
-        clamp: tuple[float, float] | None = None,
-    ) -> None:
-        """``out = activation(gate) * up``, or with ``clamp``, a limit and an alpha, clamped
-        SwiGLU."""
-        ...
-
-    def append_scale(self, x: BufferId, out: BufferId, factor: float) -> None: ...
-
-    def append_scale_by(self, x: BufferId, out: BufferId, factor: ConstantId) -> None: ...
-
-    def append_columns(self, x: BufferId, out: BufferId, first: int) -> None: ...
-
-    def append_soft_cap(self, x: BufferId, out: BufferId, cap: float) -> None: ...
-
-    def append_clamp(self, x: BufferId, out: BufferId, limit: float) -> None: ...
-
-    def append_scale_by_position(
-        self, *, x: BufferId, out: BufferId, factors: ConstantId, period: int, offset: int
-    ) -> None: ...
 
     def parameters(self, matrix: MatrixId) -> dict[str, tuple[int, int, int]]:
         """How its product is carried out: value, least and most of each parameter, by name."""

@@ -12,18 +12,22 @@ from penstock.plan.plan import Plan
 
 @dataclass(frozen=True)
 class GatherColumns(Op):
-    """``out[r, j] = x[r, order[j]]``, with the ``GroupTensor.order`` of the matrix ``weight``.
+    """``out[r, j] = x[r, order[j]]`` for each of ``outs``, with the ``GroupTensor.order`` of its
+    matrix.
 
-    x and out ``[rows, k]`` in float32 or bfloat16, of one type, and apart. A matrix whose columns
-    lie in order has the order 0, 1, and so on. The order comes with the matrix, whose product is
-    the next op.
+    x and outs ``[rows, k]`` in float32 or bfloat16, of one type, and apart. A matrix whose columns
+    lie in order has the order 0, 1, and so on. The order comes with the matrix, with which the next
+    product of it is.
     """
 
     _reads = ("x",)
-    _writes = ("out",)
     x: BufferName
-    out: BufferName
-    weight: WeightName
+    outs: tuple[BufferName, ...]
+    matrices: tuple[WeightName, ...]
+
+    @property
+    def writes(self) -> tuple[BufferName, ...]:
+        return self.outs
 
 
 def gathered(plan: Plan) -> Plan:
@@ -54,12 +58,11 @@ def _by_parts(plan: Plan, op: Linear, buffers: dict[BufferName, Buffer]) -> Iter
         outs = [f"{op.out}.{part.weight}" for part in op.parts]
         for name, part in zip(outs, op.parts, strict=True):
             buffers[name] = Buffer(name, out.rows, part.n, "float32")
-    for name, part in zip(outs, op.parts, strict=True):
-        read = op.x
-        if _any_order(plan, part):
-            read = f"{op.x}.{part.weight}"
-            buffers[read] = replace(x, name=read)
-            yield GatherColumns(op.x, read, part.weight)
+    matrices = tuple(part.weight for part in op.parts)
+    reads = tuple(f"{op.x}.{matrix}" for matrix in matrices)
+    buffers.update((read, replace(x, name=read)) for read in reads)
+    yield GatherColumns(op.x, reads, matrices)
+    for read, name, part in zip(reads, outs, op.parts, strict=True):
         yield replace(op, x=read, out=name, parts=(part,), gated=None)
     if op.gated is not None:
         gate, up = outs

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.backends.cpu.interface import MatrixId, NativeExecutor
+from penstock.backends.cpu.interface import NativeExecutor
+from penstock.backends.cpu.native_ops import MatrixId
 from penstock.hardware import Hardware
 from penstock.interface.tuning import Choice, Circumstances, TunedProduct, Tuning
 

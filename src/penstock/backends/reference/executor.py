@@ -20,7 +20,7 @@ from penstock.backends.reference.numerics import (
     rotate,
 )
 from penstock.backends.reference.row_ops import ROW_OPS, Values
-from penstock.backends.reference.schemes import SCHEMES
+from penstock.backends.reference.schemes import quantized_product, rounded
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.collective import Collective
 from penstock.interface.draft_tree import check_tree, path_rows, trunk_rows
@@ -133,11 +133,9 @@ class ReferenceExecutor(HostExecutor):
         """``x @ W.T``; quantized weights are kept, as a tied embedding may be needed in both."""
         if op.scheme is None:
             return product(x, self._weights[weight])
-        products = SCHEMES[type(op.scheme)]
         if weight not in self._quantized:
-            self._quantized[weight] = products.round(self._weights[weight], op.scheme, weight)
-        tensor = self._quantized[weight]
-        return (products.weight_only if op.weight_only else products.integers)(x, tensor)
+            self._quantized[weight] = rounded(self._weights[weight], op.scheme, weight)
+        return quantized_product(x, self._quantized[weight], op.weight_only)
 
     def _attention(self, op: ops.Attention, step: StepInput) -> None:
         q = self._buffers[op.q].reshape(step.num_tokens, op.heads, op.head_dim)
@@ -162,6 +160,7 @@ class ReferenceExecutor(HostExecutor):
                     op.slopes,
                     None if op.sinks is None else self._weights[op.sinks],
                     op.chunk,
+                    op.slope_factor,
                 )
         self._put(op.out, out.reshape(step.num_tokens, -1))
 

@@ -241,6 +241,7 @@ def attend(
     slopes: Sequence[float] | None = None,
     sinks: F32 | None = None,
     chunk: int | None = None,
+    slope_factor: float | None = None,
 ) -> F32:
     """Causal attention of one sequence, as :class:`penstock.plan.ops.Attention` defines it.
 
@@ -255,7 +256,12 @@ def attend(
     if softcap is not None:
         scores = soft_cap(scores, softcap)
     distance: NDArray[np.int64] = positions.astype(np.int64)[:, None] - np.arange(len(keys))
-    if slopes is not None:
+    if slopes is not None and slope_factor is not None:
+        each = np.asarray(slopes, np.float32)[:, None]
+        places = (np.arange(len(keys), dtype=np.float32), positions.astype(np.float32))
+        theirs, own = (as_bfloat16(each * as_bfloat16(place)) for place in places)
+        scores = scores + np.float32(slope_factor) * (theirs[:, None, :] - own[:, :, None])
+    elif slopes is not None:
         scores = scores - np.asarray(slopes, np.float32)[:, None, None] * distance.astype(
             np.float32
         )

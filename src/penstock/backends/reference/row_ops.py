@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -19,7 +20,7 @@ from penstock.backends.reference.numerics import (
     sigmoid,
     soft_cap,
 )
-from penstock.backends.reference.schemes import SCHEMES, CanonicalTensor
+from penstock.backends.reference.schemes import CanonicalTensor, quantized_product, rounded
 from penstock.interface.weights import WeightSource
 from penstock.plan import ops
 from penstock.plan.plan import Plan
@@ -46,8 +47,7 @@ class Values:
     def experts(self, name: str, scheme: QuantScheme) -> list[CanonicalTensor]:
         """The matrices of all experts of a stacked weight, rounded when they are first wanted."""
         if name not in self._experts:
-            to = SCHEMES[type(scheme)].round
-            self._experts[name] = [to(matrix, scheme, name) for matrix in self.weights[name]]
+            self._experts[name] = [rounded(matrix, scheme, name) for matrix in self.weights[name]]
         return self._experts[name]
 
     def optional(self, name: str | None) -> F32 | None:
@@ -108,6 +108,15 @@ def _soft_cap(v: Values, op: ops.SoftCap) -> None:
     v.put(op.out, soft_cap(v.buffers[op.x], op.cap))
 
 
+def _xielu(v: Values, op: ops.Xielu) -> None:
+    x, zero = v.buffers[op.x], np.float32(0)
+    p, n, beta, eps = (v.weights[name][0] for name in (op.p, op.n, op.beta, op.eps))
+    rising, falling = np.logaddexp(zero, p), beta + np.logaddexp(zero, n)
+    with np.errstate(over="ignore", invalid="ignore"):
+        below = (np.expm1(np.minimum(x, eps)) - x) * falling + beta * x
+        v.put(op.out, np.where(x > 0, rising * x * x + beta * x, below))
+
+
 def _clamp(v: Values, op: ops.Clamp) -> None:
     limit = np.float32(op.limit)
     v.put(op.out, np.clip(v.buffers[op.x], -limit, limit))
@@ -160,8 +169,7 @@ def _expert_linear(v: Values, op: ops.ExpertLinear) -> None:
         weights = [v.weights[part.weight] for part in op.parts]
         v.put(op.out, expert_product(x, ids, weights, biases, op.gated))
         return
-    products = SCHEMES[type(op.scheme)]
-    multiply = products.weight_only if op.weight_only else products.integers
+    multiply = partial(quantized_product, weight_only=op.weight_only)
     parts = [v.experts(part.weight, op.scheme) for part in op.parts]
     v.put(op.out, expert_product(x, ids, parts, biases, op.gated, multiply))
 
@@ -187,6 +195,7 @@ ROW_OPS: Final[ops.OpTable[Values]] = ops.op_table(
     ops.handles(ops.Columns, _columns),
     ops.handles(ops.SoftCap, _soft_cap),
     ops.handles(ops.Clamp, _clamp),
+    ops.handles(ops.Xielu, _xielu),
     ops.handles(ops.Add, _add),
     ops.handles(ops.Gate, _gate),
     ops.handles(ops.Activate, _activate),

@@ -1,10 +1,8 @@
-"""Rounding and products of each quantization scheme, listed in :data:`SCHEMES`."""
+"""Rounding to each quantization scheme, and products of quantized matrices."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -28,19 +26,25 @@ from penstock.quant import (
 CanonicalTensor = GroupTensor | GridTensor
 
 
-@dataclass(frozen=True)
-class SchemeProducts:
-    """How matrices of a scheme are rounded and multiplied, as ``plan.ops.Linear`` defines it."""
+def rounded(matrix: NDArray[Any], scheme: QuantScheme, name: str) -> CanonicalTensor:
+    """Return ``matrix`` ``[n, k]`` quantized by ``scheme``.
 
-    round: Callable[[NDArray[Any], Any, str], CanonicalTensor]
-    """Callback that rounds: takes a matrix ``[n, k]``, its scheme, and its name for messages."""
-    integers: Callable[[F32, Any], F32]
-    """``x @ W.T`` with x rounded on the way."""
-    weight_only: Callable[[F32, Any], F32]
-    """``x @ W.T`` with x as it is."""
+    Raises WeightError, naming ``name``, where a value is not finite.
+    """
+    match scheme:
+        case GridScheme():
+            return quantize_to_grid(matrix, scheme, name)
+        case GroupScheme():
+            return quantize(matrix, scheme, name)
 
 
-SCHEMES: Final[Mapping[type[QuantScheme], SchemeProducts]] = {
-    GridScheme: SchemeProducts(quantize_to_grid, grid_product, points_on_grid),
-    GroupScheme: SchemeProducts(quantize, int_product, points_by_group),
-}
+def quantized_product(x: F32, w: CanonicalTensor, weight_only: bool) -> F32:
+    """Return ``x @ W.T`` as :class:`penstock.plan.ops.Linear` defines it for the scheme of W.
+
+    x ``[rows, k]`` is rounded on the way unless ``weight_only``.
+    """
+    match w:
+        case GridTensor():
+            return points_on_grid(x, w) if weight_only else grid_product(x, w)
+        case GroupTensor():
+            return points_by_group(x, w) if weight_only else int_product(x, w)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ml_dtypes
+
 from penstock.models.spec import AttentionSpec, NormSpec, QkNormSpec
 from penstock.plan.lower.builder import PlanBuilder
 from penstock.plan.ops import (
@@ -18,7 +20,7 @@ from penstock.plan.ops import (
 
 
 def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferName) -> BufferName:
-    """Attention of layer ``index``, whose projections read x; its output projection."""
+    """Add the attention of layer ``index``, which reads x; return its output projection."""
     at, own = f"layers.{index}.", a.kv_from is None
     q_size, kv_size = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
     sizes = {"q": q_size, "k": kv_size, "v": kv_size} if own else {"q": q_size}
@@ -76,6 +78,7 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
             window=a.window,
             softcap=a.softcap,
             slopes=_slopes(a),
+            slope_factor=a.alibi if a.alibi_rounded else None,
             sinks=build.weight(at + "sinks", a.num_heads) if a.sinks else None,
             chunk=a.chunk,
         )
@@ -91,7 +94,7 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
 def _norm(
     build: PlanBuilder, weight: str, norm: QkNormSpec, x: BufferName, head_dim: int
 ) -> BufferName:
-    """Queries, keys or values after their norm."""
+    """Add the norm of queries, keys or values; return the normed."""
     columns = build.buffer(x).cols
     if norm.over == "projection":
         whole = NormSpec(norm.eps, norm.kind, norm.bias, norm.weight)
@@ -113,20 +116,22 @@ def _norm(
 
 
 def _slopes(a: AttentionSpec) -> tuple[float, ...] | None:
-    """What the scores of each head fall by with distance, if they do."""
+    """Return the slope by which each head's scores fall with distance; None without ALiBi."""
     if a.alibi is None:
         return None
-    return tuple(a.alibi * slope for slope in alibi_slopes(a.num_heads, a.alibi_exponent))
+    slopes = alibi_slopes(a.num_heads)
+    if a.alibi_rounded:
+        return tuple(float(ml_dtypes.bfloat16(slope)) for slope in slopes)
+    return tuple(a.alibi * slope for slope in slopes)
 
 
-def alibi_slopes(heads: int, exponent: float = 8.0) -> tuple[float, ...]:
-    """The slope of each head's scores (arXiv 2108.12409): ``2**(-exponent * i / heads)`` from
-    i = 1 on.
+def alibi_slopes(heads: int) -> tuple[float, ...]:
+    """The slope of each head's scores (arXiv 2108.12409): ``2**(-8 i / heads)`` from i = 1 on.
 
     Where heads are no power of 2, the slopes of the power below it come first, and then every
     other one of those of twice as many.
     """
     power = 1 << (heads.bit_length() - 1)
-    slopes = [2.0 ** (-exponent * i / power) for i in range(1, power + 1)]
-    between = [2.0 ** (-exponent / 2 * i / power) for i in range(1, 2 * (heads - power), 2)]
+    slopes = [2.0 ** (-8.0 * i / power) for i in range(1, power + 1)]
+    between = [2.0 ** (-4.0 * i / power) for i in range(1, 2 * (heads - power), 2)]
     return tuple(slopes + between)

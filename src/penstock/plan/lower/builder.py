@@ -1,4 +1,4 @@
-"""A plan as it comes to be: ops, and each buffer and weight as an op first names it."""
+"""Builds a plan: collects ops, and each buffer and weight when an op first names it."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ class PlanBuilder:
         return self._spec.quantized is not None
 
     def rounding(self, weight: WeightName) -> tuple[QuantScheme | None, bool]:
-        """What a matrix is quantized to when it is read, and whether its products leave
-        activations as they are."""
+        """Return the scheme that a matrix is quantized to when it is read, and whether its products
+        leave activations as they are."""
         scheme = self.quantization.of(weight)
         return scheme, scheme is not None and not self.quantization.activations
 

@@ -16,6 +16,7 @@ from penstock.plan.ops import (
     Route,
     Rows,
     ScaleRows,
+    Xielu,
 )
 
 
@@ -30,7 +31,11 @@ def lower_mlp(
         return _gated(build, at, x, m.intermediate_size, m.activation, m.bias)
     up = build.linear(x, at + "up", m.intermediate_size, m.bias)
     inner = build.new(at + "inner", m.intermediate_size, build.activation)
-    build.append(Activate(up, inner, m.activation))
+    if m.xielu:
+        numbers = (build.weight(f"{at}act_{name}", 1) for name in ("p", "n", "beta", "eps"))
+        build.append(Xielu(up, inner, *numbers))
+    else:
+        build.append(Activate(up, inner, m.activation))
     return build.linear(inner, at + "down", build.hidden_size, m.bias)
 
 

@@ -58,6 +58,7 @@ from penstock.plan.ops.primitive import (
     ScaleBy,
     ScaleByPosition,
     SoftCap,
+    Xielu,
 )
 from penstock.plan.ops.table import OpTable, handles, op_table
 
@@ -101,6 +102,7 @@ __all__ = [
     "SelectRows",
     "SoftCap",
     "WeightName",
+    "Xielu",
     "handles",
     "op_table",
 ]

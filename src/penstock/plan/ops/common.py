@@ -121,8 +121,10 @@ class Attention(Op):
 
     The score of a key is ``q . k * scale``, in float32. With a ``softcap`` it becomes
     ``softcap * tanh(score / softcap)``. With ``slopes`` (ALiBi; one for each head) it then gets
-    ``slopes[h] * (key's position - query's)``. With ``sinks``, a weight ``[heads]``, the softmax
-    has one more score, ``sinks[h]``, that has no value.
+    ``slopes[h] * (key's position - query's)``, or with a ``slope_factor``
+    ``slope_factor * (b(slopes[h] * b(key's position)) - b(slopes[h] * b(query's)))``, where b
+    rounds to bfloat16. With ``sinks``, a weight ``[heads]``, the softmax has one more score,
+    ``sinks[h]``, that has no value.
 
     With ``value_dim`` the layer's cache is of latents: a key's first ``value_dim`` components are
     its value, and out is ``[T, heads * value_dim]``.
@@ -144,6 +146,7 @@ class Attention(Op):
     sinks: WeightName | None = None
     chunk: int | None = None
     value_dim: int | None = None
+    slope_factor: float | None = None
 
 
 @dataclass(frozen=True)

@@ -90,6 +90,27 @@ class Columns(Op):
 
 
 @dataclass(frozen=True)
+class Xielu(Op):
+    """The activation xIELU (arXiv 2411.13010), in float32, rounded to out's element type.
+
+    ``out = a * x * x + beta * x`` where x > 0, and ``(expm1(min(x, eps)) - x) * b + beta * x``
+    elsewhere, with ``a = softplus(p)`` and ``b = beta + softplus(n)``. NaN stays NaN. x
+    ``[rows, c]`` float32; out the same shape, and may be x where that is float32. The four weights
+    are ``[1]`` each.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    _weights = ("p", "n", "beta", "eps")
+    x: BufferName
+    out: BufferName
+    p: WeightName
+    n: WeightName
+    beta: WeightName
+    eps: WeightName
+
+
+@dataclass(frozen=True)
 class Clamp(Op):
     """``out = min(max(x, -limit), limit)``, where NaN stays NaN.
 
