@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import EngineConfig
 from penstock.engine.loader import load, plan_engine
+from penstock.interface.executor import run
 from penstock.interface.step import StepResult
 from penstock.interface.step_builder import build_step
 from penstock.tokenizer.load import load_tokenizer
@@ -66,7 +67,7 @@ class Backend:
     def _run(self, tokens: list[int], start: int) -> StepResult:
         used = -(-(start + len(tokens)) // BLOCK_SIZE)
         tables = [[table[:used]] for table in self._tables]
-        return self._executor.run(build_step([array("i", tokens)], [start], tables))
+        return run(self._executor, build_step([array("i", tokens)], [start], tables))
 
     def close(self) -> None:
         self._executor.close()
@@ -75,7 +76,7 @@ class Backend:
 def main() -> int:
     args = _parse()
     tokenizer = load_tokenizer(str(args.folder))
-    prompts = []
+    prompts: list[list[int]] = []
     for text in _texts(args.prompts):
         if len(prompts) == args.number:
             break

@@ -1,4 +1,4 @@
-"""DeepSeek's configurations and checkpoints: as published, and refused."""
+"""DeepSeek's configurations and checkpoints, and GLM's: as published, and refused."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_what_would_be_another_model_is_refused(
         ),
         ("deepseek_v2", {"topk_method": "group_limited_greedy", "n_group": ...}, "n_group"),
         ("deepseek_v3", {"topk_method": "greedy"}, "must be noaux_tc"),
-        ("deepseek_v3", {"n_group": 7}, "256 experts do not divide into 7 equal groups"),
+        ("deepseek_v3", {"n_group": 7}, "must divide the 256 experts into equal groups"),
         ("deepseek_v3", {"topk_group": 9}, r"topk_group \(9\) must be from 1 to 8"),
         ("deepseek_v3", {"num_nextn_predict_layers": -1}, "num_nextn_predict_layers"),
         (
@@ -183,6 +183,26 @@ def test_what_would_be_another_model_is_refused(
 def test_what_one_family_has_is_refused(family: str, changes: dict[str, Any], why: str) -> None:
     with pytest.raises(ModelError, match=why):
         read_spec(edited(family, **changes))
+
+
+def test_glm_4_7_flash() -> None:
+    spec = read_spec(PUBLISHED["glm4_moe_lite"])
+    assert spec.layers[0].attention.latent == LatentSpec(512, 192, 64, 256, q_rank=768, eps=1e-6)
+    assert isinstance(spec.layers[0].mlp, MlpSpec)
+    mixture = spec.layers[1].mlp
+    assert isinstance(mixture, ExpertsSpec)
+    assert (mixture.top_k, mixture.routing.scale, mixture.routing.groups) == (4, 1.8, 1)
+    kinds = ["dense", "sparse", "sparse"]
+    assert read_spec(edited("glm4_moe_lite", mlp_layer_types=kinds)) == spec
+    for changes in (
+        {"first_k_dense_replace": 2},
+        {"mlp_layer_types": ["sparse", "dense", "sparse"]},
+        {"mlp_layer_types": ["dense", "dense", "sparse"]},
+    ):
+        with pytest.raises(ModelError, match=r"first_k_dense_replace .* contradicts"):
+            read_spec(edited("glm4_moe_lite", **changes))
+    with pytest.raises(ModelError, match="must be 3 times 'dense' or 'sparse'"):
+        read_spec(edited("glm4_moe_lite", mlp_layer_types=["dense"]))
 
 
 def changed(folder: Path, to: Path, **changes: Any) -> Path:

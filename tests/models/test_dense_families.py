@@ -274,6 +274,7 @@ def test_gemma4() -> None:
     assert not {"layers.5.k", "layers.5.v", "layers.5.k_norm"} & set(weights)
     assert spec.names is not None
     assert spec.names.is_idle("model.layers.5.self_attn.k_proj.weight")
+    assert spec.names.is_idle("model.language_model.layers.8.self_attn.v_norm.weight")
     assert not spec.names.is_idle("model.layers.4.self_attn.k_proj.weight")
     silent = {"layer_types": ..., "rope_parameters": ..., "head_dim": ..., "global_head_dim": ...}
     plain = read_spec(edited("gemma4_text", **silent, num_kv_shared_layers=2)).layers
@@ -362,6 +363,7 @@ def test_gemma4_without_values() -> None:
         ("mpt", {"attn_config": {"clip_qkv": -1}}, "clip_qkv .-1. must be from 0"),
         ("mpt", {"attn_config": {"kv_n_heads": 2}}, "not a field Penstock knows"),
         ("bloom", {"apply_residual_connection_post_layernorm": True}, "must be false"),
+        ("bloom", {"n_inner": 5}, "n_inner .5. must be 57344"),
         ("bloom", {"n_head": 3}, "n_head .3. contradicts num_attention_heads 112"),
         ("bloom", {"hidden_size": 5}, "n_embed .14336. contradicts hidden_size 5"),
         ("opt", {"do_layer_norm_before": False}, "must be true"),

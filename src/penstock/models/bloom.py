@@ -71,6 +71,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         config.integer("num_attention_heads", high=MAX_HEADS),
         config.integer("hidden_size", high=MAX_HIDDEN),
     )
+    config.only("n_inner", 4 * hidden, f"must be {4 * hidden}, four times the hidden size")
     norm = read_norm(config, "layer_norm_epsilon", "layer", True)
     attention = read_attention(config, default_head_dim(config), heads)
     layer = LayerSpec(

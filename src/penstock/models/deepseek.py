@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from penstock.models.blocks import read_mlp, read_model, read_num_layers, read_positions
@@ -17,11 +17,18 @@ from penstock.models.limits import (
     MAX_HEADS,
     MAX_HEADS_WIDTH,
     MAX_HIDDEN,
-    MAX_INTERMEDIATE,
     MAX_LAYERS,
     MIN_EPS,
 )
-from penstock.models.llama import NAMES as LLAMA_NAMES
+from penstock.models.mixtures import (
+    CHOICE_BIAS,
+    MLP,
+    QWEN_NAMES,
+    read_expert_size,
+    read_num_experts,
+    read_top_k,
+    shared_names,
+)
 from penstock.models.names import Name, NameMap, fused, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import extended_positions, read_rope, rope_section
@@ -41,26 +48,26 @@ from penstock.models.spec import (
 
 TRAINING: Final = frozenset({"aux_loss_alpha", "seq_aux", "ep_size", "output_router_logits"})
 """Fields that matter to training, or to how it is spread over machines."""
+FIELDS: Final = {"num_experts": "n_routed_experts", "num_mtp_layers": "num_nextn_predict_layers"}
+"""What configurations call fields that other families have by other names."""
+DEFAULTS: Final = {
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+    "rms_norm_eps": 1e-6,
+}
+"""Ranks and sizes that transformers takes where they are left out: those of V2 and V3."""
 NAMES: Final = NameMap(
-    dict(LLAMA_NAMES.names)
-    | plain(
-        {
-            "layers.*.router": "model.layers.*.mlp.gate",
-            **{
-                f"layers.*.{ours}.{name}": f"model.layers.*.mlp.{theirs}.{name}_proj"
-                for ours, theirs in (("experts", "experts.#"), ("shared", "shared_experts"))
-                for name in ("gate", "up", "down")
-            },
-        }
-    )
-    | {
-        "layers.*.router.choice_bias": Name("model.layers.*.mlp.gate", ".e_score_correction_bias"),
-    },
-    LLAMA_NAMES.idle,
+    dict(QWEN_NAMES.names)
+    | shared_names(f"{MLP}.shared_experts")
+    | {CHOICE_BIAS: Name(f"{MLP}.gate.e_score_correction_bias", suffix="")},
+    QWEN_NAMES.idle,
 )
 """All names but those of attention's weights."""
 _EXPERTS: Final = (
-    "n_routed_experts",
+    "num_experts",
     "n_shared_experts",
     "num_experts_per_tok",
     "moe_intermediate_size",
@@ -77,53 +84,46 @@ _EPS: Final = 1e-6
 """The epsilon of latents' norms, whatever that of the other norms is."""
 _LAYER: Final = "model.layers.*.self_attn"
 
-
-@dataclass(frozen=True)
-class ExpertDefaults:
-    """What a configuration means that leaves these fields out."""
-
-    dense_layers: int
-    experts: int
-    intermediate_size: int
-    shared: int
-    top_k: int | None
+ReadRouting = Callable[[ConfigReader, int, int], Routing]
+"""Reads how tokens are routed, given the numbers of experts and of those that a token has."""
 
 
 def read_mlps(
-    config: ConfigReader,
-    defaults: ExpertDefaults,
-    read_routing: Callable[[ConfigReader], Routing],
-    bias: bool = False,
+    config: ConfigReader, read_routing: ReadRouting, bias: bool = False
 ) -> list[MlpSpec | ExpertsSpec]:
     """The MLP of each layer: plain ones in the first layers, and then experts."""
     layers = read_num_layers(config)
-    dense = config.integer("first_k_dense_replace", defaults.dense_layers, low=0, high=MAX_LAYERS)
+    dense = config.integer("first_k_dense_replace", low=0, high=MAX_LAYERS)
     mlp = read_mlp(config, bias=bias)
     if dense >= layers:
         for name in _EXPERTS:
             config.raw(name)
         return [mlp] * layers
     config.only("moe_layer_freq", 1, "must be 1: all layers behind the first ones have experts")
-    wide = config.integer(
-        "moe_intermediate_size", defaults.intermediate_size, high=MAX_INTERMEDIATE
-    )
-    number = config.integer("n_routed_experts", defaults.experts, high=MAX_EXPERTS)
-    shared = config.integer("n_shared_experts", defaults.shared, low=0, high=MAX_EXPERTS)
-    experts = ExpertsSpec(
-        num_experts=number,
-        top_k=config.integer("num_experts_per_tok", defaults.top_k, high=number),
-        intermediate_size=wide,
-        activation=mlp.activation,
-        routing=read_routing(config),
-        shared=SharedExpertSpec(shared * wide, bias) if shared else None,
-    )
+    experts = read_experts(config, mlp, read_routing)
     return [mlp if i < dense else experts for i in range(layers)]
 
 
-def read_groups(config: ConfigReader, groups: int | None, chosen: int | None) -> tuple[int, int]:
-    """The number of groups of experts, and how many of them a token's experts come from."""
-    number = config.integer("n_group", groups, high=MAX_EXPERTS)
-    return number, config.integer("topk_group", chosen, high=number)
+def read_experts(config: ConfigReader, mlp: MlpSpec, read_routing: ReadRouting) -> ExpertsSpec:
+    """Experts of the kind that ``mlp`` is, some of which every token is given to."""
+    number, size = read_num_experts(config), read_expert_size(config)
+    top_k = read_top_k(config, number)
+    shared = config.integer("n_shared_experts", low=0, high=MAX_EXPERTS)
+    return ExpertsSpec(
+        num_experts=number,
+        top_k=top_k,
+        intermediate_size=size,
+        activation=mlp.activation,
+        routing=read_routing(config, number, top_k),
+        shared=SharedExpertSpec(shared * size, mlp.bias) if shared else None,
+    )
+
+
+def drafting_layers(config: ConfigReader, layers: int) -> str:
+    """Regular expression of the tensors of layers that draft, which lie behind the others."""
+    drafting = config.integer("num_mtp_layers", 1, low=0, high=MAX_LAYERS)
+    numbers = "|".join(str(layers + i) for i in range(drafting))
+    return rf"model\.layers\.({numbers or '(?!)'})\..*"
 
 
 def read_latent_decoder(
@@ -142,7 +142,7 @@ def read_latent_decoder(
     """
     positions = read_positions(config)
     attention = read_latent_attention(config, positions, interleaved)
-    norm = NormSpec(config.number("rms_norm_eps", 1e-6, low=MIN_EPS, high=MAX_EPS))
+    norm = NormSpec(config.number("rms_norm_eps", low=MIN_EPS, high=MAX_EPS))
     assert attention.rope is not None
     model = read_model(
         config,
@@ -161,21 +161,18 @@ def read_latent_attention(
 ) -> AttentionSpec:
     """Attention over latents, from its ranks and the sizes of heads.
 
-    Sizes that are left out are those of transformers' configurations, which are DeepSeek's.
     ``interleaved``: whether neighbouring components rotate together.
     """
     heads = config.integer("num_attention_heads", high=MAX_HEADS)
     config.only(
         "num_key_value_heads", heads, f"must be {heads}, one for each head, where latents are kept"
     )
-    absent = not config.contains("q_lora_rank")
-    q_rank = 1536 if absent else config.optional_integer("q_lora_rank", high=MAX_HIDDEN)
     latent = LatentSpec(
-        kv_rank=config.integer("kv_lora_rank", 512, high=MAX_HEAD_DIM),
-        nope_dim=config.integer("qk_nope_head_dim", 128, high=MAX_HEAD_DIM),
-        rope_dim=config.integer("qk_rope_head_dim", 64, high=MAX_HEAD_DIM),
-        v_dim=config.integer("v_head_dim", 128, high=MAX_HEAD_DIM),
-        q_rank=q_rank,
+        kv_rank=config.integer("kv_lora_rank", high=MAX_HEAD_DIM),
+        nope_dim=config.integer("qk_nope_head_dim", high=MAX_HEAD_DIM),
+        rope_dim=config.integer("qk_rope_head_dim", high=MAX_HEAD_DIM),
+        v_dim=config.integer("v_head_dim", high=MAX_HEAD_DIM),
+        q_rank=config.optional_integer("q_lora_rank", high=MAX_HIDDEN),
         eps=_EPS,
         bias=config.boolean("attention_bias", False),
     )

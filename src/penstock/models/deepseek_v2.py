@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from penstock.models.deepseek import (
+    DEFAULTS,
+    FIELDS,
     TRAINING,
-    ExpertDefaults,
-    read_groups,
     read_latent_decoder,
     read_mlps,
 )
@@ -18,19 +18,24 @@ from penstock.models.spec import DType, ModelSpec, Routing
 ARCHITECTURE = "DeepseekV2ForCausalLM"
 MODEL_TYPE = "deepseek_v2"
 KNOWN_AS = "DeepSeek-V2 and V2-Lite, DeepSeek-Coder-V2"
-
-
 IDLE: Final = TRAINING
 
-_DEFAULTS: Final = ExpertDefaults(0, experts=64, intermediate_size=1407, shared=2, top_k=None)
+_DEFAULTS: Final = {
+    **DEFAULTS,
+    "first_k_dense_replace": 0,
+    "num_experts": 64,
+    "moe_intermediate_size": 1407,
+    "n_shared_experts": 2,
+}
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
-    mlps = read_mlps(config, _DEFAULTS, _routing, config.boolean("mlp_bias", False))
+    config = config.adapted(FIELDS, _DEFAULTS)
+    mlps = read_mlps(config, _routing, config.boolean("mlp_bias", False))
     return read_latent_decoder(config, ARCHITECTURE, dtype, mlps)
 
 
-def _routing(config: ConfigReader) -> Routing:
+def _routing(config: ConfigReader, num_experts: int, top_k: int) -> Routing:
     config.only("scoring_func", "softmax", "must be softmax, as transformers computes it")
     config.only(
         "norm_topk_prob",
@@ -38,9 +43,10 @@ def _routing(config: ConfigReader) -> Routing:
         "must be false: transformers does not normalize shares here, and what the checkpoint was "
         "made for is not known",
     )
-    method, groups = config.text("topk_method", "greedy"), (1, 1)
+    method, groups, chosen = config.text("topk_method", "greedy"), 1, 1
     if method == "group_limited_greedy":
-        groups = read_groups(config, None, None)
+        groups = config.integer("n_group", high=num_experts)
+        chosen = config.integer("topk_group", high=groups)
     elif method != "greedy":
         raise config.error(
             "topk_method", "is not supported; supported are greedy and group_limited_greedy"
@@ -49,6 +55,6 @@ def _routing(config: ConfigReader) -> Routing:
     return Routing(
         normalize=False,
         scale=config.number("routed_scaling_factor", 1.0, high=MAX_FACTOR),
-        groups=groups[0],
-        groups_chosen=groups[1],
+        groups=groups,
+        groups_chosen=chosen,
     )

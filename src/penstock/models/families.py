@@ -28,6 +28,7 @@ from penstock.models import (
     glm,
     glm4,
     glm4_moe,
+    glm4_moe_lite,
     gpt2,
     gpt_bigcode,
     gpt_neox,
@@ -66,6 +67,7 @@ from penstock.models import (
     smollm3,
     stablelm,
     starcoder2,
+    youtu,
 )
 
 MODULES: Final = (
@@ -92,6 +94,7 @@ MODULES: Final = (
     glm,
     glm4,
     glm4_moe,
+    glm4_moe_lite,
     gpt2,
     gpt_bigcode,
     gpt_neox,
@@ -130,4 +133,5 @@ MODULES: Final = (
     smollm3,
     stablelm,
     starcoder2,
+    youtu,
 )

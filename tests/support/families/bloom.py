@@ -20,6 +20,7 @@ PUBLISHED: dict[str, Any] = {
     "masked_softmax_fusion": True,
     "model_type": "bloom",
     "n_embed": 14336,
+    "n_inner": None,
     "n_layer": 2,
     "num_attention_heads": 112,
     "offset_alibi": 100,
