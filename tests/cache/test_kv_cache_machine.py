@@ -62,6 +62,10 @@ class CacheMachine(RuleBasedStateMachine):
             return position // window.size * window.size
         return 0 if window is None else max(position - window + 1, 0)
 
+    def most(self, group: int) -> int:
+        """The most blocks that hold what a token sees, wherever it is."""
+        return max(p // SIZE - self.seen(group, p) // SIZE + 1 for p in range(20 * SIZE))
+
     def held(self, *others: Holder) -> set[int]:
         return {b for h in self.holders if h not in others for _, _, b in h.held()}
 
@@ -117,16 +121,16 @@ class CacheMachine(RuleBasedStateMachine):
         prefix = self.cache.lookup(holder.table, holder.tokens, len(tokens) - 1)
         assert list(prefix.blocks) == self.longest(holder, (len(tokens) - 1) // SIZE)
         found = prefix.num_tokens
-        free_after = self.blocks - len(self.held().union(*prefix.blocks))
-        needed = 0  # if it is computed token by token
+        held = self.held()
+        free = self.blocks - len(held)
+        needed = 0  # of the free ones, if it is computed token by token
         for group, blocks in enumerate(prefix.blocks):
             assert len(blocks) == found // SIZE - self.seen(group, found) // SIZE
-            steps = range(found, len(tokens))
-            most = max(p // SIZE - self.seen(group, p) // SIZE + 1 for p in steps)
-            needed += most - len(blocks)
+            new = -(-len(tokens) // SIZE) - found // SIZE
+            needed += min(new + len(set(blocks) - held), self.most(group))
         before = self.snapshot()
         end = self.cache.begin(holder.table, prefix, len(tokens), len(tokens), reserve)
-        assert bool(end) == (needed + reserve * groups <= free_after)
+        assert bool(end) == (needed + reserve * groups <= free)
         if not end:
             assert self.snapshot() == before
             return
@@ -141,7 +145,8 @@ class CacheMachine(RuleBasedStateMachine):
         assert found < end <= len(tokens)
         if end < len(tokens):  # what a step may take is less than what was asked for
             assert self.windows != (None,)
-            assert free_after - len(new) - reserve * groups < groups
+            left = free - len(set().union(*prefix.blocks) - held) - len(new)
+            assert left - reserve * groups < groups
         self.taken(new)
         holder.offered, holder.done = found // SIZE, found
         self.holders.append(holder)

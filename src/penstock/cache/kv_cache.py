@@ -163,14 +163,15 @@ class KvCache:
         """Whether so many tokens, those of ``prefix`` included, could be computed now, by small
         steps if need be, and leave ``reserve`` places of blocks of all groups free."""
         ref_counts = self._pool.ref_counts
-        places = self._places(num_tokens)
+        places = self._places(num_tokens) - prefix.num_tokens // self.block_size
         needed = reserve * self._num_groups
         for window, blocks in zip(self.windows, prefix.blocks, strict=True):
-            most = places - (prefix.num_tokens // self.block_size - len(blocks))
+            # A block of the prefix that others hold takes none that is free, and frees none when
+            # this sequence forgets it.
+            most = places + sum([ref_counts[block] == 0 for block in blocks])
             if window is not None:
                 most = min(most, window_blocks(window, self.block_size))
-            revived = sum([ref_counts[block] == 0 for block in blocks])
-            needed += max(most - len(blocks), 0) + revived
+            needed += most
         return needed <= self._pool.num_free
 
     def extend(self, table: BlockTable, start: int, end: int, copies: list[BlockCopy]) -> bool:
