@@ -31,7 +31,13 @@ from penstock.models.mixtures import (
 )
 from penstock.models.names import Name, NameMap, fused, plain
 from penstock.models.reader import ConfigReader
-from penstock.models.rope_config import extended_positions, read_rope, rope_section
+from penstock.models.rope_config import (
+    LLAMA_FIELDS,
+    RopeFields,
+    extended_positions,
+    read_rope,
+    rope_section,
+)
 from penstock.models.rope_spec import RopeSpec
 from penstock.models.spec import (
     AttentionSpec,
@@ -134,6 +140,7 @@ def read_latent_decoder(
     *,
     interleaved: bool = True,
     idle: str = r"(?!)",
+    rope_fields: RopeFields = LLAMA_FIELDS,
 ) -> ModelSpec:
     """A decoder of one layer for each of ``mlps``, with attention over latents.
 
@@ -141,7 +148,7 @@ def read_latent_decoder(
     expression of further tensors that no model reads.
     """
     positions = read_positions(config)
-    attention = read_latent_attention(config, positions, interleaved)
+    attention = read_latent_attention(config, positions, interleaved, rope_fields)
     norm = NormSpec(config.number("rms_norm_eps", low=MIN_EPS, high=MAX_EPS))
     assert attention.rope is not None
     model = read_model(
@@ -157,7 +164,10 @@ def read_latent_decoder(
 
 
 def read_latent_attention(
-    config: ConfigReader, max_positions: int, interleaved: bool = True
+    config: ConfigReader,
+    max_positions: int,
+    interleaved: bool = True,
+    rope_fields: RopeFields = LLAMA_FIELDS,
 ) -> AttentionSpec:
     """Attention over latents, from its ranks and the sizes of heads.
 
@@ -184,7 +194,9 @@ def read_latent_attention(
         raise config.error(
             "num_attention_heads", f"times a head's size must be at most {MAX_HEADS_WIDTH}"
         )
-    rope = replace(read_rope(config, latent.rope_dim, max_positions), interleaved=interleaved)
+    rope = replace(
+        read_rope(config, latent.rope_dim, max_positions, rope_fields), interleaved=interleaved
+    )
     return AttentionSpec(
         heads,
         1,
