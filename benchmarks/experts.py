@@ -147,7 +147,7 @@ def main() -> None:
         while time.perf_counter() < end:
             best[0] = min(best[0], experts.seconds(tokens))
             best[1] = min(best[1], plain.seconds(tokens))
-            best[2] = max(best[2], module.measure_read_bandwidth(64 << 20, a.threads))
+            best[2] = max(best[2], module.measure_read_bandwidth(256 << 20, a.threads))
         number = touched(a, tokens)
         rates = number * experts.bytes / best[0], plain.bytes / best[1], best[2]
         print(
