@@ -120,3 +120,9 @@ def test_baichuan() -> None:
 def test_refused(family: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ModelError, match=message):
         read_spec(edited(family, **changes))
+
+
+def test_a_head_of_unit_rows_is_never_quantized() -> None:
+    form = {"quant_method": "gptq", "bits": 4, "group_size": 32, "lm_head": True}
+    with pytest.raises(ModelError, match="cannot have head quantized"):
+        lower(read_spec(edited("baichuan2", quantization_config=form)))

@@ -157,7 +157,12 @@ def test_published_text_configs_leave_out_what_transformers_assumes() -> None:
         },
         "tie_word_embeddings": False,
     }
-    spec = read_spec(llava)
+    tensors = ["language_model.model.embed_tokens.weight", "vision_tower.x"]
+    spec = read_spec(llava, tensors=tensors)
+    assert spec.names is not None
+    assert spec.names.is_idle("vision_tower.x")
+    assert spec.names.is_idle("language_model.model.layers.0.self_attn.rotary_emb.inv_freq")
+    assert not spec.names.is_idle("language_model.model.layers.0.norm.weight")
     assert (spec.hidden_size, len(spec.layers), spec.vocab_size) == (4096, 32, 32064)
 
 

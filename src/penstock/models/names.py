@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from penstock.errors import ModelError
 from penstock.interface.sources import (
     MXFP4_BLOCK,
     Flat,
@@ -74,6 +75,11 @@ class Name:
     unit_rows: bool = False
     """Whether each row of the matrix, which is never quantized, is divided by its length."""
 
+    @property
+    def changes_values(self) -> bool:
+        """Whether a weight is not what is stored, but for its shape and the place of its rows."""
+        return self.unit_rows or self.shift != 0.0 or self.stacked or self.flat
+
 
 @dataclass(frozen=True)
 class NameMap:
@@ -90,6 +96,11 @@ class NameMap:
     prefix: str = ""
     """What the names of all tensors but the head's begin with, and in files that were saved of the
     model without its head do not."""
+    moves: tuple[tuple[str, str], ...] = ()
+    """What tensors' names begin with in the checkpoint, and in ``idle``."""
+    others: str = r"(?!)"
+    """Regular expression of tensors of other parts of a larger model, as the checkpoint names
+    them."""
 
     def source(
         self, name: str, shapes: Mapping[str, Shape], form: PackedFormat | None = None
@@ -125,6 +136,11 @@ class NameMap:
         form: PackedFormat | None,
     ) -> Source:
         """Return the source of a weight by its ``entry``; with ``bias``, of the bias beside it."""
+        if form is not None and entry.changes_values:
+            raise ModelError(
+                f"a checkpoint of this architecture cannot have {name} quantized: its values are "
+                "changed as they are read; use the unquantized checkpoint this one was made from"
+            )
         numbers = [part for part in name.split(".") if part.isdigit()]
         where = _filled(entry.stored, numbers)
         if form is None:
@@ -151,7 +167,7 @@ class NameMap:
 
     def moved(self, prefixes: Mapping[str, str]) -> NameMap:
         """The map of a checkpoint whose tensors' names begin otherwise: each of ``prefixes`` with
-        what stands in its place."""
+        what stands in its place. Idle tensors are moved, too."""
 
         def moved(name: Name) -> Name:
             old = next((each for each in prefixes if name.stored.startswith(each)), "")
@@ -162,7 +178,8 @@ class NameMap:
             )
 
         names = {pattern: moved(name) for pattern, name in self.names.items()}
-        return replace(self, names=names, prefix="")
+        moves = tuple((new, old) for old, new in prefixes.items())
+        return replace(self, names=names, prefix="", moves=moves)
 
     def completed(self, tensors: Collection[str]) -> dict[str, str]:
         """Return a checkpoint's tensors by the names that this map has for them."""
@@ -175,6 +192,12 @@ class NameMap:
 
     def is_idle(self, tensor: str) -> bool:
         """Whether a checkpoint's tensor is one that files carry and no model reads."""
+        if re.fullmatch(self.others, tensor) is not None:
+            return True
+        for new, old in self.moves:
+            if tensor.startswith(new):
+                tensor = old + tensor.removeprefix(new)
+                break
         return re.fullmatch(self.idle, tensor) is not None
 
 

@@ -97,7 +97,6 @@ class ConfigReader:
             both = self.has(name) and self.has(stored)
             if both and self.raw(name) != self.raw(stored):
                 raise self.error(stored, f"contradicts {name} {_shown(self.raw(name))}")
-            self._used.update((name, stored))
         self._used.update(ignored)
         return reader
 
@@ -128,8 +127,12 @@ class ConfigReader:
 
     def raw(self, name: str) -> object:
         """The value as JSON gave it; None where absent."""
-        self._used.add(self._stored(name))
+        self._mark(name)
         return self._value(name)
+
+    def _mark(self, name: str) -> None:
+        """Note that the field has been asked for, by either of its names."""
+        self._used.update((name, self._names.get(name, name)))
 
     def _value(self, name: str) -> object:
         """What the field is, or what it is where it is absent. A null stays one: transformers

@@ -63,6 +63,10 @@ class NormSpec:
     weight: bool = True
     """Whether what is normed is multiplied by a weight, component by component."""
 
+    def __post_init__(self) -> None:
+        if self.bias and self.kind == "rms":
+            raise ModelError("an RMS norm has no bias")
+
 
 @dataclass(frozen=True)
 class QkNormSpec:
@@ -170,8 +174,16 @@ class AttentionSpec:
     def __post_init__(self) -> None:
         if self.window is not None and self.chunk is not None:
             raise ModelError("a layer's attention has a window or chunks, not both")
+        if any(each is not None and each < 1 for each in (self.window, self.chunk)):
+            raise ModelError("windows and chunks have at least one token")
+        if self.num_heads % self.num_kv_heads:
+            raise ModelError(f"{self.num_heads} heads cannot share {self.num_kv_heads} KV heads")
         latent = self.latent
         if latent is None:
+            if self.rope is not None and self.rope.dim > self.head_dim:
+                raise ModelError(
+                    f"{self.rope.dim} components of a head rotate, and it has {self.head_dim}"
+                )
             return
         if (self.num_kv_heads, self.head_dim) != (1, latent.key_dim):
             raise ModelError(
@@ -179,7 +191,7 @@ class AttentionSpec:
                 f"{self.num_kv_heads} of {self.head_dim}"
             )
         others = (self.qk_norm, self.v_norm, self.clip_qkv, self.position_scale)
-        if self.alibi or self.output_gate or any(each is not None for each in others):
+        if self.alibi is not None or self.output_gate or any(each is not None for each in others):
             raise ModelError(
                 "heads that attend to latents are not normed, clamped, scaled or gated, and have "
                 "no slopes"

@@ -13,7 +13,6 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.models.names import NameMap
 from penstock.models.spec import ModelSpec
 
 TEXT_CONFIG: Final = "text_config"
@@ -169,7 +168,7 @@ def placed(spec: ModelSpec, tensors: Collection[str]) -> ModelSpec:
         tied = not any(name.startswith(f"{layout.head}.") for name in tensors)
     return replace(
         spec,
-        names=NameMap(moved.names, rf"{layout.others}|{moved.idle}"),
+        names=replace(moved, others=layout.others),
         tie_embeddings=tied,
         notes=(*spec.notes, _TEXT_ALONE),
     )

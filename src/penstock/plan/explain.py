@@ -116,6 +116,10 @@ def _line(plan: Plan, op: Op, layer: int | None) -> str:
 
     flow = f"{', '.join(short(r) for r in op.reads)} -> {', '.join(shaped(w) for w in op.writes)}"
     weights = f"  weights {', '.join(short(w) for w in op.weights)}" if op.weights else ""
-    options = {k: v for k, v in op.options().items() if v not in (None, False) and k != "layer"}
+    options = {
+        name: value
+        for name, value in op.options().items()
+        if value is not None and value is not False and name != "layer"
+    }
     extra = "  " + ", ".join(f"{k}={v}" for k, v in options.items()) if options else ""
     return f"{op.kind:<10} {flow}{weights}{extra}"
