@@ -51,7 +51,9 @@ def names(shares: int, norms: int, parallel: bool) -> NameMap:
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({"hidden_size": "n_embed"}, _DEFAULTS)
-    config.only("apply_residual_connection_post_layernorm", False, "is not supported")
+    config.only(
+        "apply_residual_connection_post_layernorm", False, "must be false: true is not supported"
+    )
     heads = config.integer("num_attention_heads", high=MAX_HEADS)
     new, parallel, norms = _form(config)
     kv_heads = config.integer("num_kv_heads", heads, high=MAX_HEADS)
