@@ -37,7 +37,7 @@ void join_row(const JoinArgs& args, int64_t r) {
     }
 }
 
-// Piece `piece` of row r of one output. The order was a file's: what it names must be there, whatever it says.
+// Piece `piece` of row r of one output. Indices come from a file and are clamped so that no read leaves the row.
 template <class T>
 void gather_piece(const Array& from, const Gathered& to, int64_t r, int64_t piece) {
   const T* x = from.row<const T>(r);

@@ -11,7 +11,9 @@ BLOCK_SIZE = 32
 """Tokens per KV block. 32 keys fill two 16-lane score registers and one 64-byte row of pairs."""
 
 KvDType = Literal["float32", "bfloat16", "float16", "int8"]
-"""Type of cached keys and values; int8 is codes with a bfloat16 scale per token and KV head."""
+"""Type of cached keys and values, or latents and rotated keys. int8 is codes with bfloat16 scales:
+one per token and KV head for each of keys and values, and two per token where latents are cached,
+one of the latent and one of the rotated key."""
 
 _ELEMENT_BYTES: dict[KvDType, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 _SCALE_BYTES = 2

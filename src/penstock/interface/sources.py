@@ -70,7 +70,7 @@ class RowsOf:
 
 @dataclass(frozen=True)
 class Stacked:
-    """Tensors of one shape ``[n, k]`` as one of ``[number, n, k]``, such as a layer's experts."""
+    """Tensors of one shape, one behind the other, such as a layer's experts."""
 
     sources: tuple[Source, ...]
 

@@ -23,11 +23,3 @@ class ClampedSwiglu:
 
 Gating = Activation | ClampedSwiglu
 """What becomes of a gate and an up: ``activation(gate) * up``, or :class:`ClampedSwiglu`."""
-
-
-def plain_activation(kind: Gating) -> Activation:
-    """``kind`` for kernels that multiply an activation of the gate by the up; ValueError for what
-    is computed otherwise."""
-    if isinstance(kind, ClampedSwiglu):
-        raise ValueError("this backend has no kernel for clamped SwiGLU here")
-    return kind

@@ -24,6 +24,7 @@ from penstock.models.mixtures import (
     CHOICE_BIAS,
     MLP,
     QWEN_NAMES,
+    read_corrected_routing,
     read_expert_size,
     read_num_experts,
     read_top_k,
@@ -123,6 +124,13 @@ def read_experts(config: ConfigReader, mlp: MlpSpec, read_routing: ReadRouting) 
         routing=read_routing(config, number, top_k),
         shared=SharedExpertSpec(shared * size, mlp.bias) if shared else None,
     )
+
+
+def read_sigmoid_routing(config: ConfigReader, num_experts: int, top_k: int) -> Routing:
+    """V3's routing, by scores that are sigmoids; anything else is refused."""
+    config.only("scoring_func", "sigmoid", "must be sigmoid, as transformers computes it")
+    config.only("topk_method", "noaux_tc", "must be noaux_tc, as transformers computes it")
+    return read_corrected_routing(config, num_experts, top_k)
 
 
 def drafting_layers(config: ConfigReader, layers: int) -> str:

@@ -11,10 +11,10 @@ from penstock.models.deepseek import (
     drafting_layers,
     read_latent_decoder,
     read_mlps,
+    read_sigmoid_routing,
 )
-from penstock.models.mixtures import read_corrected_routing
 from penstock.models.reader import ConfigReader
-from penstock.models.spec import DType, ModelSpec, Routing
+from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "DeepseekV3ForCausalLM"
 MODEL_TYPE = "deepseek_v3"
@@ -38,7 +38,7 @@ _DEFAULTS: Final = {
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted(FIELDS, _DEFAULTS)
-    mlps = read_mlps(config, routing)
+    mlps = read_mlps(config, read_sigmoid_routing)
     return read_latent_decoder(
         config,
         ARCHITECTURE,
@@ -47,9 +47,3 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         interleaved=config.boolean("rope_interleave", True),
         idle=drafting_layers(config, len(mlps)),
     )
-
-
-def routing(config: ConfigReader, num_experts: int, top_k: int) -> Routing:
-    config.only("scoring_func", "sigmoid", "must be sigmoid, as transformers computes it")
-    config.only("topk_method", "noaux_tc", "must be noaux_tc, as transformers computes it")
-    return read_corrected_routing(config, num_experts, top_k)

@@ -23,7 +23,6 @@ from penstock.models.spec import DType, LayerSpec, MlpSpec, ModelSpec
 ARCHITECTURE = "FalconForCausalLM"
 MODEL_TYPE = "falcon"
 KNOWN_AS = "Falcon 7B, 40B, 180B and 11B, Falcon-RW"
-_TASKS: Final = ("CausalLM", "SequenceClassification", "TokenClassification", "QuestionAnswering")
 
 _QKV: Final = ("layers.*.q", "layers.*.k", "layers.*.v")
 _DEFAULTS: Final = {"max_position_embeddings": 2048, "layer_norm_epsilon": 1e-5}
@@ -53,7 +52,7 @@ def names(shares: int, norms: int, parallel: bool) -> NameMap:
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({"hidden_size": "n_embed"}, _DEFAULTS)
     config.only(
-        "apply_residual_connection_post_layernorm", False, "must be false: nobody computes it"
+        "apply_residual_connection_post_layernorm", False, "must be false: true is not supported"
     )
     heads = config.integer("num_attention_heads", high=MAX_HEADS)
     new, parallel, norms = _form(config)

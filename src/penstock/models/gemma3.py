@@ -19,7 +19,7 @@ from penstock.models.blocks import (
     read_positions,
 )
 from penstock.models.gemma_names import SANDWICH_NAMES
-from penstock.models.limits import MAX_FACTOR, MAX_HEAD_DIM
+from penstock.models.limits import MAX_FACTOR, MAX_HEAD_DIM, MAX_THETA
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields, read_rope, read_ropes
 from penstock.models.rope_spec import RopeSpec
@@ -109,7 +109,7 @@ def _ropes(config: ConfigReader, head_dim: int, positions: int) -> dict[str, Rop
     ropes = read_ropes(config, head_dim, positions, {FULL: _FULL_ROPE, SLIDING: _LOCAL_ROPE})
     if ropes is not None:
         return ropes
-    local = config.number(_LOCAL_ROPE.theta, 10_000.0, above=1.0, high=1e15)
+    local = config.number(_LOCAL_ROPE.theta, 10_000.0, above=1.0, high=MAX_THETA)
     return {
         FULL: read_rope(config, head_dim, positions, _FULL_ROPE),
         SLIDING: RopeSpec(theta=local, dim=head_dim),

@@ -11,8 +11,8 @@ from penstock.models.deepseek import (
     drafting_layers,
     read_experts,
     read_latent_decoder,
+    read_sigmoid_routing,
 )
-from penstock.models.deepseek_v3 import routing
 from penstock.models.mixtures import TRAINING
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec
@@ -40,7 +40,7 @@ _DEFAULTS: Final = {
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted(FIELDS, _DEFAULTS, TRAINING)
     kinds, mlp = _kinds(config), read_mlp(config)
-    experts = read_experts(config, mlp, routing)
+    experts = read_experts(config, mlp, read_sigmoid_routing)
     return read_latent_decoder(
         config,
         ARCHITECTURE,

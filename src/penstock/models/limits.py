@@ -19,7 +19,7 @@ MAX_POSITIONS: Final = 2**24
 MAX_THETA: Final = 1e15
 MIN_FACTOR: Final = 1e-3
 MAX_FACTOR: Final = 1e9
-"""Upper bound of every factor that scales rotary embeddings or their frequencies."""
+"""Upper bound of every factor."""
 
 MIN_EPS: Final = 1e-20
 MAX_EPS: Final = 1.0

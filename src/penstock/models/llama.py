@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from penstock.models.blocks import default_head_dim, read_decoder, uniform_windows
+from penstock.models.blocks import (
+    default_head_dim,
+    read_decoder,
+    read_kv_heads,
+    uniform_windows,
+)
 from penstock.models.limits import MAX_POSITIONS
 from penstock.models.names import NameMap, plain
 from penstock.models.reader import ConfigReader
@@ -46,7 +51,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         ARCHITECTURE,
         dtype,
         head_dim=default_head_dim(config),
-        num_kv_heads=config.integer("num_key_value_heads", config.integer("num_attention_heads")),
+        num_kv_heads=read_kv_heads(config),
         windows=uniform_windows(config, None),
         qkv_bias=bias,
         output_bias=bias,

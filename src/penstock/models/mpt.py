@@ -22,8 +22,6 @@ ARCHITECTURE = "MptForCausalLM"
 ALIASES = ("MPTForCausalLM",)
 MODEL_TYPE = "mpt"
 KNOWN_AS = "MPT 7B and 30B"
-OWN_CODE: Final = frozenset({"configuration_mpt.MPTConfig", "modeling_mpt.MPTForCausalLM"})
-"""Code that checkpoints bring along, which computes what transformers' class of the name does."""
 
 _IDLE: Final = """
     emb_pdrop embedding_fraction init_config init_device tokenizer_name verbose

@@ -7,6 +7,7 @@ from typing import Final
 from penstock.models.blocks import (
     default_head_dim,
     read_decoder,
+    read_kv_heads,
     read_positions,
     uniform_windows,
 )
@@ -52,7 +53,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         ARCHITECTURE,
         dtype,
         head_dim=head_dim,
-        num_kv_heads=config.integer("num_key_value_heads", config.integer("num_attention_heads")),
+        num_kv_heads=read_kv_heads(config),
         windows=uniform_windows(config, config.optional_integer("sliding_window")),
         rope=read_rope(config, head_dim, positions, _ROPE, original),
     )

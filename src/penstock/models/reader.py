@@ -58,7 +58,7 @@ def _shown(value: object) -> str:
 class ConfigReader:
     """Typed getters over one JSON object that remember which fields were asked for.
 
-    ``null`` means the same as absent, but that a family's defaults are not for it. Getters without
+    A field that is null counts as absent, but does not get the family's default. Getters without
     a default raise :class:`~penstock.errors.ModelError` for an absent field; all raise it for a
     value of the wrong type or out of range. :meth:`finish` refuses fields that no getter asked for,
     but for those named in ``ignore``, as ``name`` or as ``section.name``.

@@ -70,7 +70,7 @@ _ONLY_UNREAD: Final[tuple[tuple[str, object, str], ...]] = (
     ("use_mrope", False, "must be false: positions of several dimensions are not supported"),
     ("use_sliding_window", False, "must be false: this architecture has no windows"),
     ("sliding_window", None, "must be null: this architecture has no windows"),
-    ("num_experts", 0, "must be null: this architecture has no experts"),
+    ("num_experts", 0, "must be 0 or null: this architecture has no experts"),
 )
 """Fields that some families have, and tools write into configurations of others."""
 

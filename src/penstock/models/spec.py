@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from penstock.errors import ModelError
-from penstock.models.activation import Activation, ClampedSwiglu, Gating, plain_activation
+from penstock.models.activation import Activation, ClampedSwiglu, Gating
 from penstock.models.experts_spec import ExpertsSpec, Routing, SharedExpertSpec
 from penstock.models.names import NameMap, Published
 from penstock.models.position_scale import PositionScale
@@ -41,7 +41,6 @@ __all__ = [
     "Routing",
     "SharedExpertSpec",
     "TokenInputsSpec",
-    "plain_activation",
 ]
 
 DType = Literal["float32", "bfloat16", "float16"]

@@ -18,7 +18,7 @@ class Plan:
     """A list of ops over named buffers, run in order; the unit that backends bind.
 
     ``weight_dtype`` is the type of weights in memory, ``kv_dtype`` that of the KV cache; buffers
-    carry the element type of activations (bfloat16 where weights are bfloat16, else float32).
+    carry their element types: what products read is float32, or the plan's 16-bit type.
     """
 
     spec: ModelSpec

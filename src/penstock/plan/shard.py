@@ -42,7 +42,7 @@ from penstock.plan.plan import Plan
 Columns = tuple[int, int]
 """The range of a buffer's columns that a rank has."""
 
-_BY_COLUMN: Final = (*(Activate, Clamp, Gate, Xielu, Scale, ScaleByPosition, SoftCap),)
+_BY_COLUMN: Final = (Activate, Clamp, Gate, Xielu, Scale, ScaleByPosition, SoftCap)
 _BY_HEAD: Final = (HeadNorm, Rope)
 
 
@@ -122,7 +122,8 @@ class _Sharding:
             if isinstance(op, HeadNorm) and op.each_head:
                 op = self._own_norms(op, columns)
             else:
-                for name in op.weights:  # of a head's components, which all heads share
+                # Weights of a head's components, which all heads share, and xIELU's numbers.
+                for name in op.weights:
                     self._weights[name] = self._whole.weights[name]
             names = {name: _share_name(name) for name in op.reads}
             names[written] = self._write_cut(written, columns)

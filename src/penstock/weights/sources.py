@@ -204,8 +204,12 @@ def _unreadable(where: str, dtype: str) -> WeightError:
 
 
 def spans(source: Source, found: Found) -> Iterator[Span]:
-    """The bytes of files that :func:`read` looks at. Of a tensor that lies in its file as it is
-    read, those of the rows that are wanted; else all of it."""
+    """The bytes of files that ``source`` is made of. Of a tensor that lies in its file as it is
+    read, those of the rows that are wanted; else all of it.
+
+    :func:`read` looks at others in two cases alone: of a :class:`UnitRows`, it divides all rows
+    before it takes some; of a quantized matrix, it reads the optional tensors, too.
+    """
     match source:
         case RowsOf(Stored(name, shape), runs):
             file, tensor = found[name]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from penstock.backends.cuda.activation import plain_activation
 from penstock.backends.cuda.attention import AttentionKernel, Scores
 from penstock.backends.cuda.cache import LayerCache, allocate
 from penstock.backends.cuda.capability import Capability
@@ -27,7 +28,6 @@ from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.executor import Limits
 from penstock.interface.weights import WeightValue
 from penstock.models.rope import rope_tables
-from penstock.models.spec import plain_activation
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 

@@ -7,13 +7,13 @@ from typing import Final, Protocol
 import torch
 from torch import Tensor
 
+from penstock.backends.cuda.activation import plain_activation
 from penstock.backends.cuda.cache import LayerCache
 from penstock.backends.cuda.kernels.combine import combine, gate, scale, soft_cap
 from penstock.backends.cuda.kernels.heads import head_norm, kv_write, rope
 from penstock.backends.cuda.kernels.norm import layer_norm, rms_norm
 from penstock.backends.cuda.program import Launch, Views
 from penstock.backends.cuda.step import DeviceStep
-from penstock.models.spec import plain_activation
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 

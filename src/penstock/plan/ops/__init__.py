@@ -1,7 +1,7 @@
 """The operations a model is lowered to, over named buffers.
 
 A plan is a straight list of these. Every op is a frozen record: ``reads`` and ``writes`` name
-the buffers it touches, weight fields hold canonical weight names (``models/spec.py``), and the
+the buffers it touches, weight fields hold canonical weight names (``models/names.py``), and the
 docstring is the contract that every backend implements. Rows of a buffer are tokens of the step
 (``Rows.TOKENS``), those of them whose logits or hidden states are wanted (``Rows.SELECTED``), or
 the first of these, whose logits are (``Rows.LOGITS``).

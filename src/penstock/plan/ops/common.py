@@ -33,8 +33,8 @@ class Features(Op):
 class Join(Op):
     """The columns of ``xs`` side by side, rounded to out's element type.
 
-    Each of ``xs`` ``[rows, c]`` in float32 or bfloat16, at least one; out ``[rows, sum of c]``,
-    none of ``xs``. Of one alone this is a conversion.
+    Each of ``xs`` ``[rows, c]`` in float32 or the plan's 16-bit type, at least one; out
+    ``[rows, sum of c]``, none of ``xs``. Of one alone this is a conversion.
 
     With ``heads`` all of them have so many heads: equal shares of their columns. Then a head's
     columns of ``xs`` stand side by side in the same head of out.
@@ -60,11 +60,11 @@ class LinearPart:
 class Linear(Op):
     """``out = act(x @ W.T + b)`` with W the row-wise concatenation of ``parts``.
 
-    x ``[rows, k]`` in float32 or bfloat16, out ``[rows, n]`` in out's element type; products are
-    accumulated in float32 over ascending k, never split. Where x has the selected rows and out
-    those of logits, the first rows of x are multiplied. With ``gated`` there are exactly two
-    parts of equal size, gate and up, and ``out = gated(x @ gate.T) * (x @ up.T)``, or what
-    :class:`~penstock.models.spec.ClampedSwiglu` makes of the two, has ``n = part.n`` columns.
+    x ``[rows, k]`` in float32 or the plan's 16-bit type, out ``[rows, n]`` in out's element type;
+    products are accumulated in float32 over ascending k, never split. Where x has the selected
+    rows and out those of logits, the first rows of x are multiplied. With ``gated`` there are
+    exactly two parts of equal size, gate and up, and ``out = gated(x @ gate.T) * (x @ up.T)``, or
+    what :class:`~penstock.models.spec.ClampedSwiglu` makes of the two, has ``n = part.n`` columns.
 
     With a ``scheme`` W is quantized by it, and x on the way, unless the op is ``weight_only``: the
     product is then one of integers.
