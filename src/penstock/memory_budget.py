@@ -54,14 +54,16 @@ class Demand:
     """Callback that returns the plan that the model would have if it were quantized so."""
 
 
-def host_budget(demand: Demand, available: int) -> Budget:
-    """Divide the host's ``available`` bytes."""
+def host_budget(
+    demand: Demand, available: int, bytes_of: Callable[[Plan], int] = weight_bytes
+) -> Budget:
+    """Divide the host's ``available`` bytes; ``bytes_of``: those that a plan's weights take."""
     served = demand.served
-    weights = weight_bytes(served.plan)
+    weights = bytes_of(served.plan)
     if demand.kv_cache_bytes is not None:
         return Budget(weights, demand.kv_cache_bytes, "as asked")
     if demand.draft is not None:
-        available -= weight_bytes(demand.draft.plan)
+        available -= bytes_of(demand.draft.plan)
     free = max(0, available - weights)
     kv_bytes = min(served.all_sequences_bytes, int(free * KV_SHARE))
     if kv_bytes == served.all_sequences_bytes:

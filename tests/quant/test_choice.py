@@ -98,7 +98,9 @@ def test_zero_points_and_float_activations() -> None:
 
 
 def test_resolved() -> None:
-    config = EngineConfig(quantization="int4", max_model_len=64, max_num_seqs=2)
+    config = EngineConfig(
+        backend="reference", quantization="int4", max_model_len=64, max_num_seqs=2
+    )
     decided = resolve(config, detect(), make_spec(True), Path("m"), Path("m"))
     resolved = decided.config
     assert (resolved.quantization, resolved.quantization_group) == ("int4", None)
@@ -113,7 +115,7 @@ def test_resolved() -> None:
 @pytest.mark.parametrize("head", [True, False])
 @pytest.mark.parametrize("name", ["none", "int8", "int4"])
 def test_bytes_agree(name: Any, head: bool, tie: bool) -> None:
-    """What the plan reads each step, and the embedding's lookup besides, is what memory holds."""
+    """What the plan reads each step, and the embedding's lookup besides, is all of its weights."""
     spec, schemes = make_spec(tie), choose(name, None, head)
     plan = fuse(lower(spec, quantization=schemes))
     per_step = weight_bytes_per_step(plan)

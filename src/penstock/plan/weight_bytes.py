@@ -10,8 +10,11 @@ from penstock.quant.scheme import QuantScheme
 
 
 def weight_bytes(plan: Plan) -> int:
-    """Bytes of all weights in memory, in every form in which ops read them: a tied embedding counts
-    twice where the output matrix is quantized."""
+    """Return the bytes of all weights in every form in which ops read them: a tied embedding counts
+    twice where the output matrix is quantized.
+
+    A backend whose kernels need more forms than that has an account of its own.
+    """
     element = 4 if plan.weight_dtype == "float32" else 2
     forms: set[tuple[WeightName, QuantScheme | None]] = set()
     for op in plan.ops:

@@ -42,7 +42,9 @@ class CpuBackend(Backend):
         return super().obstacle(plan, trees)
 
     def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
-        return host_budget(demand, hardware.memory_available)
+        from penstock.backends.cpu.weight_bytes import weight_bytes
+
+        return host_budget(demand, hardware.memory_available, weight_bytes)
 
     def notes(self) -> tuple[str, ...]:
         from penstock.backends.cpu import native
