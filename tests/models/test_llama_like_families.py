@@ -242,6 +242,7 @@ def test_the_text_part_of_ministral3() -> None:
             "not a field Penstock knows",
         ),
         ("hunyuan_v1_dense", {"rope_theta": 1e15}, "makes a base of"),
+        ("ministral3", {"rope_parameters": None}, "must not be null"),
         ("stablelm", {"rope_scaling": {"type": "longrope"}}, "longrope"),
     ],
 )

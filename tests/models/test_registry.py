@@ -16,6 +16,7 @@ from penstock.errors import ModelError
 from penstock.models.registry import read_spec
 from penstock.models.spec import ModelSpec, QkNormSpec
 from penstock.plan.lower import lower
+from penstock.sampling.defaults import SamplingDefaults
 from penstock.weights.model_folder import load_model_spec
 
 
@@ -187,3 +188,25 @@ def test_any_value_is_read_or_refused(family: str, changes: dict[str, Any]) -> N
     except ModelError:
         return
     assert lower(spec).weights
+
+
+def test_sampling_defaults() -> None:
+    generation = {"temperature": 0.6, "top_k": 20, "max_new_tokens": 64, "do_sample": True}
+    found = read_spec(edited("llama"), generation=generation).sampling_defaults
+    assert found == SamplingDefaults(temperature=0.6, top_k=20, max_tokens=64)
+    params = found.params(remaining := 40)
+    assert (params.temperature, params.top_k, params.max_tokens) == (0.6, 20, remaining)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"top_p": 0.0}, {"temperature": "hot"}, {"top_k": 1.5}, {"max_new_tokens": 0}]
+)
+def test_sampling_defaults_that_no_request_may_have(wrong: dict[str, Any]) -> None:
+    """They stop a start only where they would be applied."""
+    (field,) = wrong
+    with pytest.raises(
+        ModelError, match=rf"generation_config\.json: {field} .*generation_config to"
+    ):
+        read_spec(edited("llama"), generation=wrong)
+    spec = read_spec(edited("llama"), generation=wrong, sampling_defaults=False)
+    assert spec.sampling_defaults == SamplingDefaults()

@@ -70,7 +70,12 @@ def plan_engine(config: EngineConfig) -> EnginePlan:
     # The revision is the model's; a tokenizer from elsewhere has its own history.
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
     refuse_draft_heads(folder, config.load_format == "dummy")
-    return _draw(config, folder, tokenizer, load_model_spec(folder, config.ignore_config_field))
+    return _draw(
+        config,
+        folder,
+        tokenizer,
+        load_model_spec(folder, config.ignore_config_field, config.generation_config == "auto"),
+    )
 
 
 def _draw(

@@ -34,22 +34,26 @@ class GenerationConfig:
 
 
 def read_generation_config(
-    fields: Mapping[str, object], vocab_size: int, where: str
+    fields: Mapping[str, object], vocab_size: int, where: str, defaults: bool = True
 ) -> GenerationConfig:
     """The parts of ``generation_config.json`` that are served; all other fields are passed over.
+
+    Without ``defaults`` these are the ends of sequences alone.
 
     Raises ModelError, naming ``where``, for values that no request may have.
     """
     reader = ConfigReader(fields, where)
     values = {}
-    for name, field in _FIELDS.items():
+    for name, field in _FIELDS.items() if defaults else ():
         value = reader.raw(field)
         if value is None:
             continue
         try:
             RANGES[name].check(field, value)  # type: ignore[arg-type]  # checks the type, too
         except RequestError as error:
-            raise reader.error(field, f"cannot be applied: {error}") from None
+            raise reader.error(
+                field, f"cannot be applied: {error}; correct it, or set generation_config to none"
+            ) from None
         values[name] = value
     return GenerationConfig(
         reader.integers("eos_token_id", high=vocab_size - 1),

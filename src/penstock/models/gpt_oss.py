@@ -10,6 +10,7 @@ from penstock.models.blocks import (
     SLIDING,
     default_head_dim,
     every,
+    read_activation,
     read_decoder,
     read_kv_heads,
     read_layer_kinds,
@@ -73,7 +74,8 @@ _IDLE: Final = ("experts_per_token", "initial_context_length")
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({"num_experts": "num_local_experts"}, _DEFAULTS, (*TRAINING, *_IDLE))
-    config.only("hidden_act", "silu", "must be 'silu', which the clamped SwiGLU is made of")
+    if read_activation(config) != "silu":
+        raise config.error("hidden_act", "must be 'silu', which the clamped SwiGLU is made of")
     bias = config.boolean("attention_bias", True)
     kinds = read_layer_kinds(config, every(2, read_num_layers(config)))
     window = config.optional_integer("sliding_window")

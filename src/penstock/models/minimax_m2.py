@@ -75,9 +75,10 @@ _ONLY: Final = (
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     defaults = dict(_DEFAULTS)
-    turned = config.optional_integer("rotary_dim")
+    head_dim = config.integer("head_dim", 128)
+    turned = config.optional_integer("rotary_dim", high=head_dim)
     if turned is not None:
-        defaults["partial_rotary_factor"] = turned / config.integer("head_dim", 128)
+        defaults["partial_rotary_factor"] = turned / head_dim
     config = config.adapted({"num_experts": "num_local_experts"}, defaults, (*TRAINING, *_IDLE))
     for name, value in _ONLY:
         config.only(name, value, f"must be {value!r}: other forms are not supported")

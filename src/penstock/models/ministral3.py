@@ -57,7 +57,10 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         config.only(name, False, "must be false: Ministral 3 has no biases")
     head_dim, positions = default_head_dim(config), read_positions(config)
     parameters = rope_section(config)
-    assert parameters is not None
+    if parameters is None:
+        raise config.error(
+            "rope_parameters", "must not be null; leave it out for Ministral 3's own"
+        )
     beta = parameters.number("llama_4_scaling_beta", low=0.0, high=MAX_FACTOR)
     parameters.only("max_position_embeddings", positions, f"contradicts the {positions} outside")
     theta = read_theta(config, parameters)

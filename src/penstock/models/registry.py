@@ -82,6 +82,7 @@ def read_spec(
     default_dtype: DType | None = None,
     tensors: Collection[str] = (),
     ignore: Collection[str] = (),
+    sampling_defaults: bool = True,
     where: str = "config.json",
 ) -> ModelSpec:
     """The model that a Hugging Face ``config.json`` describes.
@@ -89,7 +90,8 @@ def read_spec(
     ``generation`` is ``generation_config.json``: end-of-sequence ids, and defaults of sampling.
     ``default_dtype`` is used where the configuration names none. ``tensors`` are the names of those
     that the checkpoint has, by which the layouts of text parts are told apart. ``ignore`` names
-    fields that are passed over though they are not known. Raises
+    fields that are passed over though they are not known; without ``sampling_defaults`` those of
+    ``generation`` are. Raises
     :class:`~penstock.errors.ModelError`, naming ``where``, for architectures, fields and values
     that Penstock does not know.
     """
@@ -114,7 +116,7 @@ def read_spec(
     _finish(reader, spec, family.idle, ignore)
     if generation is not None:
         its = where.replace("config.json", "generation_config.json")
-        more = read_generation_config(generation, spec.vocab_size, its)
+        more = read_generation_config(generation, spec.vocab_size, its, sampling_defaults)
         merged = tuple(dict.fromkeys(spec.eos_token_ids + more.eos_token_ids))
         spec = replace(spec, eos_token_ids=merged, sampling_defaults=more.defaults)
     if ignore:

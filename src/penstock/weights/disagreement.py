@@ -63,8 +63,8 @@ def missing(
     inside = next((n for n in found if n.startswith(_INSIDE_ANOTHER)), None)
     if inside is not None:
         return WeightError(
-            f"{problem}, but has {inside!r}: the weights are those of a larger model; the language "
-            "model must be saved by itself, as docs/models.md shows"
+            f"{problem}, but has {inside!r}: the weights are those of a larger model; take "
+            "its own config.json, in which the language model's is text_config"
         )
     matrix = next((each for each in packed(source) if stored in _names(each)), None)
     if form is not None:

@@ -22,13 +22,15 @@ from penstock.weights.published import open_draft_heads
 from penstock.weights.safetensors import stored_dtype, stored_names
 
 
-def load_model_spec(folder: Path, ignore: Collection[str] = ()) -> ModelSpec:
+def load_model_spec(
+    folder: Path, ignore: Collection[str] = (), sampling_defaults: bool = True
+) -> ModelSpec:
     """The model in a checkpoint folder, from ``config.json`` and ``generation_config.json``.
 
     Weights are not read; only where the configuration names no dtype, or is of more than a language
     model, headers of weight files are asked. ``ignore`` names fields of ``config.json`` that are
-    passed over though they are not known. Raises ModelError, and WeightError if such a header is
-    corrupt.
+    passed over though they are not known; without ``sampling_defaults`` those that the model
+    recommends are. Raises ModelError, and WeightError if such a header is corrupt.
     """
     path = folder / "config.json"
     if not os.path.lexists(path):
@@ -48,6 +50,7 @@ def load_model_spec(folder: Path, ignore: Collection[str] = ()) -> ModelSpec:
         default_dtype=None if named else stored_dtype(folder),
         tensors=() if text_part(config) is None else stored_names(folder),
         ignore=ignore,
+        sampling_defaults=sampling_defaults,
         where=str(path),
     )
 
