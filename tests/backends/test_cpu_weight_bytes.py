@@ -64,25 +64,38 @@ def kept(plan: Plan) -> int:
         executor.close()
 
 
-def most_padding(plan: Plan) -> int:
-    """The most that padding adds: matrices have whole panels of 16 rows, of which each half of a
-    gated one begins its own, and columns up to a multiple of 128; a panel's zero points are whole
-    lines of 64 bytes."""
+def padding(plan: Plan) -> int:
+    """What packed matrices take besides: they have whole panels of 16 rows, of which each half of a
+    gated one begins its own, and whole steps of columns; a panel's zero points are whole lines of
+    64 bytes."""
     total = 0
     element = 4 if plan.weight_dtype == "float32" else 2
     for op in plan.ops:
         if not isinstance(op, Linear | ExpertLinear):
             continue
         experts = plan.weights[op.parts[0].weight].shape[0] if isinstance(op, ExpertLinear) else 1
-        halves, k = 1 if op.gated is None else 2, -(-op.k // 128) * 128
-        panels = experts * halves * -(-op.n // 16)
-        rows = experts * halves * op.n
+        halves = experts * (1 if op.gated is None else 2)
+        panels, rows = halves * -(-op.n // 16), halves * op.n
+        step = column_step(op.scheme, plan.weight_dtype)
+        k = -(-op.k // step) * step
         if op.scheme is None:
             total += (panels * 16 * k - rows * op.k) * element
         else:
             total += op.scheme.nbytes(panels * 16, k) - op.scheme.nbytes(rows, op.k)
-        total += panels * 64 * getattr(op.scheme, "zero_points", False)
+        if isinstance(op.scheme, GroupScheme) and op.scheme.zero_points:
+            total += panels * (-op.scheme.groups(k) * 16 % 64)
     return total
+
+
+def column_step(scheme: QuantScheme | None, dtype: DType) -> int:
+    """The number that a packed matrix has a multiple of columns of."""
+    match scheme:
+        case None:
+            return 32 if dtype == "bfloat16" else 1
+        case GridScheme():
+            return 64 if scheme.bits == 8 else 128
+        case GroupScheme():
+            return scheme.group_size or 64
 
 
 def whole_panels(tie: bool, dtype: DType) -> ModelSpec:
@@ -110,10 +123,8 @@ def plan_of(spec: ModelSpec, schemes: tuple[QuantScheme | None, QuantScheme | No
 def test_the_estimate_of_whole_panels_is_exact(dtype: DType, tie: bool, schemes: Any) -> None:
     plan = fuse(plan_of(whole_panels(tie, dtype), schemes))
     estimate = weight_bytes(plan)
-    zero_points = schemes[0] is not None and getattr(schemes[0], "zero_points", False)
-    assert estimate <= kept(plan) <= estimate + zero_points * most_padding(plan)
-    if not zero_points:
-        assert most_padding(plan) == 0
+    assert padding(plan) == 0
+    assert kept(plan) == estimate
 
 
 @pytest.mark.parametrize("schemes", SCHEMES, ids=str)
@@ -123,7 +134,7 @@ def test_other_matrices_take_their_padding_besides(dtype: DType, tie: bool, sche
     for spec in (make_spec(tie=tie), with_experts(make_spec(tie=tie, bias=True), 40)):
         plan = fuse(plan_of(replace(spec, dtype=dtype), schemes))
         estimate = weight_bytes(plan)
-        assert estimate <= kept(plan) <= estimate + most_padding(plan)
+        assert kept(plan) == estimate + padding(plan)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -132,9 +143,8 @@ def test_the_estimate_of_experts_is_exact(dtype: DType, schemes: Any) -> None:
     plan = fuse(plan_of(with_experts(whole_panels(True, dtype), 128), schemes))
     router = [op for op in plan.ops if isinstance(op, Linear) and op.n == 4]
     assert len(router) == 1  # whose rows alone are no whole panel
-    padding = most_padding(plan)
-    assert 0 < padding <= 12 * 128 * 4
-    assert kept(plan) == weight_bytes(plan) + padding
+    assert 0 < padding(plan) <= 12 * 128 * 4
+    assert kept(plan) == weight_bytes(plan) + padding(plan)
 
 
 def test_primitive_plans_and_tables_of_positions_are_counted() -> None:
