@@ -98,7 +98,9 @@ def test_bytes_of_a_block(dtype: KvDType, head_dim: int, row: int) -> None:
 
 def test_layers_of_several_shapes_add_up() -> None:
     spec = make_spec(64)
-    other = replace(spec.layers[0], attention=replace(spec.layers[0].attention, head_dim=32))
+    other = replace(
+        spec.layers[0], attention=replace(spec.layers[0].attention, head_dim=32, rope=None)
+    )
     mixed = replace(spec, layers=(spec.layers[0], other))
     assert block_bytes(mixed, "int8") == sum(layer_block_bytes("int8", 4, d) for d in (64, 32))
 

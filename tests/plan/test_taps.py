@@ -131,5 +131,5 @@ def test_taps_are_kept_to_the_end_of_the_step_and_explained() -> None:
             other = memory.offsets[name]
             assert other >= taken.stop or other + memory.sizes[name] <= taken.start
     text = explain(plan, memory)
-    assert "SelectRows x -> taps[S,144]:float32\n" in text
+    assert "SelectRows x -> taps[S,144]:float32  first=0\n" in text
     assert "SelectRows x -> taps[S,144]:float32  first=72\n" in text
