@@ -190,8 +190,11 @@ def _eagle(config: ConfigReader, shapes: Shapes | None, target: ModelSpec) -> Ea
 
 
 def _as_stored(spec: EagleSpec, shapes: Shapes, target: ModelSpec) -> EagleSpec:
-    """With what ``shapes`` tell: the weights that are the target's, EAGLE 1's output matrix always
-    and the embedding of either where it is left out; and whether there is a map of tokens."""
+    """Return ``spec`` with what the checkpoint's ``shapes`` show.
+
+    They show which weights are the target's (EAGLE 1's output matrix always, and the embedding
+    where it is left out), and whether there is a map of tokens.
+    """
     whole = spec.num_outputs == spec.vocab_size
     shared: tuple[str, ...] = ("embed", "head") if whole else ("embed",)
     if spec.hidden_size != spec.target_hidden_size:

@@ -62,10 +62,10 @@ class Name:
     """Whether the tensor is a stack of matrices, or of biases, one for each expert. Fused are then
     the rows of each matrix."""
     interleaved: bool = False
-    """Of a stack: whether rows of the fused weights take turns."""
+    """Whether rows of the weights that are fused in a stack take turns."""
     mxfp4: bool = False
-    """Of a stack: whether it is in MXFP4, as tensors ``..._blocks`` and ``..._scales``. Matrices
-    whose columns are not in whole blocks are never so."""
+    """Whether a stack is in MXFP4, as tensors ``..._blocks`` and ``..._scales``. Matrices whose
+    columns are not in whole blocks never are."""
     flat: bool = False
     """Whether a vector is stored as a matrix of one row."""
     scalar: bool = False

@@ -166,7 +166,7 @@ class NativeOps(Protocol):
     def append_gather_columns(
         self, x: BufferId, outs: Sequence[BufferId], orders: Sequence[ConstantId]
     ) -> None:
-        """Of each: ``out[r, j] = x[r, order[j]]``; ``order``: int32, one for each column."""
+        """Each out gets ``out[r, j] = x[r, order[j]]`` by its order, int32, one for each column."""
         ...
 
     def append_join(self, xs: Sequence[BufferId], out: BufferId, heads: int) -> None: ...
