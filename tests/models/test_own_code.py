@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.own_code_families import GLM4_9B, OWN_CODE, edited
+from support.own_code_configs import GLM4_9B
+from support.own_code_families import OWN_CODE, edited
 
 from penstock import LLM, SamplingParams
 from penstock.errors import ModelError
