@@ -68,6 +68,15 @@ struct Epilogue {
         y.store_n(out.row<float>(to) + column, columns);
     }
   }
+
+  // The columns of a block's panels, of which `unit` has the first. sums_of(i) is the sums of panel
+  // i, as finish() takes them.
+  template <class SumsOf>
+  PENSTOCK_INLINE void finish_block(int64_t unit, int panels, int64_t row, int64_t rows,
+                                    SumsOf&& sums_of) const {
+    for (int i = 0; i < panels; i += gated ? 2 : 1, ++unit)
+      finish(sums_of(i), row, rows, unit * kPanelColumns);
+  }
 };
 
 }  // namespace penstock

@@ -1,5 +1,6 @@
 // Integer products on AMX tiles: the choice for many rows.
 #include "gemm_int_blocks.h"
+#include "gemm_order.h"
 
 #if defined(__AMX_INT8__)
 
@@ -194,40 +195,36 @@ void int_linear_amx(const IntPanels& p, const IntRows& x, const Epilogue& e, int
   const Scratch scratch{reinterpret_cast<float*>(hot),
                         reinterpret_cast<int32_t*>(hot + kSumsBytes), hot + 3 * kSumsBytes};
   const bool packed = p.bits == 4;
-  const int64_t stride = p.per_unit == 2 ? 1 : 2;  // units of a block
+  const Order order(units, p.per_unit, 2);
   const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes));
   for (int64_t index = 0; index < row_blocks; ++index) {
     const Range row_block = even_share(ceil_div(rows, kTileRows), index, row_blocks);  // in tiles
     const int64_t bands = ceil_div(row_block.size(), 2);
-    for (int64_t unit = units.first; unit < units.last; unit += stride) {
-      const int64_t here = std::min(stride, units.last - unit);
-      const int panels = int(here) * p.per_unit;
-      const std::byte* weights = p.data + unit * p.per_unit * p.panel_bytes;
+    for (Place at = order.first(); at.panels; at = order.after(at)) {
+      const std::byte* weights = p.data + at.unit * p.per_unit * p.panel_bytes;
       Block block{nullptr, x.row_bytes, weights, p.group_bytes, p.panel_bytes,
                   p.group / tile_depth, tile_depth};
       if (packed) {
         block.codes = scratch.codes;
         block.code_stride = p.group * kPanelColumns;
         block.panel_stride = p.depth() * kPanelColumns;
-        for (int i = 0; i < panels; ++i)
+        for (int i = 0; i < at.panels; ++i)
           unpack_panel(p, weights + i * p.panel_bytes, scratch.codes + i * block.panel_stride);
       }
-      const std::byte* next = weights + panels * p.panel_bytes;
+      const std::byte* next = weights + at.panels * p.panel_bytes;
       for (int64_t b = 0; b < bands; ++b) {
         const int64_t row = (row_block.first + 2 * b) * kTileRows;
         const int row_tiles = int(std::min<int64_t>(2, row_block.size() - 2 * b));
         const Range lines = packed ? Range{0, 0} : even_share(p.group_bytes / 64, b, bands);
         const std::byte* scales = weights + p.code_bytes;
         block.x = x.row(row);
-        const auto multiply_block = packed ? choose<true>(row_tiles, panels)
-                                           : choose<false>(row_tiles, panels);
+        const auto multiply_block = packed ? choose<true>(row_tiles, at.panels)
+                                           : choose<false>(row_tiles, at.panels);
         multiply_block(p, x, row, block, scales, next, lines, scratch);
         const int64_t real = std::min(row_tiles * kTileRows, rows - row);
         const int64_t panel = row_tiles * kTileInts;
-        for (int64_t u = 0; u < here; ++u) {
-          const float* own = scratch.sums + u * p.per_unit * panel;
-          e.finish(FloatSums{own, panel}, row, real, (unit + u) * kPanelColumns);
-        }
+        e.finish_block(at.unit, at.panels, row, real,
+                       [&](int i) { return FloatSums{scratch.sums + i * panel, panel}; });
       }
     }
   }

@@ -213,17 +213,15 @@ class PointsWalk {
     }
     if (!ends) return;
     const int64_t panel = kernel.sum_rows(band.size()) * kPanelColumns;  // floats
-    for (int i = 0; i < at.panels; i += p_.per_unit) {
-      const std::byte* const weights = p_.panel(at.unit) + i * p_.panel_bytes;
-      const int64_t row = rows.first + band.first;
-      const int64_t column = (at.unit + i / p_.per_unit) * kPanelColumns;
-      const float* const own = sums + i * panel;
-      if (p_.scaled)
-        epilogue_.finish(FloatSums{own, panel}, row, band.size(), column);
-      else
-        epilogue_.finish(PointSums{own, panel, scales(weights, 0), p_.panel_bytes / 4}, row,
-                         band.size(), column);
-    }
+    const auto finish = [&](auto&& sums_of) {
+      epilogue_.finish_block(at.unit, at.panels, rows.first + band.first, band.size(), sums_of);
+    };
+    if (p_.scaled)
+      return finish([&](int i) { return FloatSums{sums + i * panel, panel}; });
+    finish([&](int i) {
+      const float* const own = scales(p_.panel(at.unit) + i * p_.panel_bytes, 0);
+      return PointSums{sums + i * panel, panel, own, p_.panel_bytes / 4};
+    });
   }
 
   const float* scales(const std::byte* panel, int64_t k) const {
