@@ -73,16 +73,11 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
     for (int r = 0; r < Rows; ++r) total[i][r].store(sums + (i * Rows + r) * kPanelColumns);
 }
 
-template <int Bits, int Panels>
+template <int Bits, int Panels, int Rows = kRows>
 IntMultiply multiply_rows(int64_t rows) {
-  switch (rows) {
-    case 1: return multiply<Bits, 1, Panels>;
-    case 2: return multiply<Bits, 2, Panels>;
-    case 3: return multiply<Bits, 3, Panels>;
-    case 4: return multiply<Bits, 4, Panels>;
-    case 5: return multiply<Bits, std::min(5, kRows), Panels>;
-    default: return multiply<Bits, std::min(6, kRows), Panels>;
-  }
+  if constexpr (Rows > 1)
+    if (rows < Rows) return multiply_rows<Bits, Panels, Rows - 1>(rows);
+  return multiply<Bits, Rows, Panels>;
 }
 
 IntMultiply choose(int bits, int64_t rows, int panels) {
