@@ -4,33 +4,10 @@
 
 #if defined(__AMX_INT8__)
 
-#include "../amx.h"
+#include "amx_tiles.h"
 
 namespace penstock {
 namespace {
-
-constexpr int64_t kTileRows = 16;
-
-// Tiles 0-3 accumulate (row tile, panel) = (0,0) (0,1) (1,0) (1,1); 4 and 5 hold rows of x, 6 and 7
-// weights. A group of 32 fills half a tile's depth.
-struct IntTileConfig : TileConfig {
-  explicit IntTileConfig(int depth) {
-    for (int t = 0; t < 8; ++t) {
-      row_bytes[t] = uint16_t(t == 4 || t == 5 ? depth : 64);
-      rows[t] = uint8_t(t < 6 ? kTileRows : depth / 4);
-    }
-  }
-};
-
-class Tiles {
- public:
-  explicit Tiles(int depth) {
-    IntTileConfig(depth).load();
-  }
-  ~Tiles() { _tile_release(); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-};
 
 constexpr int64_t kTileInts = kTileRows * kPanelColumns;
 
@@ -190,8 +167,8 @@ void unpack_panel(const IntPanels& p, const std::byte* panel, std::byte* to) {
 
 void int_linear_amx(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
                     Range units, std::byte* hot) {
-  const int tile_depth = p.group % 64 ? 32 : 64;
-  const Tiles tiles(tile_depth);
+  const int64_t tile_depth = p.group % 64 ? 32 : 64;  // a group of 32 fills half a tile's
+  const ProductTiles tiles(kTileRows, tile_depth);
   const Scratch scratch{reinterpret_cast<float*>(hot),
                         reinterpret_cast<int32_t*>(hot + kSumsBytes), hot + 3 * kSumsBytes};
   const bool packed = p.bits == 4;
