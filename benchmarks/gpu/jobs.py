@@ -88,8 +88,8 @@ def plan_jobs(measures: Collection[str]) -> list[Job]:
     if "experts" in measures:
         taken = {"decode", "prefill"} | ({"ops"} & set(measures))
         jobs.append(Job("experts", "engine", _ordered(taken), (1, 16, 64), {"model": EXPERTS}))
-        changes = {"model": EXPERTS, "quantization": "int4"}
-        jobs.append(Job("experts_int4", "engine", ("decode",), (1, 16), changes))
+        int4 = {"model": EXPERTS, "quantization": "int4"}
+        jobs.append(Job("experts_int4", "engine", ("decode",), (1, 16), int4))
     if "ready" in measures:
         jobs.append(Job("again", "engine"))
     if "mixed" in measures:

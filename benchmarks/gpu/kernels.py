@@ -60,13 +60,15 @@ class Case:
     """Whether the plan is left primitive, with what few models have put in."""
 
     def spec(self) -> ModelSpec:
-        """The model with one layer: kernels of others are the same."""
+        """The model with one layer: kernels of others are the same. Where it has experts there are
+        two, as the last layer computes selected rows alone."""
         if self.model == "tiny":
             return _tiny()
         if self.model == "tiny-experts":
             return _tiny_experts()
         spec = load_model_spec(CONFIGS / self.model)
-        return replace(spec, layers=spec.layers[:1])
+        mixture = isinstance(spec.layers[0].mlp, ExpertsSpec)
+        return replace(spec, layers=spec.layers[: 2 if mixture else 1])
 
     def plan(self) -> Plan:
         schemes = choose(

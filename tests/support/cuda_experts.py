@@ -72,7 +72,8 @@ class Experts:
 
     @property
     def n(self) -> int:
-        return self.weights.shape[1] // (2 if self.gated is not None else 1)
+        rows: int = self.weights.shape[1]
+        return rows // (2 if self.gated is not None else 1)
 
     def run(
         self,

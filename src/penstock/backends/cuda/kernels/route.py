@@ -15,7 +15,6 @@ _ROWS = rows_at_once(1)
 _NOTHING = tl.constexpr(-(2**31))
 """Key of what is no expert of the row, or has been chosen: below every other."""
 _NAN = tl.constexpr(-(2**31) + 2)
-_LAST = tl.constexpr(2**31 - 1)
 
 
 def route(
@@ -77,13 +76,13 @@ def _value(key):
 @triton.jit
 def _ranked(key, ids):
     """Return keys with what decides between equal ones: the lower id is the higher."""
-    return (key.to(tl.int64) << 32) | (_LAST - ids).to(tl.int64)
+    return (key.to(tl.int64) << 32) | (0x7FFFFFFF - ids).to(tl.int64)
 
 
 @triton.jit
 def _highest(ranked):
     """Return the id of the highest of each row."""
-    return _LAST - tl.max(ranked, axis=1).to(tl.int32)
+    return 0x7FFFFFFF - tl.max(ranked, axis=1).to(tl.int32)
 
 
 @triton.jit
