@@ -38,7 +38,7 @@ struct Panels {
   int64_t panel_bytes;
   int64_t units;
   int per_unit;
-  DenseTuning tuning;
+  Tuning tuning;
 
   explicit Panels(const PackedMatrix& w)
       : data(w.panels),
@@ -75,7 +75,7 @@ struct Blocking {
 // the arithmetic on them.
 constexpr int64_t kRowBlock = 512;
 
-// A quarter of a 2 MiB L2 for the packed activations, half (DenseTuning::carry_bytes) for partial
+// A quarter of a 2 MiB L2 for the packed activations, half (Tuning::carry_bytes) for partial
 // sums; the rest is for weights passing through. (AMX, one thread, 512 rows by K = 8192, N = 1024:
 // slices of 256 KiB 0.87 TFLOP/s, 512 KiB 1.05, 1 MiB 0.83; partial sums of 1.25 and 2 MiB changed
 // nothing.)

@@ -1,5 +1,6 @@
 #include "gemm_grid.h"
 
+#include <bit>
 #include <cstring>
 
 #include "../pool.h"
@@ -135,15 +136,32 @@ void pack_column(const GridPanels& p, const GridRows* rows, int64_t row, int64_t
     }
   }
   const float scale = rows ? rows->scales[row] : 0.0f;
-  std::memcpy(panel + p.weight_bytes() + lane * 4, &scale, sizeof(scale));
+  std::memcpy(panel + p.scales_at + lane * 4, &scale, sizeof(scale));
 }
 
 }  // namespace
 
-size_t packed_bytes(const GridMatrix& w) {
-  const GridPanels p(w);
-  return size_t(p.units * p.per_unit * p.panel_bytes);
+PanelView panels_of(const GridMatrix& w) {
+  const bool bytes = w.bits == 8;
+  PanelView p{};
+  p.data = w.panels;
+  p.bits = w.bits;
+  p.windows = !bytes;
+  p.segment = bytes ? kGridStep : kWindowedK;
+  p.segments = ceil_div(w.k, p.segment);
+  p.segment_bits = std::countr_zero(uint64_t(p.segment));
+  p.depth = p.segments * p.segment;
+  p.segment_bytes = bytes ? kGridTileBytes : kWindowedBytes;
+  p.scales_at = p.segments * p.segment_bytes;
+  p.shifts_at = bytes ? 0 : kWindowedBytes - kLineBytes;
+  p.panel_bytes = p.scales_at + kScaleBytes;
+  p.units = ceil_div(w.n, kPanelColumns);
+  p.per_unit = w.gated ? 2 : 1;
+  p.tuning = w.tuning;
+  return p;
 }
+
+size_t packed_bytes(const GridMatrix& w) { return panel_bytes(panels_of(w)); }
 
 namespace {
 
@@ -168,7 +186,7 @@ void for_each_column(const GridPanels& p, int64_t n, PartPlace place, std::byte*
 
 void pack_grid_part(const GridMatrix& w, const GridRows& rows, int64_t n, PartPlace place,
                     std::byte* panels, const Worker& worker) {
-  const GridPanels p(w);
+  const GridPanels p(panels_of(w));
   for_each_column(p, n, place, panels, worker, [&](int64_t row, int lane, std::byte* panel) {
     pack_column(p, row < 0 ? nullptr : &rows, row, w.k, lane, panel);
   });
@@ -176,7 +194,7 @@ void pack_grid_part(const GridMatrix& w, const GridRows& rows, int64_t n, PartPl
 
 bool quantize_grid_part(const GridMatrix& w, Elem elem, const std::byte* rows, int64_t n,
                         PartPlace place, std::byte* panels, const Worker& worker) {
-  const GridPanels p(w);
+  const GridPanels p(panels_of(w));
   const int64_t row_bytes = w.k * int64_t(elem_bytes(elem));
   std::vector<int8_t> codes(size_t(w.k));
   std::vector<uint8_t> windows(size_t(ceil_div(w.k, kGridGroup)));
@@ -194,8 +212,8 @@ bool quantize_grid_part(const GridMatrix& w, Elem elem, const std::byte* rows, i
 }
 
 size_t linear_shared_bytes(const GridMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_shared_bytes(PointPanels(w), rows));
-  return size_t(rows_bytes(GridPanels(w), rows));
+  if (w.weight_only) return size_t(points_shared_bytes(panels_of(w), rows));
+  return size_t(rows_bytes(GridPanels(panels_of(w)), rows));
 }
 
 namespace {
@@ -220,8 +238,8 @@ void multiply(const GridPanels& p, const QuantizedRows& x, const Epilogue& e, in
 }  // namespace
 
 size_t linear_scratch_bytes(const GridMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_scratch_bytes(PointPanels(w), rows));
-  const GridPanels p(w);
+  if (w.weight_only) return size_t(points_scratch_bytes(panels_of(w), rows));
+  const GridPanels p(panels_of(w));
   return size_t(rows_bytes(p, std::min(rows, kOwnRows)) + work_bytes(p, rows));
 }
 
@@ -229,8 +247,8 @@ void linear(const GridMatrix& w, const Array& x, const Array& out, int64_t rows,
                  Gating gate, std::byte* shared, const Worker& worker) {
   if (rows == 0) return;
   const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
-  if (w.weight_only) return linear_points(PointPanels(w), x, epilogue, rows, shared, worker);
-  const GridPanels p(w);
+  if (w.weight_only) return linear_points(panels_of(w), x, epilogue, rows, shared, worker);
+  const GridPanels p(panels_of(w));
   const bool own = rows <= kOwnRows;
   const QuantizedRows quantized = rows_in(own ? worker.scratch : shared, p, rows);
   if (own || worker.count == 1) {
@@ -248,16 +266,16 @@ void linear(const GridMatrix& w, const Array& x, const Array& out, int64_t rows,
 void linear_units(const GridMatrix& w, const InputRows& x, const Epilogue& e, int64_t rows,
                   Range units, bool ready, std::byte* scratch) {
   if (w.weight_only)
-    return linear_points_units(PointPanels(w), x, e, rows, units, ready, scratch);
-  const GridPanels p(w);
+    return linear_points_units(panels_of(w), x, e, rows, units, ready, scratch);
+  const GridPanels p(panels_of(w));
   const QuantizedRows quantized = rows_in(scratch, p, rows);
   if (!ready) quantize_rows(x, {0, rows}, quantized);
   multiply(p, quantized, e, rows, units, scratch + rows_bytes(p, rows));
 }
 
 size_t linear_units_scratch_bytes(const GridMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_units_scratch_bytes(PointPanels(w), rows));
-  const GridPanels p(w);
+  if (w.weight_only) return size_t(points_units_scratch_bytes(panels_of(w), rows));
+  const GridPanels p(panels_of(w));
   return size_t(rows_bytes(p, rows) + work_bytes(p, rows));
 }
 

@@ -94,7 +94,7 @@ PENSTOCK_INLINE void load_zeros(const std::byte* from, int32x4_t (&zeros)[4]) {
 
 // sums: [Rows][16], of one panel.
 template <int Bits, int Rows>
-void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte* weights,
+void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte* weights,
               bool stream, float* sums) {
   constexpr int64_t kStep = 16;                               // k
   constexpr int64_t kStepBytes = kStep * kPanelColumns * Bits / 8;
@@ -107,12 +107,12 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
   const int64_t row_floats = x.row_bytes / 4;
   const std::byte* const panel = weights;
   const bool starts_at_zero = Bits == 8 || p.zero_points;
-  for (int64_t g = 0; g < p.groups; ++g) {
+  for (int64_t g = 0; g < p.segments; ++g) {
     Dots dots[Rows][4];
     for (int r = 0; r < Rows; ++r)
       for (int c = 0; c < 4; ++c)
         dots[r][c] = Dots::broadcast(starts_at_zero ? 0 : starts[r * row_floats + g]);
-    const std::byte* end = weights + p.code_bytes;
+    const std::byte* end = weights + p.scales_at;
     for (; weights < end; weights += kStepBytes, codes += kStep) {
       if (stream)
         for (int64_t i = 0; i < kStepBytes; i += 64)
@@ -137,7 +137,7 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
   for (int r = 0; r < Rows; ++r) total[r].store(sums + r * kPanelColumns);
 }
 
-using Multiply = void (*)(const IntPanels&, const IntRows&, int64_t, const std::byte*, bool,
+using Multiply = void (*)(const PanelView&, const IntRows&, int64_t, const std::byte*, bool,
                           float*);
 
 template <int Bits>
@@ -146,7 +146,7 @@ constexpr Multiply kMultiply[] = {multiply<Bits, 1>, multiply<Bits, 2>, multiply
 
 }  // namespace
 
-void int_linear_neon(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
+void int_linear_neon(const PanelView& p, const IntRows& x, const Epilogue& e, int64_t rows,
                      Range units, std::byte* hot) {
   float* sums = reinterpret_cast<float*>(hot);
   const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes));

@@ -1,9 +1,5 @@
 #include "gemm_points.h"
 
-#include <bit>
-
-#include "gemm_grid_blocks.h"
-#include "gemm_int_blocks.h"
 #include "gemm_points_walk.h"
 #include "gemm_registers.h"
 
@@ -73,39 +69,7 @@ using Bf16Walk = FloatWalk<bf16>;
 
 }  // namespace
 
-PointPanels::PointPanels(const IntMatrix& w) {
-  const IntPanels p(w);
-  data = p.data;
-  bits = p.bits;
-  kind = p.zero_points ? PointKind::zeros : PointKind::offset;
-  depth = p.depth();
-  segment_bits = w.group ? std::countr_zero(uint64_t(p.group)) : 62;  // a whole row is one segment
-  segment_bytes = p.group_bytes;
-  scaled = p.groups > 1 ? p.group : 0;
-  scales_at = p.code_bytes;
-  shifts_at = p.zeros_at;
-  panel_bytes = p.panel_bytes;
-  units = p.units;
-  per_unit = p.per_unit;
-}
-
-PointPanels::PointPanels(const GridMatrix& w) {
-  const GridPanels p(w);
-  data = p.data;
-  bits = p.bits;
-  kind = p.bits == 8 ? PointKind::offset : PointKind::windows;
-  depth = p.steps * kGridStep;
-  segment_bits = std::countr_zero(uint64_t(p.bits == 8 ? kGridStep : kWindowedK));
-  segment_bytes = p.bits == 8 ? kGridTileBytes : kWindowedBytes;
-  scaled = 0;
-  scales_at = p.weight_bytes();
-  shifts_at = p.bits == 8 ? 0 : kWindowedBytes - kLineBytes;
-  panel_bytes = p.panel_bytes;
-  units = p.units;
-  per_unit = p.per_unit;
-}
-
-void linear_points(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
+void linear_points(const PanelView& p, const InputRows& x, const Epilogue& e, int64_t rows,
                    std::byte* shared, const Worker& worker) {
   if (rows == 0) return;
   if (x.elem != Elem::bf16) return FloatWalk<float>::run(p, x, e, rows, shared, worker);
@@ -116,7 +80,7 @@ void linear_points(const PointPanels& p, const InputRows& x, const Epilogue& e, 
 #endif
 }
 
-void linear_points_units(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
+void linear_points_units(const PanelView& p, const InputRows& x, const Epilogue& e, int64_t rows,
                          Range units, bool ready, std::byte* scratch) {
   if (x.elem != Elem::bf16)
     return FloatWalk<float>::run_units(p, x, e, rows, units, ready, scratch);
@@ -127,7 +91,7 @@ void linear_points_units(const PointPanels& p, const InputRows& x, const Epilogu
 #endif
 }
 
-int64_t points_units_scratch_bytes(const PointPanels& p, int64_t rows) {
+int64_t points_units_scratch_bytes(const PanelView& p, int64_t rows) {
   const int64_t wide = FloatWalk<float>::units_scratch_bytes(p, rows);
 #if defined(__AMX_BF16__)
   return std::max(wide, points_amx_units_scratch_bytes(p, rows));
@@ -136,7 +100,7 @@ int64_t points_units_scratch_bytes(const PointPanels& p, int64_t rows) {
 #endif
 }
 
-int64_t points_scratch_bytes(const PointPanels& p, int64_t rows) {
+int64_t points_scratch_bytes(const PanelView& p, int64_t rows) {
   const int64_t wide = FloatWalk<float>::scratch_bytes(p, rows);
 #if defined(__AMX_BF16__)
   return std::max(wide, points_amx_scratch_bytes(p, rows));
@@ -145,7 +109,7 @@ int64_t points_scratch_bytes(const PointPanels& p, int64_t rows) {
 #endif
 }
 
-int64_t points_shared_bytes(const PointPanels& p, int64_t rows) {
+int64_t points_shared_bytes(const PanelView& p, int64_t rows) {
   const int64_t wide = FloatWalk<float>::shared_bytes(p, rows);
 #if defined(__AMX_BF16__)
   return std::max(wide, points_amx_shared_bytes(p, rows));

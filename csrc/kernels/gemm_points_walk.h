@@ -36,19 +36,19 @@ struct PointSums {
 template <class Kernel, class Points>
 class PointsWalk {
  public:
-  static int64_t scratch_bytes(const PointPanels& p, int64_t rows) {
+  static int64_t scratch_bytes(const PanelView& p, int64_t rows) {
     return units_scratch_bytes(p, std::min(rows, kOwnRows));
   }
   // For run_units().
-  static int64_t units_scratch_bytes(const PointPanels& p, int64_t rows) {
+  static int64_t units_scratch_bytes(const PanelView& p, int64_t rows) {
     return rows_bytes(p, rows) + 2 * kPointsBytes + 2 * kDotsBytes + kCarryBytes;
   }
-  static int64_t shared_bytes(const PointPanels& p, int64_t rows) {
+  static int64_t shared_bytes(const PanelView& p, int64_t rows) {
     return rows > kOwnRows ? rows_bytes(p, rows) : 0;
   }
 
   // private_rows: those that scratch has room for.
-  PointsWalk(const PointPanels& p, const InputRows& x, const Epilogue& epilogue,
+  PointsWalk(const PanelView& p, const InputRows& x, const Epilogue& epilogue,
              std::byte* scratch, int64_t rows, int64_t private_rows)
       : p_(p),
         x_(x),
@@ -63,13 +63,13 @@ class PointsWalk {
         carry_(reinterpret_cast<float*>(points_ + 2 * (kPointsBytes + kDotsBytes))) {}
 
   // As linear_points().
-  static void run(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
+  static void run(const PanelView& p, const InputRows& x, const Epilogue& e, int64_t rows,
                   std::byte* shared, const Worker& worker) {
     PointsWalk(p, x, e, worker.scratch, rows, std::min(rows, kOwnRows)).run(shared, worker);
   }
 
   // As linear_points_units().
-  static void run_units(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
+  static void run_units(const PanelView& p, const InputRows& x, const Epilogue& e, int64_t rows,
                         Range units, bool ready, std::byte* scratch) {
     PointsWalk(p, x, e, scratch, rows, rows).run_units(units, ready);
   }
@@ -124,7 +124,7 @@ class PointsWalk {
   static_assert(kMostSlice % 128 == 0 && kFewSlice % 128 == 0, "slices are of whole groups");
   static_assert(kBlockPanels * kRowBlock * kPanelColumns * int64_t(sizeof(float)) <= kCarryBytes);
 
-  static int64_t rows_bytes(const PointPanels& p, int64_t rows) {
+  static int64_t rows_bytes(const PanelView& p, int64_t rows) {
     return round_up(Kernel::padded_rows(std::min(rows, kRowBlock)) * p.depth * kElement, 64);
   }
 
@@ -295,7 +295,7 @@ class PointsWalk {
     }
   }
 
-  const PointPanels p_;
+  const PanelView p_;
   const InputRows x_;
   const Epilogue epilogue_;
   std::byte* const scratch_;

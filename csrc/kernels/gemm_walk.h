@@ -50,7 +50,7 @@ struct Block {
 };
 
 // Weights that few bands use are limited by memory: the first band prefetches a short
-// way ahead (DenseTuning::stream_ahead) and so streams at full speed. With more bands arithmetic
+// way ahead (Tuning::stream_ahead) and so streams at full speed. With more bands arithmetic
 // takes most of the time, and each prefetches its share of the next weights while it runs. (One
 // thread, K = 2048: at 2 bands 0.51 TFLOP/s against 0.46 with shares, at 4 bands 0.69 against
 // 0.75.)
