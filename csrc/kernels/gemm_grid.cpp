@@ -3,19 +3,14 @@
 #include <bit>
 #include <cstring>
 
-#include "../pool.h"
 #include "../simd.h"
 #include "gemm_grid_blocks.h"
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
-#include "gemm_points.h"
-#include "gemm_units.h"
+#include "gemm_product.h"
 
 namespace penstock {
 namespace {
-
-// Up to so many rows are quantized by every thread for itself, which takes less than a barrier.
-constexpr int64_t kOwnRows = 4;
 
 constexpr bool takes_tiles([[maybe_unused]] const GridPanels& p, [[maybe_unused]] int64_t rows) {
 #if defined(__AMX_INT8__)
@@ -40,11 +35,6 @@ QuantizedRows rows_in(std::byte* memory, const GridPanels& p, int64_t rows) {
     return {memory, rows, std::min<int64_t>(rows, 16), p.steps, grid_amx_slice_steps(p, rows), false};
 #endif
   return {memory, rows, std::min(rows, kGridRegisterRows), p.steps, p.steps, takes_windows(p.bits)};
-}
-
-// For any number of rows up to `rows`.
-int64_t rows_bytes(const GridPanels& p, int64_t rows) {
-  return QuantizedRows::bytes(rows + 16, 1, p.steps);
 }
 
 // Smaller than any activation that matters, and its reciprocal is finite.
@@ -211,72 +201,45 @@ bool quantize_grid_part(const GridMatrix& w, Elem elem, const std::byte* rows, i
   return finite;
 }
 
-size_t linear_shared_bytes(const GridMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_shared_bytes(panels_of(w), rows));
-  return size_t(rows_bytes(GridPanels(panels_of(w)), rows));
-}
+// Quantized rows by the kernel that is the fastest for so many.
+struct GridPath {
+  static constexpr int64_t kOwnRows = 4;
+  static constexpr int64_t kRowBlock = kAllRows;
 
-namespace {
-
-int64_t work_bytes(const GridPanels& p, [[maybe_unused]] int64_t rows) {
-  int64_t work = grid_registers_scratch_bytes(p);
-#if defined(__AMX_INT8__)
-  work = std::max(work, grid_amx_scratch_bytes(p, rows));
-#endif
-  return work;
-}
-
-// Quantized rows by some units, with the kernel that is the fastest for so many.
-void multiply(const GridPanels& p, const QuantizedRows& x, const Epilogue& e, int64_t rows,
-              Range units, std::byte* work) {
-#if defined(__AMX_INT8__)
-  if (takes_tiles(p, rows)) return grid_linear_amx(p, x, e, rows, units, work);
-#endif
-  grid_linear_registers(p, x, e, rows, units, work);
-}
-
-}  // namespace
-
-size_t linear_scratch_bytes(const GridMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_scratch_bytes(panels_of(w), rows));
-  const GridPanels p(panels_of(w));
-  return size_t(rows_bytes(p, std::min(rows, kOwnRows)) + work_bytes(p, rows));
-}
-
-void linear(const GridMatrix& w, const Array& x, const Array& out, int64_t rows,
-                 Gating gate, std::byte* shared, const Worker& worker) {
-  if (rows == 0) return;
-  const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
-  if (w.weight_only) return linear_points(panels_of(w), x, epilogue, rows, shared, worker);
-  const GridPanels p(panels_of(w));
-  const bool own = rows <= kOwnRows;
-  const QuantizedRows quantized = rows_in(own ? worker.scratch : shared, p, rows);
-  if (own || worker.count == 1) {
-    quantize_rows(x, {0, rows}, quantized);
-  } else {
-    quantize_rows(x, even_share(rows, worker.id, worker.count), quantized);
-    worker.barrier->wait(worker);
+  static int64_t ready_bytes(const PanelView& p, int64_t rows, bool) {
+    return QuantizedRows::bytes(rows + 16, 1, GridPanels(p).steps);
   }
-  const Range units = even_share(p.units, worker.id, worker.count);
-  if (units.size() == 0) return;
-  multiply(p, quantized, epilogue, rows, units,
-           worker.scratch + rows_bytes(p, std::min(rows, kOwnRows)));
-}
+  static int64_t work_bytes(const PanelView& view, [[maybe_unused]] int64_t rows) {
+    const GridPanels p(view);
+    int64_t work = grid_registers_scratch_bytes(p);
+#if defined(__AMX_INT8__)
+    work = std::max(work, grid_amx_scratch_bytes(p, rows));
+#endif
+    return work;
+  }
 
-void linear_units(const GridMatrix& w, const InputRows& x, const Epilogue& e, int64_t rows,
-                  Range units, bool ready, std::byte* scratch) {
-  if (w.weight_only)
-    return linear_points_units(panels_of(w), x, e, rows, units, ready, scratch);
-  const GridPanels p(panels_of(w));
-  const QuantizedRows quantized = rows_in(scratch, p, rows);
-  if (!ready) quantize_rows(x, {0, rows}, quantized);
-  multiply(p, quantized, e, rows, units, scratch + rows_bytes(p, rows));
-}
+  GridPath(const PanelView& p, const InputRows& x, const Epilogue& e, Range rows, bool,
+           std::byte* ready)
+      : p_(p), x_(x), e_(e), rows_(rows.size()), quantized_(rows_in(ready, p_, rows_)) {}
 
-size_t linear_units_scratch_bytes(const GridMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_units_scratch_bytes(panels_of(w), rows));
-  const GridPanels p(panels_of(w));
-  return size_t(rows_bytes(p, rows) + work_bytes(p, rows));
-}
+  void make(int64_t id, int64_t count) const {
+    quantize_rows(x_, even_share(rows_, id, count), quantized_);
+  }
+  void multiply(Range units, std::byte* work) const {
+#if defined(__AMX_INT8__)
+    if (takes_tiles(p_, rows_)) return grid_linear_amx(p_, quantized_, e_, rows_, units, work);
+#endif
+    grid_linear_registers(p_, quantized_, e_, rows_, units, work);
+  }
+
+ private:
+  const GridPanels p_;
+  const InputRows& x_;
+  const Epilogue& e_;
+  const int64_t rows_;
+  const QuantizedRows quantized_;
+};
+
+template struct Product<GridPath>;
 
 }  // namespace penstock

@@ -3,23 +3,13 @@
 #include <bit>
 #include <cstring>
 
-#include "../pool.h"
 #include "../simd.h"
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
-#include "gemm_points.h"
-#include "gemm_units.h"
+#include "gemm_product.h"
 
 namespace penstock {
 namespace {
-
-// Up to so many rows are quantized by every thread for itself, which takes less than a barrier.
-constexpr int64_t kOwnRows = 4;
-
-int64_t rows_bytes(const PanelView& p, int64_t rows) {
-  // The last tile may have more rows than there are: they are read, not used.
-  return IntRows(p, nullptr).row_bytes * round_up(rows, kIntMostBand);
-}
 
 // One group of a row: `count` values of x, zeros up to `group`.
 template <class T>
@@ -150,80 +140,54 @@ void pack_int_part(const IntMatrix& w, const GroupRows& rows, int64_t n, PartPla
   }
 }
 
-size_t linear_shared_bytes(const IntMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_shared_bytes(panels_of(w), rows));
-  return size_t(rows_bytes(panels_of(w), rows));
-}
+// Quantized rows by the kernel that is the fastest for so many.
+struct IntPath {
+  static constexpr int64_t kOwnRows = 4;
+  static constexpr int64_t kRowBlock = kAllRows;
 
-namespace {
-
-int64_t hot_bytes([[maybe_unused]] const PanelView& p) {
-#if defined(__aarch64__)
-  int64_t hot = int_neon_hot_bytes();
-#else
-  int64_t hot = int_registers_hot_bytes();
-#endif
-#if defined(__AMX_INT8__)
-  hot = std::max(hot, int_amx_hot_bytes(p));
-#endif
-  return hot;
-}
-
-// Quantized rows by some units, with the kernel that is the fastest for so many.
-void multiply(const PanelView& p, const IntRows& x, const Epilogue& e, int64_t rows, Range units,
-              std::byte* hot) {
-#if defined(__AMX_INT8__)
-  if (rows >= p.tuning.tile_rows_from) return int_linear_amx(p, x, e, rows, units, hot);
-#endif
-#if defined(__aarch64__)
-  int_linear_neon(p, x, e, rows, units, hot);
-#else
-  int_linear_registers(p, x, e, rows, units, hot);
-#endif
-}
-
-}  // namespace
-
-size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_scratch_bytes(panels_of(w), rows));
-  const PanelView p = panels_of(w);
-  return size_t(rows_bytes(p, std::min(rows, kOwnRows)) + hot_bytes(p));
-}
-
-void linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
-                Gating gate, std::byte* shared, const Worker& worker) {
-  if (rows == 0) return;
-  const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
-  if (w.weight_only) return linear_points(panels_of(w), x, epilogue, rows, shared, worker);
-  const PanelView p = panels_of(w);
-  const bool own = rows <= kOwnRows;
-  const IntRows quantized(p, own ? worker.scratch : shared);
-  if (own || worker.count == 1) {
-    quantize_rows(p, x, {0, rows}, quantized);
-  } else {
-    quantize_rows(p, x, even_share(rows, worker.id, worker.count), quantized);
-    worker.barrier->wait(worker);
+  static int64_t ready_bytes(const PanelView& p, int64_t rows, bool) {
+    // The last tile may have more rows than there are: they are read, not used.
+    return IntRows(p, nullptr).row_bytes * round_up(rows, kIntMostBand);
   }
-  const Range units = even_share(p.units, worker.id, worker.count);
-  if (units.size() == 0) return;
-  multiply(p, quantized, epilogue, rows, units,
-           worker.scratch + rows_bytes(p, std::min(rows, kOwnRows)));
-}
+  static int64_t work_bytes([[maybe_unused]] const PanelView& p, int64_t) {
+#if defined(__aarch64__)
+    int64_t hot = int_neon_hot_bytes();
+#else
+    int64_t hot = int_registers_hot_bytes();
+#endif
+#if defined(__AMX_INT8__)
+    hot = std::max(hot, int_amx_hot_bytes(p));
+#endif
+    return hot;
+  }
 
-void linear_units(const IntMatrix& w, const InputRows& x, const Epilogue& e, int64_t rows,
-                  Range units, bool ready, std::byte* scratch) {
-  if (w.weight_only)
-    return linear_points_units(panels_of(w), x, e, rows, units, ready, scratch);
-  const PanelView p = panels_of(w);
-  const IntRows quantized(p, scratch);
-  if (!ready) quantize_rows(p, x, {0, rows}, quantized);
-  multiply(p, quantized, e, rows, units, scratch + rows_bytes(p, rows));
-}
+  IntPath(const PanelView& p, const InputRows& x, const Epilogue& e, Range rows, bool,
+          std::byte* ready)
+      : p_(p), x_(x), e_(e), rows_(rows.size()), quantized_(p, ready) {}
 
-size_t linear_units_scratch_bytes(const IntMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_units_scratch_bytes(panels_of(w), rows));
-  const PanelView p = panels_of(w);
-  return size_t(rows_bytes(p, rows) + hot_bytes(p));
-}
+  void make(int64_t id, int64_t count) const {
+    quantize_rows(p_, x_, even_share(rows_, id, count), quantized_);
+  }
+  void multiply(Range units, std::byte* hot) const {
+#if defined(__AMX_INT8__)
+    if (rows_ >= p_.tuning.tile_rows_from)
+      return int_linear_amx(p_, quantized_, e_, rows_, units, hot);
+#endif
+#if defined(__aarch64__)
+    int_linear_neon(p_, quantized_, e_, rows_, units, hot);
+#else
+    int_linear_registers(p_, quantized_, e_, rows_, units, hot);
+#endif
+  }
+
+ private:
+  const PanelView& p_;
+  const InputRows& x_;
+  const Epilogue& e_;
+  const int64_t rows_;
+  const IntRows quantized_;
+};
+
+template struct Product<IntPath>;
 
 }  // namespace penstock

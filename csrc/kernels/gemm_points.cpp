@@ -1,5 +1,4 @@
-#include "gemm_points.h"
-
+// Points of quantized weights in vector registers.
 #include "gemm_points_walk.h"
 #include "gemm_registers.h"
 
@@ -28,9 +27,6 @@ struct FloatFormat {
     sum = fma(f32x16::broadcast(a), w, sum);
   }
 };
-
-template <class X>
-using FloatWalk = PointsWalk<RegisterKernel<FloatFormat<X>>, FloatPoints>;
 
 #if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
 // x in bfloat16 by VDPBF16PS, in PairPoints' order.
@@ -62,60 +58,24 @@ struct PairFormat {
   }
 };
 
-using Bf16Walk = PointsWalk<RegisterKernel<PairFormat>, PairPoints>;
-#else
-using Bf16Walk = FloatWalk<bf16>;
 #endif
 
 }  // namespace
 
-void linear_points(const PanelView& p, const InputRows& x, const Epilogue& e, int64_t rows,
-                   std::byte* shared, const Worker& worker) {
-  if (rows == 0) return;
-  if (x.elem != Elem::bf16) return FloatWalk<float>::run(p, x, e, rows, shared, worker);
-#if defined(__AMX_BF16__)
-  linear_points_amx(p, x, e, rows, shared, worker);
-#else
-  Bf16Walk::run(p, x, e, rows, shared, worker);
-#endif
-}
+template <class X>
+struct PointsPath : PointsWalk<RegisterKernel<FloatFormat<X>>, FloatPoints> {
+  using PointsWalk<RegisterKernel<FloatFormat<X>>, FloatPoints>::PointsWalk;
+};
+template struct Product<PointsPath<float>>;
 
-void linear_points_units(const PanelView& p, const InputRows& x, const Epilogue& e, int64_t rows,
-                         Range units, bool ready, std::byte* scratch) {
-  if (x.elem != Elem::bf16)
-    return FloatWalk<float>::run_units(p, x, e, rows, units, ready, scratch);
-#if defined(__AMX_BF16__)
-  linear_points_amx_units(p, x, e, rows, units, ready, scratch);
-#else
-  Bf16Walk::run_units(p, x, e, rows, units, ready, scratch);
+#if !defined(__AMX_BF16__)
+#if defined(__AVX512BF16__)
+template <>
+struct PointsPath<bf16> : PointsWalk<RegisterKernel<PairFormat>, PairPoints> {
+  using PointsWalk::PointsWalk;
+};
 #endif
-}
-
-int64_t points_units_scratch_bytes(const PanelView& p, int64_t rows) {
-  const int64_t wide = FloatWalk<float>::units_scratch_bytes(p, rows);
-#if defined(__AMX_BF16__)
-  return std::max(wide, points_amx_units_scratch_bytes(p, rows));
-#else
-  return std::max(wide, Bf16Walk::units_scratch_bytes(p, rows));
+template struct Product<PointsPath<bf16>>;
 #endif
-}
-
-int64_t points_scratch_bytes(const PanelView& p, int64_t rows) {
-  const int64_t wide = FloatWalk<float>::scratch_bytes(p, rows);
-#if defined(__AMX_BF16__)
-  return std::max(wide, points_amx_scratch_bytes(p, rows));
-#else
-  return std::max(wide, Bf16Walk::scratch_bytes(p, rows));
-#endif
-}
-
-int64_t points_shared_bytes(const PanelView& p, int64_t rows) {
-  const int64_t wide = FloatWalk<float>::shared_bytes(p, rows);
-#if defined(__AMX_BF16__)
-  return std::max(wide, points_amx_shared_bytes(p, rows));
-#else
-  return std::max(wide, Bf16Walk::shared_bytes(p, rows));
-#endif
-}
 
 }  // namespace penstock

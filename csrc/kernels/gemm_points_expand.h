@@ -5,7 +5,7 @@
 
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
-#include "gemm_points.h"
+#include "gemm_panels.h"
 
 namespace penstock {
 
