@@ -150,11 +150,7 @@ struct IntPath {
     return IntRows(p, nullptr).row_bytes * round_up(rows, kIntMostBand);
   }
   static int64_t work_bytes([[maybe_unused]] const PanelView& p, int64_t) {
-#if defined(__aarch64__)
-    int64_t hot = int_neon_hot_bytes();
-#else
     int64_t hot = int_registers_hot_bytes();
-#endif
 #if defined(__AMX_INT8__)
     hot = std::max(hot, int_amx_hot_bytes(p));
 #endif
@@ -173,11 +169,7 @@ struct IntPath {
     if (rows_ >= p_.tuning.tile_rows_from)
       return int_linear_amx(p_, quantized_, e_, rows_, units, hot);
 #endif
-#if defined(__aarch64__)
-    int_linear_neon(p_, quantized_, e_, rows_, units, hot);
-#else
     int_linear_registers(p_, quantized_, e_, rows_, units, hot);
-#endif
   }
 
  private:

@@ -174,7 +174,7 @@ def test_a_cache_of_latents_is_an_obstacle_on_a_gpu() -> None:
 def test_a_gpu_refuses_ops_that_have_no_kernel_there(changes: dict[str, Any], why: str) -> None:
     spec = make_spec()
     attention = replace(spec.layers[0].attention, **changes)
-    spec = replace(spec, layers=(replace(spec.layers[0], attention=attention),))
+    spec = replace(spec, layers=(replace(spec.layers[0], mixer=attention),))
     for plan in (lower(spec), fuse(lower(spec))):
         with pytest.raises(ConfigError, match=f"{why}.*choose --backend cpu"):
             BACKENDS["cuda"].check_runnable(plan)
@@ -183,6 +183,8 @@ def test_a_gpu_refuses_ops_that_have_no_kernel_there(changes: dict[str, Any], wh
 
 def test_where_no_backend_runs_a_model_the_last_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = load_model_spec(tiny_checkpoint("qwen3_moe"))
+    assert resolved(spec, H100).backend == "cuda"
+    monkeypatch.setattr(type(BACKENDS["cuda"]), "runs_experts", False)
     assert resolved(spec, H100).backend == "cpu"  # without a choice: the GPU's does not run them
     monkeypatch.setattr(type(BACKENDS["cpu"]), "runs_experts", False)
     for gpu in (None, H100):
