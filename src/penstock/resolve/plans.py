@@ -73,6 +73,7 @@ def decide_plans(
         max_logit_rows=logit_rows,
         block_bytes=groups.page_bytes + draft_bytes,
         deterministic=config.deterministic,
+        state_bytes=plan.state_bytes(log=0),
     )
     backend.check_runnable(plan, inputs.trees)
     drafting = None

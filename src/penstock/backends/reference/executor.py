@@ -21,6 +21,7 @@ from penstock.backends.reference.numerics import (
 )
 from penstock.backends.reference.row_ops import ROW_OPS, Values
 from penstock.backends.reference.schemes import quantized_product, rounded
+from penstock.backends.reference.states import States
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.collective import Collective
 from penstock.interface.draft_tree import check_tree, path_rows, trunk_rows
@@ -63,6 +64,7 @@ class ReferenceExecutor(HostExecutor):
         self._cache: list[tuple[Store, ...]] = [
             layer_stores(layer, plan.kv_dtype, limits.num_blocks) for layer in plan.kv_layers
         ]
+        self._states = States(plan, limits, values)
         self._run: dict[type[ops.Op], Callable[[Any, StepInput], None]] = {
             ops.Embed: self._embed,
             ops.Linear: self._linear,
@@ -76,6 +78,7 @@ class ReferenceExecutor(HostExecutor):
             ops.Features: self._features,
             ops.AddPositions: self._add_positions,
             ops.ScaleByPosition: self._scale_by_position,
+            **self._states.ops,
         }
 
     def run(self, step: StepInput) -> StepResult:
@@ -83,6 +86,7 @@ class ReferenceExecutor(HostExecutor):
             raise ValueError("a token of the step is a placeholder, and this executor knows none")
         check_tree(step)
         step.check_features(self._plan.feature_size)
+        self._states.begin(step)
         for store in chain.from_iterable(self._cache):
             for source, target in step.slot_moves:
                 store.move_slot(source, target)
