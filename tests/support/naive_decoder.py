@@ -124,7 +124,7 @@ def _short_conv(conv: ShortConvSpec, h: F64, weight: Weight, at: str) -> F64:
                 out[t] += taps[:, j] * u[t - conv.kernel + 1 + j]
     if conv.bias:
         out = out + weight(at + "conv.bias")
-    return linear(c * out, "o")
+    return linear(c * out, "conv_out")
 
 
 def _token_inputs(
@@ -292,6 +292,8 @@ def _bfloat16(x: Any) -> F64:
 def _activated(x: F64, kind: Activation) -> F64:
     if kind == "silu":
         return x / (1 + np.exp(-x))
+    if kind == "identity":
+        return x
     if kind == "sigmoid":
         return 1 / (1 + np.exp(-x))
     if kind in ("relu", "relu2"):

@@ -43,6 +43,8 @@ _NAMES: Final = (
     "internlm2",
     "internlm3",
     "jais2",
+    "lfm2",
+    "lfm2_moe",
     "llama",
     "llama4",
     "minicpm",

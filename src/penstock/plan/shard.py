@@ -69,6 +69,10 @@ def shard(plan: Plan, rank: int, world: int) -> Plan:
             f"{world} ranks cannot share layers that keep a state of a sequence yet; run the model "
             "on one"
         )
+    if any(layer.rows is not None for layer in plan.kv_layers):
+        raise ConfigError(
+            f"{world} ranks cannot share convolutions along the sequence yet; run the model on one"
+        )
     for heads in {layer.kv_heads for layer in plan.kv_layers}:
         if heads % world:
             fits = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.reference.cache import Store, layer_stores
+from penstock.backends.reference.cache import RowStore, Store, layer_stores
+from penstock.backends.reference.convolution import convolve
 from penstock.backends.reference.numerics import (
     F32,
     attend,
@@ -79,6 +80,7 @@ class ReferenceExecutor(HostExecutor):
             ops.AddPositions: self._add_positions,
             ops.ScaleByPosition: self._scale_by_position,
             **self._states.ops,
+            ops.ShortConv: self._short_conv,
         }
 
     def run(self, step: StepInput) -> StepResult:
@@ -222,6 +224,14 @@ class ReferenceExecutor(HostExecutor):
         slots = self._tables(op.layer, step).slots
         keys.write(slots, self._rotated(k, op.rope, step))
         values.write(slots, v)
+
+    def _short_conv(self, op: ops.ShortConv, step: StepInput) -> None:
+        (store,) = self._cache[op.layer]
+        assert isinstance(store, RowStore)
+        bias = None if op.bias is None else self._weights[op.bias]
+        tables = self._tables(op.layer, step)
+        x, weight = self._buffers[op.x], self._weights[op.weight]
+        self._put(op.out, convolve(x, weight, bias, store, tables, step))
 
     def _add_positions(self, op: ops.AddPositions, step: StepInput) -> None:
         rows = self._weights[op.weight][step.positions + op.offset]

@@ -56,6 +56,7 @@ class PlanBuilder:
         quantization: Quantization,
         kv_dtype: KvDType,
         half: bool = False,
+        taken_back: int | None = None,
     ) -> None:
         self.dtype = dtype
         self.quantization = quantization
@@ -65,6 +66,7 @@ class PlanBuilder:
         self._spec = spec
         self._max_positions = max_positions
         self._kv_dtype: KvDType = kv_dtype
+        self._taken_back = taken_back
         self._ops: list[Op] = []
         self._buffers: dict[BufferName, Buffer] = {}
         self._shapes: dict[WeightName, Shape] = {}
@@ -320,7 +322,7 @@ class PlanBuilder:
             weights=self._declared(),
             buffers=self._buffers,
             ropes=tuple(self._ropes),
-            kv_layers=kv_layers(self._spec.layers),
+            kv_layers=kv_layers(self._spec.layers, self._taken_back),
             state_layers=state_layers(self._spec.layers),
             logits=logits,
             argmax=argmax,

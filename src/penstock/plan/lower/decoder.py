@@ -19,6 +19,7 @@ from penstock.plan.lower.builder import RESIDUAL, PlanBuilder
 from penstock.plan.lower.gated_delta import lower_gated_delta
 from penstock.plan.lower.latent import lower_latent_attention
 from penstock.plan.lower.mlp import lower_mlp
+from penstock.plan.lower.short_conv import lower_short_conv
 from penstock.plan.lower.token_inputs import add_token_input, lower_token_inputs
 from penstock.plan.ops import BufferName, Rows, Scale, ScaleBy, SelectRows, SoftCap
 from penstock.plan.plan import Plan
@@ -113,7 +114,7 @@ def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName)
 def _lower_mixer(build: PlanBuilder, index: int, mixer: Mixer, h: BufferName) -> BufferName:
     """What mixes the tokens of layer ``index``, which reads h; its output projection."""
     if isinstance(mixer, ShortConvSpec):
-        raise ModelError("short convolutions cannot be run yet")
+        return lower_short_conv(build, index, mixer, h)
     if isinstance(mixer, SelectiveSpec):
         raise ModelError("selective scans cannot be run yet")
     if isinstance(mixer, GatedDeltaSpec):
