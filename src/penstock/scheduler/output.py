@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from penstock.cache.kv_cache import BlockCopy
-from penstock.cache.state_slots import StateCopy
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import SequenceState
+from penstock.scheduler.step_states import StepStates
 
 if TYPE_CHECKING:
     from penstock.interface.sampler import SamplingState
@@ -67,8 +67,8 @@ class ScheduledStep(msgspec.Struct, frozen=True):
     slot_moves: list[SlotMove] = []
     """Moves that complete the acceptance of the previous step's drafts. Executed before
     ``block_copies`` (``StepInput.slot_moves``)."""
-    state_copies: list[StateCopy] = []
-    """Copies of state slots. Executed in this order before anything else of states."""
+    states: StepStates | None = None
+    """Where the states of ``sequences`` lie; None where layers keep none."""
 
     @property
     def sampling_states(self) -> list[SamplingState]:
@@ -106,7 +106,7 @@ def step_of(
     moves: list[SlotMove],
     num_tokens: int,
     num_drafted: int,
-    state_copies: list[StateCopy],
+    states: StepStates | None,
 ) -> ScheduledStep:
     """Return the step of the ``chosen`` sequences, its samples and rows numbered in their order."""
     samples: list[SequenceState] = []
@@ -128,5 +128,5 @@ def step_of(
         hidden,
         num_drafted,
         moves,
-        state_copies,
+        states,
     )
