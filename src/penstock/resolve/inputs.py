@@ -93,8 +93,8 @@ def _check_states(inputs: Inputs) -> None:
     if inputs.draft is not None and inputs.draft.keeps_states:
         raise ConfigError(
             f"the draft model cannot be {inputs.draft.architecture}: its layers keep a state of "
-            "each sequence, which those of a draft model may not yet; leave speculative out, choose "
-            "ngram, or a draft model of attention alone"
+            "each sequence, which those of a draft model may not yet; leave speculative out, or "
+            "choose ngram, or a draft model of attention alone"
         )
     if inputs.spec.keeps_states and inputs.trees:
         raise ConfigError(

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from penstock.cache.kv_cache import BlockCopy
+from penstock.cache.state_slots import StateCopy
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import SequenceState
-from penstock.scheduler.step_states import StepStates
 
 if TYPE_CHECKING:
     from penstock.interface.sampler import SamplingState
@@ -44,6 +44,16 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     num_hidden: int = 0
     """Number of tokens, just before the logit rows, whose hidden states are returned."""
     draft: Draft | None = None
+
+
+class StepStates(msgspec.Struct, frozen=True):
+    """``StateTables`` (``interface/step.py``) of a step, as lists."""
+
+    slots: list[int]
+    seen: list[int]
+    tentative: list[int]
+    snapshots: list[tuple[int, int, int]]
+    copies: list[StateCopy]
 
 
 class ScheduledStep(msgspec.Struct, frozen=True):

@@ -2,25 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import msgspec
-
 from penstock.cache.kv_cache import KvCache
-from penstock.cache.state_slots import StateCopy
-
-if TYPE_CHECKING:
-    from penstock.scheduler.output import ScheduledSequence
-
-
-class StepStates(msgspec.Struct, frozen=True):
-    """``StateTables`` (``interface/step.py``) of a step, as lists."""
-
-    slots: list[int]
-    seen: list[int]
-    tentative: list[int]
-    snapshots: list[tuple[int, int, int]]
-    copies: list[StateCopy]
+from penstock.scheduler.output import ScheduledSequence, StepStates
 
 
 def step_states(cache: KvCache, chosen: list[ScheduledSequence]) -> StepStates | None:
