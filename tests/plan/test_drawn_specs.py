@@ -12,6 +12,7 @@ from support.drawn_specs import TameWeights, specs
 from support.kv_tables import in_groups
 from support.naive_decoder import logits_of
 from support.ranks import in_ranks
+from support.state_steps import with_states
 from support.tiny_plans import Chunk, step_of, tokens_of
 
 from penstock.backends.reference.executor import ReferenceExecutor
@@ -27,7 +28,9 @@ from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
 from penstock.plan.shard import shard
 
-LIMITS = Limits(num_blocks=4, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=1)
+LIMITS = Limits(
+    num_blocks=4, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=1, num_states=4
+)
 LENGTH = 40
 TOKENS, OTHER = tokens_of(1, LENGTH), tokens_of(2, 7)
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -42,7 +45,10 @@ def logits_along(plan: Plan, rank: ThreadRank | None = None) -> NDArray[np.float
     blocks, rows = [3, 1], []
 
     def run(*chunks: Chunk) -> NDArray[np.float32]:
-        return executor.run(in_groups(step_of(chunks), groups, LIMITS.num_blocks)).logits
+        step = step_of(chunks)
+        if plan.state_layers:
+            step = with_states(step)
+        return executor.run(in_groups(step, groups, LIMITS.num_blocks)).logits
 
     rows.append(run(Chunk(OTHER, 0, 7, [2]), Chunk(TOKENS, 0, 11, blocks, rows=range(11)))[1:])
     rows.append(run(Chunk(TOKENS, 11, 35, blocks, rows=range(11, 35))))
@@ -51,7 +57,7 @@ def logits_along(plan: Plan, rank: ThreadRank | None = None) -> NDArray[np.float
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=SLOW)
-@given(spec=specs())
+@given(spec=specs(states=True))
 def test_a_plan_and_its_fused_form_compute_what_the_spec_says(spec: ModelSpec) -> None:
     primitive = lower(spec)
     weights = TameWeights(primitive)
@@ -63,7 +69,7 @@ def test_a_plan_and_its_fused_form_compute_what_the_spec_says(spec: ModelSpec) -
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=SLOW)
-@given(spec=specs(), fused=st.booleans())
+@given(spec=specs(states=True), fused=st.booleans())
 def test_ranks_compute_what_one_does(spec: ModelSpec, fused: bool) -> None:
     """Or say that they cannot share what is computed over all heads at once."""
     plan = lower(spec)
@@ -87,7 +93,7 @@ def test_ranks_compute_what_one_does(spec: ModelSpec, fused: bool) -> None:
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=SLOW)
-@given(spec=specs(), fused=st.booleans())
+@given(spec=specs(states=True), fused=st.booleans())
 def test_products_and_attention_read_what_the_hardware_multiplies(
     spec: ModelSpec, fused: bool
 ) -> None:
@@ -116,7 +122,7 @@ def test_products_and_attention_read_what_the_hardware_multiplies(
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=SLOW)
-@given(spec=specs(), taps=st.booleans())
+@given(spec=specs(states=True), taps=st.booleans())
 def test_a_plan_reads_only_what_was_written_and_can_be_placed_and_printed(
     spec: ModelSpec, taps: bool
 ) -> None:

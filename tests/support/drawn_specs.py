@@ -18,6 +18,7 @@ from penstock.models.spec import (
     ClampedSwiglu,
     EmbeddingScale,
     ExpertsSpec,
+    GatedDeltaSpec,
     Gating,
     LatentSpec,
     LayerSpec,
@@ -217,12 +218,30 @@ def latents(heads: int) -> st.SearchStrategy[AttentionSpec]:
     )
 
 
+NETS: st.SearchStrategy[GatedDeltaSpec] = st.builds(
+    lambda heads, **fields: GatedDeltaSpec(*heads, **fields),
+    st.sampled_from([(1, 1), (1, 3), (2, 4)]),
+    key_dim=st.sampled_from([16, 32]),
+    value_dim=st.sampled_from([16, 32]),
+    kernel=st.integers(2, 5),
+    eps=st.just(1e-6),
+)
+
+
 @st.composite
 def _mixers(
-    draw: st.DrawFn, layers: Sequence[LayerSpec], heads: int, kv_heads: int, dim: int
+    draw: st.DrawFn,
+    layers: Sequence[LayerSpec],
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    states: bool,
 ) -> Mixer:
     """What mixes tokens behind ``layers``, whose keys and values it may read."""
-    kind = draw(st.sampled_from(["heads", "heads", "latents", "convolution"]))
+    kinds = ["heads", "heads", "latents", "convolution", *(["net", "net"] if states else [])]
+    kind = draw(st.sampled_from(kinds))
+    if kind == "net":
+        return draw(NETS)
     if kind == "convolution":
         return ShortConvSpec(HIDDEN, draw(st.sampled_from([2, 3, 5])), draw(st.booleans()))
     over_latents = kind == "latents"
@@ -241,8 +260,11 @@ def _mixers(
 
 
 @st.composite
-def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSpec:
-    """Models of up to ``max_layers`` layers; ``experts``: of which some may be mixtures."""
+def specs(
+    draw: st.DrawFn, experts: bool = True, max_layers: int = 3, states: bool = False
+) -> ModelSpec:
+    """Models of up to ``max_layers`` layers; ``experts``: of which some may be mixtures;
+    ``states``: of which some may keep states."""
     heads, kv_heads = draw(st.sampled_from([(4, 2), (2, 2), (4, 1)]))
     dim = draw(st.sampled_from([8, 12]))
     layers: list[LayerSpec] = []
@@ -250,7 +272,7 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
         parts = draw(st.sampled_from(["both", "both", "both", "mixer", "mlp"]))
         mixer: Mixer | None = None
         if parts != "mlp":
-            mixer = draw(_mixers(layers, heads, kv_heads, dim))
+            mixer = draw(_mixers(layers, heads, kv_heads, dim, states))
         of_mixer = st.none() | NORMS if mixer is not None else st.none()
         of_mlp = st.none() | NORMS if parts != "mixer" else st.none()
         layers.append(

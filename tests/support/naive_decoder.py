@@ -16,6 +16,7 @@ from penstock.models.spec import (
     AttentionSpec,
     ClampedSwiglu,
     ExpertsSpec,
+    GatedDeltaSpec,
     Gating,
     Mixer,
     MlpSpec,
@@ -27,6 +28,7 @@ from penstock.models.spec import (
     ShortConvSpec,
     TokenInputsSpec,
 )
+from support.naive_states import gated_delta
 
 F64 = Any  # of float64; arithmetic of arrays is typed too loosely to be checked
 Weight = Callable[[str], F64]
@@ -98,6 +100,9 @@ def _mixed(
     at = f"layers.{i}."
     if isinstance(mixer, ShortConvSpec):
         return _short_conv(mixer, h, weight, at)
+    if isinstance(mixer, GatedDeltaSpec):
+        return gated_delta(mixer, h, weight, at)
+    assert isinstance(mixer, AttentionSpec)
     if mixer.kv_from is None:
         made = _keys_and_values if mixer.latent is None else _latents
         kept[i] = made(spec, mixer, h, weight, at)

@@ -64,6 +64,11 @@ def shard(plan: Plan, rank: int, world: int) -> Plan:
             f"{world} ranks cannot share attention over latents: all heads read one cache of them, "
             "which each rank would have to keep whole; run the model on one"
         )
+    if plan.state_layers:
+        raise ConfigError(
+            f"{world} ranks cannot share layers that keep a state of a sequence yet; run the model "
+            "on one"
+        )
     if any(layer.rows is not None for layer in plan.kv_layers):
         raise ConfigError(
             f"{world} ranks cannot share convolutions along the sequence yet; run the model on one"

@@ -22,6 +22,7 @@ from penstock.backends.reference.numerics import (
 )
 from penstock.backends.reference.row_ops import ROW_OPS, Values
 from penstock.backends.reference.schemes import quantized_product, rounded
+from penstock.backends.reference.states import States
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.collective import Collective
 from penstock.interface.draft_tree import check_tree, path_rows, trunk_rows
@@ -64,6 +65,7 @@ class ReferenceExecutor(HostExecutor):
         self._cache: list[tuple[Store, ...]] = [
             layer_stores(layer, plan.kv_dtype, limits.num_blocks) for layer in plan.kv_layers
         ]
+        self._states = States(plan, limits, values)
         self._run: dict[type[ops.Op], Callable[[Any, StepInput], None]] = {
             ops.Embed: self._embed,
             ops.Linear: self._linear,
@@ -77,6 +79,7 @@ class ReferenceExecutor(HostExecutor):
             ops.Features: self._features,
             ops.AddPositions: self._add_positions,
             ops.ScaleByPosition: self._scale_by_position,
+            **self._states.ops,
             ops.ShortConv: self._short_conv,
         }
 
@@ -85,6 +88,7 @@ class ReferenceExecutor(HostExecutor):
             raise ValueError("a token of the step is a placeholder, and this executor knows none")
         check_tree(step)
         step.check_features(self._plan.feature_size)
+        self._states.begin(step)
         for store in chain.from_iterable(self._cache):
             for source, target in step.slot_moves:
                 store.move_slot(source, target)

@@ -61,6 +61,7 @@ from penstock.plan.ops.primitive import (
     SoftCap,
     Xielu,
 )
+from penstock.plan.ops.state import GatedDelta, GatedNorm, SelectiveScan, StateConv
 from penstock.plan.ops.table import OpTable, handles, op_table
 
 __all__ = [
@@ -82,6 +83,8 @@ __all__ = [
     "ExpertLinear",
     "Features",
     "Gate",
+    "GatedDelta",
+    "GatedNorm",
     "HeadLinear",
     "HeadNorm",
     "Join",
@@ -101,8 +104,10 @@ __all__ = [
     "ScaleByPosition",
     "ScaleRows",
     "SelectRows",
+    "SelectiveScan",
     "ShortConv",
     "SoftCap",
+    "StateConv",
     "WeightName",
     "Xielu",
     "handles",
