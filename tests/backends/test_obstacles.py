@@ -174,7 +174,7 @@ def test_a_cache_of_latents_is_an_obstacle_on_a_gpu() -> None:
 def test_a_gpu_refuses_ops_that_have_no_kernel_there(changes: dict[str, Any], why: str) -> None:
     spec = make_spec()
     attention = replace(spec.layers[0].attention, **changes)
-    spec = replace(spec, layers=(replace(spec.layers[0], attention=attention),))
+    spec = replace(spec, layers=(replace(spec.layers[0], mixer=attention),))
     for plan in (lower(spec), fuse(lower(spec))):
         with pytest.raises(ConfigError, match=f"{why}.*choose --backend cpu"):
             BACKENDS["cuda"].check_runnable(plan)

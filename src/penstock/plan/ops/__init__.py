@@ -60,6 +60,7 @@ from penstock.plan.ops.primitive import (
     SoftCap,
     Xielu,
 )
+from penstock.plan.ops.state import GatedDelta, GatedNorm, SelectiveScan, StateConv
 from penstock.plan.ops.table import OpTable, handles, op_table
 
 __all__ = [
@@ -81,6 +82,8 @@ __all__ = [
     "ExpertLinear",
     "Features",
     "Gate",
+    "GatedDelta",
+    "GatedNorm",
     "HeadLinear",
     "HeadNorm",
     "Join",
@@ -100,7 +103,9 @@ __all__ = [
     "ScaleByPosition",
     "ScaleRows",
     "SelectRows",
+    "SelectiveScan",
     "SoftCap",
+    "StateConv",
     "WeightName",
     "Xielu",
     "handles",
