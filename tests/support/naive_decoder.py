@@ -327,19 +327,29 @@ def _experts(e: ExpertsSpec, x: F64, weight: Weight, at: str) -> F64:
         added = weight(name + ".bias")[i] if e.bias else 0.0
         return lambda row: weight(name)[i] @ row + added
 
-    out = np.zeros_like(x)
-    for t, row in enumerate(x):
+    read = x if e.latent is None else _linear(x, weight, at + "latent_in", e.latent_bias)
+    out = np.zeros_like(read)
+    for t, row in enumerate(read):
         shares = _shares(e.routing, e.top_k, logits[t], bias)
         for i, share in shares.items():
             given = row * share if e.shares_on == "inputs" else row
-            inner = _gated(matrix("gate", i)(given), matrix("up", i)(given), e.activation)
+            if e.gates:
+                inner = _gated(matrix("gate", i)(given), matrix("up", i)(given), e.activation)
+            else:
+                inner = _activated(matrix("up", i)(given), e.activation)
             made = matrix("down", i)(inner)
             out[t] += made if e.shares_on == "inputs" else share * made
+    if e.latent is not None:
+        out = _linear(out, weight, at + "latent_out", e.latent_bias)
     if e.shared is None:
         return out
     s, name = e.shared, at + "shared."
-    gate, up = (_linear(x, weight, name + part, s.bias) for part in ("gate", "up"))
-    made = _linear(_gated(gate, up, e.activation), weight, name + "down", s.bias)
+    up = _linear(x, weight, name + "up", s.bias)
+    if e.gates:
+        inner = _gated(_linear(x, weight, name + "gate", s.bias), up, e.activation)
+    else:
+        inner = _activated(up, e.activation)
+    made = _linear(inner, weight, name + "down", s.bias)
     if s.gated:
         made = made / (1 + np.exp(-(x @ weight(name + "share").T)))
     return out + made
