@@ -57,12 +57,12 @@ void construct(PyExecutor* self, int threads, const std::vector<int>& cpus, bool
                int max_positions, int vocabulary,
                size_t arena_bytes, const std::string& kv_elem, int kv_groups, int kv_parts,
                size_t kv_part_bytes,
-               const std::vector<std::tuple<int, int, int, int, size_t, int>>& kv_layers,
+               const std::vector<std::tuple<int, int, int, int, size_t, int, int>>& kv_layers,
                int state_slots, int state_log, size_t state_bytes, const std::string& state_elem,
                const std::vector<PyStateLayer>& state_layers) {
   KvPages pages{kv_groups, kv_parts, kv_part_bytes, {}};
-  for (const auto& [heads, dim, group, part, offset, value_dim] : kv_layers)
-    pages.layers.push_back({heads, dim, group, part, offset, value_dim});
+  for (const auto& [heads, dim, group, part, offset, value_dim, rows] : kv_layers)
+    pages.layers.push_back({heads, dim, group, part, offset, value_dim, rows});
   StateSlots states{state_slots, state_log, state_bytes, parse_elem(state_elem), {}};
   for (const auto& [tiles, heads, rows, columns, ring, ring_rows, ring_columns, log, log_columns] :
        state_layers)

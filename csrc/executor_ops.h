@@ -27,6 +27,7 @@
 #include "kernels/rounding.h"
 #include "kernels/scan.h"
 #include "kernels/select.h"
+#include "kernels/short_conv.h"
 #include "kernels/state_conv.h"
 #include "types.h"
 
@@ -148,6 +149,10 @@ struct GatedNormOp {
   RowKind rows;
   const char* name() const { return "GatedNorm"; }
 };
+struct ShortConvOp {
+  ShortConvArgs args;
+  const char* name() const { return "ShortConv"; }
+};
 struct SelectRowsOp {
   SelectRowsArgs args;
   const char* name() const { return "SelectRows"; }
@@ -211,7 +216,7 @@ struct ScaleByPositionOp {
 };
 
 using Op = std::variant<EmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
-                        KvWriteOp, RopeWriteOp, AttentionOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
+                        KvWriteOp, RopeWriteOp, AttentionOp, ShortConvOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
                          JoinOp, GatherColumnsOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, XieluOp, ClampOp,
                          ScaleByPositionOp, HeadLinearOp, RouteOp, ExpertLinearOp, ScaleRowsOp,
                          CombineExpertsOp, StateConvOp, GatedDeltaOp, SelectiveScanOp, GatedNormOp>;

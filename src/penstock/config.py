@@ -238,6 +238,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int
     kv_cache_bytes: int
     kv_cache_dtype: KvDType
+    num_states: int
+    """State slots, where layers of the model keep states; else 0."""
     max_num_seqs: int
     max_num_batched_tokens: int
     max_logit_rows: int

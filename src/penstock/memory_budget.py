@@ -29,16 +29,19 @@ class Served:
     """Bytes of one block of the KV cache (a page), including the draft model's share if there is
     one."""
     deterministic: bool
+    state_bytes: int = 0
+    """Bytes of a state slot, where layers keep states."""
 
     @property
     def all_sequences_bytes(self) -> int:
-        """Bytes of a KV cache that holds every sequence at its maximum length."""
+        """Bytes of a KV cache that holds every sequence at its maximum length, and of the states of
+        all."""
         windows = self.plan.kv_groups.windows
         blocks = self.max_sequences * sequence_blocks(windows, self.max_len)
         # What a step computes at once is kept until it is done, also behind a window.
         windowed = sum(window is not None for window in windows)
         blocks += windowed * -(-min(self.max_tokens, self.max_len) // BLOCK_SIZE)
-        return blocks * self.block_bytes
+        return blocks * self.block_bytes + self.max_sequences * self.state_bytes
 
 
 @dataclass(frozen=True)

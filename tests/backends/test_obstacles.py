@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.checkpoints import tiny_checkpoint
+from support.convolved import convolved
 from support.needs import needs_native
 from support.tiny_plans import make_spec
 from support.windowed import ALIKE, HEADS, NUM_BLOCKS, SIZES, A, Driver, plan_of, spec_of
@@ -179,6 +180,17 @@ def test_a_gpu_refuses_ops_that_have_no_kernel_there(changes: dict[str, Any], wh
         with pytest.raises(ConfigError, match=f"{why}.*choose --backend cpu"):
             BACKENDS["cuda"].check_runnable(plan)
         BACKENDS["cpu"].check_runnable(plan)
+
+
+def test_a_gpu_refuses_convolutions_along_the_sequence() -> None:
+    plan = fuse(lower(convolved(make_spec(), "ca")))
+    with pytest.raises(
+        ConfigError, match=r"runs its convolutions \(ShortConv\).*choose --backend cpu"
+    ):
+        BACKENDS["cuda"].check_runnable(plan)
+    BACKENDS["cpu"].check_runnable(plan)
+    with pytest.raises(ConfigError, match="has the inputs of convolutions: it moves no slots"):
+        BACKENDS["cpu"].check_runnable(plan, trees=True)
 
 
 def test_where_no_backend_runs_a_model_the_last_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.errors import ConfigError
 from penstock.interface.collective import ThreadRank
 from penstock.interface.executor import Limits
-from penstock.models.spec import ModelSpec
+from penstock.models.spec import AttentionSpec, ModelSpec
 from penstock.plan import ops
 from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
@@ -74,9 +74,12 @@ def test_ranks_compute_what_one_does(spec: ModelSpec, fused: bool) -> None:
     try:
         shares = [shard(plan, rank, 2) for rank in range(2)]
     except ConfigError:
-        whole = [a.qk_norm for a in (layer.attention for layer in spec.layers)]
-        odd = any(layer.attention.num_kv_heads % 2 for layer in spec.layers)
-        assert odd or any(norm is not None and norm.over == "projection" for norm in whole)
+        mixers = [layer.mixer for layer in spec.layers if layer.mixer is not None]
+        attentions = [mixer for mixer in mixers if isinstance(mixer, AttentionSpec)]
+        norms = [a.qk_norm for a in attentions]
+        odd = any(a.num_kv_heads % 2 for a in attentions)
+        whole = any(norm is not None and norm.over == "projection" for norm in norms)
+        assert odd or whole or len(attentions) < len(mixers)
         return
     alone = logits_along(made(plan))
     for several in in_ranks(2, lambda rank: logits_along(made(shares[rank.rank]), rank)):
@@ -103,7 +106,7 @@ def test_products_and_attention_read_what_the_hardware_multiplies(
             ups = {gate.up for gate in plan.ops if isinstance(gate, ops.Gate)}
             gated = bool(ups & {op.out, f"{op.out}.selected"})
             assert elements(op.out) == {"float32" if gated else "bfloat16"}
-        elif isinstance(op, (ops.Add, ops.Scale, ops.SoftCap)):
+        elif isinstance(op, (ops.ShortConv, ops.Add, ops.Scale, ops.SoftCap)):
             assert elements(*op.reads, *op.writes) == {"float32"}
         elif isinstance(op, (ops.RmsNorm, ops.LayerNorm)):
             assert elements(op.x) == {"float32"}
@@ -129,7 +132,12 @@ def test_a_plan_reads_only_what_was_written_and_can_be_placed_and_printed(
         memory = plan_memory(plan, 64, 8)
         assert memory.total_bytes <= memory.unshared_bytes
         assert len(explain(plan, memory).splitlines()) > 5
-    last = max(i for i, op in enumerate(fuse(primitive).ops) if isinstance(op, ops.Attention))
-    for op in fuse(primitive).ops[last + 1 :]:
+    fused = fuse(primitive)
+    mixing = [i for i, op in enumerate(fused.ops) if op.mixes]
+    if not mixing:
+        return
+    *tapped, _ = (i for i, op in enumerate(fused.ops) if isinstance(op, ops.SelectRows))
+    tapped = [i for i in tapped if fused.ops[i].writes == (plan.taps,)]
+    for op in fused.ops[max(*mixing, *tapped, 0) + 1 :]:
         for name in op.writes:
-            assert fuse(primitive).buffers[name].rows.base != "T"
+            assert fused.buffers[name].rows.base != "T"

@@ -25,6 +25,9 @@ in full:
 - Forked sequences share blocks. The last, partly full ones are copied when one of them first
   writes to them while others still hold them. The copies of a step are executed in the order given,
   before any op of it runs.
+- Where layers keep states (``num_states``), a table that holds blocks has a state slot
+  (``cache/state_slots.py``). Prefixes are then not cached: a block of keys and values is of no use
+  without the state behind it.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ from penstock.cache.integrity import check_books
 from penstock.cache.pool import BlockPool
 from penstock.cache.prefix import PrefixIndex
 from penstock.cache.prefix_cache import CachedPrefix, PrefixCache
+from penstock.cache.state_slots import NO_STATE, StateCopy, StateSlots
 
 BlockCopy = tuple[int, int]
 """Source and target block id of a copy."""
@@ -68,7 +72,12 @@ class KvCache:
         *,
         windows: Sequence[Window | None] = (None,),
         enable_prefix_caching: bool = True,
+        num_states: int = 0,
     ) -> None:
+        """``num_states``: state slots, at least one for each table that holds blocks; 0 where
+        layers keep no states. Prefixes cannot be cached where they do."""
+        if num_states and enable_prefix_caching:
+            raise ValueError("prefixes are not cached where layers keep states")
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, not {block_size}")
         if not windows or any(w is not None and window_size(w) < 1 for w in windows):
@@ -82,6 +91,7 @@ class KvCache:
         self._pool = BlockPool(num_blocks)
         self._index = PrefixIndex(self._num_groups)
         self._prefixes = PrefixCache(self._index, self.windows, block_size)
+        self._states = StateSlots(num_states) if num_states else None
         self._tables: set[BlockTable] = set()  # those that hold blocks
 
     @property
@@ -97,6 +107,12 @@ class KvCache:
     @property
     def num_used_blocks(self) -> int:
         return self._pool.num_used
+
+    @property
+    def num_states(self) -> tuple[int, int]:
+        """State slots in use, and all."""
+        states = self._states
+        return (0, 0) if states is None else (states.num_used, states.num_slots)
 
     @property
     def num_held_blocks(self) -> int:
@@ -154,6 +170,8 @@ class KvCache:
         table.num_published = cached
         table.num_committed = prefix.num_tokens
         self._tables.add(table)
+        if self._states is not None:
+            table.state = self._states.take()
         most = cached + (self._pool.num_free - reserve * self._num_groups) // self._num_groups
         num_tokens = min(num_tokens, most * self.block_size)
         self._grow(table, num_tokens)
@@ -275,6 +293,8 @@ class KvCache:
                 for block in blocks[forgotten:]:
                     self._pool.share(block)
             self._tables.add(child)
+            if self._states is not None:
+                child.state = self._states.fork(parent.state)
         parent.writable = 0  # the first of the two to write gets copies of the last blocks
         return child
 
@@ -287,6 +307,9 @@ class KvCache:
         table.blocks, table.forgotten = (), []
         table.num_committed = table.num_published = table.writable = table.due_at = 0
         table.private = False
+        if table.state != NO_STATE and self._states is not None:
+            self._states.release(table.state)
+            table.state = NO_STATE
         self._tables.discard(table)
 
     def reset(self) -> None:
@@ -298,6 +321,10 @@ class KvCache:
         self._pool.forget_kept()
         for table in self._tables:
             table.private = True
+
+    def take_state_copies(self) -> list[StateCopy]:
+        """The copies of state slots that the step being composed makes before anything else."""
+        return [] if self._states is None else self._states.take_copies()
 
     def slots(self) -> tuple[int, int]:
         """(allocated, filled) token slots of the blocks that sequences hold, shared ones once."""
@@ -314,6 +341,8 @@ class KvCache:
     def check_integrity(self) -> None:
         """Raise AssertionError unless owners, counts, free lines and index agree."""
         check_books(self._tables, self._pool, self._index, self.windows, self.block_size)
+        if self._states is not None:
+            self._states.check_integrity([table.state for table in self._tables])
 
     def _places(self, num_tokens: int) -> int:
         """Blocks of each group for so many tokens, if none is given back."""

@@ -69,12 +69,15 @@ class EngineCore:
         self._speculation = speculation
         self._works_ahead = executor.capabilities.depth > 1
         self._draws_ahead = executor.capabilities.draws_ahead
-        self._late_masks = executor.capabilities.late_masks
+        plan = engine_plan.plan
+        # A row whose mask came late is computed again: from a state that has not seen it.
+        self._late_masks = executor.capabilities.late_masks and not plan.state_layers
         cache = KvCache(
             executor.num_blocks,
             BLOCK_SIZE,
-            windows=engine_plan.plan.kv_groups.windows or (None,),
+            windows=plan.kv_groups.windows or (None,),
             enable_prefix_caching=config.enable_prefix_caching,
+            num_states=config.num_states,
         )
         self._scheduler = Scheduler(
             cache,

@@ -145,6 +145,7 @@ def step_limits(engine_plan: EnginePlan) -> Limits:
         deterministic=config.deterministic,
         rows_per_sequence=config.rows_per_sequence,
         trees=config.speculative is not None or engine_plan.plan.feature_size > 0,
+        num_states=config.num_states,
     )
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.models.spec import DType
-from penstock.models.state_spec import GatedDeltaSpec, StateSpec
+from penstock.models.spec import DType, GatedDeltaSpec, LayerSpec, StateSpec
 
 _ELEMENT_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -41,7 +41,13 @@ class StateLayer:
         return 4 * (self.heads * self.depth * self.lanes + log * self.log_size) + ring
 
 
-def state_layer(spec: StateSpec) -> StateLayer:
+def state_layers(layers: Sequence[LayerSpec]) -> tuple[StateLayer, ...]:
+    """Return what those of a model's layers keep that keep a state."""
+    mixers = (layer.mixer for layer in layers)
+    return tuple(_state_layer(mixer) for mixer in mixers if isinstance(mixer, StateSpec))
+
+
+def _state_layer(spec: StateSpec) -> StateLayer:
     """Return what a layer of this kind keeps."""
     if isinstance(spec, GatedDeltaSpec):
         return StateLayer(

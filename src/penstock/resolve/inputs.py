@@ -77,9 +77,22 @@ def check_options(inputs: Inputs) -> None:
             "kv_cache_dtype must be auto, int8, float32, bfloat16 or float16, "
             f"not {config.kv_cache_dtype!r}"
         )
+    if config.speculative is not None:
+        _check_states(inputs)
     quantized = config.quantization != "none" or inputs.spec.quantized is not None
     if config.quantize_activations is not None and not quantized:
         raise ConfigError(
             "quantize_activations has no effect without quantization; set quantization to int8 or "
             "int4, or leave it out"
         )
+
+
+def _check_states(inputs: Inputs) -> None:
+    """Raise ConfigError for drafts where the model, or the one that drafts, keeps states."""
+    for which, spec in (("the model", inputs.spec), ("the draft model", inputs.draft)):
+        if spec is not None and spec.keeps_states:
+            raise ConfigError(
+                f"speculative is not possible: layers of {which}, {spec.architecture}, keep a "
+                "state of each sequence, from which rejected drafts cannot be taken back yet; "
+                "leave speculative out, or choose a model of attention alone"
+            )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from penstock.cache.kv_cache import BlockCopy
+from penstock.cache.state_slots import StateCopy
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import SequenceState
 
@@ -66,6 +67,8 @@ class ScheduledStep(msgspec.Struct, frozen=True):
     slot_moves: list[SlotMove] = []
     """Moves that complete the acceptance of the previous step's drafts. Executed before
     ``block_copies`` (``StepInput.slot_moves``)."""
+    state_copies: list[StateCopy] = []
+    """Copies of state slots. Executed in this order before anything else of states."""
 
     @property
     def sampling_states(self) -> list[SamplingState]:
@@ -103,6 +106,7 @@ def step_of(
     moves: list[SlotMove],
     num_tokens: int,
     num_drafted: int,
+    state_copies: list[StateCopy],
 ) -> ScheduledStep:
     """Return the step of the ``chosen`` sequences, its samples and rows numbered in their order."""
     samples: list[SequenceState] = []
@@ -115,5 +119,14 @@ def step_of(
             samples.append(sequence)
             rows.append(row if each.draft is None else row - len(each.draft))
     return ScheduledStep(
-        chosen, samples, rows, copies, num_tokens, row + 1, hidden, num_drafted, moves
+        chosen,
+        samples,
+        rows,
+        copies,
+        num_tokens,
+        row + 1,
+        hidden,
+        num_drafted,
+        moves,
+        state_copies,
     )

@@ -203,7 +203,8 @@ class Scheduler:
         if not shares.contended:
             shares.uncharged += num_tokens
         moves, self._accepted.moves = self._accepted.moves, []
-        return step_of(chosen, copies, moves, num_tokens, drafted)
+        states = self.cache.take_state_copies()
+        return step_of(chosen, copies, moves, num_tokens, drafted, states)
 
     def submitted(self, step: ScheduledStep) -> None:
         """The step is in flight, and the next one is scheduled before this one's ``update``.
@@ -287,6 +288,7 @@ class Scheduler:
 
     def stats(self) -> EngineStats:
         allocated, filled = self.cache.slots()
+        states_used, states_total = self.cache.num_states
         return EngineStats(
             running=len(self.running),
             waiting=self.num_waiting,
@@ -300,6 +302,8 @@ class Scheduler:
             tokens_generated=self._tokens_generated,
             kv_slots_allocated=allocated,
             kv_slots_filled=filled,
+            states_total=states_total,
+            states_used=states_used,
         )
 
     def check_integrity(self) -> None:
