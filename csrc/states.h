@@ -19,7 +19,7 @@ constexpr int kTileColumns = 16;
 // Rows of a tile: what a thread keeps of a key or query is on its stack.
 constexpr int kMostTileRows = 1024;
 // Tokens that a convolution over a ring sees at most.
-constexpr int kMostTaps = 8;
+constexpr int kMostStateTaps = 8;
 
 constexpr int tiles_of(int columns) { return (columns + kTileColumns - 1) / kTileColumns; }
 

@@ -103,9 +103,9 @@ void check_states(const StepView& s, const CacheEdits& edits, const StepReads& r
       refuse("sequence " + std::to_string(i) + " of the step has " + std::to_string(seen) +
              " tokens in its state and begins at position " + std::to_string(first) +
              "; the log has the tokens between, at most " + std::to_string(reads.state_log));
-    if (tentative < 0 || tentative > reads.state_log || tentative > end - seen)
+    if (tentative < 0 || tentative > reads.state_log || tentative > end - first)
       refuse("sequence " + std::to_string(i) + " of the step has " + std::to_string(tentative) +
-             " rows that may be taken back, of " + std::to_string(end - seen) +
+             " rows that may be taken back, of " + std::to_string(end - first) +
              " and with a log of " + std::to_string(reads.state_log));
   }
   int sequence = 0;

@@ -61,7 +61,7 @@ struct StepView {
   const int32_t* tree_parents = nullptr;  // null: no sequence branches
   const float* features = nullptr;        // [tokens, feature_cols]
   int64_t feature_cols = 0;
-  StateTables states;
+  StateTables states = {};
 
   // Rows that go on behind the last attention: first those with logits, then those without.
   int selected() const { return logits + hidden; }

@@ -78,7 +78,7 @@ void convolve(const StateConvArgs& args, const StateSpan& span,
     default: return convolve<T, 8>(args, span, snapshots, at);
   }
 }
-static_assert(kMostTaps == 8);
+static_assert(kMostStateTaps == 8);
 
 template <class T>
 void walk(const StateConvArgs& args, const StepView& step, const Worker& worker) {

@@ -12,6 +12,7 @@ from support.drawn_specs import TameWeights, specs
 from support.kv_tables import in_groups
 from support.naive_decoder import logits_of
 from support.ranks import in_ranks
+from support.state_steps import with_states
 from support.tiny_plans import Chunk, step_of, tokens_of
 
 from penstock.backends.reference.executor import ReferenceExecutor
@@ -37,12 +38,14 @@ def logits_along(plan: Plan, rank: ThreadRank | None = None) -> NDArray[np.float
     """Logits after each token of a sequence that is read in two chunks, beside another, and then
     token by token; ``rank``: by one of several ranks."""
     groups = len(plan.kv_groups)
-    limits = replace(LIMITS, num_blocks=groups * LIMITS.num_blocks)
+    states = LIMITS.num_blocks if plan.state_layers else 0
+    limits = replace(LIMITS, num_blocks=groups * LIMITS.num_blocks, num_states=states)
     executor = ReferenceExecutor(plan, TameWeights(plan), limits, rank)
     blocks, rows = [3, 1], []
 
     def run(*chunks: Chunk) -> NDArray[np.float32]:
-        return executor.run(in_groups(step_of(chunks), groups, LIMITS.num_blocks)).logits
+        step = with_states(step_of(chunks)) if states else step_of(chunks)
+        return executor.run(in_groups(step, groups, LIMITS.num_blocks)).logits
 
     rows.append(run(Chunk(OTHER, 0, 7, [2]), Chunk(TOKENS, 0, 11, blocks, rows=range(11)))[1:])
     rows.append(run(Chunk(TOKENS, 11, 35, blocks, rows=range(11, 35))))
@@ -51,7 +54,7 @@ def logits_along(plan: Plan, rank: ThreadRank | None = None) -> NDArray[np.float
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=SLOW)
-@given(spec=specs())
+@given(spec=specs(states=True))
 def test_a_plan_and_its_fused_form_compute_what_the_spec_says(spec: ModelSpec) -> None:
     primitive = lower(spec)
     weights = TameWeights(primitive)
@@ -116,7 +119,7 @@ def test_products_and_attention_read_what_the_hardware_multiplies(
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=SLOW)
-@given(spec=specs(), taps=st.booleans())
+@given(spec=specs(states=True), taps=st.booleans())
 def test_a_plan_reads_only_what_was_written_and_can_be_placed_and_printed(
     spec: ModelSpec, taps: bool
 ) -> None:

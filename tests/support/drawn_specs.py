@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -18,6 +19,7 @@ from penstock.models.spec import (
     ClampedSwiglu,
     EmbeddingScale,
     ExpertsSpec,
+    GatedDeltaSpec,
     Gating,
     LatentSpec,
     LayerSpec,
@@ -30,6 +32,7 @@ from penstock.models.spec import (
     QkNormSpec,
     RopeSpec,
     Routing,
+    SelectiveSpec,
     SharedExpertSpec,
     ShortConvSpec,
     TokenInputsSpec,
@@ -125,16 +128,43 @@ def mixtures(draw: st.DrawFn) -> ExpertsSpec:
         choice_bias=not plain and draw(st.booleans()),
         jitter=0.3 if plain else 0.0,
     )
+    gates = draw(st.booleans())
     return ExpertsSpec(
         num_experts=groups * size,
         top_k=draw(st.integers(1, min(4, chosen * size))),
         intermediate_size=18,
-        activation=draw(GATINGS),
+        activation=draw(GATINGS if gates else ACTIVATIONS),
         routing=routing,
         shared=draw(st.none() | SHARED),
         bias=draw(st.booleans()),
         shares_on=draw(st.sampled_from(["outputs", "inputs"])),
+        gates=gates,
+        latent=draw(st.sampled_from([None, None, 13])),
+        latent_bias=draw(st.booleans()),
     )
+
+
+DELTA_NETS = st.builds(
+    GatedDeltaSpec,
+    key_heads=st.just(2),
+    value_heads=st.sampled_from([2, 4]),
+    key_dim=st.sampled_from([3, 16]),
+    value_dim=st.sampled_from([5, 16, 20]),
+    kernel=st.sampled_from([2, 4]),
+    eps=st.just(1e-5),
+)
+SCANS = st.builds(
+    SelectiveSpec,
+    heads=st.just(4),
+    head_dim=st.sampled_from([5, 16, 20]),
+    groups=st.sampled_from([1, 2]),
+    state=st.sampled_from([3, 16]),
+    kernel=st.sampled_from([3, 4]),
+    eps=st.just(1e-5),
+    conv_bias=st.booleans(),
+    bias=st.booleans(),
+    dt_limits=st.sampled_from([(0.0, math.inf), (0.4, 0.9)]),
+)
 
 
 TOKEN_INPUTS = st.builds(
@@ -219,10 +249,20 @@ def latents(heads: int) -> st.SearchStrategy[AttentionSpec]:
 
 @st.composite
 def _mixers(
-    draw: st.DrawFn, layers: Sequence[LayerSpec], heads: int, kv_heads: int, dim: int
+    draw: st.DrawFn,
+    layers: Sequence[LayerSpec],
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    states: bool,
 ) -> Mixer:
     """What mixes tokens behind ``layers``, whose keys and values it may read."""
-    kind = draw(st.sampled_from(["heads", "heads", "latents", "convolution"]))
+    kinds = ["heads", "heads", "latents", "convolution"]
+    kind = draw(st.sampled_from([*kinds, "delta", "scan"] if states else kinds))
+    if kind == "delta":
+        return draw(DELTA_NETS)
+    if kind == "scan":
+        return draw(SCANS)
     if kind == "convolution":
         return ShortConvSpec(HIDDEN, draw(st.sampled_from([2, 3, 5])), draw(st.booleans()))
     over_latents = kind == "latents"
@@ -241,8 +281,11 @@ def _mixers(
 
 
 @st.composite
-def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSpec:
-    """Models of up to ``max_layers`` layers; ``experts``: of which some may be mixtures."""
+def specs(
+    draw: st.DrawFn, experts: bool = True, max_layers: int = 3, states: bool = False
+) -> ModelSpec:
+    """Models of up to ``max_layers`` layers, of which with ``experts`` some may be mixtures, and
+    with ``states`` some may keep them."""
     heads, kv_heads = draw(st.sampled_from([(4, 2), (2, 2), (4, 1)]))
     dim = draw(st.sampled_from([8, 12]))
     layers: list[LayerSpec] = []
@@ -250,7 +293,7 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
         parts = draw(st.sampled_from(["both", "both", "both", "mixer", "mlp"]))
         mixer: Mixer | None = None
         if parts != "mlp":
-            mixer = draw(_mixers(layers, heads, kv_heads, dim))
+            mixer = draw(_mixers(layers, heads, kv_heads, dim, states))
         of_mixer = st.none() | NORMS if mixer is not None else st.none()
         of_mlp = st.none() | NORMS if parts != "mixer" else st.none()
         layers.append(

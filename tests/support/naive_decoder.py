@@ -25,10 +25,11 @@ from penstock.models.spec import (
     Projection,
     RopeSpec,
     Routing,
+    SelectiveSpec,
     ShortConvSpec,
     TokenInputsSpec,
 )
-from support.naive_states import gated_delta
+from support.naive_states import gated_delta, selective
 
 F64 = Any  # of float64; arithmetic of arrays is typed too loosely to be checked
 Weight = Callable[[str], F64]
@@ -102,6 +103,8 @@ def _mixed(
         return _short_conv(mixer, h, weight, at)
     if isinstance(mixer, GatedDeltaSpec):
         return gated_delta(mixer, h, weight, at)
+    if isinstance(mixer, SelectiveSpec):
+        return selective(mixer, h, weight, at)
     assert isinstance(mixer, AttentionSpec)
     if mixer.kv_from is None:
         made = _keys_and_values if mixer.latent is None else _latents

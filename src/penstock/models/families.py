@@ -48,6 +48,7 @@ _NAMES: Final = (
     "lfm2_moe",
     "llama",
     "llama4",
+    "mamba2",
     "minicpm",
     "minicpm3",
     "minimax_m2",

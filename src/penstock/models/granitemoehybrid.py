@@ -1,5 +1,5 @@
-"""Granite 4: Granite with selective scans (Mamba 2) in most layers and attention in the others, and with
-experts beside an MLP that all tokens are given to."""
+"""Granite 4: Granite with selective scans (Mamba 2) in most layers and attention in the others, and
+with experts beside an MLP that all tokens are given to."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Nemotron-H and Nemotron 3: layers of one part, which is a selective scan (Mamba 2), attention without
-rotation, an MLP without a gate, or experts of that kind."""
+"""Nemotron-H and Nemotron 3: layers of one part, which is a selective scan (Mamba 2), attention
+without rotation, an MLP without a gate, or experts of that kind."""
 
 from __future__ import annotations
 

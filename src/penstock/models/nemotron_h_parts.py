@@ -61,9 +61,7 @@ def read_parts(config: ConfigReader, norm: NormSpec) -> list[LayerSpec]:
     config.only("mamba_ssm_cache_dtype", "float32", "must be float32: states are kept in it")
     config.only("sliding_window", None, "is not supported: attention is to the whole context")
     head_dim = config.integer("head_dim", high=MAX_HEAD_DIM)
-    attention = LayerSpec(
-        read_attention(config, head_dim, read_kv_heads(config)), None, norm, None
-    )
+    attention = LayerSpec(read_attention(config, head_dim, read_kv_heads(config)), None, norm, None)
     heads = config.integer("heads", high=MAX_HEADS)
     scan = read_scan(config, heads, config.integer("mamba_head_dim", high=MAX_HEAD_DIM), norm.eps)
     mlp = read_mlp(config, bias=config.boolean("mlp_bias", False), gated=False)

@@ -11,6 +11,11 @@ from penstock.plan.state_layers import StateLayer
 TILE_COLUMNS = 16
 """Columns of a state that are computed together (``csrc/states.h``)."""
 
+MOST_DEPTH = 1024
+"""Depth of a matrix at most."""
+MOST_TAPS = 8
+"""Tokens that a convolution sees at most."""
+
 _LINE = 64
 
 

@@ -87,7 +87,9 @@ def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> Buff
     else:
         up = part("up", wide, hidden)
         raised = build.new(at + "raised", wide, rows=routed)
-        build.append(ExpertLinear(given, ids, raised, hidden, (up,), None, *build.rounding(up.weight)))
+        build.append(
+            ExpertLinear(given, ids, raised, hidden, (up,), None, *build.rounding(up.weight))
+        )
         assert isinstance(e.activation, str)
         build.append(Activate(raised, inner, e.activation))
     outputs, down = build.new(at + "down", hidden, rows=routed), part("down", hidden, wide)

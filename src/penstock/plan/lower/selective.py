@@ -7,9 +7,7 @@ from penstock.plan.lower.builder import PlanBuilder
 from penstock.plan.ops import BufferName, GatedNorm, LinearPart, SelectiveScan, StateConv
 
 
-def lower_selective(
-    build: PlanBuilder, index: int, s: SelectiveSpec, x: BufferName
-) -> BufferName:
+def lower_selective(build: PlanBuilder, index: int, s: SelectiveSpec, x: BufferName) -> BufferName:
     """Add the selective scan of layer ``index``, which reads x; return its output projection."""
     at, layer = f"layers.{index}.scan.", build.state_index(index)
     xbc = build.linear(x, at + "xbc", s.conv_size, s.bias)
