@@ -28,7 +28,9 @@ from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
 from penstock.plan.shard import shard
 
-LIMITS = Limits(num_blocks=4, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=1)
+LIMITS = Limits(
+    num_blocks=4, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=1, num_states=4
+)
 LENGTH = 40
 TOKENS, OTHER = tokens_of(1, LENGTH), tokens_of(2, 7)
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -38,13 +40,14 @@ def logits_along(plan: Plan, rank: ThreadRank | None = None) -> NDArray[np.float
     """Logits after each token of a sequence that is read in two chunks, beside another, and then
     token by token; ``rank``: by one of several ranks."""
     groups = len(plan.kv_groups)
-    states = LIMITS.num_blocks if plan.state_layers else 0
-    limits = replace(LIMITS, num_blocks=groups * LIMITS.num_blocks, num_states=states)
+    limits = replace(LIMITS, num_blocks=groups * LIMITS.num_blocks)
     executor = ReferenceExecutor(plan, TameWeights(plan), limits, rank)
     blocks, rows = [3, 1], []
 
     def run(*chunks: Chunk) -> NDArray[np.float32]:
-        step = with_states(step_of(chunks)) if states else step_of(chunks)
+        step = step_of(chunks)
+        if plan.state_layers:
+            step = with_states(step)
         return executor.run(in_groups(step, groups, LIMITS.num_blocks)).logits
 
     rows.append(run(Chunk(OTHER, 0, 7, [2]), Chunk(TOKENS, 0, 11, blocks, rows=range(11)))[1:])
@@ -66,7 +69,7 @@ def test_a_plan_and_its_fused_form_compute_what_the_spec_says(spec: ModelSpec) -
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=SLOW)
-@given(spec=specs(), fused=st.booleans())
+@given(spec=specs(states=True), fused=st.booleans())
 def test_ranks_compute_what_one_does(spec: ModelSpec, fused: bool) -> None:
     """Or say that they cannot share what is computed over all heads at once."""
     plan = lower(spec)
@@ -90,7 +93,7 @@ def test_ranks_compute_what_one_does(spec: ModelSpec, fused: bool) -> None:
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=SLOW)
-@given(spec=specs(), fused=st.booleans())
+@given(spec=specs(states=True), fused=st.booleans())
 def test_products_and_attention_read_what_the_hardware_multiplies(
     spec: ModelSpec, fused: bool
 ) -> None:

@@ -144,15 +144,6 @@ def mixtures(draw: st.DrawFn) -> ExpertsSpec:
     )
 
 
-DELTA_NETS = st.builds(
-    GatedDeltaSpec,
-    key_heads=st.just(2),
-    value_heads=st.sampled_from([2, 4]),
-    key_dim=st.sampled_from([3, 16]),
-    value_dim=st.sampled_from([5, 16, 20]),
-    kernel=st.sampled_from([2, 4]),
-    eps=st.just(1e-5),
-)
 SCANS = st.builds(
     SelectiveSpec,
     heads=st.just(4),
@@ -247,6 +238,16 @@ def latents(heads: int) -> st.SearchStrategy[AttentionSpec]:
     )
 
 
+NETS: st.SearchStrategy[GatedDeltaSpec] = st.builds(
+    lambda heads, **fields: GatedDeltaSpec(*heads, **fields),
+    st.sampled_from([(1, 1), (1, 3), (2, 4)]),
+    key_dim=st.sampled_from([3, 16, 32]),
+    value_dim=st.sampled_from([5, 16, 32]),
+    kernel=st.integers(2, 5),
+    eps=st.just(1e-6),
+)
+
+
 @st.composite
 def _mixers(
     draw: st.DrawFn,
@@ -260,7 +261,7 @@ def _mixers(
     kinds = ["heads", "heads", "latents", "convolution"]
     kind = draw(st.sampled_from([*kinds, "delta", "scan"] if states else kinds))
     if kind == "delta":
-        return draw(DELTA_NETS)
+        return draw(NETS)
     if kind == "scan":
         return draw(SCANS)
     if kind == "convolution":
@@ -284,8 +285,8 @@ def _mixers(
 def specs(
     draw: st.DrawFn, experts: bool = True, max_layers: int = 3, states: bool = False
 ) -> ModelSpec:
-    """Models of up to ``max_layers`` layers, of which with ``experts`` some may be mixtures, and
-    with ``states`` some may keep them."""
+    """Models of up to ``max_layers`` layers; ``experts``: of which some may be mixtures;
+    ``states``: of which some may keep states."""
     heads, kv_heads = draw(st.sampled_from([(4, 2), (2, 2), (4, 1)]))
     dim = draw(st.sampled_from([8, 12]))
     layers: list[LayerSpec] = []

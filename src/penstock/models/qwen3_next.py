@@ -10,7 +10,14 @@ from penstock.models.mixtures import TRAINING
 from penstock.models.names import NameMap, fused
 from penstock.models.qwen_hybrid import DEFAULTS, NET, names, read_experts, read_hybrid
 from penstock.models.reader import ConfigReader
-from penstock.models.spec import AttentionSpec, DType, GatedDeltaSpec, ModelSpec
+from penstock.models.spec import (
+    AttentionSpec,
+    DType,
+    ExpertsSpec,
+    GatedDeltaSpec,
+    MlpSpec,
+    ModelSpec,
+)
 
 ARCHITECTURE = "Qwen3NextForCausalLM"
 MODEL_TYPE = "qwen3_next"
@@ -25,13 +32,24 @@ _DEFAULTS: Final = {
     "num_experts": 512,
     "num_experts_per_tok": 10,
 }
+_OF_EXPERTS: Final = (
+    "moe_intermediate_size",
+    "norm_topk_prob",
+    "num_experts_per_tok",
+    "shared_expert_intermediate_size",
+)
+"""What is passed over where there are no experts."""
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({}, _DEFAULTS, TRAINING)
     dense, step = config.integers("mlp_only_layers"), config.integer("decoder_sparse_step", 1)
     plain = read_mlp(config)
-    experts = read_experts(config) if config.raw("num_experts") != 0 else plain
+    experts: MlpSpec | ExpertsSpec = plain
+    if config.integer("num_experts", low=0) > 0:
+        experts = read_experts(config)
+    for name in _OF_EXPERTS:
+        config.raw(name)
     spec = read_hybrid(
         config,
         ARCHITECTURE,

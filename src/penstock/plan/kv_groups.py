@@ -26,7 +26,7 @@ from penstock.cache.geometry import (
     rows_block_bytes,
     window_size,
 )
-from penstock.models.spec import LayerSpec, ShortConvSpec
+from penstock.models.spec import AttentionSpec, LayerSpec, ShortConvSpec
 
 GROUP_COST = 0.01
 """Share of wasted memory that is accepted to have one group fewer. Each has tables of its own,
@@ -117,7 +117,7 @@ def kv_layers(layers: Sequence[LayerSpec], taken_back: int | None = None) -> tup
         if isinstance(mixer, ShortConvSpec):
             rows = kept_rows(mixer.kernel, taken_back)
             cached.append(KvLayer(1, mixer.size, mixer.kernel, rows=rows))
-        elif mixer is not None and mixer.kv_from is None:
+        elif isinstance(mixer, AttentionSpec) and mixer.kv_from is None:
             window = mixer.window if mixer.chunk is None else Chunk(mixer.chunk)
             latent = None if mixer.latent is None else mixer.latent.kv_rank
             cached.append(KvLayer(mixer.num_kv_heads, mixer.head_dim, window, latent))

@@ -34,7 +34,7 @@ FAMILY = TinyFamily(
     cases={
         "qwen3_5-moe": {},
         "qwen3_5-moe-other": {
-            "num_hidden_layers": 3,
+            "layer_types": [*["linear_attention"] * 2, "full_attention", "linear_attention"],
             "num_experts_per_tok": 1,
             "linear_num_key_heads": 1,
             "linear_conv_kernel_dim": 3,

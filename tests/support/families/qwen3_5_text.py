@@ -71,7 +71,6 @@ FAMILY = TinyFamily(
             "attention_bias": True,
             "tie_word_embeddings": True,
         },
-        "qwen3_5-nets-alone": {"layer_types": ["linear_attention"] * 4},
     },
     # transformers starts with states that forget all at once.
     factors={"A_log": -1.0},

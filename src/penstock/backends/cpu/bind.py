@@ -96,7 +96,7 @@ def _native_executor(
         kv_parts=pages.parts,
         kv_part_bytes=pages.part_bytes,
         kv_layers=list(pages.layers),
-        state_slots=limits.num_states,
+        state_slots=limits.num_states if plan.state_layers else 0,
         state_log=limits.state_log,
         state_bytes=states.slot_bytes,
         state_elem=plan.state_dtype,
