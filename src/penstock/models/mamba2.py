@@ -38,7 +38,7 @@ NAMES: Final = NameMap(
     )
     | scan_names("backbone.layers.*.mixer")
 )
-MAX_POSITIONS: Final = 1 << 20
+MAX_POSITIONS: Final = 1 << 18
 """Tokens of a sequence at most: the model itself has no bound."""
 
 _FIELDS: Final = {

@@ -97,7 +97,6 @@ FAMILY = TinyFamily(
             "position_embedding_type": "rope",
             "num_local_experts": 0,
         },
-        "granitemoehybrid-scans": {"layer_types": None},
     },
     published=PUBLISHED,
 )

@@ -71,8 +71,8 @@ FAMILY = TinyFamily(
         "n_groups": 2,
         "ssm_state_size": 16,
         "chunk_size": 8,
-        # transformers clamps steps of prompts alone to it.
-        "time_step_min": 0.0,
+        # transformers clamps steps of prompts alone to it, and takes its logarithm.
+        "time_step_min": 1e-30,
         "n_routed_experts": 5,
         "num_experts_per_tok": 3,
         "moe_intermediate_size": 28,
@@ -81,7 +81,7 @@ FAMILY = TinyFamily(
     cases={
         "nemotron-h": {},
         "nemotron-h-latent": {
-            "layers_block_type": ["moe", "linear_attention", "moe", "linear_attention"],
+            "layers_block_type": ["moe", "linear_attention", "full_attention", "moe"],
             "moe_latent_size": 36,
             "mlp_bias": True,
             "n_routed_experts": 8,
@@ -101,7 +101,6 @@ FAMILY = TinyFamily(
             "ssm_state_size": 20,
             "conv_kernel": 2,
             "layer_norm_epsilon": 1e-3,
-            "tie_word_embeddings": True,
         },
     },
     published=PUBLISHED,
