@@ -17,6 +17,7 @@
 #include "check_attention.h"
 #include "check_int_products.h"
 #include "check_lanes.h"
+#include "check_order.h"
 #include "check_rows.h"
 
 using namespace penstock;
@@ -35,6 +36,7 @@ int main() {
   check_conversion<bf16>("bfloat16", rng);
   check_conversion<f16>("float16", rng);
   check_functions();
+  check_orders(10000, rng);
   for (const int threads : {1, 3}) {
     Pool pool(threads, false);
     for (const int64_t cols : {1, 16, 45, 200}) check_norm(cols, pool, rng);

@@ -52,13 +52,7 @@ struct Panels {
   }
 };
 
-// How a walk cuts one thread's share of a row block, down to a kernel's block of accumulators:
-//
-//   for row blocks of at most kRowBlock rows            weights are read from memory once each
-//     for chunks of columns                             partial sums stay in L2
-//       for slices of the depth                         packed activations stay in L2
-//         for the panels of a block                     a slice of weights stays in L1
-//           for bands: accumulate a block
+// How Walk cuts one thread's share of a row block. README.md has the loops.
 //
 // Activations are packed slice by slice, by each thread for itself; or, many rows of them, a row
 // block at once by all threads together (Walk::run_shared).

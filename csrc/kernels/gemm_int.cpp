@@ -144,11 +144,7 @@ size_t linear_shared_bytes(const IntMatrix& w, int64_t rows) {
 namespace {
 
 int64_t hot_bytes([[maybe_unused]] const IntPanels& p) {
-#if defined(__aarch64__)
-  int64_t hot = int_neon_hot_bytes();
-#else
   int64_t hot = int_registers_hot_bytes();
-#endif
 #if defined(__AMX_INT8__)
   hot = std::max(hot, int_amx_hot_bytes(p));
 #endif
@@ -161,11 +157,7 @@ void multiply(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t r
 #if defined(__AMX_INT8__)
   if (rows >= amx_rows(p.bits)) return int_linear_amx(p, x, e, rows, units, hot);
 #endif
-#if defined(__aarch64__)
-  int_linear_neon(p, x, e, rows, units, hot);
-#else
   int_linear_registers(p, x, e, rows, units, hot);
-#endif
 }
 
 }  // namespace

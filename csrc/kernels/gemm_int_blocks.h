@@ -91,15 +91,25 @@ constexpr int32_t kept_zero(int bits) {
 #endif
 }
 
+// A block in vector registers: rows of x from `row` on by panels from `weights` on. ahead: how far
+// weights are prefetched, or 0. sums: [panel][row][16].
+using IntMultiply = void (*)(const IntPanels& p, const IntRows& x, int64_t row,
+                             const std::byte* weights, int64_t ahead, float* sums);
+
+#if defined(__aarch64__)
+// 4 rows by 16 columns of dots are 16 of 32 registers, beside 4 of weights and 4 of x; the float
+// sums wait in memory, for a group is eight steps or more.
+constexpr int kIntNeonRows = 4;
+// Up to so many rows by one panel.
+IntMultiply int_neon_multiply(int bits, int64_t rows);
+#endif
+
 // The kernels. Rows [0, rows) of x, output columns of `units`. hot: int_hot_bytes() of scratch.
 void int_linear_registers(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
                           Range units, std::byte* hot);
 void int_linear_amx(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
                     Range units, std::byte* hot);
-void int_linear_neon(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
-                     Range units, std::byte* hot);
 int64_t int_registers_hot_bytes();
-int64_t int_neon_hot_bytes();
 int64_t int_amx_hot_bytes(const IntPanels& p);
 
 }  // namespace penstock

@@ -12,6 +12,7 @@
 // Points: FloatPoints or PairPoints. Kernel: as in gemm_walk.h, without what is shared or resident.
 #pragma once
 
+#include "gemm_order.h"
 #include "gemm_points_expand.h"
 #include "gemm_walk.h"
 
@@ -145,32 +146,28 @@ class PointsWalk {
     }
   }
 
-  // The panels of a block for one slice of the depth.
-  struct Place {
-    int64_t unit, k;
-    int panels;  // 0: the end
-  };
-
   void multiply(const Kernel& kernel, Range rows, Range share) {
-    stride_ = std::max<int64_t>(1, Kernel::kPanels / p_.per_unit);
-    const bool fits = p_.depth <= slice_ || padded_ * p_.depth * kElement <= kRowsBytes;
-    const int64_t sums = padded_ * p_.per_unit * kPanelColumns * int64_t(sizeof(float));
-    chunk_ = fits ? stride_ : std::max<int64_t>(1, kCarryBytes / sums / stride_) * stride_;
-    at_ = place(share, share.first, 0);
-    next_ = after(share, at_);
+    Order order(share, p_.per_unit, Kernel::kPanels, ceil_div(p_.depth, slice_));
+    const int64_t sums =
+        padded_ * order.stride * p_.per_unit * kPanelColumns * int64_t(sizeof(float));
+    if (padded_ * p_.depth * kElement > kRowsBytes)
+      order.wide *= std::max<int64_t>(1, kCarryBytes / sums);
+    at_ = order.first();
+    next_ = order.after(at_);
     const int64_t bands = Kernel::bands(rows.size());
     for (bool first = true; at_.panels; first = false) {
-      later_ = after(share, next_);
+      later_ = order.after(next_);
       if (first || !kInterleaved) expand({0, runs(at_)}, at_, next_);
       if (kInterleaved) turn_ ^= 1;
       for (int64_t b = 0; b < bands; ++b)
-        band(kernel, rows, share, Kernel::band(rows.size(), b),
+        band(kernel, rows, Kernel::band(rows.size(), b), order.ends(at_),
              even_share(runs(next_), b, bands));
       at_ = next_;
       next_ = later_;
     }
   }
-  int64_t depth_of(const Place& at) const { return std::min(slice_, p_.depth - at.k); }
+  int64_t k_of(const Place& at) const { return at.slice * slice_; }
+  int64_t depth_of(const Place& at) const { return std::min(slice_, p_.depth - k_of(at)); }
   // Of one panel; each is expanded for all panels of the place.
   int64_t runs(const Place& at) const { return at.panels ? depth_of(at) / kPointRun : 0; }
 
@@ -180,42 +177,25 @@ class PointsWalk {
     for (int64_t i = some.first; i < some.last; ++i) {
       const int64_t k = i * kPointRun;
       for (int panel = 0; panel < at.panels; ++panel) {
-        if (panel < following.panels && following.k + k < p_.depth)
-          expand_.fetch(p_, p_.panel(following.unit) + panel * p_.panel_bytes, following.k + k);
-        expand_.run(p_, p_.panel(at.unit) + panel * p_.panel_bytes, at.k + k,
+        if (panel < following.panels && k_of(following) + k < p_.depth)
+          expand_.fetch(p_, p_.panel(following.unit) + panel * p_.panel_bytes,
+                        k_of(following) + k);
+        expand_.run(p_, p_.panel(at.unit) + panel * p_.panel_bytes, k_of(at) + k,
                     to + (panel * slice_ + k) * Points::kBytes);
       }
     }
   }
 
-  Place place(Range share, int64_t unit, int64_t k) const {
-    const int64_t here = std::clamp<int64_t>(share.last - unit, 0, stride_);
-    return {unit, k, int(here * p_.per_unit)};
-  }
-
-  Place after(Range share, const Place& at) const {
-    if (!at.panels) return at;
-    const int64_t first = chunk_first(share, at);
-    const int64_t last = std::min(first + chunk_, share.last);
-    if (at.unit + stride_ < last) return place(share, at.unit + stride_, at.k);
-    if (at.k + slice_ < p_.depth) return place(share, first, at.k + slice_);
-    return place(share, last, 0);
-  }
-
-  int64_t chunk_first(Range share, const Place& at) const {
-    return share.first + (at.unit - share.first) / chunk_ * chunk_;
-  }
-
   // The expanded points by one band; beside that, `ahead` of the next place's runs.
-  void band(const Kernel& kernel, Range rows, Range share, Range band, Range ahead) const {
+  void band(const Kernel& kernel, Range rows, Range band, bool ends, Range ahead) const {
     const Place& at = at_;
-    const int64_t depth = depth_of(at);
+    const int64_t first = k_of(at), depth = depth_of(at);
     const int64_t each = ceil_div(ahead.size() * kPointRun, depth);
     const auto prepare = [&](int64_t k) __attribute__((always_inline)) {  // in the step of k
-      const int64_t from = ahead.first + (k - at.k) / kPointRun * each;
+      const int64_t from = ahead.first + (k - first) / kPointRun * each;
       expand({from, std::min(from + each, ahead.last)}, next_, later_);
     };
-    float* const sums = carry_ + ((at.unit - chunk_first(share, at)) * p_.per_unit * padded_ +
+    float* const sums = carry_ + ((at.unit - at.chunk) * p_.per_unit * padded_ +
                                   band.first * at.panels) * kPanelColumns;
     Block block{};
     block.rows = band.size();
@@ -225,25 +205,23 @@ class PointsWalk {
     if (p_.scaled) {
       scaled_groups(kernel, block, depth, band, sums, prepare);
     } else {
-      block.activations = packed(band, at.k);
+      block.activations = packed(band, first);
       block.steps = depth / Kernel::kStep;
-      block.before = at.k ? sums : nullptr;
+      block.before = at.slice ? sums : nullptr;
       block.after = sums;
-      multiply(kernel, block, at.k, prepare);
+      multiply(kernel, block, first, prepare);
     }
-    if (at.k + depth < p_.depth) return;
+    if (!ends) return;
     const int64_t panel = kernel.sum_rows(band.size()) * kPanelColumns;  // floats
-    for (int i = 0; i < at.panels; i += p_.per_unit) {
-      const std::byte* const weights = p_.panel(at.unit) + i * p_.panel_bytes;
-      const int64_t row = rows.first + band.first;
-      const int64_t column = (at.unit + i / p_.per_unit) * kPanelColumns;
-      const float* const own = sums + i * panel;
-      if (p_.scaled)
-        epilogue_.finish(FloatSums{own, panel}, row, band.size(), column);
-      else
-        epilogue_.finish(PointSums{own, panel, scales(weights, 0), p_.panel_bytes / 4}, row,
-                         band.size(), column);
-    }
+    const auto finish = [&](auto&& sums_of) {
+      epilogue_.finish_block(at.unit, at.panels, rows.first + band.first, band.size(), sums_of);
+    };
+    if (p_.scaled)
+      return finish([&](int i) { return FloatSums{sums + i * panel, panel}; });
+    finish([&](int i) {
+      const float* const own = scales(p_.panel(at.unit) + i * p_.panel_bytes, 0);
+      return PointSums{sums + i * panel, panel, own, p_.panel_bytes / 4};
+    });
   }
 
   const float* scales(const std::byte* panel, int64_t k) const {
@@ -269,18 +247,19 @@ class PointsWalk {
   void scaled_groups(const Kernel& kernel, Block& block, int64_t depth, Range band, float* sums,
                      Prepare&& prepare) const {
     const Place& at = at_;
+    const int64_t first = k_of(at);
     const auto dots = [&](int64_t k) {
       return dots_ + k / p_.scaled % 2 * (kDotsBytes / int64_t(sizeof(float)));
     };
     block.steps = p_.scaled / Kernel::kStep;
-    for (int64_t k = at.k; k < at.k + depth; k += p_.scaled) {
+    for (int64_t k = first; k < first + depth; k += p_.scaled) {
       block.activations = packed(band, k);
-      block.weights = block.near = block.far = points() + (k - at.k) * Points::kBytes;
+      block.weights = block.near = block.far = points() + (k - first) * Points::kBytes;
       block.after = dots(k);
       multiply(kernel, block, k, prepare);
-      if (k > at.k) add_group(kernel, at, k - p_.scaled, band.size(), dots(k - p_.scaled), sums);
+      if (k > first) add_group(kernel, at, k - p_.scaled, band.size(), dots(k - p_.scaled), sums);
     }
-    const int64_t last = at.k + depth - p_.scaled;
+    const int64_t last = first + depth - p_.scaled;
     add_group(kernel, at, last, band.size(), dots(last), sums);
   }
 
@@ -308,8 +287,6 @@ class PointsWalk {
   float* const carry_;  // sums of a chunk
   std::byte* packed_ = nullptr;
   int64_t padded_ = 0;
-  int64_t stride_ = 1;  // units of a block
-  int64_t chunk_ = 1;   // units
   Place at_{}, next_{}, later_{};
   int turn_ = 0;  // half of points_ that is filled next
 };

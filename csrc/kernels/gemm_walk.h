@@ -18,8 +18,8 @@
 #pragma once
 
 #include "../pool.h"
-#include "gemm_blocks.h"
 #include "gemm_epilogue.h"
+#include "gemm_order.h"
 
 namespace penstock {
 
@@ -106,21 +106,15 @@ class Walk {
   static constexpr int64_t kHotBytes =
       kBlockPanels * Kernel::kRows * kPanelColumns * int64_t(sizeof(float));
 
+  static constexpr bool shares(int64_t rows) { return Kernel::bands(rows) > kPrivateBands; }
+
   void row_block(Range rows, Range share) {
     const int64_t padded = Kernel::padded_rows(rows.size());
     const Blocking by = private_blocking(padded, p_.depth, Kernel::kElement, share.size(),
                                          p_.per_unit, p_.tuning.carry_bytes);
-    float* carry = reinterpret_cast<float*>(
-        scratch_ + round_up(activation_bytes(padded, p_.depth, Kernel::kElement), 64));
-    const Kernel kernel(rows.size());
-    for (int64_t first = share.first; first < share.last; first += by.chunk) {
-      const Range chunk{first, std::min(first + by.chunk, share.last)};
-      for (int64_t s = 0; s < by.slices; ++s) slice(kernel, rows, chunk, by, s, carry);
-    }
-  }
-
-  static constexpr bool shares(int64_t rows) {
-    return Kernel::bands(rows) > kPrivateBands;
+    std::byte* const carry =
+        scratch_ + round_up(activation_bytes(padded, p_.depth, Kernel::kElement), 64);
+    multiply<false>(Kernel(rows.size()), rows, share, by, scratch_, carry);
   }
 
   void shared_row_block(Range rows, Range share, std::byte* shared, const Worker& worker) {
@@ -130,67 +124,61 @@ class Walk {
                                   p_.tuning.carry_bytes);
     const int64_t bands = Kernel::bands(rows.size());
     const Range own = even_share(bands * by.slices, worker.id, worker.count);
-    for (int64_t i = own.first; i < own.last; ++i) {
-      const int64_t k = i / bands * by.slice;
-      const Range band = Kernel::band(rows.size(), i % bands);
-      const int64_t steps = ceil_div(std::min(by.slice, p_.depth - k), Kernel::kStep);
-      kernel.pack(x_, rows.first + band.first, band.size(), k, steps,
-                  shared + (padded * k + band.first * steps * Kernel::kStep) * Kernel::kElement);
-    }
+    for (int64_t i = own.first; i < own.last; ++i)
+      pack(kernel, rows, by, i / bands, i % bands,
+           shared + padded * (i / bands) * by.slice * Kernel::kElement);
     worker.barrier->wait(worker);
-    float* carry = reinterpret_cast<float*>(scratch_);
-    for (int64_t first = share.first; first < share.last; first += by.chunk) {
-      const Range chunk{first, std::min(first + by.chunk, share.last)};
-      for (int64_t s = 0; s < by.slices; ++s)
-        multiply_slice<true>(kernel, rows, chunk, by, s,
-                             shared + padded * s * by.slice * Kernel::kElement, carry);
-    }
+    multiply<true>(kernel, rows, share, by, shared, scratch_);
   }
 
-  // One slice of the depth, for all panels of a chunk and all bands.
-  void slice(const Kernel& kernel, Range rows, Range chunk, const Blocking& by, int64_t s,
-             float* carry) {
-    const int64_t k = s * by.slice;
-    const int64_t steps = ceil_div(std::min(by.slice, p_.depth - k), Kernel::kStep);
-    for (int64_t b = 0; b < Kernel::bands(rows.size()); ++b) {
-      const Range band = Kernel::band(rows.size(), b);
-      kernel.pack(x_, rows.first + band.first, band.size(), k, steps,
-                  scratch_ + band.first * steps * Kernel::kStep * Kernel::kElement);
-    }
-    multiply_slice<false>(kernel, rows, chunk, by, s, scratch_, carry);
+  int64_t steps_of(const Blocking& by, int64_t slice) const {
+    return ceil_div(std::min(by.slice, p_.depth - slice * by.slice), Kernel::kStep);
   }
 
-  // Resident: activations packed once, and the panels of a block meant to stay in L1.
+  // Band b of a slice of the rows, among that slice's from `to` on.
+  void pack(const Kernel& kernel, Range rows, const Blocking& by, int64_t slice, int64_t b,
+            std::byte* to) const {
+    const int64_t steps = steps_of(by, slice);
+    const Range band = Kernel::band(rows.size(), b);
+    kernel.pack(x_, rows.first + band.first, band.size(), slice * by.slice, steps,
+                to + band.first * steps * Kernel::kStep * Kernel::kElement);
+  }
+
+  // Resident: activations packed once, and the panels of a block meant to stay in L1. Else a slice
+  // of them is packed where a chunk begins with it.
   template <bool Resident>
-  void multiply_slice(const Kernel& kernel, Range rows, Range chunk, const Blocking& by,
-                      int64_t s, const std::byte* packed, float* carry) {
-    const int64_t k = s * by.slice;
-    const int64_t depth = std::min(by.slice, p_.depth - k);
-    const int64_t steps = ceil_div(depth, Kernel::kStep);
-    const bool is_first = s == 0;
-    const bool is_last = s + 1 == by.slices;
+  void multiply(const Kernel& kernel, Range rows, Range share, const Blocking& by,
+                std::byte* packed, std::byte* carry) {
+    const int64_t padded = Kernel::padded_rows(rows.size());
     const int64_t bands = Kernel::bands(rows.size());
     const bool streaming = bands <= kStreamingBands;
-    const int64_t row_bytes = steps * Kernel::kStep * Kernel::kElement;
-
-    const int64_t carried = p_.tuning.carry_bytes / int64_t(sizeof(float));
-    float* const hot = carry + (by.slices > 1 ? carried : 0);
-    const int64_t padded = Kernel::padded_rows(rows.size());
     const int64_t step_bytes = p_.k_bytes * Kernel::kStep;
-    const int64_t ahead = std::min(steps, ceil_div(p_.tuning.stream_ahead, step_bytes));
-    const int64_t stride = std::max<int64_t>(1, Kernel::kPanels / p_.per_unit);  // units of a block
-    const std::byte* weights = p_.data + k * p_.k_bytes;
-    Pending pending{};
-    for (int64_t unit = chunk.first; unit < chunk.last; unit += stride) {
+    float* const hot =
+        reinterpret_cast<float*>(carry + (by.slices > 1 ? p_.tuning.carry_bytes : 0));
+    Order order(share, p_.per_unit, Kernel::kPanels, by.slices);
+    order.wide = by.chunk;
+    Pending pending;
+    const auto finish = [&](int64_t most) __attribute__((always_inline)) {
+      pending.finish(epilogue_, most, [&](int, int64_t, int64_t at, int64_t part) {
+        return FloatSums{hot + at, part};
+      });
+    };
+    for (Place at = order.first(); at.panels; at = order.after(at)) {
+      const int64_t k = at.slice * by.slice;
+      const int64_t steps = steps_of(by, at.slice);
+      const int64_t row_bytes = steps * Kernel::kStep * Kernel::kElement;
+      const bool ends = order.ends(at);
+      if (!Resident && at.unit == at.chunk)
+        for (int64_t b = 0; b < bands; ++b) pack(kernel, rows, by, at.slice, b, packed);
+      const std::byte* const x = packed + (Resident ? padded * k * Kernel::kElement : 0);
       Block block;
-      const int64_t units = std::min(stride, chunk.last - unit);
-      const int64_t first_panel = unit * p_.per_unit;
-      block.panels = int(units * p_.per_unit);
+      block.panels = at.panels;
       block.panel_bytes = p_.panel_bytes;
-      block.weights = weights + first_panel * p_.panel_bytes;
+      block.weights = p_.data + at.unit * p_.per_unit * p_.panel_bytes + k * p_.k_bytes;
       block.steps = steps;
-      const std::byte* next = weights + (first_panel + block.panels) * p_.panel_bytes;
+      const std::byte* next = block.weights + at.panels * p_.panel_bytes;
       if (streaming) {
+        const int64_t ahead = std::min(steps, ceil_div(p_.tuning.stream_ahead, step_bytes));
         block.turn = steps - ahead;
         block.near = block.weights + ahead * step_bytes;
         block.far = next - block.turn * step_bytes;
@@ -198,14 +186,15 @@ class Walk {
         block.turn = 0;
         block.near = block.far = next;
       }
-      float* const partial = carry + (unit - chunk.first) * p_.per_unit * padded * kPanelColumns;
+      float* const partial = reinterpret_cast<float*>(carry) +
+                             (at.unit - at.chunk) * p_.per_unit * padded * kPanelColumns;
       for (int64_t b = 0; b < bands; ++b) {
         const Range band = Kernel::band(rows.size(), b);
         float* own = partial + band.first * block.panels * kPanelColumns;
-        block.activations = packed + band.first * row_bytes;
+        block.activations = x + band.first * row_bytes;
         block.rows = band.size();
-        block.before = is_first ? nullptr : own;
-        block.after = is_last ? hot : own;
+        block.before = at.slice == 0 ? nullptr : own;
+        block.after = ends ? hot : own;
         block.lines = streaming ? Range{0, b == 0 ? 16 : 0} : even_share(16, b, bands);
         if constexpr (Resident) {
           const Array& out = epilogue_.out;
@@ -213,43 +202,20 @@ class Walk {
           const int64_t element = int64_t(elem_bytes(out.elem));
           block.next = own + Kernel::kRows * block.panels * kPanelColumns;
           block.out_row_bytes = out.stride * element;
-          block.out = is_last ? out.data + (rows.first + band.first) * block.out_row_bytes +
-                                    unit * kPanelColumns * element
-                              : nullptr;
-          kernel.multiply_resident(block, [&](int64_t most) __attribute__((always_inline)) {
-            finish(pending, most);
-          });
+          block.out = ends ? out.data + (rows.first + band.first) * block.out_row_bytes +
+                                 at.unit * kPanelColumns * element
+                           : nullptr;
+          kernel.multiply_resident(block, finish);
         } else {
           kernel.multiply(block);
         }
-        if (!is_last) continue;
-        pending = {hot,      kernel.sum_rows(block.rows),    block.panels,
-                   unit,     {rows.first + band.first, rows.first + band.last}};
-        if constexpr (!Resident) finish(pending, block.rows);
+        if (!ends) continue;
+        pending = {at.unit, at.panels, kernel.sum_rows(block.rows),
+                   {rows.first + band.first, rows.first + band.last}};
+        if constexpr (!Resident) finish(block.rows);
       }
     }
-    finish(pending, pending.rows.size());
-  }
-
-  // Complete sums that wait to become output. With shared packing each step of the next block takes
-  // a few of their rows, so that vector units work beside the tiles.
-  struct Pending {
-    const float* sums;
-    int64_t sum_rows;  // of a panel's sums
-    int panels;
-    int64_t unit;
-    Range rows;  // of the output, not done yet
-  };
-
-  PENSTOCK_INLINE void finish(Pending& p, int64_t most) const {
-    const int64_t rows = std::min(most, p.rows.size());
-    if (rows == 0) return;
-    const int64_t panel = p.sum_rows * kPanelColumns;  // floats
-    for (int i = 0; i < p.panels; i += p_.per_unit)
-      epilogue_.finish(FloatSums{p.sums + i * panel, panel}, p.rows.first, rows,
-                       (p.unit + i / p_.per_unit) * kPanelColumns);
-    p.sums += rows * kPanelColumns;
-    p.rows.first += rows;
+    finish(pending.rows.size());
   }
 
   Panels p_;

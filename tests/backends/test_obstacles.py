@@ -195,6 +195,8 @@ def test_a_gpu_refuses_convolutions_along_the_sequence() -> None:
 
 def test_where_no_backend_runs_a_model_the_last_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = load_model_spec(tiny_checkpoint("qwen3_moe"))
+    assert resolved(spec, H100).backend == "cuda"
+    monkeypatch.setattr(type(BACKENDS["cuda"]), "runs_experts", False)
     assert resolved(spec, H100).backend == "cpu"  # without a choice: the GPU's does not run them
     monkeypatch.setattr(type(BACKENDS["cpu"]), "runs_experts", False)
     for gpu in (None, H100):
