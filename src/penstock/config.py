@@ -266,6 +266,11 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
         return rows_per_sequence(self.speculative, self.drafts)
 
     @property
+    def state_log(self) -> int:
+        """Tokens of a sequence that a step may take back from its state: ``Limits``."""
+        return self.rows_per_sequence if self.num_states else 0
+
+    @property
     def schemes(self) -> Quantization:
         """What the plan's products are quantized to."""
         return choose(

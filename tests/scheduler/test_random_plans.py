@@ -11,6 +11,7 @@ from support.scheduler_loop import VOCAB, check_complete, expected, make_loop, r
 
 from penstock.cache.geometry import Chunk
 from penstock.cache.kv_cache import KvCache
+from penstock.cache.state_slots import StateLimits
 from penstock.interface.messages import FinishReason, Tenant
 from penstock.pooling.params import PoolingParams
 from penstock.scheduler.sequence import SequenceState, Status
@@ -45,8 +46,16 @@ def plans(draw: st.DrawFn, ahead: bool) -> Plan:
     windows = draw(WINDOWS)
     least = KvCache(1, size, windows=windows).blocks_for(context)
     blocks = least + draw(st.integers(0, 12)) * len(windows)
-    states = draw(st.sampled_from([0, 0, seqs, seqs + 2]))
-    prefix = draw(st.booleans()) and not states
+    states = draw(
+        st.none()
+        | st.builds(
+            StateLimits,
+            st.integers(seqs, seqs + 8),
+            st.just(seqs),
+            st.integers(1, 4).map(size.__mul__),
+        )
+    )
+    prefix = draw(st.booleans())
     loop = make_loop(
         blocks, seqs, budget, context, size, prefix, ahead, windows=windows, states=states
     )

@@ -123,7 +123,9 @@ class ToldCache(KvCache):
 
     def __init__(self, num_blocks: int, block_size: int, **options: Any) -> None:
         super().__init__(num_blocks, block_size, **options)
-        self._prefixes = self.told = ToldPrefixes(self._index, self.windows, block_size)
+        self._prefixes = self.told = ToldPrefixes(
+            self._index, self.windows, block_size, self._states
+        )
 
     def check_content(self, memory: dict[int, Entry]) -> None:
         """Every block that can be found holds what its key says, entry by entry."""
@@ -138,6 +140,17 @@ class ToldCache(KvCache):
             first = block * self.block_size
             held = [memory.get(slot) for slot in range(first, first + self.block_size)]
             assert held == entries[-self.block_size :], f"block {block} is found for what it is not"
+
+    def check_states(self, memory: dict[int, State]) -> None:
+        """Every state that can be found has seen what its key says."""
+        if self._states is None:
+            return
+        for slot in self._states._index.blocks():
+            key, _ = self._states._index._keys[slot]
+            state = NOTHING
+            for token in self.told.tokens_of[key]:
+                state = after(state, token)
+            assert memory[slot] == state, f"state {slot} is found for what it is not"
 
 
 def resolved(step: StepInput, previous: list[int]) -> StepInput:
@@ -336,6 +349,8 @@ class Loop:
         self.scheduler.check_integrity()
         if isinstance(self.scheduler.cache, ToldCache):
             self.scheduler.cache.check_content(self.model.memory)
+            if self.model.states is not None:
+                self.scheduler.cache.check_states(self.model.states.memory)
         self.steps += 1
         return updates
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.cache.state_slots import StateLimits
 from penstock.interface.messages import EngineRequest, Tenant
 from penstock.pooling.params import PoolingParams
 from penstock.pooling.pooler import Pooler
@@ -25,11 +26,10 @@ def make_loop(
     ahead: bool = False,
     prompt_rows: int | None = None,
     windows: Windows = (None,),
-    states: int = 0,
+    states: StateLimits | None = None,
 ) -> Loop:
-    """``states``: number of state slots, where layers keep states."""
     cache = ToldCache(
-        num_blocks, size, windows=windows, enable_prefix_caching=prefix, num_states=states
+        num_blocks, size, windows=windows, enable_prefix_caching=prefix, states=states
     )
     scheduler = Scheduler(cache, seqs, budget, context, max_prompt_rows=prompt_rows)
     return Loop(scheduler, VOCAB, ahead)

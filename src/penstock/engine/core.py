@@ -11,7 +11,14 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.constraints import Constraints
-from penstock.engine.loader import EnginePlan, LoadedModels, Mark, load_models, plan_engine
+from penstock.engine.loader import (
+    EnginePlan,
+    LoadedModels,
+    Mark,
+    load_models,
+    plan_engine,
+    state_limits,
+)
 from penstock.engine.masks import MaskThreads
 from penstock.engine.pooling import Embeddings
 from penstock.engine.prompt_logprobs import PromptLogprobsTracker
@@ -69,15 +76,13 @@ class EngineCore:
         self._speculation = speculation
         self._works_ahead = executor.capabilities.depth > 1
         self._draws_ahead = executor.capabilities.draws_ahead
-        plan = engine_plan.plan
-        # A row whose mask came late is computed again: from a state that has not seen it.
-        self._late_masks = executor.capabilities.late_masks and not plan.state_layers
+        self._late_masks = executor.capabilities.late_masks
         cache = KvCache(
             executor.num_blocks,
             BLOCK_SIZE,
-            windows=plan.kv_groups.windows or (None,),
+            windows=engine_plan.plan.kv_groups.windows or (None,),
             enable_prefix_caching=config.enable_prefix_caching,
-            num_states=config.num_states,
+            states=state_limits(engine_plan),
         )
         self._scheduler = Scheduler(
             cache,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.cache.state_slots import NO_STATE
 from penstock.interface.step import StepInput
 from penstock.interface.step_builder import Tree, build_step, state_tables
 from penstock.scheduler.output import ScheduledStep
@@ -32,9 +31,9 @@ def build_step_input(
         if step.num_hidden:
             num_hidden = [e.num_hidden for e in scheduled]
     states = None
-    if scheduled[0].sequence.table.state != NO_STATE:
-        slots = [e.sequence.table.state for e in scheduled]
-        states = state_tables(slots, [e.start for e in scheduled], step.state_copies)
+    if step.states is not None:
+        its = step.states
+        states = state_tables(its.slots, its.seen, its.tentative, its.snapshots, its.copies)
     groups = range(len(scheduled[0].sequence.table.blocks) if caches else 0)
     tables = [[e.sequence.table.blocks[group] for e in scheduled] for group in groups]
     return build_step(

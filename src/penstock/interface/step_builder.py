@@ -104,13 +104,18 @@ def build_step(
 
 
 def state_tables(
-    slots: Sequence[int], seen: Sequence[int], copies: Sequence[tuple[int, int]] = ()
+    slots: Sequence[int],
+    seen: Sequence[int],
+    tentative: Sequence[int],
+    snapshots: Sequence[tuple[int, int, int]],
+    copies: Sequence[tuple[int, int]],
 ) -> StateTables:
-    """Build the state tables of a step that takes no token back and stores no snapshots."""
+    """Build a step's state tables, fresh arrays every time."""
     return StateTables(
         slots=np.array(slots, dtype=np.int32),
         seen=np.array(seen, dtype=np.int32),
-        tentative=np.zeros(len(slots), np.int32),
+        tentative=np.array(tentative, dtype=np.int32),
+        snapshots=np.array(snapshots, dtype=np.int32).reshape(-1, 3),
         copies=_pairs(copies),
     )
 

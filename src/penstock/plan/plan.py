@@ -6,12 +6,15 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.cache.geometry import KvDType
+from penstock.cache.geometry import BLOCK_SIZE, KvDType
 from penstock.interface.sources import PlanWeight, Stored
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 from penstock.plan.kv_groups import KvGroups, KvLayer, group_layers
 from penstock.plan.ops import Buffer, BufferName, ExpertLinear, Features, Op, WeightName
 from penstock.plan.state_layers import StateLayer
+
+_STATE_INTERVAL = 32 * BLOCK_SIZE
+"""Tokens between kept states of a model without keys and values."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +68,13 @@ class Plan:
         """Bytes of a state slot of which ``log`` tokens may be taken back; 0 where no layer keeps a
         state."""
         return sum(layer.num_bytes(self.state_dtype, log) for layer in self.state_layers)
+
+    def state_interval(self, log: int) -> int:
+        """Tokens, in whole blocks, of which keys and values take as many bytes as a state."""
+        block = sum(layer.block_bytes(self.kv_dtype) for layer in self.kv_layers)
+        if block == 0:
+            return _STATE_INTERVAL
+        return -(-self.state_bytes(log) // block) * BLOCK_SIZE
 
     @property
     def num_parameters(self) -> int:

@@ -88,11 +88,17 @@ def check_options(inputs: Inputs) -> None:
 
 
 def _check_states(inputs: Inputs) -> None:
-    """Raise ConfigError for drafts where the model, or the one that drafts, keeps states."""
-    for which, spec in (("the model", inputs.spec), ("the draft model", inputs.draft)):
-        if spec is not None and spec.keeps_states:
-            raise ConfigError(
-                f"speculative is not possible: layers of {which}, {spec.architecture}, keep a "
-                "state of each sequence, from which rejected drafts cannot be taken back yet; "
-                "leave speculative out, or choose a model of attention alone"
-            )
+    """Raise ConfigError where the model that drafts keeps states, or drafts are trees and the model
+    they are for keeps states."""
+    if inputs.draft is not None and inputs.draft.keeps_states:
+        raise ConfigError(
+            f"the draft model cannot be {inputs.draft.architecture}: its layers keep a state of "
+            "each sequence, which those of a draft model may not yet; leave speculative out, or "
+            "choose ngram, or a draft model of attention alone"
+        )
+    if inputs.spec.keeps_states and inputs.trees:
+        raise ConfigError(
+            f"{inputs.spec.architecture} has layers that keep a state of each sequence, which "
+            "follows one line of tokens, not a tree of drafts; choose a speculative method that "
+            "drafts chains (ngram, draft, or eagle with width=1)"
+        )

@@ -41,7 +41,8 @@ class _Blocks:
 
 @dataclass(frozen=True)
 class _States:
-    """The state slots, one for each sequence that runs; none where no layer keeps states."""
+    """The state slots, one for each sequence that runs, and those for prefixes that are kept; none
+    where no layer keeps states."""
 
     count: int
     sequences: int
@@ -84,12 +85,13 @@ def decide_memory(
 
 
 def _states(inputs: Inputs, served: Served, cache_bytes: int) -> _States:
-    """Return the state slots, which take at most half of ``cache_bytes``, or what is not needed for
-    keys and values; raise ConfigError if more sequences are asked for than that holds."""
+    """Return the state slots. Those of sequences take at most half of ``cache_bytes``, or what is
+    not needed for keys and values, and those for prefixes at most half of the rest; raise
+    ConfigError if more sequences are asked for than that holds."""
     each, sequences = served.state_bytes, served.max_sequences
     if each == 0:
         return _States(0, sequences, 0, {})
-    keys_and_values = served.all_sequences_bytes - sequences * each
+    keys_and_values = served.all_sequences_bytes - served.max_states * each
     most = max(cache_bytes // 2, cache_bytes - keys_and_values) // each
     reasons: dict[str, str] = {}
     if sequences > most:
@@ -102,8 +104,15 @@ def _states(inputs: Inputs, served: Served, cache_bytes: int) -> _States:
             )
         sequences = most
         reasons["max_num_seqs"] = "states of as many take half of the memory for KV cache and them"
-    reasons["num_states"] = f"one for each of {sequences} sequences, {each:,} bytes each"
-    return _States(sequences, sequences, sequences * each, reasons)
+    why, count = f"one for each of {sequences} sequences", sequences
+    if served.kept_states:
+        rest = cache_bytes - sequences * each
+        one = sequence_blocks(served.plan.kv_groups.windows, served.max_len) * served.block_bytes
+        most = max(min(rest // 2, rest - one), 0) if served.block_bytes else rest
+        kept = min(served.kept_states * sequences, most // each)
+        why, count = f"{why}, and {kept} for prefixes", sequences + kept
+    reasons["num_states"] = f"{why}, {each:,} bytes each"
+    return _States(count, sequences, count * each, reasons)
 
 
 def _blocks(inputs: Inputs, plans: PlanDecision, cache_bytes: int, state_bytes: int) -> _Blocks:

@@ -9,7 +9,7 @@ from penstock.backends.backend import Backend
 from penstock.cache.geometry import sequence_blocks
 from penstock.config import EngineConfig, rows_per_sequence
 from penstock.errors import ConfigError
-from penstock.memory_budget import Served
+from penstock.memory_budget import KEPT_STATES, Served
 from penstock.models.draft_heads import EagleSpec
 from penstock.models.rope import longrope_notes
 from penstock.models.spec import ModelSpec
@@ -82,7 +82,8 @@ def decide_plans(
         max_logit_rows=logit_rows,
         block_bytes=groups.page_bytes + draft_bytes,
         deterministic=config.deterministic,
-        state_bytes=plan.state_bytes(log=0),
+        state_bytes=plan.state_bytes(rows_per_sequence(config.speculative, inputs.drafts)),
+        kept_states=KEPT_STATES if config.enable_prefix_caching else 0,
     )
     backend.check_runnable(plan, inputs.trees)
     drafting = None

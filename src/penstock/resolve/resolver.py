@@ -60,8 +60,6 @@ def resolve(
     reasons = {"dtype": reason(config.dtype, "the checkpoint's")}
     for decision in (chosen, quantization, compute, limits, memory):
         reasons.update(decision.reasons)
-    if spec.keeps_states:
-        reasons["enable_prefix_caching"] = "states of layers are not kept for prefixes yet"
     threads, weights = compute.threads, quantization.weights
     notes = (*chosen.choice.notes, *threads.notes, *backend.notes())
     resolved = ResolvedConfig(
@@ -88,7 +86,7 @@ def resolve(
         max_num_seqs=memory.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_logit_rows=plans.target.max_logit_rows,
-        enable_prefix_caching=config.enable_prefix_caching and not spec.keeps_states,
+        enable_prefix_caching=config.enable_prefix_caching,
         speculative=config.speculative,
         drafts=drafts,
         artifact_dir=artifacts.folder,

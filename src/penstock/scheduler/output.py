@@ -46,6 +46,16 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     draft: Draft | None = None
 
 
+class StepStates(msgspec.Struct, frozen=True):
+    """``StateTables`` (``interface/step.py``) of a step, as lists."""
+
+    slots: list[int]
+    seen: list[int]
+    tentative: list[int]
+    snapshots: list[tuple[int, int, int]]
+    copies: list[StateCopy]
+
+
 class ScheduledStep(msgspec.Struct, frozen=True):
     """What one step computes. Logits rows are numbered in the order of ``sequences``."""
 
@@ -67,8 +77,8 @@ class ScheduledStep(msgspec.Struct, frozen=True):
     slot_moves: list[SlotMove] = []
     """Moves that complete the acceptance of the previous step's drafts. Executed before
     ``block_copies`` (``StepInput.slot_moves``)."""
-    state_copies: list[StateCopy] = []
-    """Copies of state slots. Executed in this order before anything else of states."""
+    states: StepStates | None = None
+    """Where the states of ``sequences`` lie; None where layers keep none."""
 
     @property
     def sampling_states(self) -> list[SamplingState]:
@@ -106,7 +116,7 @@ def step_of(
     moves: list[SlotMove],
     num_tokens: int,
     num_drafted: int,
-    state_copies: list[StateCopy],
+    states: StepStates | None,
 ) -> ScheduledStep:
     """Return the step of the ``chosen`` sequences, its samples and rows numbered in their order."""
     samples: list[SequenceState] = []
@@ -128,5 +138,5 @@ def step_of(
         hidden,
         num_drafted,
         moves,
-        state_copies,
+        states,
     )

@@ -69,6 +69,7 @@ from penstock.scheduler.progress import Progress
 from penstock.scheduler.queues import Queues
 from penstock.scheduler.sequence import SequenceState, Status
 from penstock.scheduler.step_budget import StepBudget
+from penstock.scheduler.step_states import step_states
 from penstock.scheduler.updates import sequence_update
 
 RUNNING, FINISHED = Status.RUNNING, Status.FINISHED  # a name is cheaper than an enum's member
@@ -203,7 +204,7 @@ class Scheduler:
         if not shares.contended:
             shares.uncharged += num_tokens
         moves, self._accepted.moves = self._accepted.moves, []
-        states = self.cache.take_state_copies()
+        states = step_states(self.cache, chosen)
         return step_of(chosen, copies, moves, num_tokens, drafted, states)
 
     def submitted(self, step: ScheduledStep) -> None:
