@@ -150,7 +150,8 @@ def test_preempted_sequences_go_on(served: tuple[Path, str], prefixes: bool) -> 
         enable_prefix_caching=prefixes,
     ) as llm:
         assert bits(llm, prompts, long) == expected
-        assert llm.stats().preemptions > 0
+        if plan.kv_layers:  # else nothing runs out
+            assert llm.stats().preemptions > 0
         assert llm.stats().states_used == 0
 
 
