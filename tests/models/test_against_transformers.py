@@ -66,7 +66,7 @@ def _cache_of(out: Any) -> dict[str, Any]:
 class Oracle:
     """What transformers says of one checkpoint: a greedy sequence and the logits along it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, told_positions: bool) -> None:
         self.prompt = np.random.default_rng(7).integers(0, VOCAB, PROMPT).tolist()
         model = load_oracle(folder)
         tokens, rows = list(self.prompt), []
@@ -76,7 +76,10 @@ class Oracle:
             for _ in range(STEPS):
                 tokens.append(int(rows[-1].argmax()))
                 step = torch.tensor([[tokens[-1]]])
-                out = model(step, **_cache_of(out), use_cache=True)
+                more = _cache_of(out)
+                if told_positions:
+                    more["position_ids"] = torch.tensor([[len(tokens) - 1]])
+                out = model(step, **more, use_cache=True)
                 rows.append(out.logits[0, 0])
         self.tokens = tokens
         self.logits = torch.stack(rows).numpy()
@@ -96,7 +99,7 @@ def checked(name: str) -> tuple[Path, Oracle]:
     """A case's checkpoint, and what transformers says of it."""
     family, tiny = CASES[name]
     folder = tiny_checkpoint(family, **tiny.cases[name])
-    return folder, Oracle(folder)
+    return folder, Oracle(folder, tiny.told_positions)
 
 
 def skip_without(backend: str) -> None:

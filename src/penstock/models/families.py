@@ -10,6 +10,7 @@ _NAMES: Final = (
     "apertus",
     "arcee",
     "baichuan",
+    "bamba",
     "bloom",
     "chatglm",
     "cohere",

@@ -19,12 +19,11 @@ from penstock.models.blocks import (
     read_positions,
 )
 from penstock.models.granite import read_factor, with_factors
-from penstock.models.limits import MAX_HEADS, MAX_HIDDEN
 from penstock.models.mixtures import TRAINING, read_expert_size
 from penstock.models.names import NameMap, fused, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import extended_positions, read_rope
-from penstock.models.selective import MAMBA_FIELDS, SCAN, read_scan, scan_names
+from penstock.models.selective import MAMBA_FIELDS, SCAN, read_expanded_scan, scan_names
 from penstock.models.spec import (
     AttentionSpec,
     DType,
@@ -32,7 +31,6 @@ from penstock.models.spec import (
     LayerSpec,
     MlpSpec,
     ModelSpec,
-    SelectiveSpec,
     SharedExpertSpec,
 )
 
@@ -68,7 +66,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted(_FIELDS, _DEFAULTS, TRAINING)
     config.only("normalization_function", "rmsnorm", "must be rmsnorm")
     norm, positions, mlp = read_norm(config), read_positions(config), _read_mlp(config)
-    attention, scan = _read_attention(config, positions), _read_scan(config, norm.eps)
+    attention, scan = _read_attention(config, positions), read_expanded_scan(config, norm.eps)
     count = read_num_layers(config)
     kinds = config.texts("layer_types") or (SCAN,) * count
     if len(kinds) != count or not set(kinds) <= _KINDS.keys():
@@ -95,17 +93,6 @@ def _read_attention(config: ConfigReader, positions: int) -> AttentionSpec:
         qkv_bias=bias,
         output_bias=bias,
     )
-
-
-def _read_scan(config: ConfigReader, eps: float) -> SelectiveSpec:
-    """Scans, whose heads together are ``mamba_expand`` times as wide as the model."""
-    heads = config.integer("heads", high=MAX_HEADS)
-    width = config.integer("hidden_size", high=MAX_HIDDEN) * config.integer("mamba_expand", 2)
-    if width % heads:
-        raise config.error("heads", f"must divide mamba_expand times hidden_size ({width})")
-    if config.raw("mamba_d_head") != "auto":
-        config.only("mamba_d_head", width // heads, f"must be {width // heads} or auto")
-    return read_scan(config, heads, width // heads, eps)
 
 
 def _read_mlp(config: ConfigReader) -> MlpSpec | ExpertsSpec:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from penstock.models.limits import MAX_FACTOR, MAX_HEADS, MAX_HEADS_WIDTH
+from penstock.models.limits import MAX_FACTOR, MAX_HEADS, MAX_HEADS_WIDTH, MAX_HIDDEN
 from penstock.models.names import Name, fused
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import SelectiveSpec
@@ -69,6 +69,17 @@ def read_scan(config: ConfigReader, heads: int, head_dim: int, eps: float) -> Se
         bias=config.boolean("projection_bias", False),
         dt_limits=read_time_steps(config),
     )
+
+
+def read_expanded_scan(config: ConfigReader, eps: float) -> SelectiveSpec:
+    """A scan whose heads together are ``mamba_expand`` times as wide as the model."""
+    heads = config.integer("heads", high=MAX_HEADS)
+    width = config.integer("hidden_size", high=MAX_HIDDEN) * config.integer("mamba_expand", 2)
+    if width % heads:
+        raise config.error("heads", f"must divide mamba_expand times hidden_size ({width})")
+    if config.raw("mamba_d_head") != "auto":
+        config.only("mamba_d_head", width // heads, f"must be {width // heads} or auto")
+    return read_scan(config, heads, width // heads, eps)
 
 
 def read_time_steps(config: ConfigReader) -> tuple[float, float]:
