@@ -1,4 +1,5 @@
 // An executor's ops that work on the heads of tokens, and on the cache.
+#include <cmath>
 #include <string>
 
 #include "executor.h"

@@ -18,7 +18,6 @@
 #include "kernels/gemm_experts.h"
 #include "kernels/gemm_grid.h"
 #include "kernels/gemm_int.h"
-#include "kernels/gemm_points.h"
 #include "kernels/head_linear.h"
 #include "kernels/kv_write.h"
 #include "kernels/norm.h"

@@ -72,10 +72,11 @@ FAMILY = TinyFamily(
             "num_key_value_heads": 1,
             "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0},
         },
-        "lfm2-convolutions-alone": {
+        "lfm2-attention-last": {
             "num_hidden_layers": 3,
-            "layer_types": [CONV] * 3,
+            "layer_types": [CONV, CONV, FULL],
             "conv_L_cache": 4,
+            "block_ffn_dim_multiplier": 0.7,
         },
     },
     published=PUBLISHED,
