@@ -65,9 +65,12 @@ def _groups(plan: Plan) -> str:
     groups = plan.kv_groups
     if set(groups.windows) <= {None}:
         return ""
-    rows = [{plan.kv_layers[number].rows for number in group.layers} for group in groups]
+    rows = [
+        [kept for number in group.layers if (kept := plan.kv_layers[number].rows) is not None]
+        for group in groups
+    ]
     alike = Counter(
-        (group.window, len(group.layers), max(each - {None}, default=None))
+        (group.window, len(group.layers), max(each, default=None))
         for group, each in zip(groups, rows, strict=True)
     )
     parts = [
