@@ -343,10 +343,9 @@ def _experts(e: ExpertsSpec, x: F64, weight: Weight, at: str) -> F64:
         shares = _shares(e.routing, e.top_k, logits[t], bias)
         for i, share in shares.items():
             given = row * share if e.shares_on == "inputs" else row
-            if e.gates:
-                inner = _gated(matrix("gate", i)(given), matrix("up", i)(given), e.activation)
-            else:
-                inner = _activated(matrix("up", i)(given), e.activation)
+            up = matrix("up", i)(given)
+            gate = matrix("gate", i)(given) if e.gates else None
+            inner = _maybe_gated(gate, up, e.activation)
             made = matrix("down", i)(inner)
             out[t] += made if e.shares_on == "inputs" else share * made
     if e.latent is not None:
@@ -355,14 +354,19 @@ def _experts(e: ExpertsSpec, x: F64, weight: Weight, at: str) -> F64:
         return out
     s, name = e.shared, at + "shared."
     up = _linear(x, weight, name + "up", s.bias)
-    if e.gates:
-        inner = _gated(_linear(x, weight, name + "gate", s.bias), up, e.activation)
-    else:
-        inner = _activated(up, e.activation)
-    made = _linear(inner, weight, name + "down", s.bias)
+    gate = _linear(x, weight, name + "gate", s.bias) if e.gates else None
+    made = _linear(_maybe_gated(gate, up, e.activation), weight, name + "down", s.bias)
     if s.gated:
         made = made / (1 + np.exp(-(x @ weight(name + "share").T)))
     return out + made
+
+
+def _maybe_gated(gate: F64 | None, up: F64, activation: Gating) -> F64:
+    """The inside of an MLP: ``activation(up)`` where there is no gate."""
+    if gate is not None:
+        return _gated(gate, up, activation)
+    assert isinstance(activation, str)
+    return _activated(up, activation)
 
 
 def _shares(r: Routing, top_k: int, logits: F64, bias: F64) -> dict[int, float]:
