@@ -126,6 +126,7 @@ class Writer:
             ),
         ]
         self.ops.append(Add(x, self.linear(attended, "o", HIDDEN), x))
+        assert m is not None
         g = self.norm(x, "mlp")
         gate, up = (self.linear(g, name, m.intermediate_size) for name in ("gate", "up"))
         inner = self.buffer("inner", m.intermediate_size, self.activation)

@@ -21,7 +21,7 @@ def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
         f"vocabulary {spec.vocab_size:,}, "
         f"{plan.num_parameters:,} parameters{_active(plan)} in {plan.weight_dtype}{stored}",
         f"{len(plan.ops)} ops a step; T token rows, S selected, R with logits; "
-        f"KV cache in {plan.kv_dtype}{_groups(plan)}",
+        f"KV cache in {plan.kv_dtype}{_groups(plan)}{_states(plan)}",
     ]
     if any(isinstance(op, HeadLinear) for op in plan.ops) and any(
         isinstance(op, Linear) and op.scheme is not None for op in plan.ops
@@ -77,6 +77,15 @@ def _groups(plan: Plan) -> str:
         f" by groups of layers: {', '.join(parts)}; pages of {groups.page_bytes:,} bytes, of which "
         f"{wasted:.1%} are not used"
     )
+
+
+def _states(plan: Plan) -> str:
+    """Return what layers that keep states keep of a sequence, if there are any."""
+    count = len(plan.state_layers)
+    if count == 0:
+        return ""
+    layers = f"{count} layer{'s' if count > 1 else ''}"
+    return f"; a state of {plan.state_bytes(log=0) / 2**20:.1f} MiB for each sequence, of {layers}"
 
 
 def _sight(plan: Plan, group: KvGroup) -> str:
