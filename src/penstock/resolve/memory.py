@@ -85,9 +85,9 @@ def decide_memory(
 
 
 def _states(inputs: Inputs, served: Served, cache_bytes: int) -> _States:
-    """Return the state slots. Those of sequences take at most half of ``cache_bytes``, and those for
-    prefixes half of the rest, or what is not needed for keys and values; raise ConfigError if more
-    sequences are asked for than that holds."""
+    """Return the state slots. Those of sequences take at most half of ``cache_bytes``, those for
+    prefixes half of the rest, or both what is not needed for keys and values; raise ConfigError if
+    more sequences are asked for than that holds."""
     each, sequences = served.state_bytes, served.max_sequences
     if each == 0:
         return _States(0, sequences, 0, {})
