@@ -23,7 +23,7 @@ from penstock.hardware import detect
 from penstock.interface.mask import StepMasks
 from penstock.resolve import resolve
 from penstock.scheduler.sequence import SequenceState
-from penstock.speculative_config import Medusa, Ngram, QuantizedSelf
+from penstock.speculative_config import DraftModel, Medusa, Ngram, QuantizedSelf
 from penstock.weights.model_folder import load_model_spec
 
 pytest.importorskip("torch", reason="checkpoints are made with it")
@@ -187,6 +187,18 @@ def test_drafts_change_nothing(served: tuple[Path, str], alone: list[Any]) -> No
         figures = llm.stats().drafts
     assert figures is not None
     assert 0 < figures.accepted_tokens < figures.draft_tokens
+
+
+def test_a_draft_model_of_attention_alone_changes_nothing(
+    served: tuple[Path, str], alone: list[Any]
+) -> None:
+    draft = DraftModel(model=str(tiny_checkpoint("llama")), num_tokens=3, adaptive=False)
+    with start(served, speculative=draft, max_model_len=256) as llm:
+        assert bits(llm, PROMPTS) == alone
+        assert bits(llm, PROMPTS) == alone
+        figures = llm.stats().drafts
+    assert figures is not None
+    assert figures.drafts > 0
 
 
 @pytest.mark.parametrize("speculative", [None, Ngram(num_tokens=3, min_match=1)])

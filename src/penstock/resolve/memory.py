@@ -107,7 +107,7 @@ def _states(inputs: Inputs, served: Served, cache_bytes: int) -> _States:
     why, count = f"one for each of {sequences} sequences", sequences
     if served.kept_states:
         rest = cache_bytes - sequences * each
-        one = sequence_blocks(served.plan.kv_groups.windows, served.max_len) * served.block_bytes
+        one = sequence_blocks(served.windows, served.max_len) * served.block_bytes
         most = max(min(rest // 2, rest - one), rest - keys_and_values, 0)
         kept = min(served.kept_states * sequences, most // each)
         why, count = f"{why}, and {kept} for prefixes", sequences + kept
@@ -120,7 +120,7 @@ def _blocks(inputs: Inputs, plans: PlanDecision, cache_bytes: int, state_bytes: 
     need more."""
     kv_bytes = cache_bytes - state_bytes
     served, asked = plans.target, inputs.config.max_model_len
-    size, max_len, windows = served.block_bytes, served.max_len, served.plan.kv_groups.windows
+    size, max_len, windows = served.block_bytes, served.max_len, served.windows
     shared = (
         "" if inputs.draft is None or not inputs.draft.layers else ", the draft's part included"
     )
