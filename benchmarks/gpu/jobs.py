@@ -22,10 +22,13 @@ from penstock.errors import ConfigError
 
 MEASURES = (
     *("ceilings", "decode", "ops", "prefill", "quantized", "host", "chunk", "itl"),
-    *("deterministic", "ready", "mixed", "checks"),
+    *("deterministic", "ready", "latents", "mixed", "checks"),
 )
 """The measures in the order in which they are taken: what says most comes first, since time may
 end."""
+
+LATENTS = "youtu-llm-2b"
+"""The shape with attention over latents."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,8 @@ class Job:
     batches: tuple[int, ...] = ()
     engine: dict[str, Any] = field(default_factory=dict)
     """Fields of EngineConfig that differ from those of all engines."""
+    shape: str | None = None
+    """A folder of configs/; None: the shape of the run."""
     engines: list[dict[str, Any]] = field(default_factory=list)
     """Options of each engine to compile for; only a job that compiles has any."""
 
@@ -60,7 +65,7 @@ def select(only: str | None) -> tuple[str, ...]:
 def plan_jobs(measures: Collection[str]) -> list[Job]:
     """The jobs that ``measures`` take, those that others' figures need among them."""
     jobs: list[Job] = []
-    if {"ceilings", "decode", "prefill", "itl"} & set(measures):
+    if {"ceilings", "decode", "prefill", "itl", "latents"} & set(measures):
         jobs.append(Job("ceilings", "ceilings"))
     alone = ("prefill", "host", "chunk", "itl", "ops", "mixed")
     taken = {name for name in alone if name in measures}
@@ -82,14 +87,16 @@ def plan_jobs(measures: Collection[str]) -> list[Job]:
         jobs.append(Job("cublas", "engine", ("decode", "prefill"), (1, 64), changes))
     if "ready" in measures:
         jobs.append(Job("again", "engine"))
+    if "latents" in measures:
+        jobs.append(Job("latents", "engine", ("decode", "ops", "prefill"), (1, 64), shape=LATENTS))
     if "mixed" in measures:
         jobs += [Job("generate", "peer"), Job("generate_batch", "peer")]
     engines: list[dict[str, Any]] = []
     for job in jobs:
-        if job.kind == "engine" and job.engine not in engines:
+        if job.kind == "engine" and job.shape is None and job.engine not in engines:
             engines.append(job.engine)
     if engines:
-        at = next(i for i, job in enumerate(jobs) if job.kind == "engine")
+        at = next(i for i, job in enumerate(jobs) if job.kind == "engine" and job.shape is None)
         jobs.insert(at, Job("compile", "compile", engines=engines))
     if "checks" in measures:
         jobs.append(Job("checks", "checks"))

@@ -52,8 +52,10 @@ def work(order: Order, send: Send) -> msgspec.Struct:
     has come, again and again. Raises what measuring raises."""
     device = torch.device("cpu") if order.dry else torch.device("cuda", 0)
     timer: Timer = WallTimer() if order.dry else CudaTimer()
-    model = Path(order.model)
     job = order.job
+    model = Path(order.model)
+    if job.shape is not None:
+        model = model.with_name("tiny-latents" if order.dry else job.shape)
     # Imported where they are needed: what a job does not need does not count as its start.
     if job.kind == "checks":
         from gpu import checks

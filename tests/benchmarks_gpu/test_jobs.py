@@ -10,6 +10,7 @@ from gpu.redact import redacted_command, without_folders
 from support.waiting import PATIENCE_S, runs, until
 
 from penstock.errors import ConfigError
+from penstock.weights.model_folder import load_model_spec
 
 
 def test_a_selection_is_in_order_and_known() -> None:
@@ -25,7 +26,7 @@ def test_all_measures_take_every_job_once() -> None:
     jobs = plan_jobs(MEASURES)
     assert [job.name for job in jobs] == [
         *("ceilings", "compile", "bf16", "int8", "int4", "cublas", "again"),
-        *("generate", "generate_batch", "checks"),
+        *("latents", "generate", "generate_batch", "checks"),
     ]
     bf16 = jobs[2]
     assert bf16.measures == ("decode", "ops", "prefill", "host", "chunk", "itl", "mixed")
@@ -33,6 +34,16 @@ def test_all_measures_take_every_job_once() -> None:
     assert jobs[3].engine == {"quantization": "int8"}
     assert jobs[5].engine == {"deterministic": False}
     assert jobs[1].engines == [{}, jobs[3].engine, jobs[4].engine, jobs[5].engine]
+    assert jobs[7].batches == (1, 64)
+
+
+def test_latents_are_measured_with_a_shape_of_their_own(configs: Path) -> None:
+    ceilings, latents = plan_jobs(select("latents"))
+    assert (ceilings.name, latents.name) == ("ceilings", "latents")
+    assert latents.shape is not None
+    for name in (latents.shape, "tiny-latents"):
+        layer = load_model_spec(configs / name).layers[0]
+        assert layer.attention.latent is not None
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,12 @@ the tiles of products, which rows choose, and draft trees.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import Protocol
 
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.kernels.launch import Weights
 from penstock.backends.cuda.kernels.tiles import Tile, row_steps
-from penstock.backends.cuda.matrix import Matrix
+from penstock.backends.cuda.matrix import Shape
 from penstock.backends.cuda.step import idle_step, idle_tree
 from penstock.interface.step import StepInput
 
@@ -20,7 +21,18 @@ _FORK = 3
 """Rows of the smallest tree that branches."""
 
 
-def warm_rows(matrices: Iterable[Matrix], max_rows: int) -> tuple[int, ...]:
+class Tiled(Protocol):
+    """The part of a matrix that decides what its products are compiled for."""
+
+    shape: Shape
+    weights: Weights
+
+    def tile(self, rows: int) -> Tile | None:
+        """Return the tile of a product of ``rows`` rows; None where torch multiplies."""
+        ...
+
+
+def warm_rows(matrices: Iterable[Tiled], max_rows: int) -> tuple[int, ...]:
     """Rows of few products that between them use every tile that up to ``max_rows`` rows can.
 
     Each product takes as many of a step's rows as it may have.
@@ -40,7 +52,7 @@ def warm_rows(matrices: Iterable[Matrix], max_rows: int) -> tuple[int, ...]:
     return tuple(sorted(chosen))
 
 
-def _likeness(matrix: Matrix) -> tuple[object, ...]:
+def _likeness(matrix: Tiled) -> tuple[object, ...]:
     """What tiles depend on: the layers' matrices are mostly alike."""
     weights: Weights = matrix.weights
     form = (weights.format, weights.bits, weights.padded, weights.depth, weights.size)
