@@ -217,7 +217,7 @@ def test_a_cache_takes_the_bytes_that_the_budget_counts(dim: int, kv_dtype: KvDT
     spec = make_spec(dim=dim)
     executor = make_executor(spec, "bfloat16", kv_dtype=kv_dtype)
     taken = sum(executor._native.kv_copy(i).size for i in range(len(spec.layers)))
-    assert taken == LIMITS.num_blocks * sum(x.block_bytes(kv_dtype) for x in kv_layers(spec))
+    assert taken == LIMITS.num_blocks * sum(x.block_bytes(kv_dtype) for x in kv_layers(spec.layers))
     executor.close()
 
 

@@ -50,7 +50,7 @@ def test_heads_of_all_sizes(isa: str, dim: int, kv: KvDType) -> None:
             (None, False, 3.0, None),
         )
     ]
-    spec = replace(spec, layers=tuple(replace(layer, attention=a) for a in attentions))
+    spec = replace(spec, layers=tuple(replace(layer, mixer=a) for a in attentions))
     primitive = lower(spec, kv_dtype=kv)
     groups = len(primitive.kv_groups)
     limits = replace(LIMITS, num_blocks=groups * 6)

@@ -192,7 +192,7 @@ def test_latents_that_a_gpu_has_no_room_for_are_an_obstacle(
 def test_rare_ops_are_no_obstacle(changes: dict[str, Any]) -> None:
     spec = make_spec()
     attention = replace(spec.layers[0].attention, **changes)
-    spec = replace(spec, layers=(replace(spec.layers[0], attention=attention),))
+    spec = replace(spec, layers=(replace(spec.layers[0], mixer=attention),))
     for plan in (lower(spec), fuse(lower(spec))):
         for name in ("cuda", "cpu"):
             BACKENDS[name].check_runnable(plan)

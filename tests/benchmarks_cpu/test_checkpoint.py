@@ -49,6 +49,26 @@ CONFIG: dict[str, Any] = {
 }
 
 
+COMMON = {name: CONFIG[name] for name in CONFIG if name not in ("rope_scaling", "hidden_act")}
+EXPERTS: dict[str, Any] = COMMON | {
+    "architectures": ["Qwen3MoeForCausalLM"],
+    "model_type": "qwen3_moe",
+    "hidden_act": "silu",
+    "moe_intermediate_size": 64,
+    "num_experts": 3,
+    "num_experts_per_tok": 2,
+}
+GEMMA: dict[str, Any] = COMMON | {
+    "architectures": ["Gemma3ForCausalLM"],
+    "model_type": "gemma3_text",
+    "hidden_activation": "gelu_pytorch_tanh",
+    "query_pre_attn_scalar": 32,
+    "rope_local_base_freq": 10000.0,
+    "sliding_window": 16,
+    "sliding_window_pattern": 2,
+}
+
+
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tmp_path_factory.mktemp("config")
@@ -134,6 +154,35 @@ def test_gguf_holds_the_same_weights(checkpoint: Path, tmp_path: Path) -> None:
     metadata = read_metadata(path)
     assert metadata["llama.attention.head_count_kv"] == 2
     assert metadata["tokenizer.ggml.eos_token_id"] == 1101
+
+
+@pytest.mark.parametrize("config", [EXPERTS, GEMMA], ids=["experts", "gemma"])
+def test_gguf_of_experts_and_of_shifted_norms(config: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    folder = prepare_checkpoint(tmp_path, tmp_path / "hf", seed=0).folder
+    _, info = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.bfloat16, output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    exporter("gguf_file").write_bf16(folder, tmp_path / "bf16.gguf")
+    reader = GGUFReader(tmp_path / "bf16.gguf")
+    found = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+    weights = load_file(folder / "model.safetensors")
+    norm = weights["model.layers.1.input_layernorm.weight"].float()
+    shift = 1 if config is GEMMA else 0
+    assert torch.equal(torch.from_numpy(found["blk.1.attn_norm.weight"]), norm + shift)
+    assert norm.mean().item() == pytest.approx(1 - shift, abs=0.05)
+    metadata = read_metadata(tmp_path / "bf16.gguf")
+    if config is GEMMA:
+        assert metadata["gemma3.attention.sliding_window"] == 16
+    else:
+        assert metadata["qwen3moe.expert_used_count"] == 2
+        for ours, name in (("gate", "gate_proj"), ("up", "up_proj"), ("down", "down_proj")):
+            prefix = "model.layers.1.mlp.experts"
+            stack = torch.stack([weights[f"{prefix}.{e}.{name}.weight"] for e in range(3)])
+            data = torch.from_numpy(found[f"blk.1.ffn_{ours}_exps.weight"]).view(torch.bfloat16)
+            assert torch.equal(data.view(stack.shape), stack)
 
 
 def test_rotation_factors_are_those_of_transformers(checkpoint: Path) -> None:

@@ -38,7 +38,7 @@ def make_spec(head_dim: int = 128, kv_heads: int = 4) -> ModelSpec:
 
 
 def block_bytes(spec: ModelSpec, dtype: KvDType) -> int:
-    return sum(layer.block_bytes(dtype) for layer in kv_layers(spec))
+    return sum(layer.block_bytes(dtype) for layer in kv_layers(spec.layers))
 
 
 def resolved(spec: ModelSpec, **options: Any) -> ResolvedConfig:
@@ -98,9 +98,7 @@ def test_bytes_of_a_block(dtype: KvDType, head_dim: int, row: int) -> None:
 
 def test_layers_of_several_shapes_add_up() -> None:
     spec = make_spec(64)
-    other = replace(
-        spec.layers[0], attention=replace(spec.layers[0].attention, head_dim=32, rope=None)
-    )
+    other = replace(spec.layers[0], mixer=replace(spec.layers[0].attention, head_dim=32, rope=None))
     mixed = replace(spec, layers=(spec.layers[0], other))
     assert block_bytes(mixed, "int8") == sum(layer_block_bytes("int8", 4, d) for d in (64, 32))
 

@@ -28,7 +28,7 @@ def spec_of(*windows: int | None, positions: int = 32_768) -> ModelSpec:
     spec = make_spec()
     base = spec.layers[0]
     layers = tuple(
-        replace(base, attention=replace(base.attention, window=window)) for window in windows
+        replace(base, mixer=replace(base.attention, window=window)) for window in windows
     )
     return replace(spec, layers=layers, max_positions=positions)
 
@@ -88,9 +88,9 @@ def test_a_request_is_refused_by_what_it_keeps() -> None:
 def test_a_draft_follows_a_sequence_as_far_as_its_target(
     target: tuple[int | None, ...], draft: tuple[int | None, ...], blocks: int
 ) -> None:
-    groups = group_layers(kv_layers(spec_of(*target)), "float32")
+    groups = group_layers(kv_layers(spec_of(*target).layers), "float32")
     spec, config = spec_of(*draft), EngineConfig(dtype="float32")
-    own = group_layers(kv_layers(spec), "float32")
+    own = group_layers(kv_layers(spec.layers), "float32")
     assert draft_block_bytes(config, spec, groups, 32_768) == blocks * own.page_bytes
     for tokens in (1, 100, 32_768):
         held = sequence_blocks(groups.windows, tokens) * blocks

@@ -63,7 +63,7 @@ def sight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 def _in_chunks(layer: LayerSpec) -> LayerSpec:
     a = layer.attention
-    return replace(layer, attention=replace(a, window=None, chunk=a.window))
+    return replace(layer, mixer=replace(a, window=None, chunk=a.window))
 
 
 def folder(path: Path, window: int = WINDOW, positions: int = 640, **changes: Any) -> str:

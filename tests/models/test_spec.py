@@ -36,7 +36,7 @@ def test_a_layer_has_a_window_or_chunks() -> None:
 
 def test_explain_names_chunks() -> None:
     spec = make_spec()
-    chunked = replace(spec.layers[0], attention=replace(spec.layers[0].attention, chunk=8192))
+    chunked = replace(spec.layers[0], mixer=replace(spec.layers[0].attention, chunk=8192))
     text = explain(fuse(lower(replace(spec, layers=(spec.layers[0], chunked)))))
     assert "1 of 1 layer in chunks of 8,192" in text
     assert "window=None" not in text
@@ -69,7 +69,7 @@ def test_factors_are_those_of_every_position(
 def test_a_scale_by_position_leaves_rotation_and_write_fused() -> None:
     spec = make_spec(qk_norm=True)
     attention = replace(spec.layers[0].attention, position_scale=PositionScale(0.1, 8))
-    spec = replace(spec, layers=(replace(spec.layers[0], attention=attention),))
+    spec = replace(spec, layers=(replace(spec.layers[0], mixer=attention),))
     kinds = [op.kind for op in fuse(lower(spec)).ops]
     assert kinds[2:6] == ["Linear", "RopeWrite", "ScaleByPosition", "Attention"]
 
@@ -86,13 +86,13 @@ def test_a_scale_by_position_leaves_rotation_and_write_fused() -> None:
 def test_other_norms_of_heads_are_not_fused(norm: QkNormSpec) -> None:
     spec = make_spec()
     attention = replace(spec.layers[0].attention, qk_norm=norm)
-    spec = replace(spec, layers=(replace(spec.layers[0], attention=attention),))
+    spec = replace(spec, layers=(replace(spec.layers[0], mixer=attention),))
     assert not any(isinstance(op, ops.RopeWrite) for op in fuse(lower(spec)).ops)
 
 
 def test_a_gate_of_attention_is_computed_for_selected_rows_alone_in_the_last_layer() -> None:
     spec = make_spec(bias=True)
-    gated = replace(spec.layers[0], attention=replace(spec.layers[0].attention, output_gate=True))
+    gated = replace(spec.layers[0], mixer=replace(spec.layers[0].attention, output_gate=True))
     plan = fuse(lower(replace(spec, layers=(gated, gated)), "bfloat16"))
     gates = [op for op in plan.ops if isinstance(op, ops.Gate)]
     assert [plan.buffers[op.out].rows.base for op in gates] == ["T", "S"]

@@ -49,6 +49,6 @@ def over_latents(
     )
 
     def changed(layer: LayerSpec) -> LayerSpec:
-        return replace(layer, attention=attention)
+        return replace(layer, mixer=attention)
 
     return replace(spec, layers=tuple(map(changed, spec.layers)))

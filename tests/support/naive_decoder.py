@@ -17,12 +17,14 @@ from penstock.models.spec import (
     ClampedSwiglu,
     ExpertsSpec,
     Gating,
+    Mixer,
     MlpSpec,
     ModelSpec,
     NormSpec,
     Projection,
     RopeSpec,
     Routing,
+    ShortConvSpec,
     TokenInputsSpec,
 )
 
@@ -53,28 +55,25 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
         def normed(x: F64, norm: NormSpec | None, name: str) -> F64:
             return x if norm is None else _norm(x, norm, weight, name)
 
-        h = normed(x, layer.attn_norm, at + "attn_norm")
-        a = layer.attention
-        if a.kv_from is None:
-            kept[i] = (_keys_and_values if a.latent is None else _latents)(spec, a, h, weight, at)
-        cached = kept[i if a.kv_from is None else a.kv_from]
-        attended = _attention(spec, a, h, cached, weight, at)
-        attended = layer.residual_scale * normed(
-            attended, layer.attn_post_norm, at + "attn_post_norm"
-        )
+        h, mixed = normed(x, layer.attn_norm, at + "attn_norm"), 0.0
+        if layer.mixer is not None:
+            mixed = _mixed(spec, i, layer.mixer, h, kept, weight)
+            mixed = normed(mixed, layer.attn_post_norm, at + "attn_post_norm")
+            mixed = layer.residual_scale * mixed
         if not layer.parallel:
-            x = x + attended
-        g = normed(x, layer.mlp_norm, at + "mlp_norm")
-        if layer.parallel and layer.mlp_norm is None:
-            g = h
-        if isinstance(layer.mlp, ExpertsSpec):
-            out = _experts(layer.mlp, g, weight, at)
-        else:
-            out = _mlp(layer.mlp, g, weight, at)
-        out = normed(out, layer.mlp_post_norm, at + "mlp_post_norm")
-        x = x + layer.residual_scale * out
+            x = x + mixed
+        if layer.mlp is not None:
+            g = normed(x, layer.mlp_norm, at + "mlp_norm")
+            if layer.parallel and layer.mlp_norm is None:
+                g = h
+            if isinstance(layer.mlp, ExpertsSpec):
+                out = _experts(layer.mlp, g, weight, at)
+            else:
+                out = _mlp(layer.mlp, g, weight, at)
+            out = normed(out, layer.mlp_post_norm, at + "mlp_post_norm")
+            x = x + layer.residual_scale * out
         if layer.parallel:
-            x = x + attended
+            x = x + mixed
         if inputs is not None and given is not None:
             own = given[:, i * inputs.size : (i + 1) * inputs.size]
             gate = _activated(x @ weight(at + "token_gate").T, inputs.activation)
@@ -90,6 +89,37 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
     logits = logits * spec.logits_scale
     cap = spec.logits_softcap
     return logits if cap is None else cap * np.tanh(logits / cap)
+
+
+def _mixed(
+    spec: ModelSpec, i: int, mixer: Mixer, h: F64, kept: dict[int, tuple[F64, F64]], weight: Weight
+) -> F64:
+    """What the mixer of layer ``i`` makes of h; ``kept``: keys and values of the layers before."""
+    at = f"layers.{i}."
+    if isinstance(mixer, ShortConvSpec):
+        return _short_conv(mixer, h, weight, at)
+    if mixer.kv_from is None:
+        made = _keys_and_values if mixer.latent is None else _latents
+        kept[i] = made(spec, mixer, h, weight, at)
+    cached = kept[i if mixer.kv_from is None else mixer.kv_from]
+    return _attention(spec, mixer, h, cached, weight, at)
+
+
+def _short_conv(conv: ShortConvSpec, h: F64, weight: Weight, at: str) -> F64:
+    def linear(x: F64, name: str) -> F64:
+        y = x @ weight(at + name).T
+        return y + weight(f"{at}{name}.bias") if conv.bias else y
+
+    b, c, x = (linear(h, name) for name in ("conv_b", "conv_c", "conv_x"))
+    u, taps = b * x, weight(at + "conv")
+    out = np.zeros_like(u)
+    for t in range(len(u)):
+        for j in range(conv.kernel):
+            if t - conv.kernel + 1 + j >= 0:
+                out[t] += taps[:, j] * u[t - conv.kernel + 1 + j]
+    if conv.bias:
+        out = out + weight(at + "conv.bias")
+    return linear(c * out, "o")
 
 
 def _token_inputs(

@@ -41,7 +41,7 @@ def spec_of(*kinds: tuple[int, int, int | None]) -> ModelSpec:
         attention = replace(
             base.attention, num_kv_heads=kv_heads, head_dim=dim, window=window, rope=rope
         )
-        return replace(base, attention=attention)
+        return replace(base, mixer=attention)
 
     return replace(spec, layers=tuple(layer(*kind) for kind in kinds))
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from comparison.vocabulary import Vocabulary, build_vocabulary, write_tokenizer
-from penstock.interface.sources import Stored
+from penstock.interface.sources import OneOf, Shifted, Source, Stacked, Stored
 from penstock.plan.lower import lower
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.model_folder import load_model_spec
@@ -62,17 +63,39 @@ def _write_weights(folder: Path, seed: int) -> None:
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     end = 0
     for weight in declared.values():
-        assert isinstance(weight.source, Stored), "fused and transposed tensors are not written"
-        start, end = end, end + 2 * math.prod(weight.shape)
-        header[weight.source.name] = {
-            "dtype": "BF16",
-            "shape": list(weight.shape),
-            "data_offsets": [start, end],
-        }
+        for tensor, _ in _tensors(weight.source, 0.0):
+            start, end = end, end + 2 * math.prod(tensor.shape)
+            header[tensor.name] = {
+                "dtype": "BF16",
+                "shape": list(tensor.shape),
+                "data_offsets": [start, end],
+            }
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)
     with (folder / WEIGHTS).open("wb") as file:
         file.write(len(encoded).to_bytes(8, "little"))
         file.write(encoded)
-        for name in declared:
-            file.write(weights.get(name).tobytes())
+        for name, weight in declared.items():
+            values, first = weights.get(name).reshape(-1), 0
+            for tensor, added in _tensors(weight.source, 0.0):
+                end = first + math.prod(tensor.shape)
+                part = values[first:end]
+                file.write((part - part.dtype.type(added) if added else part).tobytes())
+                first = end
+
+
+def _tensors(source: Source, added: float) -> Iterator[tuple[Stored, float]]:
+    """The tensors that a weight lies in, one behind the other, and what is added to each when it is
+    read."""
+    match source:
+        case Stored():
+            yield source, added
+        case Stacked(sources):
+            for each in sources:
+                yield from _tensors(each, added)
+        case Shifted(inner, by):
+            yield from _tensors(inner, added + by)
+        case OneOf(sources):
+            yield from _tensors(sources[0], added)
+        case _:
+            raise NotImplementedError(f"a weight that is read as {type(source).__name__}")

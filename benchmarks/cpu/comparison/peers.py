@@ -61,7 +61,7 @@ LLAMA_CPP = Peer(
     artifacts=_same("gguf/{precision}.gguf"),
     worker="llama_cpp",
     server="llama_server",
-    requirements=("gguf>=0.19", "cmake", "ninja"),  # and what llama_build.py makes
+    requirements=("gguf>=0.19", "cmake", "ninja", "scikit-build-core"),  # for llama_build.py
     exporter="gguf_file.py",
 )
 OPENVINO = Peer(

@@ -21,6 +21,8 @@ from numpy.typing import NDArray
 ARCHITECTURES = {
     "LlamaForCausalLM": gguf.MODEL_ARCH.LLAMA,
     "Qwen3ForCausalLM": gguf.MODEL_ARCH.QWEN3,
+    "Qwen3MoeForCausalLM": gguf.MODEL_ARCH.QWEN3MOE,
+    "Gemma3ForCausalLM": gguf.MODEL_ARCH.GEMMA3,
 }
 BF16_FILE = 32  # LLAMA_FTYPE_MOSTLY_BF16
 FILE_TYPES = {"int4": 2, "int8": 7}  # LLAMA_FTYPE_MOSTLY_Q4_0, LLAMA_FTYPE_MOSTLY_Q8_0
@@ -53,7 +55,8 @@ def write_bf16(checkpoint: Path, path: Path) -> None:
     add_hyperparameters(writer, config)
     add_vocabulary(writer, checkpoint, config)
     names = gguf.get_tensor_name_map(arch, config["num_hidden_layers"])
-    for name, array in read_safetensors(checkpoint / "model.safetensors").items():
+    tensors = stack_experts(read_safetensors(checkpoint / "model.safetensors"))
+    for name, array in tensors.items():
         target = names.get_name(name, try_suffixes=(".weight", ".bias"))
         if target is None:
             raise SystemExit(f"GGUF has no name for {name}")
@@ -62,7 +65,9 @@ def write_bf16(checkpoint: Path, path: Path) -> None:
         elif arch is gguf.MODEL_ARCH.LLAMA and ".k_proj." in name:
             array = interleave_heads(array, config["num_key_value_heads"])
         if array.ndim == 1:
-            writer.add_tensor(target, (array.astype(np.uint32) << 16).view(np.float32))
+            vector = (array.astype(np.uint32) << 16).view(np.float32)
+            shift = arch is gguf.MODEL_ARCH.GEMMA3  # llama.cpp multiplies by the norms as they lie
+            writer.add_tensor(target, vector + np.float32(1) if shift else vector)
         else:
             bytes_of = array.view(np.uint8)
             writer.add_tensor(target, bytes_of, raw_dtype=gguf.GGMLQuantizationType.BF16)
@@ -90,6 +95,12 @@ def add_hyperparameters(writer: gguf.GGUFWriter, config: dict[str, Any]) -> None
     writer.add_rope_freq_base(float(config["rope_theta"]))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
+    if "num_experts" in config:
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["num_experts_per_tok"])
+        writer.add_expert_feed_forward_length(config["moe_intermediate_size"])
+    if config.get("sliding_window"):
+        writer.add_sliding_window(config["sliding_window"])
 
 
 def add_vocabulary(writer: gguf.GGUFWriter, checkpoint: Path, config: dict[str, Any]) -> None:
@@ -121,6 +132,19 @@ def read_safetensors(path: Path) -> dict[str, NDArray[np.uint16]]:
         start, stop = (8 + length + offset for offset in entry["data_offsets"])
         tensors[name] = data[start:stop].view(np.uint16).reshape(entry["shape"])
     return tensors
+
+
+def stack_experts(tensors: dict[str, NDArray[np.uint16]]) -> dict[str, NDArray[np.uint16]]:
+    """The tensors with the matrices of a layer's experts as one, as GGUF has them."""
+    stacked: dict[str, NDArray[np.uint16]] = {}
+    stacks: dict[str, list[NDArray[np.uint16]]] = {}
+    for name, array in tensors.items():
+        layer, experts, rest = name.partition(".experts.")
+        if experts:
+            stacks.setdefault(f"{layer}.experts.{rest.partition('.')[2]}", []).append(array)
+        else:
+            stacked[name] = array
+    return stacked | {name: np.stack(arrays) for name, arrays in stacks.items()}
 
 
 def interleave_heads(array: NDArray[np.uint16], num_heads: int) -> NDArray[np.uint16]:

@@ -17,7 +17,7 @@ from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import Int32s, StepInput, StepResult
-from penstock.models.spec import ModelSpec
+from penstock.models.spec import AttentionSpec, ModelSpec
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import Embed, ExpertLinear, HeadLinear, Linear, Rows
 from penstock.plan.plan import Plan
@@ -103,10 +103,12 @@ class _KvTraffic:
 
     def __init__(self, spec: ModelSpec, config: ResolvedConfig) -> None:
         dtype = config.kv_cache_dtype
-        per_token = sum(layer.block_bytes(dtype) for layer in kv_layers(spec)) // BLOCK_SIZE
+        per_token = sum(layer.block_bytes(dtype) for layer in kv_layers(spec.layers)) // BLOCK_SIZE
         heads, total = Counter[Window | None](), 0
         for layer in spec.layers:
-            a = layer.attention
+            a = layer.mixer
+            if not isinstance(a, AttentionSpec):
+                continue
             heads[a.window if a.chunk is None else Chunk(a.chunk)] += a.num_kv_heads * a.head_dim
             if a.kv_from is None:  # else what another layer has cached is read once more
                 total += a.num_kv_heads * a.head_dim

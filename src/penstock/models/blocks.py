@@ -265,7 +265,7 @@ def windows_of(kinds: Sequence[str], window: int | None) -> tuple[int | None, ..
 def with_attention(model: ModelSpec, attention: Sequence[AttentionSpec]) -> ModelSpec:
     """The model with other attention, layer by layer."""
     pairs = zip(model.layers, attention, strict=True)
-    layers = tuple(replace(layer, attention=each) for layer, each in pairs)
+    layers = tuple(replace(layer, mixer=each) for layer, each in pairs)
     return replace(model, layers=layers)
 
 

@@ -47,7 +47,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         qk_norm=True,
     )
     layers = tuple(
-        replace(layer, attention=replace(layer.attention, rope=None))
+        replace(layer, mixer=replace(layer.attention, rope=None))
         if window is not None and kind == FULL
         else layer
         for layer, kind in zip(model.layers, kinds, strict=True)

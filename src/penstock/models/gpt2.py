@@ -72,7 +72,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     if not by_layer:
         return model
     layers = (
-        replace(layer, attention=replace(layer.attention, scale=layer.attention.scale / (i + 1)))
+        replace(layer, mixer=replace(layer.attention, scale=layer.attention.scale / (i + 1)))
         for i, layer in enumerate(model.layers)
     )
     return replace(model, layers=tuple(layers))

@@ -16,7 +16,7 @@ from penstock.models.idle_fields import IDLE_FIELDS
 from penstock.models.names import NameMap
 from penstock.models.quantized import read_quantized
 from penstock.models.reader import ConfigReader
-from penstock.models.spec import DType, ModelSpec
+from penstock.models.spec import AttentionSpec, DType, ModelSpec
 from penstock.models.text_part import NOT_CAUSAL, TEXT_CONFIG, TextPart, placed, text_part
 
 
@@ -131,7 +131,8 @@ def _finish(
     """Refuse fields that nothing has read, and fields to be ignored that are none of these."""
     for name, value, why in _ONLY_UNREAD:
         reader.only_unread(name, value, why)
-    if all(layer.attention.window is None for layer in spec.layers):
+    mixers = (layer.mixer for layer in spec.layers)
+    if not any(isinstance(each, AttentionSpec) and each.window for each in mixers):
         reader.raw("max_window_layers")
     reader.finish(IDLE_FIELDS.union(idle))
     for name in sorted(set(ignore) - set(reader.ignored)):

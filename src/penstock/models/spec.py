@@ -11,6 +11,7 @@ import numpy as np
 from penstock.errors import ModelError
 from penstock.models.activation import Activation, ClampedSwiglu, Gating
 from penstock.models.experts_spec import ExpertsSpec, Routing, SharedExpertSpec
+from penstock.models.mixers_spec import ShortConvSpec
 from penstock.models.names import NameMap, Published
 from penstock.models.position_scale import PositionScale
 from penstock.models.quantized import QuantizedFormat
@@ -28,6 +29,7 @@ __all__ = [
     "Gating",
     "LatentSpec",
     "LayerSpec",
+    "Mixer",
     "MlpSpec",
     "ModelSpec",
     "NormKind",
@@ -40,6 +42,7 @@ __all__ = [
     "RopeSpec",
     "Routing",
     "SharedExpertSpec",
+    "ShortConvSpec",
     "TokenInputsSpec",
 ]
 
@@ -230,31 +233,61 @@ class MlpSpec:
             raise ModelError("xIELU is of MLPs that are not gated")
 
 
+Mixer = AttentionSpec | ShortConvSpec
+"""What makes a token's row depend on the tokens before it."""
+
+
 @dataclass(frozen=True)
 class LayerSpec:
-    """A residual layer: attention and an MLP, each added to the residual stream x.
+    """A residual layer: what mixes tokens and an MLP, each added to the residual stream x.
 
-    One after the other: ``x += s * post(attention(pre(x)))``, then ``x += s * post(mlp(pre(x)))``,
-    with norms of its own for each, any of which may be missing, and ``s = residual_scale``.
+    One after the other: ``x += s * post(mixer(pre(x)))``, then ``x += s * post(mlp(pre(x)))``,
+    with norms of its own for each, any of which may be missing, and ``s = residual_scale``. A layer
+    may have one of the two alone.
 
     ``parallel``: both read the x at the layer's input, and both are added to it then. An MLP
-    without ``mlp_norm`` reads what attention reads.
+    without ``mlp_norm`` reads what the mixer reads.
+
+    Raises ModelError for a layer of no parts, one part in parallel, and norms of a part that is
+    missing.
     """
 
-    attention: AttentionSpec
-    mlp: MlpSpec | ExpertsSpec
+    mixer: Mixer | None
+    """None: the layer is an MLP alone."""
+    mlp: MlpSpec | ExpertsSpec | None
+    """None: the layer mixes tokens and has no MLP."""
     attn_norm: NormSpec | None
-    """The norm before attention."""
+    """The norm before attention, or another mixer."""
     mlp_norm: NormSpec | None
     """The norm before the MLP."""
     attn_post_norm: NormSpec | None = None
-    """The norm of what attention adds to the residual stream."""
+    """The norm of what the mixer adds to the residual stream."""
     mlp_post_norm: NormSpec | None = None
     parallel: bool = False
     residual_scale: float = 1.0
     output_scale: bool = False
     """Whether the residual stream that leaves the layer is multiplied by a learned number
     (``layers.3.output_scale``)."""
+
+    def __post_init__(self) -> None:
+        if self.mixer is None and self.mlp is None:
+            raise ModelError("a layer has a mixer, an MLP or both")
+        if self.parallel and (self.mixer is None or self.mlp is None):
+            raise ModelError("a layer of one part has nothing to run in parallel")
+        if self.mixer is None and (self.attn_norm or self.attn_post_norm):
+            raise ModelError("a layer without a mixer has no norms of it")
+        if self.mlp is None and (self.mlp_norm or self.mlp_post_norm):
+            raise ModelError("a layer without an MLP has no norms of it")
+
+    @property
+    def attention(self) -> AttentionSpec:
+        """The mixer of a layer that is known to attend.
+
+        Raises ModelError where it does not.
+        """
+        if not isinstance(self.mixer, AttentionSpec):
+            raise ModelError("the layer has no attention")
+        return self.mixer
 
 
 @dataclass(frozen=True)
@@ -284,7 +317,7 @@ class PositionTable:
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A decoder-only transformer.
+    """A decoder-only model.
 
     Raises ModelError where a layer reads keys and values of a layer that has none like it, and
     where the table of positions has not all of them.
@@ -334,18 +367,18 @@ class ModelSpec:
                 f"all of {self.max_positions} positions"
             )
         for index, layer in enumerate(self.layers):
-            source = layer.attention.kv_from
-            if source is None:
+            reader = layer.mixer
+            if not isinstance(reader, AttentionSpec) or reader.kv_from is None:
                 continue
-            if not 0 <= source < index or not _same_cache(self.layers[source], layer):
+            source = self.layers[reader.kv_from].mixer if 0 <= reader.kv_from < index else None
+            if not isinstance(source, AttentionSpec) or not _same_cache(source, reader):
                 raise ModelError(
-                    f"layer {index} reads keys and values of layer {source}, which must come "
-                    "before it and have its own, of the same heads and window"
+                    f"layer {index} reads keys and values of layer {reader.kv_from}, which must "
+                    "come before it and have its own, of the same heads and window"
                 )
 
 
-def _same_cache(source: LayerSpec, reader: LayerSpec) -> bool:
-    a, b = source.attention, reader.attention
+def _same_cache(a: AttentionSpec, b: AttentionSpec) -> bool:
     same = all(
         getattr(a, name) == getattr(b, name)
         for name in ("num_kv_heads", "head_dim", "window", "chunk")

@@ -14,7 +14,6 @@ from penstock.plan.ops import (
     Add,
     AddActivated,
     AddNorm,
-    Attention,
     Buffer,
     BufferName,
     Gate,
@@ -47,19 +46,22 @@ def fuse(plan: Plan) -> Plan:
 
 
 def _narrow_last_layer(ops: Ops, buffers: Buffers) -> tuple[Ops, dict[BufferName, BufferName]]:
-    """Select the wanted rows right after the last attention, not after the last layer.
+    """Select the wanted rows right after the last op that mixes tokens, not after the last layer.
 
     After it every op works row by row, so a prefill chunk of a request that generates skips the
     last layer's output projection and MLP for all rows but one. Also returns the new names of the
-    buffers after the attention. A model without attention is left as it is.
+    buffers after that op. A model whose rows are independent of each other is left as it is.
     """
-    attention = max((i for i, op in enumerate(ops) if isinstance(op, Attention)), default=None)
-    if attention is None:
+    mixing = max((i for i, op in enumerate(ops) if op.mixes), default=None)
+    if mixing is None:
         return ops, {}
-    select = max(i for i, op in enumerate(ops) if isinstance(op, SelectRows))  # others are taps
+    *taps, select = (i for i, op in enumerate(ops) if isinstance(op, SelectRows))
+    mixing = max(
+        [mixing, *taps]
+    )  # a tap selects of all rows: those of layers that mix nothing, too
     selected = ops[select]
     assert isinstance(selected, SelectRows)
-    region = ops[attention + 1 : select]
+    region = ops[mixing + 1 : select]
     written: set[BufferName] = set()
     entering: list[BufferName] = []
     for op in region:
@@ -73,7 +75,7 @@ def _narrow_last_layer(ops: Ops, buffers: Buffers) -> tuple[Ops, dict[BufferName
             buffers[new] = replace(buffers[name], name=new, rows=rows)
     selects: Ops = [SelectRows(name, renamed[name]) for name in entering]
     tail = [op.renamed(renamed) for op in (*region, *ops[select + 1 :])]
-    return [*ops[: attention + 1], *selects, *tail], renamed
+    return [*ops[: mixing + 1], *selects, *tail], renamed
 
 
 def _join_qkv(ops: Ops, buffers: Buffers) -> Ops:

@@ -23,7 +23,7 @@ from penstock.cache.geometry import (
     layer_block_bytes,
     window_size,
 )
-from penstock.models.spec import ModelSpec
+from penstock.models.spec import AttentionSpec, LayerSpec
 
 GROUP_COST = 0.01
 """Share of wasted memory that is accepted to have one group fewer. Each has tables of its own,
@@ -91,10 +91,10 @@ class KvGroups:
         return tuple(group.window for group in self.groups)
 
 
-def kv_layers(spec: ModelSpec) -> tuple[KvLayer, ...]:
-    """Return the cached layers of a model: all but those that read another layer's keys and
-    values."""
-    attentions = (x.attention for x in spec.layers if x.attention.kv_from is None)
+def kv_layers(layers: Sequence[LayerSpec]) -> tuple[KvLayer, ...]:
+    """Return the cached layers of a model: all that mix tokens but those that read another layer's
+    keys and values."""
+    mixers = (layer.mixer for layer in layers)
     return tuple(
         KvLayer(
             a.num_kv_heads,
@@ -102,7 +102,8 @@ def kv_layers(spec: ModelSpec) -> tuple[KvLayer, ...]:
             a.window if a.chunk is None else Chunk(a.chunk),
             None if a.latent is None else a.latent.kv_rank,
         )
-        for a in attentions
+        for a in mixers
+        if isinstance(a, AttentionSpec) and a.kv_from is None
     )
 
 

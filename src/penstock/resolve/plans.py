@@ -95,7 +95,7 @@ def draft_block_bytes(
 
     They suffice for the draft to follow one sequence as far as the target can, and many short ones.
     """
-    groups = group_layers(kv_layers(draft), model_types(config, draft).kv_cache)
+    groups = group_layers(kv_layers(draft.layers), model_types(config, draft).kv_cache)
     blocks = 1
     for tokens in (1, max_len):
         wanted = sequence_blocks(groups.windows, tokens)

@@ -227,8 +227,8 @@ class PlanBuilder:
         return self._ropes.index(rope)
 
     def cache_index(self, layer: int) -> int:
-        """The place in ``Plan.kv_layers`` of a layer that has keys and values of its own."""
-        return sum(earlier.attention.kv_from is None for earlier in self._spec.layers[:layer])
+        """The place in ``Plan.kv_layers`` of a layer that caches rows of its own."""
+        return len(kv_layers(self._spec.layers[:layer]))
 
     def embed(self, out: BufferName) -> None:
         self.look_up(out, "embed", self._spec.vocab_size, self._spec.hidden_size)
@@ -304,7 +304,7 @@ class PlanBuilder:
             weights=self._declared(),
             buffers=self._buffers,
             ropes=tuple(self._ropes),
-            kv_layers=kv_layers(self._spec),
+            kv_layers=kv_layers(self._spec.layers),
             logits=logits,
             argmax=argmax,
             hidden=hidden,

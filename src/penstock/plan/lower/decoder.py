@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import ModelError
-from penstock.models.spec import LayerSpec, ModelSpec, NormSpec
+from penstock.models.spec import LayerSpec, Mixer, ModelSpec, NormSpec, ShortConvSpec
 from penstock.plan.lower.attention import lower_attention
 from penstock.plan.lower.builder import RESIDUAL, PlanBuilder
 from penstock.plan.lower.latent import lower_latent_attention
@@ -35,7 +35,10 @@ def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> P
     given = None if inputs is None else lower_token_inputs(build, inputs, len(spec.layers))
     for index, layer in enumerate(spec.layers):
         at = f"layers.{index}."
-        h = build.norm_or_read(at + "h", at + "attn_norm", layer.attn_norm)
+        if layer.mixer is None:
+            h = build.norm_or_read(at + "g", at + "mlp_norm", layer.mlp_norm)
+        else:
+            h = build.norm_or_read(at + "h", at + "attn_norm", layer.attn_norm)
         if tapped is not None:
             # Behind the norm: there the residual stream is up to date in the fused plan, too.
             places = [i for i, tap in enumerate(taps) if tap == index]
@@ -74,7 +77,7 @@ def _embed(build: PlanBuilder, spec: ModelSpec) -> None:
 
 
 def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName) -> None:
-    """A layer whose attention reads h, from the residual stream to the residual stream."""
+    """A layer whose first part reads h, from the residual stream to the residual stream."""
     at = f"layers.{index}."
 
     def add(delta: BufferName, name: str, norm: NormSpec | None) -> None:
@@ -82,15 +85,26 @@ def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName)
             delta = build.norm(f"{at}{name}ed", at + name, norm, delta, "float32")
         build.add(delta, layer.residual_scale)
 
-    lowered = lower_attention if layer.attention.latent is None else lower_latent_attention
-    attended = lowered(build, index, layer.attention, h)
-    if not layer.parallel:
-        add(attended, "attn_post_norm", layer.attn_post_norm)
-    if layer.parallel and layer.mlp_norm is None:
-        g = h
-    else:
-        g = build.norm_or_read(at + "g", at + "mlp_norm", layer.mlp_norm)
+    mixed, g = None, h
+    if layer.mixer is not None:
+        mixed = _lower_mixer(build, index, layer.mixer, h)
+        if not layer.parallel:
+            add(mixed, "attn_post_norm", layer.attn_post_norm)
+        if layer.mlp is None:
+            return
+        if not layer.parallel or layer.mlp_norm is not None:
+            g = build.norm_or_read(at + "g", at + "mlp_norm", layer.mlp_norm)
+    assert layer.mlp is not None
     made = lower_mlp(build, index, layer.mlp, g)
-    if layer.parallel:
-        add(attended, "attn_post_norm", layer.attn_post_norm)
+    if layer.parallel and mixed is not None:
+        add(mixed, "attn_post_norm", layer.attn_post_norm)
     add(made, "mlp_post_norm", layer.mlp_post_norm)
+
+
+def _lower_mixer(build: PlanBuilder, index: int, mixer: Mixer, h: BufferName) -> BufferName:
+    """What mixes the tokens of layer ``index``, which reads h; its output projection."""
+    if isinstance(mixer, ShortConvSpec):
+        raise ModelError("short convolutions cannot be run yet")
+    if mixer.latent is not None:
+        return lower_latent_attention(build, index, mixer, h)
+    return lower_attention(build, index, mixer, h)

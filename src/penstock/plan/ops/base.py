@@ -61,6 +61,8 @@ class Buffer:
 class Op:
     """Base. Each class lists its fields that name buffers read and written, and weights."""
 
+    mixes: ClassVar[bool] = False
+    """Whether a row of what it writes depends on other tokens of its sequence."""
     _reads: ClassVar[tuple[str, ...]] = ()
     _writes: ClassVar[tuple[str, ...]] = ()
     _weights: ClassVar[tuple[str, ...]] = ()

@@ -133,6 +133,7 @@ class Attention(Op):
     _reads = ("q",)
     _writes = ("out",)
     _weights = ("sinks",)
+    mixes = True
     layer: int
     q: BufferName
     out: BufferName
