@@ -143,7 +143,7 @@ def _with_attention(**changes: Any) -> ModelSpec:
     """The tiny model with other fields of attention."""
     spec = _tiny()
     (layer,) = spec.layers
-    return replace(spec, layers=(replace(layer, attention=replace(layer.attention, **changes)),))
+    return replace(spec, layers=(replace(layer, mixer=replace(layer.attention, **changes)),))
 
 
 def _chunked() -> ModelSpec:

@@ -46,7 +46,7 @@ def kv_bytes(spec: ModelSpec, dtype: KvDType, contexts: Sequence[int]) -> int:
     """Return the KV bytes of a decode step after which sequences have these ``contexts``: read, and
     the one written."""
     total = 0
-    for layer in kv_layers(spec):
+    for layer in kv_layers(spec.layers):
         window = None if layer.window is None else window_size(layer.window)
         tokens = sum(min(context, window or context) + 1 for context in contexts)
         total += layer.block_bytes(dtype) * tokens // BLOCK_SIZE
