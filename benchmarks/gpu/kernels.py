@@ -109,8 +109,8 @@ CASES = {
     "tiny-slopes": Case("tiny-slopes", kv="int8", trees=True),
     "latents": Case("youtu-llm-2b", trees=True),
     "latents-int8": Case("youtu-llm-2b", kv="int8"),
-    "latents-fp32": Case("youtu-llm-2b", dtype="float32", kv="float32", trees=True),
-    "tiny-latents": Case("tiny-latents", dtype="float32", kv="int8"),
+    "tiny-latents": Case("tiny-latents", kv="int8"),
+    "tiny-latents-fp32": Case("tiny-latents", dtype="float32", kv="float32", trees=True),
 }
 
 
@@ -176,10 +176,10 @@ def _slopes() -> ModelSpec:
 
 
 def _latents() -> ModelSpec:
-    """Latents whose sizes no tile divides."""
-    latent = LatentSpec(kv_rank=40, nope_dim=24, rope_dim=6, v_dim=20, q_rank=28)
+    """Latents whose sizes no tile divides, for more heads than a tile has rows."""
+    latent = LatentSpec(kv_rank=200, nope_dim=24, rope_dim=6, v_dim=20, q_rank=28)
     return _with_attention(
-        num_heads=5,
+        num_heads=72,
         num_kv_heads=1,
         head_dim=latent.key_dim,
         rope=RopeSpec(theta=10000.0, dim=6, interleaved=True),

@@ -154,6 +154,15 @@ def test_a_token_that_is_not_finite_reaches_those_who_see_it(
 @pytest.mark.parametrize("product_bytes", [2, 4])
 def test_groups_share_out_all_heads(capability: tuple[int, int], product_bytes: int) -> None:
     for heads in (1, 5, 16, 20, 40, 67, 128):
-        tiling = latent_tiling(heads, product_bytes, capability)
+        tiling = latent_tiling(heads, 256, product_bytes, capability)
         assert heads % tiling.groups == 0
         assert heads // tiling.groups <= tiling.rows
+
+
+def test_float32_latents_that_do_not_fit_a_gpu_are_refused() -> None:
+    for capability in ((8, 9), (12, 0)):
+        latent_tiling(16, 512, 2, capability)
+        with pytest.raises(ValueError, match=r"latents of 512 in float32.*--kv-cache-dtype"):
+            latent_tiling(16, 512, 4, capability)
+    for capability in ((8, 0), (9, 0), (10, 0)):
+        latent_tiling(16, 512, 4, capability)

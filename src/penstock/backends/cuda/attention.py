@@ -126,7 +126,8 @@ class AttentionKernel:
         if value_dim is not None:
             if kv_heads != 1 or value_dim not in LATENT_DIMS or self._tail not in TAIL_DIMS:
                 raise ValueError(f"{kv_heads} latents of {value_dim} in {head_dim} have no kernel")
-            self._latent = latent_tiling(heads, 4 if kv_dtype == "float32" else 2, at)
+            product_bytes = 4 if kv_dtype == "float32" else 2
+            self._latent = latent_tiling(heads, value_dim, product_bytes, at)
             kv_heads = self._latent.groups
         group = heads // kv_heads
         self._kv_heads = kv_heads

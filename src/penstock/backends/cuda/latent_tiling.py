@@ -17,6 +17,10 @@ from typing import NamedTuple
 
 from penstock.backends.cuda.capability import Capability
 
+_MOST_WIDE = 256
+"""Components of a float32 latent where a program has 99 KiB: its queries are there twice, once as
+TF32 and once as what that leaves of them."""
+
 
 class LatentTiling(NamedTuple):
     """Sizes that depend on the geometry, the cache's type and the kind of GPU alone."""
@@ -31,14 +35,27 @@ class LatentTiling(NamedTuple):
     warps: int
 
 
-def latent_tiling(heads: int, product_bytes: int, capability: Capability) -> LatentTiling:
-    """Return the sizes for ``heads`` query heads whose products are of so many bytes an element."""
+def latent_tiling(
+    heads: int, value_dim: int, product_bytes: int, capability: Capability
+) -> LatentTiling:
+    """Return the sizes for ``heads`` query heads over latents of ``value_dim``, whose products are
+    of so many bytes an element.
+
+    Raises ValueError where the GPU has not the shared memory for them.
+    """
     wide = product_bytes == 4
-    if capability[0] in (9, 10):
-        rows, tile, stages = (32, 16, 3) if wide else (64, 32, 3)
+    if capability[0] == 9:
+        rows, tile, stages = (16, 16, 3) if wide else (64, 64, 3)
+    elif capability[0] == 10:
+        rows, tile, stages = (16, 16, 3) if wide else (64, 32, 3)
     elif capability in ((8, 0), (8, 7)):
         rows, tile, stages = (16, 16, 2) if wide else (32, 32, 3)
     else:
+        if wide and value_dim > _MOST_WIDE:
+            raise ValueError(
+                f"latents of {value_dim} in float32 do not fit this GPU's shared memory, those of "
+                f"{_MOST_WIDE} would; choose --kv-cache-dtype bfloat16"
+            )
         rows, tile, stages = (16, 16, 2) if wide else (32, 16, 3)
     groups = next(n for n in range(1, heads + 1) if heads % n == 0 and heads // n <= rows)
     return LatentTiling(groups, rows, tile, stages, 8)
