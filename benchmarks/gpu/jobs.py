@@ -22,13 +22,15 @@ from penstock.errors import ConfigError
 
 MEASURES = (
     *("ceilings", "decode", "ops", "prefill", "quantized", "host", "chunk", "itl"),
-    *("deterministic", "ready", "latents", "mixed", "checks"),
+    *("deterministic", "experts", "latents", "ready", "mixed", "checks"),
 )
 """The measures in the order in which they are taken: what says most comes first, since time may
 end."""
 
+EXPERTS = "moe-5b-a1b"
+"""The shape of configs/ that is measured beside the run's own: a mixture of experts."""
 LATENTS = "youtu-llm-2b"
-"""The shape with attention over latents."""
+"""Another, with attention over latents."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +42,8 @@ class Job:
     measures: tuple[str, ...] = ()
     batches: tuple[int, ...] = ()
     engine: dict[str, Any] = field(default_factory=dict)
-    """Fields of EngineConfig that differ from those of all engines."""
-    shape: str | None = None
-    """A folder of configs/; None: the shape of the run."""
+    """Fields of EngineConfig that differ from those of all engines; ``model`` names another shape
+    of configs/."""
     engines: list[dict[str, Any]] = field(default_factory=list)
     """Options of each engine to compile for; only a job that compiles has any."""
 
@@ -65,7 +66,7 @@ def select(only: str | None) -> tuple[str, ...]:
 def plan_jobs(measures: Collection[str]) -> list[Job]:
     """The jobs that ``measures`` take, those that others' figures need among them."""
     jobs: list[Job] = []
-    if {"ceilings", "decode", "prefill", "itl", "latents"} & set(measures):
+    if {"ceilings", "decode", "prefill", "itl", "experts", "latents"} & set(measures):
         jobs.append(Job("ceilings", "ceilings"))
     alone = ("prefill", "host", "chunk", "itl", "ops", "mixed")
     taken = {name for name in alone if name in measures}
@@ -85,18 +86,24 @@ def plan_jobs(measures: Collection[str]) -> list[Job]:
     if "deterministic" in measures:
         changes = {"deterministic": False}
         jobs.append(Job("cublas", "engine", ("decode", "prefill"), (1, 64), changes))
+    if "experts" in measures:
+        taken = {"decode", "prefill"} | ({"ops"} & set(measures))
+        jobs.append(Job("experts", "engine", _ordered(taken), (1, 16, 64), {"model": EXPERTS}))
+        int4 = {"model": EXPERTS, "quantization": "int4"}
+        jobs.append(Job("experts_int4", "engine", ("decode",), (1, 16), int4))
+    if "latents" in measures:
+        taken = {"decode", "prefill"} | ({"ops"} & set(measures))
+        jobs.append(Job("latents", "engine", _ordered(taken), (1, 64), {"model": LATENTS}))
     if "ready" in measures:
         jobs.append(Job("again", "engine"))
-    if "latents" in measures:
-        jobs.append(Job("latents", "engine", ("decode", "ops", "prefill"), (1, 64), shape=LATENTS))
     if "mixed" in measures:
         jobs += [Job("generate", "peer"), Job("generate_batch", "peer")]
     engines: list[dict[str, Any]] = []
     for job in jobs:
-        if job.kind == "engine" and job.shape is None and job.engine not in engines:
+        if job.kind == "engine" and job.engine not in engines:
             engines.append(job.engine)
     if engines:
-        at = next(i for i, job in enumerate(jobs) if job.kind == "engine" and job.shape is None)
+        at = next(i for i, job in enumerate(jobs) if job.kind == "engine")
         jobs.insert(at, Job("compile", "compile", engines=engines))
     if "checks" in measures:
         jobs.append(Job("checks", "checks"))

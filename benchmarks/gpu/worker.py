@@ -10,13 +10,16 @@ from typing import Any
 import msgspec
 import torch
 
-from gpu.jobs import Job
+from gpu.jobs import EXPERTS, LATENTS, Job
 from gpu.settings import engine_config
 from gpu.timing import CudaTimer, Timer, WallTimer
 from gpu.workload import Size
 from penstock.backends.cuda.capability import capability_of
 
 Send = Callable[[msgspec.Struct], None]
+
+_TINY = {EXPERTS: "tiny-moe", LATENTS: "tiny-latents"}
+"""What a dry run has in the place of shapes."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,11 @@ class Order:
         """Options of all engines."""
         return {"kv_cache_bytes": 1 << 22, "max_num_batched_tokens": 16} if self.dry else {}
 
+    def changes(self, engine: dict[str, Any]) -> dict[str, Any]:
+        """Options of a job's engine; a dry run has tiny models alone."""
+        tiny = {"model": _TINY[engine["model"]]} if self.dry and "model" in engine else {}
+        return self.engine_options | engine | tiny
+
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
 
@@ -52,10 +60,8 @@ def work(order: Order, send: Send) -> msgspec.Struct:
     has come, again and again. Raises what measuring raises."""
     device = torch.device("cpu") if order.dry else torch.device("cuda", 0)
     timer: Timer = WallTimer() if order.dry else CudaTimer()
-    job = order.job
     model = Path(order.model)
-    if job.shape is not None:
-        model = model.with_name("tiny-latents" if order.dry else job.shape)
+    job = order.job
     # Imported where they are needed: what a job does not need does not count as its start.
     if job.kind == "checks":
         from gpu import checks
@@ -70,7 +76,7 @@ def work(order: Order, send: Send) -> msgspec.Struct:
         # Where there is no GPU, the plan is the CPU's, whose ops are the same.
         backend = {"backend": "cpu"} if order.dry else {}
         configs = [
-            engine_config(model, order.size, **order.engine_options, **backend, **changes)
+            engine_config(model, order.size, **order.changes(changes), **backend)
             for changes in job.engines
             if not order.dry or changes.get("deterministic", True)
         ]
@@ -89,7 +95,7 @@ def work(order: Order, send: Send) -> msgspec.Struct:
     if job.kind == "engine":
         from gpu import engine
 
-        config = engine_config(model, order.size, **order.engine_options, **job.engine)
+        config = engine_config(model, order.size, **order.changes(job.engine))
         batches = sorted({min(n, 2) for n in job.batches}) if order.dry else job.batches
         return engine.measure(
             *(config, job.measures, batches, timer, order.size, order.started), report=send

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from support.checkpoints import tiny_checkpoint
+from support.convolved import convolved
 from support.families import PUBLISHED
 from support.needs import needs_native
 from support.tiny_plans import make_spec
@@ -22,8 +23,7 @@ from penstock.hardware import Hardware, detect
 from penstock.interface.executor import Limits
 from penstock.models.draft_heads import MedusaSpec
 from penstock.models.registry import read_spec
-from penstock.models.spec import ModelSpec, NormSpec, PositionScale, QkNormSpec
-from penstock.plan import ops
+from penstock.models.spec import AttentionSpec, ModelSpec, NormSpec, PositionScale, QkNormSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.resolve import resolve
@@ -199,16 +199,28 @@ def test_rare_ops_are_no_obstacle(changes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("family", PUBLISHED)
-def test_a_gpu_runs_every_dense_family_but_gemma_4(family: str) -> None:
-    plan = fuse(lower(read_spec(PUBLISHED[family]), max_positions=64))
-    if any(isinstance(op, ops.Route) for op in plan.ops):
-        return
-    found = BACKENDS["cuda"].obstacle(plan)
-    assert (found is not None) == (family == "gemma4_text")
+def test_a_gpu_runs_every_family_that_attends_but_gemma_4(family: str) -> None:
+    spec = read_spec(PUBLISHED[family])
+    attends = all(isinstance(layer.mixer, AttentionSpec) for layer in spec.layers)
+    found = BACKENDS["cuda"].obstacle(fuse(lower(spec, max_positions=64)))
+    assert (found is None) == (attends and family != "gemma4_text")
+
+
+def test_a_gpu_refuses_convolutions_along_the_sequence() -> None:
+    plan = fuse(lower(convolved(make_spec(), "ca")))
+    with pytest.raises(
+        ConfigError, match=r"runs its convolutions \(ShortConv\).*choose --backend cpu"
+    ):
+        BACKENDS["cuda"].check_runnable(plan)
+    BACKENDS["cpu"].check_runnable(plan)
+    with pytest.raises(ConfigError, match="has the inputs of convolutions: it moves no slots"):
+        BACKENDS["cpu"].check_runnable(plan, trees=True)
 
 
 def test_where_no_backend_runs_a_model_the_last_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = load_model_spec(tiny_checkpoint("qwen3_moe"))
+    assert resolved(spec, H100).backend == "cuda"
+    monkeypatch.setattr(type(BACKENDS["cuda"]), "runs_experts", False)
     assert resolved(spec, H100).backend == "cpu"  # without a choice: the GPU's does not run them
     monkeypatch.setattr(type(BACKENDS["cpu"]), "runs_experts", False)
     for gpu in (None, H100):

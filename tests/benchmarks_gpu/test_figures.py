@@ -88,7 +88,7 @@ def results(**changes: Any) -> Results:
         chunk=CHUNK,
         mixed=mixed(1.0),
     )
-    quick = {"decode": [decode(1, 0.004)], "ready": READY, "settings": {}}
+    quick: dict[str, Any] = {"decode": [decode(1, 0.004)], "ready": READY, "settings": {}}
     cublas = Engine(
         ready=READY,
         settings={},
@@ -106,6 +106,13 @@ def results(**changes: Any) -> Results:
         int8=Engine(**quick),
         int4=Engine(**quick),
         cublas=cublas,
+        experts=Engine(
+            ready=READY,
+            settings={},
+            decode=[decode(1, 0.002, 2.0), decode(64, 0.008, 9.0)],
+            prefill=prefill(0.6),
+        ),
+        experts_int4=Engine(**quick | {"decode": [decode(1, 0.001, 0.7)]}),
         again=Engine(ready=READY, settings={}),
         latents=Engine(ready=READY, settings={}, decode=[decode(1, 0.01), decode(64, 0.016)]),
         generate=mixed(9.0),
@@ -120,7 +127,7 @@ def by_name(results: Results, *measures: str) -> dict[str, Figure]:
 
 def test_every_goal_can_be_met() -> None:
     found = figures(results(), MEASURES)
-    assert len(found) == 19
+    assert len(found) == 23
     assert {figure.verdict for figure in found} == {"met", "no goal"}
     assert sum(figure.verdict == "met" for figure in found) == 15
 
@@ -132,6 +139,9 @@ def test_figures_are_what_they_say() -> None:
     assert found["int4 decode, batch 1, times as fast as bf16"] == pytest.approx(2.5)
     assert found["host overhead at batch 256, of a step"] == pytest.approx(0.025)
     assert found["decode over latents, batch 64, of the read bandwidth"] == pytest.approx(0.5)
+    experts = "a mixture of experts: "
+    assert found[experts + "decode, batch 1, of the read bandwidth"] == pytest.approx(0.5)
+    assert found[experts + "int4 decode, batch 1, times as fast as bf16"] == pytest.approx(2)
     change = "time between tokens, change with position beyond its KV bytes"
     assert found[change] == pytest.approx(0)
     assert found["deterministic costs, over cuBLAS: prefill"] == pytest.approx(0.5 / 0.48 - 1)

@@ -61,6 +61,9 @@ SLOW = (
     "youtu-halves",
     "deepseek-v2-yarn",
     "deepseek-v3-halves",
+    "deepseek-v2",
+    "deepseek-v3",
+    "llama4",
 )
 CASES = {name: (family, tiny) for family, tiny in FAMILIES.items() for name in tiny.cases}
 

@@ -15,6 +15,8 @@ TAIL_DIMS = range(1, 129)
 
 def unreadable(plan: Plan) -> str | None:
     """Say why no kernel reads the KV cache of ``plan``; None where kernels do."""
+    if any(layer.rows is not None for layer in plan.kv_layers):
+        return "no kernel runs its convolutions (ShortConv), whose inputs are cached, yet"
     for layer in plan.kv_layers:
         latent = layer.value_dim
         if latent is None and layer.head_dim not in HEAD_DIMS:

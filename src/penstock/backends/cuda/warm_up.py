@@ -8,12 +8,14 @@ the tiles of products, which rows choose, and draft trees.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import TypeAlias
 
 from penstock.backends.cuda.check import StepBounds
+from penstock.backends.cuda.expert_matrix import ExpertMatrix
+from penstock.backends.cuda.head_matrix import HeadMatrix
 from penstock.backends.cuda.kernels.launch import Weights
 from penstock.backends.cuda.kernels.tiles import Tile, row_steps
-from penstock.backends.cuda.matrix import Shape
+from penstock.backends.cuda.matrix import Matrix
 from penstock.backends.cuda.step import idle_step, idle_tree
 from penstock.interface.step import StepInput
 
@@ -21,15 +23,8 @@ _FORK = 3
 """Rows of the smallest tree that branches."""
 
 
-class Tiled(Protocol):
-    """The part of a matrix that decides what its products are compiled for."""
-
-    shape: Shape
-    weights: Weights
-
-    def tile(self, rows: int) -> Tile | None:
-        """Return the tile of a product of ``rows`` rows; None where torch multiplies."""
-        ...
+Tiled: TypeAlias = Matrix | HeadMatrix | ExpertMatrix
+"""Whatever has tiles that a step's rows choose."""
 
 
 def warm_rows(matrices: Iterable[Tiled], max_rows: int) -> tuple[int, ...]:

@@ -64,14 +64,17 @@ def head_linear_kernel(
 ):
     """Compute a tile of one head's columns of ``out``. Grid: tiles of a head, heads."""
     head = tl.program_id(1)
-    ms, ns = place(tl.program_id(0), rows, n, ROWS, COLS)
+    row_tile, col_tile = place(tl.program_id(0), tl.cdiv(rows, ROWS), tl.cdiv(n, COLS))
+    ms = row_tile * ROWS + tl.arange(0, ROWS)
+    ns = col_tile * COLS + tl.arange(0, COLS)
     columns = tl.minimum(ns, n - 1)  # past the end the last one is repeated, and not stored
+    few = ms < rows
     sums = linear_section(
         x,
         w,
         ms.to(tl.int64) * x_stride + head * k,
         (head * n + columns).to(tl.int64) * padded,
-        ms < rows,
+        few,
         0,
         padded,
         k,
@@ -89,10 +92,12 @@ def head_linear_kernel(
         out + head * n,
         out_stride,
         ms,
+        few,
         ns,
-        rows,
         n,
         HAS_BIAS=False,
         ACTIVATION="none",
+        LIMIT=0.0,
+        ALPHA=0.0,
         INTERPRETED=INTERPRETED,
     )
