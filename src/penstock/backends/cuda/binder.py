@@ -31,8 +31,8 @@ from penstock.backends.cuda.workspace import Workspace
 from penstock.cache.geometry import Chunk, Window
 from penstock.interface.executor import Limits
 from penstock.interface.weights import WeightValue
-from penstock.models.position_scale import PositionScale
 from penstock.models.rope import rope_tables
+from penstock.models.spec import PositionScale
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 

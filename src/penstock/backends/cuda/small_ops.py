@@ -17,7 +17,7 @@ from penstock.backends.cuda.kernels.positions import add_positions, scale_by_pos
 from penstock.backends.cuda.kernels.xielu import xielu
 from penstock.backends.cuda.program import Launch, Views
 from penstock.backends.cuda.step import DeviceStep
-from penstock.models.position_scale import PositionScale
+from penstock.models.spec import PositionScale
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 
