@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -31,6 +32,7 @@ from penstock.models.spec import (
     QkNormSpec,
     RopeSpec,
     Routing,
+    SelectiveSpec,
     SharedExpertSpec,
     ShortConvSpec,
     TokenInputsSpec,
@@ -126,16 +128,34 @@ def mixtures(draw: st.DrawFn) -> ExpertsSpec:
         choice_bias=not plain and draw(st.booleans()),
         jitter=0.3 if plain else 0.0,
     )
+    gates = draw(st.booleans())
     return ExpertsSpec(
         num_experts=groups * size,
         top_k=draw(st.integers(1, min(4, chosen * size))),
         intermediate_size=18,
-        activation=draw(GATINGS),
+        activation=draw(GATINGS if gates else ACTIVATIONS),
         routing=routing,
         shared=draw(st.none() | SHARED),
         bias=draw(st.booleans()),
         shares_on=draw(st.sampled_from(["outputs", "inputs"])),
+        gates=gates,
+        latent=draw(st.sampled_from([None, None, 13])),
+        latent_bias=draw(st.booleans()),
     )
+
+
+SCANS = st.builds(
+    SelectiveSpec,
+    heads=st.just(4),
+    head_dim=st.sampled_from([5, 16, 20]),
+    groups=st.sampled_from([1, 2]),
+    state=st.sampled_from([3, 16]),
+    kernel=st.sampled_from([3, 4]),
+    eps=st.just(1e-5),
+    conv_bias=st.booleans(),
+    bias=st.booleans(),
+    dt_limits=st.sampled_from([(0.0, math.inf), (0.4, 0.9)]),
+)
 
 
 TOKEN_INPUTS = st.builds(
@@ -221,8 +241,8 @@ def latents(heads: int) -> st.SearchStrategy[AttentionSpec]:
 NETS: st.SearchStrategy[GatedDeltaSpec] = st.builds(
     lambda heads, **fields: GatedDeltaSpec(*heads, **fields),
     st.sampled_from([(1, 1), (1, 3), (2, 4)]),
-    key_dim=st.sampled_from([16, 32]),
-    value_dim=st.sampled_from([16, 32]),
+    key_dim=st.sampled_from([3, 16, 32]),
+    value_dim=st.sampled_from([5, 16, 32]),
     kernel=st.integers(2, 5),
     eps=st.just(1e-6),
 )
@@ -238,10 +258,12 @@ def _mixers(
     states: bool,
 ) -> Mixer:
     """What mixes tokens behind ``layers``, whose keys and values it may read."""
-    kinds = ["heads", "heads", "latents", "convolution", *(["net", "net"] if states else [])]
-    kind = draw(st.sampled_from(kinds))
-    if kind == "net":
+    kinds = ["heads", "heads", "latents", "convolution"]
+    kind = draw(st.sampled_from([*kinds, "delta", "scan"] if states else kinds))
+    if kind == "delta":
         return draw(NETS)
+    if kind == "scan":
+        return draw(SCANS)
     if kind == "convolution":
         return ShortConvSpec(HIDDEN, draw(st.sampled_from([2, 3, 5])), draw(st.booleans()))
     over_latents = kind == "latents"

@@ -118,9 +118,7 @@ class _KvTraffic:
         # Layers with a window read at most that many tokens.
         self._shares = [(window, per_token * n / total) for window, n in heads.items()]
         self._of_rows = [
-            (layer.window, layer.block_bytes(dtype) // layer.rows)
-            for layer in layers
-            if layer.rows is not None
+            (layer.window, layer.block_bytes(dtype) // layer.rows) for layer in layers if layer.rows
         ]
 
     def bytes(self, step: StepInput) -> int:
