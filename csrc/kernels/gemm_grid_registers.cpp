@@ -16,11 +16,6 @@ constexpr int kRows = 4;
 constexpr int kPanels = 1;
 #endif
 
-// Where panels are read one by one, as one stream of memory, it is prefetched so far ahead.
-// (One row, of the bandwidth of a plain read, 4 bits and 8: 1 KiB 90 and 108 %, 2 KiB 99 and 110,
-// 4 KiB 85 and 100.)
-constexpr int64_t kStreamAhead = 2 << 10;
-
 // dots: [Panels][Rows][16]
 template <int Bits, int Rows, int Panels>
 void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const std::byte* panel,
@@ -210,7 +205,7 @@ void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Ep
       for (int i = 0; i < at.panels; ++i)
         for (int64_t s = 0; s < p.steps; ++s) {
           for (int64_t line = 0; line < 8; ++line)
-            __builtin_prefetch(weights + i * p.panel_bytes + p.step_at(s) + kStreamAhead +
+            __builtin_prefetch(weights + i * p.panel_bytes + p.step_at(s) + p.tuning.stream_ahead +
                                line * kLineBytes);
           expand_step(p, weights + i * p.panel_bytes, s,
                       grid + (i * p.steps + s) * kGridTileBytes);
@@ -223,7 +218,7 @@ void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Ep
       const int64_t panel = some * kPanelColumns;
       for (int i = 0, width; i < at.panels; i += width) {
         width = std::min(side_by_side, at.panels - i);
-        const int64_t next = width == 1 ? kStreamAhead : width * read.panel_bytes;
+        const int64_t next = width == 1 ? p.tuning.stream_ahead : width * read.panel_bytes;
         choose(read.bits, some, width)(read, x, row, weights + i * read.panel_bytes,
                                        tile == 0 && !expands ? next : 0,
                                        dots + i * panel);

@@ -89,7 +89,7 @@ PENSTOCK_INLINE void load_zeros(const std::byte* from, int32x4_t (&zeros)[4]) {
 }
 
 template <int Bits, int Rows>
-void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte* weights,
+void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte* weights,
               int64_t ahead, float* sums) {
   constexpr int64_t kStep = 16;                               // k
   constexpr int64_t kStepBytes = kStep * kPanelColumns * Bits / 8;
@@ -102,12 +102,12 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
   const int64_t row_floats = x.row_bytes / 4;
   const std::byte* const panel = weights;
   const bool starts_at_zero = Bits == 8 || p.zero_points;
-  for (int64_t g = 0; g < p.groups; ++g) {
+  for (int64_t g = 0; g < p.segments; ++g) {
     Dots dots[Rows][4];
     for (int r = 0; r < Rows; ++r)
       for (int c = 0; c < 4; ++c)
         dots[r][c] = Dots::broadcast(starts_at_zero ? 0 : starts[r * row_floats + g]);
-    const std::byte* end = weights + p.code_bytes;
+    const std::byte* end = weights + p.scales_at;
     for (; weights < end; weights += kStepBytes, codes += kStep) {
       if (ahead)
         for (int64_t i = 0; i < kStepBytes; i += 64)

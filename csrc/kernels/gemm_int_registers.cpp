@@ -24,7 +24,7 @@ constexpr int kPanels = 1;
 #endif
 
 template <int Bits, int Rows, int Panels>
-void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte* weights,
+void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte* weights,
               int64_t ahead, float* sums) {
   f32x16 total[Panels][Rows];
   for (int i = 0; i < Panels; ++i)
@@ -36,7 +36,7 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
   const int64_t row_floats = x.row_bytes / 4;
   const std::byte* const panel = weights;
   const i32x16 kept = i32x16::broadcast(kept_zero(Bits) - code_offset(Bits));
-  for (int64_t g = 0; g < p.groups; ++g) {
+  for (int64_t g = 0; g < p.segments; ++g) {
     i32x16 dots[Panels][Rows];
     for (int r = 0; r < Rows; ++r)
       for (int i = 0; i < Panels; ++i) dots[i][r] = i32x16::broadcast(starts[r * row_floats + g]);
@@ -47,7 +47,7 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
         if (ahead && g % 4 == 0) __builtin_prefetch(from + ahead);
         for (int r = 0; r < Rows; ++r) dots[i][r] = dots[i][r] * zero;
       }
-    const std::byte* end = weights + p.code_bytes;
+    const std::byte* end = weights + p.scales_at;
     for (; weights < end; weights += kLineBytes, codes += 4 * kQuads<Bits>) {
       if (ahead)
         for (int i = 0; i < Panels; ++i)
@@ -87,16 +87,13 @@ IntMultiply choose(int bits, int64_t rows, int panels) {
 }
 #endif
 
-// Up to so many rows panels are read one by one, as one stream of memory, prefetched some way ahead
-// (IntTuning); and where panels are read side by side, the next ones are.
-constexpr int64_t kStreamedRows = 2;
-
 }  // namespace
 
-void int_linear_registers(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
+void int_linear_registers(const PanelView& p, const IntRows& x, const Epilogue& e, int64_t rows,
                           Range units, std::byte* hot) {
   float* sums = reinterpret_cast<float*>(hot);
-  const int side_by_side = rows <= kStreamedRows ? 1 : kPanels;
+  // One stream of memory is prefetched some way ahead; of panels side by side, the next ones are.
+  const int side_by_side = rows <= p.tuning.streamed_rows ? 1 : kPanels;
   const Order order(units, p.per_unit, side_by_side);
   const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes));
   for (int64_t index = 0; index < row_blocks; ++index) {

@@ -1,6 +1,16 @@
-// The walk over rows, slices and panels of products with expanded points.
+// Products of quantized weights with activations as they are: out = x @ W^T + bias, optionally gated.
 //
-// Rows of x are packed once. Then, for chunks of columns, for slices of the depth, for the panels
+// W's codes stand for whole numbers, its points, which bfloat16 holds exactly. They are expanded a
+// slice of the depth at a time, to where the first cache holds it, and multiplied like weights of
+// their own: x in bfloat16 as gemm.h multiplies bfloat16, on tiles or by dots of pairs; else in
+// float32. The weights' scales come last. With one for a row,
+//   out = (sum over k of x * point) * w_scale[n];
+// with one for a group g of k,
+//   out = sum over ascending groups g of w_scale[n, g] * (sum over the k of g of x * point),
+// one fused multiply-add a group. Each sum is one chain of additions from zero, whose order depends
+// on the instruction set and k alone; so the promise of gemm.h holds.
+//
+// The walk: for chunks of columns, for slices of the depth, for the panels
 // of a block, a slice of points is expanded into L1 and used by all bands. Where rows of all the
 // depth fit L2 a chunk is the panels of one block: codes are read as one stream, and sums stay in
 // L1. More rows take wider chunks, so that a slice of them stays in L2 while the chunk's weights
@@ -9,11 +19,13 @@
 // The next slice is expanded beside the products with this one, if the kernel has multiply(block,
 // ahead), which calls ahead(s) in each step, a run long; else before them.
 //
-// Points: FloatPoints or PairPoints. Kernel: as in gemm_walk.h, without what is shared or resident.
+// A Path of gemm_product.h, whose rows are packed. Points: FloatPoints or PairPoints. Kernel: as in
+// gemm_walk.h, without what is shared or resident.
 #pragma once
 
 #include "gemm_order.h"
 #include "gemm_points_expand.h"
+#include "gemm_product.h"
 #include "gemm_walk.h"
 
 namespace penstock {
@@ -37,76 +49,40 @@ struct PointSums {
 template <class Kernel, class Points>
 class PointsWalk {
  public:
-  static int64_t scratch_bytes(const PointPanels& p, int64_t rows) {
-    return units_scratch_bytes(p, std::min(rows, kOwnRows));
+  static constexpr int64_t kOwnRows = 4;
+  static constexpr int64_t kRowBlock = penstock::kRowBlock;
+
+  static int64_t ready_bytes(const PanelView& p, int64_t rows, bool) {
+    return round_up(Kernel::padded_rows(std::min(rows, kRowBlock)) * p.depth * kElement, 64);
   }
-  // For run_units().
-  static int64_t units_scratch_bytes(const PointPanels& p, int64_t rows) {
-    return rows_bytes(p, rows) + 2 * kPointsBytes + 2 * kDotsBytes + kCarryBytes;
-  }
-  static int64_t shared_bytes(const PointPanels& p, int64_t rows) {
-    return rows > kOwnRows ? rows_bytes(p, rows) : 0;
+  static int64_t work_bytes(const PanelView&, int64_t) {
+    return 2 * kPointsBytes + 2 * kDotsBytes + kCarryBytes;
   }
 
-  // private_rows: those that scratch has room for.
-  PointsWalk(const PointPanels& p, const InputRows& x, const Epilogue& epilogue,
-             std::byte* scratch, int64_t rows, int64_t private_rows)
+  PointsWalk(const PanelView& p, const InputRows& x, const Epilogue& epilogue, Range rows, bool,
+             std::byte* ready)
       : p_(p),
         x_(x),
         epilogue_(epilogue),
-        scratch_(scratch),
         rows_(rows),
+        kernel_(rows.size()),
         expand_(p),
-        slice_(Kernel::bands(rows) <= kFewBands ? std::min(kFewSlice, kMostSlice) : kMostSlice),
+        slice_(Kernel::bands(rows.size()) <= kFewBands ? std::min(kFewSlice, kMostSlice)
+                                                       : kMostSlice),
         piece_(p.scaled ? p.scaled : slice_),
-        points_(scratch + rows_bytes(p, private_rows)),
-        dots_(reinterpret_cast<float*>(points_ + 2 * kPointsBytes)),
-        carry_(reinterpret_cast<float*>(points_ + 2 * (kPointsBytes + kDotsBytes))) {}
+        packed_(ready),
+        padded_(Kernel::padded_rows(rows.size())) {}
 
-  // As linear_points().
-  static void run(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
-                  std::byte* shared, const Worker& worker) {
-    PointsWalk(p, x, e, worker.scratch, rows, std::min(rows, kOwnRows)).run(shared, worker);
-  }
+  void make(int64_t id, int64_t count) const { pack(kernel_, rows_, id, count); }
 
-  // As linear_points_units().
-  static void run_units(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
-                        Range units, bool ready, std::byte* scratch) {
-    PointsWalk(p, x, e, scratch, rows, rows).run_units(units, ready);
+  void multiply(Range units, std::byte* work) {
+    points_ = work;
+    dots_ = reinterpret_cast<float*>(points_ + 2 * kPointsBytes);
+    carry_ = reinterpret_cast<float*>(points_ + 2 * (kPointsBytes + kDotsBytes));
+    multiply(kernel_, rows_, units);
   }
 
  private:
-  void run(std::byte* shared, const Worker& worker) {
-    const Range share = even_share(p_.units, worker.id, worker.count);
-    const bool own = rows_ <= kOwnRows;
-    const int64_t row_blocks = ceil_div(rows_, kRowBlock);
-    for (int64_t i = 0; i < row_blocks; ++i) {
-      const Range rows = even_share(rows_, i, row_blocks);
-      const Kernel kernel(rows.size());
-      packed_ = own ? scratch_ : shared;
-      padded_ = Kernel::padded_rows(rows.size());
-      if (own) {
-        pack(kernel, rows, 0, 1);
-      } else {
-        if (i) worker.barrier->wait(worker);  // before what others may still read is written over
-        pack(kernel, rows, worker.id, worker.count);
-        worker.barrier->wait(worker);
-      }
-      multiply(kernel, rows, share);
-    }
-  }
-
-  void run_units(Range units, bool ready) {
-    const Range rows{0, rows_};
-    const Kernel kernel(rows_);
-    packed_ = scratch_;
-    padded_ = Kernel::padded_rows(rows_);
-    if (!ready) pack(kernel, rows, 0, 1);
-    multiply(kernel, rows, units);
-  }
-
-  // Up to so many rows are packed by every thread for itself, which takes less than a barrier.
-  static constexpr int64_t kOwnRows = 4;
   static constexpr int kBlockPanels = std::max(Kernel::kPanels, 2);
   static constexpr int64_t kElement = Kernel::kElement;
   static constexpr bool kInterleaved =
@@ -124,10 +100,6 @@ class PointsWalk {
 
   static_assert(kMostSlice % 128 == 0 && kFewSlice % 128 == 0, "slices are of whole groups");
   static_assert(kBlockPanels * kRowBlock * kPanelColumns * int64_t(sizeof(float)) <= kCarryBytes);
-
-  static int64_t rows_bytes(const PointPanels& p, int64_t rows) {
-    return round_up(Kernel::padded_rows(std::min(rows, kRowBlock)) * p.depth * kElement, 64);
-  }
 
   int64_t piece_depth(int64_t k) const { return std::min(piece_, p_.depth - k); }
   // A band from column k on, where a piece of the depth begins.
@@ -274,19 +246,19 @@ class PointsWalk {
     }
   }
 
-  const PointPanels p_;
+  const PanelView p_;
   const InputRows x_;
   const Epilogue epilogue_;
-  std::byte* const scratch_;
-  const int64_t rows_;
+  const Range rows_;
+  const Kernel kernel_;
   const Expand<Points> expand_;
   const int64_t slice_;  // k whose points are expanded at once
   const int64_t piece_;  // k of x that are packed together: a group, or a slice
-  std::byte* const points_;
-  float* const dots_;   // of two groups
-  float* const carry_;  // sums of a chunk
-  std::byte* packed_ = nullptr;
-  int64_t padded_ = 0;
+  std::byte* const packed_;
+  const int64_t padded_;  // rows
+  std::byte* points_ = nullptr;
+  float* dots_ = nullptr;   // of two groups
+  float* carry_ = nullptr;  // sums of a chunk
   Place at_{}, next_{}, later_{};
   int turn_ = 0;  // half of points_ that is filled next
 };

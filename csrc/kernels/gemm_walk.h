@@ -1,10 +1,12 @@
-// The walk over rows, slices and panels that every kernel shares. README.md defines the words.
+// The walk over rows, slices and panels of weights in floating point. README.md defines the words.
+//
+// A Path of gemm_product.h. Few rows are packed slice by slice, by each thread for itself.
 //
 // A Kernel knows one pair of element formats and provides
 //   kPanels                     panels of a full block of accumulators
 //   kElement                    bytes of a packed activation
 //   kStep                       k per step of the innermost loop
-//   kSharedSlice                for run_shared(): k per slice when many rows are packed once
+//   kSharedSlice                k per slice when many rows are packed once; not every kernel has it
 //   padded_rows(rows)           rows as packed
 //   bands(rows)                 how many bands so many rows are; band(rows, b) is the b-th's Range
 //   kernel(rows)                constructor, per row block: sets up tile registers
@@ -17,9 +19,8 @@
 //                               it goes, for all of a band's rows before `after` is written
 #pragma once
 
-#include "../pool.h"
-#include "gemm_epilogue.h"
 #include "gemm_order.h"
+#include "gemm_product.h"
 
 namespace penstock {
 
@@ -50,7 +51,7 @@ struct Block {
 };
 
 // Weights that few bands use are limited by memory: the first band prefetches a short
-// way ahead (DenseTuning::stream_ahead) and so streams at full speed. With more bands arithmetic
+// way ahead (Tuning::stream_ahead) and so streams at full speed. With more bands arithmetic
 // takes most of the time, and each prefetches its share of the next weights while it runs. (One
 // thread, K = 2048: at 2 bands 0.51 TFLOP/s against 0.46 with shares, at 4 bands 0.69 against
 // 0.75.)
@@ -64,41 +65,52 @@ constexpr int64_t kPrivateBands = 4;
 template <class Kernel>
 class Walk {
  public:
-  static int64_t scratch_bytes(const Panels& p, int64_t rows) {
+  static constexpr bool kShares = requires { Kernel::kSharedSlice; };
+  static constexpr int64_t kOwnRows = kShares ? kPrivateBands * Kernel::kRows : kAllRows;
+  static constexpr int64_t kRowBlock = penstock::kRowBlock;
+
+  // Shared, all of a row block; else a slice.
+  static int64_t ready_bytes(const Panels& p, int64_t rows, bool shared) {
     const int64_t padded = Kernel::padded_rows(std::min(rows, kRowBlock));
-    return round_up(activation_bytes(padded, p.depth, Kernel::kElement), 64) +
-           carry_bytes(padded, p.depth, Kernel::kElement, p.tuning.carry_bytes) + kHotBytes;
+    return shared ? padded * p.depth * Kernel::kElement
+                  : round_up(activation_bytes(padded, p.depth, Kernel::kElement), 64);
+  }
+  static int64_t work_bytes(const Panels& p, int64_t rows) {
+    const int64_t padded = Kernel::padded_rows(std::min(rows, kRowBlock));
+    return kHotBytes + (rows > kOwnRows ? p.tuning.carry_bytes
+                                        : carry_bytes(padded, p.depth, Kernel::kElement,
+                                                      p.tuning.carry_bytes));
   }
 
-  // For run_shared(): on each thread, and shared.
-  static int64_t private_bytes(const Panels& p, int64_t rows) {
-    const int64_t few = scratch_bytes(p, std::min(rows, kPrivateBands * Kernel::kRows));
-    return shares(rows) ? std::max(few, p.tuning.carry_bytes + kHotBytes) : few;
-  }
-  static int64_t shared_bytes(const Panels& p, int64_t rows) {
-    if (!shares(rows)) return 0;
-    return Kernel::padded_rows(std::min(rows, kRowBlock)) * p.depth * Kernel::kElement;
+  Walk(const Panels& p, const InputRows& x, const Epilogue& epilogue, Range rows, bool shared,
+       std::byte* ready)
+      : p_(p),
+        x_(x),
+        epilogue_(epilogue),
+        rows_(rows),
+        kernel_(rows.size()),
+        padded_(Kernel::padded_rows(rows.size())),
+        shared_(shared),
+        packed_(ready) {}
+
+  // By each thread for itself slices are packed one by one, when they are multiplied.
+  void make([[maybe_unused]] int64_t id, [[maybe_unused]] int64_t count) const {
+    if (!shared_) return;
+    const Blocking by = shared_blocking(0);
+    const int64_t bands = Kernel::bands(rows_.size());
+    const Range own = even_share(bands * by.slices, id, count);
+    for (int64_t i = own.first; i < own.last; ++i)
+      pack(kernel_, rows_, by, i / bands, i % bands,
+           packed_ + padded_ * (i / bands) * by.slice * Kernel::kElement);
   }
 
-  Walk(const Panels& p, const InputRows& x, const Epilogue& epilogue, std::byte* scratch)
-      : p_(p), x_(x), epilogue_(epilogue), scratch_(scratch) {}
-
-  // Output columns of the units in `share`, for all rows.
-  void run(int64_t rows, Range share) {
-    const int64_t row_blocks = ceil_div(rows, kRowBlock);
-    for (int64_t i = 0; i < row_blocks; ++i) row_block(even_share(rows, i, row_blocks), share);
-  }
-
-  // As run() for the share of `worker`, on every thread. Many rows are packed once by all threads,
-  // few by each for itself, which is less than waiting for the others.
-  void run_shared(int64_t rows, std::byte* shared, const Worker& worker) {
-    const Range share = even_share(p_.units, worker.id, worker.count);
-    if (!shares(rows)) return share.size() ? run(rows, share) : void();
-    const int64_t row_blocks = ceil_div(rows, kRowBlock);
-    for (int64_t i = 0; i < row_blocks; ++i) {
-      if (i) worker.barrier->wait(worker);  // before what others may still read is written over
-      shared_row_block(even_share(rows, i, row_blocks), share, shared, worker);
-    }
+  void multiply(Range share, std::byte* work) const {
+    if constexpr (kShares)
+      if (shared_)
+        return multiply<true>(kernel_, rows_, share, shared_blocking(share.size()), packed_, work);
+    const Blocking by = private_blocking(padded_, p_.depth, Kernel::kElement, share.size(),
+                                         p_.per_unit, p_.tuning.carry_bytes);
+    multiply<false>(kernel_, rows_, share, by, packed_, work);
   }
 
  private:
@@ -106,29 +118,11 @@ class Walk {
   static constexpr int64_t kHotBytes =
       kBlockPanels * Kernel::kRows * kPanelColumns * int64_t(sizeof(float));
 
-  static constexpr bool shares(int64_t rows) { return Kernel::bands(rows) > kPrivateBands; }
-
-  void row_block(Range rows, Range share) {
-    const int64_t padded = Kernel::padded_rows(rows.size());
-    const Blocking by = private_blocking(padded, p_.depth, Kernel::kElement, share.size(),
-                                         p_.per_unit, p_.tuning.carry_bytes);
-    std::byte* const carry =
-        scratch_ + round_up(activation_bytes(padded, p_.depth, Kernel::kElement), 64);
-    multiply<false>(Kernel(rows.size()), rows, share, by, scratch_, carry);
-  }
-
-  void shared_row_block(Range rows, Range share, std::byte* shared, const Worker& worker) {
-    const Kernel kernel(rows.size());
-    const int64_t padded = Kernel::padded_rows(rows.size());
-    const Blocking by = slices_of(padded, p_.depth, Kernel::kSharedSlice, share.size(), p_.per_unit,
-                                  p_.tuning.carry_bytes);
-    const int64_t bands = Kernel::bands(rows.size());
-    const Range own = even_share(bands * by.slices, worker.id, worker.count);
-    for (int64_t i = own.first; i < own.last; ++i)
-      pack(kernel, rows, by, i / bands, i % bands,
-           shared + padded * (i / bands) * by.slice * Kernel::kElement);
-    worker.barrier->wait(worker);
-    multiply<true>(kernel, rows, share, by, shared, scratch_);
+  // Of a share of so many units.
+  Blocking shared_blocking(int64_t units) const {
+    int64_t slice = 0;
+    if constexpr (kShares) slice = Kernel::kSharedSlice;
+    return slices_of(padded_, p_.depth, slice, units, p_.per_unit, p_.tuning.carry_bytes);
   }
 
   int64_t steps_of(const Blocking& by, int64_t slice) const {
@@ -148,7 +142,7 @@ class Walk {
   // of them is packed where a chunk begins with it.
   template <bool Resident>
   void multiply(const Kernel& kernel, Range rows, Range share, const Blocking& by,
-                std::byte* packed, std::byte* carry) {
+                std::byte* packed, std::byte* carry) const {
     const int64_t padded = Kernel::padded_rows(rows.size());
     const int64_t bands = Kernel::bands(rows.size());
     const bool streaming = bands <= kStreamingBands;
@@ -218,10 +212,14 @@ class Walk {
     finish(pending.rows.size());
   }
 
-  Panels p_;
-  InputRows x_;
-  Epilogue epilogue_;
-  std::byte* scratch_;
+  const Panels p_;
+  const InputRows x_;
+  const Epilogue epilogue_;
+  const Range rows_;
+  const Kernel kernel_;
+  const int64_t padded_;  // rows
+  const bool shared_;
+  std::byte* const packed_;
 };
 
 }  // namespace penstock
