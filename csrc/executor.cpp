@@ -9,10 +9,13 @@
 
 namespace penstock {
 
-Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
+Executor::Executor(const ExecutorShape& shape, const KvPages& pages, const StateSlots& states)
     : shape_(shape),
       kv_groups_(pages.groups),
       kv_part_bytes_(pages.part_bytes),
+      state_slots_(states.slots),
+      state_log_(states.log),
+      state_slot_bytes_(states.slot_bytes),
       known_positions_(shape.max_positions),
       pool_(shape.threads < 1 ? 1 : shape.threads, shape.cpus, shape.crowded) {
   const int least_blocks = pages.layers.empty() ? 0 : 1;
@@ -41,20 +44,24 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
       refuse("a cache of latents has one head of up to " + std::to_string(kMostLatentDim) +
              " components, not " + std::to_string(g.kv_heads) + " of " +
              std::to_string(g.head_dim) + " with values of " + std::to_string(g.value_dim));
-    if (!g.value_dim && (g.head_dim % 2 != 0 || g.head_dim > kMostHeadDim))
+    if (g.rows < 0 || g.rows > kBlockSize || (g.rows && (g.kv_heads != 1 || g.value_dim)))
+      refuse("a cache of rows has up to " + std::to_string(kBlockSize) +
+             " of a block, and neither heads nor latents");
+    if (!g.value_dim && !g.rows && (g.head_dim % 2 != 0 || g.head_dim > kMostHeadDim))
       refuse("heads of a KV layer have an even size up to " + std::to_string(kMostHeadDim) +
              ", not " + std::to_string(g.head_dim));
     if (g.group < 0 || g.group >= pages.groups || g.part < 0 || g.part >= pages.parts)
       refuse("a KV layer is of no group, or in no part of its pages");
-    KvLayer layer{nullptr, shape.kv_elem, g.kv_heads, g.head_dim, pages.part_bytes, g.group,
-                  g.value_dim};
+    const bool codes = shape.kv_elem == Elem::i8;
+    KvLayer layer{nullptr, g.rows && codes ? Elem::bf16 : shape.kv_elem, g.kv_heads, g.head_dim,
+                  pages.part_bytes, g.group, g.value_dim, g.rows};
     if (g.offset % 64 != 0 || g.offset > pages.part_bytes ||
         layer.block_bytes() > pages.part_bytes - g.offset)
       refuse("a KV layer lies outside its page, or not on a cache line");
     layer.base = kv_parts_[size_t(g.part)].data() + g.offset;
     kv_.push_back(layer);
     const size_t head = layer.head_bytes();
-    alike = alike && g.head_dim == pages.layers[0].head_dim &&
+    alike = alike && !g.rows && g.head_dim == pages.layers[0].head_dim &&
             g.value_dim == pages.layers[0].value_dim && g.offset % head == 0 &&
             pages.part_bytes % head == 0;
   }
@@ -64,6 +71,7 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
     all.kv_heads = int(pages.part_bytes / all.head_bytes());
     movable_.push_back(all);
   }
+  place_states(states);
 }
 
 // --- building ----------------------------------------------------------------------------------
@@ -162,7 +170,23 @@ const KvLayer& Executor::kv(int layer) const {
   return kv_[size_t(layer)];
 }
 
+const StateLayer& Executor::state(int layer) const {
+  if (layer < 0 || size_t(layer) >= states_.size()) refuse("no such layer with a state");
+  return states_[size_t(layer)];
+}
+
+std::span<std::byte> Executor::state_slot(int slot) const {
+  if (slot < 0 || slot >= state_slots_) refuse("no such slot of states");
+  return {state_memory_.data() + size_t(slot) * state_slot_bytes_, state_slot_bytes_};
+}
+
 int64_t Executor::max_rows(BufferId id) const { return most_rows(bound(id).rows); }
+
+const KvLayer& Executor::attended(int layer) const {
+  const KvLayer& found = kv(layer);
+  if (found.rows) refuse("a cache of rows has no keys");
+  return found;
+}
 
 size_t Executor::weight_bytes() const {
   size_t total = 0;

@@ -15,6 +15,8 @@ constexpr int kBlockSize = 32;  // tokens per KV block; cache/geometry.py has th
 constexpr int kMostHeadDim = 512;
 // And rows of a cache of latents.
 constexpr int kMostLatentDim = 2048;
+// Columns of cached rows are padded to a multiple of these; cache/geometry.py has the same.
+constexpr int kRowLanes = 16;
 // So that positions, and those of the split of attention behind them, are 32-bit.
 constexpr int kMostPositions = 1 << 30;
 
@@ -30,6 +32,17 @@ struct KvTables {
   const int32_t* block_starts;
   const int32_t* block_ids;
   int blocks;  // of block_ids
+};
+
+// Where a step's sequences keep what is not keys and values: a slot each (states.h).
+struct Snapshot {
+  int32_t sequence, tokens, slot;
+};
+struct StateTables {
+  const int32_t* slots = nullptr;      // [S], each sequence its own; null where nothing is kept
+  const int32_t* seen = nullptr;       // [S] tokens that are in the state; 0: it is all zeros
+  const int32_t* tentative = nullptr;  // [S] last rows that are logged and not in what is stored
+  std::span<const Snapshot> snapshots = {};  // ascending by sequence, then tokens
 };
 
 // One step, as borrowed arrays; interface/step.py documents each.
@@ -48,18 +61,22 @@ struct StepView {
   const int32_t* tree_parents = nullptr;  // null: no sequence branches
   const float* features = nullptr;        // [tokens, feature_cols]
   int64_t feature_cols = 0;
+  StateTables states = {};
 
   // Rows that go on behind the last attention: first those with logits, then those without.
   int selected() const { return logits + hidden; }
 };
 
 // What a step changes in the cache before its ops run, in this order: pairs (from, to) of slots,
-// each pair seeing what those before it wrote, then of block ids likewise.
+// each pair seeing what those before it wrote, then of block ids likewise, and of slots of states.
 struct CacheEdits {
   std::span<const int32_t> slot_moves;
   std::span<const int32_t> block_copies;
+  std::span<const int32_t> state_copies;
 
-  bool empty() const { return slot_moves.empty() && block_copies.empty(); }
+  bool empty() const {
+    return slot_moves.empty() && block_copies.empty() && state_copies.empty();
+  }
 };
 
 // A row-major array of activations inside the step's arena.
@@ -86,6 +103,8 @@ struct Array {
 // are rows of tokens, [32][D]: one product of attention takes them as they lie, and the other as it
 // would take values (attention_latent.h). D is rounded up to an even number, in i8 to a multiple of
 // 4, with zeros; i8 has two rows of scales behind, of the values and of the other components.
+// A cache of rows has one for each token, [rows][D] in a block: those of its last `rows` tokens, of
+// the token at offset s in row s % rows. D is rounded up to whole registers.
 // A block id is a page of the cache, which holds a block of tokens in every layer of one group: so
 // from a layer's block to its next it is further than the layer's own bytes, or the layer has a part
 // of all pages for itself (executor.h).
@@ -97,6 +116,7 @@ struct KvLayer {
   size_t stride;  // bytes from block to block
   int group = 0;      // of StepView::groups
   int value_dim = 0;  // of a cache of latents; 0: values lie beside keys
+  int rows = 0;       // of a cache of rows: so many of a block
 
   // A layer whose blocks lie one behind the other.
   static KvLayer alone(std::byte* base, Elem elem, int kv_heads, int head_dim, int value_dim = 0) {
@@ -109,6 +129,7 @@ struct KvLayer {
   // Components of what attention makes of values.
   int out_dim() const { return latent() ? value_dim : head_dim; }
   int padded_dim() const {
+    if (rows) return (head_dim + kRowLanes - 1) / kRowLanes * kRowLanes;
     if (elem == Elem::i8) return (head_dim + 3) / 4 * 4;
     return latent() ? (head_dim + 1) / 2 * 2 : head_dim;
   }
@@ -118,8 +139,11 @@ struct KvLayer {
   // Of the elements alone; a tile's scales, where it has any, begin here.
   size_t tile_bytes() const { return size_t(padded_dim()) * kBlockSize * elem_bytes(elem); }
   size_t part_bytes() const { return tile_bytes() + scale_bytes(); }
-  // A head's block: keys and values, or latents.
-  size_t head_bytes() const { return latent() ? part_bytes() : 2 * part_bytes(); }
+  // A head's block: keys and values, latents, or rows.
+  size_t head_bytes() const {
+    if (rows) return size_t(rows) * size_t(padded_dim()) * elem_bytes(elem);
+    return latent() ? part_bytes() : 2 * part_bytes();
+  }
   size_t block_bytes() const { return head_bytes() * kv_heads; }
   std::byte* keys(int64_t block, int head) const {
     return base + size_t(block) * stride + head_bytes() * head;

@@ -19,7 +19,7 @@ namespace penstock {
 
 constexpr int kPanelColumns = 16;
 
-enum class Activation : uint8_t { none, silu, gelu_tanh, gelu, relu, relu2, sigmoid };
+enum class Activation : uint8_t { none, silu, gelu_tanh, gelu, relu, relu2, sigmoid, identity };
 
 // What becomes of a gate and an up: activation(gate) * up; or, clamped, (u + 1) * g * sigmoid(alpha *
 // g) with g = min(gate, limit) and u = up, clamped to -limit .. limit.

@@ -14,7 +14,8 @@ PENSTOCK_INLINE f32x16 activate(Activation a, f32x16 x) {
     case Activation::relu: return relu(x);
     case Activation::relu2: return relu(x) * relu(x);
     case Activation::sigmoid: return sigmoid(x);
-    case Activation::none: break;
+    case Activation::none:
+    case Activation::identity: break;
   }
   return x;
 }

@@ -135,7 +135,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_bytes: Annotated[
         int | None,
         Meta(
-            description="The memory for the KV cache. The default is what all sequences can "
+            description="The memory for the KV cache, and for states of sequences where the "
+            "model's layers keep some. The default is what all sequences can "
             "fill, at most half of the memory that is free, or on a GPU all that is left there."
         ),
     ] = None
@@ -238,6 +239,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int
     kv_cache_bytes: int
     kv_cache_dtype: KvDType
+    num_states: int
+    """State slots, where layers of the model keep states; else 0."""
     max_num_seqs: int
     max_num_batched_tokens: int
     max_logit_rows: int
@@ -262,6 +265,11 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     def rows_per_sequence(self) -> int:
         """Rows of a sequence in steps that are run again and again: ``Limits``."""
         return rows_per_sequence(self.speculative, self.drafts)
+
+    @property
+    def state_log(self) -> int:
+        """Tokens of a sequence that a step may take back from its state: ``Limits``."""
+        return self.rows_per_sequence if self.num_states else 0
 
     @property
     def schemes(self) -> Quantization:

@@ -43,7 +43,7 @@ def test_windows_are_whole_and_in_order(
 ) -> None:
     tokens = list(range(count))
     if count < size or size < (2 if method == "gptq" else 3):
-        with pytest.raises(ConfigError, match="--window|take at least"):
+        with pytest.raises(ConfigError, match=r"--window|take at least"):
             cut(tokens, size, method, bos)
         return
     windows = cut(tokens, size, method, bos)

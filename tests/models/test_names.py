@@ -12,6 +12,7 @@ from penstock.interface.sources import (
     RowsOf,
     RowsOfEach,
     Shifted,
+    Squeezed,
     Stacked,
     Stored,
     Transposed,
@@ -125,6 +126,7 @@ EXPERTS = NameMap(
     )
     | stacked("e.*.in_bias", GATE + ".bias", UP + ".bias", interleaved=True)
     | {"layers.*.shift": Name("e.*.shift", suffix="", flat=True)}
+    | {"layers.*.taps": Name("e.*.taps", squeezed=True)}
 )
 EXPERT_SHAPES = {
     "layers.2.experts.gate": (3, 20, 64),
@@ -133,6 +135,8 @@ EXPERT_SHAPES = {
     "layers.2.experts.gate.bias": (3, 20),
     "layers.2.experts.up.bias": (3, 20),
     "layers.2.shift": (3,),
+    "layers.2.taps": (12, 3),
+    "layers.2.taps.bias": (12,),
 }
 
 
@@ -167,6 +171,8 @@ EXPERT_SHAPES = {
         ),
         ("layers.2.experts.up.bias", RowsOfEach(Stored("e.2.in_bias", (3, 40)), 1, 20, step=2)),
         ("layers.2.shift", Flat(Stored("e.2.shift", (1, 3)))),
+        ("layers.2.taps", Squeezed(Stored("e.2.taps.weight", (12, 1, 3)))),
+        ("layers.2.taps.bias", Stored("e.2.taps.bias", (12,))),
     ],
 )
 def test_stacks_of_experts(name: str, source: object) -> None:

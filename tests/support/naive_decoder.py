@@ -16,6 +16,7 @@ from penstock.models.spec import (
     AttentionSpec,
     ClampedSwiglu,
     ExpertsSpec,
+    GatedDeltaSpec,
     Gating,
     Mixer,
     MlpSpec,
@@ -24,9 +25,11 @@ from penstock.models.spec import (
     Projection,
     RopeSpec,
     Routing,
+    SelectiveSpec,
     ShortConvSpec,
     TokenInputsSpec,
 )
+from support.naive_states import gated_delta, selective
 
 F64 = Any  # of float64; arithmetic of arrays is typed too loosely to be checked
 Weight = Callable[[str], F64]
@@ -98,6 +101,11 @@ def _mixed(
     at = f"layers.{i}."
     if isinstance(mixer, ShortConvSpec):
         return _short_conv(mixer, h, weight, at)
+    if isinstance(mixer, GatedDeltaSpec):
+        return gated_delta(mixer, h, weight, at)
+    if isinstance(mixer, SelectiveSpec):
+        return selective(mixer, h, weight, at)
+    assert isinstance(mixer, AttentionSpec)
     if mixer.kv_from is None:
         made = _keys_and_values if mixer.latent is None else _latents
         kept[i] = made(spec, mixer, h, weight, at)
@@ -119,7 +127,7 @@ def _short_conv(conv: ShortConvSpec, h: F64, weight: Weight, at: str) -> F64:
                 out[t] += taps[:, j] * u[t - conv.kernel + 1 + j]
     if conv.bias:
         out = out + weight(at + "conv.bias")
-    return linear(c * out, "o")
+    return linear(c * out, "conv_out")
 
 
 def _token_inputs(
@@ -287,6 +295,8 @@ def _bfloat16(x: Any) -> F64:
 def _activated(x: F64, kind: Activation) -> F64:
     if kind == "silu":
         return x / (1 + np.exp(-x))
+    if kind == "identity":
+        return x
     if kind == "sigmoid":
         return 1 / (1 + np.exp(-x))
     if kind in ("relu", "relu2"):
@@ -327,22 +337,36 @@ def _experts(e: ExpertsSpec, x: F64, weight: Weight, at: str) -> F64:
         added = weight(name + ".bias")[i] if e.bias else 0.0
         return lambda row: weight(name)[i] @ row + added
 
-    out = np.zeros_like(x)
-    for t, row in enumerate(x):
+    read = x if e.latent is None else _linear(x, weight, at + "latent_in", e.latent_bias)
+    out = np.zeros_like(read)
+    for t, row in enumerate(read):
         shares = _shares(e.routing, e.top_k, logits[t], bias)
         for i, share in shares.items():
             given = row * share if e.shares_on == "inputs" else row
-            inner = _gated(matrix("gate", i)(given), matrix("up", i)(given), e.activation)
+            up = matrix("up", i)(given)
+            gate = matrix("gate", i)(given) if e.gates else None
+            inner = _maybe_gated(gate, up, e.activation)
             made = matrix("down", i)(inner)
             out[t] += made if e.shares_on == "inputs" else share * made
+    if e.latent is not None:
+        out = _linear(out, weight, at + "latent_out", e.latent_bias)
     if e.shared is None:
         return out
     s, name = e.shared, at + "shared."
-    gate, up = (_linear(x, weight, name + part, s.bias) for part in ("gate", "up"))
-    made = _linear(_gated(gate, up, e.activation), weight, name + "down", s.bias)
+    up = _linear(x, weight, name + "up", s.bias)
+    gate = _linear(x, weight, name + "gate", s.bias) if e.gates else None
+    made = _linear(_maybe_gated(gate, up, e.activation), weight, name + "down", s.bias)
     if s.gated:
         made = made / (1 + np.exp(-(x @ weight(name + "share").T)))
     return out + made
+
+
+def _maybe_gated(gate: F64 | None, up: F64, activation: Gating) -> F64:
+    """The inside of an MLP: ``activation(up)`` where there is no gate."""
+    if gate is not None:
+        return _gated(gate, up, activation)
+    assert isinstance(activation, str)
+    return _activated(up, activation)
 
 
 def _shares(r: Routing, top_k: int, logits: F64, bias: F64) -> dict[int, float]:

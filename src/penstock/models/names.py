@@ -25,6 +25,7 @@ from penstock.interface.sources import (
     Shape,
     Shifted,
     Source,
+    Squeezed,
     Stacked,
     Stored,
     Transposed,
@@ -68,6 +69,8 @@ class Name:
     columns are not in whole blocks never are."""
     flat: bool = False
     """Whether a vector is stored as a matrix of one row."""
+    squeezed: bool = False
+    """Whether a matrix ``[n, k]``, but not its bias, is stored as ``[n, 1, k]``."""
     scalar: bool = False
     """Whether a single number is stored without a dimension."""
     otherwise: Name | None = None
@@ -78,7 +81,7 @@ class Name:
     @property
     def changes_values(self) -> bool:
         """Whether a weight is not what is stored, but for its shape and the place of its rows."""
-        return self.unit_rows or self.shift != 0.0 or self.stacked or self.flat
+        return self.unit_rows or self.shift != 0.0 or self.stacked or self.flat or self.squeezed
 
 
 @dataclass(frozen=True)
@@ -148,8 +151,11 @@ class NameMap:
         group = [_filled(each, numbers) + (BIAS if bias else "") for each in entry.fused] or [name]
         rows = [shapes[each] for each in group]
         place = group.index(name)
-        if entry.flat:
-            source: Source = Flat(Stored(where, (1, *rows[place])))
+        if entry.squeezed and not bias:
+            (own,) = rows
+            source: Source = Squeezed(Stored(where, (own[0], 1, *own[1:])))
+        elif entry.flat:
+            source = Flat(Stored(where, (1, *rows[place])))
         elif entry.scalar:
             source = Stacked((Stored(where, ()),))
         elif entry.stacked:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.backends.backend import Backend, BackendChoice, Defaults, Obstacle
 from penstock.backends.cpu.kv_pages import KvPages
+from penstock.backends.cpu.state_slots import MOST_DEPTH, MOST_TAPS
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.interface.budget import Budget
@@ -24,6 +25,7 @@ class CpuBackend(Backend):
     runs_any_order = True
     runs_experts = True
     runs_clamped_gates = True
+    runs_states = True
 
     def asked(self, hardware: Hardware) -> BackendChoice:
         return BackendChoice(self, "as asked")
@@ -35,10 +37,18 @@ class CpuBackend(Backend):
         if trees and not KvPages.of(plan).movable:
             return Obstacle(
                 f"the cpu backend cannot verify draft trees with {plan.spec.architecture}, whose "
-                "KV cache has heads of several sizes: it moves no slots there",
+                f"KV cache has {_kinds(plan)}: it moves no slots there",
                 "choose a speculative method that drafts chains (ngram, draft, self, or eagle "
                 "with width=1), or the slow NumPy backend with --backend reference",
             )
+        for layer in plan.state_layers:
+            if layer.kernel > MOST_TAPS or layer.depth > MOST_DEPTH:
+                return Obstacle(
+                    f"the cpu backend keeps states of at most {MOST_DEPTH} numbers for each "
+                    f"component of a head, and convolutions of at most {MOST_TAPS} tokens; "
+                    f"{plan.spec.architecture} has {layer.depth} and {layer.kernel}",
+                    "choose the slow NumPy backend with --backend reference, or another model",
+                )
         return super().obstacle(plan, trees)
 
     def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
@@ -65,3 +75,10 @@ class CpuBackend(Backend):
         from penstock.backends.cpu.bind import bind
 
         return bind(plan, weights, limits)
+
+
+def _kinds(plan: Plan) -> str:
+    """What a cache has whose slots cannot be moved."""
+    if any(layer.rows is not None for layer in plan.kv_layers):
+        return "the inputs of convolutions"
+    return "heads of several sizes"

@@ -73,6 +73,8 @@ def activate(x, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "relu2":
         x = tl.where(x < 0.0, 0.0, x)
         factor = x
+    elif ACTIVATION == "identity":
+        factor = 1.0
     else:
         tl.static_assert(ACTIVATION == "gelu")
         factor = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
