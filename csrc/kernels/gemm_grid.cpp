@@ -96,7 +96,7 @@ void quantize_row(const T* x, int64_t k, const QuantizedRows& to, int64_t row) {
     }
   }
   // Below 2^24 in every lane, hence exact.
-  to.starts[row] = -kept_zero(8) * int32_t(hsum(total));
+  to.starts[row] = -kept_zero(8, code_offset(8)) * int32_t(hsum(total));
 }
 
 void quantize_rows(const InputRows& x, Range rows, const QuantizedRows& to) {
@@ -158,27 +158,6 @@ PanelView panels_of(const GridMatrix& w) {
 }
 
 size_t packed_bytes(const GridMatrix& w) { return panel_bytes(panels_of(w)); }
-
-namespace {
-
-// Calls pack(row, lane, panel) for each lane of the worker's panels of a part of n rows; row -1 for
-// what pads the end.
-template <class Pack>
-void for_each_column(const GridPanels& p, int64_t n, PartPlace place, std::byte* panels,
-                     const Worker& worker, Pack&& pack) {
-  const int64_t count = ceil_div(place.lane + n, kPanelColumns);
-  const Range own = even_share(count, worker.id, worker.count);
-  for (int64_t i = own.first; i < own.last; ++i) {
-    std::byte* panel = panels + (place.panel + i * place.stride) * p.panel_bytes;
-    for (int lane = i == 0 ? place.lane : 0; lane < kPanelColumns; ++lane) {
-      const int64_t row = i * kPanelColumns + lane - place.lane;
-      if (row < n) pack(row, lane, panel);
-      else if (place.pads_end) pack(int64_t(-1), lane, panel);
-    }
-  }
-}
-
-}  // namespace
 
 void pack_grid_part(const GridMatrix& w, const GridRows& rows, int64_t n, PartPlace place,
                     std::byte* panels, const Worker& worker) {
