@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.checkpoints import tiny_checkpoint
+from support.latents import over_latents
+from support.tiny_plans import make_spec
 
 from penstock.bench import machine as machine_module
 from penstock.bench import session as session_module
@@ -23,6 +25,7 @@ from penstock.cli import main as cli
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.models.spec import ExpertsSpec
+from penstock.plan import ops
 from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
@@ -55,6 +58,17 @@ def test_bytes_and_flops_are_the_models(tiny_model: Path) -> None:
         plan = session.engine_plan.plan
         assert linear_flops(plan, Rows.TOKENS) == 2 * (LAYERS * LAYER_MATRICES - last)
         assert linear_flops(plan, Rows.LOGITS) == 2 * (last + VOCAB * HIDDEN)
+
+
+def test_products_of_heads_are_counted() -> None:
+    """Five heads take queries of 24 into a latent of 40, and 40 into values of 20."""
+    plan = fuse(lower(over_latents(make_spec())))
+    heads = 2 * 5 * (24 * 40 + 40 * 20)
+    without = replace(plan, ops=tuple(x for x in plan.ops if not isinstance(x, ops.HeadLinear)))
+    for rows in (Rows.TOKENS, Rows.LOGITS):
+        counted = linear_flops(plan, rows) - linear_flops(without, rows)
+        # The last layer takes selected rows alone from its attention on.
+        assert counted == {Rows.TOKENS: heads + 2 * 5 * 24 * 40, Rows.LOGITS: 2 * 5 * 40 * 20}[rows]
 
 
 def mixture(chosen: int, scheme: QuantScheme | None = None) -> Plan:

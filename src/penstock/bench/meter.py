@@ -19,7 +19,7 @@ from penstock.interface.sampler import Sampler
 from penstock.interface.step import Int32s, StepInput, StepResult
 from penstock.models.spec import AttentionSpec, ModelSpec
 from penstock.plan.kv_groups import kv_layers
-from penstock.plan.ops import Embed, ExpertLinear, Linear, Rows
+from penstock.plan.ops import Embed, ExpertLinear, HeadLinear, Linear, Rows
 from penstock.plan.plan import Plan
 from penstock.plan.state_layers import state_layers
 
@@ -190,6 +190,8 @@ def linear_flops(plan: Plan, rows: Rows) -> int:
         if isinstance(op, Linear | ExpertLinear) and plan.buffers[op.out].rows.base in bases:
             times = plan.buffers[op.out].rows.times
             flops += 2 * times * op.k * sum(part.n for part in op.parts)
+        if isinstance(op, HeadLinear) and plan.buffers[op.out].rows.base in bases:
+            flops += 2 * op.heads * op.k * op.n
     return flops
 
 
