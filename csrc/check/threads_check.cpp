@@ -82,8 +82,8 @@ void check_tickets(Pool& pool, int rounds) {
   }
 }
 
-// Three layers of a model, small and with a cache: all ops that share work, fused and apart, those of
-// attention over latents, and those of experts.
+// Four layers of a model, small and with a cache: all ops that share work, fused and apart, those of
+// attention over latents, a convolution, and those of experts.
 class Layer {
  public:
   static constexpr int kTokens = 40, kBlocks = 8, kHeads = 4, kKvHeads = 2, kDim = 16;
@@ -92,8 +92,9 @@ class Layer {
   Layer(int threads, bool crowded, Elem kv)
       : executor_({threads, {}, crowded, kBlocks, kTokens, kTokens, 4, 256, kVocabulary,
                    size_t(kTokens) * 4 * (9 * kHidden + 4 * kJoined + kVocabulary + 160), kv},
-                  {1, 3, KvLayer::alone(nullptr, kv, kKvHeads, kDim).block_bytes(),
-                   {{kKvHeads, kDim, 0, 0, 0}, {kKvHeads, kDim, 0, 1, 0}, {1, kDim, 0, 2, 0, kLatent}}}) {
+                  {1, 4, KvLayer::alone(nullptr, kv, kKvHeads, kDim).block_bytes(),
+                   {{kKvHeads, kDim, 0, 0, 0}, {kKvHeads, kDim, 0, 1, 0}, {1, kDim, 0, 2, 0, kLatent},
+                    {1, kHidden, 0, 3, 0, 0, 4}}}) {
     const BufferId x = buffer(Elem::f32, kHidden, RowKind::tokens);
     const BufferId normed = buffer(Elem::f32, kHidden, RowKind::tokens);
     const BufferId qkv = buffer(Elem::f32, kJoined, RowKind::tokens);
@@ -111,6 +112,7 @@ class Layer {
     executor_.append_add_activated(x, out, x, Activation::silu);
     append_apart(x, normed, q, out);
     append_latents(x, q, out);
+    append_convolution(x, q, out);
     append_experts(x, out);
     executor_.append_select_rows(x, last, 0);
     executor_.append_linear(matrix(kVocabulary), kNone, last, logits_, Activation::none);
@@ -208,6 +210,14 @@ class Layer {
     executor_.append_head_linear(heads, kHeads, attended, out);
     executor_.append_join(std::array{out}, joined, kHeads);
     executor_.append_add_activated(x, joined, x, Activation::none);
+  }
+
+  // The fourth mixes tokens by a convolution.
+  void append_convolution(BufferId x, BufferId q, BufferId out) {
+    constexpr int kTaps = 3;
+    executor_.append_gate(x, out, q, Activation::identity);
+    executor_.append_short_conv(3, q, out, constant(kTaps * kHidden), constant(kHidden), kTaps);
+    executor_.append_add_activated(x, out, x, Activation::none);
   }
 
   // Five experts, of which a token has two: matrices of floats, then of integers.
