@@ -18,7 +18,6 @@ from penstock import LLM, RequestOutput, SamplingParams
 from penstock.cache.geometry import KvDType, latent_block_bytes
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
-from penstock.errors import ConfigError
 from penstock.plan.explain import explain
 
 VOCABULARY = CONFIG["vocab_size"]
@@ -185,14 +184,3 @@ def test_quantization_leaves_the_matrices_of_heads_as_they_are(tmp_path: Path) -
     with start(Model(folder, "bfloat16"), quantization="int8") as llm:
         one = together(llm)
         assert together(llm) == one
-
-
-def test_a_gpu_refuses_latents(tmp_path: Path) -> None:
-    from penstock.backends.registry import backend
-
-    folder = folder_of(tmp_path)
-    plan = plan_engine(
-        EngineConfig(model=str(folder), load_format="dummy", backend="reference")
-    ).plan
-    with pytest.raises(ConfigError, match="KV cache of latents"):
-        backend("cuda").check_runnable(plan)
