@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
+from support.checkpoints import tiny_checkpoint
 
 from penstock import LLM, SamplingParams
 from penstock.config import EngineConfig
@@ -50,6 +52,31 @@ def test_it_is_what_the_engine_says_of_prompts(method: WindowMethod) -> None:
     text = "".join(llm.tokenizer.decode(list(w.targets)) for w in windows)
     bits = sum(losses) / math.log(2) / len(text.encode())
     assert result.bits_per_byte == pytest.approx(bits, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("family", "size"),
+    [("mamba2", 96), ("qwen3_next", 96), ("gemma3", 1100), ("lfm2", 1100)],
+)
+def test_layers_that_keep_states_or_windows(family: str, size: int) -> None:
+    """Several steps a window; a cache of as many blocks as the engine would have."""
+    pytest.importorskip("torch", reason="checkpoints are made with it")
+    pytest.importorskip("transformers", reason="checkpoints are made with it")
+    options: dict[str, Any] = {"artifact": False, "threads": 1, "dtype": "float32"}
+    longer = {} if family == "mamba2" else {"max_position_embeddings": 2048}
+    folder = str(tiny_checkpoint(family, **longer))
+    tokens = np.random.default_rng(1).integers(0, 256, size).tolist()
+    (window,) = cut(tokens, size, "llama.cpp", None)
+    with TextModel.open(EngineConfig(model=folder, **options), size) as model:
+        found = perplexity(model, [window])
+    with LLM(folder, max_num_seqs=1, **options) as llm:
+        params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
+        (output,) = llm.generate([{"prompt_token_ids": tokens}], params)
+    assert output.prompt_logprobs is not None
+    entries = [output.prompt_logprobs[i] for i in range(window.first, size)]
+    losses = [-e[t].logprob for e, t in zip(entries, window.targets, strict=True) if e]
+    assert found.tokens == len(losses) == len(window.targets)
+    assert found.perplexity == pytest.approx(math.exp(np.mean(losses)), rel=1e-4)
 
 
 def test_a_model_does_not_diverge_from_itself() -> None:

@@ -24,7 +24,7 @@ class Perplexity:
     perplexity: float
     """The exponential of the mean loss, which is in nats a token."""
     standard_error: float
-    """Of the perplexity, as if tokens were independent."""
+    """That of the perplexity, as if tokens were independent."""
     bits_per_byte: float
     """Bits that the tokens that count cost, for each byte of UTF-8 that they stand for: this
     compares models with different tokenizers."""
@@ -34,7 +34,7 @@ class Perplexity:
 
     @classmethod
     def of(cls, losses: NDArray[np.float64], windows: int, num_bytes: int) -> Perplexity:
-        """From the loss of each token, in nats."""
+        """Return the figures of tokens with these losses, in nats."""
         mean = float(losses.mean())
         value = math.exp(mean) if mean < 700 else math.inf
         error = float(losses.std(ddof=1)) / math.sqrt(len(losses)) if len(losses) > 1 else math.nan
@@ -55,7 +55,7 @@ def perplexity(
 
 
 def log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Of each row of logits; raises ModelError where one has no distribution."""
+    """Return those of each row of logits; raise ModelError where one has no distribution."""
     rows = logits.astype(np.float64)
     rows -= rows.max(axis=1, keepdims=True)
     rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))

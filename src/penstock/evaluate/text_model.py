@@ -11,12 +11,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.cache.block_table import BlockTable
 from penstock.cache.geometry import BLOCK_SIZE
+from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.config import EngineConfig
-from penstock.engine.loader import EnginePlan, load, plan_engine
+from penstock.engine.loader import EnginePlan, load, plan_engine, state_limits
 from penstock.evaluate.windows import Window
 from penstock.interface.executor import Executor, run
-from penstock.interface.step_builder import build_step
+from penstock.interface.step_builder import build_step, state_tables
 from penstock.tokenizer.load import load_tokenizer
 from penstock.tokenizer.tokenizer import Tokenizer
 
@@ -57,23 +59,49 @@ class TextModel:
     def logits(self, window: Window) -> Iterator[NDArray[np.float32]]:
         """The logits that predict ``window.targets``, in pieces ``[rows, vocab_size]`` of ``PIECE``
         rows but for the last, each of which may overwrite the one before."""
-        tokens, config = array("i", window.token_ids[:-1]), self.engine_plan.config
-        blocks, groups = -(-len(tokens) // BLOCK_SIZE), len(self.engine_plan.plan.kv_groups)
-        tables = [array("i", range(g * blocks, (g + 1) * blocks)) for g in range(groups)]
-        start, counted = 0, window.first - 1
+        waiting = np.empty((0, self.engine_plan.spec.vocab_size), np.float32)
+        for logits in self._steps(array("i", window.token_ids[:-1]), window.first - 1):
+            rows = np.concatenate([waiting, logits]) if len(waiting) else logits
+            whole = len(rows) // PIECE * PIECE
+            for first in range(0, whole, PIECE):
+                yield rows[first : first + PIECE]
+            waiting = rows[whole:].copy()
+        if len(waiting):
+            yield waiting
+
+    def _steps(self, tokens: array[int], first: int) -> Iterator[NDArray[np.float32]]:
+        """Run ``tokens`` from an empty context, as many in a step as there is memory for; yield the
+        logits behind those from ``first`` on, step by step."""
+        config, plan = self.engine_plan.config, self.engine_plan.plan
+        windows = plan.kv_groups.windows
+        cache = KvCache(
+            config.num_blocks,
+            BLOCK_SIZE,
+            windows=windows or (None,),
+            enable_prefix_caching=False,
+            states=state_limits(self.engine_plan),
+        )
+        table, copies, start = BlockTable(), list[BlockCopy](), 0
+        cache.begin(table, None, 1, len(tokens))
         while start < len(tokens):
-            if start < counted:
-                end, rows = min(start + config.max_num_batched_tokens, counted), 0
+            most = start + cache.num_fitting(table, start)
+            if start < first:
+                end, rows = min(start + config.max_num_batched_tokens, first, most), 0
             else:
-                end = min(start + config.max_logit_rows // PIECE * PIECE, len(tokens))
+                end = min(start + config.max_logit_rows, len(tokens), most)
                 rows = end - start
-            used = -(-end // BLOCK_SIZE)
+            cache.extend(table, start, end, copies)
+            states = None
+            if table.state is not None:
+                states = state_tables([table.state.slot], [start], [0], (), ())
+            tables = [[blocks] for blocks in table.blocks] if windows else []
             step = build_step(
-                [tokens[start:end]], [start], [[t[:used]] for t in tables], num_logits=[rows]
+                [tokens[start:end]], [start], tables, num_logits=[rows], states=states
             )
             result = run(self.executor, step)
-            for first in range(0, rows, PIECE):
-                yield result.logits[first : min(first + PIECE, rows)]
+            if rows:
+                yield result.logits[:rows]
+            cache.commit(table, tokens, end)
             start = end
 
     def close(self) -> None:
