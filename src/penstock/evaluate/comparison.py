@@ -83,7 +83,8 @@ def compare(
 
 
 def _divergences(base: NDArray[np.float64], model: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each row's divergence, from log-probabilities. What the base thinks impossible costs nothing."""
+    """Return each row's divergence, from log-probabilities. What the base thinks impossible costs
+    nothing."""
     share = np.exp(base)
     with np.errstate(invalid="ignore"):
         terms = np.where(share > 0, share * (base - model), 0.0)
