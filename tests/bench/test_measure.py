@@ -20,6 +20,7 @@ from penstock.bench.meter import linear_flops, weight_bytes_per_step
 from penstock.bench.session import Session
 from penstock.bench.throughput import StaticBatches, run_throughput
 from penstock.bench.workload import Lengths, random_requests
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cli import main as cli
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
@@ -43,8 +44,7 @@ def config(model: Path, **options: object) -> EngineConfig:
         model=str(model),
         load_format="dummy",
         backend="reference",
-        kv_cache_bytes=1 << 20,
-        **options,  # type: ignore[arg-type]
+        **{"kv_cache_bytes": 1 << 20, **options},  # type: ignore[arg-type]
     )
 
 
@@ -124,6 +124,16 @@ def test_latency_counts_every_token(tiny_model: Path) -> None:
         assert run.prefill_tokens_per_s >= 40 / run.ttft_s  # the offer is in ttft_s alone
     assert result.decode_tokens_per_s == max(r.decode_tokens_per_s for r in result.runs)
     assert result.output_tokens_per_s == 10 / min(r.seconds for r in result.runs)
+
+
+def test_states_are_read_and_written_in_every_step() -> None:
+    workload = LatencyWorkload(batch_size=3, input_len=20, output_len=5, repeats=1, warmup=0)
+    with Session.open(config(tiny_checkpoint("qwen3_5_text"), kv_cache_bytes=1 << 22)) as session:
+        result = run_latency(session.core, session.meter, session.vocab_size, workload)
+        plan = session.engine_plan.plan
+    per_token = plan.kv_groups.page_bytes // BLOCK_SIZE
+    attended = int(np.mean([3 * (n + 1) for n in (21, 22, 23, 24)]) * per_token)
+    assert result.kv_bytes_per_step == attended + 3 * 2 * plan.state_bytes(log=0)
 
 
 def test_latency_refuses_a_batch_that_never_runs_together(tiny_model: Path) -> None:

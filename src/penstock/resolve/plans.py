@@ -107,8 +107,8 @@ def draft_block_bytes(
     They suffice for the draft to follow one sequence as far as the target can, and many short ones.
     """
     groups = group_layers(kv_layers(draft.layers), model_types(config, draft).kv_cache)
-    blocks = 1
+    windows, blocks = target.windows or (None,), 1  # blocks count tokens where none are cached
     for tokens in (1, max_len):
         wanted = sequence_blocks(groups.windows, tokens)
-        blocks = max(blocks, -(-wanted // sequence_blocks(target.windows, tokens)))
+        blocks = max(blocks, -(-wanted // sequence_blocks(windows, tokens)))
     return blocks * groups.page_bytes

@@ -146,7 +146,7 @@ def test_rope(count: int, dim: int, turned: int, interleaved: bool, device: Any)
 
 
 @pytest.mark.parametrize("cols", [1, 72, 1500])
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2"])
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2", "identity"])
 def test_gate(activation: Any, cols: int, device: Any) -> None:
     x, up = draw(cols), draw(cols, 1)
     by = put(up, device)
