@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu.results import Decode, Host, Place, Prefill
-from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes
+from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes, window_size
 from penstock.models.spec import ModelSpec
 
 
@@ -33,7 +33,7 @@ def attention_flops(spec: ModelSpec, tokens: int) -> int:
     total = 0
     for layer in spec.layers:
         a = layer.attention
-        window = min(a.window or tokens, tokens)
+        window = tokens if a.window is None else min(window_size(a.window), tokens)
         # The first `window` tokens see themselves and all before; later ones see `window`.
         pairs = window * (window + 1) // 2 + (tokens - window) * window
         total += 4 * a.num_heads * a.head_dim * pairs
@@ -46,7 +46,8 @@ def kv_bytes(spec: ModelSpec, dtype: KvDType, contexts: Sequence[int]) -> int:
     total = 0
     for layer in spec.layers:
         a = layer.attention
-        tokens = sum(min(context, a.window or context) + 1 for context in contexts)
+        most = max(contexts) if a.window is None else window_size(a.window)
+        tokens = sum(min(context, most) + 1 for context in contexts)
         total += layer_block_bytes(dtype, a.num_kv_heads, a.head_dim) * tokens // BLOCK_SIZE
     return total
 

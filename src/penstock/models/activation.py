@@ -8,6 +8,10 @@ from typing import Literal
 Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid"]
 """``relu2`` is the square of ``relu``."""
 
+UngatedActivation = Activation | Literal["xielu"]
+"""Of MLPs without a gate. xIELU (``plan.ops.Xielu``) has four numbers of the layer: weights
+``act_p``, ``act_n``, ``act_beta`` and ``act_eps``."""
+
 
 @dataclass(frozen=True)
 class ClampedSwiglu:

@@ -29,9 +29,10 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
 
 
 def read_granite(
-    config: ConfigReader, architecture: str, dtype: DType, scale: float = 1.0
+    config: ConfigReader, architecture: str, dtype: DType, scale: float | None = None
 ) -> ModelSpec:
-    """A model with Granite's factors. ``scale`` is that of scores where nothing is said."""
+    """A model with Granite's factors. ``scale`` is that of scores where nothing is said or null, if
+    it may be."""
     config = config.adapted({}, _DEFAULTS)
 
     def factor(name: str, default: float = 1.0) -> float:
@@ -49,7 +50,11 @@ def read_granite(
         output_bias=bias,
         mlp_bias=config.boolean("mlp_bias", False),
     )
-    scale, residual = factor("attention_multiplier", scale), factor("residual_multiplier")
+    residual, name = factor("residual_multiplier"), "attention_multiplier"
+    if scale is None:
+        scale = factor(name)
+    else:
+        scale = config.optional_number(name, high=MAX_FACTOR) or scale
     model = with_attention(model, [replace(each.attention, scale=scale) for each in model.layers])
     return replace(
         model,

@@ -8,9 +8,10 @@ from typing import Literal
 import ml_dtypes
 import numpy as np
 
+from penstock.cache.geometry import Chunk, Window, window_size
 from penstock.errors import ModelError
-from penstock.models.activation import Activation, ClampedSwiglu, Gating
-from penstock.models.experts_spec import ExpertsSpec, Routing, SharedExpertSpec
+from penstock.models.activation import Activation, ClampedSwiglu, Gating, UngatedActivation
+from penstock.models.experts_spec import ExpertNorms, ExpertsSpec, Routing, SharedExpertSpec
 from penstock.models.mixers_spec import ShortConvSpec
 from penstock.models.names import NameMap, Published
 from penstock.models.position_scale import PositionScale
@@ -21,10 +22,14 @@ from penstock.sampling.defaults import SamplingDefaults
 
 __all__ = [
     "Activation",
+    "AlibiSpec",
     "AttentionSpec",
+    "Chunk",
+    "ClampSpec",
     "ClampedSwiglu",
     "DType",
     "EmbeddingScale",
+    "ExpertNorms",
     "ExpertsSpec",
     "Gating",
     "LatentSpec",
@@ -44,6 +49,8 @@ __all__ = [
     "SharedExpertSpec",
     "ShortConvSpec",
     "TokenInputsSpec",
+    "UngatedActivation",
+    "Window",
 ]
 
 DType = Literal["float32", "bfloat16", "float16"]
@@ -127,29 +134,47 @@ class LatentSpec:
 
 
 @dataclass(frozen=True)
+class AlibiSpec:
+    """Scores that fall with distance, by a slope for each head (ALiBi, arXiv 2108.12409)."""
+
+    factor: float = 1.0
+    """What products of slopes and positions are multiplied by."""
+    rounded: bool = False
+    """Whether slopes and positions, and then their products, are rounded to bfloat16 before."""
+
+
+@dataclass(frozen=True)
+class ClampSpec:
+    """Queries, keys and values that are clamped to ``-limit .. limit``."""
+
+    limit: float
+    behind_norms: bool = False
+    """Whether queries and keys are clamped behind their norms, else as they are projected."""
+
+
+@dataclass(frozen=True)
 class AttentionSpec:
+    """How the tokens of a layer attend to those before them.
+
+    Raises ModelError where heads cannot be shared, and for what contradicts itself or is without
+    effect.
+    """
+
     num_heads: int
     num_kv_heads: int
     head_dim: int
     rope: RopeSpec | None
     """None: queries and keys are not rotated."""
     scale: float
-    window: int | None = None
-    """Sliding window: a token attends to itself and the ``window - 1`` tokens before it. None: to
-    all tokens before it."""
-    chunk: int | None = None
-    """A token attends to those of its chunk alone, of ``chunk`` positions from 0 on, up to itself.
-    None: there are no chunks. A layer has a window or chunks, not both."""
+    window: Window | None = None
+    """A number: a token attends to itself and the ``window - 1`` tokens before it. A
+    :class:`~penstock.cache.geometry.Chunk`: to those of its chunk alone, of ``size`` positions from
+    0 on, up to itself. None: to all tokens before it."""
     qkv_bias: bool | tuple[Projection, ...] = False
     """Which projections have biases: all three, none, or those named."""
     output_bias: bool = False
     qk_norm: QkNormSpec | None = None
-    alibi: float | None = None
-    """Scores fall with distance, by a slope for each head (ALiBi, arXiv 2108.12409) times this
-    number. None: they do not."""
-    alibi_rounded: bool = False
-    """Whether slopes and positions, and then their products, are rounded to bfloat16 before they
-    are multiplied by ``alibi``."""
+    alibi: AlibiSpec | None = None
     softcap: float | None = None
     """Scores become ``softcap * tanh(score / softcap)``."""
     sinks: bool = False
@@ -158,10 +183,7 @@ class AttentionSpec:
     """The layer before this one whose keys and values are read; None: the layer's own."""
     key_is_value: bool = False
     """Whether values are made of the projection of keys, before its norm, and have none."""
-    clip_qkv: float | None = None
-    """Queries, keys and values are clamped to ``-clip_qkv .. clip_qkv`` as they are projected."""
-    clip_normed: bool = False
-    """Whether they are clamped behind norms that stand before rotation, instead of before them."""
+    clamp: ClampSpec | None = None
     v_norm: NormSpec | None = None
     """The norm of each head of the values, by one weight ``[head_dim]`` if by any."""
     position_scale: PositionScale | None = None
@@ -174,10 +196,13 @@ class AttentionSpec:
     ``latent.key_dim`` components, heads are not normed, and scores have no slopes."""
 
     def __post_init__(self) -> None:
-        if self.window is not None and self.chunk is not None:
-            raise ModelError("a layer's attention has a window or chunks, not both")
-        if any(each is not None and each < 1 for each in (self.window, self.chunk)):
+        if self.window is not None and window_size(self.window) < 1:
             raise ModelError("windows and chunks have at least one token")
+        behind = self.clamp is not None and self.clamp.behind_norms
+        if behind and (self.qk_norm is None or self.qk_norm.after_rope):
+            raise ModelError(
+                "queries and keys cannot be clamped behind norms that do not stand before rotation"
+            )
         if self.num_heads % self.num_kv_heads:
             raise ModelError(f"{self.num_heads} heads cannot share {self.num_kv_heads} KV heads")
         latent = self.latent
@@ -192,7 +217,7 @@ class AttentionSpec:
                 f"attention over latents has one KV head of {latent.key_dim} components, not "
                 f"{self.num_kv_heads} of {self.head_dim}"
             )
-        others = (self.qk_norm, self.v_norm, self.clip_qkv, self.position_scale)
+        others = (self.qk_norm, self.v_norm, self.clamp, self.position_scale)
         if self.alibi is not None or self.output_gate or any(each is not None for each in others):
             raise ModelError(
                 "heads that attend to latents are not normed, clamped, scaled or gated, and have "
@@ -221,15 +246,12 @@ class MlpSpec:
     """
 
     intermediate_size: int
-    activation: Activation = "silu"
+    activation: UngatedActivation = "silu"
     bias: bool = False
     gated: bool = True
-    xielu: bool = False
-    """Whether xIELU (``plan.ops.Xielu``) is in the place of ``activation``, by four numbers of the
-    layer: weights ``act_p``, ``act_n``, ``act_beta`` and ``act_eps``."""
 
     def __post_init__(self) -> None:
-        if self.gated and self.xielu:
+        if self.gated and self.activation == "xielu":
             raise ModelError("xIELU is of MLPs that are not gated")
 
 
@@ -380,8 +402,7 @@ class ModelSpec:
 
 def _same_cache(a: AttentionSpec, b: AttentionSpec) -> bool:
     same = all(
-        getattr(a, name) == getattr(b, name)
-        for name in ("num_kv_heads", "head_dim", "window", "chunk")
+        getattr(a, name) == getattr(b, name) for name in ("num_kv_heads", "head_dim", "window")
     )
     ranks = [None if x.latent is None else x.latent.kv_rank for x in (a, b)]
     return same and ranks[0] == ranks[1] and a.kv_from is None

@@ -99,7 +99,7 @@ def kv_layers(layers: Sequence[LayerSpec]) -> tuple[KvLayer, ...]:
         KvLayer(
             a.num_kv_heads,
             a.head_dim,
-            a.window if a.chunk is None else Chunk(a.chunk),
+            a.window,
             None if a.latent is None else a.latent.kv_rank,
         )
         for a in mixers
