@@ -206,10 +206,20 @@ def _as_stored(spec: EagleSpec, shapes: Shapes, target: ModelSpec) -> EagleSpec:
         for name in shared
         if any(each.name not in shapes for each in tensors(names.source(name, {name: shape})))
     }
+    if "head" in taken:
+        spec = replace(
+            spec,
+            head_bias=target.head_bias,
+            logits_scale=target.logits_scale,
+            logits_softcap=target.logits_softcap,
+        )
+        if target.head_bias:
+            taken["head.bias"] = of_target(target, "head.bias", (spec.vocab_size,))
     offsets = None
     if spec.kind == "eagle3" and not (whole and DRAFT_TO_TARGET not in shapes):
         offsets = Stored(DRAFT_TO_TARGET, (spec.num_outputs,), "integer")
-    return replace(spec, names=replace(names, target=taken), token_offsets=offsets)
+    names = replace(names, target=taken, target_names=target.names)
+    return replace(spec, names=names, token_offsets=offsets)
 
 
 def _taps(config: ConfigReader, layers: int) -> tuple[int, ...]:
