@@ -53,13 +53,14 @@ void construct(PyExecutor* self, int threads, const std::vector<int>& cpus, bool
                int max_positions, int vocabulary,
                size_t arena_bytes, const std::string& kv_elem, int kv_groups, int kv_parts,
                size_t kv_part_bytes,
-               const std::vector<std::tuple<int, int, int, int, size_t, int>>& kv_layers) {
+               const std::vector<std::tuple<int, int, int, int, size_t, int>>& kv_layers,
+               bool trial) {
   KvPages pages{kv_groups, kv_parts, kv_part_bytes, {}};
   for (const auto& [heads, dim, group, part, offset, value_dim] : kv_layers)
     pages.layers.push_back({heads, dim, group, part, offset, value_dim});
   const ExecutorShape shape{threads,    cpus,          crowded,       num_blocks, max_tokens,
                             max_logits, max_sequences, max_positions, vocabulary, arena_bytes,
-                            parse_kv_elem(kv_elem)};
+                            parse_kv_elem(kv_elem), trial};
   try {
     new (self) PyExecutor{std::make_unique<Executor>(shape, pages)};
   } catch (const std::system_error& error) {
@@ -174,7 +175,7 @@ void bind_executor(nb::module_& m) {
            "num_blocks"_a, "max_tokens"_a, "max_logits"_a, "max_sequences"_a, "max_positions"_a,
            "vocabulary"_a,
            "arena_bytes"_a, "kv_elem"_a, "kv_groups"_a = 0, "kv_parts"_a = 0, "kv_part_bytes"_a = 0,
-           "kv_layers"_a)
+           "kv_layers"_a, "trial"_a = false)
       .def(
           "add_buffer",
           [](PyExecutor& self, size_t offset, const std::string& elem, int64_t cols,

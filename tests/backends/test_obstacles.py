@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,15 @@ from penstock.gpu import Gpu, GpuSearch
 from penstock.hardware import Hardware, detect
 from penstock.interface.executor import Limits
 from penstock.models.draft_heads import MedusaSpec
-from penstock.models.spec import ModelSpec, NormSpec, PositionScale, QkNormSpec
+from penstock.models.spec import (
+    Chunk,
+    ClampSpec,
+    ExpertsSpec,
+    ModelSpec,
+    NormSpec,
+    PositionScale,
+    QkNormSpec,
+)
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.resolve import resolve
@@ -163,9 +173,9 @@ def test_a_cache_of_latents_is_an_obstacle_on_a_gpu() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"clip_qkv": 2.0}, "its op Clamp"),
+        ({"clamp": ClampSpec(2.0)}, "its op Clamp"),
         ({"position_scale": PositionScale(0.1, 8)}, "its op ScaleByPosition"),
-        ({"chunk": 64}, "attends within chunks"),
+        ({"window": Chunk(64)}, "attends within chunks"),
         ({"v_norm": NormSpec(1e-5, weight=False)}, "norm of heads"),
         ({"qk_norm": QkNormSpec(1e-5, kind="layer")}, "norm of heads"),
         ({"qk_norm": QkNormSpec(1e-5, each_head=True)}, "norm of heads"),
@@ -179,6 +189,63 @@ def test_a_gpu_refuses_ops_that_have_no_kernel_there(changes: dict[str, Any], wh
         with pytest.raises(ConfigError, match=f"{why}.*choose --backend cpu"):
             BACKENDS["cuda"].check_runnable(plan)
         BACKENDS["cpu"].check_runnable(plan)
+
+
+def test_a_gpu_refuses_numbers_that_shares_are_multiplied_by() -> None:
+    spec = load_model_spec(tiny_checkpoint("qwen3_moe"))
+    mlp = spec.layers[0].mlp
+    assert isinstance(mlp, ExpertsSpec)
+    scaled = replace(mlp, routing=replace(mlp.routing, share_scale=True))
+    plan = lower(replace(spec, layers=(replace(spec.layers[0], mlp=scaled),)))
+    with pytest.raises(ConfigError, match=r"cuda backend does not .*--backend cpu"):
+        BACKENDS["cuda"].check_runnable(plan)
+    BACKENDS["cpu"].check_runnable(plan)
+
+
+def _odd_heads(spec: ModelSpec) -> ModelSpec:
+    """A model whose heads are larger than the native executor's."""
+    attention = replace(spec.layers[0].attention, head_dim=514)
+    return replace(spec, layers=(replace(spec.layers[0], mixer=attention),))
+
+
+def _wide_router(spec: ModelSpec) -> ModelSpec:
+    """A token has more experts than the native executor gives it."""
+    experts = ExpertsSpec(4096, 2048, 16)
+    return replace(spec, layers=(replace(spec.layers[0], mlp=experts),))
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_odd_heads, "even size up to 512, not 514"),
+        (_wide_router, "a token has at most"),
+    ],
+)
+def test_what_the_native_executor_refuses_is_an_obstacle_before_memory_is_divided(
+    change: Callable[[ModelSpec], ModelSpec], why: str
+) -> None:
+    spec = change(make_spec())
+    for plan in (lower(spec), fuse(lower(spec))):
+        with pytest.raises(ConfigError, match=f"{why}.*choose the slow NumPy backend"):
+            BACKENDS["cpu"].check_runnable(plan)
+        BACKENDS["reference"].check_runnable(plan)
+    with pytest.raises(ConfigError, match=why):
+        resolved(spec)
+    assert resolved(spec, backend="reference").backend == "reference"
+    weights = DummyWeights(lower(spec).weights, 3, "float32")
+    limits = Limits(4, max_tokens=8, max_logit_rows=8, max_sequences=2, threads=1)
+    with pytest.raises(ConfigError, match=why):
+        BACKENDS["cpu"].bind(lower(spec), weights, limits)
+
+
+@needs_native
+def test_asking_for_obstacles_takes_no_memory_for_weights() -> None:
+    spec = make_spec()
+    large = replace(spec, vocab_size=1 << 20, hidden_size=1 << 14)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert BACKENDS["cpu"].obstacle(lower(large)) is None  # of 64 GiB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
 
 
 def test_where_no_backend_runs_a_model_the_last_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ class CpuBackend(Backend):
     keeps_weights = True
     runs_any_order = True
     runs_experts = True
+    runs_share_scales = True
     runs_clamped_gates = True
 
     def asked(self, hardware: Hardware) -> BackendChoice:
@@ -39,7 +40,18 @@ class CpuBackend(Backend):
                 "choose a speculative method that drafts chains (ngram, draft, self, or eagle "
                 "with width=1), or the slow NumPy backend with --backend reference",
             )
-        return super().obstacle(plan, trees)
+        found = super().obstacle(plan, trees)
+        if found is not None:
+            return found
+        from penstock.backends.cpu.bind import refusal
+
+        problem = refusal(plan)
+        if problem is None:
+            return None
+        return Obstacle(
+            f"the cpu backend cannot run {plan.spec.architecture}: {problem}",
+            "choose the slow NumPy backend with --backend reference",
+        )
 
     def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
         from penstock.backends.cpu.weight_bytes import weight_bytes
