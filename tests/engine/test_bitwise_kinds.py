@@ -82,9 +82,13 @@ KINDS: Final[dict[str, tuple[dict[str, Any], dict[str, Any]]]] = {
     "parallel Phi": (small("phi"), {"kv_cache_dtype": "int8"}),
 }
 """Configurations and options."""
+QUICK: Final = ("latents bfloat16", "shared keys and values", "slopes of MPT", "parallel Phi")
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in KINDS],
+)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
     config, options = KINDS[request.param]
     bounds = {"max_num_batched_tokens": 256, "max_model_len": 512}
@@ -109,8 +113,7 @@ def expected(plain: LLM) -> list[Bits]:
     return REQUESTS.alone(plain)
 
 
-@pytest.mark.thinned(3)
-@pytest.mark.parametrize("budget", [256, 4096])
+@pytest.mark.parametrize("budget", [256, pytest.param(4096, marks=pytest.mark.slow)])
 def test_in_a_batch(model: Served, expected: list[Bits], budget: int) -> None:
     with model.start(max_num_batched_tokens=budget, max_num_seqs=16) as llm:
         assert REQUESTS.together(llm) == expected
@@ -119,7 +122,7 @@ def test_in_a_batch(model: Served, expected: list[Bits], budget: int) -> None:
 def test_in_small_steps_behind_cached_prefixes_on_threads(
     model: Served, expected: list[Bits]
 ) -> None:
-    with model.start(max_num_batched_tokens=16, max_num_seqs=16, threads=3) as llm:
+    with model.start(max_num_batched_tokens=16, max_num_seqs=16, threads=2) as llm:
         assert REQUESTS.together(llm) == expected
         before = llm.stats().prefix_hits
         assert REQUESTS.together(llm) == expected
@@ -127,7 +130,6 @@ def test_in_small_steps_behind_cached_prefixes_on_threads(
         llm.check_integrity()
 
 
-@pytest.mark.thinned(3)
 def test_preemption(model: Served, plain: LLM) -> None:
     requests, groups = growing(6, max_tokens=80), model.kv_groups()
     # Six sequences grow from one block to four each, in each group that forgets none; ten blocks
@@ -139,14 +141,13 @@ def test_preemption(model: Served, plain: LLM) -> None:
         llm.check_integrity()
 
 
-@pytest.mark.thinned(3)
 def test_drafts(model: Served, plain: LLM) -> None:
-    requests = Requests(
-        tuple(prompt(60 + i, 7) * (3 + i) for i in range(2)),
-        (
-            SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, logprobs=2),
-            SamplingParams(temperature=0.7, seed=3, max_tokens=40, ignore_eos=True, logprobs=2),
-        ),
+    # Three tokens that are likely: what was said is soon said again, and looked up.
+    likely = {"logit_bias": dict.fromkeys((5, 6, 7), 30.0)}
+    requests = Requests.product(
+        [prompt(60, 7) * 3, prompt(61, 40)],
+        SamplingParams(temperature=0, max_tokens=40, ignore_eos=True, logprobs=2, **likely),
+        SamplingParams(temperature=0.7, seed=3, max_tokens=40, ignore_eos=True, **likely),
     )
     with model.start(speculative="ngram:num_tokens=4,adaptive=false") as llm:
         assert requests.together(llm) == requests.alone(plain)

@@ -115,13 +115,13 @@ def test_a_target_whose_files_lack_the_prefix_of_names(tmp_path: Path) -> None:
     save_file(bare, target / "model.safetensors", {"format": "pt"})
     folder = write_heads(tmp_path / "heads", EAGLE1, eagle1_arrays(embed=False))
     weights = heads_of(folder, "eagle", target)
-    for name in ("embed", "head"):
-        np.testing.assert_array_equal(weights.get(name), theirs["transformer.wte.weight"])
+    np.testing.assert_array_equal(weights.get("embed"), theirs["transformer.wte.weight"])
+    np.testing.assert_array_equal(weights.get("head"), theirs["lm_head.weight"])
 
 
 def test_an_output_matrix_brings_what_the_target_does_to_logits(tmp_path: Path) -> None:
     """Its bias, scale and cap; and embeddings are read as they are stored, as in training."""
-    target = tiny_checkpoint("phi")  # with a bias
+    target = tiny_checkpoint("phi", num_hidden_layers=7)  # with a bias
     folder = write_heads(tmp_path / "phi", EAGLE1, eagle1_arrays(embed=False))
     spec = spec_of(folder, "eagle", target)
     theirs = load_file(target / "model.safetensors")

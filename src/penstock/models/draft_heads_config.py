@@ -166,7 +166,8 @@ def _eagle(config: ConfigReader, shapes: Shapes | None, target: ModelSpec) -> Ea
     if marks or "layers.0.hidden_norm.weight" in (shapes or ()) or "eagle3" in str(names).lower():
         fields["architecture"] = "Eagle3"
         config.only("bias", False, "must be false: EAGLE 3 has none")
-        outputs = config.integer("draft_vocab_size", decoder.vocab_size, high=decoder.vocab_size)
+        vocab = decoder.vocab_size
+        outputs = config.optional_integer("draft_vocab_size", high=vocab) or vocab
         fields["names"] = eagle_names("eagle3")
         spec = EagleSpec(
             **fields,

@@ -100,7 +100,7 @@ def _form(config: ConfigReader) -> tuple[bool, bool, int]:
     norms."""
     new = config.boolean("new_decoder_architecture", False)
     parallel = config.boolean("parallel_attn", True)
-    norms = config.integer("num_ln_in_parallel_attn", 2 if new else 1, high=2)
+    norms = config.optional_integer("num_ln_in_parallel_attn", high=2) or (2 if new else 1)
     if new and not parallel:
         raise config.error("parallel_attn", "must be true with new_decoder_architecture")
     if parallel and not new and norms == 2:

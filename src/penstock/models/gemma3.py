@@ -109,7 +109,7 @@ def _layer_kinds(config: ConfigReader) -> tuple[str, ...]:
     the two was meant.
     """
     name = "sliding_window_pattern"
-    by_pattern = every(config.integer(name, 6), read_num_layers(config))
+    by_pattern = every(config.optional_integer(name) or 6, read_num_layers(config))
     kinds = read_layer_kinds(config, by_pattern)
     if config.has(name) and kinds != by_pattern:
         raise config.error(name, "contradicts layer_types; remove the one that is wrong")
