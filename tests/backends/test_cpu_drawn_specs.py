@@ -43,6 +43,7 @@ def results(executor: Executor, groups: int) -> NDArray[np.float32]:
     return np.concatenate(rows)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("isa", VARIANTS)
 @settings(
     max_examples=25,
@@ -66,6 +67,7 @@ def test_a_drawn_model_agrees_with_the_reference(isa: str, spec: ModelSpec) -> N
     np.testing.assert_array_equal(fused.view(np.uint32), plain.view(np.uint32))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("isa", VARIANTS)
 @settings(
     max_examples=25,
