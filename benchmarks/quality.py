@@ -5,34 +5,19 @@
 A scheme is a quantization, a colon and a group if not the default's, ``+zeros`` for zero points,
 ``+weights`` for weights alone.
 
-Each text is cut into windows of ``--window`` tokens; every token but a window's first counts.
+The texts are cut, as one, into windows of ``--window`` tokens; every token but a window's first
+counts. ``penstock eval`` measures one scheme, and compares it with a base.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
 
-from penstock import LLM, SamplingParams
-from penstock.api import Prompt
-
-
-def bits_per_byte(llm: LLM, text: str, window: int) -> tuple[float, int]:
-    """Bits of the text's tokens by the model, and the bytes that they stand for."""
-    tokens = llm.tokenizer.encode(text)
-    chunks = [tokens[i : i + window] for i in range(0, len(tokens), window)]
-    chunks = [chunk for chunk in chunks if len(chunk) > 1]
-    prompts: list[Prompt] = [{"prompt_token_ids": chunk} for chunk in chunks]
-    params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0)
-    bits, counted = 0.0, 0
-    for chunk, output in zip(chunks, llm.generate(prompts, params), strict=True):
-        assert output.prompt_logprobs is not None
-        for token, logprobs in zip(chunk[1:], output.prompt_logprobs[1:], strict=True):
-            assert logprobs is not None
-            bits -= logprobs[token].logprob / math.log(2)
-        counted += len(llm.tokenizer.decode(chunk[1:]).encode())
-    return bits, counted
+from penstock.config import EngineConfig
+from penstock.evaluate.perplexity import perplexity
+from penstock.evaluate.text_model import TextModel
+from penstock.evaluate.windows import cut
 
 
 def main() -> None:
@@ -47,24 +32,24 @@ def main() -> None:
         help="like int4, int4:64, int4:64+zeros, int8+weights",
     )
     options = parser.parse_args()
-    texts = [path.read_text(encoding="utf-8") for path in options.texts]
+    text = "".join(path.read_text(encoding="utf-8") for path in options.texts)
     base = None
     for scheme in options.schemes:
         plain, *flags = scheme.split("+")
         if not set(flags) <= {"zeros", "weights"}:
             parser.error(f"no such scheme: {scheme}; after + stands zeros or weights")
         name, _, group = plain.partition(":")
-        llm = LLM(
+        config = EngineConfig(
             model=options.model,
             quantization=name,
             quantization_group=int(group) if group else None,
             quantization_zero_points="zeros" in flags,
             quantize_activations=False if "weights" in flags else None,
-            enable_prefix_caching=False,
         )
-        sums = [bits_per_byte(llm, text, options.window) for text in texts]
-        llm.close()
-        value = sum(bits for bits, _ in sums) / sum(count for _, count in sums)
+        with TextModel.open(config, options.window) as model:
+            tokens, bos = model.encode(text)
+            windows = cut(tokens, options.window, "gptq", bos)
+            value = perplexity(model, windows).bits_per_byte
         base = base or value
         print(f"{scheme:16} {value:.4f} bits per byte, {100 * (value / base - 1):+.2f} %")
 

@@ -53,11 +53,11 @@ void construct(PyExecutor* self, int threads, const std::vector<int>& cpus, bool
                int max_positions, int vocabulary,
                size_t arena_bytes, const std::string& kv_elem, int kv_groups, int kv_parts,
                size_t kv_part_bytes,
-               const std::vector<std::tuple<int, int, int, int, size_t, int>>& kv_layers,
+               const std::vector<std::tuple<int, int, int, int, size_t, int, int>>& kv_layers,
                bool trial) {
   KvPages pages{kv_groups, kv_parts, kv_part_bytes, {}};
-  for (const auto& [heads, dim, group, part, offset, value_dim] : kv_layers)
-    pages.layers.push_back({heads, dim, group, part, offset, value_dim});
+  for (const auto& [heads, dim, group, part, offset, value_dim, rows] : kv_layers)
+    pages.layers.push_back({heads, dim, group, part, offset, value_dim, rows});
   const ExecutorShape shape{threads,    cpus,          crowded,       num_blocks, max_tokens,
                             max_logits, max_sequences, max_positions, vocabulary, arena_bytes,
                             parse_kv_elem(kv_elem), trial};

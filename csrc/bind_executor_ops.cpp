@@ -174,6 +174,13 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "softcap"_a.none(), "slopes"_a.none(), "sinks"_a.none(), "chunk"_a = 0,
           "slope_factor"_a = 0.0f)
       .def(
+          "append_short_conv",
+          [](PyExecutor& self, int layer, BufferId x, BufferId out, ConstantId taps,
+             std::optional<ConstantId> bias, int kernel) {
+            self.get().append_short_conv(layer, x, out, taps, bias.value_or(kNone), kernel);
+          },
+          nb::kw_only(), "layer"_a, "x"_a, "out"_a, "taps"_a, "bias"_a.none(), "kernel"_a)
+      .def(
           "append_select_rows",
           [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {
             self.get().append_select_rows(x, out, first);

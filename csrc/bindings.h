@@ -90,6 +90,7 @@ inline Activation parse_activation(std::string_view name) {
   if (name == "relu") return Activation::relu;
   if (name == "sigmoid") return Activation::sigmoid;
   if (name == "relu2") return Activation::relu2;
+  if (name == "identity") return Activation::identity;
   throw std::invalid_argument("no activation is called '" + std::string(name) + "'");
 }
 

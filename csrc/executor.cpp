@@ -41,20 +41,24 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
       refuse("a cache of latents has one head of up to " + std::to_string(kMostLatentDim) +
              " components, not " + std::to_string(g.kv_heads) + " of " +
              std::to_string(g.head_dim) + " with values of " + std::to_string(g.value_dim));
-    if (!g.value_dim && (g.head_dim % 2 != 0 || g.head_dim > kMostHeadDim))
+    if (g.rows < 0 || g.rows > kBlockSize || (g.rows && (g.kv_heads != 1 || g.value_dim)))
+      refuse("a cache of rows has up to " + std::to_string(kBlockSize) +
+             " of a block, and neither heads nor latents");
+    if (!g.value_dim && !g.rows && (g.head_dim % 2 != 0 || g.head_dim > kMostHeadDim))
       refuse("heads of a KV layer have an even size up to " + std::to_string(kMostHeadDim) +
              ", not " + std::to_string(g.head_dim));
     if (g.group < 0 || g.group >= pages.groups || g.part < 0 || g.part >= pages.parts)
       refuse("a KV layer is of no group, or in no part of its pages");
-    KvLayer layer{nullptr, shape.kv_elem, g.kv_heads, g.head_dim, pages.part_bytes, g.group,
-                  g.value_dim};
+    const bool codes = shape.kv_elem == Elem::i8;
+    KvLayer layer{nullptr, g.rows && codes ? Elem::bf16 : shape.kv_elem, g.kv_heads, g.head_dim,
+                  pages.part_bytes, g.group, g.value_dim, g.rows};
     if (g.offset % 64 != 0 || g.offset > pages.part_bytes ||
         layer.block_bytes() > pages.part_bytes - g.offset)
       refuse("a KV layer lies outside its page, or not on a cache line");
     layer.base = kv_parts_[size_t(g.part)].data() + g.offset;
     kv_.push_back(layer);
     const size_t head = layer.head_bytes();
-    alike = alike && g.head_dim == pages.layers[0].head_dim &&
+    alike = alike && !g.rows && g.head_dim == pages.layers[0].head_dim &&
             g.value_dim == pages.layers[0].value_dim && g.offset % head == 0 &&
             pages.part_bytes % head == 0;
   }
@@ -163,6 +167,12 @@ const KvLayer& Executor::kv(int layer) const {
 }
 
 int64_t Executor::max_rows(BufferId id) const { return most_rows(bound(id).rows); }
+
+const KvLayer& Executor::attended(int layer) const {
+  const KvLayer& found = kv(layer);
+  if (found.rows) refuse("a cache of rows has no keys");
+  return found;
+}
 
 size_t Executor::weight_bytes() const {
   size_t total = 0;

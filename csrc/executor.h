@@ -41,6 +41,7 @@ struct KvGeometry {
   int part;       // of the page
   size_t offset;  // bytes in the part
   int value_dim = 0;  // of KvLayer
+  int rows = 0;       // of KvLayer
 };
 
 // A block id is a page: `part_bytes` at the place of its number in each of `parts` memories. Layers
@@ -163,6 +164,9 @@ class Executor {
     float slope_factor = 0;  // 0: slopes are taken as they are
   };
   void append_attention(const AttentionSpec& spec);
+  // taps: [kernel, columns], the oldest token's first.
+  void append_short_conv(int layer, BufferId x, BufferId out, ConstantId taps, ConstantId bias,
+                         int kernel);
   // Into the columns of `out` from `first` on.
   void append_select_rows(BufferId x, BufferId out, int64_t first);
   void append_argmax(BufferId x, BufferId out);
@@ -252,6 +256,8 @@ class Executor {
   const float* optional_floats(ConstantId id, int64_t count, const char* what) const {
     return id == kNone ? nullptr : floats(id, count, what);
   }
+  // A layer of heads, or of latents.
+  const KvLayer& attended(int layer) const;
   Matrix& matrix(MatrixId id);
   template <class Kind>
   const Kind& matrix_of(MatrixId id);
@@ -297,6 +303,7 @@ class Executor {
   std::vector<std::vector<ArgmaxPartial>> partials_;
   std::vector<Op> ops_;
   int64_t feature_cols_ = 0;  // that ops read
+  bool branches_ = true;      // whether ops can run draft trees
   int known_positions_;
   std::vector<std::pair<ConstantId, size_t>> tables_;  // and their bytes that are filled
   Pool pool_;  // last: its threads end before what they read

@@ -1,4 +1,5 @@
 // An executor's ops that work on the heads of tokens, and on the cache.
+#include <cmath>
 #include <string>
 
 #include "executor.h"
@@ -54,7 +55,7 @@ void Executor::append_rope(BufferId x, BufferId out, int head_dim, const Rotatio
 }
 
 void Executor::append_kv_write(int layer, BufferId k, BufferId v) {
-  KvWriteArgs args{kv(layer), typed(k, {Elem::f32}, "keys"), {}};
+  KvWriteArgs args{attended(layer), typed(k, {Elem::f32}, "keys"), {}};
   if (args.kv.latent() != (v == kNone))
     refuse("values are written where the layer has them beside its keys, and there alone");
   if (v != kNone) args.v = typed(v, {Elem::f32}, "values");
@@ -69,7 +70,7 @@ void Executor::append_kv_write(int layer, BufferId k, BufferId v) {
 
 void Executor::append_rope_write(const RopeWriteSpec& s) {
   RopeWriteArgs args{};
-  args.kv = kv(s.layer);
+  args.kv = attended(s.layer);
   const int dim = args.kv.head_dim;
   if (args.kv.latent()) refuse("a cache of latents has no values to write");
   args.qkv = typed(s.qkv, {Elem::f32}, "joined queries, keys and values");
@@ -91,7 +92,7 @@ void Executor::append_rope_write(const RopeWriteSpec& s) {
 
 void Executor::append_attention(const AttentionSpec& s) {
   AttentionArgs args{};
-  args.kv = kv(s.layer);
+  args.kv = attended(s.layer);
   args.q = typed(s.q, {Elem::f32, Elem::bf16}, "queries");
   args.out = typed(s.out, {Elem::f32, Elem::bf16}, "attention's output");
   args.heads = s.heads;
@@ -117,6 +118,27 @@ void Executor::append_attention(const AttentionSpec& s) {
   AttentionWork* work = work_for(shape);
   pool_.reserve_scratch(attention_scratch_bytes(shape));
   ops_.push_back(AttentionOp{args, work});
+}
+
+void Executor::append_short_conv(int layer, BufferId x, BufferId out, ConstantId taps,
+                                 ConstantId bias, int kernel) {
+  ShortConvArgs args{kv(layer), typed(x, {Elem::f32}, "what is convolved"),
+                     typed(out, {Elem::f32}, "a convolution's output"), nullptr, nullptr, kernel};
+  const int64_t cols = args.x.cols;
+  if (!args.kv.rows || args.kv.head_dim != cols || args.out.cols != cols)
+    refuse("a convolution's input, output and cached rows are not of one width");
+  if (bound(x).rows != RowKind::tokens || bound(out).rows != RowKind::tokens)
+    refuse("a convolution works on token rows");
+  if (kernel < 2 || kernel > kMostTaps || (kernel > args.kv.rows && args.kv.rows < kBlockSize))
+    refuse("a convolution has 2 to " + std::to_string(kMostTaps) +
+           " taps, and as many rows in each block or all of it");
+  if (convolved_pieces(cols) > Tickets::kMostTasks / shape_.max_sequences)
+    refuse("a convolution has more sequences and columns than threads can share");
+  require_apart(x, out);
+  args.taps = floats(taps, cols * kernel, "the taps of a convolution");
+  args.bias = optional_floats(bias, cols, "a convolution's bias");
+  branches_ = false;
+  ops_.push_back(ShortConvOp{args});
 }
 
 }  // namespace penstock

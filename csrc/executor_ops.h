@@ -17,7 +17,6 @@
 #include "kernels/gemm_experts.h"
 #include "kernels/gemm_grid.h"
 #include "kernels/gemm_int.h"
-#include "kernels/gemm_points.h"
 #include "kernels/head_linear.h"
 #include "kernels/kv_write.h"
 #include "kernels/norm.h"
@@ -25,6 +24,7 @@
 #include "kernels/rope_write.h"
 #include "kernels/rounding.h"
 #include "kernels/select.h"
+#include "kernels/short_conv.h"
 #include "types.h"
 
 namespace penstock {
@@ -128,6 +128,10 @@ struct AttentionOp {
   AttentionWork* work;
   const char* name() const { return "Attention"; }
 };
+struct ShortConvOp {
+  ShortConvArgs args;
+  const char* name() const { return "ShortConv"; }
+};
 struct SelectRowsOp {
   SelectRowsArgs args;
   const char* name() const { return "SelectRows"; }
@@ -191,7 +195,7 @@ struct ScaleByPositionOp {
 };
 
 using Op = std::variant<EmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
-                        KvWriteOp, RopeWriteOp, AttentionOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
+                        KvWriteOp, RopeWriteOp, AttentionOp, ShortConvOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
                          JoinOp, GatherColumnsOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, XieluOp, ClampOp,
                          ScaleByPositionOp, HeadLinearOp, RouteOp, ExpertLinearOp, ScaleRowsOp,
                          CombineExpertsOp>;

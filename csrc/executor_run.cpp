@@ -24,7 +24,7 @@ int64_t rows_of(RowKind kind, const StepView& step) {
 
 void Executor::prepare(const StepView& step, const CacheEdits& edits) {
   const bool moves = movable_.size() == kv_parts_.size();
-  check_step(step, edits, shape_, {kv_groups_, feature_cols_, moves});
+  check_step(step, edits, shape_, {kv_groups_, feature_cols_, moves, branches_});
   if (known_positions_ < shape_.max_positions &&
       *std::max_element(step.positions, step.positions + step.tokens) >= known_positions_)
     throw std::out_of_range("a step has positions beyond the tables that are filled");
@@ -88,6 +88,7 @@ struct Executor::Runner {
   void operator()(const KvWriteOp& op) const { kv_write(op.args, step, worker); }
   void operator()(const RopeWriteOp& op) const { rope_write(op.args, step, worker); }
   void operator()(const AttentionOp& op) const { attention(op.args, step, *op.work, worker); }
+  void operator()(const ShortConvOp& op) const { short_conv(op.args, step, worker); }
   void operator()(const SelectRowsOp& op) const { select_rows(op.args, step, worker); }
   void operator()(const ArgmaxOp& op) const { argmax(op.args, rows_of(op.rows, step), worker); }
   void operator()(const FeaturesOp& op) const { copy_features(op.args, step, worker); }

@@ -40,7 +40,7 @@ std::vector<Executor::Parameter> Executor::parameters(MatrixId id) {
   return std::visit(
       [](const auto& w) {
         std::vector<Parameter> found;
-        for (const auto& field : tuned_fields(w.tuning))
+        for (const auto& field : tuned_fields(w))
           found.push_back({field.name, w.tuning.*field.value, field.least, field.most});
         return found;
       },
@@ -51,7 +51,7 @@ void Executor::set_parameter(MatrixId id, std::string_view name, int64_t value) 
   AnyMatrix changed = matrix(id).packed;
   std::visit(
       [&](auto& w) {
-        for (const auto& field : tuned_fields(w.tuning)) {
+        for (const auto& field : tuned_fields(w)) {
           if (field.name != name) continue;
           if (value < field.least || value > field.most)
             refuse(std::string(name) + " is " + std::to_string(value) + ", not in [" +

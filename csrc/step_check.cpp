@@ -131,10 +131,15 @@ void check_step(const StepView& s, const CacheEdits& edits, const ExecutorShape&
                std::to_string(context) + " and " + std::to_string(blocks) +
                " blocks, which do not agree");
     }
-    if (s.tree_parents)
+    if (s.tree_parents) {
       check_tree(s, i);
-    else
+      const int rows = s.query_starts[i + 1] - s.query_starts[i];
+      if (!reads.branches && trunk_rows(s.tree_parents + s.query_starts[i], rows) < rows)
+        refuse("convolutions run no draft trees, and sequence " + std::to_string(i) +
+               " of the step branches");
+    } else {
       check_line(s, i);
+    }
     for (const KvTables& tables : s.groups) check_slots(s, tables, i);
   }
 }

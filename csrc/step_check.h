@@ -13,7 +13,8 @@ namespace penstock {
 struct StepReads {
   int groups;  // of layers that are cached; the step has tables of each
   int64_t feature_cols;
-  bool moves = true;  // whether slots can be moved: heads are of one size
+  bool moves = true;     // whether slots can be moved: heads are of one size
+  bool branches = true;  // whether draft trees can be run
 };
 
 // Throws std::invalid_argument on a step that is malformed or exceeds the shape.

@@ -15,6 +15,8 @@ constexpr int kBlockSize = 32;  // tokens per KV block; cache/geometry.py has th
 constexpr int kMostHeadDim = 512;
 // And rows of a cache of latents.
 constexpr int kMostLatentDim = 2048;
+// Columns of cached rows are padded to a multiple of these; cache/geometry.py has the same.
+constexpr int kRowLanes = 16;
 // So that positions, and those of the split of attention behind them, are 32-bit.
 constexpr int kMostPositions = 1 << 30;
 
@@ -86,6 +88,8 @@ struct Array {
 // are rows of tokens, [32][D]: one product of attention takes them as they lie, and the other as it
 // would take values (attention_latent.h). D is rounded up to an even number, in i8 to a multiple of
 // 4, with zeros; i8 has two rows of scales behind, of the values and of the other components.
+// A cache of rows has one for each token, [rows][D] in a block: those of its last `rows` tokens, of
+// the token at offset s in row s % rows. D is rounded up to whole registers.
 // A block id is a page of the cache, which holds a block of tokens in every layer of one group: so
 // from a layer's block to its next it is further than the layer's own bytes, or the layer has a part
 // of all pages for itself (executor.h).
@@ -97,6 +101,7 @@ struct KvLayer {
   size_t stride;  // bytes from block to block
   int group = 0;      // of StepView::groups
   int value_dim = 0;  // of a cache of latents; 0: values lie beside keys
+  int rows = 0;       // of a cache of rows: so many of a block
 
   // A layer whose blocks lie one behind the other.
   static KvLayer alone(std::byte* base, Elem elem, int kv_heads, int head_dim, int value_dim = 0) {
@@ -109,6 +114,7 @@ struct KvLayer {
   // Components of what attention makes of values.
   int out_dim() const { return latent() ? value_dim : head_dim; }
   int padded_dim() const {
+    if (rows) return (head_dim + kRowLanes - 1) / kRowLanes * kRowLanes;
     if (elem == Elem::i8) return (head_dim + 3) / 4 * 4;
     return latent() ? (head_dim + 1) / 2 * 2 : head_dim;
   }
@@ -118,8 +124,11 @@ struct KvLayer {
   // Of the elements alone; a tile's scales, where it has any, begin here.
   size_t tile_bytes() const { return size_t(padded_dim()) * kBlockSize * elem_bytes(elem); }
   size_t part_bytes() const { return tile_bytes() + scale_bytes(); }
-  // A head's block: keys and values, or latents.
-  size_t head_bytes() const { return latent() ? part_bytes() : 2 * part_bytes(); }
+  // A head's block: keys and values, latents, or rows.
+  size_t head_bytes() const {
+    if (rows) return size_t(rows) * size_t(padded_dim()) * elem_bytes(elem);
+    return latent() ? part_bytes() : 2 * part_bytes();
+  }
   size_t block_bytes() const { return head_bytes() * kv_heads; }
   std::byte* keys(int64_t block, int head) const {
     return base + size_t(block) * stride + head_bytes() * head;

@@ -86,7 +86,7 @@ class Bench:
             context=size.decode_context,
             step_s=fastest.mean_s,
             step_s_median=sorted(w.median_s for w in windows)[len(windows) // 2],
-            weight_bytes=weight_bytes_per_step(self.engine_plan.plan),
+            weight_bytes=weight_bytes_per_step(self.engine_plan.plan, batch),
             kv_bytes=utilization.kv_bytes(
                 self.engine_plan.spec, config.kv_cache_dtype, [context] * batch
             ),

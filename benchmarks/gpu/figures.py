@@ -151,6 +151,38 @@ def _deterministic(results: Results) -> list[Figure]:
     return [*made, _figure(f"{what}: prefill", "share", goal, prefill)]
 
 
+def _experts(results: Results) -> list[Figure]:
+    """Bytes are of the experts that a batch has, as if they were drawn evenly."""
+
+    def share(batch: int) -> float:
+        run = _decode_of(results, "experts", batch)
+        return utilization.of_bandwidth(run, _bandwidth(results))
+
+    def ratio() -> float:
+        ours, other = (_decode_of(results, each, 1) for each in ("experts_int4", "experts"))
+        return ours.tokens_per_s / other.tokens_per_s
+
+    def matrix_share() -> float:
+        run = _need(results, "experts", _engine(results, "experts").prefill, "prefill")
+        return utilization.of_matrix_rate(run, _ceilings(results).matrix_flops)
+
+    what = "a mixture of experts"
+    decode = [
+        _figure(
+            f"{what}: decode, batch {batch}, of the read bandwidth",
+            "share",
+            None,
+            partial(share, batch),
+        )
+        for batch in DECODE_BATCHES
+    ]
+    return [
+        *decode,
+        _figure(f"{what}: int4 decode, batch 1, times as fast as bf16", "times", None, ratio),
+        _figure(f"{what}: prefill, of the bf16 matrix rate", "share", None, matrix_share),
+    ]
+
+
 def _ready(results: Results) -> list[Figure]:
     def seconds(name: str) -> float:
         return _engine(results, name).ready.first_token_s
@@ -191,6 +223,7 @@ _MAKERS: dict[str, Callable[[Results], list[Figure]]] = {
     "chunk": _chunk,
     "itl": _itl,
     "deterministic": _deterministic,
+    "experts": _experts,
     "ready": _ready,
     "mixed": _mixed,
 }

@@ -22,10 +22,14 @@ from penstock.errors import ConfigError
 
 MEASURES = (
     *("ceilings", "decode", "ops", "prefill", "quantized", "host", "chunk", "itl"),
-    *("deterministic", "ready", "mixed", "checks"),
+    *("deterministic", "experts", "ready", "mixed", "checks"),
 )
 """The measures in the order in which they are taken: what says most comes first, since time may
 end."""
+
+
+EXPERTS = "moe-5b-a1b"
+"""The shape of configs/ that is measured beside the run's own: a mixture of experts."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,8 @@ class Job:
     measures: tuple[str, ...] = ()
     batches: tuple[int, ...] = ()
     engine: dict[str, Any] = field(default_factory=dict)
-    """Fields of EngineConfig that differ from those of all engines."""
+    """Fields of EngineConfig that differ from those of all engines; ``model`` names another shape
+    of configs/."""
     engines: list[dict[str, Any]] = field(default_factory=list)
     """Options of each engine to compile for; only a job that compiles has any."""
 
@@ -60,7 +65,7 @@ def select(only: str | None) -> tuple[str, ...]:
 def plan_jobs(measures: Collection[str]) -> list[Job]:
     """The jobs that ``measures`` take, those that others' figures need among them."""
     jobs: list[Job] = []
-    if {"ceilings", "decode", "prefill", "itl"} & set(measures):
+    if {"ceilings", "decode", "prefill", "itl", "experts"} & set(measures):
         jobs.append(Job("ceilings", "ceilings"))
     alone = ("prefill", "host", "chunk", "itl", "ops", "mixed")
     taken = {name for name in alone if name in measures}
@@ -80,6 +85,11 @@ def plan_jobs(measures: Collection[str]) -> list[Job]:
     if "deterministic" in measures:
         changes = {"deterministic": False}
         jobs.append(Job("cublas", "engine", ("decode", "prefill"), (1, 64), changes))
+    if "experts" in measures:
+        taken = {"decode", "prefill"} | ({"ops"} & set(measures))
+        jobs.append(Job("experts", "engine", _ordered(taken), (1, 16, 64), {"model": EXPERTS}))
+        int4 = {"model": EXPERTS, "quantization": "int4"}
+        jobs.append(Job("experts_int4", "engine", ("decode",), (1, 16), int4))
     if "ready" in measures:
         jobs.append(Job("again", "engine"))
     if "mixed" in measures:

@@ -16,12 +16,16 @@ from penstock.interface.executor import Limits
 from penstock.interface.sources import PlanWeight, Stored
 from penstock.models.spec import (
     AttentionSpec,
+    ClampedSwiglu,
+    ExpertsSpec,
     LayerSpec,
     MlpSpec,
     ModelSpec,
     NormSpec,
     QkNormSpec,
     RopeSpec,
+    Routing,
+    SharedExpertSpec,
 )
 from penstock.plan import ops
 from penstock.plan.fuse import fuse
@@ -56,11 +60,15 @@ class Case:
     """Whether the plan is left primitive, with what few models have put in."""
 
     def spec(self) -> ModelSpec:
-        """The model with one layer: kernels of others are the same."""
+        """The model with one layer: kernels of others are the same. Where it has experts there are
+        two, as the last layer computes selected rows alone."""
         if self.model == "tiny":
             return _tiny()
+        if self.model == "tiny-experts":
+            return _tiny_experts()
         spec = load_model_spec(CONFIGS / self.model)
-        return replace(spec, layers=spec.layers[:1])
+        mixture = isinstance(spec.layers[0].mlp, ExpertsSpec)
+        return replace(spec, layers=spec.layers[: 2 if mixture else 1])
 
     def plan(self) -> Plan:
         schemes = choose(
@@ -97,9 +105,19 @@ CASES = {
     "1b-int8-g64z": Case(
         *("llama-3.2-1b", "bfloat16", "int8", 64), zero_points=True, activations=True
     ),
+    "experts": Case("moe-5b-a1b"),
+    "experts-int8": Case("moe-5b-a1b", quantization="int8"),
+    "experts-w8a8": Case("moe-5b-a1b", quantization="int8", activations=True),
+    "experts-int4": Case("moe-5b-a1b", quantization="int4"),
+    "experts-w4a8": Case("moe-5b-a1b", quantization="int4", activations=True),
+    "experts-int4-g128z": Case("moe-5b-a1b", quantization="int4", group=128, zero_points=True),
+    "experts-w8a8-g64": Case("moe-5b-a1b", "bfloat16", "int8", 64, activations=True),
     "tiny": Case("tiny", kv="int8", trees=True),
     "tiny-fp32": Case("tiny", dtype="float32", kv="float32"),
     "tiny-int4": Case("tiny", quantization="int4", group=32, activations=True),
+    "tiny-experts": Case("tiny-experts"),
+    "tiny-experts-fp16": Case("tiny-experts", dtype="float16", kv="float16"),
+    "tiny-experts-fp32": Case("tiny-experts", dtype="float32", kv="float32"),
     "tiny-unusual": Case("tiny", unusual=True, trees=True),
     "tiny-unusual-fp32": Case("tiny", dtype="float32", kv="int8", unusual=True),
 }
@@ -128,6 +146,24 @@ def _tiny() -> ModelSpec:
         max_positions=512,
         dtype="float32",
     )
+
+
+def _tiny_experts() -> ModelSpec:
+    """Mixtures of each kind that is routed otherwise, or has something else in its products."""
+    tiny = _tiny()
+    shared = SharedExpertSpec(40, gated=True)
+    by_groups = Routing(
+        "sigmoid", groups=3, groups_chosen=2, group_score="top2", choice_bias=True, scale=2.5
+    )
+    clamped = ClampedSwiglu(7.0, 1.702)
+    mixtures = (
+        ExpertsSpec(12, 4, 24, routing=by_groups, shared=shared),
+        ExpertsSpec(5, 3, 28, clamped, Routing("softmax_chosen", normalize=False), bias=True),
+        ExpertsSpec(16, 2, 48, "gelu", Routing("sparsemixer", normalize=False, jitter=0.01)),
+        ExpertsSpec(8, 1, 32, routing=Routing(groups=2), shares_on="inputs"),
+    )
+    (layer,) = tiny.layers
+    return replace(tiny, layers=tuple(replace(layer, mlp=each) for each in mixtures))
 
 
 def _unusual(plan: Plan) -> Plan:

@@ -21,7 +21,7 @@ from penstock.backends.cuda.executor import CudaExecutor
 from penstock.backends.cuda.step import Layout, arrays_of
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.step import KvTables, StepInput
-from penstock.plan.ops import Linear, Op
+from penstock.plan.ops import ExpertLinear, Linear, Op
 from penstock.plan.plan import Plan
 
 
@@ -202,17 +202,18 @@ def grouped(plan: Plan, seconds: list[float]) -> list[OpTime]:
 def op_name(op: Op) -> str:
     """What ops of all layers that do the same are called: ``linear q_proj+k_proj+v_proj``."""
     kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(op).__name__).lower()
-    if not isinstance(op, Linear):
+    if not isinstance(op, Linear | ExpertLinear):
         return kind
     names = [part.weight.removesuffix(".weight").split(".")[-1] for part in op.parts]
     return f"{kind} {'+'.join(names)}"
 
 
 def _weight_bytes(plan: Plan, op: Op) -> int:
-    """Bytes of the matrix that a product reads; nothing for other ops, which read little."""
-    if not isinstance(op, Linear):
+    """Bytes of the matrix that a product reads, of all experts if it is one of experts; nothing for
+    other ops, which read little."""
+    if not isinstance(op, Linear | ExpertLinear):
         return 0
+    rows = sum(math.prod(plan.weights[part.weight].shape[:-1]) for part in op.parts)
     if op.scheme is not None:
-        return sum(op.scheme.nbytes(part.n, op.k) for part in op.parts)
-    element = 4 if plan.weight_dtype == "float32" else 2
-    return sum(math.prod(plan.weights[part.weight].shape) for part in op.parts) * element
+        return op.scheme.nbytes(rows, op.k)
+    return rows * op.k * (4 if plan.weight_dtype == "float32" else 2)

@@ -172,6 +172,9 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     int4: Engine | None = None
     cublas: Engine | None = None
     """bf16 without ``deterministic``."""
+    experts: Engine | None = None
+    """bf16, of a mixture of experts."""
+    experts_int4: Engine | None = None
     again: Engine | None = None
     """bf16, started once more: its kernels are compiled already."""
     generate: Mixed | None = None

@@ -10,8 +10,13 @@ from gpu.workload import Size
 from penstock.config import EngineConfig
 
 
-def engine_config(model: Path, size: Size, **changes: object) -> EngineConfig:
-    """The engine that all measurements share; its cache takes all memory that is left."""
+def engine_config(model: Path, size: Size, /, **changes: object) -> EngineConfig:
+    """The engine that all measurements share; its cache takes all memory that is left.
+
+    A ``model`` among the changes is the name of another folder beside ``model``.
+    """
+    if "model" in changes:
+        model = model.parent / str(changes.pop("model"))
     config = EngineConfig(
         model=str(model),
         load_format="dummy",

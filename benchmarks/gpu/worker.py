@@ -39,6 +39,11 @@ class Order:
         """Options of all engines."""
         return {"kv_cache_bytes": 1 << 22, "max_num_batched_tokens": 16} if self.dry else {}
 
+    def changes(self, engine: dict[str, Any]) -> dict[str, Any]:
+        """Options of a job's engine; a dry run has tiny models alone."""
+        tiny = {"model": "tiny-moe"} if self.dry and "model" in engine else {}
+        return self.engine_options | engine | tiny
+
     def encode(self) -> bytes:
         return msgspec.json.encode(self)
 
@@ -68,7 +73,7 @@ def work(order: Order, send: Send) -> msgspec.Struct:
         # Where there is no GPU, the plan is the CPU's, whose ops are the same.
         backend = {"backend": "cpu"} if order.dry else {}
         configs = [
-            engine_config(model, order.size, **order.engine_options, **backend, **changes)
+            engine_config(model, order.size, **order.changes(changes), **backend)
             for changes in job.engines
             if not order.dry or changes.get("deterministic", True)
         ]
@@ -87,7 +92,7 @@ def work(order: Order, send: Send) -> msgspec.Struct:
     if job.kind == "engine":
         from gpu import engine
 
-        config = engine_config(model, order.size, **order.engine_options, **job.engine)
+        config = engine_config(model, order.size, **order.changes(job.engine))
         batches = sorted({min(n, 2) for n in job.batches}) if order.dry else job.batches
         return engine.measure(
             *(config, job.measures, batches, timer, order.size, order.started), report=send

@@ -1,22 +1,12 @@
-// Integer products against their definition in gemm_int.h, bit by bit.
+// Integer products against their definition in gemm_int.h, and those of weights alone against that of
+// gemm_points.h.
 #pragma once
 
-#include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <random>
-#include <string>
-#include <vector>
-
-#include "../kernels/gemm_int.h"
-#include "../memory.h"
-#include "../pool.h"
-#include "check_expect.h"
-#include "check_lanes.h"
+#include "check_products.h"
 
 namespace penstock::check {
 
-// One row of x as int_linear() quantizes it, by the text of gemm_int.h.
+// One row of x as gemm_int.h quantizes it, by its text.
 struct Quantized {
   std::vector<int> codes;
   std::vector<float> scales;
@@ -33,71 +23,99 @@ struct Quantized {
   }
 };
 
-inline void check_int_product(int bits, int64_t group, bool zero_points, int64_t n, int64_t k,
-                       int64_t rows, bool gated, Pool& pool, std::mt19937& rng) {
-  IntMatrix w{bits, group, n, k, gated, nullptr, nullptr, zero_points};
-  const int64_t columns = gated ? 2 * n : n, groups = int_groups(k, group);
-  const int64_t span = group ? group : k;
+// What a product by groups gives: code(i) and scale(g) are a column's.
+template <class Code, class Scale>
+Sum sum_of_groups(const Quantized& x, int64_t k, int64_t group, Code&& code, Scale&& scale) {
+  Sum sum{0};
+  for (int64_t first = 0; first < k; first += group) {
+    const int64_t g = first / group;
+    int dot = 0;
+    for (int64_t i = first; i < std::min(k, first + group); ++i) dot += x.codes[size_t(i)] * code(i);
+    sum.value = multiply_add(x.scales[size_t(g)] * scale(g), float(dot), sum.value);
+  }
+  return sum;
+}
+
+// And with x as it is; with one group the scale comes last.
+template <class Code, class Scale>
+Sum sum_of_points(const float* x, Elem elem, int64_t k, int64_t group, Code&& code, Scale&& scale) {
+  const int apart = elem == Elem::bf16 ? 2 : 0;
+  if (k <= group) {
+    const Sum sum = chain(x, code, 0, k, apart);
+    return {sum.value * scale(0), sum.error * std::fabs(scale(0))};
+  }
+  Sum sum{0};
+  for (int64_t first = 0; first < k; first += group) {
+    const Sum part = chain(x, code, first, std::min(k, first + group), apart);
+    const float by = scale(first / group);
+    sum.value = multiply_add(by, part.value, sum.value);
+    sum.error += part.error * std::fabs(by);
+  }
+  return sum;
+}
+
+inline void check_int_product(IntMatrix w, Elem elem, int64_t rows, Pool& pool,
+                              std::mt19937& rng) {
+  const int64_t n = w.n, k = w.k, columns = w.gated ? 2 * n : n, groups = int_groups(k, w.group);
+  const int64_t span = w.group ? w.group : k;
   std::vector<int8_t> codes(size_t(columns * k));
-  std::vector<float> scales(size_t(columns * groups)), x(size_t(rows * k)), out(size_t(rows * n));
-  const int most = bits == 8 ? 127 : 7, least = bits == 8 ? -127 : -8;
+  std::vector<float> scales(size_t(columns * groups));
+  const int most = w.bits == 8 ? 127 : 7, least = w.bits == 8 ? -127 : -8;
   for (int8_t& c : codes) {
     c = int8_t(least + int(rng() % unsigned(most - least + 1)));
     if (rng() % 8 == 0) c = int8_t(rng() % 2 ? most : least);
   }
   std::vector<int8_t> zeros(scales.size());
-  for (int8_t& z : zeros) z = int8_t(zero_points ? least + int(rng() % unsigned(most - least)) : 0);
+  for (int8_t& z : zeros)
+    z = int8_t(w.zero_points ? least + int(rng() % unsigned(most - least)) : 0);
   for (float& s : scales) s = float(1 + rng() % 1000) * 1e-4f;
-  std::normal_distribution<float> normal;
-  for (float& v : x) v = normal(rng);
-  if (rows > 2) std::fill_n(x.begin() + k, std::min<int64_t>(span, k), 0.0f);  // a group of zeros
-  if (k > 2) x[0] = 1e4f, x[1] = -1e4f;  // the ends of the range
+  Inputs x(rows, k, elem, rng);
+  std::vector<Quantized> quantized;
+  for (int64_t r = 0; r < rows; ++r) quantized.emplace_back(x.row(r), k, span);
 
-  Memory panels(packed_bytes(w));
-  std::memset(panels.data(), 0xa5, panels.bytes());
-  pool.run([&](Worker& worker) {
-    for (int part = 0; part < (gated ? 2 : 1); ++part)
-      pack_int_part(w,
-                    {codes.data() + part * n * k, scales.data() + part * n * groups,
-                     zeros.data() + part * n * groups},
-                    n, gated ? gated_part(part) : joined_part(0, n, n), panels.data(), worker);
-  });
-  w.panels = panels.data();
-  pool.reserve_scratch(linear_scratch_bytes(w, rows));
-  const Memory shared(linear_shared_bytes(w, rows));
-  const Array in{reinterpret_cast<std::byte*>(x.data()), Elem::f32, k};
-  const Array y{reinterpret_cast<std::byte*>(out.data()), Elem::f32, n};
-  pool.run([&](Worker& worker) {
-    linear(w, in, y, rows, Activation::silu, shared.data(), worker);
-  });
+  const auto pack = [&](std::byte* panels, int part, PartPlace place, Worker& worker) {
+    pack_int_part(w,
+                  {codes.data() + part * n * k, scales.data() + part * n * groups,
+                   zeros.data() + part * n * groups},
+                  n, place, panels, worker);
+  };
+  const auto sum = [&](int64_t r, int part, int64_t c) {
+    const int64_t column = part * n + c;
+    const auto code = [&](int64_t i) {
+      return codes[size_t(column * k + i)] - zeros[size_t(column * groups + i / span)];
+    };
+    const auto scale = [&](int64_t g) { return scales[size_t(column * groups + g)]; };
+    return w.weight_only ? sum_of_points(x.row(r), elem, k, span, code, scale)
+                         : sum_of_groups(quantized[size_t(r)], k, span, code, scale);
+  };
+  check_product("int" + std::to_string(w.bits) + " by " + std::to_string(w.group) +
+                    (w.zero_points ? " z" : "") + (w.weight_only ? " w" : ""),
+                w, x, rows, pool, pack, sum);
+}
 
-  for (int64_t r = 0; r < rows; ++r) {
-    const Quantized q(x.data() + r * k, k, span);
-    for (int64_t c = 0; c < n; ++c) {
-      float sums[2] = {0, 0};
-      for (int part = 0; part < (gated ? 2 : 1); ++part) {
-        const int64_t column = part * n + c;
-        for (int64_t g = 0; g < groups; ++g) {
-          int dot = 0;
-          for (int64_t i = g * span; i < std::min(k, (g + 1) * span); ++i)
-            dot += q.codes[size_t(i)] *
-                   (codes[size_t(column * k + i)] - zeros[size_t(column * groups + g)]);
-          const float scale = q.scales[size_t(g)] * scales[size_t(column * groups + g)];
-#if defined(__FMA__) || defined(__aarch64__)
-          sums[part] = std::fma(scale, float(dot), sums[part]);
-#else
-          sums[part] += scale * float(dot);
-#endif
+inline void check_int_products(Pool& pool, std::mt19937& rng) {
+  for (const int bits : {8, 4})
+    for (const int64_t group : {32, 64, 0})
+      for (const bool zero_points : {false, true}) {
+        const auto check = [&](int64_t n, int64_t k, Elem elem, int64_t rows, bool gated, bool w) {
+          check_int_product({bits, group, n, k, gated, {}, {}, zero_points, w}, elem, rows, pool,
+                            rng);
+        };
+        for (const int64_t rows : {1, 2, 3, 4, 5, 6, 9, 13, 18}) {
+          check(35, 200, Elem::f32, rows, rows % 2 == 0, false);
+          check(16, 96, Elem::bf16, rows, rows % 2 == 1, false);
         }
+        for (const int64_t rows : {1, 3, 5, 6, 7, 13, 35}) {
+          check(35, 200, Elem::f32, rows, rows % 2 == 0, true);
+          check(67, 232, Elem::bf16, rows, rows % 2 == 1, true);
+        }
+        check(20, 1100, Elem::bf16, 70, false, true);  // several slices
       }
-      if (gated) sums[0] = Lanes(silu(f32x16::broadcast(sums[0]))).x[0] * sums[1];
-      expect(same(out[size_t(r * n + c)], sums[0]),
-             std::to_string(bits) + " bits by " + std::to_string(group) + ", n " +
-                 std::to_string(n) + ", k " + std::to_string(k) + ", row " + std::to_string(r) +
-                 " of " + std::to_string(rows) + ", column " + std::to_string(c) + ": " +
-                 text(out[size_t(r * n + c)]) + ", not " + text(sums[0]));
-    }
-  }
+  for (const bool zero_points : {false, true})
+    check_int_product({8, 0, 20, 6000, false, {}, {}, zero_points}, Elem::f32, 3, pool, rng);
+  // Several row blocks.
+  check_int_product({4, 64, 16, 2300, false, {}, {}}, Elem::f32, 400, pool, rng);
+  check_int_product({4, 32, 16, 64, false, {}, {}, true, true}, Elem::f32, 700, pool, rng);
 }
 
 }  // namespace penstock::check

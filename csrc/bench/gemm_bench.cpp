@@ -259,10 +259,9 @@ void speed(int threads, Elem elem, Elem x_elem) {
     const Memory x(size_t(most * s.k) * 4), out(size_t(most * s.n) * 4);  // as in the arena
     for (int64_t i = 0; i < most * s.k; ++i)
       store(x_elem, x.data, i, float(int(rng() % 17)) - 8);
-    pool.reserve_scratch(linear_scratch_bytes(
-        {elem, s.n, s.k, s.gated, panels.data, nullptr}, most));
-    const Memory shared(linear_shared_bytes(
-        {elem, s.n, s.k, s.gated, panels.data, nullptr}, most) + 1);
+    const PackedMatrix all{elem, s.n, s.k, s.gated, panels.data, nullptr};
+    pool.reserve_scratch(linear_scratch_bytes(all, most));
+    const Memory shared(linear_shared_bytes(all, most) + 1);
     const auto product = [&](int64_t rows) {
       return [&, rows](Worker& worker, int turn) {
         const std::byte* own = panels.data + size_t(turn) % copies * bytes;

@@ -15,8 +15,11 @@
 #endif
 
 #include "check_attention.h"
+#include "check_float_products.h"
+#include "check_grid_products.h"
 #include "check_int_products.h"
 #include "check_lanes.h"
+#include "check_order.h"
 #include "check_rows.h"
 
 using namespace penstock;
@@ -35,19 +38,14 @@ int main() {
   check_conversion<bf16>("bfloat16", rng);
   check_conversion<f16>("float16", rng);
   check_functions();
+  check_orders(10000, rng);
   for (const int threads : {1, 3}) {
     Pool pool(threads, false);
     for (const int64_t cols : {1, 16, 45, 200}) check_norm(cols, pool, rng);
     for (const int64_t cols : {1, 16, 45, 200}) check_columns(cols, pool, rng);
-    for (const int bits : {8, 4})
-      for (const int64_t group : {32, 64, 0})
-        for (const bool zero_points : {false, true})
-          for (const int64_t rows : {1, 2, 3, 4, 5, 9, 18}) {
-            check_int_product(bits, group, zero_points, 35, 200, rows, rows % 2 == 0, pool, rng);
-            check_int_product(bits, group, zero_points, 16, 96, rows, rows % 2 == 1, pool, rng);
-          }
-    for (const bool zero_points : {false, true})
-      check_int_product(8, 0, zero_points, 20, 6000, 3, false, pool, rng);
+    check_float_products(pool, rng);
+    check_int_products(pool, rng);
+    check_grid_products(pool, rng);
     for (const Elem elem : {Elem::f32, Elem::f16, Elem::bf16}) {
       check_attention(elem, 4, 2, 64, 70, pool, rng);
       check_attention(elem, 3, 3, 20, 300, pool, rng);

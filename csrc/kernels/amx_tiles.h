@@ -13,12 +13,12 @@ constexpr int64_t kTileRows = 16;
 constexpr int64_t kTileBytes = 1024;  // of weights: 16 columns by 64 bytes of k
 
 // Tiles 0-3 accumulate (row tile, panel) = (0,0) (0,1) (1,0) (1,1); 4 and 5 hold rows of x, 6 and 7
-// weights.
+// weights. depth: bytes of k in those four.
 struct ProductTileConfig : TileConfig {
-  explicit ProductTileConfig(int64_t tile_rows) {
+  ProductTileConfig(int64_t tile_rows, int64_t depth) {
     for (int t = 0; t < 8; ++t) {
-      row_bytes[t] = 64;
-      rows[t] = uint8_t(t < 6 ? tile_rows : 16);
+      row_bytes[t] = uint16_t(t == 4 || t == 5 ? depth : 64);
+      rows[t] = uint8_t(t < 6 ? tile_rows : depth / 4);
     }
   }
 };
@@ -26,7 +26,9 @@ struct ProductTileConfig : TileConfig {
 // Tile registers set up for as long as it lives.
 class ProductTiles {
  public:
-  explicit ProductTiles(int64_t tile_rows) { ProductTileConfig(tile_rows).load(); }
+  explicit ProductTiles(int64_t tile_rows, int64_t depth = 64) {
+    ProductTileConfig(tile_rows, depth).load();
+  }
   ~ProductTiles() { _tile_release(); }
   ProductTiles(const ProductTiles&) = delete;
   ProductTiles& operator=(const ProductTiles&) = delete;

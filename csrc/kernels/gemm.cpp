@@ -2,8 +2,7 @@
 
 #include <cstring>
 
-#include "gemm_kernels.h"
-#include "gemm_units.h"
+#include "gemm_blocks.h"
 
 namespace penstock {
 namespace {
@@ -74,67 +73,6 @@ void pack_part(Elem elem, const void* rows, int64_t n, int64_t k, PartPlace plac
   else
     pack_panels<uint32_t>(in, n, k_bytes, elem == Elem::bf16 ? depth / 2 : depth, place, panels,
                           worker);
-}
-
-size_t linear_scratch_bytes(const PackedMatrix& w, int64_t rows) {
-  const Panels p(w);
-  int64_t most = fma_scratch_bytes(w.elem, p, rows);
-#if defined(__AMX_BF16__)
-  if (w.elem == Elem::bf16) most = std::max(most, amx_scratch_bytes(p, rows));
-#elif defined(__AVX512BF16__)
-  if (w.elem == Elem::bf16) most = std::max(most, dot_scratch_bytes(p, rows));
-#endif
-  return size_t(most);
-}
-
-size_t linear_shared_bytes(const PackedMatrix& w, int64_t rows) {
-#if defined(__AMX_BF16__)
-  if (w.elem == Elem::bf16) return size_t(amx_shared_bytes(Panels(w), rows));
-#endif
-  (void)w, (void)rows;
-  return 0;
-}
-
-void linear(const PackedMatrix& w, const Array& x, const Array& out, int64_t rows, Gating gate,
-            [[maybe_unused]] std::byte* shared, const Worker& worker) {
-  const Panels p(w);
-  const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
-  if (rows == 0) return;
-#if defined(__AMX_BF16__)  // with a barrier inside: every thread calls, even one without units
-  if (w.elem == Elem::bf16 && x.elem == Elem::bf16)
-    return linear_amx(p, x, epilogue, rows, shared, worker);
-#endif
-  const Range units = even_share(p.units, worker.id, worker.count);
-  if (units.size() == 0) return;
-#if !defined(__AMX_BF16__) && defined(__AVX512BF16__)
-  if (w.elem == Elem::bf16 && x.elem == Elem::bf16)
-    return linear_dot(p, x, epilogue, rows, units, worker.scratch);
-#endif
-  linear_fma(w.elem, p, x, epilogue, rows, units, worker.scratch);
-}
-
-void linear_units(const PackedMatrix& w, const InputRows& x, const Epilogue& e, int64_t rows,
-                  Range units, bool, std::byte* scratch) {
-  const Panels p(w);
-#if defined(__AMX_BF16__)
-  if (w.elem == Elem::bf16 && x.elem == Elem::bf16)
-    return linear_amx_units(p, x, e, rows, units, scratch);
-#elif defined(__AVX512BF16__)
-  if (w.elem == Elem::bf16 && x.elem == Elem::bf16)
-    return linear_dot(p, x, e, rows, units, scratch);
-#endif
-  linear_fma(w.elem, p, x, e, rows, units, scratch);
-}
-
-size_t linear_units_scratch_bytes(const PackedMatrix& w, int64_t rows) {
-  const Panels p(w);
-  int64_t most = fma_scratch_bytes(w.elem, p, rows);
-#if defined(__AMX_BF16__)
-  if (w.elem == Elem::bf16) most = std::max(most, amx_units_scratch_bytes(p, rows));
-#elif defined(__AVX512BF16__)
-  if (w.elem == Elem::bf16) most = std::max(most, dot_scratch_bytes(p, rows));
-#endif
-  return size_t(most);
 }
 
 }  // namespace penstock

@@ -19,7 +19,7 @@ namespace penstock {
 
 constexpr int kPanelColumns = 16;
 
-enum class Activation : uint8_t { none, silu, gelu_tanh, gelu, relu, relu2, sigmoid };
+enum class Activation : uint8_t { none, silu, gelu_tanh, gelu, relu, relu2, sigmoid, identity };
 
 // What becomes of a gate and an up: activation(gate) * up; or, clamped, (u + 1) * g * sigmoid(alpha *
 // g) with g = min(gate, limit) and u = up, clamped to -limit .. limit.
@@ -55,7 +55,7 @@ struct PackedMatrix {
   bool gated;
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // [n], or gated [2][n] (gate, then up); null without
-  DenseTuning tuning{};
+  Tuning tuning{.stream_ahead = 8 << 10, .carry_bytes = 1 << 20};
 };
 
 // Bytes of a matrix's panels: n columns, or n of gate and n of up.
@@ -86,20 +86,25 @@ constexpr PartPlace gated_part(int part) { return {part, 0, 2, true}; }
 void pack_part(Elem elem, const void* rows, int64_t n, int64_t k, PartPlace place,
                std::byte* panels, const Worker& worker);
 
+// What follows is of PackedMatrix, IntMatrix (gemm_int.h) and GridMatrix (gemm_grid.h).
+
 // Scratch that linear() needs on each thread. Grows with rows, up to a bound; ask with the largest
 // step's rows.
-size_t linear_scratch_bytes(const PackedMatrix& w, int64_t rows);
+template <class Matrix>
+size_t linear_scratch_bytes(const Matrix& w, int64_t rows);
 
 // Memory that it needs besides, shared by the threads. Likewise.
-size_t linear_shared_bytes(const PackedMatrix& w, int64_t rows);
+template <class Matrix>
+size_t linear_shared_bytes(const Matrix& w, int64_t rows);
 
 // out = x @ W^T + bias, or gated act(x @ gate^T + b0) * (x @ up^T + b1). x [rows, k] and
 // out [rows, n], each f32 or bf16, must not overlap. `gate` is read for gated matrices only.
-// Called by each of worker.count threads; each writes its own output columns. `shared` is the same
-// memory on every thread, 64-byte aligned, and may serve every product in turn: the barrier after
-// each is enough. Instruction sets with tile registers: the process must have been granted their
-// use (arch_prctl) before.
-void linear(const PackedMatrix& w, const Array& x, const Array& out, int64_t rows,
-            Gating gate, std::byte* shared, const Worker& worker);
+// Called by each of worker.count threads, even one without columns, since there may be a barrier
+// inside; each writes its own output columns. `shared` is the same memory on every thread, 64-byte
+// aligned, and may serve every product in turn: the barrier after each is enough. Instruction sets
+// with tile registers: the process must have been granted their use (arch_prctl) before.
+template <class Matrix>
+void linear(const Matrix& w, const Array& x, const Array& out, int64_t rows, Gating gate,
+            std::byte* shared, const Worker& worker);
 
 }  // namespace penstock

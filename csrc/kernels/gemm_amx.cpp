@@ -1,7 +1,7 @@
 // bfloat16 products on AMX tiles. Every number of rows takes this path, one row included: a tile
 // product takes 16 cycles for 1 KiB of weights whatever its rows, several times faster than memory
 // delivers them, and so the order of arithmetic is the same for all by construction.
-#include "gemm_kernels.h"
+#include "gemm_walk.h"
 
 #if defined(__AMX_BF16__)
 
@@ -133,27 +133,10 @@ class AmxKernel {
 
 }  // namespace
 
-void linear_amx(const Panels& p, const InputRows& x, const Epilogue& e, int64_t rows,
-                std::byte* shared, const Worker& worker) {
-  Walk<AmxKernel>(p, x, e, worker.scratch).run_shared(rows, shared, worker);
-}
-
-void linear_amx_units(const Panels& p, const InputRows& x, const Epilogue& e, int64_t rows,
-                      Range units, std::byte* scratch) {
-  Walk<AmxKernel>(p, x, e, scratch).run(rows, units);
-}
-
-int64_t amx_units_scratch_bytes(const Panels& p, int64_t rows) {
-  return Walk<AmxKernel>::scratch_bytes(p, rows);
-}
-
-int64_t amx_scratch_bytes(const Panels& p, int64_t rows) {
-  return Walk<AmxKernel>::private_bytes(p, rows);
-}
-
-int64_t amx_shared_bytes(const Panels& p, int64_t rows) {
-  return Walk<AmxKernel>::shared_bytes(p, rows);
-}
+struct TilePath : Walk<AmxKernel> {
+  using Walk::Walk;
+};
+template struct Product<TilePath, Panels>;
 
 }  // namespace penstock
 

@@ -38,7 +38,7 @@ struct Panels {
   int64_t panel_bytes;
   int64_t units;
   int per_unit;
-  DenseTuning tuning;
+  Tuning tuning;
 
   explicit Panels(const PackedMatrix& w)
       : data(w.panels),
@@ -52,16 +52,10 @@ struct Panels {
   }
 };
 
-// How a walk cuts one thread's share of a row block, down to a kernel's block of accumulators:
-//
-//   for row blocks of at most kRowBlock rows            weights are read from memory once each
-//     for chunks of columns                             partial sums stay in L2
-//       for slices of the depth                         packed activations stay in L2
-//         for the panels of a block                     a slice of weights stays in L1
-//           for bands: accumulate a block
+// How Walk cuts one thread's share of a row block. README.md has the loops.
 //
 // Activations are packed slice by slice, by each thread for itself; or, many rows of them, a row
-// block at once by all threads together (Walk::run_shared).
+// block at once by all threads together (Walk::make).
 //
 // Partial sums of unfinished slices are kept as float32, which is exact: the chain over k is the
 // same with one slice or many.
@@ -75,7 +69,7 @@ struct Blocking {
 // the arithmetic on them.
 constexpr int64_t kRowBlock = 512;
 
-// A quarter of a 2 MiB L2 for the packed activations, half (DenseTuning::carry_bytes) for partial
+// A quarter of a 2 MiB L2 for the packed activations, half (Tuning::carry_bytes) for partial
 // sums; the rest is for weights passing through. (AMX, one thread, 512 rows by K = 8192, N = 1024:
 // slices of 256 KiB 0.87 TFLOP/s, 512 KiB 1.05, 1 MiB 0.83; partial sums of 1.25 and 2 MiB changed
 // nothing.)

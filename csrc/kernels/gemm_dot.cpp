@@ -1,5 +1,4 @@
 // bfloat16 products by VDPBF16PS: sixteen columns by a pair of k per instruction.
-#include "gemm_kernels.h"
 #include "gemm_registers.h"
 
 #if defined(__AVX512BF16__)
@@ -29,14 +28,10 @@ struct DotFormat {
 
 }  // namespace
 
-void linear_dot(const Panels& p, const InputRows& x, const Epilogue& e, int64_t rows, Range units,
-                std::byte* scratch) {
-  Walk<RegisterKernel<DotFormat>>(p, x, e, scratch).run(rows, units);
-}
-
-int64_t dot_scratch_bytes(const Panels& p, int64_t rows) {
-  return Walk<RegisterKernel<DotFormat>>::scratch_bytes(p, rows);
-}
+struct DotPath : Walk<RegisterKernel<DotFormat>> {
+  using Walk::Walk;
+};
+template struct Product<DotPath, Panels>;
 
 }  // namespace penstock
 

@@ -64,8 +64,11 @@ class SortedRows {
   int64_t count_ = 0;
 };
 
+}  // namespace
+
 template <class Matrix>
-void multiply(const Matrix& w, const ExpertsArgs& args, int64_t tokens, const Worker& worker) {
+void expert_linear(const Matrix& w, const ExpertsArgs& args, int64_t tokens,
+                   const Worker& worker) {
   if (tokens == 0) return;
   const int64_t rows = tokens * args.ids.cols;
   const SortedRows sorted(args, tokens, worker.scratch);
@@ -103,35 +106,18 @@ void multiply(const Matrix& w, const ExpertsArgs& args, int64_t tokens, const Wo
 }
 
 template <class Matrix>
-size_t scratch_bytes(const Matrix& w, const ExpertsArgs& args, int64_t tokens) {
+size_t expert_scratch_bytes(const Matrix& w, const ExpertsArgs& args, int64_t tokens) {
   const int64_t rows = tokens * args.ids.cols;
   return size_t(SortedRows::bytes(args.experts, rows)) +
          linear_units_scratch_bytes(w, std::min(rows, kRowBlock));
 }
 
-}  // namespace
-
-void expert_linear(const PackedMatrix& w, const ExpertsArgs& args, int64_t tokens,
-                   const Worker& worker) {
-  multiply(w, args, tokens, worker);
-}
-void expert_linear(const IntMatrix& w, const ExpertsArgs& args, int64_t tokens,
-                   const Worker& worker) {
-  multiply(w, args, tokens, worker);
-}
-void expert_linear(const GridMatrix& w, const ExpertsArgs& args, int64_t tokens,
-                   const Worker& worker) {
-  multiply(w, args, tokens, worker);
-}
-
-size_t expert_scratch_bytes(const PackedMatrix& w, const ExpertsArgs& args, int64_t tokens) {
-  return scratch_bytes(w, args, tokens);
-}
-size_t expert_scratch_bytes(const IntMatrix& w, const ExpertsArgs& args, int64_t tokens) {
-  return scratch_bytes(w, args, tokens);
-}
-size_t expert_scratch_bytes(const GridMatrix& w, const ExpertsArgs& args, int64_t tokens) {
-  return scratch_bytes(w, args, tokens);
-}
+#define PENSTOCK_EXPERTS_OF(Matrix)                                                           \
+  template void expert_linear(const Matrix&, const ExpertsArgs&, int64_t, const Worker&);     \
+  template size_t expert_scratch_bytes(const Matrix&, const ExpertsArgs&, int64_t)
+PENSTOCK_EXPERTS_OF(PackedMatrix);
+PENSTOCK_EXPERTS_OF(IntMatrix);
+PENSTOCK_EXPERTS_OF(GridMatrix);
+#undef PENSTOCK_EXPERTS_OF
 
 }  // namespace penstock

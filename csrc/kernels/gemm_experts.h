@@ -40,16 +40,11 @@ constexpr int64_t expert_tasks(int64_t n, bool gated, int64_t experts) {
 // out[r] = x[r] @ W[ids[r]]^T + bias, or gated as of linear(). w is the first expert; the bias of
 // each is behind that of the one before it. Called by each of worker.count threads, and waits for
 // none of them.
-void expert_linear(const PackedMatrix& w, const ExpertsArgs& args, int64_t tokens,
-                   const Worker& worker);
-void expert_linear(const IntMatrix& w, const ExpertsArgs& args, int64_t tokens,
-                   const Worker& worker);
-void expert_linear(const GridMatrix& w, const ExpertsArgs& args, int64_t tokens,
-                   const Worker& worker);
+template <class Matrix>
+void expert_linear(const Matrix& w, const ExpertsArgs& args, int64_t tokens, const Worker& worker);
 
 // Scratch that it needs on each thread, for at most so many tokens.
-size_t expert_scratch_bytes(const PackedMatrix& w, const ExpertsArgs& args, int64_t tokens);
-size_t expert_scratch_bytes(const IntMatrix& w, const ExpertsArgs& args, int64_t tokens);
-size_t expert_scratch_bytes(const GridMatrix& w, const ExpertsArgs& args, int64_t tokens);
+template <class Matrix>
+size_t expert_scratch_bytes(const Matrix& w, const ExpertsArgs& args, int64_t tokens);
 
 }  // namespace penstock

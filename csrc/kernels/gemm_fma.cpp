@@ -1,5 +1,4 @@
 // Products in float32: every pair of element types, on every instruction set.
-#include "gemm_kernels.h"
 #include "gemm_registers.h"
 
 namespace penstock {
@@ -84,33 +83,26 @@ struct PairFormat {
   }
 };
 
-// Calls f with the Format of a pair of element types, as a type.
-template <class F>
-auto with_format(Elem weights, Elem x, F&& f) {
-  const bool wide = x == Elem::f32;
-  switch (weights) {
-    case Elem::bf16:
-      return wide ? f(PairFormat<float>()) : f(PairFormat<bf16>());
-    case Elem::f16:
-      return wide ? f(SingleFormat<f16, float>()) : f(SingleFormat<f16, bf16>());
-    default:
-      return wide ? f(SingleFormat<float, float>()) : f(SingleFormat<float, bf16>());
-  }
-}
+template <class Weight, class X>
+struct FormatOf {
+  using Format = SingleFormat<Weight, X>;
+};
+template <class X>
+struct FormatOf<bf16, X> {
+  using Format = PairFormat<X>;
+};
 
 }  // namespace
 
-void linear_fma(Elem weights, const Panels& p, const InputRows& x, const Epilogue& e, int64_t rows,
-                Range units, std::byte* scratch) {
-  with_format(weights, x.elem, [&]<class Format>(Format) {
-    Walk<RegisterKernel<Format>>(p, x, e, scratch).run(rows, units);
-  });
-}
-
-int64_t fma_scratch_bytes(Elem weights, const Panels& p, int64_t rows) {
-  return with_format(weights, Elem::f32, [&]<class Format>(Format) {
-    return Walk<RegisterKernel<Format>>::scratch_bytes(p, rows);
-  });
-}
+template <class Weight, class X>
+struct FmaPath : Walk<RegisterKernel<typename FormatOf<Weight, X>::Format>> {
+  using Walk<RegisterKernel<typename FormatOf<Weight, X>::Format>>::Walk;
+};
+template struct Product<FmaPath<float, float>, Panels>;
+template struct Product<FmaPath<float, bf16>, Panels>;
+template struct Product<FmaPath<f16, float>, Panels>;
+template struct Product<FmaPath<f16, bf16>, Panels>;
+template struct Product<FmaPath<bf16, float>, Panels>;
+template struct Product<FmaPath<bf16, bf16>, Panels>;
 
 }  // namespace penstock

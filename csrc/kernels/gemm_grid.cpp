@@ -1,20 +1,16 @@
 #include "gemm_grid.h"
 
+#include <bit>
 #include <cstring>
 
-#include "../pool.h"
 #include "../simd.h"
 #include "gemm_grid_blocks.h"
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
-#include "gemm_points.h"
-#include "gemm_units.h"
+#include "gemm_product.h"
 
 namespace penstock {
 namespace {
-
-// Up to so many rows are quantized by every thread for itself, which takes less than a barrier.
-constexpr int64_t kOwnRows = 4;
 
 constexpr bool takes_tiles([[maybe_unused]] const GridPanels& p, [[maybe_unused]] int64_t rows) {
 #if defined(__AMX_INT8__)
@@ -39,11 +35,6 @@ QuantizedRows rows_in(std::byte* memory, const GridPanels& p, int64_t rows) {
     return {memory, rows, std::min<int64_t>(rows, 16), p.steps, grid_amx_slice_steps(p, rows), false};
 #endif
   return {memory, rows, std::min(rows, kGridRegisterRows), p.steps, p.steps, takes_windows(p.bits)};
-}
-
-// For any number of rows up to `rows`.
-int64_t rows_bytes(const GridPanels& p, int64_t rows) {
-  return QuantizedRows::bytes(rows + 16, 1, p.steps);
 }
 
 // Smaller than any activation that matters, and its reciprocal is finite.
@@ -135,15 +126,32 @@ void pack_column(const GridPanels& p, const GridRows* rows, int64_t row, int64_t
     }
   }
   const float scale = rows ? rows->scales[row] : 0.0f;
-  std::memcpy(panel + p.weight_bytes() + lane * 4, &scale, sizeof(scale));
+  std::memcpy(panel + p.scales_at + lane * 4, &scale, sizeof(scale));
 }
 
 }  // namespace
 
-size_t packed_bytes(const GridMatrix& w) {
-  const GridPanels p(w);
-  return size_t(p.units * p.per_unit * p.panel_bytes);
+PanelView panels_of(const GridMatrix& w) {
+  const bool bytes = w.bits == 8;
+  PanelView p{};
+  p.data = w.panels;
+  p.bits = w.bits;
+  p.windows = !bytes;
+  p.segment = bytes ? kGridStep : kWindowedK;
+  p.segments = ceil_div(w.k, p.segment);
+  p.segment_bits = std::countr_zero(uint64_t(p.segment));
+  p.depth = p.segments * p.segment;
+  p.segment_bytes = bytes ? kGridTileBytes : kWindowedBytes;
+  p.scales_at = p.segments * p.segment_bytes;
+  p.shifts_at = bytes ? 0 : kWindowedBytes - kLineBytes;
+  p.panel_bytes = p.scales_at + kScaleBytes;
+  p.units = ceil_div(w.n, kPanelColumns);
+  p.per_unit = w.gated ? 2 : 1;
+  p.tuning = w.tuning;
+  return p;
 }
+
+size_t packed_bytes(const GridMatrix& w) { return panel_bytes(panels_of(w)); }
 
 namespace {
 
@@ -168,7 +176,7 @@ void for_each_column(const GridPanels& p, int64_t n, PartPlace place, std::byte*
 
 void pack_grid_part(const GridMatrix& w, const GridRows& rows, int64_t n, PartPlace place,
                     std::byte* panels, const Worker& worker) {
-  const GridPanels p(w);
+  const GridPanels p(panels_of(w));
   for_each_column(p, n, place, panels, worker, [&](int64_t row, int lane, std::byte* panel) {
     pack_column(p, row < 0 ? nullptr : &rows, row, w.k, lane, panel);
   });
@@ -176,7 +184,7 @@ void pack_grid_part(const GridMatrix& w, const GridRows& rows, int64_t n, PartPl
 
 bool quantize_grid_part(const GridMatrix& w, Elem elem, const std::byte* rows, int64_t n,
                         PartPlace place, std::byte* panels, const Worker& worker) {
-  const GridPanels p(w);
+  const GridPanels p(panels_of(w));
   const int64_t row_bytes = w.k * int64_t(elem_bytes(elem));
   std::vector<int8_t> codes(size_t(w.k));
   std::vector<uint8_t> windows(size_t(ceil_div(w.k, kGridGroup)));
@@ -193,72 +201,45 @@ bool quantize_grid_part(const GridMatrix& w, Elem elem, const std::byte* rows, i
   return finite;
 }
 
-size_t linear_shared_bytes(const GridMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_shared_bytes(PointPanels(w), rows));
-  return size_t(rows_bytes(GridPanels(w), rows));
-}
+// Quantized rows by the kernel that is the fastest for so many.
+struct GridPath {
+  static constexpr int64_t kOwnRows = 4;
+  static constexpr int64_t kRowBlock = kAllRows;
 
-namespace {
-
-int64_t work_bytes(const GridPanels& p, [[maybe_unused]] int64_t rows) {
-  int64_t work = grid_registers_scratch_bytes(p);
-#if defined(__AMX_INT8__)
-  work = std::max(work, grid_amx_scratch_bytes(p, rows));
-#endif
-  return work;
-}
-
-// Quantized rows by some units, with the kernel that is the fastest for so many.
-void multiply(const GridPanels& p, const QuantizedRows& x, const Epilogue& e, int64_t rows,
-              Range units, std::byte* work) {
-#if defined(__AMX_INT8__)
-  if (takes_tiles(p, rows)) return grid_linear_amx(p, x, e, rows, units, work);
-#endif
-  grid_linear_registers(p, x, e, rows, units, work);
-}
-
-}  // namespace
-
-size_t linear_scratch_bytes(const GridMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_scratch_bytes(PointPanels(w), rows));
-  const GridPanels p(w);
-  return size_t(rows_bytes(p, std::min(rows, kOwnRows)) + work_bytes(p, rows));
-}
-
-void linear(const GridMatrix& w, const Array& x, const Array& out, int64_t rows,
-                 Gating gate, std::byte* shared, const Worker& worker) {
-  if (rows == 0) return;
-  const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
-  if (w.weight_only) return linear_points(PointPanels(w), x, epilogue, rows, shared, worker);
-  const GridPanels p(w);
-  const bool own = rows <= kOwnRows;
-  const QuantizedRows quantized = rows_in(own ? worker.scratch : shared, p, rows);
-  if (own || worker.count == 1) {
-    quantize_rows(x, {0, rows}, quantized);
-  } else {
-    quantize_rows(x, even_share(rows, worker.id, worker.count), quantized);
-    worker.barrier->wait(worker);
+  static int64_t ready_bytes(const PanelView& p, int64_t rows, bool) {
+    return QuantizedRows::bytes(rows + 16, 1, GridPanels(p).steps);
   }
-  const Range units = even_share(p.units, worker.id, worker.count);
-  if (units.size() == 0) return;
-  multiply(p, quantized, epilogue, rows, units,
-           worker.scratch + rows_bytes(p, std::min(rows, kOwnRows)));
-}
+  static int64_t work_bytes(const PanelView& view, [[maybe_unused]] int64_t rows) {
+    const GridPanels p(view);
+    int64_t work = grid_registers_scratch_bytes(p);
+#if defined(__AMX_INT8__)
+    work = std::max(work, grid_amx_scratch_bytes(p, rows));
+#endif
+    return work;
+  }
 
-void linear_units(const GridMatrix& w, const InputRows& x, const Epilogue& e, int64_t rows,
-                  Range units, bool ready, std::byte* scratch) {
-  if (w.weight_only)
-    return linear_points_units(PointPanels(w), x, e, rows, units, ready, scratch);
-  const GridPanels p(w);
-  const QuantizedRows quantized = rows_in(scratch, p, rows);
-  if (!ready) quantize_rows(x, {0, rows}, quantized);
-  multiply(p, quantized, e, rows, units, scratch + rows_bytes(p, rows));
-}
+  GridPath(const PanelView& p, const InputRows& x, const Epilogue& e, Range rows, bool,
+           std::byte* ready)
+      : p_(p), x_(x), e_(e), rows_(rows.size()), quantized_(rows_in(ready, p_, rows_)) {}
 
-size_t linear_units_scratch_bytes(const GridMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_units_scratch_bytes(PointPanels(w), rows));
-  const GridPanels p(w);
-  return size_t(rows_bytes(p, rows) + work_bytes(p, rows));
-}
+  void make(int64_t id, int64_t count) const {
+    quantize_rows(x_, even_share(rows_, id, count), quantized_);
+  }
+  void multiply(Range units, std::byte* work) const {
+#if defined(__AMX_INT8__)
+    if (takes_tiles(p_, rows_)) return grid_linear_amx(p_, quantized_, e_, rows_, units, work);
+#endif
+    grid_linear_registers(p_, quantized_, e_, rows_, units, work);
+  }
+
+ private:
+  const GridPanels p_;
+  const InputRows& x_;
+  const Epilogue& e_;
+  const int64_t rows_;
+  const QuantizedRows quantized_;
+};
+
+template struct Product<GridPath>;
 
 }  // namespace penstock

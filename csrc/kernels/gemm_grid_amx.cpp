@@ -1,5 +1,6 @@
 // Products on the 8-bit grid with AMX tiles: the choice for more than a few rows.
 #include "gemm_grid_line.h"
+#include "gemm_order.h"
 
 #if defined(__AMX_INT8__)
 
@@ -14,6 +15,7 @@ constexpr int64_t kGridBytes = 2 * kSliceSteps * kGridTileBytes;
 // Quantized rows of a stretch of the depth stay in half of a 2 MiB L2, sums in the other.
 constexpr int64_t kRowsBytes = 1 << 20;
 constexpr int64_t kSumsBytes = 1 << 20;
+constexpr int kPanels = 2;  // of a block
 constexpr int64_t kBandTiles = 2;
 constexpr int64_t kBandSums = 4 * kTileBytes;  // bytes of a band's sums in two panels
 // Fewer rows have fewer sums to carry from slice to slice.
@@ -34,25 +36,6 @@ constexpr int64_t kStreamedBands = 2;
 
 static_assert(kMostBands * kBandSums <= kSumsBytes);
 
-// Complete sums that wait to become output. Each step of the next block takes a few of their rows,
-// so that vector units work beside the tiles. (One thread, 512 rows, TOP/s: 1.6 without, 3.9 with
-// no output at all.)
-struct Pending {
-  int64_t unit = 0;
-  int panels = 0;
-  int64_t row = 0;       // of the output
-  int64_t rows = 0;
-  int64_t done = 0;
-  int64_t sum_rows = 0;  // of a panel's sums
-};
-
-// The panels of a block, one or two, for one slice of the depth.
-struct Place {
-  int64_t unit;
-  int panels;
-  int64_t slice;
-};
-
 class GridWalk {
  public:
   GridWalk(const GridPanels& p, const QuantizedRows& x, const Epilogue& e, int64_t rows,
@@ -61,9 +44,7 @@ class GridWalk {
         x_(x),
         e_(e),
         rows_(rows),
-        units_(units),
-        stride_(p.per_unit == 2 ? 1 : 2),
-        slices_(ceil_div(p.steps, x.slice_steps)),
+        order_(units, p.per_unit, kPanels, ceil_div(p.steps, x.slice_steps)),
         grid_{scratch, scratch + kGridBytes},
         hot_(scratch + 2 * kGridBytes),
         sums_(hot_ + kBandSums) {}
@@ -73,14 +54,12 @@ class GridWalk {
     const int64_t bands = ceil_div(x_.tiles, kBandTiles);
     if (bands == 1) {
       bands_ = {0, 1};
-      deep_ = 1;
-      wide_ = units_.size();
       one_band();
-      return finish(pending_.rows);
+      return finish(pending_.rows.size());
     }
     const int64_t row_blocks = ceil_div(bands, kMostBands);
     for (int64_t i = 0; i < row_blocks; ++i) row_block(even_share(bands, i, row_blocks));
-    finish(pending_.rows);
+    finish(pending_.rows.size());
   }
 
  private:
@@ -88,8 +67,8 @@ class GridWalk {
   void one_band() {
     const int64_t near = std::min(kNearSteps, p_.steps);
     const int64_t rows_a_step = ceil_div(rows_, p_.steps);
-    for (Place at = place(units_.first, 0); at.panels;) {
-      const Place next = after(at);
+    for (Place at = order_.first(); at.panels;) {
+      const Place next = order_.after(at);
       prefetch_scales(at);
       if (p_.bits == 8) {
         const std::byte* const weights = panel(at);
@@ -112,7 +91,7 @@ class GridWalk {
             });
         finish_later(at, 0, int(x_.tiles));
       } else {
-        if (at.unit == units_.first)
+        if (at.unit == order_.share.first)
           for (int64_t item = 0; item < 2 * ring_ahead(); ++item)
             expand(at, item, ring(0, item), kRingPanel);
         by_ring(at, next);
@@ -137,7 +116,7 @@ class GridWalk {
   void by_ring(const Place& at, const Place& next) {
     const int64_t ahead = ring_ahead();
     const int64_t rows_a_step = ceil_div(rows_, p_.steps);
-    const int64_t turn = (at.unit - units_.first) / stride_ * p_.steps;  // global step
+    const int64_t turn = (at.unit - order_.share.first) / order_.stride * p_.steps;  // global step
     TileBlock b = whole_depth();
     b.panel_bytes = kRingPanel;
     multiply(
@@ -162,39 +141,20 @@ class GridWalk {
   void row_block(Range bands) {
     bands_ = bands;
     const int64_t slice_bytes = bands.size() * kBandTiles * x_.row_step() * x_.slice_steps;
-    deep_ = std::min(slices_, std::max<int64_t>(1, kRowsBytes / slice_bytes));
-    wide_ = deep_ == slices_ ? units_.size()
-                             : stride_ * (kSumsBytes / (bands.size() * kBandSums));
-    Place at = place(units_.first, 0);
+    order_.deep = std::clamp<int64_t>(kRowsBytes / slice_bytes, 1, order_.slices);
+    order_.wide = order_.stride;
+    if (order_.deep < order_.slices) order_.wide *= kSumsBytes / (bands.size() * kBandSums);
+    Place at = order_.first();
     turn_ = 0;
     if (p_.bits == 4) expand_all(at);
     while (at.panels) {
-      const Place next = after(at);
-      const Place later = p_.bits == 4 && next.panels ? after(next) : next;
-      if (at.slice + 1 == slices_) prefetch_scales(at);
+      const Place next = order_.after(at);
+      const Place later = p_.bits == 4 ? order_.after(next) : next;
+      if (order_.ends(at)) prefetch_scales(at);
       for (int64_t b = 0; b < bands.size(); ++b) band(at, next, later, b);
       turn_ ^= 1;
       at = next;
     }
-  }
-
-  Place place(int64_t unit, int64_t slice) const {
-    const int64_t here = std::min(stride_, units_.last - unit);
-    return {unit, int(here * p_.per_unit), slice};
-  }
-
-  // In this order, innermost first: slices of a stretch, for which rows stay in L2; panels of a
-  // chunk, whose sums stay in L2; stretches of the depth; chunks. `panels` 0: the end.
-  Place after(const Place& at) const {
-    const int64_t chunk = (at.unit - units_.first) / wide_;
-    const int64_t first = units_.first + chunk * wide_;
-    const int64_t last = std::min(first + wide_, units_.last);
-    const int64_t stretch = at.slice / deep_ * deep_;
-    if (at.slice + 1 < std::min(stretch + deep_, slices_)) return place(at.unit, at.slice + 1);
-    if (at.unit + stride_ < last) return place(at.unit + stride_, stretch);
-    if (stretch + deep_ < slices_) return place(first, stretch + deep_);
-    if (last < units_.last) return place(last, 0);
-    return {0, 0, 0};
   }
 
   int64_t steps_of(const Place& at) const {
@@ -235,10 +195,9 @@ class GridWalk {
   void band(const Place& at, const Place& next, const Place& later, int64_t index) {
     const int64_t tile = (bands_.first + index) * kBandTiles;
     const int row_tiles = int(std::min(kBandTiles, x_.tiles - tile));
-    const bool ends = at.slice + 1 == slices_;
+    const bool ends = order_.ends(at);
     std::byte* const own =
-        sums_ + ((deep_ == slices_ ? 0 : (at.unit - units_.first) % wide_ / stride_) *
-                     bands_.size() + index) * kBandSums;
+        sums_ + ((at.unit - at.chunk) / order_.stride * bands_.size() + index) * kBandSums;
     TileBlock b;
     b.rows = x_.tile(tile, at.slice);
     b.row_step = x_.row_step();
@@ -335,40 +294,26 @@ class GridWalk {
 
   void finish_later(const Place& at, int64_t tile, int row_tiles) {
     const int64_t row = tile * x_.tile_rows, sum_rows = row_tiles * x_.tile_rows;
-    pending_ = {at.unit, at.panels, row, std::min(sum_rows, rows_ - row), 0, sum_rows};
+    pending_ = {at.unit, at.panels, sum_rows, {row, std::min(row + sum_rows, rows_)}};
   }
 
-  // At most so many rows of what is pending; all of it must be done before the next sums are.
   PENSTOCK_INLINE void finish(int64_t most) {
-    Pending& p = pending_;
-    const int64_t rows = std::min(most, p.rows - p.done);
-    if (rows == 0) return;
-    const int64_t panel_ints = p.sum_rows * kPanelColumns;
-    const int32_t* dots = reinterpret_cast<const int32_t*>(hot_) + p.done * kPanelColumns;
-    const int64_t floats = p_.panel_bytes / int64_t(sizeof(float));
-    const int64_t row = p.row + p.done;
-    for (int i = 0; i < p.panels; i += p_.per_unit) {
-      const int64_t unit = p.unit + i / p_.per_unit;
-      const GridSums sums{dots + i * panel_ints, panel_ints, x_.scales + row, x_.starts + row,
-                          p_.scales(unit * p_.per_unit), floats};
-      e_.finish(sums, row, rows, unit * kPanelColumns);
-    }
-    p.done += rows;
+    const int64_t first = pending_.unit * p_.per_unit;  // panel
+    pending_.finish(e_, most, [&](int panel, int64_t row, int64_t at, int64_t part) {
+      return GridSums{reinterpret_cast<const int32_t*>(hot_) + at, part, x_.scales + row,
+                      x_.starts + row, p_.scales(first + panel), p_.panel_bytes / 4};
+    });
   }
 
   const GridPanels p_;
   const QuantizedRows x_;
   const Epilogue e_;
   const int64_t rows_;
-  const Range units_;
-  const int64_t stride_;  // units of a block
-  const int64_t slices_;
+  Order order_;  // of this row block
   std::byte* const grid_[2];  // 4 bits: weights in use, and those being expanded
   std::byte* const hot_;      // finished sums of one band
   std::byte* const sums_;
   Range bands_{0, 0};  // of this row block
-  int64_t deep_ = 1;    // slices of a stretch
-  int64_t wide_ = 1;    // units of a chunk
   int turn_ = 0;
   Pending pending_;
 };

@@ -1,9 +1,8 @@
 // What the kernels of products on the 8-bit grid share: how panels and rows of x lie in memory.
 #pragma once
 
-#include "gemm_blocks.h"
 #include "gemm_epilogue.h"
-#include "gemm_grid.h"
+#include "gemm_panels.h"
 
 namespace penstock {
 
@@ -12,30 +11,13 @@ constexpr int64_t kGridTileBytes = kGridStep * kPanelColumns;
 constexpr int64_t kWindowedK = 128;      // with 4 bits: k whose windows fill a line
 constexpr int64_t kWindowedBytes = kWindowedK * kPanelColumns / 2 + kLineBytes;
 
-// A matrix seen as panels of steps, 64 k each. What a window calls its step is a distance between
-// points and has nothing to do with these.
-struct GridPanels {
-  const std::byte* data;
-  int bits;
+// Panels seen as steps, 64 k each. What a window calls its step is a distance between points and has
+// nothing to do with these.
+struct GridPanels : PanelView {
   int64_t steps;
-  int64_t panel_bytes;
-  int64_t units;
-  int per_unit;
-  GridTuning tuning;
 
-  explicit GridPanels(const GridMatrix& w)
-      : data(w.panels),
-        bits(w.bits),
-        steps(w.bits == 8 ? ceil_div(w.k, kGridStep) : 2 * ceil_div(w.k, kWindowedK)),
-        panel_bytes(weight_bytes() + kPanelColumns * int64_t(sizeof(float))),
-        units(ceil_div(w.n, kPanelColumns)),
-        per_unit(w.gated ? 2 : 1),
-        tuning(w.tuning) {}
+  explicit GridPanels(const PanelView& p) : PanelView(p), steps(p.depth / kGridStep) {}
 
-  // Of one panel, without its scales.
-  int64_t weight_bytes() const {
-    return bits == 8 ? steps * kGridTileBytes : steps / 2 * kWindowedBytes;
-  }
   // Where a step's codes begin in a panel.
   int64_t step_at(int64_t s) const {
     return bits == 8 ? s * kGridTileBytes
@@ -46,7 +28,7 @@ struct GridPanels {
     return (s / 2 + 1) * kWindowedBytes - kLineBytes + s % 2 * 2 * kPanelColumns;
   }
   const float* scales(int64_t panel) const {
-    return reinterpret_cast<const float*>(data + panel * panel_bytes + weight_bytes());
+    return reinterpret_cast<const float*>(data + panel * panel_bytes + scales_at);
   }
 };
 

@@ -1,6 +1,7 @@
 // Products on the 8-bit grid in vector registers: every instruction set, and the choice for few
 // rows.
 #include "gemm_grid_line.h"
+#include "gemm_order.h"
 
 namespace penstock {
 namespace {
@@ -14,11 +15,6 @@ constexpr int kPanels = 2;
 constexpr int kRows = 4;
 constexpr int kPanels = 1;
 #endif
-
-// Where panels are read one by one, as one stream of memory, it is prefetched so far ahead.
-// (One row, of the bandwidth of a plain read, 4 bits and 8: 1 KiB 90 and 108 %, 2 KiB 99 and 110,
-// 4 KiB 85 and 100.)
-constexpr int64_t kStreamAhead = 2 << 10;
 
 // dots: [Panels][Rows][16]
 template <int Bits, int Rows, int Panels>
@@ -201,17 +197,15 @@ void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Ep
   const GridPanels& read = expands ? expanded : p;
   const bool streams = rows <= p.tuning.streamed_rows || has_windows_to_stream(p, rows);
   const int side_by_side = streams ? 1 : kPanels;
-  const int64_t stride = p.per_unit == 2 ? 1 : side_by_side;  // units of a block
-  for (int64_t unit = units.first; unit < units.last; unit += stride) {
-    const int64_t here = std::min(stride, units.last - unit);
-    const int panels = int(here) * p.per_unit;
-    const int64_t first_panel = unit * p.per_unit;
+  const Order order(units, p.per_unit, side_by_side);
+  for (Place at = order.first(); at.panels; at = order.after(at)) {
+    const int64_t first_panel = at.unit * p.per_unit;
     const std::byte* weights = p.data + first_panel * p.panel_bytes;
     if (expands) {
-      for (int i = 0; i < panels; ++i)
+      for (int i = 0; i < at.panels; ++i)
         for (int64_t s = 0; s < p.steps; ++s) {
           for (int64_t line = 0; line < 8; ++line)
-            __builtin_prefetch(weights + i * p.panel_bytes + p.step_at(s) + kStreamAhead +
+            __builtin_prefetch(weights + i * p.panel_bytes + p.step_at(s) + p.tuning.stream_ahead +
                                line * kLineBytes);
           expand_step(p, weights + i * p.panel_bytes, s,
                       grid + (i * p.steps + s) * kGridTileBytes);
@@ -221,21 +215,18 @@ void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Ep
     for (int64_t tile = 0; tile < x.tiles; ++tile) {
       const int64_t row = tile * x.tile_rows;
       const int64_t some = std::min(x.tile_rows, rows - row);
-      for (int i = 0; i < panels;) {
-        const int width = std::min(side_by_side, panels - i);
-        const int64_t next = width == 1 ? kStreamAhead : width * read.panel_bytes;
+      const int64_t panel = some * kPanelColumns;
+      for (int i = 0, width; i < at.panels; i += width) {
+        width = std::min(side_by_side, at.panels - i);
+        const int64_t next = width == 1 ? p.tuning.stream_ahead : width * read.panel_bytes;
         choose(read.bits, some, width)(read, x, row, weights + i * read.panel_bytes,
                                        tile == 0 && !expands ? next : 0,
-                                       dots + i * some * kPanelColumns);
-        i += width;
+                                       dots + i * panel);
       }
-      const int64_t panel = some * kPanelColumns;
-      const int64_t floats = p.panel_bytes / int64_t(sizeof(float));
-      for (int64_t u = 0; u < here; ++u) {
-        const GridSums sums{dots + u * p.per_unit * panel, panel, x.scales + row, x.starts + row,
-                            p.scales(first_panel + u * p.per_unit), floats};
-        e.finish(sums, row, some, (unit + u) * kPanelColumns);
-      }
+      e.finish_block(at.unit, at.panels, row, some, [&](int i) {
+        return GridSums{dots + i * panel,  panel, x.scales + row, x.starts + row,
+                        p.scales(first_panel + i), p.panel_bytes / 4};
+      });
     }
   }
 }

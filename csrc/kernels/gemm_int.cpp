@@ -1,29 +1,15 @@
 #include "gemm_int.h"
 
+#include <bit>
 #include <cstring>
 
-#include "../pool.h"
 #include "../simd.h"
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
-#include "gemm_points.h"
-#include "gemm_units.h"
+#include "gemm_product.h"
 
 namespace penstock {
 namespace {
-
-// Up to so many rows are quantized by every thread for itself, which takes less than a barrier.
-constexpr int64_t kOwnRows = 4;
-
-// From so many rows on tiles are faster than registers. 4-bit codes must be unpacked for them.
-// (K = 2048, TOP/s in registers and in tiles: 8 bits, 8 rows 0.15 and 0.15, 16 rows 0.23 and 0.29;
-// 4 bits in groups of 32, 16 rows 0.26 and 0.23, 32 rows 0.31 and 0.31.)
-constexpr int64_t amx_rows(int bits) { return bits == 8 ? 9 : 17; }
-
-int64_t rows_bytes(const IntPanels& p, int64_t rows) {
-  // The last tile may have more rows than there are: they are read, not used.
-  return IntRows(p, nullptr).row_bytes * round_up(rows, kIntMostBand);
-}
 
 // One group of a row: `count` values of x, zeros up to `group`.
 template <class T>
@@ -59,17 +45,17 @@ void quantize_group(const T* x, int64_t count, int64_t group, int32_t zero, int8
 }
 
 template <class T>
-void quantize_row(const IntPanels& p, const InputRows& x, int64_t row, const IntRows& to,
+void quantize_row(const PanelView& p, const InputRows& x, int64_t row, const IntRows& to,
                   int64_t at) {
-  for (int64_t g = 0; g < p.groups; ++g) {
-    const int64_t first = g * p.group;
-    quantize_group(x.row<T>(row) + first, std::min(p.group, x.cols - first), p.group,
+  for (int64_t g = 0; g < p.segments; ++g) {
+    const int64_t first = g * p.segment;
+    quantize_group(x.row<T>(row) + first, std::min(p.segment, x.cols - first), p.segment,
                    p.zero_points ? 1 : kept_zero(p.bits), to.codes(at) + first, to.scales(at)[g],
                    to.starts(at)[g]);
   }
 }
 
-void quantize_rows(const IntPanels& p, const InputRows& x, Range rows, const IntRows& to) {
+void quantize_rows(const PanelView& p, const InputRows& x, Range rows, const IntRows& to) {
   for (int64_t r = rows.first; r < rows.last; ++r) {
     if (x.elem == Elem::bf16) quantize_row<bf16>(p, x, r, to, r);
     else quantize_row<float>(p, x, r, to, r);
@@ -77,17 +63,17 @@ void quantize_rows(const IntPanels& p, const InputRows& x, Range rows, const Int
 }
 
 // Column `lane` of a panel from one row of codes, its scales and its zero points.
-void pack_column(const IntPanels& p, const GroupRows& rows, int64_t row, int64_t k, int lane,
+void pack_column(const PanelView& p, const GroupRows& rows, int64_t row, int64_t k, int lane,
                  std::byte* panel) {
   const int8_t* const codes = rows.codes + row * k;
   const int per_line = p.bits == 8 ? 4 : 8;
   const int zero = code_offset(p.bits);
-  for (int64_t g = 0; p.zero_points && g < p.groups; ++g)
-    panel[p.zeros_at + g * kPanelColumns + lane] =
-        std::byte(zero + rows.zeros[row * p.groups + g]);
-  for (int64_t g = 0; g < p.groups; ++g, panel += p.group_bytes) {
-    const int64_t first = g * p.group;
-    for (int64_t i = 0; i < p.group; i += per_line) {
+  for (int64_t g = 0; p.zero_points && g < p.segments; ++g)
+    panel[p.shifts_at + g * kPanelColumns + lane] =
+        std::byte(zero + rows.zeros[row * p.segments + g]);
+  for (int64_t g = 0; g < p.segments; ++g, panel += p.segment_bytes) {
+    const int64_t first = g * p.segment;
+    for (int64_t i = 0; i < p.segment; i += per_line) {
       uint8_t code[8];
       for (int j = 0; j < per_line; ++j)
         code[j] = uint8_t(zero + (first + i + j < k ? codes[first + i + j] : 0));
@@ -95,18 +81,18 @@ void pack_column(const IntPanels& p, const GroupRows& rows, int64_t row, int64_t
         for (int j = 0; j < 4; ++j) code[j] = uint8_t(code[j] | code[j + 4] << 4);
       std::memcpy(panel + i / per_line * kLineBytes + lane * 4, code, 4);
     }
-    std::memcpy(panel + p.code_bytes + lane * 4, rows.scales + row * p.groups + g, 4);
+    std::memcpy(panel + p.scales_at + lane * 4, rows.scales + row * p.segments + g, 4);
   }
 }
 
-void zero_column(const IntPanels& p, int lane, std::byte* panel) {
+void zero_column(const PanelView& p, int lane, std::byte* panel) {
   const float scale = 0;
-  for (int64_t g = 0; p.zero_points && g < p.groups; ++g)
-    panel[p.zeros_at + g * kPanelColumns + lane] = std::byte(code_offset(p.bits));
-  for (int64_t g = 0; g < p.groups; ++g, panel += p.group_bytes) {
-    for (int64_t i = 0; i < p.code_bytes; i += kLineBytes)
+  for (int64_t g = 0; p.zero_points && g < p.segments; ++g)
+    panel[p.shifts_at + g * kPanelColumns + lane] = std::byte(code_offset(p.bits));
+  for (int64_t g = 0; g < p.segments; ++g, panel += p.segment_bytes) {
+    for (int64_t i = 0; i < p.scales_at; i += kLineBytes)
       std::memset(panel + i + lane * 4, p.bits == 8 ? 0x80 : 0x88, 4);
-    std::memcpy(panel + p.code_bytes + lane * 4, &scale, 4);
+    std::memcpy(panel + p.scales_at + lane * 4, &scale, 4);
   }
 }
 
@@ -114,14 +100,32 @@ void zero_column(const IntPanels& p, int lane, std::byte* panel) {
 
 int64_t int_groups(int64_t k, int64_t group) { return group ? ceil_div(k, group) : 1; }
 
-size_t packed_bytes(const IntMatrix& w) {
-  const IntPanels p(w);
-  return size_t(p.units * p.per_unit * p.panel_bytes);
+PanelView panels_of(const IntMatrix& w) {
+  PanelView p{};
+  p.data = w.panels;
+  p.bits = w.bits;
+  p.zero_points = w.zero_points;
+  p.segment = w.group ? w.group : round_up(w.k, 64);
+  p.segments = ceil_div(w.k, p.segment);
+  p.segment_bits = w.group ? std::countr_zero(uint64_t(p.segment)) : 62;
+  p.depth = p.segments * p.segment;
+  p.scaled = p.segments > 1 ? p.segment : 0;
+  p.scales_at = p.segment * kPanelColumns * w.bits / 8;
+  p.segment_bytes = p.scales_at + kScaleBytes;
+  p.shifts_at = p.segments * p.segment_bytes;
+  p.panel_bytes =
+      p.shifts_at + (w.zero_points ? round_up(p.segments * kPanelColumns, kLineBytes) : 0);
+  p.units = ceil_div(w.n, kPanelColumns);
+  p.per_unit = w.gated ? 2 : 1;
+  p.tuning = w.tuning;
+  return p;
 }
+
+size_t packed_bytes(const IntMatrix& w) { return panel_bytes(panels_of(w)); }
 
 void pack_int_part(const IntMatrix& w, const GroupRows& rows, int64_t n, PartPlace place,
                    std::byte* panels, const Worker& worker) {
-  const IntPanels p(w);
+  const PanelView p = panels_of(w);
   const int64_t count = ceil_div(place.lane + n, kPanelColumns);
   const Range own = even_share(count, worker.id, worker.count);
   for (int64_t i = own.first; i < own.last; ++i) {
@@ -136,80 +140,46 @@ void pack_int_part(const IntMatrix& w, const GroupRows& rows, int64_t n, PartPla
   }
 }
 
-size_t linear_shared_bytes(const IntMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_shared_bytes(PointPanels(w), rows));
-  return size_t(rows_bytes(IntPanels(w), rows));
-}
+// Quantized rows by the kernel that is the fastest for so many.
+struct IntPath {
+  static constexpr int64_t kOwnRows = 4;
+  static constexpr int64_t kRowBlock = kAllRows;
 
-namespace {
-
-int64_t hot_bytes([[maybe_unused]] const IntPanels& p) {
-#if defined(__aarch64__)
-  int64_t hot = int_neon_hot_bytes();
-#else
-  int64_t hot = int_registers_hot_bytes();
-#endif
-#if defined(__AMX_INT8__)
-  hot = std::max(hot, int_amx_hot_bytes(p));
-#endif
-  return hot;
-}
-
-// Quantized rows by some units, with the kernel that is the fastest for so many.
-void multiply(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows, Range units,
-              std::byte* hot) {
-#if defined(__AMX_INT8__)
-  if (rows >= amx_rows(p.bits)) return int_linear_amx(p, x, e, rows, units, hot);
-#endif
-#if defined(__aarch64__)
-  int_linear_neon(p, x, e, rows, units, hot);
-#else
-  int_linear_registers(p, x, e, rows, units, hot);
-#endif
-}
-
-}  // namespace
-
-size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_scratch_bytes(PointPanels(w), rows));
-  const IntPanels p(w);
-  return size_t(rows_bytes(p, std::min(rows, kOwnRows)) + hot_bytes(p));
-}
-
-void linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
-                Gating gate, std::byte* shared, const Worker& worker) {
-  if (rows == 0) return;
-  const Epilogue epilogue{w.bias, out, w.n, w.gated, gate};
-  if (w.weight_only) return linear_points(PointPanels(w), x, epilogue, rows, shared, worker);
-  const IntPanels p(w);
-  const bool own = rows <= kOwnRows;
-  const IntRows quantized(p, own ? worker.scratch : shared);
-  if (own || worker.count == 1) {
-    quantize_rows(p, x, {0, rows}, quantized);
-  } else {
-    quantize_rows(p, x, even_share(rows, worker.id, worker.count), quantized);
-    worker.barrier->wait(worker);
+  static int64_t ready_bytes(const PanelView& p, int64_t rows, bool) {
+    // The last tile may have more rows than there are: they are read, not used.
+    return IntRows(p, nullptr).row_bytes * round_up(rows, kIntMostBand);
   }
-  const Range units = even_share(p.units, worker.id, worker.count);
-  if (units.size() == 0) return;
-  multiply(p, quantized, epilogue, rows, units,
-           worker.scratch + rows_bytes(p, std::min(rows, kOwnRows)));
-}
+  static int64_t work_bytes([[maybe_unused]] const PanelView& p, int64_t) {
+    int64_t hot = int_registers_hot_bytes();
+#if defined(__AMX_INT8__)
+    hot = std::max(hot, int_amx_hot_bytes(p));
+#endif
+    return hot;
+  }
 
-void linear_units(const IntMatrix& w, const InputRows& x, const Epilogue& e, int64_t rows,
-                  Range units, bool ready, std::byte* scratch) {
-  if (w.weight_only)
-    return linear_points_units(PointPanels(w), x, e, rows, units, ready, scratch);
-  const IntPanels p(w);
-  const IntRows quantized(p, scratch);
-  if (!ready) quantize_rows(p, x, {0, rows}, quantized);
-  multiply(p, quantized, e, rows, units, scratch + rows_bytes(p, rows));
-}
+  IntPath(const PanelView& p, const InputRows& x, const Epilogue& e, Range rows, bool,
+          std::byte* ready)
+      : p_(p), x_(x), e_(e), rows_(rows.size()), quantized_(p, ready) {}
 
-size_t linear_units_scratch_bytes(const IntMatrix& w, int64_t rows) {
-  if (w.weight_only) return size_t(points_units_scratch_bytes(PointPanels(w), rows));
-  const IntPanels p(w);
-  return size_t(rows_bytes(p, rows) + hot_bytes(p));
-}
+  void make(int64_t id, int64_t count) const {
+    quantize_rows(p_, x_, even_share(rows_, id, count), quantized_);
+  }
+  void multiply(Range units, std::byte* hot) const {
+#if defined(__AMX_INT8__)
+    if (rows_ >= p_.tuning.tile_rows_from)
+      return int_linear_amx(p_, quantized_, e_, rows_, units, hot);
+#endif
+    int_linear_registers(p_, quantized_, e_, rows_, units, hot);
+  }
+
+ private:
+  const PanelView& p_;
+  const InputRows& x_;
+  const Epilogue& e_;
+  const int64_t rows_;
+  const IntRows quantized_;
+};
+
+template struct Product<IntPath>;
 
 }  // namespace penstock

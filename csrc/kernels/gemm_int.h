@@ -32,14 +32,22 @@ struct IntMatrix {
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // as in PackedMatrix
   bool zero_points = false;
-  bool weight_only = false;  // x stays as it is: gemm_points.h
-  IntTuning tuning{};
+  bool weight_only = false;  // x stays as it is: gemm_points_walk.h
+  // Tiles: 4-bit codes must be unpacked for them. (K = 2048, TOP/s in registers and in tiles: 8 bits,
+  // 8 rows 0.15 and 0.15, 16 rows 0.23 and 0.29; 4 bits in groups of 32, 16 rows 0.26 and 0.23, 32
+  // rows 0.31 and 0.31.)
+  Tuning tuning{.stream_ahead = 4 << 10, .streamed_rows = 2, .tile_rows_from = bits == 8 ? 9 : 17};
 };
 
 // Dots are summed in int32: 127 * 127 * k must fit, and where one zero point is of so many k,
 // 255 * 127 * k.
 constexpr int64_t kMostIntDepth = int64_t(1) << 17;
 constexpr int64_t kMostZeroedDepth = int64_t(1) << 16;
+
+// Whether weights alone may be quantized in groups of so many k: slices must be of whole groups.
+constexpr bool has_points(int64_t group) {
+  return group == 0 || group == 32 || group == 64 || group == 128;
+}
 
 // Scales of one row of a matrix.
 int64_t int_groups(int64_t k, int64_t group);
@@ -56,16 +64,5 @@ struct GroupRows {
 // Pack a part of n rows. Otherwise as pack_part.
 void pack_int_part(const IntMatrix& w, const GroupRows& rows, int64_t n, PartPlace place,
                    std::byte* panels, const Worker& worker);
-
-// Scratch that int_linear() needs on each thread, for at most `rows` rows.
-size_t linear_scratch_bytes(const IntMatrix& w, int64_t rows);
-
-// Memory that it needs besides, shared by the threads.
-size_t linear_shared_bytes(const IntMatrix& w, int64_t rows);
-
-// As linear(). `shared` is the same memory on every thread and may serve every product in turn:
-// the barrier after each is enough. There is a barrier inside too, so every thread must call.
-void linear(const IntMatrix& w, const Array& x, const Array& out, int64_t rows,
-                Gating gate, std::byte* shared, const Worker& worker);
 
 }  // namespace penstock

@@ -1,35 +1,13 @@
 // Integer products on AMX tiles: the choice for many rows.
 #include "gemm_int_blocks.h"
+#include "gemm_order.h"
 
 #if defined(__AMX_INT8__)
 
-#include "../amx.h"
+#include "amx_tiles.h"
 
 namespace penstock {
 namespace {
-
-constexpr int64_t kTileRows = 16;
-
-// Tiles 0-3 accumulate (row tile, panel) = (0,0) (0,1) (1,0) (1,1); 4 and 5 hold rows of x, 6 and 7
-// weights. A group of 32 fills half a tile's depth.
-struct IntTileConfig : TileConfig {
-  explicit IntTileConfig(int depth) {
-    for (int t = 0; t < 8; ++t) {
-      row_bytes[t] = uint16_t(t == 4 || t == 5 ? depth : 64);
-      rows[t] = uint8_t(t < 6 ? kTileRows : depth / 4);
-    }
-  }
-};
-
-class Tiles {
- public:
-  explicit Tiles(int depth) {
-    IntTileConfig(depth).load();
-  }
-  ~Tiles() { _tile_release(); }
-  Tiles(const Tiles&) = delete;
-  Tiles& operator=(const Tiles&) = delete;
-};
 
 constexpr int64_t kTileInts = kTileRows * kPanelColumns;
 
@@ -129,28 +107,28 @@ constexpr int64_t kSumsBytes = 4 * kTileInts * 4;
 // All groups of one block; its weights' scales from `scales` on. The tiles of a group are multiplied
 // before the dots of the one before it are scaled, so that both run at once.
 template <int RowTiles, int Panels, bool Signed>
-void multiply(const IntPanels& p, const IntRows& x, int64_t row, const Block& b,
+void multiply(const PanelView& p, const IntRows& x, int64_t row, const Block& b,
               const std::byte* scales, const std::byte* next, Range lines, const Scratch& to) {
   const float* x_scales = x.scales(row);
   const int32_t* starts = x.starts(row);
   const int64_t row_floats = x.row_bytes / 4;
   const auto dots = [&](int64_t g) { return to.dots + g % 2 * 4 * kTileInts; };
   dot_group<RowTiles, Panels, Signed>(b, 0, dots(0));
-  for (int64_t g = 0; g < p.groups; ++g) {
+  for (int64_t g = 0; g < p.segments; ++g) {
     for (int64_t line = lines.first; line < lines.last; ++line)
       for (int i = 0; i < Panels; ++i)
-        _mm_prefetch(reinterpret_cast<const char*>(next + i * p.panel_bytes + g * p.group_bytes +
+        _mm_prefetch(reinterpret_cast<const char*>(next + i * p.panel_bytes + g * p.segment_bytes +
                                                    line * 64),
                      _MM_HINT_T1);
-    if (g + 1 < p.groups) dot_group<RowTiles, Panels, Signed>(b, g + 1, dots(g + 1));
+    if (g + 1 < p.segments) dot_group<RowTiles, Panels, Signed>(b, g + 1, dots(g + 1));
     add_group<RowTiles, Panels, Signed>(
-        dots(g), x_scales + g, starts + g, row_floats, scales + g * p.group_bytes,
-        p.zero_points ? p.zeros(scales - p.code_bytes, g) : nullptr, p.panel_bytes, g == 0,
+        dots(g), x_scales + g, starts + g, row_floats, scales + g * p.segment_bytes,
+        p.zero_points ? p.zeros(scales - p.scales_at, g) : nullptr, p.panel_bytes, g == 0,
         to.sums);
   }
 }
 
-using Multiply = void (*)(const IntPanels&, const IntRows&, int64_t, const Block&,
+using Multiply = void (*)(const PanelView&, const IntRows&, int64_t, const Block&,
                           const std::byte*, const std::byte*, Range, const Scratch&);
 
 template <bool Signed>
@@ -168,13 +146,13 @@ __m512i spread_columns(const std::byte* from) {
 }
 
 // 4-bit codes of a panel as signed bytes less their zero point, [k/4][16][4].
-void unpack_panel(const IntPanels& p, const std::byte* panel, std::byte* to) {
+void unpack_panel(const PanelView& p, const std::byte* panel, std::byte* to) {
   const __m512i low = _mm512_set1_epi8(15);
   const std::byte* zeros = p.zeros(panel, 0);
   __m512i zero = _mm512_set1_epi8(8);
-  for (int64_t g = 0; g < p.groups; ++g, panel += p.group_bytes, zeros += kPanelColumns) {
+  for (int64_t g = 0; g < p.segments; ++g, panel += p.segment_bytes, zeros += kPanelColumns) {
     if (p.zero_points) zero = spread_columns(zeros);
-    for (int64_t i = 0; i < p.code_bytes; i += 64, to += 128) {
+    for (int64_t i = 0; i < p.scales_at; i += 64, to += 128) {
       _mm_prefetch(reinterpret_cast<const char*>(panel + i + 4096), _MM_HINT_T0);
       const __m512i row = _mm512_load_si512(panel + i);
       const __m512i first = _mm512_and_si512(row, low);
@@ -187,54 +165,50 @@ void unpack_panel(const IntPanels& p, const std::byte* panel, std::byte* to) {
 
 }  // namespace
 
-void int_linear_amx(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
+void int_linear_amx(const PanelView& p, const IntRows& x, const Epilogue& e, int64_t rows,
                     Range units, std::byte* hot) {
-  const int tile_depth = p.group % 64 ? 32 : 64;
-  const Tiles tiles(tile_depth);
+  const int64_t tile_depth = p.segment % 64 ? 32 : 64;  // a group of 32 fills half a tile's
+  const ProductTiles tiles(kTileRows, tile_depth);
   const Scratch scratch{reinterpret_cast<float*>(hot),
                         reinterpret_cast<int32_t*>(hot + kSumsBytes), hot + 3 * kSumsBytes};
   const bool packed = p.bits == 4;
-  const int64_t stride = p.per_unit == 2 ? 1 : 2;  // units of a block
+  const Order order(units, p.per_unit, 2);
   const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes));
   for (int64_t index = 0; index < row_blocks; ++index) {
     const Range row_block = even_share(ceil_div(rows, kTileRows), index, row_blocks);  // in tiles
     const int64_t bands = ceil_div(row_block.size(), 2);
-    for (int64_t unit = units.first; unit < units.last; unit += stride) {
-      const int64_t here = std::min(stride, units.last - unit);
-      const int panels = int(here) * p.per_unit;
-      const std::byte* weights = p.data + unit * p.per_unit * p.panel_bytes;
-      Block block{nullptr, x.row_bytes, weights, p.group_bytes, p.panel_bytes,
-                  p.group / tile_depth, tile_depth};
+    for (Place at = order.first(); at.panels; at = order.after(at)) {
+      const std::byte* weights = p.data + at.unit * p.per_unit * p.panel_bytes;
+      Block block{nullptr, x.row_bytes, weights, p.segment_bytes, p.panel_bytes,
+                  p.segment / tile_depth, tile_depth};
       if (packed) {
         block.codes = scratch.codes;
-        block.code_stride = p.group * kPanelColumns;
-        block.panel_stride = p.depth() * kPanelColumns;
-        for (int i = 0; i < panels; ++i)
+        block.code_stride = p.segment * kPanelColumns;
+        block.panel_stride = p.depth * kPanelColumns;
+        for (int i = 0; i < at.panels; ++i)
           unpack_panel(p, weights + i * p.panel_bytes, scratch.codes + i * block.panel_stride);
       }
-      const std::byte* next = weights + panels * p.panel_bytes;
+      const std::byte* next = weights + at.panels * p.panel_bytes;
       for (int64_t b = 0; b < bands; ++b) {
         const int64_t row = (row_block.first + 2 * b) * kTileRows;
         const int row_tiles = int(std::min<int64_t>(2, row_block.size() - 2 * b));
-        const Range lines = packed ? Range{0, 0} : even_share(p.group_bytes / 64, b, bands);
-        const std::byte* scales = weights + p.code_bytes;
+        const Range lines = packed ? Range{0, 0} : even_share(p.segment_bytes / 64, b, bands);
+        const std::byte* scales = weights + p.scales_at;
         block.x = x.row(row);
-        const auto multiply_block = packed ? choose<true>(row_tiles, panels)
-                                           : choose<false>(row_tiles, panels);
+        const auto multiply_block = packed ? choose<true>(row_tiles, at.panels)
+                                           : choose<false>(row_tiles, at.panels);
         multiply_block(p, x, row, block, scales, next, lines, scratch);
         const int64_t real = std::min(row_tiles * kTileRows, rows - row);
         const int64_t panel = row_tiles * kTileInts;
-        for (int64_t u = 0; u < here; ++u) {
-          const float* own = scratch.sums + u * p.per_unit * panel;
-          e.finish(FloatSums{own, panel}, row, real, (unit + u) * kPanelColumns);
-        }
+        e.finish_block(at.unit, at.panels, row, real,
+                       [&](int i) { return FloatSums{scratch.sums + i * panel, panel}; });
       }
     }
   }
 }
 
-int64_t int_amx_hot_bytes(const IntPanels& p) {
-  return 3 * kSumsBytes + (p.bits == 4 ? 2 * p.depth() * kPanelColumns : 0);
+int64_t int_amx_hot_bytes(const PanelView& p) {
+  return 3 * kSumsBytes + (p.bits == 4 ? 2 * p.depth * kPanelColumns : 0);
 }
 
 }  // namespace penstock

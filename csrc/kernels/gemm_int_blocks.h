@@ -1,50 +1,10 @@
-// What the kernels of integer products share: how panels and quantized rows lie in memory.
+// What the kernels of integer products share: how quantized rows lie in memory.
 #pragma once
 
-#include "gemm_blocks.h"
 #include "gemm_epilogue.h"
-#include "gemm_int.h"
+#include "gemm_panels.h"
 
 namespace penstock {
-
-constexpr int64_t kScaleBytes = kPanelColumns * int64_t(sizeof(float));
-
-// A matrix seen as panels of groups.
-struct IntPanels {
-  const std::byte* data;
-  int bits;
-  int64_t group;  // k per scale, as stored
-  int64_t groups;
-  int64_t code_bytes;   // of one group in one panel
-  int64_t group_bytes;  // those and the scales
-  int64_t zeros_at;     // where a panel's zero points begin
-  int64_t panel_bytes;
-  bool zero_points;
-  int64_t units;
-  int per_unit;
-  IntTuning tuning;
-
-  explicit IntPanels(const IntMatrix& w)
-      : data(w.panels),
-        bits(w.bits),
-        group(w.group ? w.group : round_up(w.k, 64)),
-        groups(ceil_div(w.k, group)),
-        code_bytes(group * kPanelColumns * w.bits / 8),
-        group_bytes(code_bytes + kScaleBytes),
-        zeros_at(groups * group_bytes),
-        panel_bytes(zeros_at +
-                    (w.zero_points ? round_up(groups * kPanelColumns, kLineBytes) : 0)),
-        zero_points(w.zero_points),
-        units(ceil_div(w.n, kPanelColumns)),
-        per_unit(w.gated ? 2 : 1),
-        tuning(w.tuning) {}
-
-  int64_t depth() const { return groups * group; }
-  // Of one group of a panel: the unsigned codes that stand for zero.
-  const std::byte* zeros(const std::byte* panel, int64_t g) const {
-    return panel + zeros_at + g * kPanelColumns;
-  }
-};
 
 // Rows of x as quantized. A row holds its codes, then for each group the scale (float) and what the
 // dot starts from (int32), which with zero points is to be multiplied by them. Rows lie an odd
@@ -56,11 +16,11 @@ struct IntRows {
   int64_t starts_at;
   int64_t row_bytes;
 
-  IntRows(const IntPanels& p, std::byte* memory)
+  IntRows(const PanelView& p, std::byte* memory)
       : data(memory),
-        scales_at(p.depth()),
-        starts_at(scales_at + p.groups * 4),
-        row_bytes(round_up(starts_at + p.groups * 4, 64) / 64 * 64) {
+        scales_at(p.depth),
+        starts_at(scales_at + p.segments * 4),
+        row_bytes(round_up(starts_at + p.segments * 4, 64) / 64 * 64) {
     if (row_bytes / 64 % 2 == 0) row_bytes += 64;
   }
 
@@ -78,8 +38,6 @@ constexpr int64_t int_row_block(int64_t row_bytes) {
   return std::max(kIntMostBand, kIntRowBlockBytes / row_bytes / kIntMostBand * kIntMostBand);
 }
 
-constexpr int32_t code_offset(int bits) { return bits == 8 ? 128 : 8; }
-
 // Unsigned codes u stand for u - zero. Kernels sum u * x, so a group's dot starts from
 // -zero * (sum of x). AVX2 has no exact product of unsigned and signed bytes of full range; its
 // kernel takes the offset away itself.
@@ -91,15 +49,25 @@ constexpr int32_t kept_zero(int bits) {
 #endif
 }
 
+// A block in vector registers: rows of x from `row` on by panels from `weights` on. ahead: how far
+// weights are prefetched, or 0. sums: [panel][row][16].
+using IntMultiply = void (*)(const PanelView& p, const IntRows& x, int64_t row,
+                             const std::byte* weights, int64_t ahead, float* sums);
+
+#if defined(__aarch64__)
+// 4 rows by 16 columns of dots are 16 of 32 registers, beside 4 of weights and 4 of x; the float
+// sums wait in memory, for a group is eight steps or more.
+constexpr int kIntNeonRows = 4;
+// Up to so many rows by one panel.
+IntMultiply int_neon_multiply(int bits, int64_t rows);
+#endif
+
 // The kernels. Rows [0, rows) of x, output columns of `units`. hot: int_hot_bytes() of scratch.
-void int_linear_registers(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
+void int_linear_registers(const PanelView& p, const IntRows& x, const Epilogue& e, int64_t rows,
                           Range units, std::byte* hot);
-void int_linear_amx(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
+void int_linear_amx(const PanelView& p, const IntRows& x, const Epilogue& e, int64_t rows,
                     Range units, std::byte* hot);
-void int_linear_neon(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
-                     Range units, std::byte* hot);
 int64_t int_registers_hot_bytes();
-int64_t int_neon_hot_bytes();
-int64_t int_amx_hot_bytes(const IntPanels& p);
+int64_t int_amx_hot_bytes(const PanelView& p);
 
 }  // namespace penstock

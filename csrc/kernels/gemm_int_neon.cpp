@@ -1,4 +1,4 @@
-// Integer products on AArch64, for any number of rows: SDOT where the CPU has it, else widening
+// The blocks of integer products on AArch64: SDOT where the CPU has it, else widening
 // multiplications.
 //
 // A line of a panel is four registers of four columns, each four k: what SDOT multiplies by
@@ -12,10 +12,6 @@
 
 namespace penstock {
 namespace {
-
-// 4 rows by 16 columns of dots are 16 of 32 registers, beside 4 of weights and 4 of x; the float
-// sums wait in memory, for a group is eight steps or more.
-constexpr int kRows = 4;
 
 // A stream of weights is prefetched so far ahead.
 constexpr int64_t kStreamAhead = 2 << 10;
@@ -92,10 +88,9 @@ PENSTOCK_INLINE void load_zeros(const std::byte* from, int32x4_t (&zeros)[4]) {
   zeros[3] = vmovl_s16(vget_high_s16(high));
 }
 
-// sums: [Rows][16], of one panel.
 template <int Bits, int Rows>
-void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte* weights,
-              bool stream, float* sums) {
+void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte* weights,
+              int64_t ahead, float* sums) {
   constexpr int64_t kStep = 16;                               // k
   constexpr int64_t kStepBytes = kStep * kPanelColumns * Bits / 8;
   f32x16 total[Rows];
@@ -107,14 +102,14 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
   const int64_t row_floats = x.row_bytes / 4;
   const std::byte* const panel = weights;
   const bool starts_at_zero = Bits == 8 || p.zero_points;
-  for (int64_t g = 0; g < p.groups; ++g) {
+  for (int64_t g = 0; g < p.segments; ++g) {
     Dots dots[Rows][4];
     for (int r = 0; r < Rows; ++r)
       for (int c = 0; c < 4; ++c)
         dots[r][c] = Dots::broadcast(starts_at_zero ? 0 : starts[r * row_floats + g]);
-    const std::byte* end = weights + p.code_bytes;
+    const std::byte* end = weights + p.scales_at;
     for (; weights < end; weights += kStepBytes, codes += kStep) {
-      if (stream)
+      if (ahead)
         for (int64_t i = 0; i < kStepBytes; i += 64)
           __builtin_prefetch(weights + kStreamAhead + i);
       int8x16_t k16[Rows];
@@ -137,40 +132,14 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
   for (int r = 0; r < Rows; ++r) total[r].store(sums + r * kPanelColumns);
 }
 
-using Multiply = void (*)(const IntPanels&, const IntRows&, int64_t, const std::byte*, bool,
-                          float*);
-
 template <int Bits>
-constexpr Multiply kMultiply[] = {multiply<Bits, 1>, multiply<Bits, 2>, multiply<Bits, 3>,
-                                  multiply<Bits, 4>};
+constexpr IntMultiply kMultiply[kIntNeonRows] = {multiply<Bits, 1>, multiply<Bits, 2>,
+                                                 multiply<Bits, 3>, multiply<Bits, 4>};
 
 }  // namespace
 
-void int_linear_neon(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
-                     Range units, std::byte* hot) {
-  float* sums = reinterpret_cast<float*>(hot);
-  const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes));
-  for (int64_t index = 0; index < row_blocks; ++index) {
-    const Range row_block = even_share(rows, index, row_blocks);
-    const int64_t bands = ceil_div(row_block.size(), kRows);
-    for (int64_t unit = units.first; unit < units.last; ++unit) {
-      const std::byte* weights = p.data + unit * p.per_unit * p.panel_bytes;
-      for (int64_t b = 0; b < bands; ++b) {
-        const Range band = even_share(row_block.size(), b, bands);
-        const int64_t first = row_block.first + band.first;
-        const Multiply multiply =
-            p.bits == 8 ? kMultiply<8>[band.size() - 1] : kMultiply<4>[band.size() - 1];
-        const int64_t panel = band.size() * kPanelColumns;
-        for (int i = 0; i < p.per_unit; ++i)
-          multiply(p, x, first, weights + i * p.panel_bytes, b == 0, sums + i * panel);
-        e.finish(FloatSums{sums, panel}, first, band.size(), unit * kPanelColumns);
-      }
-    }
-  }
-}
-
-int64_t int_neon_hot_bytes() {
-  return 2 * kRows * kPanelColumns * int64_t(sizeof(float));
+IntMultiply int_neon_multiply(int bits, int64_t rows) {
+  return bits == 8 ? kMultiply<8>[rows - 1] : kMultiply<4>[rows - 1];
 }
 
 }  // namespace penstock

@@ -1,9 +1,17 @@
 // Integer products in vector registers: every instruction set, and the choice for few rows.
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
+#include "gemm_order.h"
 
 namespace penstock {
 namespace {
+
+#if defined(__aarch64__)
+constexpr int kRows = kIntNeonRows;
+constexpr int kPanels = 1;
+
+IntMultiply choose(int bits, int64_t rows, int) { return int_neon_multiply(bits, rows); }
+#else
 
 // Dots, their float sums and the weights must fit the registers: 2 * 6 * 2 + 4 of 32; of AVX2's 16
 // half as wide, only the dots of 4 rows do.
@@ -15,13 +23,8 @@ constexpr int kRows = 4;
 constexpr int kPanels = 1;
 #endif
 
-// Up to so many rows panels are read one by one, as one stream of memory, prefetched some way ahead
-// (IntTuning); and where panels are read side by side, the next ones are.
-constexpr int64_t kStreamedRows = 2;
-
-// sums: [Panels][Rows][16]
 template <int Bits, int Rows, int Panels>
-void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte* weights,
+void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte* weights,
               int64_t ahead, float* sums) {
   f32x16 total[Panels][Rows];
   for (int i = 0; i < Panels; ++i)
@@ -33,7 +36,7 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
   const int64_t row_floats = x.row_bytes / 4;
   const std::byte* const panel = weights;
   const i32x16 kept = i32x16::broadcast(kept_zero(Bits) - code_offset(Bits));
-  for (int64_t g = 0; g < p.groups; ++g) {
+  for (int64_t g = 0; g < p.segments; ++g) {
     i32x16 dots[Panels][Rows];
     for (int r = 0; r < Rows; ++r)
       for (int i = 0; i < Panels; ++i) dots[i][r] = i32x16::broadcast(starts[r * row_floats + g]);
@@ -44,7 +47,7 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
         if (ahead && g % 4 == 0) __builtin_prefetch(from + ahead);
         for (int r = 0; r < Rows; ++r) dots[i][r] = dots[i][r] * zero;
       }
-    const std::byte* end = weights + p.code_bytes;
+    const std::byte* end = weights + p.scales_at;
     for (; weights < end; weights += kLineBytes, codes += 4 * kQuads<Bits>) {
       if (ahead)
         for (int i = 0; i < Panels; ++i)
@@ -70,58 +73,46 @@ void multiply(const IntPanels& p, const IntRows& x, int64_t row, const std::byte
     for (int r = 0; r < Rows; ++r) total[i][r].store(sums + (i * Rows + r) * kPanelColumns);
 }
 
-using Multiply = void (*)(const IntPanels&, const IntRows&, int64_t, const std::byte*, int64_t,
-                          float*);
-
-template <int Bits, int Panels>
-Multiply multiply_rows(int64_t rows) {
-  switch (rows) {
-    case 1: return multiply<Bits, 1, Panels>;
-    case 2: return multiply<Bits, 2, Panels>;
-    case 3: return multiply<Bits, 3, Panels>;
-    case 4: return multiply<Bits, 4, Panels>;
-    case 5: return multiply<Bits, std::min(5, kRows), Panels>;
-    default: return multiply<Bits, std::min(6, kRows), Panels>;
-  }
+template <int Bits, int Panels, int Rows = kRows>
+IntMultiply multiply_rows(int64_t rows) {
+  if constexpr (Rows > 1)
+    if (rows < Rows) return multiply_rows<Bits, Panels, Rows - 1>(rows);
+  return multiply<Bits, Rows, Panels>;
 }
 
-Multiply choose(int bits, int64_t rows, int panels) {
+IntMultiply choose(int bits, int64_t rows, int panels) {
   if (bits == 8)
     return panels == 1 ? multiply_rows<8, 1>(rows) : multiply_rows<8, kPanels>(rows);
   return panels == 1 ? multiply_rows<4, 1>(rows) : multiply_rows<4, kPanels>(rows);
 }
+#endif
 
 }  // namespace
 
-void int_linear_registers(const IntPanels& p, const IntRows& x, const Epilogue& e, int64_t rows,
+void int_linear_registers(const PanelView& p, const IntRows& x, const Epilogue& e, int64_t rows,
                           Range units, std::byte* hot) {
   float* sums = reinterpret_cast<float*>(hot);
-  const int side_by_side = rows <= kStreamedRows ? 1 : kPanels;
-  const int64_t stride = p.per_unit == 2 ? 1 : side_by_side;  // units of a block
+  // One stream of memory is prefetched some way ahead; of panels side by side, the next ones are.
+  const int side_by_side = rows <= p.tuning.streamed_rows ? 1 : kPanels;
+  const Order order(units, p.per_unit, side_by_side);
   const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes));
   for (int64_t index = 0; index < row_blocks; ++index) {
     const Range row_block = even_share(rows, index, row_blocks);
     const int64_t bands = ceil_div(row_block.size(), kRows);
-    for (int64_t unit = units.first; unit < units.last; unit += stride) {
-      const int64_t here = std::min(stride, units.last - unit);
-      const int panels = int(here) * p.per_unit;
-      const std::byte* weights = p.data + unit * p.per_unit * p.panel_bytes;
+    for (Place at = order.first(); at.panels; at = order.after(at)) {
+      const std::byte* weights = p.data + at.unit * p.per_unit * p.panel_bytes;
       for (int64_t b = 0; b < bands; ++b) {
         const Range band = even_share(row_block.size(), b, bands);
         const int64_t first = row_block.first + band.first;
-        for (int i = 0; i < panels;) {
-          const int width = std::min(side_by_side, panels - i);
+        const int64_t panel = band.size() * kPanelColumns;
+        for (int i = 0, width; i < at.panels; i += width) {
+          width = std::min(side_by_side, at.panels - i);
           const int64_t next = width == 1 ? p.tuning.stream_ahead : width * p.panel_bytes;
           choose(p.bits, band.size(), width)(p, x, first, weights + i * p.panel_bytes,
-                                             b == 0 ? next : 0,
-                                             sums + i * band.size() * kPanelColumns);
-          i += width;
+                                             b == 0 ? next : 0, sums + i * panel);
         }
-        const int64_t panel = band.size() * kPanelColumns;
-        for (int64_t u = 0; u < here; ++u) {
-          const float* own = sums + u * p.per_unit * panel;
-          e.finish(FloatSums{own, panel}, first, band.size(), (unit + u) * kPanelColumns);
-        }
+        e.finish_block(at.unit, at.panels, first, band.size(),
+                       [&](int i) { return FloatSums{sums + i * panel, panel}; });
       }
     }
   }

@@ -1,28 +1,61 @@
-// The kernels that linear() chooses from. Which exist depends on the instruction set.
+// The paths that products choose from. Which exist depends on the instruction set.
 #pragma once
 
-#include "gemm_walk.h"
+#include <type_traits>
+
+#include "gemm_panels.h"
+#include "gemm_units.h"
 
 namespace penstock {
 
-// x and w in bfloat16 on tile registers.
-void linear_amx(const Panels& p, const InputRows& x, const Epilogue& e, int64_t rows,
-                std::byte* shared, const Worker& worker);
-int64_t amx_scratch_bytes(const Panels& p, int64_t rows);
-int64_t amx_shared_bytes(const Panels& p, int64_t rows);
-// As linear_units() (gemm_units.h).
-void linear_amx_units(const Panels& p, const InputRows& x, const Epilogue& e, int64_t rows,
-                      Range units, std::byte* scratch);
-int64_t amx_units_scratch_bytes(const Panels& p, int64_t rows);
+// The product that a path carries out (gemm_product.h), for panels seen as a View.
+template <class Path, class View = PanelView>
+struct Product {
+  // As linear(): called by every thread.
+  static void run(const View& p, const InputRows& x, const Epilogue& e, int64_t rows,
+                  std::byte* shared, const Worker& worker);
+  static int64_t scratch_bytes(const View& p, int64_t rows);
+  static int64_t shared_bytes(const View& p, int64_t rows);
 
-// x and w in bfloat16 with dot products of pairs.
-void linear_dot(const Panels& p, const InputRows& x, const Epilogue& e, int64_t rows, Range units,
-                std::byte* scratch);
-int64_t dot_scratch_bytes(const Panels& p, int64_t rows);
+  // As linear_units(), for any number of rows; with more than a row block none stay ready.
+  static void run_units(const View& p, const InputRows& x, const Epilogue& e, int64_t rows,
+                        Range units, bool ready, std::byte* scratch);
+  static int64_t units_scratch_bytes(const View& p, int64_t rows);
+};
 
-// Every pair of formats, in float32.
-void linear_fma(Elem weights, const Panels& p, const InputRows& x, const Epilogue& e, int64_t rows,
-                Range units, std::byte* scratch);
-int64_t fma_scratch_bytes(Elem weights, const Panels& p, int64_t rows);
+template <class Path>
+using FloatProduct = Product<Path, Panels>;
+
+// Weights and x in floating point: any pair of types in float32; bfloat16 by dots of pairs, and on
+// tile registers.
+template <class Weight, class X>
+struct FmaPath;
+struct DotPath;
+struct TilePath;
+
+// Quantized weights and rows: by groups, and on the 8-bit grid.
+struct IntPath;
+struct GridPath;
+
+// Points of quantized weights, and x as it is: in float32, or in bfloat16 where something multiplies
+// that.
+template <class X>
+struct PointsPath;
+struct TilePointsPath;
+
+// Calls f with what vector registers do of a product of floats, as std::type_identity<Product>.
+template <class F>
+auto with_registers(Elem weights, Elem x, F&& f) {
+  const auto with = [&]<class Weight>(Weight) {
+    return x == Elem::f32 ? f(std::type_identity<FloatProduct<FmaPath<Weight, float>>>())
+                          : f(std::type_identity<FloatProduct<FmaPath<Weight, bf16>>>());
+  };
+  if (weights == Elem::f32) return with(float());
+  if (weights == Elem::f16) return with(f16());
+#if defined(__AVX512BF16__)
+  if (x == Elem::bf16) return f(std::type_identity<FloatProduct<DotPath>>());
+#endif
+  return with(bf16());
+}
 
 }  // namespace penstock

@@ -84,31 +84,12 @@ class PointTiles {
   ProductTiles tiles_;
 };
 
-using TileWalk = PointsWalk<PointTiles, PairPoints>;
-
 }  // namespace
 
-void linear_points_amx(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
-                       std::byte* shared, const Worker& worker) {
-  TileWalk::run(p, x, e, rows, shared, worker);
-}
-
-void linear_points_amx_units(const PointPanels& p, const InputRows& x, const Epilogue& e,
-                             int64_t rows, Range units, bool ready, std::byte* scratch) {
-  TileWalk::run_units(p, x, e, rows, units, ready, scratch);
-}
-
-int64_t points_amx_units_scratch_bytes(const PointPanels& p, int64_t rows) {
-  return TileWalk::units_scratch_bytes(p, rows);
-}
-
-int64_t points_amx_scratch_bytes(const PointPanels& p, int64_t rows) {
-  return TileWalk::scratch_bytes(p, rows);
-}
-
-int64_t points_amx_shared_bytes(const PointPanels& p, int64_t rows) {
-  return TileWalk::shared_bytes(p, rows);
-}
+struct TilePointsPath : PointsWalk<PointTiles, PairPoints> {
+  using PointsWalk::PointsWalk;
+};
+template struct Product<TilePointsPath>;
 
 }  // namespace penstock
 

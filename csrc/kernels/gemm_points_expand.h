@@ -5,7 +5,7 @@
 
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
-#include "gemm_points.h"
+#include "gemm_panels.h"
 
 namespace penstock {
 
@@ -157,16 +157,16 @@ struct PairPoints {
 // Kinds of panels, and functions chosen for one: of a panel's run from k on.
 template <class Points>
 struct Expand {
-  using Run = void (*)(const PointPanels&, const std::byte* panel, int64_t k, std::byte* to);
-  using Fetch = void (*)(const PointPanels&, const std::byte* panel, int64_t k);
+  using Run = void (*)(const PanelView&, const std::byte* panel, int64_t k, std::byte* to);
+  using Fetch = void (*)(const PanelView&, const std::byte* panel, int64_t k);
 
   Run run;
   Fetch fetch;  // its codes and what belongs to them, into L2
 
-  explicit Expand(const PointPanels& p) {
+  explicit Expand(const PanelView& p) {
     const bool bytes = p.bits == 8;
-    if (p.kind == PointKind::windows) choose<4, PointKind::windows>();
-    else if (p.kind == PointKind::zeros)
+    if (p.windows) choose<4, PointKind::windows>();
+    else if (p.zero_points)
       bytes ? choose<8, PointKind::zeros>() : choose<4, PointKind::zeros>();
     else
       bytes ? choose<8, PointKind::offset>() : choose<4, PointKind::offset>();
@@ -175,14 +175,14 @@ struct Expand {
  private:
   template <int Bits, PointKind Kind>
   void choose() {
-    run = [](const PointPanels& p, const std::byte* panel, int64_t k, std::byte* to) {
-      Points::template expand<Bits, Kind>(panel + p.codes_at(k), panel + p.shifts(k), to);
+    run = [](const PanelView& p, const std::byte* panel, int64_t k, std::byte* to) {
+      Points::template expand<Bits, Kind>(panel + p.codes_at(k), panel + p.shifts(Kind, k), to);
     };
-    fetch = [](const PointPanels& p, const std::byte* panel, int64_t k) {
+    fetch = [](const PanelView& p, const std::byte* panel, int64_t k) {
       const std::byte* const codes = panel + p.codes_at(k);
       for (int64_t line = 0; line < kPointRun * kPanelColumns * Bits / 8; line += kLineBytes)
         __builtin_prefetch(codes + line, 0, 2);
-      if (Kind != PointKind::offset) __builtin_prefetch(panel + p.shifts(k), 0, 2);
+      if (Kind != PointKind::offset) __builtin_prefetch(panel + p.shifts(Kind, k), 0, 2);
       if (p.scaled) __builtin_prefetch(panel + p.scales(k), 0, 2);
     };
   }

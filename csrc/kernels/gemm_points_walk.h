@@ -1,6 +1,16 @@
-// The walk over rows, slices and panels of products with expanded points.
+// Products of quantized weights with activations as they are: out = x @ W^T + bias, optionally gated.
 //
-// Rows of x are packed once. Then, for chunks of columns, for slices of the depth, for the panels
+// W's codes stand for whole numbers, its points, which bfloat16 holds exactly. They are expanded a
+// slice of the depth at a time, to where the first cache holds it, and multiplied like weights of
+// their own: x in bfloat16 as gemm.h multiplies bfloat16, on tiles or by dots of pairs; else in
+// float32. The weights' scales come last. With one for a row,
+//   out = (sum over k of x * point) * w_scale[n];
+// with one for a group g of k,
+//   out = sum over ascending groups g of w_scale[n, g] * (sum over the k of g of x * point),
+// one fused multiply-add a group. Each sum is one chain of additions from zero, whose order depends
+// on the instruction set and k alone; so the promise of gemm.h holds.
+//
+// The walk: for chunks of columns, for slices of the depth, for the panels
 // of a block, a slice of points is expanded into L1 and used by all bands. Where rows of all the
 // depth fit L2 a chunk is the panels of one block: codes are read as one stream, and sums stay in
 // L1. More rows take wider chunks, so that a slice of them stays in L2 while the chunk's weights
@@ -9,10 +19,13 @@
 // The next slice is expanded beside the products with this one, if the kernel has multiply(block,
 // ahead), which calls ahead(s) in each step, a run long; else before them.
 //
-// Points: FloatPoints or PairPoints. Kernel: as in gemm_walk.h, without what is shared or resident.
+// A Path of gemm_product.h, whose rows are packed. Points: FloatPoints or PairPoints. Kernel: as in
+// gemm_walk.h, without what is shared or resident.
 #pragma once
 
+#include "gemm_order.h"
 #include "gemm_points_expand.h"
+#include "gemm_product.h"
 #include "gemm_walk.h"
 
 namespace penstock {
@@ -36,76 +49,40 @@ struct PointSums {
 template <class Kernel, class Points>
 class PointsWalk {
  public:
-  static int64_t scratch_bytes(const PointPanels& p, int64_t rows) {
-    return units_scratch_bytes(p, std::min(rows, kOwnRows));
+  static constexpr int64_t kOwnRows = 4;
+  static constexpr int64_t kRowBlock = penstock::kRowBlock;
+
+  static int64_t ready_bytes(const PanelView& p, int64_t rows, bool) {
+    return round_up(Kernel::padded_rows(std::min(rows, kRowBlock)) * p.depth * kElement, 64);
   }
-  // For run_units().
-  static int64_t units_scratch_bytes(const PointPanels& p, int64_t rows) {
-    return rows_bytes(p, rows) + 2 * kPointsBytes + 2 * kDotsBytes + kCarryBytes;
-  }
-  static int64_t shared_bytes(const PointPanels& p, int64_t rows) {
-    return rows > kOwnRows ? rows_bytes(p, rows) : 0;
+  static int64_t work_bytes(const PanelView&, int64_t) {
+    return 2 * kPointsBytes + 2 * kDotsBytes + kCarryBytes;
   }
 
-  // private_rows: those that scratch has room for.
-  PointsWalk(const PointPanels& p, const InputRows& x, const Epilogue& epilogue,
-             std::byte* scratch, int64_t rows, int64_t private_rows)
+  PointsWalk(const PanelView& p, const InputRows& x, const Epilogue& epilogue, Range rows, bool,
+             std::byte* ready)
       : p_(p),
         x_(x),
         epilogue_(epilogue),
-        scratch_(scratch),
         rows_(rows),
+        kernel_(rows.size()),
         expand_(p),
-        slice_(Kernel::bands(rows) <= kFewBands ? std::min(kFewSlice, kMostSlice) : kMostSlice),
+        slice_(Kernel::bands(rows.size()) <= kFewBands ? std::min(kFewSlice, kMostSlice)
+                                                       : kMostSlice),
         piece_(p.scaled ? p.scaled : slice_),
-        points_(scratch + rows_bytes(p, private_rows)),
-        dots_(reinterpret_cast<float*>(points_ + 2 * kPointsBytes)),
-        carry_(reinterpret_cast<float*>(points_ + 2 * (kPointsBytes + kDotsBytes))) {}
+        packed_(ready),
+        padded_(Kernel::padded_rows(rows.size())) {}
 
-  // As linear_points().
-  static void run(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
-                  std::byte* shared, const Worker& worker) {
-    PointsWalk(p, x, e, worker.scratch, rows, std::min(rows, kOwnRows)).run(shared, worker);
-  }
+  void make(int64_t id, int64_t count) const { pack(kernel_, rows_, id, count); }
 
-  // As linear_points_units().
-  static void run_units(const PointPanels& p, const InputRows& x, const Epilogue& e, int64_t rows,
-                        Range units, bool ready, std::byte* scratch) {
-    PointsWalk(p, x, e, scratch, rows, rows).run_units(units, ready);
+  void multiply(Range units, std::byte* work) {
+    points_ = work;
+    dots_ = reinterpret_cast<float*>(points_ + 2 * kPointsBytes);
+    carry_ = reinterpret_cast<float*>(points_ + 2 * (kPointsBytes + kDotsBytes));
+    multiply(kernel_, rows_, units);
   }
 
  private:
-  void run(std::byte* shared, const Worker& worker) {
-    const Range share = even_share(p_.units, worker.id, worker.count);
-    const bool own = rows_ <= kOwnRows;
-    const int64_t row_blocks = ceil_div(rows_, kRowBlock);
-    for (int64_t i = 0; i < row_blocks; ++i) {
-      const Range rows = even_share(rows_, i, row_blocks);
-      const Kernel kernel(rows.size());
-      packed_ = own ? scratch_ : shared;
-      padded_ = Kernel::padded_rows(rows.size());
-      if (own) {
-        pack(kernel, rows, 0, 1);
-      } else {
-        if (i) worker.barrier->wait(worker);  // before what others may still read is written over
-        pack(kernel, rows, worker.id, worker.count);
-        worker.barrier->wait(worker);
-      }
-      multiply(kernel, rows, share);
-    }
-  }
-
-  void run_units(Range units, bool ready) {
-    const Range rows{0, rows_};
-    const Kernel kernel(rows_);
-    packed_ = scratch_;
-    padded_ = Kernel::padded_rows(rows_);
-    if (!ready) pack(kernel, rows, 0, 1);
-    multiply(kernel, rows, units);
-  }
-
-  // Up to so many rows are packed by every thread for itself, which takes less than a barrier.
-  static constexpr int64_t kOwnRows = 4;
   static constexpr int kBlockPanels = std::max(Kernel::kPanels, 2);
   static constexpr int64_t kElement = Kernel::kElement;
   static constexpr bool kInterleaved =
@@ -124,10 +101,6 @@ class PointsWalk {
   static_assert(kMostSlice % 128 == 0 && kFewSlice % 128 == 0, "slices are of whole groups");
   static_assert(kBlockPanels * kRowBlock * kPanelColumns * int64_t(sizeof(float)) <= kCarryBytes);
 
-  static int64_t rows_bytes(const PointPanels& p, int64_t rows) {
-    return round_up(Kernel::padded_rows(std::min(rows, kRowBlock)) * p.depth * kElement, 64);
-  }
-
   int64_t piece_depth(int64_t k) const { return std::min(piece_, p_.depth - k); }
   // A band from column k on, where a piece of the depth begins.
   std::byte* packed(const Range& band, int64_t k) const {
@@ -145,32 +118,28 @@ class PointsWalk {
     }
   }
 
-  // The panels of a block for one slice of the depth.
-  struct Place {
-    int64_t unit, k;
-    int panels;  // 0: the end
-  };
-
   void multiply(const Kernel& kernel, Range rows, Range share) {
-    stride_ = std::max<int64_t>(1, Kernel::kPanels / p_.per_unit);
-    const bool fits = p_.depth <= slice_ || padded_ * p_.depth * kElement <= kRowsBytes;
-    const int64_t sums = padded_ * p_.per_unit * kPanelColumns * int64_t(sizeof(float));
-    chunk_ = fits ? stride_ : std::max<int64_t>(1, kCarryBytes / sums / stride_) * stride_;
-    at_ = place(share, share.first, 0);
-    next_ = after(share, at_);
+    Order order(share, p_.per_unit, Kernel::kPanels, ceil_div(p_.depth, slice_));
+    const int64_t sums =
+        padded_ * order.stride * p_.per_unit * kPanelColumns * int64_t(sizeof(float));
+    if (padded_ * p_.depth * kElement > kRowsBytes)
+      order.wide *= std::max<int64_t>(1, kCarryBytes / sums);
+    at_ = order.first();
+    next_ = order.after(at_);
     const int64_t bands = Kernel::bands(rows.size());
     for (bool first = true; at_.panels; first = false) {
-      later_ = after(share, next_);
+      later_ = order.after(next_);
       if (first || !kInterleaved) expand({0, runs(at_)}, at_, next_);
       if (kInterleaved) turn_ ^= 1;
       for (int64_t b = 0; b < bands; ++b)
-        band(kernel, rows, share, Kernel::band(rows.size(), b),
+        band(kernel, rows, Kernel::band(rows.size(), b), order.ends(at_),
              even_share(runs(next_), b, bands));
       at_ = next_;
       next_ = later_;
     }
   }
-  int64_t depth_of(const Place& at) const { return std::min(slice_, p_.depth - at.k); }
+  int64_t k_of(const Place& at) const { return at.slice * slice_; }
+  int64_t depth_of(const Place& at) const { return std::min(slice_, p_.depth - k_of(at)); }
   // Of one panel; each is expanded for all panels of the place.
   int64_t runs(const Place& at) const { return at.panels ? depth_of(at) / kPointRun : 0; }
 
@@ -180,42 +149,25 @@ class PointsWalk {
     for (int64_t i = some.first; i < some.last; ++i) {
       const int64_t k = i * kPointRun;
       for (int panel = 0; panel < at.panels; ++panel) {
-        if (panel < following.panels && following.k + k < p_.depth)
-          expand_.fetch(p_, p_.panel(following.unit) + panel * p_.panel_bytes, following.k + k);
-        expand_.run(p_, p_.panel(at.unit) + panel * p_.panel_bytes, at.k + k,
+        if (panel < following.panels && k_of(following) + k < p_.depth)
+          expand_.fetch(p_, p_.panel(following.unit) + panel * p_.panel_bytes,
+                        k_of(following) + k);
+        expand_.run(p_, p_.panel(at.unit) + panel * p_.panel_bytes, k_of(at) + k,
                     to + (panel * slice_ + k) * Points::kBytes);
       }
     }
   }
 
-  Place place(Range share, int64_t unit, int64_t k) const {
-    const int64_t here = std::clamp<int64_t>(share.last - unit, 0, stride_);
-    return {unit, k, int(here * p_.per_unit)};
-  }
-
-  Place after(Range share, const Place& at) const {
-    if (!at.panels) return at;
-    const int64_t first = chunk_first(share, at);
-    const int64_t last = std::min(first + chunk_, share.last);
-    if (at.unit + stride_ < last) return place(share, at.unit + stride_, at.k);
-    if (at.k + slice_ < p_.depth) return place(share, first, at.k + slice_);
-    return place(share, last, 0);
-  }
-
-  int64_t chunk_first(Range share, const Place& at) const {
-    return share.first + (at.unit - share.first) / chunk_ * chunk_;
-  }
-
   // The expanded points by one band; beside that, `ahead` of the next place's runs.
-  void band(const Kernel& kernel, Range rows, Range share, Range band, Range ahead) const {
+  void band(const Kernel& kernel, Range rows, Range band, bool ends, Range ahead) const {
     const Place& at = at_;
-    const int64_t depth = depth_of(at);
+    const int64_t first = k_of(at), depth = depth_of(at);
     const int64_t each = ceil_div(ahead.size() * kPointRun, depth);
     const auto prepare = [&](int64_t k) __attribute__((always_inline)) {  // in the step of k
-      const int64_t from = ahead.first + (k - at.k) / kPointRun * each;
+      const int64_t from = ahead.first + (k - first) / kPointRun * each;
       expand({from, std::min(from + each, ahead.last)}, next_, later_);
     };
-    float* const sums = carry_ + ((at.unit - chunk_first(share, at)) * p_.per_unit * padded_ +
+    float* const sums = carry_ + ((at.unit - at.chunk) * p_.per_unit * padded_ +
                                   band.first * at.panels) * kPanelColumns;
     Block block{};
     block.rows = band.size();
@@ -225,25 +177,23 @@ class PointsWalk {
     if (p_.scaled) {
       scaled_groups(kernel, block, depth, band, sums, prepare);
     } else {
-      block.activations = packed(band, at.k);
+      block.activations = packed(band, first);
       block.steps = depth / Kernel::kStep;
-      block.before = at.k ? sums : nullptr;
+      block.before = at.slice ? sums : nullptr;
       block.after = sums;
-      multiply(kernel, block, at.k, prepare);
+      multiply(kernel, block, first, prepare);
     }
-    if (at.k + depth < p_.depth) return;
+    if (!ends) return;
     const int64_t panel = kernel.sum_rows(band.size()) * kPanelColumns;  // floats
-    for (int i = 0; i < at.panels; i += p_.per_unit) {
-      const std::byte* const weights = p_.panel(at.unit) + i * p_.panel_bytes;
-      const int64_t row = rows.first + band.first;
-      const int64_t column = (at.unit + i / p_.per_unit) * kPanelColumns;
-      const float* const own = sums + i * panel;
-      if (p_.scaled)
-        epilogue_.finish(FloatSums{own, panel}, row, band.size(), column);
-      else
-        epilogue_.finish(PointSums{own, panel, scales(weights, 0), p_.panel_bytes / 4}, row,
-                         band.size(), column);
-    }
+    const auto finish = [&](auto&& sums_of) {
+      epilogue_.finish_block(at.unit, at.panels, rows.first + band.first, band.size(), sums_of);
+    };
+    if (p_.scaled)
+      return finish([&](int i) { return FloatSums{sums + i * panel, panel}; });
+    finish([&](int i) {
+      const float* const own = scales(p_.panel(at.unit) + i * p_.panel_bytes, 0);
+      return PointSums{sums + i * panel, panel, own, p_.panel_bytes / 4};
+    });
   }
 
   const float* scales(const std::byte* panel, int64_t k) const {
@@ -269,18 +219,19 @@ class PointsWalk {
   void scaled_groups(const Kernel& kernel, Block& block, int64_t depth, Range band, float* sums,
                      Prepare&& prepare) const {
     const Place& at = at_;
+    const int64_t first = k_of(at);
     const auto dots = [&](int64_t k) {
       return dots_ + k / p_.scaled % 2 * (kDotsBytes / int64_t(sizeof(float)));
     };
     block.steps = p_.scaled / Kernel::kStep;
-    for (int64_t k = at.k; k < at.k + depth; k += p_.scaled) {
+    for (int64_t k = first; k < first + depth; k += p_.scaled) {
       block.activations = packed(band, k);
-      block.weights = block.near = block.far = points() + (k - at.k) * Points::kBytes;
+      block.weights = block.near = block.far = points() + (k - first) * Points::kBytes;
       block.after = dots(k);
       multiply(kernel, block, k, prepare);
-      if (k > at.k) add_group(kernel, at, k - p_.scaled, band.size(), dots(k - p_.scaled), sums);
+      if (k > first) add_group(kernel, at, k - p_.scaled, band.size(), dots(k - p_.scaled), sums);
     }
-    const int64_t last = at.k + depth - p_.scaled;
+    const int64_t last = first + depth - p_.scaled;
     add_group(kernel, at, last, band.size(), dots(last), sums);
   }
 
@@ -295,21 +246,19 @@ class PointsWalk {
     }
   }
 
-  const PointPanels p_;
+  const PanelView p_;
   const InputRows x_;
   const Epilogue epilogue_;
-  std::byte* const scratch_;
-  const int64_t rows_;
+  const Range rows_;
+  const Kernel kernel_;
   const Expand<Points> expand_;
   const int64_t slice_;  // k whose points are expanded at once
   const int64_t piece_;  // k of x that are packed together: a group, or a slice
-  std::byte* const points_;
-  float* const dots_;   // of two groups
-  float* const carry_;  // sums of a chunk
-  std::byte* packed_ = nullptr;
-  int64_t padded_ = 0;
-  int64_t stride_ = 1;  // units of a block
-  int64_t chunk_ = 1;   // units
+  std::byte* const packed_;
+  const int64_t padded_;  // rows
+  std::byte* points_ = nullptr;
+  float* dots_ = nullptr;   // of two groups
+  float* carry_ = nullptr;  // sums of a chunk
   Place at_{}, next_{}, later_{};
   int turn_ = 0;  // half of points_ that is filled next
 };

@@ -15,7 +15,6 @@
 #include "../pool.h"
 #include "gemm_grid.h"
 #include "gemm_int.h"
-#include "gemm_points.h"
 
 namespace penstock {
 namespace {

@@ -2,29 +2,29 @@
 
 namespace penstock {
 
-std::span<const TunedField<DenseTuning>> tuned_fields(const DenseTuning&) {
-  static constexpr TunedField<DenseTuning> fields[] = {
-      {"stream_ahead", &DenseTuning::stream_ahead, 64, 64 << 10},
-      {"carry_bytes", &DenseTuning::carry_bytes, 64 << 10, 16 << 20}};
+std::span<const TunedField> tuned_fields(const PackedMatrix&) {
+  static constexpr TunedField fields[] = {
+      {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10},
+      {"carry_bytes", &Tuning::carry_bytes, 64 << 10, 16 << 20}};
   return fields;
 }
 
-std::span<const TunedField<GridTuning>> tuned_fields(const GridTuning&) {
-  static constexpr TunedField<GridTuning> fields[] = {
-      {"streamed_rows", &GridTuning::streamed_rows, 0, 12},
+std::span<const TunedField> tuned_fields(const GridMatrix&) {
+  static constexpr TunedField fields[] = {
+      {"streamed_rows", &Tuning::streamed_rows, 0, 12},
 #if defined(__AMX_INT8__)
-      {"tile_rows_from", &GridTuning::tile_rows_from, 1, 64},
+      {"tile_rows_from", &Tuning::tile_rows_from, 1, 64},
 #endif
   };
   return fields;
 }
 
-std::span<const TunedField<IntTuning>> tuned_fields(const IntTuning&) {
+std::span<const TunedField> tuned_fields(const IntMatrix&) {
 #if defined(__aarch64__)
   return {};  // its kernel has a distance of its own
 #else
-  static constexpr TunedField<IntTuning> fields[] = {
-      {"stream_ahead", &IntTuning::stream_ahead, 64, 64 << 10}};
+  static constexpr TunedField fields[] = {
+      {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10}};
   return fields;
 #endif
 }

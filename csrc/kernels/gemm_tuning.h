@@ -1,9 +1,9 @@
 // How products are carried out where machine and shape decide what is fastest. No result and no
 // packed byte depends on any of it, so it may be changed between two calls.
 //
-// A parameter is here because it was worth 3 % somewhere, in processor time of products of Llama
-// 3.2 1B's shapes on a Xeon with AMX; what each gained stands beside it. Its default is what was
-// best there in most cases.
+// A parameter is one to be tuned for a kind of weights if it was worth 3 % somewhere, in processor
+// time of products of Llama 3.2 1B's shapes on a Xeon with AMX; what each gained stands beside it.
+// Its default is what was best there in most cases.
 #pragma once
 
 #include <cstdint>
@@ -12,41 +12,37 @@
 
 namespace penstock {
 
-struct DenseTuning {
-  // With few rows, how far ahead weights are prefetched. (One row, avx512: 2 KiB 8 to 10 % faster
-  // than 8; amx: 1 to 3 %.)
-  int64_t stream_ahead = 8 << 10;
+struct PackedMatrix;
+struct IntMatrix;
+struct GridMatrix;
+
+// Each kind of matrix has defaults of its own, and heeds what it needs.
+struct Tuning {
+  // How far ahead a stream of weights is prefetched. (One row. Floats: 2 KiB 8 to 10 % faster on
+  // avx512 than 8, on amx 1 to 3 %. Groups: 2, 6 or 8 KiB 3 to 5 % faster than 4, which of them
+  // depends on bits and shape.)
+  int64_t stream_ahead = 0;
   // For partial sums; more of it means wider chunks of columns, each of which reads the activations
   // once. Each thread has it. (512 rows, amx: 2 MiB 2 to 6 % faster than 1, 4 MiB 3 to 9.)
-  int64_t carry_bytes = 1 << 20;
-};
-
-struct GridTuning {
-  // From so many rows on tiles are taken, where there are any. (Amx, 4 bits: registers are faster
-  // by 28 % at 3 rows and 12 % at 8 with K = 2048, by 18 and 1 % with K = 8192; 8 bits: by 3 %, and
-  // slower by 4.)
-  int64_t tile_rows_from = 3;
+  int64_t carry_bytes = 0;
   // Up to so many rows panels are read one by one, as one stream of memory; more read two side by
-  // side. (One row, 4 bits: side by side 6 to 15 % faster; 8 bits: 3 to 11 % slower.)
-  int64_t streamed_rows = 2;
-};
-
-struct IntTuning {
-  // How far ahead a stream of weights is prefetched. (One row: 2, 6 or 8 KiB 3 to 5 % faster than
-  // 4, which of them depends on bits and shape.)
-  int64_t stream_ahead = 4 << 10;
+  // side. (Grid, one row, 4 bits: side by side 6 to 15 % faster; 8 bits: 3 to 11 % slower.)
+  int64_t streamed_rows = 0;
+  // From so many rows on tiles are taken, where there are any. (Grid, amx, 4 bits: registers are
+  // faster by 28 % at 3 rows and 12 % at 8 with K = 2048, by 18 and 1 % with K = 8192; 8 bits: by
+  // 3 %, and slower by 4.)
+  int64_t tile_rows_from = 0;
 };
 
 // A parameter that this instruction set heeds.
-template <class Tuning>
 struct TunedField {
   std::string_view name;
   int64_t Tuning::*value;
   int64_t least, most;
 };
 
-std::span<const TunedField<DenseTuning>> tuned_fields(const DenseTuning&);
-std::span<const TunedField<GridTuning>> tuned_fields(const GridTuning&);
-std::span<const TunedField<IntTuning>> tuned_fields(const IntTuning&);
+std::span<const TunedField> tuned_fields(const PackedMatrix&);
+std::span<const TunedField> tuned_fields(const IntMatrix&);
+std::span<const TunedField> tuned_fields(const GridMatrix&);
 
 }  // namespace penstock

@@ -13,16 +13,12 @@ namespace penstock {
 // The columns of `units` of `rows` rows of x, kRowBlock at most, through the epilogue, whose rows
 // count from the first of x. `ready`: scratch is as a call for the same rows of x and a matrix of
 // the same shape left it, so that they need not be packed or quantized again.
-void linear_units(const PackedMatrix& w, const InputRows& x, const Epilogue& e, int64_t rows,
-                  Range units, bool ready, std::byte* scratch);
-void linear_units(const IntMatrix& w, const InputRows& x, const Epilogue& e, int64_t rows,
-                  Range units, bool ready, std::byte* scratch);
-void linear_units(const GridMatrix& w, const InputRows& x, const Epilogue& e, int64_t rows,
+template <class Matrix>
+void linear_units(const Matrix& w, const InputRows& x, const Epilogue& e, int64_t rows,
                   Range units, bool ready, std::byte* scratch);
 
 // Scratch for that, 64-byte aligned, for up to so many rows.
-size_t linear_units_scratch_bytes(const PackedMatrix& w, int64_t rows);
-size_t linear_units_scratch_bytes(const IntMatrix& w, int64_t rows);
-size_t linear_units_scratch_bytes(const GridMatrix& w, int64_t rows);
+template <class Matrix>
+size_t linear_units_scratch_bytes(const Matrix& w, int64_t rows);
 
 }  // namespace penstock

@@ -1,10 +1,12 @@
-// The walk over rows, slices and panels that every kernel shares. README.md defines the words.
+// The walk over rows, slices and panels of weights in floating point. README.md defines the words.
+//
+// A Path of gemm_product.h. Few rows are packed slice by slice, by each thread for itself.
 //
 // A Kernel knows one pair of element formats and provides
 //   kPanels                     panels of a full block of accumulators
 //   kElement                    bytes of a packed activation
 //   kStep                       k per step of the innermost loop
-//   kSharedSlice                for run_shared(): k per slice when many rows are packed once
+//   kSharedSlice                k per slice when many rows are packed once; not every kernel has it
 //   padded_rows(rows)           rows as packed
 //   bands(rows)                 how many bands so many rows are; band(rows, b) is the b-th's Range
 //   kernel(rows)                constructor, per row block: sets up tile registers
@@ -17,9 +19,8 @@
 //                               it goes, for all of a band's rows before `after` is written
 #pragma once
 
-#include "../pool.h"
-#include "gemm_blocks.h"
-#include "gemm_epilogue.h"
+#include "gemm_order.h"
+#include "gemm_product.h"
 
 namespace penstock {
 
@@ -50,7 +51,7 @@ struct Block {
 };
 
 // Weights that few bands use are limited by memory: the first band prefetches a short
-// way ahead (DenseTuning::stream_ahead) and so streams at full speed. With more bands arithmetic
+// way ahead (Tuning::stream_ahead) and so streams at full speed. With more bands arithmetic
 // takes most of the time, and each prefetches its share of the next weights while it runs. (One
 // thread, K = 2048: at 2 bands 0.51 TFLOP/s against 0.46 with shares, at 4 bands 0.69 against
 // 0.75.)
@@ -64,41 +65,52 @@ constexpr int64_t kPrivateBands = 4;
 template <class Kernel>
 class Walk {
  public:
-  static int64_t scratch_bytes(const Panels& p, int64_t rows) {
+  static constexpr bool kShares = requires { Kernel::kSharedSlice; };
+  static constexpr int64_t kOwnRows = kShares ? kPrivateBands * Kernel::kRows : kAllRows;
+  static constexpr int64_t kRowBlock = penstock::kRowBlock;
+
+  // Shared, all of a row block; else a slice.
+  static int64_t ready_bytes(const Panels& p, int64_t rows, bool shared) {
     const int64_t padded = Kernel::padded_rows(std::min(rows, kRowBlock));
-    return round_up(activation_bytes(padded, p.depth, Kernel::kElement), 64) +
-           carry_bytes(padded, p.depth, Kernel::kElement, p.tuning.carry_bytes) + kHotBytes;
+    return shared ? padded * p.depth * Kernel::kElement
+                  : round_up(activation_bytes(padded, p.depth, Kernel::kElement), 64);
+  }
+  static int64_t work_bytes(const Panels& p, int64_t rows) {
+    const int64_t padded = Kernel::padded_rows(std::min(rows, kRowBlock));
+    return kHotBytes + (rows > kOwnRows ? p.tuning.carry_bytes
+                                        : carry_bytes(padded, p.depth, Kernel::kElement,
+                                                      p.tuning.carry_bytes));
   }
 
-  // For run_shared(): on each thread, and shared.
-  static int64_t private_bytes(const Panels& p, int64_t rows) {
-    const int64_t few = scratch_bytes(p, std::min(rows, kPrivateBands * Kernel::kRows));
-    return shares(rows) ? std::max(few, p.tuning.carry_bytes + kHotBytes) : few;
-  }
-  static int64_t shared_bytes(const Panels& p, int64_t rows) {
-    if (!shares(rows)) return 0;
-    return Kernel::padded_rows(std::min(rows, kRowBlock)) * p.depth * Kernel::kElement;
+  Walk(const Panels& p, const InputRows& x, const Epilogue& epilogue, Range rows, bool shared,
+       std::byte* ready)
+      : p_(p),
+        x_(x),
+        epilogue_(epilogue),
+        rows_(rows),
+        kernel_(rows.size()),
+        padded_(Kernel::padded_rows(rows.size())),
+        shared_(shared),
+        packed_(ready) {}
+
+  // By each thread for itself slices are packed one by one, when they are multiplied.
+  void make([[maybe_unused]] int64_t id, [[maybe_unused]] int64_t count) const {
+    if (!shared_) return;
+    const Blocking by = shared_blocking(0);
+    const int64_t bands = Kernel::bands(rows_.size());
+    const Range own = even_share(bands * by.slices, id, count);
+    for (int64_t i = own.first; i < own.last; ++i)
+      pack(kernel_, rows_, by, i / bands, i % bands,
+           packed_ + padded_ * (i / bands) * by.slice * Kernel::kElement);
   }
 
-  Walk(const Panels& p, const InputRows& x, const Epilogue& epilogue, std::byte* scratch)
-      : p_(p), x_(x), epilogue_(epilogue), scratch_(scratch) {}
-
-  // Output columns of the units in `share`, for all rows.
-  void run(int64_t rows, Range share) {
-    const int64_t row_blocks = ceil_div(rows, kRowBlock);
-    for (int64_t i = 0; i < row_blocks; ++i) row_block(even_share(rows, i, row_blocks), share);
-  }
-
-  // As run() for the share of `worker`, on every thread. Many rows are packed once by all threads,
-  // few by each for itself, which is less than waiting for the others.
-  void run_shared(int64_t rows, std::byte* shared, const Worker& worker) {
-    const Range share = even_share(p_.units, worker.id, worker.count);
-    if (!shares(rows)) return share.size() ? run(rows, share) : void();
-    const int64_t row_blocks = ceil_div(rows, kRowBlock);
-    for (int64_t i = 0; i < row_blocks; ++i) {
-      if (i) worker.barrier->wait(worker);  // before what others may still read is written over
-      shared_row_block(even_share(rows, i, row_blocks), share, shared, worker);
-    }
+  void multiply(Range share, std::byte* work) const {
+    if constexpr (kShares)
+      if (shared_)
+        return multiply<true>(kernel_, rows_, share, shared_blocking(share.size()), packed_, work);
+    const Blocking by = private_blocking(padded_, p_.depth, Kernel::kElement, share.size(),
+                                         p_.per_unit, p_.tuning.carry_bytes);
+    multiply<false>(kernel_, rows_, share, by, packed_, work);
   }
 
  private:
@@ -106,91 +118,61 @@ class Walk {
   static constexpr int64_t kHotBytes =
       kBlockPanels * Kernel::kRows * kPanelColumns * int64_t(sizeof(float));
 
-  void row_block(Range rows, Range share) {
-    const int64_t padded = Kernel::padded_rows(rows.size());
-    const Blocking by = private_blocking(padded, p_.depth, Kernel::kElement, share.size(),
-                                         p_.per_unit, p_.tuning.carry_bytes);
-    float* carry = reinterpret_cast<float*>(
-        scratch_ + round_up(activation_bytes(padded, p_.depth, Kernel::kElement), 64));
-    const Kernel kernel(rows.size());
-    for (int64_t first = share.first; first < share.last; first += by.chunk) {
-      const Range chunk{first, std::min(first + by.chunk, share.last)};
-      for (int64_t s = 0; s < by.slices; ++s) slice(kernel, rows, chunk, by, s, carry);
-    }
+  // Of a share of so many units.
+  Blocking shared_blocking(int64_t units) const {
+    int64_t slice = 0;
+    if constexpr (kShares) slice = Kernel::kSharedSlice;
+    return slices_of(padded_, p_.depth, slice, units, p_.per_unit, p_.tuning.carry_bytes);
   }
 
-  static constexpr bool shares(int64_t rows) {
-    return Kernel::bands(rows) > kPrivateBands;
+  int64_t steps_of(const Blocking& by, int64_t slice) const {
+    return ceil_div(std::min(by.slice, p_.depth - slice * by.slice), Kernel::kStep);
   }
 
-  void shared_row_block(Range rows, Range share, std::byte* shared, const Worker& worker) {
-    const Kernel kernel(rows.size());
-    const int64_t padded = Kernel::padded_rows(rows.size());
-    const Blocking by = slices_of(padded, p_.depth, Kernel::kSharedSlice, share.size(), p_.per_unit,
-                                  p_.tuning.carry_bytes);
-    const int64_t bands = Kernel::bands(rows.size());
-    const Range own = even_share(bands * by.slices, worker.id, worker.count);
-    for (int64_t i = own.first; i < own.last; ++i) {
-      const int64_t k = i / bands * by.slice;
-      const Range band = Kernel::band(rows.size(), i % bands);
-      const int64_t steps = ceil_div(std::min(by.slice, p_.depth - k), Kernel::kStep);
-      kernel.pack(x_, rows.first + band.first, band.size(), k, steps,
-                  shared + (padded * k + band.first * steps * Kernel::kStep) * Kernel::kElement);
-    }
-    worker.barrier->wait(worker);
-    float* carry = reinterpret_cast<float*>(scratch_);
-    for (int64_t first = share.first; first < share.last; first += by.chunk) {
-      const Range chunk{first, std::min(first + by.chunk, share.last)};
-      for (int64_t s = 0; s < by.slices; ++s)
-        multiply_slice<true>(kernel, rows, chunk, by, s,
-                             shared + padded * s * by.slice * Kernel::kElement, carry);
-    }
+  // Band b of a slice of the rows, among that slice's from `to` on.
+  void pack(const Kernel& kernel, Range rows, const Blocking& by, int64_t slice, int64_t b,
+            std::byte* to) const {
+    const int64_t steps = steps_of(by, slice);
+    const Range band = Kernel::band(rows.size(), b);
+    kernel.pack(x_, rows.first + band.first, band.size(), slice * by.slice, steps,
+                to + band.first * steps * Kernel::kStep * Kernel::kElement);
   }
 
-  // One slice of the depth, for all panels of a chunk and all bands.
-  void slice(const Kernel& kernel, Range rows, Range chunk, const Blocking& by, int64_t s,
-             float* carry) {
-    const int64_t k = s * by.slice;
-    const int64_t steps = ceil_div(std::min(by.slice, p_.depth - k), Kernel::kStep);
-    for (int64_t b = 0; b < Kernel::bands(rows.size()); ++b) {
-      const Range band = Kernel::band(rows.size(), b);
-      kernel.pack(x_, rows.first + band.first, band.size(), k, steps,
-                  scratch_ + band.first * steps * Kernel::kStep * Kernel::kElement);
-    }
-    multiply_slice<false>(kernel, rows, chunk, by, s, scratch_, carry);
-  }
-
-  // Resident: activations packed once, and the panels of a block meant to stay in L1.
+  // Resident: activations packed once, and the panels of a block meant to stay in L1. Else a slice
+  // of them is packed where a chunk begins with it.
   template <bool Resident>
-  void multiply_slice(const Kernel& kernel, Range rows, Range chunk, const Blocking& by,
-                      int64_t s, const std::byte* packed, float* carry) {
-    const int64_t k = s * by.slice;
-    const int64_t depth = std::min(by.slice, p_.depth - k);
-    const int64_t steps = ceil_div(depth, Kernel::kStep);
-    const bool is_first = s == 0;
-    const bool is_last = s + 1 == by.slices;
+  void multiply(const Kernel& kernel, Range rows, Range share, const Blocking& by,
+                std::byte* packed, std::byte* carry) const {
+    const int64_t padded = Kernel::padded_rows(rows.size());
     const int64_t bands = Kernel::bands(rows.size());
     const bool streaming = bands <= kStreamingBands;
-    const int64_t row_bytes = steps * Kernel::kStep * Kernel::kElement;
-
-    const int64_t carried = p_.tuning.carry_bytes / int64_t(sizeof(float));
-    float* const hot = carry + (by.slices > 1 ? carried : 0);
-    const int64_t padded = Kernel::padded_rows(rows.size());
     const int64_t step_bytes = p_.k_bytes * Kernel::kStep;
-    const int64_t ahead = std::min(steps, ceil_div(p_.tuning.stream_ahead, step_bytes));
-    const int64_t stride = std::max<int64_t>(1, Kernel::kPanels / p_.per_unit);  // units of a block
-    const std::byte* weights = p_.data + k * p_.k_bytes;
-    Pending pending{};
-    for (int64_t unit = chunk.first; unit < chunk.last; unit += stride) {
+    float* const hot =
+        reinterpret_cast<float*>(carry + (by.slices > 1 ? p_.tuning.carry_bytes : 0));
+    Order order(share, p_.per_unit, Kernel::kPanels, by.slices);
+    order.wide = by.chunk;
+    Pending pending;
+    const auto finish = [&](int64_t most) __attribute__((always_inline)) {
+      pending.finish(epilogue_, most, [&](int, int64_t, int64_t at, int64_t part) {
+        return FloatSums{hot + at, part};
+      });
+    };
+    for (Place at = order.first(); at.panels; at = order.after(at)) {
+      const int64_t k = at.slice * by.slice;
+      const int64_t steps = steps_of(by, at.slice);
+      const int64_t row_bytes = steps * Kernel::kStep * Kernel::kElement;
+      const bool ends = order.ends(at);
+      if (!Resident && at.unit == at.chunk)
+        for (int64_t b = 0; b < bands; ++b) pack(kernel, rows, by, at.slice, b, packed);
+      const std::byte* const x = packed + (Resident ? padded * k * Kernel::kElement : 0);
       Block block;
-      const int64_t units = std::min(stride, chunk.last - unit);
-      const int64_t first_panel = unit * p_.per_unit;
-      block.panels = int(units * p_.per_unit);
+      block.panels = at.panels;
       block.panel_bytes = p_.panel_bytes;
-      block.weights = weights + first_panel * p_.panel_bytes;
+      block.weights = p_.data + at.unit * p_.per_unit * p_.panel_bytes + k * p_.k_bytes;
       block.steps = steps;
-      const std::byte* next = weights + (first_panel + block.panels) * p_.panel_bytes;
+      const std::byte* next = block.weights + at.panels * p_.panel_bytes;
       if (streaming) {
+        const int64_t ahead = std::min(steps, ceil_div(p_.tuning.stream_ahead, step_bytes));
         block.turn = steps - ahead;
         block.near = block.weights + ahead * step_bytes;
         block.far = next - block.turn * step_bytes;
@@ -198,14 +180,15 @@ class Walk {
         block.turn = 0;
         block.near = block.far = next;
       }
-      float* const partial = carry + (unit - chunk.first) * p_.per_unit * padded * kPanelColumns;
+      float* const partial = reinterpret_cast<float*>(carry) +
+                             (at.unit - at.chunk) * p_.per_unit * padded * kPanelColumns;
       for (int64_t b = 0; b < bands; ++b) {
         const Range band = Kernel::band(rows.size(), b);
         float* own = partial + band.first * block.panels * kPanelColumns;
-        block.activations = packed + band.first * row_bytes;
+        block.activations = x + band.first * row_bytes;
         block.rows = band.size();
-        block.before = is_first ? nullptr : own;
-        block.after = is_last ? hot : own;
+        block.before = at.slice == 0 ? nullptr : own;
+        block.after = ends ? hot : own;
         block.lines = streaming ? Range{0, b == 0 ? 16 : 0} : even_share(16, b, bands);
         if constexpr (Resident) {
           const Array& out = epilogue_.out;
@@ -213,49 +196,30 @@ class Walk {
           const int64_t element = int64_t(elem_bytes(out.elem));
           block.next = own + Kernel::kRows * block.panels * kPanelColumns;
           block.out_row_bytes = out.stride * element;
-          block.out = is_last ? out.data + (rows.first + band.first) * block.out_row_bytes +
-                                    unit * kPanelColumns * element
-                              : nullptr;
-          kernel.multiply_resident(block, [&](int64_t most) __attribute__((always_inline)) {
-            finish(pending, most);
-          });
+          block.out = ends ? out.data + (rows.first + band.first) * block.out_row_bytes +
+                                 at.unit * kPanelColumns * element
+                           : nullptr;
+          kernel.multiply_resident(block, finish);
         } else {
           kernel.multiply(block);
         }
-        if (!is_last) continue;
-        pending = {hot,      kernel.sum_rows(block.rows),    block.panels,
-                   unit,     {rows.first + band.first, rows.first + band.last}};
-        if constexpr (!Resident) finish(pending, block.rows);
+        if (!ends) continue;
+        pending = {at.unit, at.panels, kernel.sum_rows(block.rows),
+                   {rows.first + band.first, rows.first + band.last}};
+        if constexpr (!Resident) finish(block.rows);
       }
     }
-    finish(pending, pending.rows.size());
+    finish(pending.rows.size());
   }
 
-  // Complete sums that wait to become output. With shared packing each step of the next block takes
-  // a few of their rows, so that vector units work beside the tiles.
-  struct Pending {
-    const float* sums;
-    int64_t sum_rows;  // of a panel's sums
-    int panels;
-    int64_t unit;
-    Range rows;  // of the output, not done yet
-  };
-
-  PENSTOCK_INLINE void finish(Pending& p, int64_t most) const {
-    const int64_t rows = std::min(most, p.rows.size());
-    if (rows == 0) return;
-    const int64_t panel = p.sum_rows * kPanelColumns;  // floats
-    for (int i = 0; i < p.panels; i += p_.per_unit)
-      epilogue_.finish(FloatSums{p.sums + i * panel, panel}, p.rows.first, rows,
-                       (p.unit + i / p_.per_unit) * kPanelColumns);
-    p.sums += rows * kPanelColumns;
-    p.rows.first += rows;
-  }
-
-  Panels p_;
-  InputRows x_;
-  Epilogue epilogue_;
-  std::byte* scratch_;
+  const Panels p_;
+  const InputRows x_;
+  const Epilogue epilogue_;
+  const Range rows_;
+  const Kernel kernel_;
+  const int64_t padded_;  // rows
+  const bool shared_;
+  std::byte* const packed_;
 };
 
 }  // namespace penstock

@@ -19,20 +19,13 @@ PackedMatrix first_head(const HeadLinearArgs& args) {
   return one;
 }
 
-#if defined(__AVX512BF16__)
-bool takes_dots(const HeadLinearArgs& args) {
-  return args.w.elem == Elem::bf16 && args.x.elem == Elem::bf16;
-}
-#endif
-
 }  // namespace
 
 size_t head_linear_scratch_bytes(const HeadLinearArgs& args, int64_t rows) {
   const Panels p(first_head(args));
-#if defined(__AVX512BF16__)
-  if (takes_dots(args)) return size_t(dot_scratch_bytes(p, rows));
-#endif
-  return size_t(fma_scratch_bytes(args.w.elem, p, rows));
+  return with_registers(args.w.elem, args.x.elem, [&](auto product) {
+    return size_t(decltype(product)::type::units_scratch_bytes(p, rows));
+  });
 }
 
 // Matrices of heads are small, 128 by 512 in DeepSeek's models, and so are their products: with
@@ -49,12 +42,9 @@ void head_linear(const HeadLinearArgs& args, int64_t rows, const Worker& worker)
     const Array x = columns_of(args.x, head, w.k), out = columns_of(args.out, head, w.n);
     const Epilogue epilogue{nullptr, out, w.n, false, Activation::none};
     p.data = first + head * p.units * p.panel_bytes;
-#if defined(__AVX512BF16__)
-    if (takes_dots(args))
-      linear_dot(p, x, epilogue, rows, units, worker.scratch);
-    else
-#endif
-      linear_fma(w.elem, p, x, epilogue, rows, units, worker.scratch);
+    with_registers(w.elem, x.elem, [&](auto product) {
+      decltype(product)::type::run_units(p, x, epilogue, rows, units, false, worker.scratch);
+    });
     unit += units.size();
   }
 }

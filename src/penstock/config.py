@@ -238,6 +238,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     num_blocks: int
     kv_cache_bytes: int
     kv_cache_dtype: KvDType
+    num_states: int
+    """State slots, where layers of the model keep states; else 0."""
     max_num_seqs: int
     max_num_batched_tokens: int
     max_logit_rows: int
@@ -262,6 +264,11 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     def rows_per_sequence(self) -> int:
         """Rows of a sequence in steps that are run again and again: ``Limits``."""
         return rows_per_sequence(self.speculative, self.drafts)
+
+    @property
+    def state_log(self) -> int:
+        """Tokens of a sequence that a step may take back from its state: ``Limits``."""
+        return self.rows_per_sequence if self.num_states else 0
 
     @property
     def schemes(self) -> Quantization:

@@ -14,6 +14,9 @@ from penstock.quant.scheme import Quantization
 KV_SHARE = 0.5
 """Share of the host's memory left beside the weights that an unstated KV budget may take."""
 
+KEPT_STATES = 4
+"""States of prefixes that are kept at most for each sequence that may run."""
+
 
 @dataclass(frozen=True)
 class Served:
@@ -29,16 +32,26 @@ class Served:
     """Bytes of one block of the KV cache (a page), including the draft model's share if there is
     one."""
     deterministic: bool
+    state_bytes: int = 0
+    """Bytes of a state slot, where layers keep states."""
+    kept_states: int = 0
+    """State slots for prefixes, at most, for each sequence that may run."""
 
     @property
     def all_sequences_bytes(self) -> int:
-        """Bytes of a KV cache that holds every sequence at its maximum length."""
+        """Bytes of a KV cache that holds every sequence at its maximum length, and of as many
+        states as are ever kept."""
         windows = self.plan.kv_groups.windows
         blocks = self.max_sequences * sequence_blocks(windows, self.max_len)
         # What a step computes at once is kept until it is done, also behind a window.
         windowed = sum(window is not None for window in windows)
         blocks += windowed * -(-min(self.max_tokens, self.max_len) // BLOCK_SIZE)
-        return blocks * self.block_bytes
+        return blocks * self.block_bytes + self.max_states * self.state_bytes
+
+    @property
+    def max_states(self) -> int:
+        """State slots of all sequences, and as many for prefixes as are ever kept."""
+        return self.max_sequences * (1 + self.kept_states)
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ def executor(module: Any) -> Any:
     "changes",
     [
         {"kv_elem": "int32"},
-        CACHE | {"kv_layers": [(1, 514, 0, 0, 0, 0)], "kv_part_bytes": 2**20},
-        CACHE | {"kv_layers": [(1, 33, 0, 0, 0, 0)], "kv_part_bytes": 2**20},
+        CACHE | {"kv_layers": [(1, 514, 0, 0, 0, 0, 0)], "kv_part_bytes": 2**20},
+        CACHE | {"kv_layers": [(1, 33, 0, 0, 0, 0, 0)], "kv_part_bytes": 2**20},
         CACHE | {"kv_part_bytes": 2**47, "num_blocks": 2**26 - 1},
         {"max_positions": 2**31 - 1},
         {"threads": -1},

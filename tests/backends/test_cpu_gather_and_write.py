@@ -42,7 +42,7 @@ def test_kv_write(module: Any, head_dim: int, element: str) -> None:
             kv_groups=1,
             kv_parts=1,
             kv_part_bytes=len(Cache(shape, 1).bytes),
-            kv_layers=[(2, head_dim, 0, 0, 0, 0)],
+            kv_layers=[(2, head_dim, 0, 0, 0, 0, 0)],
         )
         row = 2 * head_dim * 4
         k = executor.add_buffer(0, "float32", 2 * head_dim, row, "T")

@@ -260,7 +260,7 @@ def test_latents_are_written(module: Any, value_dim: int, rope_dim: int, element
             kv_groups=1,
             kv_parts=1,
             kv_part_bytes=len(Cache(shape, 1).bytes),
-            kv_layers=[(1, shape.head_dim, 0, 0, 0, value_dim)],
+            kv_layers=[(1, shape.head_dim, 0, 0, 0, value_dim, 0)],
         )
         k = executor.add_buffer(0, "float32", shape.head_dim, shape.head_dim * 4, "T")
         executor.append_features(k, 0)
@@ -273,10 +273,10 @@ def test_latents_are_written(module: Any, value_dim: int, rope_dim: int, element
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"kv_layers": [(2, 8, 0, 0, 0, 4)]}, "one head of up to 2048 components, not 2 of 8"),
-        ({"kv_layers": [(1, 8, 0, 0, 0, 9)]}, "with values of 9"),
-        ({"kv_layers": [(1, 2049, 0, 0, 0, 4)], "kv_part_bytes": 1 << 20}, "not 1 of 2049"),
-        ({"kv_layers": [(1, 8, 0, 0, 0, -1)]}, "with values of -1"),
+        ({"kv_layers": [(2, 8, 0, 0, 0, 4, 0)]}, "one head of up to 2048 components, not 2 of 8"),
+        ({"kv_layers": [(1, 8, 0, 0, 0, 9, 0)]}, "with values of 9"),
+        ({"kv_layers": [(1, 2049, 0, 0, 0, 4, 0)], "kv_part_bytes": 1 << 20}, "not 1 of 2049"),
+        ({"kv_layers": [(1, 8, 0, 0, 0, -1, 0)]}, "with values of -1"),
     ],
 )
 def test_caches_that_cannot_be_are_refused(module: Any, changes: dict[str, Any], why: str) -> None:
@@ -287,7 +287,7 @@ def test_caches_that_cannot_be_are_refused(module: Any, changes: dict[str, Any],
 
 def test_ops_that_do_not_fit_a_cache_of_latents_are_refused(module: Any) -> None:
     cache = {"kv_groups": 1, "kv_parts": 1, "kv_part_bytes": 32 * 8 * 4}
-    executor = make(module, **cache, kv_layers=[(1, 8, 0, 0, 0, 6)])
+    executor = make(module, **cache, kv_layers=[(1, 8, 0, 0, 0, 6, 0)])
     buffers = Buffers(executor)
     wide, narrow, values = buffers.add(8), buffers.add(6), buffers.add(8)
     attention = {"layer": 0, "heads": 1, "scale": 1.0, "window": 0}
@@ -301,7 +301,7 @@ def test_ops_that_do_not_fit_a_cache_of_latents_are_refused(module: Any) -> None
     executor.append_attention(q=wide, out=narrow, **attention)
     executor.close()
     executor = make(
-        module, **cache | {"kv_part_bytes": 2 * 32 * 8 * 4, "kv_layers": [(1, 8, 0, 0, 0, 0)]}
+        module, **cache | {"kv_part_bytes": 2 * 32 * 8 * 4, "kv_layers": [(1, 8, 0, 0, 0, 0, 0)]}
     )
     k = Buffers(executor).add(8)
     with pytest.raises(ValueError, match="values are written where the layer has them"):

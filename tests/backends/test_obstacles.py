@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from support.checkpoints import tiny_checkpoint
+from support.convolved import convolved
 from support.needs import needs_native
 from support.tiny_plans import make_spec
 from support.windowed import ALIKE, HEADS, NUM_BLOCKS, SIZES, A, Driver, plan_of, spec_of
@@ -248,8 +249,21 @@ def test_asking_for_obstacles_takes_no_memory_for_weights() -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
 
 
+def test_a_gpu_refuses_convolutions_along_the_sequence() -> None:
+    plan = fuse(lower(convolved(make_spec(), "ca")))
+    with pytest.raises(
+        ConfigError, match=r"runs its convolutions \(ShortConv\).*choose --backend cpu"
+    ):
+        BACKENDS["cuda"].check_runnable(plan)
+    BACKENDS["cpu"].check_runnable(plan)
+    with pytest.raises(ConfigError, match="has the inputs of convolutions: it moves no slots"):
+        BACKENDS["cpu"].check_runnable(plan, trees=True)
+
+
 def test_where_no_backend_runs_a_model_the_last_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = load_model_spec(tiny_checkpoint("qwen3_moe"))
+    assert resolved(spec, H100).backend == "cuda"
+    monkeypatch.setattr(type(BACKENDS["cuda"]), "runs_experts", False)
     assert resolved(spec, H100).backend == "cpu"  # without a choice: the GPU's does not run them
     monkeypatch.setattr(type(BACKENDS["cpu"]), "runs_experts", False)
     for gpu in (None, H100):

@@ -88,7 +88,7 @@ def results(**changes: Any) -> Results:
         chunk=CHUNK,
         mixed=mixed(1.0),
     )
-    quick = {"decode": [decode(1, 0.004)], "ready": READY, "settings": {}}
+    quick: dict[str, Any] = {"decode": [decode(1, 0.004)], "ready": READY, "settings": {}}
     cublas = Engine(
         ready=READY,
         settings={},
@@ -106,6 +106,13 @@ def results(**changes: Any) -> Results:
         int8=Engine(**quick),
         int4=Engine(**quick),
         cublas=cublas,
+        experts=Engine(
+            ready=READY,
+            settings={},
+            decode=[decode(1, 0.002, 2.0), decode(64, 0.008, 9.0)],
+            prefill=prefill(0.6),
+        ),
+        experts_int4=Engine(**quick | {"decode": [decode(1, 0.001, 0.7)]}),
         again=Engine(ready=READY, settings={}),
         generate=mixed(9.0),
         generate_batch=mixed(4.0),
@@ -119,7 +126,7 @@ def by_name(results: Results, *measures: str) -> dict[str, Figure]:
 
 def test_every_goal_can_be_met() -> None:
     found = figures(results(), MEASURES)
-    assert len(found) == 17
+    assert len(found) == 21
     assert {figure.verdict for figure in found} == {"met", "no goal"}
     assert sum(figure.verdict == "met" for figure in found) == 15
 
@@ -130,6 +137,9 @@ def test_figures_are_what_they_say() -> None:
     assert found["prefill, of the bf16 matrix rate"] == pytest.approx(0.55)
     assert found["int4 decode, batch 1, times as fast as bf16"] == pytest.approx(2.5)
     assert found["host overhead at batch 256, of a step"] == pytest.approx(0.025)
+    experts = "a mixture of experts: "
+    assert found[experts + "decode, batch 1, of the read bandwidth"] == pytest.approx(0.5)
+    assert found[experts + "int4 decode, batch 1, times as fast as bf16"] == pytest.approx(2)
     change = "time between tokens, change with position beyond its KV bytes"
     assert found[change] == pytest.approx(0)
     assert found["deterministic costs, over cuBLAS: prefill"] == pytest.approx(0.5 / 0.48 - 1)

@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 from gpu.jobs import MEASURES, Job, in_process, plan_jobs, run_jobs, select
+from gpu.kernels import CONFIGS
 from gpu.redact import redacted_command, without_folders
+from gpu.settings import engine_config
+from gpu.workload import Size
 from support.waiting import PATIENCE_S, runs, until
 
 from penstock.errors import ConfigError
@@ -24,15 +27,26 @@ def test_a_selection_is_in_order_and_known() -> None:
 def test_all_measures_take_every_job_once() -> None:
     jobs = plan_jobs(MEASURES)
     assert [job.name for job in jobs] == [
-        *("ceilings", "compile", "bf16", "int8", "int4", "cublas", "again"),
-        *("generate", "generate_batch", "checks"),
+        *("ceilings", "compile", "bf16", "int8", "int4", "cublas", "experts", "experts_int4"),
+        *("again", "generate", "generate_batch", "checks"),
     ]
     bf16 = jobs[2]
     assert bf16.measures == ("decode", "ops", "prefill", "host", "chunk", "itl", "mixed")
     assert bf16.batches == (1, 64)
     assert jobs[3].engine == {"quantization": "int8"}
     assert jobs[5].engine == {"deterministic": False}
-    assert jobs[1].engines == [{}, jobs[3].engine, jobs[4].engine, jobs[5].engine]
+    assert jobs[6].measures == ("decode", "ops", "prefill")
+    assert jobs[1].engines == [{}, *(job.engine for job in jobs[3:8])]
+
+
+def test_experts_are_measured_by_themselves() -> None:
+    planned = plan_jobs(["experts"])
+    names = [job.name for job in planned]
+    assert names == ["ceilings", "compile", "experts", "experts_int4"]
+    assert planned[2].batches == (1, 16, 64)
+    size = Size()
+    config = engine_config(CONFIGS / "llama-3.1-8b", size, **planned[2].engine)
+    assert config.model == str(CONFIGS / "moe-5b-a1b")
 
 
 @pytest.mark.parametrize(

@@ -70,12 +70,12 @@ def test_a_duplicate_stays_private() -> None:
     for table in tables:
         cache.commit(table, tokens, SIZE)
     first = tables[0].blocks[0][0]
-    assert cache.lookup(BlockTable(), tokens, SIZE) == (SIZE, ([first],))
+    assert cache.lookup(BlockTable(), tokens, SIZE)[:2] == (SIZE, ([first],))
     cache.free(tables[1])
     assert cache.num_cached_blocks == 1
     cache.free(tables[0])
     cache.check_integrity()
-    assert cache.lookup(BlockTable(), tokens, SIZE) == (SIZE, ([first],))
+    assert cache.lookup(BlockTable(), tokens, SIZE)[:2] == (SIZE, ([first],))
 
 
 def test_without_prefix_caching_nothing_is_found() -> None:

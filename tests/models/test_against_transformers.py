@@ -19,6 +19,7 @@ from support.checkpoints import (
 from support.families import FAMILIES
 from support.kv_tables import in_groups
 from support.needs import require_native
+from support.state_steps import with_states
 
 from penstock import LLM, SamplingParams
 from penstock.backends.registry import backend as named
@@ -109,10 +110,22 @@ def bound(name: str, backend: str, kv_dtype: KvDType | None = None) -> Iterator[
     weights = open_weights(folder, spec, plan.weights, dtype="float32")
     groups = len(plan.kv_groups)
     limits = Limits(
-        groups * BLOCKS, max_tokens=CHUNK, max_logit_rows=CHUNK, max_sequences=1, threads=2
+        max(groups, 1) * BLOCKS,
+        max_tokens=CHUNK,
+        max_logit_rows=CHUNK,
+        max_sequences=1,
+        threads=2,
+        num_states=2 if plan.state_layers else 0,
     )
     executor = named(backend).bind(plan, weights, limits)
-    yield lambda tokens, start: executor.run(in_groups(one_sequence(tokens, start), groups, BLOCKS))
+
+    def run(tokens: list[int], start: int) -> StepResult:
+        step = one_sequence(tokens, start)
+        if plan.state_layers:
+            step = with_states(step, [1])
+        return executor.run(in_groups(step, groups, BLOCKS))
+
+    yield run
     executor.close()
 
 

@@ -12,6 +12,7 @@ from penstock.interface.sources import (
     RowsOf,
     RowsOfEach,
     Shifted,
+    Squeezed,
     Stacked,
     Stored,
     Transposed,
@@ -20,7 +21,7 @@ from penstock.interface.sources import (
 )
 from penstock.models.gptq import Gptq
 from penstock.models.llama import NAMES
-from penstock.models.name_forms import Less, OfAnyLength, OneRow, Rows, Scalar
+from penstock.models.name_forms import Less, OfAnyLength, OneColumn, OneRow, Rows, Scalar
 from penstock.models.names import Name, NameMap, either, fused, plain, stacked
 
 FUSED = NameMap(
@@ -126,6 +127,7 @@ EXPERTS = NameMap(
     )
     | stacked("e.*.in_bias", GATE + ".bias", UP + ".bias", interleaved=True)
     | {"layers.*.shift": Name("e.*.shift", suffix="", form=OneRow())}
+    | {"layers.*.taps": Name("e.*.taps", form=OneColumn())}
 )
 EXPERT_SHAPES = {
     "layers.2.experts.gate": (3, 20, 64),
@@ -134,6 +136,8 @@ EXPERT_SHAPES = {
     "layers.2.experts.gate.bias": (3, 20),
     "layers.2.experts.up.bias": (3, 20),
     "layers.2.shift": (3,),
+    "layers.2.taps": (12, 3),
+    "layers.2.taps.bias": (12,),
 }
 
 
@@ -168,6 +172,8 @@ EXPERT_SHAPES = {
         ),
         ("layers.2.experts.up.bias", RowsOfEach(Stored("e.2.in_bias", (3, 40)), 1, 20, step=2)),
         ("layers.2.shift", Flat(Stored("e.2.shift", (1, 3)))),
+        ("layers.2.taps", Squeezed(Stored("e.2.taps.weight", (12, 1, 3)))),
+        ("layers.2.taps.bias", Stored("e.2.taps.bias", (12,))),
     ],
 )
 def test_stacks_of_experts(name: str, source: object) -> None:

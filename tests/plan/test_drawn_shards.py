@@ -16,7 +16,7 @@ from support.tiny_plans import Chunk, step_of, tokens_of
 from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.interface.collective import Collective, ThreadRank
 from penstock.interface.executor import Limits
-from penstock.models.spec import ModelSpec
+from penstock.models.spec import AttentionSpec, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
@@ -57,7 +57,9 @@ def logits(whole: Plan, plan: Plan, fused: bool, rank: Collective | None = None)
 @settings(deadline=None, max_examples=30, suppress_health_check=SLOW)
 @given(spec=specs(), dtype=st.sampled_from(["float32", "bfloat16"]), fused=st.booleans())
 def test_two_ranks_compute_what_one_does(spec: ModelSpec, dtype: Any, fused: bool) -> None:
-    attentions = [layer.attention for layer in spec.layers]
+    mixers = [layer.mixer for layer in spec.layers if layer.mixer is not None]
+    attentions = [mixer for mixer in mixers if isinstance(mixer, AttentionSpec)]
+    assume(len(attentions) == len(mixers))
     assume(all(a.num_kv_heads % 2 == 0 for a in attentions))
     assume(all(a.qk_norm is None or a.qk_norm.over == "head" for a in attentions))
     plan = lower(spec, dtype)

@@ -12,13 +12,14 @@ from support.drawn_specs import TameWeights, specs
 from support.kv_tables import in_groups
 from support.naive_decoder import logits_of
 from support.ranks import in_ranks
+from support.state_steps import with_states
 from support.tiny_plans import Chunk, step_of, tokens_of
 
 from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.errors import ConfigError
 from penstock.interface.collective import ThreadRank
 from penstock.interface.executor import Limits
-from penstock.models.spec import ModelSpec
+from penstock.models.spec import AttentionSpec, ModelSpec
 from penstock.plan import ops
 from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
@@ -27,7 +28,9 @@ from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
 from penstock.plan.shard import shard
 
-LIMITS = Limits(num_blocks=4, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=1)
+LIMITS = Limits(
+    num_blocks=4, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=1, num_states=4
+)
 LENGTH = 40
 TOKENS, OTHER = tokens_of(1, LENGTH), tokens_of(2, 7)
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -42,7 +45,10 @@ def logits_along(plan: Plan, rank: ThreadRank | None = None) -> NDArray[np.float
     blocks, rows = [3, 1], []
 
     def run(*chunks: Chunk) -> NDArray[np.float32]:
-        return executor.run(in_groups(step_of(chunks), groups, LIMITS.num_blocks)).logits
+        step = step_of(chunks)
+        if plan.state_layers:
+            step = with_states(step)
+        return executor.run(in_groups(step, groups, LIMITS.num_blocks)).logits
 
     rows.append(run(Chunk(OTHER, 0, 7, [2]), Chunk(TOKENS, 0, 11, blocks, rows=range(11)))[1:])
     rows.append(run(Chunk(TOKENS, 11, 35, blocks, rows=range(11, 35))))
@@ -51,7 +57,7 @@ def logits_along(plan: Plan, rank: ThreadRank | None = None) -> NDArray[np.float
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=SLOW)
-@given(spec=specs())
+@given(spec=specs(states=True))
 def test_a_plan_and_its_fused_form_compute_what_the_spec_says(spec: ModelSpec) -> None:
     primitive = lower(spec)
     weights = TameWeights(primitive)
@@ -63,7 +69,7 @@ def test_a_plan_and_its_fused_form_compute_what_the_spec_says(spec: ModelSpec) -
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=SLOW)
-@given(spec=specs(), fused=st.booleans())
+@given(spec=specs(states=True), fused=st.booleans())
 def test_ranks_compute_what_one_does(spec: ModelSpec, fused: bool) -> None:
     """Or say that they cannot share what is computed over all heads at once."""
     plan = lower(spec)
@@ -74,9 +80,12 @@ def test_ranks_compute_what_one_does(spec: ModelSpec, fused: bool) -> None:
     try:
         shares = [shard(plan, rank, 2) for rank in range(2)]
     except ConfigError:
-        whole = [a.qk_norm for a in (layer.attention for layer in spec.layers)]
-        odd = any(layer.attention.num_kv_heads % 2 for layer in spec.layers)
-        assert odd or any(norm is not None and norm.over == "projection" for norm in whole)
+        mixers = [layer.mixer for layer in spec.layers if layer.mixer is not None]
+        attentions = [mixer for mixer in mixers if isinstance(mixer, AttentionSpec)]
+        norms = [a.qk_norm for a in attentions]
+        odd = any(a.num_kv_heads % 2 for a in attentions)
+        whole = any(norm is not None and norm.over == "projection" for norm in norms)
+        assert odd or whole or len(attentions) < len(mixers)
         return
     alone = logits_along(made(plan))
     for several in in_ranks(2, lambda rank: logits_along(made(shares[rank.rank]), rank)):
@@ -84,7 +93,7 @@ def test_ranks_compute_what_one_does(spec: ModelSpec, fused: bool) -> None:
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=SLOW)
-@given(spec=specs(), fused=st.booleans())
+@given(spec=specs(states=True), fused=st.booleans())
 def test_products_and_attention_read_what_the_hardware_multiplies(
     spec: ModelSpec, fused: bool
 ) -> None:
@@ -103,7 +112,7 @@ def test_products_and_attention_read_what_the_hardware_multiplies(
             ups = {gate.up for gate in plan.ops if isinstance(gate, ops.Gate)}
             gated = bool(ups & {op.out, f"{op.out}.selected"})
             assert elements(op.out) == {"float32" if gated else "bfloat16"}
-        elif isinstance(op, (ops.Add, ops.Scale, ops.SoftCap)):
+        elif isinstance(op, (ops.ShortConv, ops.Add, ops.Scale, ops.SoftCap)):
             assert elements(*op.reads, *op.writes) == {"float32"}
         elif isinstance(op, (ops.RmsNorm, ops.LayerNorm)):
             assert elements(op.x) == {"float32"}
@@ -113,7 +122,7 @@ def test_products_and_attention_read_what_the_hardware_multiplies(
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=SLOW)
-@given(spec=specs(), taps=st.booleans())
+@given(spec=specs(states=True), taps=st.booleans())
 def test_a_plan_reads_only_what_was_written_and_can_be_placed_and_printed(
     spec: ModelSpec, taps: bool
 ) -> None:
@@ -129,7 +138,12 @@ def test_a_plan_reads_only_what_was_written_and_can_be_placed_and_printed(
         memory = plan_memory(plan, 64, 8)
         assert memory.total_bytes <= memory.unshared_bytes
         assert len(explain(plan, memory).splitlines()) > 5
-    last = max(i for i, op in enumerate(fuse(primitive).ops) if isinstance(op, ops.Attention))
-    for op in fuse(primitive).ops[last + 1 :]:
+    fused = fuse(primitive)
+    mixing = [i for i, op in enumerate(fused.ops) if op.mixes]
+    if not mixing:
+        return
+    *tapped, _ = (i for i, op in enumerate(fused.ops) if isinstance(op, ops.SelectRows))
+    tapped = [i for i in tapped if fused.ops[i].writes == (plan.taps,)]
+    for op in fused.ops[max(*mixing, *tapped, 0) + 1 :]:
         for name in op.writes:
-            assert fuse(primitive).buffers[name].rows.base != "T"
+            assert fused.buffers[name].rows.base != "T"

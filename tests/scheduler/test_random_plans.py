@@ -11,6 +11,7 @@ from support.scheduler_loop import VOCAB, check_complete, expected, make_loop, r
 
 from penstock.cache.geometry import Chunk
 from penstock.cache.kv_cache import KvCache
+from penstock.cache.state_slots import StateLimits
 from penstock.interface.messages import FinishReason, Tenant
 from penstock.pooling.params import PoolingParams
 from penstock.scheduler.sequence import SequenceState, Status
@@ -45,8 +46,19 @@ def plans(draw: st.DrawFn, ahead: bool) -> Plan:
     windows = draw(WINDOWS)
     least = KvCache(1, size, windows=windows).blocks_for(context)
     blocks = least + draw(st.integers(0, 12)) * len(windows)
+    states = draw(
+        st.none()
+        | st.builds(
+            StateLimits,
+            st.integers(seqs, seqs + 8),
+            st.just(seqs),
+            st.integers(1, 4).map(size.__mul__),
+        )
+    )
     prefix = draw(st.booleans())
-    loop = make_loop(blocks, seqs, budget, context, size, prefix, ahead, windows=windows)
+    loop = make_loop(
+        blocks, seqs, budget, context, size, prefix, ahead, windows=windows, states=states
+    )
     stems = [[draw(st.integers(0, 3)) for _ in range(context)] for _ in range(2)]
     arrivals = []
     tenants = draw(st.sampled_from([TENANTS[:1], TENANTS[:2], TENANTS]))
@@ -93,7 +105,7 @@ def test_and_the_same_tokens_where_steps_are_scheduled_ahead(plan: Plan) -> None
 
 def run(plan: Plan) -> None:
     loop, scheduler = plan.loop, plan.loop.scheduler
-    windows = scheduler.cache.windows
+    windows, states = scheduler.cache.windows, scheduler.cache.num_states[1] > 0
     aborted: set[str] = set()
 
     def abort(now: int, between: bool) -> None:
@@ -119,5 +131,5 @@ def run(plan: Plan) -> None:
         if leader.request_id in aborted:
             for index in range(leader.params.n):  # what came before the end is right
                 got = loop.outputs.get((leader.request_id, index), [])
-                assert got == expected(leader, index, windows)[0][: len(got)]
+                assert got == expected(leader, index, windows, states)[0][: len(got)]
     check_complete(loop, [s for _, s in plan.arrivals if s.request_id not in aborted])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,9 +22,11 @@ from penstock.models.spec import (
     EmbeddingScale,
     ExpertNorms,
     ExpertsSpec,
+    GatedDeltaSpec,
     Gating,
     LatentSpec,
     LayerSpec,
+    Mixer,
     MlpSpec,
     ModelSpec,
     NormSpec,
@@ -34,9 +36,12 @@ from penstock.models.spec import (
     RopeSpec,
     Routing,
     SharedExpertSpec,
+    ShortConvSpec,
     TokenInputsSpec,
 )
 from penstock.plan.plan import Plan
+
+HIDDEN = 24
 
 NORMS = st.one_of(
     st.builds(NormSpec, eps=st.just(1e-5), weight=st.booleans()),
@@ -48,7 +53,15 @@ NORMS = st.one_of(
         weight=st.booleans(),
     ),
 )
-ACTIVATION_NAMES: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid")
+ACTIVATION_NAMES: tuple[Activation, ...] = (
+    "silu",
+    "gelu",
+    "gelu_tanh",
+    "relu",
+    "relu2",
+    "sigmoid",
+    "identity",
+)
 ACTIVATIONS = st.sampled_from(ACTIVATION_NAMES)
 MLPS = st.builds(
     MlpSpec,
@@ -214,35 +227,72 @@ def latents(heads: int) -> st.SearchStrategy[AttentionSpec]:
     )
 
 
+NETS: st.SearchStrategy[GatedDeltaSpec] = st.builds(
+    lambda heads, **fields: GatedDeltaSpec(*heads, **fields),
+    st.sampled_from([(1, 1), (1, 3), (2, 4)]),
+    key_dim=st.sampled_from([16, 32]),
+    value_dim=st.sampled_from([16, 32]),
+    kernel=st.integers(2, 5),
+    eps=st.just(1e-6),
+)
+
+
 @st.composite
-def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSpec:
-    """Models of up to ``max_layers`` layers; ``experts``: of which some may be mixtures."""
+def _mixers(
+    draw: st.DrawFn,
+    layers: Sequence[LayerSpec],
+    heads: int,
+    kv_heads: int,
+    dim: int,
+    states: bool,
+) -> Mixer:
+    """What mixes tokens behind ``layers``, whose keys and values it may read."""
+    kinds = ["heads", "heads", "latents", "convolution", *(["net", "net"] if states else [])]
+    kind = draw(st.sampled_from(kinds))
+    if kind == "net":
+        return draw(NETS)
+    if kind == "convolution":
+        return ShortConvSpec(HIDDEN, draw(st.sampled_from([2, 3, 5])), draw(st.booleans()))
+    over_latents = kind == "latents"
+    attention = draw(latents(heads) if over_latents else attentions(heads, kv_heads, dim))
+    sources = [
+        (i, layer.mixer)
+        for i, layer in enumerate(layers)
+        if isinstance(layer.mixer, AttentionSpec)
+        and layer.mixer.kv_from is None
+        and (layer.mixer.latent is not None) == over_latents
+    ]
+    if sources and draw(st.sampled_from([False, True])):
+        source, read = draw(st.sampled_from(sources))
+        return replace(attention, kv_from=source, window=read.window)
+    return attention
+
+
+@st.composite
+def specs(
+    draw: st.DrawFn, experts: bool = True, max_layers: int = 3, states: bool = False
+) -> ModelSpec:
+    """Models of up to ``max_layers`` layers; ``experts``: of which some may be mixtures;
+    ``states``: of which some may keep states."""
     heads, kv_heads = draw(st.sampled_from([(4, 2), (2, 2), (4, 1)]))
     dim = draw(st.sampled_from([8, 12]))
     layers: list[LayerSpec] = []
     for _ in range(draw(st.integers(1, max_layers))):
-        over_latents = draw(st.sampled_from([False, False, True]))
-        attention = draw(latents(heads) if over_latents else attentions(heads, kv_heads, dim))
-        sources = [
-            i
-            for i, layer in enumerate(layers)
-            if layer.attention.kv_from is None
-            and (layer.attention.latent is not None) == over_latents
-        ]
-        if sources and draw(st.sampled_from([False, True])):
-            source = draw(st.sampled_from(sources))
-            read = layers[source].attention
-            attention = replace(attention, kv_from=source, window=read.window)
-        optional = st.none() | NORMS
+        parts = draw(st.sampled_from(["both", "both", "both", "mixer", "mlp"]))
+        mixer: Mixer | None = None
+        if parts != "mlp":
+            mixer = draw(_mixers(layers, heads, kv_heads, dim, states))
+        of_mixer = st.none() | NORMS if mixer is not None else st.none()
+        of_mlp = st.none() | NORMS if parts != "mixer" else st.none()
         layers.append(
             LayerSpec(
-                attention,
-                draw(MLPS | mixtures() if experts else MLPS),
-                attn_norm=draw(optional),
-                mlp_norm=draw(optional),
-                attn_post_norm=draw(optional),
-                mlp_post_norm=draw(optional),
-                parallel=draw(st.booleans()),
+                mixer,
+                None if parts == "mixer" else draw(MLPS | mixtures() if experts else MLPS),
+                attn_norm=draw(of_mixer),
+                mlp_norm=draw(of_mlp),
+                attn_post_norm=draw(of_mixer),
+                mlp_post_norm=draw(of_mlp),
+                parallel=parts == "both" and draw(st.booleans()),
                 residual_scale=draw(st.sampled_from([1.0, 0.5])),
                 output_scale=draw(st.booleans()),
             )
@@ -250,7 +300,7 @@ def specs(draw: st.DrawFn, experts: bool = True, max_layers: int = 3) -> ModelSp
     return ModelSpec(
         architecture="DrawnForCausalLM",
         vocab_size=211,
-        hidden_size=24,
+        hidden_size=HIDDEN,
         layers=tuple(layers),
         final_norm=draw(st.none() | NORMS),
         tie_embeddings=draw(st.booleans()),

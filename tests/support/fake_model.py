@@ -25,6 +25,7 @@ from penstock.interface.step import StepInput
 from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import SequenceState
+from support.fake_states import NOTHING, FakeStates, State, after
 
 Entry = tuple[int, int, int]  # token, position, hash of all before and itself, and the group
 
@@ -58,6 +59,11 @@ def _visible(groups: list[list[Entry]], windows: Windows) -> tuple[Entry, ...]:
     )
 
 
+def _told(seen: int, state: State | None) -> int:
+    """What a row tells of the entries that it sees, and of its state where there is one."""
+    return seen if state is None else hash((seen, state))
+
+
 def pick(logits: int, key: int, vocab: int) -> int:
     return hash((logits, key)) % vocab
 
@@ -69,9 +75,13 @@ def reference(
     total: int,
     ends: frozenset[int] = frozenset(),
     windows: Windows = (None,),
+    states: bool = False,
 ) -> tuple[list[int], list[int]]:
-    """(output tokens, logits of each prompt position) of a sequence run alone, uncached."""
-    tokens = list(prompt)
+    """(output tokens, logits of each prompt position) of a sequence run alone, uncached.
+
+    ``states``: what a row tells depends on a state, too.
+    """
+    tokens, state = list(prompt), NOTHING
     groups: list[list[Entry]] = [[] for _ in windows]
     rows: list[int] = []
     while len(tokens) < total:
@@ -79,9 +89,11 @@ def reference(
             for group, (window, entries) in enumerate(zip(windows, groups, strict=True)):
                 before = _before(entries, window, position, group)
                 entries.append(_entry(before, tokens[position], position, group))
+            state = after(state, tokens[position])
+            row = _told(hash(_visible(groups, windows)), state if states else None)
             if position < len(prompt):
-                rows.append(hash(_visible(groups, windows)))
-        tokens.append(pick(hash(_visible(groups, windows)), key, vocab))
+                rows.append(row)
+        tokens.append(pick(row, key, vocab))
         if tokens[-1] in ends:
             break
     return tokens[len(prompt) :], rows
@@ -111,7 +123,9 @@ class ToldCache(KvCache):
 
     def __init__(self, num_blocks: int, block_size: int, **options: Any) -> None:
         super().__init__(num_blocks, block_size, **options)
-        self._prefixes = self.told = ToldPrefixes(self._index, self.windows, block_size)
+        self._prefixes = self.told = ToldPrefixes(
+            self._index, self.windows, block_size, self._states
+        )
 
     def check_content(self, memory: dict[int, Entry]) -> None:
         """Every block that can be found holds what its key says, entry by entry."""
@@ -126,6 +140,17 @@ class ToldCache(KvCache):
             first = block * self.block_size
             held = [memory.get(slot) for slot in range(first, first + self.block_size)]
             assert held == entries[-self.block_size :], f"block {block} is found for what it is not"
+
+    def check_states(self, memory: dict[int, State]) -> None:
+        """Every state that can be found has seen what its key says."""
+        if self._states is None:
+            return
+        for slot in self._states._index.blocks():
+            key, _ = self._states._index._keys[slot]
+            state = NOTHING
+            for token in self.told.tokens_of[key]:
+                state = after(state, token)
+            assert memory[slot] == state, f"state {slot} is found for what it is not"
 
 
 def resolved(step: StepInput, previous: list[int]) -> StepInput:
@@ -149,8 +174,15 @@ class FakeModel:
     same step does not go unnoticed.
     """
 
-    def __init__(self, block_size: int, seed: int = 0, windows: Windows = (None,)) -> None:
+    def __init__(
+        self,
+        block_size: int,
+        seed: int = 0,
+        windows: Windows = (None,),
+        states: FakeStates | None = None,
+    ) -> None:
         self.block_size = block_size
+        self.states = states
         self.windows = windows
         self.memory: dict[int, Entry] = {}
         self.random = random.Random(seed)
@@ -162,6 +194,8 @@ class FakeModel:
             for offset in range(size):
                 if source * size + offset in self.memory:
                     self.memory[target * size + offset] = self.memory[source * size + offset]
+        if self.states is not None:
+            self.states.begin(step)
         selected = [*step.logit_rows.tolist(), *step.hidden_rows.tolist()]
         wanted = set(selected)
         assert len(wanted) == len(selected), "a row is selected twice"
@@ -177,6 +211,7 @@ class FakeModel:
             parents = list(range(-1, len(rows) - 1))
             if len(step.tree_parents):
                 parents = step.tree_parents[rows.start : rows.stop].tolist()
+            behind = None if self.states is None else self.states.run(step, s)
             pasts = {-1: [self._cached(step, s, group) for group in range(len(self.windows))]}
             for row, parent in zip(rows, parents, strict=True):
                 position = int(step.positions[row])
@@ -187,7 +222,9 @@ class FakeModel:
                         [entry for entry in past if entry[1] >= seen_from(window, position)]
                         for past, window in zip(pasts[row - rows.start], self.windows, strict=True)
                     ]
-                    logits[row] = self.seen(tuple(entry for past in seen for entry in past))
+                    told = self.seen(tuple(entry for past in seen for entry in past))
+                    state = None if behind is None else behind[row - rows.start]
+                    logits[row] = _told(told, state)
         return [logits[row] for row in selected]
 
     def _cached(self, step: StepInput, sequence: int, group: int) -> list[Entry]:
@@ -244,7 +281,9 @@ class Loop:
 
     def __post_init__(self) -> None:
         cache = self.scheduler.cache
-        self.model = FakeModel(cache.block_size, windows=cache.windows)
+        _, slots = cache.num_states
+        states = FakeStates(slots) if slots else None
+        self.model = FakeModel(cache.block_size, windows=cache.windows, states=states)
 
     def step(self, between: object = None) -> list[SequenceUpdate] | None:
         """One step; ``between`` is called between schedule and update. None: nothing to do."""
@@ -310,6 +349,8 @@ class Loop:
         self.scheduler.check_integrity()
         if isinstance(self.scheduler.cache, ToldCache):
             self.scheduler.cache.check_content(self.model.memory)
+            if self.model.states is not None:
+                self.scheduler.cache.check_states(self.model.states.memory)
         self.steps += 1
         return updates
 

@@ -17,6 +17,7 @@ from penstock.models.spec import (
     Chunk,
     ClampedSwiglu,
     ExpertsSpec,
+    GatedDeltaSpec,
     Gating,
     Mixer,
     MlpSpec,
@@ -28,6 +29,7 @@ from penstock.models.spec import (
     ShortConvSpec,
     TokenInputsSpec,
 )
+from support.naive_states import gated_delta
 
 F64 = Any  # of float64; arithmetic of arrays is typed too loosely to be checked
 Weight = Callable[[str], F64]
@@ -99,6 +101,9 @@ def _mixed(
     at = f"layers.{i}."
     if isinstance(mixer, ShortConvSpec):
         return _short_conv(mixer, h, weight, at)
+    if isinstance(mixer, GatedDeltaSpec):
+        return gated_delta(mixer, h, weight, at)
+    assert isinstance(mixer, AttentionSpec)
     if mixer.kv_from is None:
         made = _keys_and_values if mixer.latent is None else _latents
         kept[i] = made(spec, mixer, h, weight, at)
@@ -120,7 +125,7 @@ def _short_conv(conv: ShortConvSpec, h: F64, weight: Weight, at: str) -> F64:
                 out[t] += taps[:, j] * u[t - conv.kernel + 1 + j]
     if conv.bias:
         out = out + weight(at + "conv.bias")
-    return linear(c * out, "o")
+    return linear(c * out, "conv_out")
 
 
 def _token_inputs(
@@ -290,6 +295,8 @@ def _bfloat16(x: Any) -> F64:
 def _activated(x: F64, kind: Activation) -> F64:
     if kind == "silu":
         return x / (1 + np.exp(-x))
+    if kind == "identity":
+        return x
     if kind == "sigmoid":
         return 1 / (1 + np.exp(-x))
     if kind in ("relu", "relu2"):

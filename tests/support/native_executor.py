@@ -13,7 +13,7 @@ CACHE = {
     "kv_groups": 1,
     "kv_parts": 1,
     "kv_part_bytes": BLOCK_BYTES,
-    "kv_layers": [(1, 8, 0, 0, 0, 0)],  # of each layer, as KvPages.layers
+    "kv_layers": [(1, 8, 0, 0, 0, 0, 0)],  # of each layer, as KvPages.layers
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.cache.state_slots import StateLimits
 from penstock.interface.messages import EngineRequest, Tenant
 from penstock.pooling.params import PoolingParams
 from penstock.pooling.pooler import Pooler
@@ -25,8 +26,11 @@ def make_loop(
     ahead: bool = False,
     prompt_rows: int | None = None,
     windows: Windows = (None,),
+    states: StateLimits | None = None,
 ) -> Loop:
-    cache = ToldCache(num_blocks, size, windows=windows, enable_prefix_caching=prefix)
+    cache = ToldCache(
+        num_blocks, size, windows=windows, enable_prefix_caching=prefix, states=states
+    )
     scheduler = Scheduler(cache, seqs, budget, context, max_prompt_rows=prompt_rows)
     return Loop(scheduler, VOCAB, ahead)
 
@@ -59,7 +63,7 @@ def request(
 
 
 def expected(
-    leader: SequenceState, index: int, windows: Windows = (None,)
+    leader: SequenceState, index: int, windows: Windows = (None,), states: bool = False
 ) -> tuple[list[int], list[int]]:
     return reference(
         leader.token_ids[: leader.num_prompt_tokens].tolist(),
@@ -68,12 +72,15 @@ def expected(
         leader.max_total_tokens,
         leader.eos_token_ids,
         windows,
+        states,
     )
 
 
-def expected_embedding(leader: SequenceState, pooling: PoolingParams, windows: Windows) -> bytes:
+def expected_embedding(
+    leader: SequenceState, pooling: PoolingParams, windows: Windows, states: bool
+) -> bytes:
     prompt = leader.token_ids.tolist()
-    _, rows = reference(prompt, 0, VOCAB, len(prompt) + 1, windows=windows)
+    _, rows = reference(prompt, 0, VOCAB, len(prompt) + 1, windows=windows, states=states)
     pooler = Pooler(pooling, len(prompt))
     pooler.take(0, as_hidden(rows))
     return pooler.vector()
@@ -81,15 +88,16 @@ def expected_embedding(leader: SequenceState, pooling: PoolingParams, windows: W
 
 def check_complete(loop: Loop, leaders: list[SequenceState]) -> None:
     """Every sequence ended with the tokens it gets when it runs alone, and nothing is left."""
-    windows = loop.scheduler.cache.windows
+    windows, states = loop.scheduler.cache.windows, loop.scheduler.cache.num_states[1] > 0
     for leader in leaders:
         name = leader.request_id
         if leader.pooling is not None:
             assert loop.outputs[name, 0] == []
-            assert loop.embeddings[name] == expected_embedding(leader, leader.pooling, windows)
+            vector = expected_embedding(leader, leader.pooling, windows, states)
+            assert loop.embeddings[name] == vector
             continue
         for index in range(leader.params.n):
-            tokens, rows = expected(leader, index, windows)
+            tokens, rows = expected(leader, index, windows, states)
             assert loop.outputs[name, index] == tokens, (name, index)
             assert loop.finished[name, index].output_token_ids.tolist() == tokens
         if leader.params.prompt_logprobs is not None:
@@ -98,4 +106,5 @@ def check_complete(loop: Loop, leaders: list[SequenceState]) -> None:
             assert name not in loop.prompt_rows
     assert not loop.scheduler.has_work
     assert loop.scheduler.cache.num_used_blocks == 0
+    assert loop.scheduler.cache.num_states[0] == 0
     assert not loop.scheduler._queues.requests

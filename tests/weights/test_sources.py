@@ -21,6 +21,7 @@ from penstock.interface.sources import (
     RowsOfEach,
     Shifted,
     Source,
+    Squeezed,
     Stacked,
     Stored,
     Transposed,
@@ -39,6 +40,7 @@ ARRAYS: dict[str, NDArray[Any]] = {
 OTHER_ARRAYS: dict[str, NDArray[Any]] = {
     "stack": np.arange(120, dtype=np.float32).reshape(3, 8, 5),
     "row": np.arange(7, dtype=np.float32).reshape(1, 7),
+    "taps": np.arange(21, dtype=np.float32).reshape(3, 1, 7),
 }
 
 
@@ -62,6 +64,8 @@ def value(source: Source) -> NDArray[Any]:
             return np.stack([each[first::step][:count] for each in value(inner)])
         case Flat(inner):
             return value(inner).reshape(-1)
+        case Squeezed(inner):
+            return value(inner).squeeze(1)
         case Transposed(inner):
             return np.moveaxis(value(inner), -1, -2)
         case Shifted(inner, by):
@@ -132,6 +136,8 @@ STACK = Stored("stack", (3, 8, 5))
         (Transposed(STACK), (3, 5, 8)),
         (Flat(Stored("row", (1, 7))), (7,)),
         (Shifted(Flat(Stored("row", (1, 7))), 0.0), (7,)),
+        (Squeezed(Stored("taps", (3, 1, 7))), (3, 7)),
+        (Shifted(Squeezed(Stored("taps", (3, 1, 7))), 0.0), (3, 7)),
     ],
 )
 def test_stacks(source: Source, shape: tuple[int, ...], found: Found) -> None:

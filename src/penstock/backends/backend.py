@@ -83,6 +83,9 @@ class Backend(ABC):
     """Whether it multiplies quantized matrices whose groups are of columns that lie anywhere
     (``GroupTensor.order``)."""
 
+    runs_states: ClassVar[bool] = False
+    """Whether it has kernels for layers that keep a state of a sequence (``plan.ops.state``)."""
+
     @abstractmethod
     def asked(self, hardware: Hardware) -> BackendChoice:
         """Return the choice of this backend, which the user named; raises ConfigError if it cannot
@@ -129,6 +132,12 @@ class Backend(ABC):
                 f"{plan.spec.architecture} has numbers that shares of experts are multiplied by, "
                 f"which the {self.name} backend does not do yet",
                 "choose --backend cpu, or another model",
+            )
+        if not self.runs_states and plan.state_layers:
+            return Obstacle(
+                f"{plan.spec.architecture} has layers that keep a state of a sequence in place of "
+                f"its keys and values, which the {self.name} backend does not run yet",
+                "choose the slow NumPy backend with --backend reference, or another model",
             )
         if not self.runs_clamped_gates and any(map(_gates_clamped, plan.ops)):
             return Obstacle(

@@ -99,11 +99,13 @@ class MeteredExecutor(HostExecutor):
 
 
 class _KvTraffic:
-    """Bytes of keys and values that a step moves, from its lengths alone."""
+    """Bytes of keys and values, and of rows, that a step moves, from its lengths alone."""
 
     def __init__(self, spec: ModelSpec, config: ResolvedConfig) -> None:
         dtype = config.kv_cache_dtype
-        per_token = sum(layer.block_bytes(dtype) for layer in kv_layers(spec.layers)) // BLOCK_SIZE
+        layers = kv_layers(spec.layers)
+        attended = [layer for layer in layers if layer.rows is None]
+        per_token = sum(layer.block_bytes(dtype) for layer in attended) // BLOCK_SIZE
         heads, total = Counter[Window | None](), 0
         for layer in spec.layers:
             a = layer.mixer
@@ -115,13 +117,19 @@ class _KvTraffic:
         self._per_token = per_token
         # Layers with a window read at most that many tokens.
         self._shares = [(window, per_token * n / total) for window, n in heads.items()]
+        rows = [layer for layer in layers if layer.rows is not None]
+        self._of_rows = [(layer.window, layer.block_bytes(dtype) // layer.rows) for layer in rows]
 
     def bytes(self, step: StepInput) -> int:
         read = 0.0
+        lens = step.context_lens
         for window, share in self._shares:
-            lens = step.context_lens
             read += share * int(_seen(lens, window).sum())
-        return int(read) + self._per_token * step.num_tokens
+        moved = int(read) + self._per_token * step.num_tokens
+        for window, row in self._of_rows:  # those before the step's first token, and its own
+            before = _seen(lens - np.diff(step.query_starts) + 1, window) - 1
+            moved += row * (int(before.sum()) + step.num_tokens)
+        return moved
 
 
 def _seen(lens: Int32s, window: Window | None) -> Int32s:

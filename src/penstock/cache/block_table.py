@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 
 from penstock.cache.prefix import Key, root_key
+from penstock.cache.state_slots import StateHold
 
 
 class BlockTable:
@@ -28,6 +29,7 @@ class BlockTable:
         "num_published",
         "private",
         "root",
+        "state",
         "writable",
     )
 
@@ -41,6 +43,8 @@ class BlockTable:
         """Number of first places that are not held, for each group."""
         self.num_committed = 0  # tokens whose K and V are in the blocks, or will be: in flight
         self.num_published = 0  # leading places that were offered to the index
+        self.state: StateHold | None = None
+        """Its state slot, where layers keep states."""
         self.private = False  # the cache was reset under it: nothing more is published
         # What the two calls of every step need to see that there is nothing to do:
         self.writable = 0  # slots below this are its own, as far as is known without looking

@@ -37,6 +37,21 @@ def latent_block_bytes(dtype: KvDType, latent_dim: int, rope_dim: int) -> int:
     return -(-dim // 2) * 2 * _ELEMENT_BYTES[dtype] * BLOCK_SIZE
 
 
+ROW_LANES = 16
+"""Columns of cached rows are padded to a multiple of these, a register of kernels."""
+
+
+def rows_dtype(dtype: KvDType) -> KvDType:
+    """The type of rows in a cache of this type: rows are never rounded to int8."""
+    return "bfloat16" if dtype == "int8" else dtype
+
+
+def rows_block_bytes(dtype: KvDType, rows: int, columns: int) -> int:
+    """Bytes of one block in a layer that keeps so many rows of it."""
+    padded = -(-columns // ROW_LANES) * ROW_LANES
+    return rows * padded * _ELEMENT_BYTES[rows_dtype(dtype)]
+
+
 @dataclass(frozen=True)
 class Chunk:
     """A sequence is cut into chunks of ``size`` tokens, of which each sees its own alone."""

@@ -25,6 +25,8 @@ in full:
 - Forked sequences share blocks. The last, partly full ones are copied when one of them first
   writes to them while others still hold them. The copies of a step are executed in the order given,
   before any op of it runs.
+- Where layers keep states, a table that holds blocks has a state slot (``cache/state_slots.py``),
+  and a prefix is found where there is the state behind it, too.
 """
 
 from __future__ import annotations
@@ -46,6 +48,7 @@ from penstock.cache.integrity import check_books
 from penstock.cache.pool import BlockPool
 from penstock.cache.prefix import PrefixIndex
 from penstock.cache.prefix_cache import CachedPrefix, PrefixCache
+from penstock.cache.state_slots import Snapshot, StateCopy, StateLimits, StateSlots
 
 BlockCopy = tuple[int, int]
 """Source and target block id of a copy."""
@@ -68,7 +71,9 @@ class KvCache:
         *,
         windows: Sequence[Window | None] = (None,),
         enable_prefix_caching: bool = True,
+        states: StateLimits | None = None,
     ) -> None:
+        """``states``: where layers keep states, how many there are."""
         if block_size < 1:
             raise ValueError(f"block_size must be at least 1, not {block_size}")
         if not windows or any(w is not None and window_size(w) < 1 for w in windows):
@@ -81,7 +86,10 @@ class KvCache:
         self._windowed = [(g, window) for g, window in enumerate(windows) if window is not None]
         self._pool = BlockPool(num_blocks)
         self._index = PrefixIndex(self._num_groups)
-        self._prefixes = PrefixCache(self._index, self.windows, block_size)
+        self._states = None
+        if states is not None:
+            self._states = StateSlots(states, block_size, enable_prefix_caching)
+        self._prefixes = PrefixCache(self._index, self.windows, block_size, self._states)
         self._tables: set[BlockTable] = set()  # those that hold blocks
 
     @property
@@ -97,6 +105,17 @@ class KvCache:
     @property
     def num_used_blocks(self) -> int:
         return self._pool.num_used
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether layers keep states."""
+        return self._states is not None
+
+    @property
+    def num_states(self) -> tuple[int, int]:
+        """State slots in use, and all."""
+        states = self._states
+        return (0, 0) if states is None else (states.num_used, states.num_slots)
 
     @property
     def num_held_blocks(self) -> int:
@@ -154,6 +173,10 @@ class KvCache:
         table.num_published = cached
         table.num_committed = prefix.num_tokens
         self._tables.add(table)
+        if self._states is not None:
+            table.state = self._states.begin(
+                must_fit, prefix.num_tokens, prefix.state, prefix.branch
+            )
         most = cached + (self._pool.num_free - reserve * self._num_groups) // self._num_groups
         num_tokens = min(num_tokens, most * self.block_size)
         self._grow(table, num_tokens)
@@ -228,6 +251,8 @@ class KvCache:
         table.due_at = (full + 1) * self.block_size
         if not table.private and self.enable_prefix_caching:
             self._prefixes.publish(table, tokens, full)
+        if table.state is not None and self._states is not None:
+            self._states.publish(table.state, table.keys, num_computed, table.private)
         if self._windowed:
             self._forget(table, num_computed)
 
@@ -275,6 +300,8 @@ class KvCache:
                 for block in blocks[forgotten:]:
                     self._pool.share(block)
             self._tables.add(child)
+            if self._states is not None and parent.state is not None:
+                child.state = self._states.fork(parent.state)
         parent.writable = 0  # the first of the two to write gets copies of the last blocks
         return child
 
@@ -287,6 +314,9 @@ class KvCache:
         table.blocks, table.forgotten = (), []
         table.num_committed = table.num_published = table.writable = table.due_at = 0
         table.private = False
+        if table.state is not None and self._states is not None:
+            self._states.release(table.state)
+            table.state = None
         self._tables.discard(table)
 
     def reset(self) -> None:
@@ -296,8 +326,21 @@ class KvCache:
         """
         self._index.clear()
         self._pool.forget_kept()
+        if self._states is not None:
+            self._states.reset()
         for table in self._tables:
             table.private = True
+
+    def compose_state(self, table: BlockTable, end: int) -> Sequence[Snapshot]:
+        """Note that a step brings the table's state to ``end`` tokens; returns the snapshots of it
+        that the step stores on the way."""
+        assert self._states is not None
+        assert table.state is not None
+        return self._states.compose(table.state, end)
+
+    def take_state_copies(self) -> list[StateCopy]:
+        """The copies of state slots that the step being composed makes before anything else."""
+        return [] if self._states is None else self._states.take_copies()
 
     def slots(self) -> tuple[int, int]:
         """(allocated, filled) token slots of the blocks that sequences hold, shared ones once."""
@@ -314,6 +357,9 @@ class KvCache:
     def check_integrity(self) -> None:
         """Raise AssertionError unless owners, counts, free lines and index agree."""
         check_books(self._tables, self._pool, self._index, self.windows, self.block_size)
+        if self._states is not None:
+            holds = [table.state for table in self._tables]
+            self._states.check_integrity([hold for hold in holds if hold is not None])
 
     def _places(self, num_tokens: int) -> int:
         """Blocks of each group for so many tokens, if none is given back."""

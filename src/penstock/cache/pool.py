@@ -63,6 +63,11 @@ class BlockPool:
             else:
                 self._blank.append(block)
 
+    def blank(self, block: int) -> None:
+        """Let a kept block go first: nobody wants its content any more."""
+        del self._kept[block]
+        self._blank.append(block)
+
     def forget_kept(self) -> None:
         """Make every kept block blank: nobody can find their content any more."""
         self._blank.extend(reversed(self._kept))

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from penstock.cache.block_table import BlockTable
 from penstock.cache.geometry import Window, first_seen_block
 from penstock.cache.prefix import PrefixIndex, next_key
+from penstock.cache.state_slots import StateSlots
 
 
 class CachedPrefix(NamedTuple):
@@ -19,6 +20,10 @@ class CachedPrefix(NamedTuple):
     blocks: tuple[list[int], ...]
     """Blocks, for each group, of the last of these tokens: of all of them, or of those that
     later tokens see."""
+    state: int | None = None
+    """The slot of the state behind these tokens, where layers keep states."""
+    branch: int = 0
+    """Number of tokens of which blocks were found, and perhaps no state."""
 
 
 class PrefixCache:
@@ -29,10 +34,16 @@ class PrefixCache:
     """
 
     def __init__(
-        self, index: PrefixIndex, windows: Sequence[Window | None], block_size: int
+        self,
+        index: PrefixIndex,
+        windows: Sequence[Window | None],
+        block_size: int,
+        states: StateSlots | None = None,
     ) -> None:
+        """``states``: where layers keep states, of which a prefix needs the one behind it."""
         self._index = index
         self._block_size = block_size
+        self._states = states
         self._num_groups = len(windows)
         self._whole = [g for g, window in enumerate(windows) if window is None]
         self._windowed = [(g, window) for g, window in enumerate(windows) if window is not None]
@@ -62,9 +73,20 @@ class PrefixCache:
                     found[group].append(block)
         if self._windowed:
             count = self._within_windows(table, count, found)
+        state, branch = None, count
+        while count and self._states is not None:
+            state = self._states.find(table.keys[count - 1])
+            if state is not None:
+                break
+            count -= 1
+            if count and self._windowed and self._states.find(table.keys[count - 1]) is not None:
+                count = self._within_windows(table, count, found)
+        if not count:
+            return self.nothing()._replace(branch=branch * self._block_size)
         for group in self._whole:
             del found[group][count:]
-        return CachedPrefix(count * self._block_size, tuple(found))
+        size = self._block_size
+        return CachedPrefix(count * size, tuple(found), state, branch * size)
 
     def publish(self, table: BlockTable, tokens: array[int], full: int) -> None:
         """Make the table's first ``full`` blocks of every group findable, which were written."""

@@ -11,7 +11,14 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.constraints import Constraints
-from penstock.engine.loader import EnginePlan, LoadedModels, Mark, load_models, plan_engine
+from penstock.engine.loader import (
+    EnginePlan,
+    LoadedModels,
+    Mark,
+    load_models,
+    plan_engine,
+    state_limits,
+)
 from penstock.engine.masks import MaskThreads
 from penstock.engine.pooling import Embeddings
 from penstock.engine.prompt_logprobs import PromptLogprobsTracker
@@ -75,6 +82,7 @@ class EngineCore:
             BLOCK_SIZE,
             windows=engine_plan.plan.kv_groups.windows or (None,),
             enable_prefix_caching=config.enable_prefix_caching,
+            states=state_limits(engine_plan),
         )
         self._scheduler = Scheduler(
             cache,

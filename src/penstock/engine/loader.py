@@ -15,6 +15,7 @@ import msgspec
 from penstock.artifact.format import Artifact
 from penstock.artifact.session import ArtifactSession, Keeping, Note
 from penstock.backends.registry import backend, looked_for, native_automaton
+from penstock.cache.state_slots import StateLimits
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.demo_model import demo_model_path
 from penstock.errors import ArtifactError
@@ -145,7 +146,18 @@ def step_limits(engine_plan: EnginePlan) -> Limits:
         deterministic=config.deterministic,
         rows_per_sequence=config.rows_per_sequence,
         trees=config.speculative is not None or engine_plan.plan.feature_size > 0,
+        num_states=config.num_states,
+        state_log=config.state_log,
     )
+
+
+def state_limits(engine_plan: EnginePlan) -> StateLimits | None:
+    """The state slots of ``engine_plan``; None where layers keep no states."""
+    config, plan = engine_plan.config, engine_plan.plan
+    if not plan.state_layers:
+        return None
+    interval = plan.state_interval(config.state_log)
+    return StateLimits(config.num_states, config.max_num_seqs, interval)
 
 
 @dataclass(frozen=True)

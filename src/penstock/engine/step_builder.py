@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.step import StepInput
-from penstock.interface.step_builder import Tree, build_step
+from penstock.interface.step_builder import Tree, build_step, state_tables
 from penstock.scheduler.output import ScheduledStep
 
 
@@ -25,6 +25,10 @@ def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepI
         num_logits = [e.num_logits for e in scheduled]
         if step.num_hidden:
             num_hidden = [e.num_hidden for e in scheduled]
+    states = None
+    if step.states is not None:
+        its = step.states
+        states = state_tables(its.slots, its.seen, its.tentative, its.snapshots, its.copies)
     groups = range(len(scheduled[0].sequence.table.blocks))
     tables = [[e.sequence.table.blocks[group] for e in scheduled] for group in groups]
     return build_step(
@@ -36,5 +40,6 @@ def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepI
         trees=trees,
         block_copies=step.block_copies,
         slot_moves=step.slot_moves,
+        states=states,
         block_size=block_size,
     )

@@ -50,6 +50,11 @@ class Limits:
     trees: bool = False
     """Whether steps may hold draft trees. It affects only when the kernels for them are
     compiled."""
+    num_states: int = 0
+    """Number of state slots (``StepInput.states``); 0 for a model whose layers keep no states."""
+    state_log: int = 0
+    """Number of tokens at most, of those last computed, that may be taken back from a state: rows
+    of the log in each slot. 0: a step takes back none."""
 
     @property
     def max_selected_rows(self) -> int:

@@ -149,6 +149,8 @@ class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     tokens_generated: int
     kv_slots_allocated: int = 0  # token slots of the blocks that live requests hold
     kv_slots_filled: int = 0  # of these, slots that hold a computed token
+    states_total: int = 0  # state slots; none where layers keep no states
+    states_used: int = 0
     step_seconds: Buckets | None = None  # how long steps took
     step_tokens: Buckets | None = None  # token positions that steps computed
     drafts: DraftStats | None = None  # the results of speculation, where it is used

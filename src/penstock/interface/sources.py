@@ -136,6 +136,18 @@ class Flat:
 
 
 @dataclass(frozen=True)
+class Squeezed:
+    """A matrix ``[n, k]`` that is stored as ``[n, 1, k]``: the taps of a convolution that takes
+    every column by itself."""
+
+    source: Source
+
+    @property
+    def shape(self) -> Shape:
+        return (self.source.shape[0], *self.source.shape[2:])
+
+
+@dataclass(frozen=True)
 class OneOf:
     """A weight that checkpoints store in one of several ways: the first of which one has all
     tensors. All are of one shape."""
@@ -180,6 +192,7 @@ Source = (
     | Transposed
     | Mxfp4
     | Flat
+    | Squeezed
     | Shifted
     | UnitRows
     | OneOf
@@ -228,6 +241,7 @@ def packed(source: Source) -> Iterator[Packed]:
             | RowsOfEach(inner)
             | Transposed(inner)
             | Flat(inner)
+            | Squeezed(inner)
             | Shifted(inner)
             | UnitRows(inner)
         ):
@@ -254,6 +268,7 @@ def tensors(source: Source) -> Iterator[Stored]:
             | RowsOfEach(inner)
             | Transposed(inner)
             | Flat(inner)
+            | Squeezed(inner)
             | Shifted(inner)
             | UnitRows(inner)
         ):
@@ -278,7 +293,7 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
                 return fits, all(there), any(there)
 
             return max(sources, key=rank)
-        case RowsOf() | RowsOfEach() | Transposed() | Flat() | Shifted() | UnitRows():
+        case RowsOf() | RowsOfEach() | Transposed() | Flat() | Squeezed() | Shifted() | UnitRows():
             return replace(source, source=chosen(source.source, stored))
         case Stacked(sources):
             return Stacked(tuple(chosen(each, stored) for each in sources))

@@ -38,6 +38,37 @@ class KvTables(NamedTuple):
     block_ids: Int32s  # [block_starts[-1]]
 
 
+def _no_snapshots() -> Int32s:
+    return np.empty((0, 3), np.int32)
+
+
+def _no_copies() -> Int32s:
+    return np.empty((0, 2), np.int32)
+
+
+@dataclass(frozen=True)
+class StateTables:
+    """Where the state of each sequence of a step lies, in all layers that keep one
+    (``Plan.state_layers``). What ops do with it is said in ``penstock.plan.ops.state``.
+
+    With ``first`` the position of a sequence's first row of the step, ``end`` that behind its last
+    and ``log`` = ``Limits.state_log``: ``first - log <= seen <= first``, and ``seen <= end -
+    tentative``. Slots are below ``Limits.num_states``.
+    """
+
+    slots: Int32s  # [S] the slot of each sequence, all distinct
+    seen: Int32s  # [S] tokens that are in the slot's state; 0: it is zeros, and is not read
+    tentative: Int32s
+    """``[S]``: so many of the sequence's last rows may be taken back: they are logged, and not in
+    the state that is stored. At most ``log``."""
+    snapshots: Int32s = field(default_factory=_no_snapshots)
+    """``[W, 3]`` of sequence, tokens seen, slot, ascending by sequence and then tokens: states to
+    store in passing, with ``seen < tokens <= end - tentative``. The slots are distinct, and nobody
+    else's of the step."""
+    copies: Int32s = field(default_factory=_no_copies)
+    """``[C, 2]`` (from, to) slots, copied whole and in order before any op runs."""
+
+
 @dataclass(frozen=True)
 class StepInput:
     """Everything that one step of the model needs, as arrays over concatenated tokens.
@@ -82,6 +113,9 @@ class StepInput:
     features: Float32s = field(default_factory=lambda: np.empty((0, 0), np.float32))
     """``[T, F]`` C-contiguous: what a head that drafts is given of each token beside its id
     (``Plan.feature_size`` columns). Of models that read none, empty: ``[T, 0]`` or ``[0, 0]``."""
+
+    states: StateTables | None = None
+    """Where the states of the step's sequences lie; None for a model whose layers keep none."""
 
     @property
     def num_tokens(self) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.interface.step import Float32s, Int32s, KvTables, StepInput
+from penstock.interface.step import Float32s, Int32s, KvTables, StateTables, StepInput
 
 Tables: TypeAlias = "Sequence[Sequence[array[int]]]"
 """Block ids of each sequence, for each KV group. A sequence has as many in every group."""
@@ -47,6 +47,7 @@ def build_step(
     block_copies: Sequence[tuple[int, int]] = (),
     slot_moves: Sequence[tuple[int, int]] = (),
     features: Float32s = _NO_FEATURES,
+    states: StateTables | None = None,
     block_size: int = BLOCK_SIZE,
 ) -> StepInput:
     """Build a step's arrays, fresh ones every time.
@@ -54,8 +55,9 @@ def build_step(
     ``tokens`` has each sequence's tokens, at least one; ``starts`` how many tokens of it are in the
     cache before them. ``tables`` is empty for a model without a cache. The last ``num_logits`` rows
     of each sequence get logits (None: all), and the ``num_hidden`` before those are returned as
-    hidden states (None: none). A cache's blocks have ``block_size`` tokens, which is
-    ``BLOCK_SIZE`` for every executor that has a memory of its own.
+    hidden states (None: none). ``states`` are of a model whose layers keep states. A cache's blocks
+    have ``block_size`` tokens, which is ``BLOCK_SIZE`` for every executor that has a memory of its
+    own.
     """
     first_tokens = np.array(starts, dtype=np.int32)
     token_ids = np.frombuffer(b"".join(tokens), dtype=np.int32)
@@ -97,6 +99,24 @@ def build_step(
         tree_parents=parents,
         slot_moves=_pairs(slot_moves),
         features=features,
+        states=states,
+    )
+
+
+def state_tables(
+    slots: Sequence[int],
+    seen: Sequence[int],
+    tentative: Sequence[int],
+    snapshots: Sequence[tuple[int, int, int]],
+    copies: Sequence[tuple[int, int]],
+) -> StateTables:
+    """Build a step's state tables, fresh arrays every time."""
+    return StateTables(
+        slots=np.array(slots, dtype=np.int32),
+        seen=np.array(seen, dtype=np.int32),
+        tentative=np.array(tentative, dtype=np.int32),
+        snapshots=np.array(snapshots, dtype=np.int32).reshape(-1, 3),
+        copies=_pairs(copies),
     )
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid"]
-"""``relu2`` is the square of ``relu``."""
+Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid", "identity"]
+"""``relu2`` is the square of ``relu``. ``identity`` changes nothing: gated by it, an up is
+multiplied by the gate itself."""
 
 UngatedActivation = Activation | Literal["xielu"]
 """Of MLPs without a gate. xIELU (``plan.ops.Xielu``) has four numbers of the layer: weights

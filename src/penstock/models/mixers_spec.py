@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.errors import ModelError
+
+MOST_TAPS: Final = 16
+"""Most tokens that a convolution along the sequence sees, by ``csrc/kernels/short_conv.h``."""
 
 
 @dataclass(frozen=True)
 class ShortConvSpec:
     """A gated causal convolution over a few tokens (LFM2, arXiv 2511.23404).
 
-    Three products of the layer's input, each of ``hidden_size`` columns, give b, c and x (weights
-    ``conv_b``, ``conv_c``, ``conv_x``). ``u = b * x`` is convolved along the sequence, each column
-    by ``kernel`` numbers of its own (weight ``conv``, ``[hidden_size, kernel]``): token t gets the
-    sum of ``conv[:, j] * u[t - kernel + 1 + j]``, where u is 0 before the first token. c times that
-    goes through an output matrix (``o``).
+    Three products of the layer's input give b, c and x (weights ``conv_b``, ``conv_c`` and
+    ``conv_x``). ``u = b * x`` is convolved along the sequence, each column by ``kernel`` numbers of
+    its own (weight ``conv``, ``[size, kernel]``): token t gets the sum of
+    ``conv[:, j] * u[t - kernel + 1 + j]``, where u is 0 before the first token. c times that goes
+    through an output matrix (``conv_out``).
 
-    Raises ModelError for a convolution that sees no token but its own.
+    Raises ModelError for a convolution that sees no token but its own, or more than
+    :data:`MOST_TAPS`.
     """
 
+    size: int
+    """Number of columns that are convolved, which is that of the hidden state."""
     kernel: int
     """Number of tokens that one sees, itself included."""
     bias: bool = False
     """Whether the products and the convolution have biases."""
 
     def __post_init__(self) -> None:
-        if self.kernel < 2:
-            raise ModelError("a convolution along the sequence has at least two tokens")
+        if not 2 <= self.kernel <= MOST_TAPS:
+            raise ModelError(
+                f"a convolution along the sequence sees 2 to {MOST_TAPS} tokens, not {self.kernel}"
+            )

@@ -17,6 +17,7 @@ from penstock.interface.sources import (
     Shape,
     Shifted,
     Source,
+    Squeezed,
     Stacked,
     Stored,
     Transposed,
@@ -133,6 +134,16 @@ class OneRow(Form):
 
     def source(self, tensor: Tensor) -> Source:
         return Flat(Stored(tensor.name, (1, *tensor.shape)))
+
+
+@dataclass(frozen=True)
+class OneColumn(Form):
+    """A matrix ``[n, k]``, but not its bias, that is stored as ``[n, 1, k]``."""
+
+    def source(self, tensor: Tensor) -> Source:
+        if tensor.bias:
+            return Rows().source(tensor)
+        return Squeezed(Stored(tensor.name, (tensor.shape[0], 1, *tensor.shape[1:])))
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ class RopeFields:
     """The part of a head that rotates where none is named; None: always the whole head."""
     kinds: tuple[RopeKind, ...] = ("default", "linear", "dynamic", "llama3", "yarn")
     """The kinds that the family has."""
+    idle: tuple[str, ...] = ()
+    """Parameters that change nothing in text."""
 
 
 LLAMA_FIELDS: Final = RopeFields()
@@ -137,6 +139,8 @@ def read_parameters(
     nothing.
     """
     kind = _kind(rope, fields.kinds)
+    for name in fields.idle:
+        rope.raw(name)
     # A proportion of the frequencies, then, of a rotation of the whole head.
     proportion = rope.number(_PARTIAL, 1.0, high=1.0) if kind == "proportional" else None
     inner_part = _part(rope, _PARTIAL, fields) if proportion is None else None

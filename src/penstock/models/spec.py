@@ -17,6 +17,7 @@ from penstock.models.names import NameMap, Published
 from penstock.models.position_scale import PositionScale
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.rope_spec import RopeKind, RopeSpec
+from penstock.models.state_spec import GatedDeltaSpec, SelectiveSpec, StateSpec
 from penstock.models.token_inputs_spec import TokenInputsSpec
 from penstock.sampling.defaults import SamplingDefaults
 
@@ -31,6 +32,7 @@ __all__ = [
     "EmbeddingScale",
     "ExpertNorms",
     "ExpertsSpec",
+    "GatedDeltaSpec",
     "Gating",
     "LatentSpec",
     "LayerSpec",
@@ -46,8 +48,10 @@ __all__ = [
     "RopeKind",
     "RopeSpec",
     "Routing",
+    "SelectiveSpec",
     "SharedExpertSpec",
     "ShortConvSpec",
+    "StateSpec",
     "TokenInputsSpec",
     "UngatedActivation",
     "Window",
@@ -255,7 +259,7 @@ class MlpSpec:
             raise ModelError("xIELU is of MLPs that are not gated")
 
 
-Mixer = AttentionSpec | ShortConvSpec
+Mixer = AttentionSpec | ShortConvSpec | StateSpec
 """What makes a token's row depend on the tokens before it."""
 
 
@@ -375,6 +379,11 @@ class ModelSpec:
     """Added to embeddings once these are scaled (weight ``positions``)."""
     embed_norm: NormSpec | None = None
     """The norm of embeddings, positions added, before the first layer."""
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether layers keep a state of a sequence that is not the keys and values of tokens."""
+        return any(isinstance(layer.mixer, StateSpec) for layer in self.layers)
 
     @property
     def published(self) -> Published:

@@ -65,10 +65,16 @@ def _groups(plan: Plan) -> str:
     groups = plan.kv_groups
     if set(groups.windows) <= {None}:
         return ""
-    alike = Counter((group.window, len(group.layers)) for group in groups)
+    rows = [{plan.kv_layers[number].rows for number in group.layers} for group in groups]
+    alike = Counter(
+        (group.window, len(group.layers), max(each - {None}, default=None))
+        for group, each in zip(groups, rows, strict=True)
+    )
     parts = [
-        f"{count} of {layers} layer{'s' if layers > 1 else ''}" + _sight(window)
-        for (window, layers), count in alike.items()
+        f"{count} of {layers} layer{'s' if layers > 1 else ''}"
+        + _sight(window)
+        + ("" if kept is None else f" that keep {kept} rows of a block")
+        for (window, layers, kept), count in alike.items()
     ]
     used = sum(layer.block_bytes(plan.kv_dtype) for layer in plan.kv_layers)
     wasted = 1 - used / (len(groups) * groups.page_bytes)

@@ -4,7 +4,8 @@ Layers differ in how long they need a token's keys and values: one with a window
 behind it. So blocks are handed out by *groups* of layers with equal lifetime, all from one pool of
 ids: a block id is a *page* of a fixed number of bytes, which holds the keys and values of a block
 of tokens in every layer of the group that it belongs to at the time. A model whose layers are all
-of one kind has one group of all layers.
+of one kind has one group of all layers. The inputs that a convolution along the sequence reads
+again are cached likewise, as rows, by a layer whose window is the convolution's.
 
 For pages of one size, layers of one lifetime are cut into several groups where there are more of
 them than of another. A group that does not fill its page wastes the rest of it.
@@ -16,23 +17,30 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.cache.geometry import (
+    BLOCK_SIZE,
     Chunk,
     KvDType,
     Window,
     latent_block_bytes,
     layer_block_bytes,
+    rows_block_bytes,
     window_size,
 )
-from penstock.models.spec import AttentionSpec, LayerSpec
+from penstock.models.spec import AttentionSpec, LayerSpec, ShortConvSpec
 
 GROUP_COST = 0.01
 """Share of wasted memory that is accepted to have one group fewer. Each has tables of its own,
 which the host builds and sends with every step: about 2 us for 64 sequences."""
 
 
+LEAST_ROWS = 8
+"""Rows that a layer of rows keeps of each block at least. Convolutions of three tokens then have
+room for drafts of five: shorter ones change nothing of the cache."""
+
+
 @dataclass(frozen=True)
 class KvLayer:
-    """Geometry and lifetime of one layer's cache."""
+    """Geometry and lifetime of one layer's cache: keys and values, latents, or rows."""
 
     kv_heads: int
     head_dim: int
@@ -41,9 +49,14 @@ class KvLayer:
     value_dim: int | None = None
     """Components of a value where there are no values beside the keys, whose first components they
     are (a latent cache, of one head); None: values are cached, of ``head_dim`` components."""
+    rows: int | None = None
+    """Where rows are cached, one of ``head_dim`` numbers for each token: how many of a block's are
+    kept. Slot s of a block has row ``s % rows``, so that those of its last tokens are there."""
 
     def block_bytes(self, dtype: KvDType) -> int:
-        """Bytes of a block's keys and values."""
+        """Bytes of a block's keys and values, latents or rows."""
+        if self.rows is not None:
+            return rows_block_bytes(dtype, self.rows, self.head_dim)
         if self.value_dim is None:
             return layer_block_bytes(dtype, self.kv_heads, self.head_dim)
         return latent_block_bytes(dtype, self.value_dim, self.head_dim - self.value_dim)
@@ -91,20 +104,38 @@ class KvGroups:
         return tuple(group.window for group in self.groups)
 
 
-def kv_layers(layers: Sequence[LayerSpec]) -> tuple[KvLayer, ...]:
+def kv_layers(layers: Sequence[LayerSpec], taken_back: int | None = None) -> tuple[KvLayer, ...]:
     """Return the cached layers of a model: all that mix tokens but those that read another layer's
-    keys and values."""
-    mixers = (layer.mixer for layer in layers)
-    return tuple(
-        KvLayer(
-            a.num_kv_heads,
-            a.head_dim,
-            a.window,
-            None if a.latent is None else a.latent.kv_rank,
-        )
-        for a in mixers
-        if isinstance(a, AttentionSpec) and a.kv_from is None
-    )
+    keys and values.
+
+    ``taken_back``: how many of a sequence's latest tokens may be computed again, by others or the
+    same; None: any number.
+    """
+    cached: list[KvLayer] = []
+    for layer in layers:
+        mixer = layer.mixer
+        if isinstance(mixer, ShortConvSpec):
+            rows = kept_rows(mixer.kernel, taken_back)
+            cached.append(KvLayer(1, mixer.size, mixer.kernel, rows=rows))
+        elif isinstance(mixer, AttentionSpec) and mixer.kv_from is None:
+            latent = None if mixer.latent is None else mixer.latent.kv_rank
+            cached.append(KvLayer(mixer.num_kv_heads, mixer.head_dim, mixer.window, latent))
+    return tuple(cached)
+
+
+def kept_rows(window: int, taken_back: int | None) -> int:
+    """Return how many rows of a block a layer keeps of whose tokens each sees the rows of
+    ``window``, itself included.
+
+    A token's row takes the place of the one that many tokens before it in its block. When
+    ``taken_back`` tokens are computed again, the ``window - 1`` rows before them must not have been
+    overwritten by theirs, so there are places for all of these. A block that keeps every row
+    overwrites none.
+    """
+    if taken_back is None:
+        return BLOCK_SIZE
+    rows = -(-(window - 1 + taken_back) // 4) * 4
+    return min(max(rows, LEAST_ROWS), BLOCK_SIZE)
 
 
 def group_layers(layers: Sequence[KvLayer], dtype: KvDType) -> KvGroups:

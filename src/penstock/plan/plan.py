@@ -6,11 +6,15 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.cache.geometry import KvDType
+from penstock.cache.geometry import BLOCK_SIZE, KvDType
 from penstock.interface.sources import PlanWeight, Stored
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 from penstock.plan.kv_groups import KvGroups, KvLayer, group_layers
 from penstock.plan.ops import Buffer, BufferName, ExpertLinear, Features, Op, WeightName
+from penstock.plan.state_layers import StateLayer
+
+_STATE_INTERVAL = 32 * BLOCK_SIZE
+"""Tokens between kept states of a model without keys and values."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,9 @@ class Plan:
     the order of the taps: ``[S, taps * hidden]`` float32."""
     more_logits: tuple[BufferName, ...] = ()
     """Logits of the second and later heads, each ``[R, outputs]``."""
+    state_layers: tuple[StateLayer, ...] = ()
+    """What each layer that keeps a state of a sequence has in its slot; ops refer to them by
+    index."""
     token_offsets: Stored | None = None
     """The tensor, integers ``[outputs]``, that says what to add to the number of each column of the
     logits to get its token; None where a column is the token of its number."""
@@ -50,6 +57,24 @@ class Plan:
     def kv_groups(self) -> KvGroups:
         """Which cached layers share pages; ``StepInput.groups`` has tables of each group."""
         return group_layers(self.kv_layers, self.kv_dtype)
+
+    @property
+    def state_dtype(self) -> DType:
+        """The type in which slots keep inputs of convolutions: the KV cache's, or of one in int8
+        the weights'."""
+        return self.weight_dtype if self.kv_dtype == "int8" else self.kv_dtype
+
+    def state_bytes(self, log: int) -> int:
+        """Bytes of a state slot of which ``log`` tokens may be taken back; 0 where no layer keeps a
+        state."""
+        return sum(layer.num_bytes(self.state_dtype, log) for layer in self.state_layers)
+
+    def state_interval(self, log: int) -> int:
+        """Tokens, in whole blocks, of which keys and values take as many bytes as a state."""
+        block = sum(layer.block_bytes(self.kv_dtype) for layer in self.kv_layers)
+        if block == 0:
+            return _STATE_INTERVAL
+        return -(-self.state_bytes(log) // block) * BLOCK_SIZE
 
     @property
     def num_parameters(self) -> int:

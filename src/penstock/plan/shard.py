@@ -64,6 +64,15 @@ def shard(plan: Plan, rank: int, world: int) -> Plan:
             f"{world} ranks cannot share attention over latents: all heads read one cache of them, "
             "which each rank would have to keep whole; run the model on one"
         )
+    if plan.state_layers:
+        raise ConfigError(
+            f"{world} ranks cannot share layers that keep a state of a sequence yet; run the model "
+            "on one"
+        )
+    if any(layer.rows is not None for layer in plan.kv_layers):
+        raise ConfigError(
+            f"{world} ranks cannot share convolutions along the sequence yet; run the model on one"
+        )
     for heads in {layer.kv_heads for layer in plan.kv_layers}:
         if heads % world:
             fits = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)

@@ -77,9 +77,28 @@ def check_options(inputs: Inputs) -> None:
             "kv_cache_dtype must be auto, int8, float32, bfloat16 or float16, "
             f"not {config.kv_cache_dtype!r}"
         )
+    if config.speculative is not None:
+        _check_states(inputs)
     quantized = config.quantization != "none" or inputs.spec.quantized is not None
     if config.quantize_activations is not None and not quantized:
         raise ConfigError(
             "quantize_activations has no effect without quantization; set quantization to int8 or "
             "int4, or leave it out"
+        )
+
+
+def _check_states(inputs: Inputs) -> None:
+    """Raise ConfigError where the model that drafts keeps states, or drafts are trees and the model
+    they are for keeps states."""
+    if inputs.draft is not None and inputs.draft.keeps_states:
+        raise ConfigError(
+            f"the draft model cannot be {inputs.draft.architecture}: its layers keep a state of "
+            "each sequence, which those of a draft model may not yet; leave speculative out, or "
+            "choose ngram, or a draft model of attention alone"
+        )
+    if inputs.spec.keeps_states and inputs.trees:
+        raise ConfigError(
+            f"{inputs.spec.architecture} has layers that keep a state of each sequence, which "
+            "follows one line of tokens, not a tree of drafts; choose a speculative method that "
+            "drafts chains (ngram, draft, or eagle with width=1)"
         )

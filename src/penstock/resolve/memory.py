@@ -1,4 +1,5 @@
-"""Decides the size of the KV cache, and with it how long a sequence may become."""
+"""Decides the size of the KV cache, and with it how long a sequence may become, and how many state
+slots there are beside it."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from dataclasses import dataclass
 
 from penstock.cache.geometry import BLOCK_SIZE, sequence_blocks, tokens_in
 from penstock.errors import ConfigError
-from penstock.memory_budget import Demand
+from penstock.memory_budget import Demand, Served
 from penstock.quant.scheme import Quantization
 from penstock.resolve.backend import BackendDecision
 from penstock.resolve.inputs import Inputs, Reasons, reason
@@ -15,13 +16,16 @@ from penstock.resolve.plans import PlanDecision
 
 @dataclass(frozen=True)
 class MemoryDecision:
-    """How memory is divided between weights and KV cache, and what the cache can hold."""
+    """How memory is divided between weights, KV cache and states, and what these can hold."""
 
     weight_bytes: int
     num_blocks: int
     kv_cache_bytes: int
     """Bytes of these blocks, the draft's part included."""
     max_model_len: int
+    max_num_seqs: int
+    """As many as the step's limits have, or as there are states for."""
+    num_states: int
     reasons: Reasons
 
 
@@ -35,6 +39,19 @@ class _Blocks:
     why: str
 
 
+@dataclass(frozen=True)
+class _States:
+    """The state slots, one for each sequence that runs, and those for prefixes that are kept; none
+    where no layer keeps states."""
+
+    count: int
+    sequences: int
+    """Number of sequences that may run at once."""
+    num_bytes: int
+    """Bytes of all slots together."""
+    reasons: Reasons
+
+
 def decide_memory(
     inputs: Inputs, backend: BackendDecision, schemes: Quantization, plans: PlanDecision
 ) -> MemoryDecision:
@@ -42,7 +59,8 @@ def decide_memory(
     config, served, weights = inputs.config, plans.target, inputs.types.weights
     demand = Demand(served, config.kv_cache_bytes, plans.draft, plans.plan_with)
     budget = backend.backend.budget(demand, backend.choice, inputs.hardware)
-    blocks = _blocks(inputs, plans, budget.kv_cache)
+    states = _states(inputs, served, budget.kv_cache)
+    blocks = _blocks(inputs, plans, budget.kv_cache, states.num_bytes)
     in_full = blocks.tokens >= served.max_len
     rounded = f"codes, scales, and the rest in {weights}"
     reasons = {
@@ -53,18 +71,54 @@ def decide_memory(
         "max_model_len": reason(
             config.max_model_len, "the model's limit" if in_full else "what the KV cache holds"
         ),
+        **states.reasons,
     }
     return MemoryDecision(
         weight_bytes=budget.weights,
         num_blocks=blocks.count,
         kv_cache_bytes=blocks.count * served.block_bytes,
         max_model_len=min(served.max_len, blocks.tokens),
+        max_num_seqs=states.sequences,
+        num_states=states.count,
         reasons=reasons,
     )
 
 
-def _blocks(inputs: Inputs, plans: PlanDecision, kv_bytes: int) -> _Blocks:
-    """Return the blocks in ``kv_bytes``; raise ConfigError if one request may need more."""
+def _states(inputs: Inputs, served: Served, cache_bytes: int) -> _States:
+    """Return the state slots. Those of sequences take at most half of ``cache_bytes``, or what is
+    not needed for keys and values, and those for prefixes at most half of the rest; raise
+    ConfigError if more sequences are asked for than that holds."""
+    each, sequences = served.state_bytes, served.max_sequences
+    if each == 0:
+        return _States(0, sequences, 0, {})
+    keys_and_values = served.all_sequences_bytes - served.max_states * each
+    most = max(cache_bytes // 2, cache_bytes - keys_and_values) // each
+    reasons: dict[str, str] = {}
+    if sequences > most:
+        if most == 0 or inputs.config.max_num_seqs is not None:
+            lower = f", or lower max_num_seqs to at most {most}" if most else ""
+            raise ConfigError(
+                f"the states of {sequences} sequences take {sequences * each:,} bytes, {each:,} "
+                f"each, and may take half of the {cache_bytes:,} bytes for the KV cache and "
+                f"states; set kv_cache_bytes to at least {2 * sequences * each:,}{lower}"
+            )
+        sequences = most
+        reasons["max_num_seqs"] = "states of as many take half of the memory for KV cache and them"
+    why, count = f"one for each of {sequences} sequences", sequences
+    if served.kept_states:
+        rest = cache_bytes - sequences * each
+        one = sequence_blocks(served.plan.kv_groups.windows, served.max_len) * served.block_bytes
+        most = max(min(rest // 2, rest - one), 0) if served.block_bytes else rest
+        kept = min(served.kept_states * sequences, most // each)
+        why, count = f"{why}, and {kept} for prefixes", sequences + kept
+    reasons["num_states"] = f"{why}, {each:,} bytes each"
+    return _States(count, sequences, count * each, reasons)
+
+
+def _blocks(inputs: Inputs, plans: PlanDecision, cache_bytes: int, state_bytes: int) -> _Blocks:
+    """Return the blocks in ``cache_bytes`` beside the states; raise ConfigError if one request may
+    need more."""
+    kv_bytes = cache_bytes - state_bytes
     served, asked = plans.target, inputs.config.max_model_len
     size, max_len, windows = served.block_bytes, served.max_len, served.plan.kv_groups.windows
     shared = (
@@ -81,10 +135,11 @@ def _blocks(inputs: Inputs, plans: PlanDecision, kv_bytes: int) -> _Blocks:
         why = "the model keeps no keys and values"
         held = count * BLOCK_SIZE
     if held < (min(max_len, BLOCK_SIZE) if asked is None else max_len):
-        needed = sequence_blocks(windows, max_len) * size
+        needed = sequence_blocks(windows, max_len) * size + state_bytes
+        beside = f" (beside {state_bytes:,} of states)" if state_bytes else ""
         among = f", which {len(windows)} groups of layers share" if len(windows) > 1 else ""
         raise ConfigError(
-            f"a KV cache of {kv_bytes:,} bytes holds {count} blocks of {BLOCK_SIZE} tokens "
+            f"a KV cache of {kv_bytes:,} bytes{beside} holds {count} blocks of {BLOCK_SIZE} tokens "
             f"({size:,} bytes each{shared}){among}, {held} tokens, but one request may "
             f"need {max_len}; set kv_cache_bytes to at least {needed:,} or lower max_model_len"
         )

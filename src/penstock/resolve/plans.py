@@ -9,7 +9,7 @@ from penstock.backends.backend import Backend
 from penstock.cache.geometry import BLOCK_SIZE, sequence_blocks, window_blocks
 from penstock.config import EngineConfig, rows_per_sequence
 from penstock.errors import ConfigError
-from penstock.memory_budget import Served
+from penstock.memory_budget import KEPT_STATES, Served
 from penstock.models.draft_heads import EagleSpec
 from penstock.models.rope import longrope_notes
 from penstock.models.spec import ModelSpec
@@ -50,9 +50,19 @@ def decide_plans(
     types, half = inputs.types, backend.half_rows
     taps = draft.taps if isinstance(draft, EagleSpec) else ()
 
+    # Drafts are taken back, and with them the token before where a mask comes late.
+    taken_back = rows_per_sequence(config.speculative, inputs.drafts)
+
     def plan_with(quantization: Quantization) -> Plan:
         primitive = lower(
-            spec, types.weights, max_len, quantization, types.kv_cache, taps=taps, half=half
+            spec,
+            types.weights,
+            max_len,
+            quantization,
+            types.kv_cache,
+            taps=taps,
+            half=half,
+            taken_back=taken_back,
         )
         return fuse(primitive)
 
@@ -63,8 +73,7 @@ def decide_plans(
     if inputs.drafts:
         logit_rows = draft_logit_rows(seqs, tokens)
     else:
-        rows = rows_per_sequence(config.speculative, inputs.drafts)
-        logit_rows = most_logit_rows(seqs, rows, tokens)
+        logit_rows = most_logit_rows(seqs, taken_back, tokens)
     target = Served(
         plan=plan,
         max_len=max_len,
@@ -73,6 +82,8 @@ def decide_plans(
         max_logit_rows=logit_rows,
         block_bytes=groups.page_bytes + draft_bytes,
         deterministic=config.deterministic,
+        state_bytes=plan.state_bytes(rows_per_sequence(config.speculative, inputs.drafts)),
+        kept_states=KEPT_STATES if config.enable_prefix_caching else 0,
     )
     backend.check_runnable(plan, inputs.trees)
     drafting = None

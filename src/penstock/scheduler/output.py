@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from penstock.cache.kv_cache import BlockCopy
+from penstock.cache.state_slots import StateCopy
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.sequence import SequenceState
 
@@ -45,6 +46,16 @@ class ScheduledSequence(msgspec.Struct, frozen=True, gc=False):
     draft: Draft | None = None
 
 
+class StepStates(msgspec.Struct, frozen=True):
+    """``StateTables`` (``interface/step.py``) of a step, as lists."""
+
+    slots: list[int]
+    seen: list[int]
+    tentative: list[int]
+    snapshots: list[tuple[int, int, int]]
+    copies: list[StateCopy]
+
+
 class ScheduledStep(msgspec.Struct, frozen=True):
     """What one step computes. Logits rows are numbered in the order of ``sequences``."""
 
@@ -66,6 +77,8 @@ class ScheduledStep(msgspec.Struct, frozen=True):
     slot_moves: list[SlotMove] = []
     """Moves that complete the acceptance of the previous step's drafts. Executed before
     ``block_copies`` (``StepInput.slot_moves``)."""
+    states: StepStates | None = None
+    """Where the states of ``sequences`` lie; None where layers keep none."""
 
     @property
     def sampling_states(self) -> list[SamplingState]:
@@ -103,6 +116,7 @@ def step_of(
     moves: list[SlotMove],
     num_tokens: int,
     num_drafted: int,
+    states: StepStates | None,
 ) -> ScheduledStep:
     """Return the step of the ``chosen`` sequences, its samples and rows numbered in their order."""
     samples: list[SequenceState] = []
@@ -115,5 +129,14 @@ def step_of(
             samples.append(sequence)
             rows.append(row if each.draft is None else row - len(each.draft))
     return ScheduledStep(
-        chosen, samples, rows, copies, num_tokens, row + 1, hidden, num_drafted, moves
+        chosen,
+        samples,
+        rows,
+        copies,
+        num_tokens,
+        row + 1,
+        hidden,
+        num_drafted,
+        moves,
+        states,
     )

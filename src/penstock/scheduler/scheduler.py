@@ -69,6 +69,7 @@ from penstock.scheduler.progress import Progress
 from penstock.scheduler.queues import Queues
 from penstock.scheduler.sequence import SequenceState, Status
 from penstock.scheduler.step_budget import StepBudget
+from penstock.scheduler.step_states import step_states
 from penstock.scheduler.updates import sequence_update
 
 RUNNING, FINISHED = Status.RUNNING, Status.FINISHED  # a name is cheaper than an enum's member
@@ -203,7 +204,8 @@ class Scheduler:
         if not shares.contended:
             shares.uncharged += num_tokens
         moves, self._accepted.moves = self._accepted.moves, []
-        return step_of(chosen, copies, moves, num_tokens, drafted)
+        states = step_states(self.cache, chosen)
+        return step_of(chosen, copies, moves, num_tokens, drafted, states)
 
     def submitted(self, step: ScheduledStep) -> None:
         """The step is in flight, and the next one is scheduled before this one's ``update``.
@@ -287,6 +289,7 @@ class Scheduler:
 
     def stats(self) -> EngineStats:
         allocated, filled = self.cache.slots()
+        states_used, states_total = self.cache.num_states
         return EngineStats(
             running=len(self.running),
             waiting=self.num_waiting,
@@ -300,6 +303,8 @@ class Scheduler:
             tokens_generated=self._tokens_generated,
             kv_slots_allocated=allocated,
             kv_slots_filled=filled,
+            states_total=states_total,
+            states_used=states_used,
         )
 
     def check_integrity(self) -> None:

@@ -140,11 +140,15 @@ class _Collector:
 
     def _of_engine(self, stats: EngineStats) -> Iterator[Metric]:
         used = stats.kv_blocks_used / max(1, stats.kv_blocks_total)
-        gauges: Iterable[tuple[str, str, float]] = (
+        gauges: tuple[tuple[str, str, float], ...] = (
             ("num_requests_running", "Sequences in the running batch", stats.running),
             ("num_requests_waiting", "Sequences that wait for room", stats.waiting),
             ("kv_cache_usage_perc", "Share of KV blocks that live requests hold, 0 to 1", used),
         )
+        if stats.states_total:
+            share = stats.states_used / stats.states_total
+            text = "Share of state slots in use, 0 to 1"
+            gauges = (*gauges, ("state_slots_usage_perc", text, share))
         counters: Iterable[tuple[str, str, float]] = (
             ("prefix_cache_queries", "Prompt tokens looked up in the cache", stats.prefix_queries),
             ("prefix_cache_hits", "Prompt tokens found in the cache", stats.prefix_hits),

@@ -189,6 +189,7 @@ def served_draft(
         max_tokens=tokens,
         max_logit_rows=rows,
         block_bytes=block_bytes,
+        state_bytes=0,
     )
 
 

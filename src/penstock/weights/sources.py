@@ -20,6 +20,7 @@ from penstock.interface.sources import (
     RowsOfEach,
     Shifted,
     Source,
+    Squeezed,
     Stacked,
     Stored,
     Transposed,
@@ -96,7 +97,7 @@ def _is_shifted(source: Source) -> bool:
     match source:
         case Shifted():
             return True
-        case RowsOf(inner) | RowsOfEach(inner) | Transposed(inner) | Flat(inner):
+        case RowsOf(inner) | RowsOfEach(inner) | Transposed(inner) | Flat(inner) | Squeezed(inner):
             return _is_shifted(inner)
         case Stacked(sources):
             return any(map(_is_shifted, sources))
@@ -151,6 +152,8 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
         case Flat(inner):
             vector: NDArray[Any] = _floats(inner, found)[0]
             return vector
+        case Squeezed(inner):
+            return _floats(inner, found)[:, 0]
         case Mxfp4():
             return read_mxfp4(source, found, ((0, source.shape[0]),))
         case Shifted(inner, by):
@@ -218,7 +221,7 @@ def spans(source: Source, found: Found) -> Iterator[Span]:
                 yield Span(file.path, tensor.start + first * row, tensor.start + end * row)
         case RowsOf(RowsOf(inner, of), runs):
             yield from spans(RowsOf(inner, _within(of, runs)), found)
-        case RowsOf(Shifted(inner) | UnitRows(inner) | RowsOfEach(inner), runs):
+        case RowsOf(Shifted(inner) | UnitRows(inner) | RowsOfEach(inner) | Squeezed(inner), runs):
             yield from spans(RowsOf(inner, runs), found)
         case RowsOf(Transposed(inner), runs) if len(inner.shape) > 2:
             yield from spans(RowsOf(inner, runs), found)

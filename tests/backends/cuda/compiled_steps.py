@@ -23,7 +23,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.executor import Limits, PromptRows, Sampling
 from penstock.interface.sampler import NewSequence
 from penstock.interface.step import KvTables, StepInput
-from penstock.models.spec import DType, ModelSpec
+from penstock.models.spec import DType, ExpertsSpec, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.quant.choice import choose
@@ -47,7 +47,9 @@ def model(name: str) -> ModelSpec:
     if name == "tiny":
         return make_spec(bias=True, qk_norm=True, window=33, tie=False)
     spec = load_model_spec(CONFIGS / name)
-    return replace(spec, layers=spec.layers[:1])
+    # The last layer computes selected rows alone, so that of experts there are others, too.
+    mixture = isinstance(spec.layers[0].mlp, ExpertsSpec)
+    return replace(spec, layers=spec.layers[: 2 if mixture else 1])
 
 
 def prompt(tokens: int, rows: int, **changes: Any) -> StepInput:

@@ -20,26 +20,30 @@ pytest.importorskip("triton", reason="triton is not installed")
 SHARED_LIMIT = {"9.0": 227 * 1024}
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("capability", SHARED_LIMIT)
-def test_products_fit_and_are_tensor_cores(capability: str, tmp_path: Path) -> None:
+def compiled(name: str, *arguments: str, cache: Path) -> list[str]:
+    """What a program of this folder prints, with the interpreter off."""
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(sys.path),
-        "TRITON_CACHE_DIR": str(tmp_path),
+        "TRITON_CACHE_DIR": str(cache),
         "TRITON_INTERPRET": "0",
     }
-    program = Path(__file__).with_name("compile_products.py")
     done = subprocess.run(
-        [sys.executable, str(program), capability, "--rows", "1", "2048"],
+        [sys.executable, str(Path(__file__).with_name(name)), *arguments],
         env=environment,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("capability", SHARED_LIMIT)
+def test_products_fit_and_are_tensor_cores(capability: str, tmp_path: Path) -> None:
     kinds = defaultdict(set)
-    for line in done.stdout.splitlines():
+    for line in compiled("compile_products.py", capability, "--rows", "1", "2048", cache=tmp_path):
         case = json.loads(line)
         assert case["shared"] <= SHARED_LIMIT[capability], line
         assert case["stack"] == 0, f"spills: {line}"
@@ -50,3 +54,18 @@ def test_products_fit_and_are_tensor_cores(capability: str, tmp_path: Path) -> N
             kinds[case["scheme"], case["gated"]].add(case["products"][0])
     assert kinds
     assert all(len(found) == 1 for found in kinds.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("capability", SHARED_LIMIT)
+def test_kernels_of_experts_fit(capability: str, tmp_path: Path) -> None:
+    names = set()
+    for line in compiled("compile_experts.py", capability, cache=tmp_path):
+        case = json.loads(line)
+        names.add(case["name"])
+        assert case["shared"] <= SHARED_LIMIT[capability], line
+        assert case["stack"] == 0, f"spills: {line}"
+        if case["name"] == "expert_kernel":
+            assert case["copies of 16 bytes"] > 0, line
+    assert names == {"expert_kernel", "_route", "_dispatch", "_combine_experts"}

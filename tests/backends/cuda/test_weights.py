@@ -52,6 +52,18 @@ class Source:
         return np.full(2, ord(name))
 
 
+class Stack:
+    def member(self, name: str, index: int) -> np.ndarray:
+        return np.full(2, 10 * ord(name) + index)
+
+
+def test_a_stack_is_read_expert_by_expert() -> None:
+    got: list[int] = []
+    fills = [Fill("a", lambda array: got.append(int(array[0])), expert) for expert in (2, 0, 1)]
+    fill_all(fills, Stack())  # type: ignore[arg-type]
+    assert got == [972, 970, 971]
+
+
 def test_fills_run_in_order_and_errors_come_through() -> None:
     source, got = Source(), []
     fills = [

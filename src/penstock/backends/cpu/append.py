@@ -124,6 +124,17 @@ def _attention(b: Binder, op: ops.Attention) -> None:
     )
 
 
+def _short_conv(b: Binder, op: ops.ShortConv) -> None:
+    b.native.append_short_conv(
+        layer=op.layer,
+        x=b.buffers[op.x],
+        out=b.buffers[op.out],
+        taps=b.transposed(op.weight),
+        bias=b.optional_weight(op.bias),
+        kernel=op.kernel,
+    )
+
+
 def _select_rows(b: Binder, op: ops.SelectRows) -> None:
     b.native.append_select_rows(b.buffers[op.x], b.buffers[op.out], op.first)
 
@@ -275,6 +286,7 @@ APPENDERS: Final[ops.OpTable[Binder]] = ops.op_table(
     ops.handles(ops.ScaleRows, _scale_rows),
     ops.handles(ops.CombineExperts, _combine_experts),
     ops.handles(ops.Attention, _attention),
+    ops.handles(ops.ShortConv, _short_conv),
     ops.handles(ops.SelectRows, _select_rows),
     ops.handles(ops.Argmax, _argmax),
     ops.handles(ops.RmsNorm, _rms_norm),

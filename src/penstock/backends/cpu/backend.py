@@ -36,7 +36,7 @@ class CpuBackend(Backend):
         if trees and not KvPages.of(plan).movable:
             return Obstacle(
                 f"the cpu backend cannot verify draft trees with {plan.spec.architecture}, whose "
-                "KV cache has heads of several sizes: it moves no slots there",
+                f"KV cache has {_kinds(plan)}: it moves no slots there",
                 "choose a speculative method that drafts chains (ngram, draft, self, or eagle "
                 "with width=1), or the slow NumPy backend with --backend reference",
             )
@@ -77,3 +77,10 @@ class CpuBackend(Backend):
         from penstock.backends.cpu.bind import bind
 
         return bind(plan, weights, limits)
+
+
+def _kinds(plan: Plan) -> str:
+    """What a cache has whose slots cannot be moved."""
+    if any(layer.rows is not None for layer in plan.kv_layers):
+        return "the inputs of convolutions"
+    return "heads of several sizes"

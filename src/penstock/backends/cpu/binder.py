@@ -142,6 +142,13 @@ class Binder:
         """A weight as float32."""
         return self._reserve([(name, self._size(name))], DTYPES["float32"])
 
+    def transposed(self, name: ops.WeightName) -> ConstantId:
+        """A matrix as float32, column by column."""
+        constant = self.native.reserve_constant(self._size(name) * DTYPES["float32"].itemsize)
+        self.regions.append(name)
+        self.fills.append(Fill(name, partial(self._fill_transposed, constant)))
+        return constant
+
     def optional_weight(self, name: ops.WeightName | None) -> ConstantId | None:
         return None if name is None else self.weight(name)
 
@@ -199,6 +206,10 @@ class Binder:
     def _fill_rows(self, constant: ConstantId, first: int, width: int, array: NDArray[Any]) -> None:
         for row, values in enumerate(array.astype(np.float32, copy=False)):
             self.native.fill_constant(constant, (row * width + first) * 4, as_bytes(values))
+
+    def _fill_transposed(self, constant: ConstantId, array: NDArray[Any]) -> None:
+        values = np.ascontiguousarray(array.astype(np.float32, copy=False).T)
+        self.native.fill_constant(constant, 0, as_bytes(values))
 
     def _fill(
         self, constant: ConstantId, offset: int, dtype: np.dtype[Any], array: NDArray[Any]

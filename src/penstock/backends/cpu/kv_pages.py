@@ -18,14 +18,16 @@ class KvPages:
 
     parts: int
     part_bytes: int
-    layers: tuple[tuple[int, int, int, int, int, int], ...]
-    """KV heads, head size, group, part, the offset in the part, and the size of values in a cache
-    of latents or 0, of each layer."""
+    layers: tuple[tuple[int, int, int, int, int, int, int], ...]
+    """KV heads, head size, group, part, the offset in the part, the size of values in a cache of
+    latents or 0, and the rows of a block in a cache of rows or 0, of each layer."""
 
     @property
     def movable(self) -> bool:
-        """Whether the native executor moves slots: heads are of one kind in all layers."""
-        return len({(head_dim, value_dim) for _, head_dim, *_, value_dim in self.layers}) <= 1
+        """Whether the native executor moves slots: heads are of one kind in all layers, and none
+        has rows."""
+        kinds = {(head_dim, value_dim) for _, head_dim, *_, value_dim, _ in self.layers}
+        return len(kinds) <= 1 and not any(rows for *_, rows in self.layers)
 
     @classmethod
     def of(cls, plan: Plan) -> KvPages:
@@ -40,6 +42,7 @@ class KvPages:
                 place.index if alike else 0,
                 0 if alike else place.offset,
                 layer.value_dim or 0,
+                layer.rows or 0,
             )
             for layer, place in zip(plan.kv_layers, groups.places, strict=True)
         )

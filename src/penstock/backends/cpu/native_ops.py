@@ -158,6 +158,19 @@ class NativeOps(Protocol):
         slope_factor: float,
     ) -> None: ...
 
+    def append_short_conv(
+        self,
+        *,
+        layer: int,
+        x: BufferId,
+        out: BufferId,
+        taps: ConstantId,
+        bias: ConstantId | None,
+        kernel: int,
+    ) -> None:
+        """``taps``: ``[kernel, columns]``, the oldest token's first."""
+        ...
+
     def append_select_rows(self, x: BufferId, out: BufferId, first: int) -> None: ...
 
     def append_argmax(self, x: BufferId, out: BufferId) -> None: ...

@@ -25,6 +25,7 @@ class CudaBackend(Backend):
     on_gpu = True
     half_rows = True
     can_be_nondeterministic = True
+    runs_experts = True
 
     def asked(self, hardware: Hardware) -> BackendChoice:
         gpu = _search(hardware).require()

@@ -10,29 +10,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from penstock.backends.cuda.activation import plain_activation
 from penstock.backends.cuda.attention import AttentionKernel, Scores
 from penstock.backends.cuda.cache import LayerCache, allocate
 from penstock.backends.cuda.capability import Capability
+from penstock.backends.cuda.expert_matrix import ExpertMatrix
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, select_rows
 from penstock.backends.cuda.matrix import FloatMatrix, Matrix, Shape, make_matrix
+from penstock.backends.cuda.matrix_fill import fill_rows
+from penstock.backends.cuda.mixtures import EXPERT_OPS, Mixtures
 from penstock.backends.cuda.pages import page_layers
 from penstock.backends.cuda.program import ELEMENTS, Launch, Views
 from penstock.backends.cuda.small_ops import SMALL_OPS
 from penstock.backends.cuda.step import DeviceStep
-from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, dtype_of
+from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.executor import Limits
-from penstock.interface.weights import WeightValue
 from penstock.models.rope import rope_tables
 from penstock.plan import ops
 from penstock.plan.plan import Plan
-
-_ROWS_BYTES = 64 << 20
-"""Bytes of a matrix that are sent to the device, and rounded there, at a time."""
 
 
 def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspace) -> Matrix:
@@ -113,13 +111,14 @@ class Binder:
         self._shapes = {name: weight.shape for name, weight in plan.weights.items()}
         self._upload = Uploader(device)
         self._workspace = Workspace(device, capability)
+        self.mixtures = Mixtures(plan, limits, self._upload, self._workspace)
         self._matrices: dict[ops.BufferName, Matrix] = {}
         self._ropes: dict[int, tuple[Tensor, Tensor]] = {}
         self._geometries: dict[Geometry, int] = {}
 
     @property
-    def matrices(self) -> Collection[Matrix]:
-        return self._matrices.values()
+    def matrices(self) -> Collection[Matrix | ExpertMatrix]:
+        return [*self._matrices.values(), *self.mixtures.matrices]
 
     def append(self, op: ops.Op) -> None:
         """Reserve what ``op`` needs and add what launches it. Raises ValueError where no kernel
@@ -156,11 +155,10 @@ class Binder:
         matrix, bias = self._matrix(op), self._bias(op)
         buffers = self.plan.buffers
         narrows = buffers[op.x].rows != buffers[op.out].rows
-        gated = None if op.gated is None else plain_activation(op.gated)
 
         def launch(views: Views, step: DeviceStep) -> None:
             x, out = views[op.x], views[op.out]
-            matrix.product(x[: len(out)] if narrows else x, out, bias, gated)
+            matrix.product(x[: len(out)] if narrows else x, out, bias, op.gated)
 
         self.launches.append(launch)
 
@@ -170,7 +168,7 @@ class Binder:
             self._matrices[op.out] = matrix
             first = 0
             for part in op.parts:
-                put = partial(_fill_rows, self._upload, matrix, first, part.weight)
+                put = partial(fill_rows, self._upload, matrix, first, part.weight)
                 self.fills.append(Fill(part.weight, put))
                 first += part.n
         return self._matrices[op.out]
@@ -280,16 +278,5 @@ class Binder:
         ops.SelectRows: _select_rows,
         ops.Argmax: _argmax,
         **SMALL_OPS,
+        **EXPERT_OPS,
     }
-
-
-def _fill_rows(upload: Uploader, matrix: Matrix, first: int, name: str, value: WeightValue) -> None:
-    """Give a matrix its rows from ``first`` on, some at a time: beside it and the copies on
-    their way there is little room on a device that the cache fills."""
-    if not isinstance(value, np.ndarray):
-        matrix.fill_quantized(first, value, name, lambda x: upload.tensor(x, dtype_of(x)))
-        return
-    rows = max(1, _ROWS_BYTES // max(value[:1].nbytes, 1))
-    for start in range(0, len(value), rows):
-        some = value[start : start + rows]
-        matrix.fill(first + start, upload.tensor(some, dtype_of(some)), name)

@@ -22,7 +22,7 @@ from penstock.backends.cuda.kernels.tiles import Tile
 from penstock.backends.cuda.packing import pack_fours, pack_planes, pad_columns
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.weights import QuantizedTensor
-from penstock.models.spec import Activation, DType
+from penstock.models.spec import DType, Gating
 from penstock.quant import (
     GridScheme,
     GroupScheme,
@@ -91,9 +91,7 @@ class Matrix(Protocol):
         """
         raise ValueError(f"{name} is stored as {part.scheme}, which no GPU kernel reads as it is")
 
-    def product(
-        self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
-    ) -> None:
+    def product(self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Gating | None) -> None:
         """``out = act(x @ W.T + bias)`` as ``plan.ops.Linear`` defines it.
 
         x ``[rows, k]`` and out ``[rows, n]``, in float32, bfloat16 or float16, elements of a row
@@ -146,9 +144,7 @@ class FloatMatrix(Matrix):
     def fill(self, first_row: int, part: Tensor, name: str) -> None:
         self._w[first_row : first_row + len(part), : self.shape.k] = part
 
-    def product(
-        self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
-    ) -> None:
+    def product(self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Gating | None) -> None:
         check(self.shape, x, out, bias, gated)
         if self._torch:
             w = self._w[:, : self.shape.k]
@@ -188,9 +184,7 @@ class _CodedMatrix(Matrix, ABC):
             finite.append(all_finite)
         _require(finite, name)
 
-    def product(
-        self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
-    ) -> None:
+    def product(self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Gating | None) -> None:
         check(self.shape, x, out, bias, gated)
         launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
 
@@ -348,9 +342,7 @@ def make_matrix(
             return GroupMatrix(shape, scheme, workspace, x_dtype, weight_only)
 
 
-def check(
-    shape: Shape, x: Tensor, out: Tensor, bias: Tensor | None, gated: Activation | None
-) -> None:
+def check(shape: Shape, x: Tensor, out: Tensor, bias: Tensor | None, gated: Gating | None) -> None:
     """Raise ValueError where a product's arrays are not what the matrix multiplies."""
     rows = len(x)
     if x.shape != (rows, shape.k) or out.shape != (rows, shape.n) or rows > shape.max_rows:

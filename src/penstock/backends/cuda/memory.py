@@ -19,7 +19,9 @@ from penstock.backends.cuda.binder import (
     tied_product,
 )
 from penstock.backends.cuda.executor import buffer_capacity
+from penstock.backends.cuda.expert_matrix import expert_matrix
 from penstock.backends.cuda.kernels.rows import Argmax
+from penstock.backends.cuda.mixtures import SortedRows
 from penstock.backends.cuda.step import StepBuffer
 from penstock.backends.cuda.workspace import Workspace
 from penstock.errors import ConfigError
@@ -91,6 +93,11 @@ def needs(plan: Plan, limits: Limits) -> Needs:
         elif isinstance(op, ops.Linear):
             biases = sum(part.n for part in op.parts) if any(p.bias for p in op.parts) else 0
             weights += linear_matrix(op, plan, limits, workspace).nbytes + biases * 4
+        elif isinstance(op, ops.ExpertLinear):
+            matrix = expert_matrix(op, plan, limits, workspace)
+            biased = any(part.bias for part in op.parts)
+            rows = matrix.shape.experts * matrix.shape.weight_rows
+            weights += matrix.nbytes + (rows * 4 if biased else 0)
         elif isinstance(op, ops.Attention):
             weights += 4 * op.heads * sum(each is not None for each in (op.slopes, op.sinks))
             geometry = attention_geometry(op)
@@ -102,7 +109,7 @@ def needs(plan: Plan, limits: Limits) -> Needs:
             scratch += Argmax.scratch_bytes(limits.max_logit_rows, plan.buffers[op.x].cols)
         else:
             weights += sum(math.prod(shapes[name]) * 4 for name in op.weights)
-    scratch += sampler_sizes(plan, limits).bytes
+    scratch += sampler_sizes(plan, limits).bytes + SortedRows(plan, limits, _NOWHERE).nbytes
     scratch += workspace.nbytes + sum(kernel.scratch_bytes for kernel in geometries.values())
     capacity = buffer_capacity(step_bounds(plan, limits), list(geometries.values()))
     tables = sum(plan.max_positions * rope.dim * 4 for rope in plan.ropes)

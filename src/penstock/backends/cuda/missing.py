@@ -8,7 +8,7 @@ from penstock.plan import ops
 from penstock.plan.plan import Plan
 
 MISSING: Final[frozenset[type[ops.Op]]] = frozenset(
-    {ops.AddPositions, ops.Clamp, ops.Xielu, ops.ScaleByPosition}
+    {ops.AddPositions, ops.Clamp, ops.Xielu, ops.ScaleByPosition, ops.ShortConv}
 )
 """Ops of which no kernel runs any."""
 

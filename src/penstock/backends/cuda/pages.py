@@ -13,6 +13,8 @@ def unreadable(plan: Plan) -> str | None:
     """Say why no kernel reads the KV cache of ``plan``; None where kernels do."""
     if any(layer.value_dim is not None for layer in plan.kv_layers):
         return "no kernel reads a KV cache of latents yet"
+    if any(layer.rows is not None for layer in plan.kv_layers):
+        return "no kernel runs its convolutions (ShortConv), whose inputs are cached, yet"
     for layer in plan.kv_layers:
         if layer.head_dim not in HEAD_DIMS:
             return f"a head of {layer.head_dim} is outside 8..256, which attention handles"

@@ -41,10 +41,16 @@ def dtype_of(array: NDArray[Any]) -> torch.dtype:
 
 
 class Fill(NamedTuple):
-    """One weight's way to the device."""
+    """The way to the device of one weight, or of one expert's matrix of a stack."""
 
     name: WeightName
     put: Callable[[WeightValue], None]
+    expert: int | None = None
+
+    def read(self, weights: WeightSource) -> WeightValue:
+        if self.expert is None:
+            return weights.get(self.name)
+        return weights.member(self.name, self.expert)
 
 
 def fill_all(fills: Sequence[Fill], weights: WeightSource) -> None:
@@ -53,11 +59,11 @@ def fill_all(fills: Sequence[Fill], weights: WeightSource) -> None:
     The next weight is read, converted or generated while one is sent.
     """
     with ThreadPoolExecutor(1, "penstock-weights") as reader:
-        ahead = [reader.submit(weights.get, fill.name) for fill in fills[:1]]
+        ahead = [reader.submit(fill.read, weights) for fill in fills[:1]]
         for fill, following in zip(fills, (*fills[1:], None), strict=True):
             array = ahead.pop().result()
             if following is not None:
-                ahead.append(reader.submit(weights.get, following.name))
+                ahead.append(reader.submit(following.read, weights))
             fill.put(array)
 
 

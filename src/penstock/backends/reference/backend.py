@@ -21,6 +21,7 @@ class ReferenceBackend(Backend):
     runs_share_scales = True
     runs_clamped_gates = True
     runs_any_order = True
+    runs_states = True
     defaults = Defaults(64, 512, True, "products of integers are exact")
 
     def asked(self, hardware: Hardware) -> BackendChoice:

@@ -1,4 +1,4 @@
-"""The KV cache of the reference backend: a row per slot, unlike the layouts of kernels."""
+"""The KV cache of the reference backend: plain arrays by slot, unlike the layouts of kernels."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.reference.numerics import F32
-from penstock.cache.geometry import BLOCK_SIZE, KvDType
+from penstock.cache.geometry import BLOCK_SIZE, KvDType, rows_dtype
 from penstock.plan.kv_groups import KvLayer
 
 _DTYPES: dict[KvDType, Any] = {
@@ -84,11 +84,48 @@ class LatentStore:
         self._keys.copy_block(source, target)
 
 
-Store = KvStore | LatentStore
+class RowStore:
+    """The rows of one layer, ``[blocks, rows, columns]``: of each block those of its last tokens.
+
+    A row that the next one of its place overwrites is gone; whoever reads a slot knows that it is
+    still there.
+    """
+
+    def __init__(self, dtype: KvDType, num_blocks: int, rows: int, columns: int) -> None:
+        self.data: NDArray[Any] = np.zeros((num_blocks, rows, columns), _DTYPES[rows_dtype(dtype)])
+
+    def rounded(self, x: F32) -> F32:
+        """Rows as they will be read."""
+        return x.astype(self.data.dtype).astype(np.float32)
+
+    def write(self, slots: NDArray[np.int32], x: F32) -> None:
+        """Store rows ``[n, columns]`` in the order of ``slots``, rounded to the cache's type."""
+        for slot, row in zip(slots, x.astype(self.data.dtype), strict=True):
+            self.data[self._place(slot)] = row
+
+    def read(self, slots: NDArray[np.int32]) -> F32:
+        """Rows ``[n, columns]`` as they were rounded."""
+        rows: F32 = self.data[self._place(slots)].astype(np.float32)
+        return rows
+
+    def move_slot(self, source: int, target: int) -> None:
+        self.data[self._place(target)] = self.data[self._place(source)]
+
+    def copy_block(self, source: int, target: int) -> None:
+        self.data[target] = self.data[source]
+
+    def _place(self, slots: Any) -> tuple[Any, Any]:
+        """Block and row of slots."""
+        return slots // BLOCK_SIZE, slots % BLOCK_SIZE % self.data.shape[1]
+
+
+Store = KvStore | LatentStore | RowStore
 
 
 def layer_stores(layer: KvLayer, dtype: KvDType, num_blocks: int) -> tuple[Store, ...]:
-    """The keys and values of a layer, or its latents alone."""
+    """The keys and values of a layer, or its latents or rows alone."""
+    if layer.rows is not None:
+        return (RowStore(dtype, num_blocks, layer.rows, layer.head_dim),)
     if layer.value_dim is not None:
         return (LatentStore(dtype, num_blocks, layer.head_dim, layer.value_dim),)
     shape = (dtype, num_blocks, layer.kv_heads, layer.head_dim)

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.reference.cache import Store, layer_stores
+from penstock.backends.reference.cache import RowStore, Store, layer_stores
+from penstock.backends.reference.convolution import convolve
 from penstock.backends.reference.numerics import (
     F32,
     attend,
@@ -21,6 +22,7 @@ from penstock.backends.reference.numerics import (
 )
 from penstock.backends.reference.row_ops import ROW_OPS, Values
 from penstock.backends.reference.schemes import quantized_product, rounded
+from penstock.backends.reference.states import States
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.collective import Collective
 from penstock.interface.draft_tree import check_tree, path_rows, trunk_rows
@@ -63,6 +65,7 @@ class ReferenceExecutor(HostExecutor):
         self._cache: list[tuple[Store, ...]] = [
             layer_stores(layer, plan.kv_dtype, limits.num_blocks) for layer in plan.kv_layers
         ]
+        self._states = States(plan, limits, values)
         self._run: dict[type[ops.Op], Callable[[Any, StepInput], None]] = {
             ops.Embed: self._embed,
             ops.Linear: self._linear,
@@ -76,6 +79,8 @@ class ReferenceExecutor(HostExecutor):
             ops.Features: self._features,
             ops.AddPositions: self._add_positions,
             ops.ScaleByPosition: self._scale_by_position,
+            **self._states.ops,
+            ops.ShortConv: self._short_conv,
         }
 
     def run(self, step: StepInput) -> StepResult:
@@ -83,6 +88,7 @@ class ReferenceExecutor(HostExecutor):
             raise ValueError("a token of the step is a placeholder, and this executor knows none")
         check_tree(step)
         step.check_features(self._plan.feature_size)
+        self._states.begin(step)
         for store in chain.from_iterable(self._cache):
             for source, target in step.slot_moves:
                 store.move_slot(source, target)
@@ -218,6 +224,14 @@ class ReferenceExecutor(HostExecutor):
         slots = self._tables(op.layer, step).slots
         keys.write(slots, self._rotated(k, op.rope, step))
         values.write(slots, v)
+
+    def _short_conv(self, op: ops.ShortConv, step: StepInput) -> None:
+        (store,) = self._cache[op.layer]
+        assert isinstance(store, RowStore)
+        bias = None if op.bias is None else self._weights[op.bias]
+        tables = self._tables(op.layer, step)
+        x, weight = self._buffers[op.x], self._weights[op.weight]
+        self._put(op.out, convolve(x, weight, bias, store, tables, step))
 
     def _add_positions(self, op: ops.AddPositions, step: StepInput) -> None:
         rows = self._weights[op.weight][step.positions + op.offset]

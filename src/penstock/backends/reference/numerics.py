@@ -182,6 +182,8 @@ def quantize_rows(x: F32) -> tuple[NDArray[np.int8], F32]:
 
 
 def activate(x: F32, kind: Activation) -> F32:
+    if kind == "identity":
+        return x
     if kind == "silu":
         factor = 1.0 / (1.0 + np.exp(-x))
     elif kind == "gelu_tanh":

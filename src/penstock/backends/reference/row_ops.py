@@ -85,6 +85,16 @@ def _head_norm(v: Values, op: ops.HeadNorm) -> None:
     v.put(op.out, normed.reshape(x.shape))
 
 
+def _gated_norm(v: Values, op: ops.GatedNorm) -> None:
+    x, gate = v.buffers[op.x], activate(v.buffers[op.gate], "silu")
+    weight = v.weights[op.weight]
+    if op.gate_first:
+        x = x * gate
+    normed = rms_norm(x.reshape(len(x), -1, op.size), None, op.eps).reshape(x.shape)
+    normed = normed * (weight if op.each_part else np.tile(weight, x.shape[1] // op.size))
+    v.put(op.out, normed if op.gate_first else normed * gate)
+
+
 def _add_norm(v: Values, op: ops.AddNorm) -> None:
     if op.delta is not None:
         v.put(op.residual, v.buffers[op.residual] + v.buffers[op.delta])
@@ -189,6 +199,7 @@ ROW_OPS: Final[ops.OpTable[Values]] = ops.op_table(
     ops.handles(ops.RmsNorm, _rms_norm),
     ops.handles(ops.LayerNorm, _layer_norm),
     ops.handles(ops.HeadNorm, _head_norm),
+    ops.handles(ops.GatedNorm, _gated_norm),
     ops.handles(ops.AddNorm, _add_norm),
     ops.handles(ops.Scale, _scale),
     ops.handles(ops.ScaleBy, _scale_by),

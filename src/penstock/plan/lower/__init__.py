@@ -26,6 +26,7 @@ def lower(
     kv_dtype: KvDType | None = None,
     taps: Sequence[int] = (),
     half: bool = False,
+    taken_back: int | None = None,
 ) -> Plan:
     """The primitive plan of ``spec`` with weights in ``dtype`` (default: the checkpoint's).
 
@@ -36,12 +37,14 @@ def lower(
 
     ``taps`` are layers, counted from 0, at whose input the residual stream is returned
     (``Plan.taps``), in this order; one may be named more than once; heads have none. ``half``:
-    products with float16 weights read float16, as a GPU multiplies, else float32. Raises ModelError
-    where the model has no such layer, and ConfigError where what is to be quantized cannot be.
+    products with float16 weights read float16, as a GPU multiplies, else float32. ``taken_back``:
+    how many of a sequence's latest tokens may be computed again, as rejected drafts are
+    (:func:`~penstock.plan.kv_groups.kv_layers`). Raises ModelError where the model has no such
+    layer, and ConfigError where what is to be quantized cannot be.
     """
     dtype = dtype or spec.dtype
     positions = max_positions or spec.max_positions
-    build = PlanBuilder(spec, dtype, positions, quantization, kv_dtype or dtype, half)
+    build = PlanBuilder(spec, dtype, positions, quantization, kv_dtype or dtype, half, taken_back)
     if isinstance(spec, MedusaSpec):
         return lower_medusa(build, spec)
     if isinstance(spec, EagleSpec):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.cache.geometry import KvDType
@@ -32,6 +33,7 @@ from penstock.plan.ops import (
     WeightName,
 )
 from penstock.plan.plan import Plan
+from penstock.plan.state_layers import state_layers
 from penstock.quant.scheme import Quantization, QuantScheme
 
 RESIDUAL = "x"
@@ -54,6 +56,7 @@ class PlanBuilder:
         quantization: Quantization,
         kv_dtype: KvDType,
         half: bool = False,
+        taken_back: int | None = None,
     ) -> None:
         self.dtype = dtype
         self.quantization = quantization
@@ -63,6 +66,7 @@ class PlanBuilder:
         self._spec = spec
         self._max_positions = max_positions
         self._kv_dtype: KvDType = kv_dtype
+        self._taken_back = taken_back
         self._ops: list[Op] = []
         self._buffers: dict[BufferName, Buffer] = {}
         self._shapes: dict[WeightName, Shape] = {}
@@ -177,6 +181,16 @@ class PlanBuilder:
         self.append(self.product(x, out, part))
         return out
 
+    def joined(
+        self, x: BufferName, out: BufferName, parts: Sequence[LinearPart], exact: bool = False
+    ) -> BufferName:
+        """Products of x with several matrices, side by side in out, each as :meth:`product`."""
+        each = [self.product(x, out, part, exact) for part in parts]
+        assert len({(one.scheme, one.weight_only) for one in each}) == 1, "schemes differ"
+        self.new(out, sum(part.n for part in parts), rows=self._buffers[x].rows)
+        self.append(replace(each[0], parts=tuple(parts)))
+        return out
+
     def product(
         self, x: BufferName, out: BufferName, part: LinearPart, exact: bool = False
     ) -> Linear:
@@ -229,6 +243,10 @@ class PlanBuilder:
     def cache_index(self, layer: int) -> int:
         """The place in ``Plan.kv_layers`` of a layer that caches rows of its own."""
         return len(kv_layers(self._spec.layers[:layer]))
+
+    def state_index(self, layer: int) -> int:
+        """The place in ``Plan.state_layers`` of a layer that keeps a state."""
+        return len(state_layers(self._spec.layers[:layer]))
 
     def embed(self, out: BufferName) -> None:
         self.look_up(out, "embed", self._spec.vocab_size, self._spec.hidden_size)
@@ -304,7 +322,8 @@ class PlanBuilder:
             weights=self._declared(),
             buffers=self._buffers,
             ropes=tuple(self._ropes),
-            kv_layers=kv_layers(self._spec.layers),
+            kv_layers=kv_layers(self._spec.layers, self._taken_back),
+            state_layers=state_layers(self._spec.layers),
             logits=logits,
             argmax=argmax,
             hidden=hidden,

@@ -5,11 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import ModelError
-from penstock.models.spec import LayerSpec, Mixer, ModelSpec, NormSpec, ShortConvSpec
+from penstock.models.spec import (
+    GatedDeltaSpec,
+    LayerSpec,
+    Mixer,
+    ModelSpec,
+    NormSpec,
+    SelectiveSpec,
+    ShortConvSpec,
+)
 from penstock.plan.lower.attention import lower_attention
 from penstock.plan.lower.builder import RESIDUAL, PlanBuilder
+from penstock.plan.lower.gated_delta import lower_gated_delta
 from penstock.plan.lower.latent import lower_latent_attention
 from penstock.plan.lower.mlp import lower_mlp
+from penstock.plan.lower.short_conv import lower_short_conv
 from penstock.plan.lower.token_inputs import add_token_input, lower_token_inputs
 from penstock.plan.ops import BufferName, Rows, Scale, ScaleBy, SelectRows, SoftCap, WeightName
 from penstock.plan.plan import Plan
@@ -108,7 +118,11 @@ def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName)
 def _lower_mixer(build: PlanBuilder, index: int, mixer: Mixer, h: BufferName) -> BufferName:
     """What mixes the tokens of layer ``index``, which reads h; its output projection."""
     if isinstance(mixer, ShortConvSpec):
-        raise ModelError("short convolutions cannot be run yet")
+        return lower_short_conv(build, index, mixer, h)
+    if isinstance(mixer, SelectiveSpec):
+        raise ModelError("selective scans cannot be run yet")
+    if isinstance(mixer, GatedDeltaSpec):
+        return lower_gated_delta(build, index, mixer, h)
     if mixer.latent is not None:
         return lower_latent_attention(build, index, mixer, h)
     return lower_attention(build, index, mixer, h)

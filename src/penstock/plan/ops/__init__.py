@@ -10,8 +10,8 @@ Two families: *primitive* ops, which lowering emits one per line of the model's 
 *fused* ops, which ``plan/fuse.py`` puts in their place. The reference backend runs both, so that
 fusion is testable by itself; a fast backend need only run what fusion leaves.
 
-The rule for every kernel: the result of a row depends on that row (and, in attention, on its own
-sequence) alone, and is computed in the same order whatever else is in the step.
+The rule for every kernel: the result of a row depends on that row (and, in ops that mix tokens, on
+its own sequence) alone, and is computed in the same order whatever else is in the step.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from penstock.plan.ops.fused import (
     RopeWrite,
 )
 from penstock.plan.ops.heads import HeadLinear
+from penstock.plan.ops.mixers import ShortConv
 from penstock.plan.ops.primitive import (
     Activate,
     Add,
@@ -60,6 +61,7 @@ from penstock.plan.ops.primitive import (
     SoftCap,
     Xielu,
 )
+from penstock.plan.ops.state import GatedDelta, GatedNorm, SelectiveScan, StateConv
 from penstock.plan.ops.table import OpTable, handles, op_table
 
 __all__ = [
@@ -81,6 +83,8 @@ __all__ = [
     "ExpertLinear",
     "Features",
     "Gate",
+    "GatedDelta",
+    "GatedNorm",
     "HeadLinear",
     "HeadNorm",
     "Join",
@@ -100,7 +104,10 @@ __all__ = [
     "ScaleByPosition",
     "ScaleRows",
     "SelectRows",
+    "SelectiveScan",
+    "ShortConv",
     "SoftCap",
+    "StateConv",
     "WeightName",
     "Xielu",
     "handles",

@@ -17,15 +17,12 @@ GROUP = tl.constexpr(8)
 
 
 @triton.jit
-def place(tile, rows, n, ROWS: tl.constexpr, COLS: tl.constexpr):
-    """Return the rows ``[ROWS]`` and columns ``[COLS]`` of ``out`` that make up a tile."""
-    row_tiles, col_tiles = tl.cdiv(rows, ROWS), tl.cdiv(n, COLS)
+def place(tile, row_tiles, col_tiles):
+    """Return which of so many tiles of rows, and of columns, a tile is of."""
     group = tile // (GROUP * col_tiles)
     width = tl.minimum(row_tiles - group * GROUP, GROUP)
     within = tile % (GROUP * col_tiles)
-    row = group * GROUP + within % width
-    col = within // width
-    return row * ROWS + tl.arange(0, ROWS), col * COLS + tl.arange(0, COLS)
+    return group * GROUP + within % width, within // width
 
 
 @triton.jit
@@ -76,10 +73,26 @@ def activate(x, ACTIVATION: tl.constexpr):
     elif ACTIVATION == "relu2":
         x = tl.where(x < 0.0, 0.0, x)
         factor = x
+    elif ACTIVATION == "identity":
+        factor = 1.0
     else:
         tl.static_assert(ACTIVATION == "gelu")
         factor = 0.5 * (1.0 + tl.erf(x * 0.7071067811865476))
     return x * factor
+
+
+@triton.jit
+def gated(gate, up, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.constexpr):
+    """Return ``activation(gate) * up``, or where that is "clamped" what
+    :class:`~penstock.models.spec.ClampedSwiglu` makes of the two; all float32."""
+    if ACTIVATION == "clamped":
+        # Comparisons with NaN are false: it stays.
+        gate = tl.where(gate > LIMIT, LIMIT, gate)
+        up = tl.where(up > LIMIT, LIMIT, up)
+        up = tl.where(up < -LIMIT, -LIMIT, up)
+        return (up + 1.0) * (gate * (1.0 / (1.0 + tl.exp(-(gate * ALPHA)))))
+    else:
+        return activate(gate, ACTIVATION) * up
 
 
 @triton.jit
@@ -89,21 +102,26 @@ def finish(
     bias,
     out,
     out_stride,
-    ms,
-    ns,
     rows,
+    few,
+    ns,
     n,
     HAS_BIAS: tl.constexpr,
     ACTIVATION: tl.constexpr,
+    LIMIT: tl.constexpr,
+    ALPHA: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """Store ``sums`` float32 ``[columns, rows]``, or ``act(sums) * up``, with bias before that."""
+    """Store ``sums`` float32 ``[columns, rows]``, or ``gated(sums, up)``, with bias before that.
+
+    rows ``[ROWS]``: which rows of out these are, where ``few``; ns ``[COLS]``: which columns.
+    """
     if HAS_BIAS:
         sums += tl.load(bias + ns, mask=ns < n, other=0.0)[:, None]
     if ACTIVATION != "none":
         if HAS_BIAS:
             up += tl.load(bias + n + ns, mask=ns < n, other=0.0)[:, None]
-        sums = activate(sums, ACTIVATION) * up
-    at = out + ms[None, :].to(tl.int64) * out_stride + ns[:, None]
-    inside = (ns < n)[:, None] & (ms < rows)[None, :]
+        sums = gated(sums, up, ACTIVATION, LIMIT, ALPHA)
+    at = out + rows[None, :].to(tl.int64) * out_stride + ns[:, None]
+    inside = (ns < n)[:, None] & few[None, :]
     tl.store(at, cast(sums, out.dtype.element_ty, INTERPRETED), mask=inside)

@@ -15,7 +15,7 @@ from penstock.backends.cuda.kernels.round_rows import round_groups_kernel, round
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.kernels.tiles import Kind, Tile, choose
 from penstock.backends.cuda.workspace import Workspace, carved_bytes
-from penstock.models.spec import Activation
+from penstock.models.spec import ClampedSwiglu, Gating
 
 _ROUNDED_AT_ONCE = 4096
 """Elements of a row in registers: 16 a thread at 8 warps."""
@@ -76,7 +76,7 @@ class Extent(Protocol):
     def gated(self) -> bool: ...
 
 
-_Parts = list[tuple[tuple[int, ...], torch.dtype]]
+Parts = list[tuple[tuple[int, ...], torch.dtype]]
 
 
 def tile_of(
@@ -101,12 +101,20 @@ def _busiest(max_rows: int) -> list[int]:
     return [*range(16, min(max_rows, 1024), 16), *range(1024, max_rows, 128), max_rows]
 
 
-def _parts(weights: Weights, kind: Kind, tile: Tile, rows: int, shape: Extent) -> _Parts:
-    parts: _Parts = []
-    if weights.integers:
-        groups = weights.x_groups
-        parts += [((rows, weights.padded), torch.int8), ((groups, rows), torch.float32)]
-        parts += [((groups, rows), torch.int32)]
+def rounded_parts(weights: Weights, rows: int) -> Parts:
+    """Return what :func:`round_rows` writes, with a step's ``rows`` rows of x."""
+    if not weights.integers:
+        return []
+    groups = weights.x_groups
+    return [
+        ((rows, weights.padded), torch.int8),
+        ((groups, rows), torch.float32),
+        ((groups, rows), torch.int32),
+    ]
+
+
+def _parts(weights: Weights, kind: Kind, tile: Tile, rows: int, shape: Extent) -> Parts:
+    parts = rounded_parts(weights, rows)
     if tile.parallel:
         tiles = _tiles(tile, rows, shape.n) * tile.splits * (2 if shape.gated else 1)
         dtype = torch.int32 if kind.exact else torch.float32
@@ -124,7 +132,7 @@ def product(
     x: Tensor,
     out: Tensor,
     bias: Tensor | None,
-    gated: Activation | None,
+    gated: Gating | None,
     workspace: Workspace,
 ) -> None:
     """Run ``plan.ops.Linear`` by ``product_kernel``; ``matrix.Matrix.product`` has the shapes."""
@@ -137,7 +145,7 @@ def product(
     k, x_scales, x_sums = shape.k, x, x
     if weights.integers:
         codes, x_scales, x_sums = carved[:3]
-        _round(weights, x, codes, x_scales, x_sums)
+        round_rows(weights, x, codes, x_scales, x_sums)
         x, k = codes, weights.padded
     partials = carved[-1] if tile.parallel else out
     marks = weights.w if weights.marks is None else weights.marks
@@ -169,10 +177,10 @@ def product(
 
 
 def constants(
-    weights: Weights, tile: Tile, even: bool, has_bias: bool, gated: Activation | None
-) -> dict[str, str | int | bool]:
+    weights: Weights, tile: Tile, even: bool, has_bias: bool, gated: Gating | None
+) -> dict[str, str | int | float | bool]:
     """Return the constants of ``product_kernel``; ``even``: rows of x need no padding."""
-    return {
+    return gating(gated) | {
         "FORMAT": weights.format,
         "BITS": weights.bits,
         "SIZE": weights.size,
@@ -181,7 +189,6 @@ def constants(
         "ZEROS": weights.format == "group" and weights.marks is not None,
         "INTS": weights.integers,
         "HAS_BIAS": has_bias,
-        "ACTIVATION": gated or "none",
         "SPLITS": tile.splits,
         "LENGTH": tile.length,
         "PARALLEL": tile.parallel,
@@ -195,7 +202,14 @@ def constants(
     }
 
 
-def _round(weights: Weights, x: Tensor, codes: Tensor, scales: Tensor, sums: Tensor) -> None:
+def gating(kind: Gating | None) -> dict[str, str | int | float | bool]:
+    """Return the constants that say what becomes of a gate and an up, if there are any."""
+    if isinstance(kind, ClampedSwiglu):
+        return {"ACTIVATION": "clamped", "LIMIT": kind.limit, "ALPHA": kind.alpha}
+    return {"ACTIVATION": kind or "none", "LIMIT": 0.0, "ALPHA": 0.0}
+
+
+def round_rows(weights: Weights, x: Tensor, codes: Tensor, scales: Tensor, sums: Tensor) -> None:
     """Round x ``[rows, k]`` to codes ``[rows, padded]``, scales and sums ``[x_groups, rows]``."""
     rows, k = x.shape
     need_sums = weights.format == "group" and weights.marks is not None
@@ -246,7 +260,7 @@ def torch_product(
     x: Tensor,
     out: Tensor,
     bias: Tensor | None,
-    gated: Activation | None,
+    gated: Gating | None,
     workspace: Workspace,
 ) -> None:
     """Run :func:`product` for w ``[weight_rows, k]`` of x's type, multiplied by torch."""
@@ -267,7 +281,7 @@ def torch_product(
         sums.stride(0),
         out.stride(0),
         HAS_BIAS=bias is not None,
-        ACTIVATION=gated or "none",
+        **gating(gated),
         INTERPRETED=INTERPRETED,
         COLS=1024,
         num_warps=4,

@@ -21,6 +21,13 @@ and thereby the order of additions: sums within a split ascend in k by instructi
 instruction has), splits are added in their order, whether one program or many compute them. Sums of
 integers are exact, so there rows choose too; scales of groups are then added in the order of
 groups by one program, with no splits.
+
+Experts. A product of experts is one of many matrices, each with a few of the rows and tiles of its
+own. Which rows it has is known on the device alone, so the grid has as many tiles as any choice can
+make (:func:`most_tiles`). Shares are uneven: where weights' bytes take the time a tile holds twice
+the rows that an expert has on average, so that few experts are read twice; where arithmetic does,
+half of them, so that what fills up its last tile is little. A row's sums are those of a plain
+product with its expert's matrix: n and k of one matrix choose the splits.
 """
 
 from __future__ import annotations
@@ -38,6 +45,9 @@ SHORTEST = 512
 
 STEP = 16
 """Rows of a tile are a multiple of this, and tiles change at its multiples."""
+
+_FEW = (1, 2, 4, 8)
+"""Rows up to which products of experts have other tiles: each token adds those of some experts."""
 
 UNIT = 256
 """Splits begin at its multiples: all formats' iterations divide it."""
@@ -80,7 +90,19 @@ class Kind:
 
 def row_steps(max_rows: int) -> tuple[int, ...]:
     """Return numbers of rows up to ``max_rows`` at which, and between which never, tiles change."""
-    return (*range(STEP, max_rows, STEP), max_rows)
+    return (*(n for n in _FEW if n < max_rows), *range(STEP, max_rows, STEP), max_rows)
+
+
+def row_step(rows: int) -> int:
+    """Return the number that ``rows`` counts as where tiles change at :func:`row_steps` alone."""
+    few = next((n for n in _FEW if rows <= n), None)
+    return -(-rows // STEP) * STEP if few is None else few
+
+
+def most_tiles(rows: int, experts: int, height: int) -> int:
+    """Return the most tiles that ``rows`` rows of so many experts make, however they are shared."""
+    parts = min(rows, experts)
+    return (rows + parts * (height - 1)) // height
 
 
 def splits_of(n: int, k: int) -> tuple[int, int]:
@@ -88,13 +110,30 @@ def splits_of(n: int, k: int) -> tuple[int, int]:
     return _split(PROGRAMS, -(-n // 64), k)
 
 
-def choose(kind: Kind, rows: int, n: int, k: int, capability: tuple[int, int]) -> Tile:
-    """Return the tile for ``rows`` rows; n counts columns of ``out``, k includes padding."""
+def choose(
+    kind: Kind,
+    rows: int,
+    n: int,
+    k: int,
+    capability: tuple[int, int],
+    experts: int = 1,
+    times: int = 1,
+) -> Tile:
+    """Return the tile for ``rows`` rows; n counts columns of ``out``, k includes padding.
+
+    With ``experts`` each row is multiplied by ``times`` of so many matrices of n columns.
+    """
     splits, length = 1, k
     if not kind.integers:
         splits, length = splits_of(n, k)
-    height, cols, warps = _shape(kind, rows, n, splits, capability)
-    tiles = -(-rows // height) * -(-n // cols)
+    typical = rows
+    if experts > 1:
+        rows = row_step(rows) * times
+        mean = -(-rows // experts)
+        typical = min(2 * mean, max(64, mean // 2))
+    matrices = min(rows, experts)
+    height, cols, warps = _shape(kind, typical, n, splits, capability, max(1, matrices))
+    tiles = most_tiles(rows, experts, height) * -(-n // cols)
     if kind.exact:
         splits, length = _split(PROGRAMS, tiles, k)
     depth = kind.depth or (128 if height <= 32 else 64) * 2 // max(kind.x_bytes, 2)
@@ -111,16 +150,16 @@ def choose(kind: Kind, rows: int, n: int, k: int, capability: tuple[int, int]) -
 
 
 def _shape(
-    kind: Kind, rows: int, n: int, splits: int, capability: tuple[int, int]
+    kind: Kind, rows: int, n: int, splits: int, capability: tuple[int, int], matrices: int
 ) -> tuple[int, int, int]:
-    """Return rows, columns and warps of a tile."""
+    """Return rows, columns and warps of a tile, where each of ``matrices`` has ``rows`` rows."""
     # Registers hold the sums of all sections, and where not Hopper's or later servers' tensor
     # cores multiply, operands too.
     crowded = capability[0] not in (9, 10)
     sections = (kind.by_group or crowded) and not kind.exact and (kind.gated or splits > 1)
     if kind.integers and kind.by_group and rows <= 64:
         # No splits here: narrower tiles make up for them. Results do not depend on tiles.
-        cols = next((c for c in (64, 32) if -(-n // c) >= PROGRAMS // 2), 16)
+        cols = next((c for c in (64, 32) if matrices * -(-n // c) >= PROGRAMS // 2), 16)
         height = 16 if rows <= 16 else 32 if rows <= 32 else 64
         return height, cols, min(4, max(cols // 16, cols * height // 512))
     if rows <= 32:

@@ -1,0 +1,74 @@
+// Products on the 8-bit grid against their definition in gemm_grid.h, and those of weights alone
+// against that of gemm_points.h.
+#pragma once
+
+#include "check_int_products.h"
+
+namespace penstock::check {
+
+inline void check_grid_product(GridMatrix w, Elem elem, int64_t rows, Pool& pool,
+                               std::mt19937& rng) {
+  const int64_t n = w.n, k = w.k, columns = w.gated ? 2 * n : n;
+  const int64_t groups = (k + kGridGroup - 1) / kGridGroup;
+  std::vector<int8_t> codes(size_t(columns * k));
+  std::vector<uint8_t> windows(w.bits == 4 ? size_t(columns * groups) : 0);
+  std::vector<float> scales(static_cast<size_t>(columns));
+  for (int8_t& c : codes) c = int8_t(w.bits == 8 ? int(rng() % 255) - 127 : int(rng() % 16));
+  // Points that stay on the grid: with the origin in the middle any step will do.
+  for (uint8_t& window : windows) {
+    const unsigned origin = rng() % 16, most = 127 / std::max(origin, 15 - origin);
+    window = uint8_t(rng() % std::min(most, 16u) + 16 * origin);
+  }
+  for (float& s : scales) s = float(1 + rng() % 1000) * 1e-4f;
+  Inputs x(rows, k, elem, rng);
+
+  const auto pack = [&](std::byte* panels, int part, PartPlace place, Worker& worker) {
+    pack_grid_part(w,
+                   {codes.data() + part * n * k,
+                    w.bits == 4 ? windows.data() + part * n * groups : nullptr,
+                    scales.data() + part * n},
+                   n, place, panels, worker);
+  };
+  const auto sum = [&](int64_t r, int part, int64_t c) {
+    const int64_t column = part * n + c;
+    const auto point = [&](int64_t i) {
+      const int code = codes[size_t(column * k + i)];
+      if (w.bits == 8) return code;
+      const int window = windows[size_t(column * groups + i / kGridGroup)];
+      return (window % 16 + 1) * (code - window / 16);
+    };
+    const float scale = scales[size_t(column)];
+    const float* const row = x.row(r);
+    if (w.weight_only)
+      return sum_of_points(row, elem, k, k, point, [&](int64_t) { return scale; });
+    float largest = 0;
+    for (int64_t i = 0; i < k; ++i) largest = std::max(largest, std::fabs(row[i]));
+    if (largest < 1e-30f) return Sum{0};
+    int dot = 0;
+    for (int64_t i = 0; i < k; ++i)
+      dot += point(i) * int(std::clamp(std::nearbyint(row[i] * (127.0f / largest)), -127.0f, 127.0f));
+    return Sum{float(dot) * (largest / 127.0f * scale)};
+  };
+  check_product("grid" + std::to_string(w.bits) + (w.weight_only ? " w" : ""), w, x, rows, pool,
+                pack, sum);
+}
+
+inline void check_grid_products(Pool& pool, std::mt19937& rng) {
+  for (const int bits : {8, 4}) {
+    const auto check = [&](int64_t n, int64_t k, Elem elem, int64_t rows, bool gated, bool w) {
+      check_grid_product({bits, n, k, gated, {}, {}, w}, elem, rows, pool, rng);
+    };
+    for (const int64_t rows : {1, 2, 3, 4, 5, 7, 11, 12, 13, 17, 25, 37}) {
+      check(35, 200, Elem::f32, rows, rows % 2 == 0, false);
+      check(16, 128, Elem::bf16, rows, rows % 2 == 1, false);
+      check(35, 200, Elem::f32, rows, rows % 2 == 1, true);
+      check(67, 232, Elem::bf16, rows, rows % 2 == 0, true);
+    }
+    check(33, 1100, Elem::f32, 100, false, false);  // several slices
+    check(33, 1100, Elem::bf16, 70, true, true);
+    check(18, 70, Elem::f32, 600, false, false);  // several row blocks
+    check(18, 70, Elem::f32, 600, false, true);
+  }
+}
+
+}  // namespace penstock::check

@@ -1,0 +1,66 @@
+// Quantized weights of any kind as kernels see them: what a panel's codes stand for, and where codes,
+// scales and shifts lie.
+#pragma once
+
+#include "gemm_blocks.h"
+#include "gemm_grid.h"
+#include "gemm_int.h"
+
+namespace penstock {
+
+// What a code u stands for: u - 128 or u - 8; u - zero; a window's step * (u - origin).
+enum class PointKind : uint8_t { offset, zeros, windows };
+
+constexpr int64_t kScaleBytes = kPanelColumns * int64_t(sizeof(float));
+
+constexpr int32_t code_offset(int bits) { return bits == 8 ? 128 : 8; }
+
+// A matrix seen as panels. A panel is segments, in each of which codes come first, and then what
+// belongs to all of it.
+struct PanelView {
+  const std::byte* data;
+  int bits;
+  bool zero_points, windows;
+  int64_t depth;          // as stored
+  int64_t segment;        // k; where they have points (has_points()), a power of two
+  int64_t segments;
+  int segment_bits;       // of that power; a single segment is longer than any k
+  int64_t segment_bytes;  // from one segment to the next
+  int64_t scaled;         // k of a group, which is a segment; 0: one scale for all of them
+  int64_t scales_at;      // of the first
+  int64_t shifts_at;      // of the first zeros or windows
+  int64_t panel_bytes;
+  int64_t units;
+  int per_unit;
+  Tuning tuning;
+
+  const std::byte* panel(int64_t unit) const { return data + unit * per_unit * panel_bytes; }
+  // Of one segment of a panel: the unsigned codes that stand for zero.
+  const std::byte* zeros(const std::byte* panel, int64_t s) const {
+    return panel + shifts_at + s * kPanelColumns;
+  }
+
+  // Offsets in a panel of what belongs to the 32 k from k on.
+  int64_t codes_at(int64_t k) const {
+    return segment_of(k) * segment_bytes + in_segment(k) * 2 * bits;  // 16 columns
+  }
+  int64_t shifts(PointKind kind, int64_t k) const {
+    if (kind == PointKind::zeros) return shifts_at + segment_of(k) * kPanelColumns;
+    return shifts_at + segment_of(k) * segment_bytes + in_segment(k) / kGridGroup * kPanelColumns;
+  }
+  int64_t scales(int64_t k) const {
+    return scales_at + (scaled ? segment_of(k) * segment_bytes : 0);
+  }
+
+  int64_t segment_of(int64_t k) const { return k >> segment_bits; }
+  int64_t in_segment(int64_t k) const { return k & ((int64_t(1) << segment_bits) - 1); }
+};
+
+PanelView panels_of(const IntMatrix& w);
+PanelView panels_of(const GridMatrix& w);
+
+inline size_t panel_bytes(const PanelView& p) {
+  return size_t(p.units * p.per_unit * p.panel_bytes);
+}
+
+}  // namespace penstock

@@ -1,0 +1,69 @@
+// A product from its rows to its output, the same for all weights and kernels: few rows of x are made
+// ready (packed or quantized) by every thread for itself, more of them by all threads together; then
+// each multiplies them by its share of the units.
+//
+// A Path is a kernel with its kind of weights and activations. For a row block it is an object, and
+// provides
+//   kOwnRows                    up to so many rows are made ready by every thread for itself
+//   kRowBlock                   rows that are made ready at once, at most
+//   ready_bytes(p, rows, shared)  of them, for any number up to `rows`; a thread's own, or shared
+//   work_bytes(p, rows)         scratch of multiply()
+//   Path(p, x, e, rows, shared, ready)
+//   make(id, count)             a thread's part of making the rows ready, in `ready`
+//   multiply(units, work)       through the epilogue; with tile registers as the constructor set them
+#pragma once
+
+#include "../pool.h"
+#include "gemm_kernels.h"
+
+namespace penstock {
+
+constexpr int64_t kAllRows = int64_t(1) << 40;
+
+template <class Path, class View>
+void Product<Path, View>::run(const View& p, const InputRows& x, const Epilogue& e, int64_t rows,
+                              std::byte* shared, const Worker& worker) {
+  const Range units = even_share(p.units, worker.id, worker.count);
+  const bool own = rows <= Path::kOwnRows;
+  std::byte* const work =
+      worker.scratch + Path::ready_bytes(p, std::min(rows, Path::kOwnRows), false);
+  const int64_t blocks = ceil_div(rows, Path::kRowBlock);
+  for (int64_t i = 0; i < blocks; ++i) {
+    Path path(p, x, e, even_share(rows, i, blocks), !own, own ? worker.scratch : shared);
+    if (own) {
+      if (units.size()) path.make(0, 1);
+    } else {
+      if (i) worker.barrier->wait(worker);  // before what others may still read is written over
+      path.make(worker.id, worker.count);
+      worker.barrier->wait(worker);
+    }
+    if (units.size()) path.multiply(units, work);
+  }
+}
+
+template <class Path, class View>
+void Product<Path, View>::run_units(const View& p, const InputRows& x, const Epilogue& e,
+                                    int64_t rows, Range units, bool ready, std::byte* scratch) {
+  std::byte* const work = scratch + Path::ready_bytes(p, rows, false);
+  const int64_t blocks = ceil_div(rows, Path::kRowBlock);
+  for (int64_t i = 0; i < blocks; ++i) {
+    Path path(p, x, e, even_share(rows, i, blocks), false, scratch);
+    if (!ready || blocks > 1) path.make(0, 1);
+    path.multiply(units, work);
+  }
+}
+
+template <class Path, class View>
+int64_t Product<Path, View>::scratch_bytes(const View& p, int64_t rows) {
+  return Path::ready_bytes(p, std::min(rows, Path::kOwnRows), false) + Path::work_bytes(p, rows);
+}
+template <class Path, class View>
+int64_t Product<Path, View>::shared_bytes(const View& p, int64_t rows) {
+  return rows > Path::kOwnRows ? Path::ready_bytes(p, rows, true) : 0;
+}
+template <class Path, class View>
+int64_t Product<Path, View>::units_scratch_bytes(const View& p, int64_t rows) {
+  return Path::ready_bytes(p, rows, false) + Path::work_bytes(p, rows);
+}
+
+}  // namespace penstock

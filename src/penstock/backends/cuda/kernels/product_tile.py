@@ -1,0 +1,161 @@
+"""One tile of a product, of whichever rows and of whichever matrix."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from penstock.backends.cuda.kernels.finish import collect, finish, is_last, park
+from penstock.backends.cuda.kernels.grid_linear import grid_section
+from penstock.backends.cuda.kernels.group_linear import group_section
+from penstock.backends.cuda.kernels.linear import linear_section
+
+
+@triton.jit
+def _section(
+    x, w, marks, scales, x_scales, x_sums, ms, columns, few, first, last, k,
+    x_stride, w_stride, marks_stride, x_groups_stride,
+    FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
+    WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
+    STAGES: tl.constexpr, EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Return a format's sums ``[COLS, ROWS]`` over columns ``first .. last`` of k."""
+    x_rows = ms.to(tl.int64) * x_stride
+    w_rows = columns.to(tl.int64) * w_stride
+    if FORMAT == "float":
+        sums = linear_section(
+            x, w, x_rows, w_rows, few, first, last, k, ROWS, COLS, DEPTH, STAGES, EVEN, INTERPRETED
+        )
+    elif FORMAT == "grid":
+        sums = grid_section(
+            x, w, marks, x_rows, w_rows, columns, few, first, last, k, marks_stride,
+            BITS, PLANE, INTS, ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
+        )  # fmt: skip
+    else:
+        tl.static_assert(FORMAT == "group")
+        sums = group_section(
+            x, w, scales, marks, x_scales, x_sums, x_rows, w_rows, ms, columns, few, first, last, k,
+            marks_stride, x_groups_stride,
+            BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+            ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
+        )  # fmt: skip
+    return sums
+
+
+@triton.jit
+def _total(
+    x, w, marks, scales, x_scales, x_sums, ms, columns, few, k, padded,
+    x_stride, w_stride, marks_stride, x_groups_stride,
+    FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
+    WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
+    SPLITS: tl.constexpr, LENGTH: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
+    STAGES: tl.constexpr, EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Compute all splits in one program, and add them as ``collect`` does."""
+    if SPLITS == 1:
+        total = _section(
+            x, w, marks, scales, x_scales, x_sums, ms, columns, few, 0, padded, k,
+            x_stride, w_stride, marks_stride, x_groups_stride,
+            FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+            ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
+        )  # fmt: skip
+    else:
+        total = tl.zeros([COLS, ROWS], tl.float32)
+        for split in range(SPLITS):
+            first = split * LENGTH
+            total += _section(
+                x, w, marks, scales, x_scales, x_sums, ms, columns, few,
+                first, tl.minimum(first + LENGTH, padded), k,
+                x_stride, w_stride, marks_stride, x_groups_stride,
+                FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+                ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
+            )  # fmt: skip
+    return total
+
+
+@triton.jit
+def _scaled(
+    total, scales, x_scales, ms, columns, few,
+    FORMAT: tl.constexpr, WHOLE: tl.constexpr, INTS: tl.constexpr,
+):  # fmt: skip
+    """Return float32 sums, times the scales of rows that have one."""
+    if FORMAT == "grid" or WHOLE:
+        scale = tl.load(scales + columns)[:, None]
+        if INTS:
+            x_scale = tl.load(x_scales + ms, mask=few, other=0.0)
+            sums = total.to(tl.float32) * (x_scale[None, :] * scale)
+        else:
+            sums = total * scale
+    else:
+        sums = total
+    return sums
+
+
+@triton.jit
+def product_tile(
+    x, w, marks, scales, x_scales, x_sums, bias, out, partials, counters,
+    tile, split, xs, rows, few, ns, base, n, k, padded,
+    x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
+    FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
+    WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
+    HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.constexpr,
+    SPLITS: tl.constexpr, LENGTH: tl.constexpr, PARALLEL: tl.constexpr,
+    ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
+    STAGES: tl.constexpr, EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Compute columns ns ``[COLS]`` of rows ``[ROWS]`` of out, those of them that are ``few``.
+
+    xs ``[ROWS]``: which rows of x they are made of; base: the row of w, and of what goes with its
+    rows, where the matrix begins. Where ``PARALLEL``, one ``split`` alone, and the last one of a
+    ``tile`` that is done finishes it. Otherwise see ``product_kernel``.
+    """
+    # Columns past the end repeat the last one: their sums are not stored.
+    columns = tl.minimum(ns, n - 1) + base
+    GATED: tl.constexpr = ACTIVATION != "none"
+    if PARALLEL:
+        PARTS: tl.constexpr = 2 if GATED else 1
+        first = split * LENGTH
+        last = tl.minimum(first + LENGTH, padded)
+        for part in tl.static_range(PARTS):
+            sums = _section(
+                x, w, marks, scales, x_scales, x_sums, xs, columns + part * n, few, first, last, k,
+                x_stride, w_stride, marks_stride, x_groups_stride,
+                FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+                ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
+            )  # fmt: skip
+            park(partials, (tile * SPLITS + split) * PARTS + part, sums, COLS, ROWS)
+        if is_last(counters, tile, SPLITS):
+            slot = tile * SPLITS * PARTS
+            total = collect(partials, slot, PARTS, SPLITS, COLS, ROWS)
+            total = _scaled(total, scales, x_scales, xs, columns, few, FORMAT, WHOLE, INTS)
+            up = total
+            if GATED:
+                up = collect(partials, slot + 1, PARTS, SPLITS, COLS, ROWS)
+                up = _scaled(up, scales, x_scales, xs, columns + n, few, FORMAT, WHOLE, INTS)
+            finish(
+                total, up, bias + base, out, out_stride, rows, few, ns, n,
+                HAS_BIAS, ACTIVATION, LIMIT, ALPHA, INTERPRETED,
+            )  # fmt: skip
+    else:
+        total = _total(
+            x, w, marks, scales, x_scales, x_sums, xs, columns, few, k, padded,
+            x_stride, w_stride, marks_stride, x_groups_stride,
+            FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
+            ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
+        )  # fmt: skip
+        total = _scaled(total, scales, x_scales, xs, columns, few, FORMAT, WHOLE, INTS)
+        up = total
+        if GATED:
+            up = _total(
+                x, w, marks, scales, x_scales, x_sums, xs, columns + n, few, k, padded,
+                x_stride, w_stride, marks_stride, x_groups_stride,
+                FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
+                ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
+            )  # fmt: skip
+            up = _scaled(up, scales, x_scales, xs, columns + n, few, FORMAT, WHOLE, INTS)
+        finish(
+            total, up, bias + base, out, out_stride, rows, few, ns, n,
+            HAS_BIAS, ACTIVATION, LIMIT, ALPHA, INTERPRETED,
+        )  # fmt: skip

@@ -1,0 +1,100 @@
+"""Compare a model's predictions of a text with those of a base, mostly the same model unrounded.
+
+Both run at once, so both must fit in memory. Divergences (Kullback and Leibler) are in nats a
+token. The base is the same checkpoint without --quantization, unless --base or --base-quantization
+says otherwise; all other options hold for both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import typing
+
+import msgspec
+
+from penstock.cli.bench_common import print_table
+from penstock.cli.eval_common import (
+    UNUSED,
+    add_text_arguments,
+    show_progress,
+    windows_of,
+    write_evaluation,
+)
+from penstock.cli.options import add_engine_arguments, engine_config
+from penstock.config import EngineConfig
+from penstock.quant.choice import QuantizationName
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_engine_arguments(parser, skip=UNUSED)
+    add_text_arguments(parser)
+    group = parser.add_argument_group("base")
+    group.add_argument("--base", metavar="MODEL", help="the base (default: MODEL)")
+    group.add_argument(
+        "--base-quantization",
+        choices=typing.get_args(QuantizationName),
+        default="none",
+        help="its quantization (default: none)",
+    )
+    group.add_argument(
+        "--base-dtype", metavar="DTYPE", help="the type of its weights (default: as --dtype)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from penstock.evaluate.comparison import compare
+    from penstock.evaluate.text_model import TextModel
+
+    config = engine_config(args)
+    with (
+        TextModel.open(config, args.window) as model,
+        TextModel.open(base_config(config, args), args.window) as base,
+    ):
+        windows = windows_of(args, model)
+        result = compare(
+            model,
+            base,
+            windows,
+            lambda done, value: show_progress(done, len(windows), f"divergence {value:.5f}"),
+        )
+        if args.json is not None:
+            write_evaluation(args.json, "kl", args, result, model=model, base=base)
+    print_table(
+        [
+            (
+                "divergence",
+                f"mean {result.kl_mean:.5f}  p50 {result.kl_median:.5f}  p99 {result.kl_p99:.5f}  "
+                f"max {result.kl_max:.5f} nats",
+            ),
+            ("same top token", f"{result.agreement:.2%}"),
+            (
+                "perplexity",
+                f"{result.model_perplexity.perplexity:.4f}, of the base "
+                f"{result.base_perplexity.perplexity:.4f} ({result.perplexity_ratio - 1:+.2%})",
+            ),
+            (
+                "tokens",
+                f"{result.model_perplexity.tokens:,} in {len(windows):,} windows of {args.window}",
+            ),
+        ]
+    )
+    return 0
+
+
+def base_config(config: EngineConfig, args: argparse.Namespace) -> EngineConfig:
+    """The base's options: those of the model, but for what says how weights are rounded."""
+    changes: dict[str, object] = {"quantization": args.base_quantization}
+    if args.base_quantization == "none":
+        defaults = EngineConfig()
+        for name in (
+            "quantization_group",
+            "quantization_zero_points",
+            "quantize_activations",
+            "quantize_head",
+        ):
+            changes[name] = getattr(defaults, name)
+    if args.base is not None:
+        changes["model"] = args.base
+    if args.base_dtype is not None:
+        changes["dtype"] = args.base_dtype
+    return msgspec.structs.replace(config, **changes)

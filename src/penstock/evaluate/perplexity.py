@@ -1,0 +1,85 @@
+"""How well a model predicts a text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ModelError
+from penstock.evaluate.text_model import PIECE, TextModel
+from penstock.evaluate.windows import Window
+
+Progress = Callable[[int, float], None]
+"""Callback that receives the number of windows done and the perplexity up to there."""
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """The result of :func:`perplexity`."""
+
+    perplexity: float
+    """The exponential of the mean loss, which is in nats a token."""
+    standard_error: float
+    """Of the perplexity, as if tokens were independent."""
+    bits_per_byte: float
+    """Bits that the tokens that count cost, for each byte of UTF-8 that they stand for: this
+    compares models with different tokenizers."""
+    tokens: int
+    """Number of tokens that count."""
+    windows: int
+
+    @classmethod
+    def of(cls, losses: NDArray[np.float64], windows: int, num_bytes: int) -> Perplexity:
+        """From the loss of each token, in nats."""
+        mean = float(losses.mean())
+        value = math.exp(mean) if mean < 700 else math.inf
+        error = float(losses.std(ddof=1)) / math.sqrt(len(losses)) if len(losses) > 1 else math.nan
+        bits = float(losses.sum()) / math.log(2) / max(num_bytes, 1)
+        return cls(value, value * error, bits, len(losses), windows)
+
+
+def perplexity(
+    model: TextModel, windows: Sequence[Window], progress: Progress = lambda done, value: None
+) -> Perplexity:
+    """Run ``model`` over the windows. Raises ModelError where its logits are not numbers."""
+    losses: list[NDArray[np.float64]] = []
+    for done, window in enumerate(windows, 1):
+        for logits, targets in zip(model.logits(window), pieces(window), strict=True):
+            losses.append(losses_of(log_probabilities(logits), targets))
+        progress(done, float(np.exp(np.concatenate(losses).mean())))
+    return Perplexity.of(np.concatenate(losses), len(windows), num_bytes(model, windows))
+
+
+def log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Of each row of logits; raises ModelError where one has no distribution."""
+    rows = logits.astype(np.float64)
+    rows -= rows.max(axis=1, keepdims=True)
+    rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
+    if np.isnan(rows).any():
+        raise ModelError(
+            "the model's logits are not numbers; its weights may be damaged, or its activations "
+            "exceed what the dtype holds: try --dtype float32"
+        )
+    return rows
+
+
+def losses_of(
+    log_probabilities: NDArray[np.float64], targets: Sequence[int]
+) -> NDArray[np.float64]:
+    """The loss of each row's target, in nats."""
+    return -log_probabilities[np.arange(len(targets)), targets]
+
+
+def pieces(window: Window) -> Iterator[Sequence[int]]:
+    """The targets of each piece of a window's logits."""
+    for first in range(0, len(window.targets), PIECE):
+        yield window.targets[first : first + PIECE]
+
+
+def num_bytes(model: TextModel, windows: Sequence[Window]) -> int:
+    """Bytes of UTF-8 that the tokens that count stand for."""
+    return sum(len(model.tokenizer.decode(list(w.targets)).encode()) for w in windows)

@@ -1,0 +1,70 @@
+"""``penstock eval``: what it prints, keeps and refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.main import EXIT_FAILED, EXIT_USAGE, main
+
+TEXT = "".join(f"for i in range({n}):\n    print(i, {n * n})\n" for n in range(120))
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.py"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+def test_perplexity(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "out.json"
+    words = ["eval", "perplexity", "--no-artifact", "--text", str(text), "--window", "64"]
+    assert main([*words, "--max-windows", "3", "--json", str(kept)]) == 0
+    document = json.loads(kept.read_text())
+    printed = capsys.readouterr().out
+    assert f"{document['perplexity']:.4f}" in printed
+    assert document["tokens"] == 3 * 31
+    assert document["windows"] == {"method": "llama.cpp", "tokens": 64}
+    assert document["model"]["quantization"] == "none"
+    assert len(document["text"][0]["sha256"]) == 64
+
+
+def test_kl(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "out.json"
+    words = ["eval", "kl", "--no-artifact", "--text", str(text), "--window", "64"]
+    words += ["--quantization", "int4", "--quantization-group", "64", "--windows", "gptq"]
+    assert main([*words, "--max-windows", "2", "--json", str(kept)]) == 0
+    document = json.loads(kept.read_text())
+    assert f"{document['agreement']:.2%}" in capsys.readouterr().out
+    assert document["model"]["quantization_group"] == 64
+    assert document["base"]["quantization"] == "none"
+    assert document["model_perplexity"]["tokens"] == document["base_perplexity"]["tokens"] == 126
+    assert 0 < document["kl_mean"] < 1
+
+
+@pytest.mark.parametrize(
+    ("content", "words", "said", "code"),
+    [
+        (b"short", [], "less than a window of 512", EXIT_USAGE),
+        (b"caf\xe9 " * 2000, [], "not UTF-8 at byte 3", EXIT_USAGE),
+        (TEXT.encode(), ["--window", "2"], "take at least 4", EXIT_USAGE),
+        (TEXT.encode(), ["--window", "100000000"], "exceeds the model's", EXIT_USAGE),
+        (None, [], "No such file", EXIT_FAILED),
+    ],
+)
+def test_what_cannot_be_read(
+    content: bytes | None,
+    words: list[str],
+    said: str,
+    code: int,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path = tmp_path / "text"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["eval", "perplexity", "--no-artifact", "--text", str(path), *words]) == code
+    assert said in capsys.readouterr().err

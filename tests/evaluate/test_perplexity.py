@@ -1,0 +1,100 @@
+"""Perplexities and divergences, against the engine's own log-probabilities and against NumPy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from penstock import LLM, SamplingParams
+from penstock.config import EngineConfig
+from penstock.errors import ModelError
+from penstock.evaluate.comparison import compare
+from penstock.evaluate.perplexity import log_probabilities, perplexity
+from penstock.evaluate.text_model import PIECE, TextModel
+from penstock.evaluate.windows import METHODS, WindowMethod, cut
+
+TEXT = "".join(
+    f"def function_{i}(x):\n    return [x + {i}, 'word {i * i}', None]\n\n\n" for i in range(60)
+)
+WINDOW = 96
+
+
+def config(quantization: str = "none", backend: str = "auto") -> EngineConfig:
+    return EngineConfig(quantization=quantization, backend=backend, artifact=False)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_it_is_what_the_engine_says_of_prompts(method: WindowMethod) -> None:
+    with TextModel.open(config(), WINDOW) as model:
+        tokens, bos = model.encode(TEXT)
+        windows = cut(tokens, WINDOW, method, bos)[:5]
+        result = perplexity(model, windows)
+    llm = LLM(artifact=False)
+    outputs = llm.generate(
+        [{"prompt_token_ids": list(w.token_ids)} for w in windows],
+        SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=0),
+    )
+    losses = []
+    for window, output in zip(windows, outputs, strict=True):
+        assert output.prompt_logprobs is not None
+        for place in range(window.first, len(window.token_ids)):
+            entry = output.prompt_logprobs[place]
+            assert entry is not None
+            losses.append(-entry[window.token_ids[place]].logprob)
+    assert result.tokens == len(losses) == 5 * (WINDOW - windows[0].first)
+    assert result.perplexity == pytest.approx(math.exp(np.mean(losses)), rel=1e-5)
+    error = np.std(losses, ddof=1) / math.sqrt(len(losses)) * result.perplexity
+    assert result.standard_error == pytest.approx(error, rel=1e-4)
+    text = "".join(llm.tokenizer.decode(list(w.targets)) for w in windows)
+    bits = sum(losses) / math.log(2) / len(text.encode())
+    assert result.bits_per_byte == pytest.approx(bits, rel=1e-5)
+
+
+def test_a_model_does_not_diverge_from_itself() -> None:
+    with TextModel.open(config(), WINDOW) as model, TextModel.open(config(), WINDOW) as base:
+        tokens, bos = model.encode(TEXT)
+        result = compare(model, base, cut(tokens, WINDOW, "gptq", bos)[:3])
+    assert result.kl_max == 0.0
+    assert result.agreement == 1.0
+    assert result.model_perplexity == result.base_perplexity
+
+
+def test_divergences_are_those_of_the_definition() -> None:
+    with TextModel.open(config("int4"), WINDOW) as model, TextModel.open(config(), WINDOW) as base:
+        tokens, bos = model.encode(TEXT)
+        windows = cut(tokens, WINDOW, "llama.cpp", bos)[:4]
+        result = compare(model, base, windows)
+        divergences, same = [], 0
+        for window in windows:
+            for ours, theirs in zip(model.logits(window), base.logits(window), strict=True):
+                assert len(ours) <= PIECE
+                p = np.exp(theirs.astype(np.float64))
+                q = np.exp(ours.astype(np.float64))
+                p /= p.sum(axis=1, keepdims=True)
+                q /= q.sum(axis=1, keepdims=True)
+                divergences += [float((a * np.log(a / b)).sum()) for a, b in zip(p, q, strict=True)]
+                same += int((p.argmax(1) == q.argmax(1)).sum())
+        alone = perplexity(model, windows)
+    assert len(divergences) == result.model_perplexity.tokens
+    assert result.kl_mean == pytest.approx(np.mean(divergences), rel=1e-6)
+    assert result.kl_max == pytest.approx(max(divergences), rel=1e-6)
+    assert 0 < result.kl_median < result.kl_p99 <= result.kl_max
+    assert result.agreement == same / len(divergences) < 1.0
+    assert result.model_perplexity == alone
+    assert result.perplexity_ratio > 1.0
+
+
+def test_backends_agree() -> None:
+    found = []
+    for backend in ("reference", "auto"):
+        with TextModel.open(config(backend=backend), WINDOW) as model:
+            tokens, bos = model.encode(TEXT)
+            found.append(perplexity(model, cut(tokens, WINDOW, "llama.cpp", bos)[:1]).perplexity)
+    assert found[0] == pytest.approx(found[1], rel=2e-2)  # the model's weights are bfloat16
+
+
+def test_logits_that_are_not_numbers() -> None:
+    with pytest.raises(ModelError, match="not numbers"):
+        log_probabilities(np.array([[0.0, math.nan]], np.float32))

@@ -1,0 +1,91 @@
+"""Tiny checkpoints of Qwen3-Next, and what is compared with transformers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from support.families.family import TinyFamily
+
+PUBLISHED: dict[str, Any] = {
+    "architectures": ["Qwen3NextForCausalLM"],
+    "attention_dropout": 0.0,
+    "bos_token_id": 151643,
+    "decoder_sparse_step": 1,
+    "eos_token_id": 151645,
+    "full_attention_interval": 4,
+    "head_dim": 256,
+    "hidden_act": "silu",
+    "hidden_size": 2048,
+    "initializer_range": 0.02,
+    "intermediate_size": 5120,
+    "linear_conv_kernel_dim": 4,
+    "linear_key_head_dim": 128,
+    "linear_num_key_heads": 16,
+    "linear_num_value_heads": 32,
+    "linear_value_head_dim": 128,
+    "max_position_embeddings": 262144,
+    "mlp_only_layers": [],
+    "model_type": "qwen3_next",
+    "moe_intermediate_size": 512,
+    "norm_topk_prob": True,
+    "num_attention_heads": 16,
+    "num_experts": 512,
+    "num_experts_per_tok": 10,
+    "num_hidden_layers": 4,
+    "num_key_value_heads": 2,
+    "output_router_logits": False,
+    "partial_rotary_factor": 0.25,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 10000000,
+    "router_aux_loss_coef": 0.001,
+    "shared_expert_intermediate_size": 512,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "transformers_version": "4.57.0.dev0",
+    "use_cache": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+FAMILY = TinyFamily(
+    config="Qwen3NextConfig",
+    model="Qwen3NextForCausalLM",
+    fields={
+        "head_dim": 16,
+        "num_hidden_layers": 4,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 32,
+        "num_experts": 6,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 28,
+        "shared_expert_intermediate_size": 44,
+    },
+    cases={
+        "qwen3-next": {},
+        "qwen3-next-some": {
+            "num_hidden_layers": 5,
+            "layer_types": [
+                "full_attention",
+                "linear_attention",
+                "full_attention",
+                "linear_attention",
+                "linear_attention",
+            ],
+            "decoder_sparse_step": 2,
+            "mlp_only_layers": [3],
+            "norm_topk_prob": False,
+            "attention_bias": True,
+            "linear_num_key_heads": 3,
+            "linear_num_value_heads": 3,
+            "linear_conv_kernel_dim": 2,
+            "tie_word_embeddings": True,
+        },
+        "qwen3-next-dense": {"num_experts": 0, "partial_rotary_factor": 0.5},
+    },
+    # transformers starts with states that forget all at once.
+    factors={"A_log": -1.0},
+    published=PUBLISHED,
+    backends=("reference",),
+)
