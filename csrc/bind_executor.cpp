@@ -48,21 +48,31 @@ RowKind parse_rows(std::string_view name) {
   throw std::invalid_argument("rows of a buffer are 'T', 'S' or 'R', or several of each, as '8T'");
 }
 
+// As StateGeometry.
+using PyStateLayer =
+    std::tuple<size_t, int, int, int, size_t, int, int64_t, size_t, int64_t>;
+
 void construct(PyExecutor* self, int threads, const std::vector<int>& cpus, bool crowded,
                int num_blocks, int max_tokens, int max_logits, int max_sequences,
                int max_positions, int vocabulary,
                size_t arena_bytes, const std::string& kv_elem, int kv_groups, int kv_parts,
                size_t kv_part_bytes,
                const std::vector<std::tuple<int, int, int, int, size_t, int, int>>& kv_layers,
-               bool trial) {
+               int state_slots, int state_log, size_t state_bytes, const std::string& state_elem,
+               const std::vector<PyStateLayer>& state_layers, bool trial) {
   KvPages pages{kv_groups, kv_parts, kv_part_bytes, {}};
   for (const auto& [heads, dim, group, part, offset, value_dim, rows] : kv_layers)
     pages.layers.push_back({heads, dim, group, part, offset, value_dim, rows});
+  StateSlots states{state_slots, state_log, state_bytes, parse_elem(state_elem), {}};
+  for (const auto& [tiles, heads, rows, columns, ring, ring_rows, ring_columns, log, log_columns] :
+       state_layers)
+    states.layers.push_back(
+        {tiles, heads, rows, columns, ring, ring_rows, ring_columns, log, log_columns});
   const ExecutorShape shape{threads,    cpus,          crowded,       num_blocks, max_tokens,
                             max_logits, max_sequences, max_positions, vocabulary, arena_bytes,
                             parse_kv_elem(kv_elem), trial};
   try {
-    new (self) PyExecutor{std::make_unique<Executor>(shape, pages)};
+    new (self) PyExecutor{std::make_unique<Executor>(shape, pages, states)};
   } catch (const std::system_error& error) {
     throw std::invalid_argument("the system does not start " + std::to_string(threads) +
                                 " threads (" + error.what() + ")");
@@ -103,6 +113,20 @@ void kv_fill(PyExecutor& self, int layer, const Ints& blocks, int byte) {
   }
 }
 
+// Bytes of a slot of states, of all layers, for tests of what is kept there.
+nb::object state_copy(const PyExecutor& self, int slot) {
+  const auto bytes = self.get().state_slot(slot);
+  auto* copy = new uint8_t[bytes.size()];
+  std::memcpy(copy, bytes.data(), bytes.size());
+  nb::capsule owner(copy, [](void* p) noexcept { delete[] static_cast<uint8_t*>(p); });
+  return nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(copy, {bytes.size()}, owner).cast();
+}
+
+void state_fill(PyExecutor& self, int slot, int byte) {
+  const auto bytes = self.get().state_slot(slot);
+  std::memset(bytes.data(), byte, bytes.size());
+}
+
 // The executor's regions by number, each with its place in the file.
 std::vector<FileRegion> file_regions(const Executor& executor,
                                      const std::vector<std::pair<int, int64_t>>& places) {
@@ -133,6 +157,12 @@ auto with_regions(F transfer) {
 }
 
 using PyTables = std::tuple<Ints, Ints, Ints>;  // slots, block_starts, block_ids
+using PyStates = std::tuple<Ints, Ints, Ints, IntTriples, IntPairs>;  // fields of StateTables
+
+std::span<const Snapshot> snapshots_of(const IntTriples& rows) {
+  static_assert(sizeof(Snapshot) == 3 * sizeof(int32_t));
+  return {reinterpret_cast<const Snapshot*>(rows.data()), rows.shape(0)};
+}
 
 template <class F>
 auto with_step(F f) {
@@ -140,7 +170,8 @@ auto with_step(F f) {
              const Ints& query_starts, const Ints& context_lens,
              const std::vector<PyTables>& groups, const Ints& logit_rows,
              const Ints& hidden_rows, const IntPairs& block_copies, const Ints& tree_parents,
-             const IntPairs& slot_moves, const std::optional<Features>& features) {
+             const IntPairs& slot_moves, const std::optional<Features>& features,
+             const std::optional<PyStates>& states) {
     std::vector<KvTables> tables;
     tables.reserve(groups.size());
     for (const auto& [slots, block_starts, block_ids] : groups)
@@ -158,7 +189,14 @@ auto with_step(F f) {
       step.features = features->data();
       step.feature_cols = int64_t(features->shape(1));
     }
-    const CacheEdits edits{span_of(slot_moves), span_of(block_copies)};
+    CacheEdits edits{span_of(slot_moves), span_of(block_copies), {}};
+    if (states) {
+      const auto& [slots, seen, tentative, snapshots, copies] = *states;
+      for (const Ints* each : {&slots, &seen, &tentative})
+        expect_lengths(each->size() == context_lens.size());
+      step.states = {slots.data(), seen.data(), tentative.data(), snapshots_of(snapshots)};
+      edits.state_copies = span_of(copies);
+    }
     Executor& executor = self.get();
     nb::gil_scoped_release unlocked;
     return f(executor, step, edits);
@@ -175,7 +213,9 @@ void bind_executor(nb::module_& m) {
            "num_blocks"_a, "max_tokens"_a, "max_logits"_a, "max_sequences"_a, "max_positions"_a,
            "vocabulary"_a,
            "arena_bytes"_a, "kv_elem"_a, "kv_groups"_a = 0, "kv_parts"_a = 0, "kv_part_bytes"_a = 0,
-           "kv_layers"_a, "trial"_a = false)
+           "kv_layers"_a, "state_slots"_a = 0, "state_log"_a = 0, "state_bytes"_a = 0,
+           "state_elem"_a = "float32", "state_layers"_a = std::vector<PyStateLayer>(),
+           "trial"_a = false)
       .def(
           "add_buffer",
           [](PyExecutor& self, size_t offset, const std::string& elem, int64_t cols,
@@ -323,17 +363,21 @@ void bind_executor(nb::module_& m) {
       .def("view", &view, "buffer"_a)
       .def("kv_copy", &kv_copy, "layer"_a)
       .def("kv_fill", &kv_fill, "layer"_a, exact("blocks"), "byte"_a)
+      .def("state_copy", &state_copy, "slot"_a)
+      .def("state_fill", &state_fill, "slot"_a, "byte"_a)
       .def("run", with_step([](Executor& executor, const StepView& step,
                                const CacheEdits& edits) { executor.run(step, edits); }),
            exact("token_ids"), exact("positions"), exact("query_starts"), exact("context_lens"),
            exact("groups"), exact("logit_rows"), exact("hidden_rows"), exact("block_copies"),
-           exact("tree_parents"), exact("slot_moves"), exact("features").none())
+           exact("tree_parents"), exact("slot_moves"), exact("features").none(),
+           exact("states").none() = nb::none())
       .def("profile",
            with_step([](Executor& executor, const StepView& step,
                         const CacheEdits& edits) { return executor.profile(step, edits); }),
            exact("token_ids"), exact("positions"), exact("query_starts"), exact("context_lens"),
            exact("groups"), exact("logit_rows"), exact("hidden_rows"), exact("block_copies"),
-           exact("tree_parents"), exact("slot_moves"), exact("features").none())
+           exact("tree_parents"), exact("slot_moves"), exact("features").none(),
+           exact("states").none() = nb::none())
       .def_prop_ro("op_names", [](const PyExecutor& self) { return self.get().op_names(); })
       .def_prop_ro("weight_bytes",
                    [](const PyExecutor& self) { return self.get().weight_bytes(); })

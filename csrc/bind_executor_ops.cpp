@@ -265,6 +265,42 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           },
           nb::kw_only(), "x"_a, "out"_a, "factors"_a, "period"_a, "offset"_a)
       .def(
+          "append_state_conv",
+          [](PyExecutor& self, int layer, BufferId x, BufferId out, ConstantId weight,
+             std::optional<ConstantId> bias, int kernel, bool silu) {
+            self.get().append_state_conv(
+                {layer, x, out, weight, bias.value_or(kNone), kernel, silu});
+          },
+          nb::kw_only(), "layer"_a, "x"_a, "out"_a, "weight"_a, "bias"_a.none(), "kernel"_a,
+          "silu"_a)
+      .def(
+          "append_gated_delta",
+          [](PyExecutor& self, int layer, BufferId qkv, BufferId ba, BufferId out,
+             ConstantId a_log, ConstantId dt_bias, int key_heads) {
+            self.get().append_gated_delta({layer, qkv, ba, out, a_log, dt_bias, key_heads});
+          },
+          nb::kw_only(), "layer"_a, "qkv"_a, "ba"_a, "out"_a, "a_log"_a, "dt_bias"_a,
+          "key_heads"_a)
+      .def(
+          "append_selective_scan",
+          [](PyExecutor& self, int layer, BufferId xbc, BufferId dt, BufferId out,
+             ConstantId a_log, ConstantId dt_bias, ConstantId d, int groups,
+             std::pair<float, float> dt_limits) {
+            self.get().append_selective_scan({layer, xbc, dt, out, a_log, dt_bias, d, groups,
+                                              dt_limits.first, dt_limits.second});
+          },
+          nb::kw_only(), "layer"_a, "xbc"_a, "dt"_a, "out"_a, "a_log"_a, "dt_bias"_a, "d"_a,
+          "groups"_a, "dt_limits"_a)
+      .def(
+          "append_gated_norm",
+          [](PyExecutor& self, BufferId x, BufferId gate, BufferId out, ConstantId weight,
+             float eps, int64_t size, bool gate_first, bool each_part) {
+            self.get().append_gated_norm(
+                {x, gate, out, weight, eps, size, gate_first, each_part});
+          },
+          nb::kw_only(), "x"_a, "gate"_a, "out"_a, "weight"_a, "eps"_a, "size"_a, "gate_first"_a,
+          "each_part"_a)
+      .def(
           "append_argmax",
           [](PyExecutor& self, BufferId x, BufferId out) { self.get().append_argmax(x, out); },
           "x"_a, "out"_a);

@@ -26,6 +26,7 @@ inline auto exact(const char* name) { return nb::arg(name).noconvert(); }
 using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Ints = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Features = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using IntTriples = nb::ndarray<const int32_t, nb::shape<-1, 3>, nb::c_contig, nb::device::cpu>;
 using IntPairs = nb::ndarray<const int32_t, nb::shape<-1, 2>, nb::c_contig, nb::device::cpu>;
 
 // Quantized weights: codes [n, k] and scales [n, groups].

@@ -9,10 +9,13 @@
 
 namespace penstock {
 
-Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
+Executor::Executor(const ExecutorShape& shape, const KvPages& pages, const StateSlots& states)
     : shape_(shape),
       kv_groups_(pages.groups),
       kv_part_bytes_(pages.part_bytes),
+      state_slots_(states.slots),
+      state_log_(states.log),
+      state_slot_bytes_(states.slot_bytes),
       known_positions_(shape.max_positions),
       pool_(shape.threads < 1 ? 1 : shape.threads, shape.cpus, shape.crowded) {
   const int least_blocks = pages.layers.empty() ? 0 : 1;
@@ -68,6 +71,7 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages)
     all.kv_heads = int(pages.part_bytes / all.head_bytes());
     movable_.push_back(all);
   }
+  place_states(states);
 }
 
 // --- building ----------------------------------------------------------------------------------
@@ -164,6 +168,16 @@ Executor::Matrix& Executor::matrix(MatrixId id) {
 const KvLayer& Executor::kv(int layer) const {
   if (layer < 0 || size_t(layer) >= kv_.size()) refuse("no such KV layer");
   return kv_[size_t(layer)];
+}
+
+const StateLayer& Executor::state(int layer) const {
+  if (layer < 0 || size_t(layer) >= states_.size()) refuse("no such layer with a state");
+  return states_[size_t(layer)];
+}
+
+std::span<std::byte> Executor::state_slot(int slot) const {
+  if (slot < 0 || slot >= state_slots_) refuse("no such slot of states");
+  return {state_memory_.data() + size_t(slot) * state_slot_bytes_, state_slot_bytes_};
 }
 
 int64_t Executor::max_rows(BufferId id) const { return most_rows(bound(id).rows); }

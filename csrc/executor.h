@@ -13,6 +13,7 @@
 #include "memory.h"
 #include "pool.h"
 #include "region_io.h"
+#include "states.h"
 #include "types.h"
 
 namespace penstock {
@@ -62,7 +63,7 @@ constexpr int kMostRowsOfOne = 1 << 16;  // RowKind::times
 
 class Executor {
  public:
-  Executor(const ExecutorShape& shape, const KvPages& pages);
+  Executor(const ExecutorShape& shape, const KvPages& pages, const StateSlots& states = {});
 
   // --- building; every call throws std::invalid_argument on a handle or size that cannot be
   // row_bytes: from row to row, of `cols` elements or more.
@@ -164,6 +165,37 @@ class Executor {
     float slope_factor = 0;  // 0: slopes are taken as they are
   };
   void append_attention(const AttentionSpec& spec);
+  struct StateConvSpec {
+    int layer;  // that keeps a state
+    BufferId x, out;
+    ConstantId weight, bias;  // weight: [kernel, cols]
+    int kernel;
+    bool silu;
+  };
+  void append_state_conv(const StateConvSpec& spec);
+  struct GatedDeltaSpec {
+    int layer;
+    BufferId qkv, ba, out;
+    ConstantId a_log, dt_bias;
+    int key_heads;
+  };
+  void append_gated_delta(const GatedDeltaSpec& spec);
+  struct SelectiveScanSpec {
+    int layer;
+    BufferId xbc, dt, out;
+    ConstantId a_log, dt_bias, d;
+    int groups;
+    float least_step, most_step;
+  };
+  void append_selective_scan(const SelectiveScanSpec& spec);
+  struct GatedNormSpec {
+    BufferId x, gate, out;
+    ConstantId weight;
+    float eps;
+    int64_t size;
+    bool gate_first, each_part;
+  };
+  void append_gated_norm(const GatedNormSpec& spec);
   // taps: [kernel, columns], the oldest token's first.
   void append_short_conv(int layer, BufferId x, BufferId out, ConstantId taps, ConstantId bias,
                          int kernel);
@@ -224,6 +256,9 @@ class Executor {
   const std::shared_ptr<Memory>& memory_of(BufferId id) const { return bound(id).memory; }
   int64_t max_rows(BufferId id) const;
   const KvLayer& kv(int layer) const;
+  const StateLayer& state(int layer) const;
+  // All layers' states in one slot.
+  std::span<std::byte> state_slot(int slot) const;
   size_t weight_bytes() const;
 
  private:
@@ -268,6 +303,8 @@ class Executor {
   Rotation rotation(const RotationSpec& spec, int head_dim) const;
   // An op of elements: inputs and output agree in shape, and each is the output or apart from it.
   RowKind check_elements(std::initializer_list<BufferId> inputs, BufferId out) const;
+  // A scan's input or output: float32 rows of tokens of so many columns.
+  const Array& token_floats(BufferId id, int64_t cols, const char* what) const;
   NormArgs norm(BufferId x, BufferId out, ConstantId weight, ConstantId bias, float eps) const;
   // Input, output and row kind of a product, checked against n, k and gated of its matrix.
   RowKind check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
@@ -276,6 +313,7 @@ class Executor {
   const LinearOp& product_of(MatrixId matrix, int64_t rows) const;
   void reserve_for(const LinearOp& op);
   void place(const Memory& weights);
+  void place_states(const StateSlots& states);
   void reserve_shared(size_t bytes);
   int64_t most_rows(RowKind rows) const {
     const int64_t each = rows.base == RowBase::tokens ? shape_.max_tokens : shape_.max_logits;
@@ -294,6 +332,10 @@ class Executor {
   // heads differ in size: what lies where then depends on the page's group.
   std::vector<KvLayer> movable_;
   size_t kv_part_bytes_;
+  int state_slots_, state_log_;
+  size_t state_slot_bytes_;
+  Memory state_memory_;
+  std::vector<StateLayer> states_;
   std::vector<Buffer> buffers_;
   std::vector<Memory> constants_;
   std::vector<Matrix> matrices_;

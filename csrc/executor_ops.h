@@ -13,6 +13,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/embed.h"
 #include "kernels/experts.h"
+#include "kernels/gated_norm.h"
 #include "kernels/gemm.h"
 #include "kernels/gemm_experts.h"
 #include "kernels/gemm_grid.h"
@@ -23,8 +24,10 @@
 #include "kernels/rope.h"
 #include "kernels/rope_write.h"
 #include "kernels/rounding.h"
+#include "kernels/scan.h"
 #include "kernels/select.h"
 #include "kernels/short_conv.h"
+#include "kernels/state_conv.h"
 #include "types.h"
 
 namespace penstock {
@@ -128,6 +131,23 @@ struct AttentionOp {
   AttentionWork* work;
   const char* name() const { return "Attention"; }
 };
+struct StateConvOp {
+  StateConvArgs args;
+  const char* name() const { return "StateConv"; }
+};
+struct GatedDeltaOp {
+  GatedDeltaArgs args;
+  const char* name() const { return "GatedDelta"; }
+};
+struct SelectiveScanOp {
+  SelectiveScanArgs args;
+  const char* name() const { return "SelectiveScan"; }
+};
+struct GatedNormOp {
+  GatedNormArgs args;
+  RowKind rows;
+  const char* name() const { return "GatedNorm"; }
+};
 struct ShortConvOp {
   ShortConvArgs args;
   const char* name() const { return "ShortConv"; }
@@ -198,6 +218,6 @@ using Op = std::variant<EmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNorm
                         KvWriteOp, RopeWriteOp, AttentionOp, ShortConvOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
                          JoinOp, GatherColumnsOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, XieluOp, ClampOp,
                          ScaleByPositionOp, HeadLinearOp, RouteOp, ExpertLinearOp, ScaleRowsOp,
-                         CombineExpertsOp>;
+                         CombineExpertsOp, StateConvOp, GatedDeltaOp, SelectiveScanOp, GatedNormOp>;
 
 }  // namespace penstock

@@ -24,7 +24,7 @@ int64_t rows_of(RowKind kind, const StepView& step) {
 
 void Executor::prepare(const StepView& step, const CacheEdits& edits) {
   const bool moves = movable_.size() == kv_parts_.size();
-  check_step(step, edits, shape_, {kv_groups_, feature_cols_, moves, branches_});
+  check_step(step, edits, shape_, {kv_groups_, feature_cols_, moves, branches_, state_slots_, state_log_});
   if (known_positions_ < shape_.max_positions &&
       *std::max_element(step.positions, step.positions + step.tokens) >= known_positions_)
     throw std::out_of_range("a step has positions beyond the tables that are filled");
@@ -32,7 +32,7 @@ void Executor::prepare(const StepView& step, const CacheEdits& edits) {
 }
 
 void Executor::edit_cache(const CacheEdits& edits, const Worker& worker) const {
-  // Whole parts of all pages: an edit may feed the next.
+  // Whole parts of all pages, and the same bytes of all slots: an edit may feed the next.
   const Share mine = share(int64_t(kv_parts_.size()), worker);
   const auto copies = edits.block_copies;
   const size_t bytes = kv_part_bytes_;
@@ -43,6 +43,15 @@ void Executor::edit_cache(const CacheEdits& edits, const Worker& worker) const {
       if (copies[c] != copies[c + 1])
         std::memcpy(base + size_t(copies[c + 1]) * bytes, base + size_t(copies[c]) * bytes, bytes);
   }
+  const auto states = edits.state_copies;
+  if (states.empty()) return;
+  constexpr int64_t kLine = 64;
+  const Share lines = share(int64_t(state_slot_bytes_) / kLine, worker);
+  for (size_t c = 0; c + 1 < states.size(); c += 2)
+    if (states[c] != states[c + 1])
+      std::memcpy(state_slot(states[c + 1]).data() + lines.begin * kLine,
+                  state_slot(states[c]).data() + lines.begin * kLine,
+                  size_t((lines.end - lines.begin) * kLine));
 }
 
 struct Executor::Runner {
@@ -88,6 +97,12 @@ struct Executor::Runner {
   void operator()(const KvWriteOp& op) const { kv_write(op.args, step, worker); }
   void operator()(const RopeWriteOp& op) const { rope_write(op.args, step, worker); }
   void operator()(const AttentionOp& op) const { attention(op.args, step, *op.work, worker); }
+  void operator()(const StateConvOp& op) const { state_conv(op.args, step, worker); }
+  void operator()(const GatedDeltaOp& op) const { gated_delta(op.args, step, worker); }
+  void operator()(const SelectiveScanOp& op) const { selective_scan(op.args, step, worker); }
+  void operator()(const GatedNormOp& op) const {
+    gated_norm(op.args, rows_of(op.rows, step), worker);
+  }
   void operator()(const ShortConvOp& op) const { short_conv(op.args, step, worker); }
   void operator()(const SelectRowsOp& op) const { select_rows(op.args, step, worker); }
   void operator()(const ArgmaxOp& op) const { argmax(op.args, rows_of(op.rows, step), worker); }

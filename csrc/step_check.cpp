@@ -1,6 +1,8 @@
 #include "step_check.h"
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "kernels/draft_tree.h"
 #include "refuse.h"
@@ -81,6 +83,54 @@ void check_slots(const StepView& s, const KvTables& tables, int sequence) {
   }
 }
 
+// No slot is written for two, and states are of tokens that sequences have.
+void check_states(const StepView& s, const CacheEdits& edits, const StepReads& reads) {
+  const int slots = reads.state_slots;
+  if ((s.states.slots != nullptr) != (slots > 0))
+    refuse(slots ? "the step says of no sequence where its state is, and the model keeps states"
+                 : "the step has states, and the model keeps none");
+  check_within(edits.state_copies.data(), int64_t(edits.state_copies.size()), slots,
+               "copied state slot");
+  if (slots == 0) return;
+  if (s.tree_parents) refuse("draft trees cannot be verified by a model that keeps states");
+  check_within(s.states.slots, s.sequences, slots, "state slot");
+  std::vector<int32_t> written(s.states.slots, s.states.slots + s.sequences);
+  for (int i = 0; i < s.sequences; ++i) {
+    const int64_t end = s.context_lens[i];
+    const int64_t first = end - (s.query_starts[i + 1] - s.query_starts[i]);
+    const int64_t seen = s.states.seen[i], tentative = s.states.tentative[i];
+    if (seen < 0 || seen > first || first - seen > reads.state_log)
+      refuse("sequence " + std::to_string(i) + " of the step has " + std::to_string(seen) +
+             " tokens in its state and begins at position " + std::to_string(first) +
+             "; the log has the tokens between, at most " + std::to_string(reads.state_log));
+    if (tentative < 0 || tentative > reads.state_log || tentative > end - first)
+      refuse("sequence " + std::to_string(i) + " of the step has " + std::to_string(tentative) +
+             " rows that may be taken back, of " + std::to_string(end - first) +
+             " and with a log of " + std::to_string(reads.state_log));
+  }
+  int sequence = 0;
+  int64_t tokens = 0;
+  for (const Snapshot& one : s.states.snapshots) {
+    if (one.sequence < sequence || one.sequence >= s.sequences)
+      refuse("snapshots of a step ascend by its sequences");
+    if (one.sequence > sequence) tokens = 0;
+    sequence = one.sequence;
+    const int64_t seen = s.states.seen[sequence];
+    const int64_t stored = int64_t(s.context_lens[sequence]) - s.states.tentative[sequence];
+    if (one.tokens <= std::max(tokens, seen) || one.tokens > stored)
+      refuse("a snapshot of " + std::to_string(one.tokens) + " tokens of sequence " +
+             std::to_string(sequence) + " of the step is not behind the one before it, or not in (" +
+             std::to_string(seen) + ", " + std::to_string(stored) + "]");
+    tokens = one.tokens;
+    check_within(&one.slot, 1, slots, "state slot");
+    written.push_back(one.slot);
+  }
+  std::sort(written.begin(), written.end());
+  const auto twice = std::adjacent_find(written.begin(), written.end());
+  if (twice != written.end())
+    refuse("state slot " + std::to_string(*twice) + " is written for two in one step");
+}
+
 }  // namespace
 
 // Each check reads only what those before it have found to lie within the arrays.
@@ -142,6 +192,7 @@ void check_step(const StepView& s, const CacheEdits& edits, const ExecutorShape&
     }
     for (const KvTables& tables : s.groups) check_slots(s, tables, i);
   }
+  check_states(s, edits, reads);
 }
 
 }  // namespace penstock

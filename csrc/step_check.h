@@ -15,6 +15,8 @@ struct StepReads {
   int64_t feature_cols;
   bool moves = true;     // whether slots can be moved: heads are of one size
   bool branches = true;  // whether draft trees can be run
+  int state_slots = 0;
+  int state_log = 0;  // tokens that may be taken back from a state
 };
 
 // Throws std::invalid_argument on a step that is malformed or exceeds the shape.

@@ -34,6 +34,17 @@ struct KvTables {
   int blocks;  // of block_ids
 };
 
+// Where a step's sequences keep what is not keys and values: a slot each (states.h).
+struct Snapshot {
+  int32_t sequence, tokens, slot;
+};
+struct StateTables {
+  const int32_t* slots = nullptr;      // [S], each sequence its own; null where nothing is kept
+  const int32_t* seen = nullptr;       // [S] tokens that are in the state; 0: it is all zeros
+  const int32_t* tentative = nullptr;  // [S] last rows that are logged and not in what is stored
+  std::span<const Snapshot> snapshots = {};  // ascending by sequence, then tokens
+};
+
 // One step, as borrowed arrays; interface/step.py documents each.
 struct StepView {
   const int32_t* token_ids;
@@ -50,18 +61,22 @@ struct StepView {
   const int32_t* tree_parents = nullptr;  // null: no sequence branches
   const float* features = nullptr;        // [tokens, feature_cols]
   int64_t feature_cols = 0;
+  StateTables states = {};
 
   // Rows that go on behind the last attention: first those with logits, then those without.
   int selected() const { return logits + hidden; }
 };
 
 // What a step changes in the cache before its ops run, in this order: pairs (from, to) of slots,
-// each pair seeing what those before it wrote, then of block ids likewise.
+// each pair seeing what those before it wrote, then of block ids likewise, and of slots of states.
 struct CacheEdits {
   std::span<const int32_t> slot_moves;
   std::span<const int32_t> block_copies;
+  std::span<const int32_t> state_copies;
 
-  bool empty() const { return slot_moves.empty() && block_copies.empty(); }
+  bool empty() const {
+    return slot_moves.empty() && block_copies.empty() && state_copies.empty();
+  }
 };
 
 // A row-major array of activations inside the step's arena.

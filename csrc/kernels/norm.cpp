@@ -2,45 +2,18 @@
 
 #include "../pool.h"
 #include "../simd.h"
+#include "row_sums.h"
 
 namespace penstock {
 namespace {
 
 constexpr int kLanes = f32x16::lanes;
 constexpr int64_t kLeastRows = 4;  // to take at a time: about 1 us
-constexpr int kChains = 4;  // independent sums, as many as an addition has cycles of latency
 
-// A register of n columns, which are all of it where it is whole.
-template <bool whole>
-PENSTOCK_INLINE f32x16 load(const float* x, int n) {
-  return whole ? f32x16::load(x) : f32x16::load_n(x, n);
-}
-
-// Sums over all columns of a row; f.operator()<whole>(column, n, sum) adds those of a register.
-template <class F>
-PENSTOCK_INLINE float sum_columns(int64_t cols, F f) {
-  f32x16 sums[kChains] = {f32x16::zero(), f32x16::zero(), f32x16::zero(), f32x16::zero()};
-  int64_t i = 0;
-  for (; i + kChains * kLanes <= cols; i += kChains * kLanes)
-    for (int c = 0; c < kChains; ++c)
-      sums[c] = f.template operator()<true>(i + c * kLanes, kLanes, sums[c]);
-  for (; i + kLanes <= cols; i += kLanes) sums[0] = f.template operator()<true>(i, kLanes, sums[0]);
-  if (i < cols) sums[1] = f.template operator()<false>(i, int(cols - i), sums[1]);
-  return hsum((sums[0] + sums[1]) + (sums[2] + sums[3]));
-}
-
-// The sum of squares of a row.
-float squares(const float* x, int64_t cols) {
-  return sum_columns(cols, [&]<bool whole>(int64_t i, int n, f32x16 sum) {
-    const f32x16 v = load<whole>(x + i, n);
-    return fma(v, v, sum);
-  });
-}
-
-// The same after the addition of delta.
+// The sum of squares of a row after the addition of delta.
 float add_and_square(float* residual, const float* delta, int64_t cols) {
   return sum_columns(cols, [&]<bool whole>(int64_t i, int n, f32x16 sum) {
-    const f32x16 v = load<whole>(residual + i, n) + load<whole>(delta + i, n);
+    const f32x16 v = load_columns<whole>(residual + i, n) + load_columns<whole>(delta + i, n);
     whole ? v.store(residual + i) : v.store_n(residual + i, n);
     return fma(v, v, sum);
   });
@@ -97,12 +70,12 @@ void layer_norm_row(const NormArgs& args, int64_t r) {
   const int64_t cols = args.x.cols;
   const float* x = args.x.row<const float>(r);
   const float mean = sum_columns(cols, [&]<bool whole>(int64_t i, int n, f32x16 sum) {
-                       return sum + load<whole>(x + i, n);
+                       return sum + load_columns<whole>(x + i, n);
                      }) /
                      float(cols);
   const f32x16 middle = f32x16::broadcast(mean);
   const float squared = sum_columns(cols, [&]<bool whole>(int64_t i, int n, f32x16 sum) {
-    f32x16 v = load<whole>(x + i, n) - middle;
+    f32x16 v = load_columns<whole>(x + i, n) - middle;
     if (!whole) v = select_first(n, v, f32x16::zero());
     return fma(v, v, sum);
   });
@@ -127,7 +100,7 @@ void add_norm(const AddNormArgs& args, int64_t rows, const Worker& worker) {
   each_row(rows, worker, [&](int64_t r) {
     float* x = args.residual.row<float>(r);
     const float sum = args.delta.data ? add_and_square(x, args.delta.row<const float>(r), cols)
-                                      : squares(x, cols);
+                                      : sum_of_squares(x, cols);
     finish_rms(x, sum, args.weight, args.eps, args.out, r);
   });
 }
@@ -135,7 +108,7 @@ void add_norm(const AddNormArgs& args, int64_t rows, const Worker& worker) {
 void rms_norm(const NormArgs& args, int64_t rows, const Worker& worker) {
   each_row(rows, worker, [&](int64_t r) {
     const float* x = args.x.row<const float>(r);
-    finish_rms(x, squares(x, args.x.cols), args.weight, args.eps, args.out, r);
+    finish_rms(x, sum_of_squares(x, args.x.cols), args.weight, args.eps, args.out, r);
   });
 }
 

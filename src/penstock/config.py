@@ -135,7 +135,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_bytes: Annotated[
         int | None,
         Meta(
-            description="The memory for the KV cache. The default is what all sequences can "
+            description="The memory for the KV cache, and for states of sequences where the "
+            "model's layers keep some. The default is what all sequences can "
             "fill, at most half of the memory that is free, or on a GPU all that is left there."
         ),
     ] = None

@@ -57,7 +57,7 @@ def test_the_second_start_gives_the_same_bits(
     assert start(model, root, **kind, seed=1).logits != first.logits
 
 
-@pytest.mark.parametrize("family", ["qwen2", "qwen3"])
+@pytest.mark.parametrize("family", ["qwen2", "qwen3", "lfm2", "lfm2_moe"])
 def test_weights_of_a_checkpoint(family: str, tmp_path: Path) -> None:
     model = tiny_checkpoint(family, tie_word_embeddings=False)
     root = tmp_path / "engines"

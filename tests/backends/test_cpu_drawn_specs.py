@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.drawn_specs import TameWeights, specs
 from support.kv_tables import in_groups
+from support.state_steps import with_states
 from support.tiny_plans import Chunk, step_of, tokens_of
 
 from penstock.backends.cpu import native
@@ -37,8 +38,11 @@ def steps() -> Iterator[StepInput]:
     yield step_of([Chunk(B, 5, 6, [4]), Chunk(A, 40, 50, [3, 1], [43, 49], hidden=[41])])
 
 
-def results(executor: Executor, groups: int) -> NDArray[np.float32]:
-    rows = [executor.run(in_groups(step, groups, BLOCKS)).logits.copy() for step in steps()]
+def results(executor: Executor, groups: int, states: bool) -> NDArray[np.float32]:
+    rows = []
+    for step in steps():
+        step = with_states(step) if states else step
+        rows.append(executor.run(in_groups(step, groups, BLOCKS)).logits.copy())
     executor.close()
     return np.concatenate(rows)
 
@@ -50,16 +54,16 @@ def results(executor: Executor, groups: int) -> NDArray[np.float32]:
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(spec=specs())
+@given(spec=specs(states=True))
 def test_a_drawn_model_agrees_with_the_reference(isa: str, spec: ModelSpec) -> None:
     """And fusion changes no bit of it."""
     primitive, module = lower(spec), native.load(isa)
     weights = TameWeights(primitive)
-    groups = len(primitive.kv_groups)
-    limits = replace(LIMITS, num_blocks=groups * BLOCKS)
-    expected = results(ReferenceExecutor(primitive, weights, limits), groups)
+    groups, states = len(primitive.kv_groups), len(primitive.state_layers) > 0
+    limits = replace(LIMITS, num_blocks=groups * BLOCKS, num_states=BLOCKS if states else 0)
+    expected = results(ReferenceExecutor(primitive, weights, limits), groups, states)
     plain, fused = (
-        results(bind(plan, weights, limits, module), groups)
+        results(bind(plan, weights, limits, module), groups, states)
         for plan in (primitive, fuse(primitive))
     )
     size = max(np.abs(expected).max(), 1.0) * (1.0 if spec.logits_softcap is None else 20.0)
@@ -74,17 +78,17 @@ def test_a_drawn_model_agrees_with_the_reference(isa: str, spec: ModelSpec) -> N
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
-@given(spec=specs(), dtype=st.sampled_from(["bfloat16", "float16"]))
+@given(spec=specs(states=True), dtype=st.sampled_from(["bfloat16", "float16"]))
 def test_and_so_it_does_in_two_bytes(isa: str, spec: ModelSpec, dtype: DType) -> None:
     """Roundings may fall otherwise: in the middle, rows are near. Fusion changes no bit here
     either."""
     primitive, module = lower(spec, dtype), native.load(isa)
     weights = TameWeights(primitive)
-    groups = len(primitive.kv_groups)
-    limits = replace(LIMITS, num_blocks=groups * BLOCKS)
-    expected = results(ReferenceExecutor(primitive, weights, limits), groups)
+    groups, states = len(primitive.kv_groups), len(primitive.state_layers) > 0
+    limits = replace(LIMITS, num_blocks=groups * BLOCKS, num_states=BLOCKS if states else 0)
+    expected = results(ReferenceExecutor(primitive, weights, limits), groups, states)
     plain, fused = (
-        results(bind(plan, weights, limits, module), groups)
+        results(bind(plan, weights, limits, module), groups, states)
         for plan in (primitive, fuse(primitive))
     )
     size = max(np.abs(expected).max(), 1.0)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from support.convolved import convolved
 from support.gptq_checkpoints import gptq_checkpoint
 from support.latents import over_latents
 from support.needs import needs_native
@@ -163,6 +164,12 @@ def test_matrices_of_heads_are_counted(dtype: DType) -> None:
     latent = LatentSpec(kv_rank=128, nope_dim=32, rope_dim=32, v_dim=32, q_rank=64)
     plan = fuse(lower(over_latents(whole_panels(True, dtype), heads=4, latent=latent)))
     assert any(isinstance(op, HeadLinear) for op in plan.ops)
+    assert weight_bytes(plan) == kept(plan)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_convolutions_are_counted(dtype: DType) -> None:
+    plan = fuse(lower(convolved(whole_panels(True, dtype), "cac", kernel=4, bias=True)))
     assert weight_bytes(plan) == kept(plan)
 
 

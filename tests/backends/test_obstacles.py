@@ -12,6 +12,7 @@ import pytest
 from support.checkpoints import tiny_checkpoint
 from support.convolved import convolved
 from support.needs import needs_native
+from support.state_plans import state_spec
 from support.tiny_plans import make_spec
 from support.windowed import ALIKE, HEADS, NUM_BLOCKS, SIZES, A, Driver, plan_of, spec_of
 
@@ -31,6 +32,7 @@ from penstock.models.spec import (
     NormSpec,
     PositionScale,
     QkNormSpec,
+    SelectiveSpec,
 )
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
@@ -258,6 +260,17 @@ def test_a_gpu_refuses_convolutions_along_the_sequence() -> None:
     BACKENDS["cpu"].check_runnable(plan)
     with pytest.raises(ConfigError, match="has the inputs of convolutions: it moves no slots"):
         BACKENDS["cpu"].check_runnable(plan, trees=True)
+
+
+@pytest.mark.parametrize(("state", "kernel"), [(1025, 4), (16, 9)])
+def test_the_cpu_refuses_states_that_its_kernels_cannot_hold(state: int, kernel: int) -> None:
+    scan = SelectiveSpec(2, head_dim=16, groups=1, state=state, kernel=kernel, eps=1e-5)
+    spec = state_spec(scan)
+    with pytest.raises(ConfigError, match=f"at most 8 tokens; .* has {state} and {kernel}"):
+        resolved(spec, backend="cpu")
+    assert BACKENDS["reference"].obstacle(lower(spec)) is None
+    fits = replace(scan, state=1024, kernel=8)
+    assert BACKENDS["cpu"].obstacle(lower(state_spec(fits))) is None
 
 
 def test_where_no_backend_runs_a_model_the_last_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,25 +139,39 @@ def test_a_state_that_was_found_is_not_replaced() -> None:
     assert begun(cache, [*tokens[:12], 98])[1] == 12
 
 
-def test_sequences_come_before_states_that_are_kept() -> None:
-    """The least recently used go first; one that is all there is left is taken as it is."""
-    cache = cache_of(3, sequences=2)
+def test_the_least_recently_used_states_go_first() -> None:
+    cache = cache_of(4, sequences=2)
     prompts = [[10 * i + j for j in range(6)] for i in range(3)]
     for tokens in prompts:
         table, _ = begun(cache, tokens)
         assert computed(cache, table, tokens, 6) == [4]
         cache.free(table)
-    cache.check_integrity()
-    again, found = begun(cache, [*prompts[2][:5], 1])
+    table, found = begun(cache, [*prompts[0][:5], 1])
     assert found == 4
-    assert len(cache.take_state_copies()) == 1
-    cache.free(again)
-    busy = begun(cache, [70, 71])[0], begun(cache, [80, 81])[0]
-    cache.free(busy[0])
-    last, found = begun(cache, [*prompts[2][:5], 1])
-    assert found in (0, 4)
+    cache.free(table)
+    tables = [begun(cache, [90 + i])[0] for i in range(2)]
+    for table in tables:  # both take a slot, of which one was blank
+        cache.free(table)
+    assert [begun(cache, [*prompts[i][:5], 1])[1] for i in (0, 1)] == [4, 0]
     cache.check_integrity()
-    assert slot_of(last) != slot_of(busy[1])
+
+
+def test_a_state_that_is_all_there_is_left_is_taken_as_it_is() -> None:
+    """And is found no more."""
+    cache = cache_of(3, sequences=2)
+    first, other = list(range(6)), list(range(50, 56))
+    table, _ = begun(cache, first)
+    computed(cache, table, first, 6)
+    cache.free(table)
+    running, _ = begun(cache, other)
+    ((_, waiting),) = cache.compose_state(running, 6)
+    table, found = begun(cache, [*first[:5], 1])
+    assert found == 4
+    assert cache.take_state_copies() == []
+    assert {slot_of(table), slot_of(running), waiting} == {0, 1, 2}
+    cache.check_integrity()
+    cache.free(table)
+    assert begun(cache, [*first[:5], 1])[1] == 0
 
 
 def test_no_more_states_wait_to_be_found_than_are_spare() -> None:

@@ -49,7 +49,6 @@ class StatesMachine(RuleBasedStateMachine):
         self.memory: dict[int, Seen] = {}
         self.in_flight: deque[tuple[Holder, int]] = deque()
         self.key_of: dict[bytes, Seen] = {}
-        self.private: set[Holder] = set()
 
     def step(self, holder: Holder, end: int, tentative: int = 0) -> None:
         """Compute a sequence up to ``end``."""
@@ -76,6 +75,10 @@ class StatesMachine(RuleBasedStateMachine):
         if holder not in self.holders:
             return
         self.cache.publish(holder.table, holder.tokens, end)
+        self.told(holder)
+
+    def told(self, holder: Holder) -> None:
+        """Note what the table's keys stand for."""
         for i, key in enumerate(holder.table.keys):
             self.key_of[key] = holder.prefix((i + 1) * SIZE)
 
@@ -85,8 +88,7 @@ class StatesMachine(RuleBasedStateMachine):
             return
         holder = Holder(salt, tokens)
         prefix = self.cache.lookup(holder.table, holder.tokens, len(tokens) - 1)
-        for i, key in enumerate(holder.table.keys):
-            self.key_of[key] = holder.prefix((i + 1) * SIZE)
+        self.told(holder)
         if not self.cache.begin(holder.table, prefix, len(tokens), len(tokens)):
             return
         assert holder.table.state is not None
@@ -95,6 +97,30 @@ class StatesMachine(RuleBasedStateMachine):
         self.holders.append(holder)
         while holder.done < len(tokens):
             self.step(holder, min(holder.done + step, len(tokens)))
+
+    @rule(
+        data=st.data(),
+        more=st.lists(st.integers(0, 1), min_size=1, max_size=9),
+        accepted=st.integers(0, 9),
+    )
+    def verify(self, data: st.DataObject, more: list[int], accepted: int) -> None:
+        """One token and drafts behind it, of which the last are taken back."""
+        if not self.holders:
+            return
+        holder = data.draw(st.sampled_from(self.holders))
+        if self.cache.num_fitting(holder.table, holder.done) < len(more):
+            return
+        while self.in_flight:  # what follows depends on what is accepted
+            self.take_in()
+        start = holder.done
+        holder.tokens.extend(more)
+        self.step(holder, start + len(more), tentative=len(more) - 1)
+        self.in_flight.pop()
+        holder.done = start + 1 + min(accepted, len(more) - 1)
+        del holder.tokens[holder.done :]
+        self.cache.commit(holder.table, holder.tokens, holder.done)
+        self.cache.trim(holder.table)
+        self.told(holder)
 
     @rule(data=st.data(), more=st.lists(st.integers(0, 1), min_size=1, max_size=5))
     def decode(self, data: st.DataObject, more: list[int]) -> None:
@@ -116,8 +142,6 @@ class StatesMachine(RuleBasedStateMachine):
         child.table = self.cache.fork(parent.table)
         child.done = parent.done
         self.holders.append(child)
-        if parent in self.private:
-            self.private.add(child)
         for source, target in self.cache.take_state_copies():
             self.memory[target] = self.memory[source]
 

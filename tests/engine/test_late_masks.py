@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.drafted import Fickle
+from support.fake_states import FakeStates
 from support.grammars import PADDED, byte_engine_plan
 from support.late_masks import (
     LETTERS,
@@ -22,6 +23,7 @@ from support.late_masks import (
 )
 from support.oracle import Oracle, Recorder, Texts
 from support.overlap_executor import Deferred, HashExecutor
+from support.overlapped import stateful
 
 from penstock.engine.loader import EnginePlan
 from penstock.grammar import matcher
@@ -35,6 +37,15 @@ def engine_plan(tmp_path_factory: pytest.TempPathFactory) -> EnginePlan:
     return byte_engine_plan(tmp_path_factory.mktemp("bytes"))
 
 
+SLOTS = LIMITS["max_num_seqs"] + 3
+
+
+def states_of(engine_plan: EnginePlan) -> FakeStates | None:
+    """The states of a model that keeps some, of which drafts and one token can be taken back."""
+    slots = engine_plan.config.num_states
+    return FakeStates(slots, log=7) if slots else None
+
+
 PLAYS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
@@ -46,6 +57,7 @@ PLAYS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCh
     st.sampled_from([12, 40]),
     st.booleans(),
     st.sampled_from([QUICK, SLOW, SLOW]),
+    st.booleans(),
 )
 def test_whenever_masks_come_the_tokens_are_the_same(
     engine_plan: EnginePlan,
@@ -55,11 +67,13 @@ def test_whenever_masks_come_the_tokens_are_the_same(
     blocks: int,
     abort: bool,
     slow: float,
+    keeps_states: bool,
 ) -> None:
     stories = []
+    engine_plan = stateful(engine_plan, SLOTS if keeps_states else 0)
     aborts = {9: "1", 15: "4"} if abort else None
     for threads, bound in ((Late(seed, often), slow), (Late(seed, 0.0), QUICK)):
-        inner = HashExecutor(blocks, PADDED)
+        inner = HashExecutor(blocks, PADDED, states=states_of(engine_plan))
         executor = Deferred(inner) if overlapping else inner
         core = made(engine_plan, threads, executor, **LIMITS)
         with pytest.MonkeyPatch.context() as patch:
@@ -77,6 +91,7 @@ def test_whenever_masks_come_the_tokens_are_the_same(
     st.sampled_from([12, 40]),
     st.sampled_from([QUICK, 0.0002, SLOW]),
     st.sampled_from([None, 0.0, 0.5, 0.9]),
+    st.booleans(),
 )
 def test_nor_do_drafts_change_them(
     engine_plan: EnginePlan,
@@ -87,24 +102,28 @@ def test_nor_do_drafts_change_them(
     blocks: int,
     slow: float,
     quiet: float | None,
+    keeps_states: bool,
 ) -> None:
-    """``quiet``: steps overlap, where nothing is drafted by this probability."""
+    """``quiet``: steps overlap, where nothing is drafted by this probability. ``keeps_states``:
+    then drafts do not branch."""
+    branching = branching and not keeps_states
+    engine_plan = stateful(engine_plan, SLOTS if keeps_states else 0)
     recorder = Recorder()
     plain = made(
         engine_plan,
         Late(seed, 0.0),
-        HashExecutor(blocks, PADDED),
+        HashExecutor(blocks, PADDED, states=states_of(engine_plan)),
         Speculation(recorder, 4),
         **LIMITS,
     )
     timely = played(plain, mixed(seed))
     texts: Texts = recorder.texts()
     oracle = Oracle(texts, PADDED, 0.7, seed, branching)
-    executor: Executor = HashExecutor(blocks, PADDED)
+    executor: Executor = HashExecutor(blocks, PADDED, states=states_of(engine_plan))
     speculation = Speculation(oracle, length)
     if quiet is not None:
         executor, speculation = (
-            Deferred(HashExecutor(blocks, PADDED)),
+            Deferred(HashExecutor(blocks, PADDED, states=states_of(engine_plan))),
             Fickle(oracle, length, quiet),
         )
     core = made(engine_plan, Late(seed, often), executor, speculation, **LIMITS)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.fake_states import FakeStates
 from support.overlap_executor import Deferred, HashExecutor
-from support.overlapped import POISON, VOCAB, check, make_core, windowed
+from support.overlapped import POISON, VOCAB, check, make_core, stateful, windowed
 from support.stories import Arrival, arrivals, play, same
 
 from penstock.cache.geometry import Chunk, Window
@@ -30,6 +31,7 @@ from penstock.engine.loader import EnginePlan
             (Chunk(33), 9),
         ]
     ),
+    st.sampled_from([None, None, 0, 2, 9]),
 )
 def test_whatever_happens_it_is_the_same(
     engine_plan: EnginePlan,
@@ -39,16 +41,20 @@ def test_whatever_happens_it_is_the_same(
     num_blocks: int,
     draws_ahead: bool,
     windows: tuple[Window | None, Window | None],
+    spare: int | None,
 ) -> None:
-    model = windowed(engine_plan, windows)
+    """``spare``: state slots besides those of sequences, where layers keep states."""
+    slots = 0 if spare is None else seqs + spare
+    model = stateful(windowed(engine_plan, windows), slots)
     groups = model.plan.kv_groups.windows
     limits = {"max_num_seqs": seqs, "max_num_batched_tokens": seqs + more}
     stories = []
     for ahead in (True, False):
-        inner = HashExecutor(num_blocks * len(groups), VOCAB, POISON, groups)
+        states = FakeStates(slots, log=1) if slots else None
+        inner = HashExecutor(num_blocks * len(groups), VOCAB, POISON, groups, states)
         executor = Deferred(inner, draws_ahead, failed_token=9) if ahead else inner
         core = make_core(model, executor, **limits)
         stories.append(play(core, arrivals, lambda c=core, i=inner: check(c, i)))  # type: ignore
-        assert core.stats().kv_blocks_used == 0
+        assert core.stats().kv_blocks_used == core.stats().states_used == 0
         core.close()
     same(*stories)

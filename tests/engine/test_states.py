@@ -29,7 +29,7 @@ from penstock.weights.model_folder import load_model_spec
 pytest.importorskip("torch", reason="checkpoints are made with it")
 pytest.importorskip("transformers", reason="checkpoints are made with it")
 
-FAMILIES = ["qwen3_next", "qwen3_5_text"]
+FAMILIES = ["qwen3_next", "qwen3_5_text", "granitemoehybrid", "nemotron_h", "mamba2"]
 PROMPTS = [
     np.random.default_rng(seed).integers(0, 256, length).tolist()
     for seed, length in enumerate((1, 3, 31, 33, 60, 64))
@@ -150,7 +150,8 @@ def test_preempted_sequences_go_on(served: tuple[Path, str], prefixes: bool) -> 
         enable_prefix_caching=prefixes,
     ) as llm:
         assert bits(llm, prompts, long) == expected
-        assert llm.stats().preemptions > 0
+        if plan.kv_layers:  # else nothing runs out
+            assert llm.stats().preemptions > 0
         assert llm.stats().states_used == 0
 
 

@@ -13,6 +13,7 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import load, plan_engine
 from penstock.interface.executor import run
 from penstock.interface.step import KvTables, StepInput
+from support.kv_tables import in_groups
 
 
 @dataclass
@@ -34,13 +35,15 @@ def start(model: Path, root: Path | None, keeping: Keeping = "always", **options
     chosen |= {"artifact_dir": str(root)} if root is not None else {}
     config = EngineConfig(model=str(model), **(chosen | options))
     done = Start()
+    engine_plan = plan_engine(config)
     executor = load(
-        plan_engine(config),
+        engine_plan,
         done.phases.append,
         lambda level, text: done.notes.append(text),
         keeping=keeping,
     )
-    done.logits = run(executor, prompt([3, 1, 4, 1, 5, 9, 2, 6])).logits.tobytes()
+    step = in_groups(prompt([3, 1, 4, 1, 5, 9, 2, 6]), len(engine_plan.plan.kv_groups), 1)
+    done.logits = run(executor, step).logits.tobytes()
     executor.close()
     return done
 

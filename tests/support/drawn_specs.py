@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -35,6 +36,7 @@ from penstock.models.spec import (
     QkNormSpec,
     RopeSpec,
     Routing,
+    SelectiveSpec,
     SharedExpertSpec,
     ShortConvSpec,
     TokenInputsSpec,
@@ -133,17 +135,35 @@ def mixtures(draw: st.DrawFn) -> ExpertsSpec:
     )
     shared = draw(st.none() | SHARED)
     norms = st.none() if shared is None else st.sampled_from([None, ExpertNorms(1e-5, 0.4)])
+    gates = draw(st.booleans())
     return ExpertsSpec(
         num_experts=groups * size,
         top_k=draw(st.integers(1, min(4, chosen * size))),
         intermediate_size=18,
-        activation=draw(GATINGS),
+        activation=draw(GATINGS if gates else ACTIVATIONS),
         routing=routing,
         shared=shared,
         norms=draw(norms),
         bias=draw(st.booleans()),
         shares_on=draw(st.sampled_from(["outputs", "inputs"])),
+        gates=gates,
+        latent=draw(st.sampled_from([None, None, 13])),
+        latent_bias=draw(st.booleans()),
     )
+
+
+SCANS = st.builds(
+    SelectiveSpec,
+    heads=st.just(4),
+    head_dim=st.sampled_from([5, 16, 20]),
+    groups=st.sampled_from([1, 2]),
+    state=st.sampled_from([3, 16]),
+    kernel=st.sampled_from([3, 4]),
+    eps=st.just(1e-5),
+    conv_bias=st.booleans(),
+    bias=st.booleans(),
+    dt_limits=st.sampled_from([(0.0, math.inf), (0.4, 0.9)]),
+)
 
 
 TOKEN_INPUTS = st.builds(
@@ -230,8 +250,8 @@ def latents(heads: int) -> st.SearchStrategy[AttentionSpec]:
 NETS: st.SearchStrategy[GatedDeltaSpec] = st.builds(
     lambda heads, **fields: GatedDeltaSpec(*heads, **fields),
     st.sampled_from([(1, 1), (1, 3), (2, 4)]),
-    key_dim=st.sampled_from([16, 32]),
-    value_dim=st.sampled_from([16, 32]),
+    key_dim=st.sampled_from([3, 16, 32]),
+    value_dim=st.sampled_from([5, 16, 32]),
     kernel=st.integers(2, 5),
     eps=st.just(1e-6),
 )
@@ -247,10 +267,12 @@ def _mixers(
     states: bool,
 ) -> Mixer:
     """What mixes tokens behind ``layers``, whose keys and values it may read."""
-    kinds = ["heads", "heads", "latents", "convolution", *(["net", "net"] if states else [])]
-    kind = draw(st.sampled_from(kinds))
-    if kind == "net":
+    kinds = ["heads", "heads", "latents", "convolution"]
+    kind = draw(st.sampled_from([*kinds, "delta", "scan"] if states else kinds))
+    if kind == "delta":
         return draw(NETS)
+    if kind == "scan":
+        return draw(SCANS)
     if kind == "convolution":
         return ShortConvSpec(HIDDEN, draw(st.sampled_from([2, 3, 5])), draw(st.booleans()))
     over_latents = kind == "latents"

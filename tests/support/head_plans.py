@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from penstock.interface.sources import PlanWeight
 from penstock.interface.step import StepInput
 from penstock.models.names import own_names
-from penstock.models.spec import DType, LayerSpec, ModelSpec
+from penstock.models.spec import DType, LayerSpec, MlpSpec, ModelSpec
 from penstock.plan.kv_groups import KvLayer
 from penstock.plan.ops import (
     Activate,
@@ -101,6 +101,7 @@ class Writer:
     def layer(self, h: BufferName, x: BufferName, layer: LayerSpec) -> None:
         """Attention that reads ``h``, and the MLP, on the residual stream ``x``."""
         a, m = layer.attention, layer.mlp
+        assert isinstance(m, MlpSpec)
         q, k, v = (
             self.linear(h, f"layers.0.{name}", heads * a.head_dim, a.has_bias(name))
             for name, heads in (("q", a.num_heads), ("k", a.num_kv_heads), ("v", a.num_kv_heads))
@@ -125,6 +126,7 @@ class Writer:
             ),
         ]
         self.ops.append(Add(x, self.linear(attended, "o", HIDDEN), x))
+        assert m is not None
         g = self.norm(x, "mlp")
         gate, up = (self.linear(g, name, m.intermediate_size) for name in ("gate", "up"))
         inner = self.buffer("inner", m.intermediate_size, self.activation)

@@ -26,10 +26,11 @@ from penstock.models.spec import (
     Projection,
     RopeSpec,
     Routing,
+    SelectiveSpec,
     ShortConvSpec,
     TokenInputsSpec,
 )
-from support.naive_states import gated_delta
+from support.naive_states import gated_delta, selective
 
 F64 = Any  # of float64; arithmetic of arrays is typed too loosely to be checked
 Weight = Callable[[str], F64]
@@ -103,6 +104,8 @@ def _mixed(
         return _short_conv(mixer, h, weight, at)
     if isinstance(mixer, GatedDeltaSpec):
         return gated_delta(mixer, h, weight, at)
+    if isinstance(mixer, SelectiveSpec):
+        return selective(mixer, h, weight, at)
     assert isinstance(mixer, AttentionSpec)
     if mixer.kv_from is None:
         made = _keys_and_values if mixer.latent is None else _latents
@@ -346,27 +349,41 @@ def _experts(e: ExpertsSpec, g: F64, stream: F64, weight: Weight, at: str) -> F6
         added = weight(name + ".bias")[i] if e.bias else 0.0
         return lambda row: weight(name)[i] @ row + added
 
-    out = np.zeros_like(x)
-    for t, row in enumerate(x):
+    read = x if e.latent is None else _linear(x, weight, at + "latent_in", e.latent_bias)
+    out = np.zeros_like(read)
+    for t, row in enumerate(read):
         shares = _shares(e.routing, e.top_k, logits[t], bias)
         for i, share in shares.items():
             if e.routing.share_scale:
                 share = share * weight(at + "router.share_scale")[i]
             given = row * share if e.shares_on == "inputs" else row
-            inner = _gated(matrix("gate", i)(given), matrix("up", i)(given), e.activation)
+            up = matrix("up", i)(given)
+            gate = matrix("gate", i)(given) if e.gates else None
+            inner = _maybe_gated(gate, up, e.activation)
             made = matrix("down", i)(inner)
             out[t] += made if e.shares_on == "inputs" else share * made
+    if e.latent is not None:
+        out = _linear(out, weight, at + "latent_out", e.latent_bias)
     if e.shared is None:
         return out
     s, name = e.shared, at + "shared."
-    gate, up = (_linear(g, weight, name + part, s.bias) for part in ("gate", "up"))
-    made = _linear(_gated(gate, up, e.activation), weight, name + "down", s.bias)
+    up = _linear(g, weight, name + "up", s.bias)
+    gate = _linear(g, weight, name + "gate", s.bias) if e.gates else None
+    made = _linear(_maybe_gated(gate, up, e.activation), weight, name + "down", s.bias)
     if s.gated:
         made = made / (1 + np.exp(-(g @ weight(name + "share").T)))
     if norm is None:
         return out + made
     experts = _norm(out, norm, weight, at + "experts_post_norm")
     return experts + _norm(made, norm, weight, at + "shared_post_norm")
+
+
+def _maybe_gated(gate: F64 | None, up: F64, activation: Gating) -> F64:
+    """The inside of an MLP: ``activation(up)`` where there is no gate."""
+    if gate is not None:
+        return _gated(gate, up, activation)
+    assert isinstance(activation, str)
+    return _activated(up, activation)
 
 
 def _shares(r: Routing, top_k: int, logits: F64, bias: F64) -> dict[int, float]:

@@ -39,6 +39,23 @@ def gated_delta(d: GatedDeltaSpec, h: F64, weight: Weight, at: str) -> F64:
     return out.reshape(len(h), -1) @ weight(at + "o").T
 
 
+def selective(s: SelectiveSpec, h: F64, weight: Weight, at: str) -> F64:
+    """What a selective scan makes of h ``[tokens, hidden]``."""
+    at += "scan."
+
+    def linear(x: F64, name: str) -> F64:
+        return x @ weight(at + name).T + (weight(f"{at}{name}.bias") if s.bias else 0.0)
+
+    xbc, dt, z = (linear(h, name) for name in ("xbc", "dt", "z"))
+    bias = weight(at + "conv.bias") if s.conv_bias else 0.0
+    xbc = _silu(convolved(xbc, weight(at + "conv"), bias))
+    numbers = (weight(at + name) for name in ("a_log", "dt_bias", "d"))
+    gated = scan(s, xbc, dt, *numbers) * _silu(z)
+    parts = gated.reshape(len(h), s.groups, -1)
+    normed = parts / np.sqrt((parts**2).mean(-1, keepdims=True) + s.eps)
+    return linear(normed.reshape(len(h), -1) * weight(at + "norm"), "o")
+
+
 def scan(s: SelectiveSpec, xbc: F64, dt: F64, a_log: F64, dt_bias: F64, skip: F64) -> F64:
     """What a selective scan reads, ``[tokens, heads * head_dim]``, of what was convolved."""
     x, b, c = np.split(xbc, [s.inner_size, s.inner_size + s.groups * s.state], axis=1)

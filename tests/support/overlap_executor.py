@@ -23,6 +23,7 @@ from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
 from penstock.sampling.reference import NumpySampler
 from support.fake_model import FakeModel, Windows, as_hidden, resolved
+from support.fake_states import FakeStates
 from support.kv_tables import arrays_of
 
 
@@ -38,9 +39,10 @@ class HashExecutor(HostExecutor):
         vocab: int,
         poison: int | None = None,
         windows: Windows = (None,),
+        states: FakeStates | None = None,
     ) -> None:
         self.num_blocks = num_blocks
-        self.model = FakeModel(BLOCK_SIZE, windows=windows)
+        self.model = FakeModel(BLOCK_SIZE, windows=windows, states=states)
         self._vocab = vocab
         self._poison = poison
         self.rows_run = 0

@@ -14,6 +14,7 @@ from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import EnginePlan, plan_engine
 from penstock.interface.executor import Executor
+from penstock.plan.state_layers import StateLayer
 from penstock.speculate.speculation import Speculation
 from support.fake_model import ToldCache, moved
 from support.overlap_executor import HashExecutor
@@ -51,6 +52,18 @@ def windowed(engine_plan: EnginePlan, windows: tuple[Window | None, Window | Non
     return dataclasses.replace(engine_plan, plan=dataclasses.replace(plan, kv_layers=layers))
 
 
+def stateful(engine_plan: EnginePlan, num_states: int) -> EnginePlan:
+    """The same model with a layer that keeps states, if there are any, in so many slots."""
+    if not num_states:
+        return engine_plan
+    layer = StateLayer(channels=4, kernel=2, heads=1, depth=4, lanes=4, log_size=9)
+    return dataclasses.replace(
+        engine_plan,
+        plan=dataclasses.replace(engine_plan.plan, state_layers=(layer,)),
+        config=msgspec.structs.replace(engine_plan.config, num_states=num_states),
+    )
+
+
 def make_core(
     engine_plan: EnginePlan,
     executor: Executor,
@@ -69,4 +82,6 @@ def check(core: EngineCore, inner: HashExecutor) -> None:
     assert isinstance(cache, ToldCache)
     in_flight = core._runner._in_flight
     moves = [] if in_flight is None else in_flight.step.slot_moves
+    if inner.model.states is not None:
+        cache.check_states(inner.model.states.memory)
     cache.check_content(moved(inner.model.memory, [*moves, *core._scheduler._accepted.moves]))

@@ -117,8 +117,9 @@ class _KvTraffic:
         self._per_token = per_token
         # Layers with a window read at most that many tokens.
         self._shares = [(window, per_token * n / total) for window, n in heads.items()]
-        rows = [layer for layer in layers if layer.rows is not None]
-        self._of_rows = [(layer.window, layer.block_bytes(dtype) // layer.rows) for layer in rows]
+        self._of_rows = [
+            (layer.window, layer.block_bytes(dtype) // layer.rows) for layer in layers if layer.rows
+        ]
 
     def bytes(self, step: StepInput) -> int:
         read = 0.0

@@ -105,6 +105,7 @@ class EngineCore:
             self._constraints,
             self._prompts,
             None if self._speculation is None else self._speculation.typical,
+            caches=bool(engine_plan.plan.kv_layers),
         )
 
     @classmethod

@@ -8,8 +8,13 @@ from penstock.interface.step_builder import Tree, build_step, state_tables
 from penstock.scheduler.output import ScheduledStep
 
 
-def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepInput:
-    """Build the step's arrays, fresh ones every time."""
+def build_step_input(
+    step: ScheduledStep, block_size: int = BLOCK_SIZE, caches: bool = True
+) -> StepInput:
+    """Build the step's arrays, fresh ones every time.
+
+    ``caches``: whether the model has keys and values; else blocks count tokens alone.
+    """
     scheduled = step.sequences
     tokens = [e.sequence.token_ids[e.start : e.start + e.num_tokens] for e in scheduled]
     trees: list[Tree] = []
@@ -29,7 +34,7 @@ def build_step_input(step: ScheduledStep, block_size: int = BLOCK_SIZE) -> StepI
     if step.states is not None:
         its = step.states
         states = state_tables(its.slots, its.seen, its.tentative, its.snapshots, its.copies)
-    groups = range(len(scheduled[0].sequence.table.blocks))
+    groups = range(len(scheduled[0].sequence.table.blocks) if caches else 0)
     tables = [[e.sequence.table.blocks[group] for e in scheduled] for group in groups]
     return build_step(
         tokens,

@@ -68,8 +68,10 @@ class StepRunner:
         constraints: Constraints,
         prompts: PromptLogprobsTracker,
         typical: Typical | None = None,
+        caches: bool = True,
     ) -> None:
-        """``typical``: how drafts are accepted, if not exactly."""
+        """``typical``: how drafts are accepted, if not exactly. ``caches``: whether the model has
+        keys and values."""
         self._executor = executor
         self._sampler = executor.sampler
         self._works_ahead = executor.capabilities.depth > 1
@@ -77,6 +79,7 @@ class StepRunner:
         self._constraints = constraints
         self._prompts = prompts
         self._typical = typical
+        self._caches = caches
         self._in_flight: _InFlight | None = None
 
     @property
@@ -117,7 +120,7 @@ class StepRunner:
         if self._prompts.any:
             wanted = self._prompts.wanted(step)
             prompts = [each.rows for each in wanted]
-        step_input = build_step_input(step)
+        step_input = build_step_input(step, caches=self._caches)
         verifies = step.num_drafted > 0 or may_be_late
         if verifies:
             sampling = Sampling(prompts=prompts, features=features, logits=True)

@@ -57,7 +57,8 @@ class Routing:
 
 @dataclass(frozen=True)
 class SharedExpertSpec:
-    """A gated MLP that every token is given to besides, with the activation of the others."""
+    """An MLP that every token is given to besides, with the activation of the others, and gated
+    where they are."""
 
     intermediate_size: int
     bias: bool = False
@@ -82,9 +83,10 @@ class ExpertNorms:
 
 @dataclass(frozen=True)
 class ExpertsSpec:
-    """A mixture of gated MLPs: each token is given to ``top_k`` of them, whose outputs are added.
+    """A mixture of MLPs: each token is given to ``top_k`` of them, whose outputs are added.
 
-    Raises ModelError where experts or groups cannot be chosen as the routing says.
+    Raises ModelError where experts or groups cannot be chosen as the routing says, and for
+    activations that experts without gates do not have.
     """
 
     num_experts: int
@@ -99,10 +101,20 @@ class ExpertsSpec:
     shares_on: Literal["outputs", "inputs"] = "outputs"
     """Whether the outputs of a token's experts are multiplied by their shares, or what they are
     given of the token."""
+    gates: bool = True
+    """Whether experts are gated: ``down(activation(gate(x)) * up(x))``, else
+    ``down(activation(up(x)))``."""
+    latent: int | None = None
+    """Experts read a product of the token of this size (weight ``latent_in``), and what they make
+    together goes through another (``latent_out``). None: they read the token itself."""
+    latent_bias: bool = False
+    """Whether these products have biases."""
     norms: ExpertNorms | None = None
     """None: all experts and the router read what an MLP would."""
 
     def __post_init__(self) -> None:
+        if not self.gates and not isinstance(self.activation, str):
+            raise ModelError("experts without gates have no clamped SwiGLU")
         r, size = self.routing, self.num_experts // max(self.routing.groups, 1)
         if not 1 <= self.top_k <= self.num_experts:
             raise ModelError(

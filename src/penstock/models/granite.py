@@ -34,10 +34,6 @@ def read_granite(
     """A model with Granite's factors. ``scale`` is that of scores where nothing is said or null, if
     it may be."""
     config = config.adapted({}, _DEFAULTS)
-
-    def factor(name: str, default: float = 1.0) -> float:
-        return config.number(name, default, high=MAX_FACTOR)
-
     bias = config.boolean("attention_bias", False)
     model = read_decoder(
         config,
@@ -50,15 +46,25 @@ def read_granite(
         output_bias=bias,
         mlp_bias=config.boolean("mlp_bias", False),
     )
-    residual, name = factor("residual_multiplier"), "attention_multiplier"
+    name = "attention_multiplier"
     if scale is None:
-        scale = factor(name)
+        scale = read_factor(config, name)
     else:
         scale = config.optional_number(name, high=MAX_FACTOR) or scale
     model = with_attention(model, [replace(each.attention, scale=scale) for each in model.layers])
+    return with_factors(config, model)
+
+
+def with_factors(config: ConfigReader, model: ModelSpec) -> ModelSpec:
+    """The model with Granite's factors of embeddings, of logits, and of what layers add."""
+    residual = read_factor(config, "residual_multiplier")
     return replace(
         model,
         layers=tuple(replace(layer, residual_scale=residual) for layer in model.layers),
-        embedding_scale=EmbeddingScale(factor("embedding_multiplier")),
-        logits_scale=1.0 / factor("logits_scaling"),
+        embedding_scale=EmbeddingScale(read_factor(config, "embedding_multiplier")),
+        logits_scale=1.0 / read_factor(config, "logits_scaling"),
     )
+
+
+def read_factor(config: ConfigReader, name: str, default: float = 1.0) -> float:
+    return config.number(name, default, high=MAX_FACTOR)

@@ -39,19 +39,24 @@ NAMES: Final = NameMap(
     LLAMA_NAMES.idle,
 )
 
-_DEFAULTS: Final = {"num_experts": 8, "num_experts_per_tok": 2}
+FIELDS: Final = {"num_experts": "num_local_experts"}
+DEFAULTS: Final = {"num_experts": 8, "num_experts_per_tok": 2}
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     model = replace(read_granite(config, dtype), architecture=ARCHITECTURE)
-    config = config.adapted({"num_experts": "num_local_experts"}, _DEFAULTS, TRAINING)
+    config = config.adapted(FIELDS, DEFAULTS, TRAINING)
     config.only("mlp_bias", False, "must be false: Granite's experts have no biases")
+    return with_experts(model, read_experts(config))
+
+
+def read_experts(config: ConfigReader) -> ExpertsSpec:
+    """Experts whose shares are of the chosen alone."""
     number = read_num_experts(config)
-    experts = ExpertsSpec(
+    return ExpertsSpec(
         num_experts=number,
         top_k=read_top_k(config, number),
         intermediate_size=read_expert_size(config, "intermediate_size"),
         activation=read_activation(config),
         routing=Routing("softmax_chosen", normalize=False),
     )
-    return with_experts(model, experts)

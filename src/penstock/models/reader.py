@@ -15,11 +15,14 @@ MAX_INTEGER: Final = 2**31 - 1
 """Dimensions and token ids are int32 in step inputs and native code."""
 
 
-def parse_json_object(text: bytes, where: str, error: type[PenstockError]) -> dict[str, object]:
-    """Parse a JSON object without NaN, infinities or repeated keys; raises ``error`` naming
-    ``where``."""
+def parse_json_object(
+    text: bytes, where: str, error: type[PenstockError], infinite: bool = False
+) -> dict[str, object]:
+    """Parse a JSON object without NaN, repeated keys and, unless ``infinite``, infinities; raises
+    ``error`` naming ``where``."""
+    constant = _infinity if infinite else _no_constant
     try:
-        value = json.loads(text, parse_constant=_no_constant, object_pairs_hook=_no_repeats)
+        value = json.loads(text, parse_constant=constant, object_pairs_hook=_no_repeats)
     except (ValueError, RecursionError) as e:
         raise error(f"{where} is not valid JSON: {e}; take it from the original again") from e
     if not isinstance(value, dict):
@@ -27,17 +30,23 @@ def parse_json_object(text: bytes, where: str, error: type[PenstockError]) -> di
     return value
 
 
-def read_json_object(path: Path, error: type[PenstockError]) -> dict[str, object]:
+def read_json_object(
+    path: Path, error: type[PenstockError], infinite: bool = False
+) -> dict[str, object]:
     """:func:`parse_json_object` of a file; an unreadable file raises ``error`` too."""
     try:
         text = read_regular(path)
     except OSError as e:
         raise error(f"cannot read {path}: {e.strerror}") from e
-    return parse_json_object(text, str(path), error)
+    return parse_json_object(text, str(path), error, infinite)
 
 
 def _no_constant(name: str) -> object:
     raise ValueError(f"{name} is not a number")
+
+
+def _infinity(name: str) -> object:
+    return math.inf if name == "Infinity" else _no_constant(name)
 
 
 def _no_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from penstock.cache.geometry import Chunk, Window, window_size
+from penstock.cache.geometry import Chunk, window_size
+from penstock.plan.kv_groups import KvGroup
 from penstock.plan.memory import MemoryPlan
 from penstock.plan.ops import HeadLinear, Linear, Op, SelectRows
 from penstock.plan.plan import Plan
@@ -20,7 +21,7 @@ def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
         f"vocabulary {spec.vocab_size:,}, "
         f"{plan.num_parameters:,} parameters{_active(plan)} in {plan.weight_dtype}{stored}",
         f"{len(plan.ops)} ops a step; T token rows, S selected, R with logits; "
-        f"KV cache in {plan.kv_dtype}{_groups(plan)}",
+        f"KV cache in {plan.kv_dtype}{_groups(plan)}{_states(plan)}",
     ]
     if any(isinstance(op, HeadLinear) for op in plan.ops) and any(
         isinstance(op, Linear) and op.scheme is not None for op in plan.ops
@@ -65,16 +66,10 @@ def _groups(plan: Plan) -> str:
     groups = plan.kv_groups
     if set(groups.windows) <= {None}:
         return ""
-    rows = [{plan.kv_layers[number].rows for number in group.layers} for group in groups]
-    alike = Counter(
-        (group.window, len(group.layers), max(each - {None}, default=None))
-        for group, each in zip(groups, rows, strict=True)
-    )
+    alike = Counter((len(group.layers), _sight(plan, group)) for group in groups)
     parts = [
-        f"{count} of {layers} layer{'s' if layers > 1 else ''}"
-        + _sight(window)
-        + ("" if kept is None else f" that keep {kept} rows of a block")
-        for (window, layers, kept), count in alike.items()
+        f"{count} of {layers} layer{'s' if layers > 1 else ''}{sight}"
+        for (layers, sight), count in alike.items()
     ]
     used = sum(layer.block_bytes(plan.kv_dtype) for layer in plan.kv_layers)
     wasted = 1 - used / (len(groups) * groups.page_bytes)
@@ -84,11 +79,24 @@ def _groups(plan: Plan) -> str:
     )
 
 
-def _sight(window: Window | None) -> str:
+def _states(plan: Plan) -> str:
+    """Return what layers that keep states keep of a sequence, if there are any."""
+    count = len(plan.state_layers)
+    if count == 0:
+        return ""
+    layers = f"{count} layer{'s' if count > 1 else ''}"
+    return f"; a state of {plan.state_bytes(log=0) / 2**20:.1f} MiB for each sequence, of {layers}"
+
+
+def _sight(plan: Plan, group: KvGroup) -> str:
+    """What the group's layers see, and what they keep of a block if that is not all."""
+    window = group.window
     if window is None:
         return ""
     kind = "in chunks" if isinstance(window, Chunk) else "with a window"
-    return f" {kind} of {window_size(window):,}"
+    rows = {plan.kv_layers[number].rows for number in group.layers} - {None}
+    kept = "".join(f" that keep {count} rows of a block" for count in rows)
+    return f" {kind} of {window_size(window):,}{kept}"
 
 
 def _layer_of(op: Op) -> int | None:

@@ -38,7 +38,7 @@ def load_model_spec(
             f"{folder} has no config.json; give a Hugging Face checkpoint folder "
             "(config.json, model.safetensors, tokenizer.json)"
         )
-    config = read_json_object(path, ModelError)
+    config = read_json_object(path, ModelError, infinite=True)
     generation_path = folder / "generation_config.json"
     generation = (
         read_json_object(generation_path, ModelError) if os.path.lexists(generation_path) else None

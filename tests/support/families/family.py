@@ -32,6 +32,9 @@ class TinyFamily:
     """What the names of buffers end with that checkpoints have, as they have weights."""
     attention: str = "eager"
     """Which of transformers' ways to compute attention is compared with."""
+    told_positions: bool = False
+    """Whether transformers must be told the position of a token behind a cache: left alone, it
+    takes 0."""
     served: Mapping[str, Any] = field(default_factory=dict)
     """The changes with which the family is served in a batch."""
     published: Mapping[str, Any] | None = None

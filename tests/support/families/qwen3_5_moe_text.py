@@ -44,5 +44,4 @@ FAMILY = TinyFamily(
     # transformers starts with states that forget all at once.
     factors={"A_log": -1.0},
     published=PUBLISHED,
-    backends=("reference",),
 )

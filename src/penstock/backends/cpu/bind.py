@@ -16,6 +16,7 @@ from penstock.backends.cpu.kv_pages import KvPages
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.ordered import gathered
 from penstock.backends.cpu.pack import DTYPES, NativeRegions, pack
+from penstock.backends.cpu.state_slots import StateSlots
 from penstock.backends.cpu.tune import LEAST_BYTES, ProductTuner, circumstances
 from penstock.errors import ConfigError
 from penstock.hardware import detect
@@ -58,9 +59,10 @@ def bind(
         ) from error
     except MemoryError as error:
         kv_bytes = limits.num_blocks * plan.kv_groups.page_bytes
+        kv_bytes += limits.num_states * plan.state_bytes(limits.state_log)
         raise ConfigError(
             "the system has not enough memory for the packed weights and "
-            f"{kv_bytes / 2**30:.2f} GiB of KV cache; lower kv_cache_bytes"
+            f"{kv_bytes / 2**30:.2f} GiB of KV cache and states; lower kv_cache_bytes"
         ) from error
     return CpuExecutor(
         native,
@@ -84,7 +86,7 @@ def refusal(plan: Plan) -> str | None:
         module = load()
     except ConfigError:
         return None
-    limits = Limits(1, max_tokens=1, max_logit_rows=1, max_sequences=1, threads=1)
+    limits = Limits(1, max_tokens=1, max_logit_rows=1, max_sequences=1, threads=1, num_states=1)
     plan = gathered(replace(plan, max_positions=min(plan.max_positions, _TRIED_POSITIONS)))
     try:
         memory = plan_memory(plan, limits.max_tokens, limits.max_selected_rows)
@@ -105,6 +107,7 @@ def _native_executor(
 ) -> NativeExecutor:
     """Return an executor without ops, with its threads, its arena and its KV cache."""
     pages = KvPages.of(plan)
+    states = StateSlots.of(plan.state_layers, plan.state_dtype, limits.state_log)
     return module.Executor(
         threads=limits.threads,
         cpus=list(limits.cpus),
@@ -123,6 +126,11 @@ def _native_executor(
         kv_parts=pages.parts,
         kv_part_bytes=pages.part_bytes,
         kv_layers=list(pages.layers),
+        state_slots=limits.num_states if plan.state_layers else 0,
+        state_log=limits.state_log,
+        state_bytes=states.slot_bytes,
+        state_elem=plan.state_dtype,
+        state_layers=list(states.layers),
         trial=trial,
     )
 

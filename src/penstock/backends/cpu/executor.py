@@ -8,7 +8,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from penstock.backends.cpu.interface import NativeExecutor, StepArrays
+from penstock.backends.cpu.interface import NativeExecutor, StateArrays, StepArrays
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.rope_tables import RopeTables
 from penstock.backends.cpu.sampler import NativeSampler
@@ -84,10 +84,10 @@ class CpuExecutor(HostExecutor):
         step.check_features(self._feature_size)
         features = step.features if self._feature_size else None
         try:
-            self._native.run(*_arrays(step), features=features)
+            self._native.run(*_arrays(step), features=features, states=_states(step))
         except IndexError:
             self._reach(step)
-            self._native.run(*_arrays(step), features=features)
+            self._native.run(*_arrays(step), features=features, states=_states(step))
         rows = len(step.logit_rows)
         return self._results.first(rows, rows + len(step.hidden_rows))
 
@@ -96,10 +96,10 @@ class CpuExecutor(HostExecutor):
         step.check_features(self._feature_size)
         features = step.features if self._feature_size else None
         try:
-            seconds = self._native.profile(*_arrays(step), features=features)
+            seconds = self._native.profile(*_arrays(step), features=features, states=_states(step))
         except IndexError:
             self._reach(step)
-            seconds = self._native.profile(*_arrays(step), features=features)
+            seconds = self._native.profile(*_arrays(step), features=features, states=_states(step))
         return list(zip(self._native.op_names, seconds, strict=True))
 
     def _reach(self, step: StepInput) -> None:
@@ -130,3 +130,10 @@ def _arrays(step: StepInput) -> StepArrays:
         step.tree_parents,
         step.slot_moves,
     )
+
+
+def _states(step: StepInput) -> StateArrays | None:
+    states = step.states
+    if states is None:
+        return None
+    return states.slots, states.seen, states.tentative, states.snapshots, states.copies

@@ -22,6 +22,10 @@ StepArrays = tuple[
 tree_parents and slot_moves of a StepInput."""
 
 
+StateArrays = tuple[Int32s, Int32s, Int32s, Int32s, Int32s]
+"""slots, seen, tentative, snapshots and copies of StateTables."""
+
+
 class NativeExecutor(NativeOps, Protocol):
     """The bound op array, built call by call and then run. See ``csrc/executor.h``.
 
@@ -146,11 +150,20 @@ class NativeExecutor(NativeOps, Protocol):
         """A copy of a layer's cache, in the layout of ``csrc/types.h``."""
         ...
 
-    def run(self, *step: *StepArrays, features: Float32s | None) -> None:
-        """The arrays of a StepInput; None where no features are read. Releases the GIL."""
+    def state_copy(self, slot: int) -> Bytes:
+        """A copy of a state slot, in the layout of ``csrc/states.h``."""
         ...
 
-    def profile(self, *step: *StepArrays, features: Float32s | None) -> list[float]:
+    def run(
+        self, *step: *StepArrays, features: Float32s | None, states: StateArrays | None
+    ) -> None:
+        """The arrays of a StepInput; None where no features are read, and no states kept. Releases
+        the GIL."""
+        ...
+
+    def profile(
+        self, *step: *StepArrays, features: Float32s | None, states: StateArrays | None
+    ) -> list[float]:
         """Run a step as :meth:`run` does; return the seconds that each op took."""
         ...
 

@@ -120,6 +120,59 @@ class NativeOps(Protocol):
         """``v``: None for a cache of latents."""
         ...
 
+    def append_state_conv(
+        self,
+        *,
+        layer: int,
+        x: BufferId,
+        out: BufferId,
+        weight: ConstantId,
+        bias: ConstantId | None,
+        kernel: int,
+        silu: bool,
+    ) -> None:
+        """``weight``: ``[kernel, columns]``."""
+        ...
+
+    def append_gated_delta(
+        self,
+        *,
+        layer: int,
+        qkv: BufferId,
+        ba: BufferId,
+        out: BufferId,
+        a_log: ConstantId,
+        dt_bias: ConstantId,
+        key_heads: int,
+    ) -> None: ...
+
+    def append_selective_scan(
+        self,
+        *,
+        layer: int,
+        xbc: BufferId,
+        dt: BufferId,
+        out: BufferId,
+        a_log: ConstantId,
+        dt_bias: ConstantId,
+        d: ConstantId,
+        groups: int,
+        dt_limits: tuple[float, float],
+    ) -> None: ...
+
+    def append_gated_norm(
+        self,
+        *,
+        x: BufferId,
+        gate: BufferId,
+        out: BufferId,
+        weight: ConstantId,
+        eps: float,
+        size: int,
+        gate_first: bool,
+        each_part: bool,
+    ) -> None: ...
+
     def append_head_linear(
         self, *, matrix: MatrixId, heads: int, x: BufferId, out: BufferId
     ) -> None:

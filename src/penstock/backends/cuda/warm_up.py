@@ -27,11 +27,16 @@ def warm_rows(matrices: Iterable[Matrix | ExpertMatrix], max_rows: int) -> tuple
     Each product takes as many of a step's rows as it may have.
     """
     alike = {_likeness(matrix): matrix for matrix in matrices}.values()
-    used: dict[int, set[tuple[int, Tile]]] = {}
+    used: dict[int, set[tuple[int, Tile, bool]]] = {}
     for rows in row_steps(max_rows):
-        tiles = ((i, m.tile(min(rows, m.shape.max_rows))) for i, m in enumerate(alike))
-        used[rows] = {(i, tile) for i, tile in tiles if tile is not None}
-    missing: set[tuple[int, Tile]] = set().union(*used.values())
+        used[rows] = set()
+        for i, matrix in enumerate(alike):
+            own = min(rows, matrix.shape.max_rows)
+            tile = matrix.tile(own)
+            if tile is not None:
+                # The experts of one token are not sorted, and those of others are.
+                used[rows].add((i, tile, isinstance(matrix, ExpertMatrix) and own == 1))
+    missing: set[tuple[int, Tile, bool]] = set().union(*used.values())
     chosen = [max_rows]  # also what depends on the rows' number beyond tiles, if anything does
     missing -= used[max_rows]
     while missing:

@@ -35,7 +35,7 @@ def convolve(
 
 def _line(row: int, parents: NDArray[np.int32] | None, before: int) -> list[int]:
     """The row and the rows of its sequence that precede it, ascending: at most ``before``."""
-    line = []
+    line: list[int] = []
     while row >= 0 and len(line) <= before:
         line.append(row)
         row = row - 1 if parents is None else int(parents[row])

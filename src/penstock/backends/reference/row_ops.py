@@ -90,7 +90,8 @@ def _gated_norm(v: Values, op: ops.GatedNorm) -> None:
     weight = v.weights[op.weight]
     if op.gate_first:
         x = x * gate
-    normed = rms_norm(x.reshape(len(x), -1, op.size), None, op.eps).reshape(x.shape)
+    parts = x.reshape(len(x), x.shape[1] // op.size, op.size)  # of no rows, too
+    normed = rms_norm(parts, None, op.eps).reshape(x.shape)
     normed = normed * (weight if op.each_part else np.tile(weight, x.shape[1] // op.size))
     v.put(op.out, normed if op.gate_first else normed * gate)
 

@@ -19,6 +19,7 @@ from penstock.plan.lower.builder import RESIDUAL, PlanBuilder
 from penstock.plan.lower.gated_delta import lower_gated_delta
 from penstock.plan.lower.latent import lower_latent_attention
 from penstock.plan.lower.mlp import lower_mlp
+from penstock.plan.lower.selective import lower_selective
 from penstock.plan.lower.short_conv import lower_short_conv
 from penstock.plan.lower.token_inputs import add_token_input, lower_token_inputs
 from penstock.plan.ops import BufferName, Rows, Scale, ScaleBy, SelectRows, SoftCap, WeightName
@@ -120,7 +121,7 @@ def _lower_mixer(build: PlanBuilder, index: int, mixer: Mixer, h: BufferName) ->
     if isinstance(mixer, ShortConvSpec):
         return lower_short_conv(build, index, mixer, h)
     if isinstance(mixer, SelectiveSpec):
-        raise ModelError("selective scans cannot be run yet")
+        return lower_selective(build, index, mixer, h)
     if isinstance(mixer, GatedDeltaSpec):
         return lower_gated_delta(build, index, mixer, h)
     if mixer.latent is not None:

@@ -31,6 +31,11 @@ def lower_mlp(
         return _experts(build, at, m, x)
     if m.gated and m.activation != "xielu":
         return _gated(build, at, x, m.intermediate_size, m.activation, m.bias)
+    return _plain(build, at, x, m)
+
+
+def _plain(build: PlanBuilder, at: str, x: BufferName, m: MlpSpec) -> BufferName:
+    """An MLP without a gate whose weights' names begin with ``at``."""
     up = build.linear(x, at + "up", m.intermediate_size, m.bias)
     inner = build.new(at + "inner", m.intermediate_size, build.activation)
     if m.activation == "xielu":
@@ -67,28 +72,41 @@ def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> Buff
         routing_x = build.norm(at + "router_x", at + "router_norm", norm)
         x = build.norm(at + "experts_x", at + "experts_norm", norm)
     ids, shares = _route(build, at, e, routing_x)
-    hidden, wide, routed = build.hidden_size, e.intermediate_size, Rows("T", e.top_k)
+    given = x
+    if e.latent is not None:
+        given = build.readable(build.linear(x, at + "latent_in", e.latent, e.latent_bias))
+    hidden, wide, routed = build.buffer(given).cols, e.intermediate_size, Rows("T", e.top_k)
 
     def part(name: str, n: int, k: int) -> LinearPart:
         weight = build.weight(f"{at}experts.{name}", e.num_experts, n, k)
         bias = build.weight(f"{weight}.bias", e.num_experts, n) if e.bias else None
         return LinearPart(weight, n, bias)
 
+    by: BufferName | None = shares
     if e.shares_on == "inputs":
-        given = build.new(at + "given", hidden, build.activation, routed)
-        build.append(ScaleRows(x, shares, given))
-        x_routed, by = given, None
-    else:
-        x_routed, by = x, shares
+        scaled = build.new(at + "given", hidden, build.activation, routed)
+        build.append(ScaleRows(given, shares, scaled))
+        given, by = scaled, None
     inner = build.new(at + "inner", wide, build.activation, routed)
-    gate, up = part("gate", wide, hidden), part("up", wide, hidden)
-    rounding = build.rounding(gate.weight)
-    build.append(ExpertLinear(x_routed, ids, inner, hidden, (gate, up), e.activation, *rounding))
+    if e.gates:
+        parts = (part("gate", wide, hidden), part("up", wide, hidden))
+        rounding = build.rounding(parts[0].weight)
+        build.append(ExpertLinear(given, ids, inner, hidden, parts, e.activation, *rounding))
+    else:
+        up = part("up", wide, hidden)
+        raised = build.new(at + "raised", wide, rows=routed)
+        build.append(
+            ExpertLinear(given, ids, raised, hidden, (up,), None, *build.rounding(up.weight))
+        )
+        assert isinstance(e.activation, str)
+        build.append(Activate(raised, inner, e.activation))
     outputs, down = build.new(at + "down", hidden, rows=routed), part("down", hidden, wide)
     rounding = build.rounding(down.weight)
     build.append(ExpertLinear(inner, ids, outputs, wide, (down,), None, *rounding))
     out = build.new(at + "experts", hidden)
     build.append(CombineExperts(outputs, by, out))
+    if e.latent is not None:
+        out = build.linear(build.readable(out), at + "latent_out", build.hidden_size, e.latent_bias)
     if e.shared is None:
         return out
     shared = _shared(build, at + "shared.", e, given_to_all)
@@ -126,7 +144,12 @@ def _shared(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> Buffe
     """The expert that every token is given to."""
     shared = e.shared
     assert shared is not None
-    made = _gated(build, at, x, shared.intermediate_size, e.activation, shared.bias)
+    wide, bias = shared.intermediate_size, shared.bias
+    if e.gates:
+        made = _gated(build, at, x, wide, e.activation, bias)
+    else:
+        assert isinstance(e.activation, str)
+        made = _plain(build, at, x, MlpSpec(wide, e.activation, bias, gated=False))
     if shared.gated:
         share = build.new(at + "share", 1)
         build.append(build.product(x, share, LinearPart(at + "share", 1), exact=True))

@@ -156,6 +156,8 @@ def _shape(
     # Registers hold the sums of all sections, and where not Hopper's or later servers' tensor
     # cores multiply, operands too.
     crowded = capability[0] not in (9, 10)
+    if matrices > 1 and kind.depth and kind.gated and splits > 1:
+        crowded = True  # three sets of sums, codes that are unpacked, and places of gathered rows
     sections = (kind.by_group or crowded) and not kind.exact and (kind.gated or splits > 1)
     if kind.integers and kind.by_group and rows <= 64:
         # No splits here: narrower tiles make up for them. Results do not depend on tiles.
