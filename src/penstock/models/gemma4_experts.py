@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from penstock.models.blocks import read_activation
 from penstock.models.limits import MAX_HIDDEN
 from penstock.models.mixtures import (
-    MLP,
-    ROUTER,
     read_expert_size,
     read_num_experts,
     read_top_k,
-    shared_names,
-    together,
 )
-from penstock.models.names import Name, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import (
     ExpertNorms,
@@ -25,24 +19,6 @@ from penstock.models.spec import (
     NormSpec,
     Routing,
     SharedExpertSpec,
-)
-
-_AT: Final = "model.layers.*."
-NAMES: Final = (
-    plain(
-        {
-            ROUTER: _AT + "router.proj",
-            "layers.*.experts_norm": _AT + "pre_feedforward_layernorm_2",
-            "layers.*.experts_post_norm": _AT + "post_feedforward_layernorm_2",
-            "layers.*.shared_post_norm": _AT + "post_feedforward_layernorm_1",
-        }
-    )
-    | together(_AT + "experts")
-    | shared_names(MLP)
-    | {
-        "layers.*.router_norm": Name(_AT + "router.scale", suffix=""),
-        f"{ROUTER}.share_scale": Name(_AT + "router.per_expert_scale", suffix=""),
-    }
 )
 
 

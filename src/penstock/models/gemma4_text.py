@@ -1,4 +1,4 @@
-"""Gemma 4, the language model: heads by kind of layer, shared keys, and inputs by token."""
+"""Gemma 4, the language model: heads by kind of layer, shared keys, inputs by token, experts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from penstock.models import gemma4_experts, gemma4_layers
+from penstock.models import gemma4_experts, gemma4_layers, gemma4_names
 from penstock.models.blocks import read_activation, read_mlp, read_model, read_norm, read_positions
 from penstock.models.limits import MAX_FACTOR, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_VOCAB
-from penstock.models.llama import NAMES as LLAMA_NAMES
-from penstock.models.names import Name, NameMap, plain
+from penstock.models.names import NameMap
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import (
     DType,
@@ -25,27 +24,8 @@ ARCHITECTURE = "Gemma4ForCausalLM"
 MODEL_TYPE = "gemma4_text"
 KNOWN_AS = "the language models of Gemma 4"
 IDLE: Final = frozenset({"num_experts", "top_k_experts", "moe_intermediate_size"})
-"""Fields of mixtures of experts, read where there are any."""
+"""Fields of experts, where there are none."""
 
-_AT: Final = "model.layers.*."
-_NAMES: Final = (
-    dict(LLAMA_NAMES.names)
-    | gemma4_experts.NAMES
-    | plain(
-        {
-            "layers.*.attn_post_norm": _AT + "post_attention_layernorm",
-            "layers.*.mlp_norm": _AT + "pre_feedforward_layernorm",
-            "layers.*.mlp_post_norm": _AT + "post_feedforward_layernorm",
-            "layers.*.token_gate": _AT + "per_layer_input_gate",
-            "layers.*.token_up": _AT + "per_layer_projection",
-            "layers.*.token_norm": _AT + "post_per_layer_input_norm",
-            "token_inputs.embed": "model.embed_tokens_per_layer",
-            "token_inputs.project": "model.per_layer_model_projection",
-            "token_inputs.norm": "model.per_layer_projection_norm",
-        }
-    )
-    | {"layers.*.output_scale": Name(_AT + "layer_scalar", suffix="")}
-)
 _DEFAULTS: Final = {
     "head_dim": 256,
     "hidden_activation": "gelu_pytorch_tanh",
@@ -99,7 +79,9 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         logits_softcap=cap or None,
         token_inputs=_token_inputs(config, model, norm),
         # Published files have keys and values of layers that read those of others, too.
-        names=NameMap(_NAMES, rf".*\.layers\.({readers})\.self_attn\.[kv]_(proj|norm)\.weight"),
+        names=NameMap(
+            gemma4_names.NAMES, rf".*\.layers\.({readers})\.self_attn\.[kv]_(proj|norm)\.weight"
+        ),
     )
 
 
