@@ -129,7 +129,6 @@ struct KvLayer {
   // Components of what attention makes of values.
   int out_dim() const { return latent() ? value_dim : head_dim; }
   int padded_dim() const {
-    if (rows) return (head_dim + kRowLanes - 1) / kRowLanes * kRowLanes;
     if (elem == Elem::i8) return (head_dim + 3) / 4 * 4;
     return latent() ? (head_dim + 1) / 2 * 2 : head_dim;
   }
@@ -139,12 +138,14 @@ struct KvLayer {
   // Of the elements alone; a tile's scales, where it has any, begin here.
   size_t tile_bytes() const { return size_t(padded_dim()) * kBlockSize * elem_bytes(elem); }
   size_t part_bytes() const { return tile_bytes() + scale_bytes(); }
-  // A head's block: keys and values, latents, or rows.
-  size_t head_bytes() const {
-    if (rows) return size_t(rows) * size_t(padded_dim()) * elem_bytes(elem);
-    return latent() ? part_bytes() : 2 * part_bytes();
+  // A head's block: keys and values, or latents.
+  size_t head_bytes() const { return latent() ? part_bytes() : 2 * part_bytes(); }
+  size_t block_bytes() const {
+    if (rows) return size_t(rows) * size_t(row_columns()) * elem_bytes(elem);
+    return head_bytes() * kv_heads;
   }
-  size_t block_bytes() const { return head_bytes() * kv_heads; }
+  // Of a cache of rows: elements from row to row.
+  int row_columns() const { return (head_dim + kRowLanes - 1) / kRowLanes * kRowLanes; }
   std::byte* keys(int64_t block, int head) const {
     return base + size_t(block) * stride + head_bytes() * head;
   }

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from gpu import utilization
 from gpu.goals import Figure, Goal, Unit
+from gpu.jobs import LATENTS
 from gpu.results import Ceilings, ChunkStep, Decode, Engine, Results
 
 T = TypeVar("T")
@@ -199,6 +200,23 @@ def _ready(results: Results) -> list[Figure]:
     ]
 
 
+def _latents(results: Results) -> list[Figure]:
+    def share(batch: int) -> float:
+        return utilization.of_bandwidth(_decode_of(results, "latents", batch), _bandwidth(results))
+
+    note = f"the shape of {LATENTS}; latents are read once for all heads"
+    return [
+        _figure(
+            f"decode over latents, batch {batch}, of the read bandwidth",
+            "share",
+            None,
+            partial(share, batch),
+            note,
+        )
+        for batch in DECODE_BATCHES
+    ]
+
+
 def _mixed(results: Results) -> list[Figure]:
     peers = {"generate": results.generate, "generate_batch": results.generate_batch}
 
@@ -225,6 +243,7 @@ _MAKERS: dict[str, Callable[[Results], list[Figure]]] = {
     "deterministic": _deterministic,
     "experts": _experts,
     "ready": _ready,
+    "latents": _latents,
     "mixed": _mixed,
 }
 

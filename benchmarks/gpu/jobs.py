@@ -22,14 +22,15 @@ from penstock.errors import ConfigError
 
 MEASURES = (
     *("ceilings", "decode", "ops", "prefill", "quantized", "host", "chunk", "itl"),
-    *("deterministic", "experts", "ready", "mixed", "checks"),
+    *("deterministic", "experts", "latents", "ready", "mixed", "checks"),
 )
 """The measures in the order in which they are taken: what says most comes first, since time may
 end."""
 
-
 EXPERTS = "moe-5b-a1b"
 """The shape of configs/ that is measured beside the run's own: a mixture of experts."""
+LATENTS = "youtu-llm-2b"
+"""Another, with attention over latents."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def select(only: str | None) -> tuple[str, ...]:
 def plan_jobs(measures: Collection[str]) -> list[Job]:
     """The jobs that ``measures`` take, those that others' figures need among them."""
     jobs: list[Job] = []
-    if {"ceilings", "decode", "prefill", "itl", "experts"} & set(measures):
+    if {"ceilings", "decode", "prefill", "itl", "experts", "latents"} & set(measures):
         jobs.append(Job("ceilings", "ceilings"))
     alone = ("prefill", "host", "chunk", "itl", "ops", "mixed")
     taken = {name for name in alone if name in measures}
@@ -90,6 +91,9 @@ def plan_jobs(measures: Collection[str]) -> list[Job]:
         jobs.append(Job("experts", "engine", _ordered(taken), (1, 16, 64), {"model": EXPERTS}))
         int4 = {"model": EXPERTS, "quantization": "int4"}
         jobs.append(Job("experts_int4", "engine", ("decode",), (1, 16), int4))
+    if "latents" in measures:
+        taken = {"decode", "prefill"} | ({"ops"} & set(measures))
+        jobs.append(Job("latents", "engine", _ordered(taken), (1, 64), {"model": LATENTS}))
     if "ready" in measures:
         jobs.append(Job("again", "engine"))
     if "mixed" in measures:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,20 @@ from penstock.cache.geometry import KvDType
 from penstock.errors import first_line
 from penstock.interface.executor import Limits
 from penstock.interface.sources import PlanWeight, Stored
+from penstock.models.position_scale import PositionScale
 from penstock.models.spec import (
+    AlibiSpec,
     AttentionSpec,
+    Chunk,
     ClampedSwiglu,
+    ClampSpec,
     ExpertsSpec,
+    LatentSpec,
     LayerSpec,
     MlpSpec,
     ModelSpec,
     NormSpec,
+    PositionTable,
     QkNormSpec,
     RopeSpec,
     Routing,
@@ -62,10 +68,8 @@ class Case:
     def spec(self) -> ModelSpec:
         """The model with one layer: kernels of others are the same. Where it has experts there are
         two, as the last layer computes selected rows alone."""
-        if self.model == "tiny":
-            return _tiny()
-        if self.model == "tiny-experts":
-            return _tiny_experts()
+        if self.model in _MADE:
+            return _MADE[self.model]()
         spec = load_model_spec(CONFIGS / self.model)
         mixture = isinstance(spec.layers[0].mlp, ExpertsSpec)
         return replace(spec, layers=spec.layers[: 2 if mixture else 1])
@@ -120,6 +124,12 @@ CASES = {
     "tiny-experts-fp32": Case("tiny-experts", dtype="float32", kv="float32"),
     "tiny-unusual": Case("tiny", unusual=True, trees=True),
     "tiny-unusual-fp32": Case("tiny", dtype="float32", kv="int8", unusual=True),
+    "tiny-chunked": Case("tiny-chunked"),
+    "tiny-slopes": Case("tiny-slopes", kv="int8", trees=True),
+    "latents": Case("youtu-llm-2b", trees=True),
+    "latents-int8": Case("youtu-llm-2b", kv="int8"),
+    "tiny-latents": Case("tiny-latents", kv="int8"),
+    "tiny-latents-fp32": Case("tiny-latents", dtype="float32", kv="float32", trees=True),
 }
 
 
@@ -164,6 +174,65 @@ def _tiny_experts() -> ModelSpec:
     )
     (layer,) = tiny.layers
     return replace(tiny, layers=tuple(replace(layer, mlp=each) for each in mixtures))
+
+
+def _with_attention(**changes: Any) -> ModelSpec:
+    """The tiny model with other fields of attention."""
+    spec = _tiny()
+    (layer,) = spec.layers
+    return replace(spec, layers=(replace(layer, mixer=replace(layer.attention, **changes)),))
+
+
+def _chunked() -> ModelSpec:
+    """Chunks of attention, queries that grow with the position, clamps, norms of each head by
+    weights of its own, learned positions, and xIELU."""
+    spec = _with_attention(
+        window=Chunk(32),
+        position_scale=PositionScale(0.1, 8192),
+        clamp=ClampSpec(8.0),
+        qk_norm=QkNormSpec(1e-5, kind="layer", bias=True, each_head=True),
+    )
+    (layer,) = spec.layers
+    plain = MlpSpec(104, "xielu", bias=True, gated=False)
+    return replace(
+        spec,
+        layers=(replace(layer, mlp=plain),),
+        learned_positions=PositionTable(spec.max_positions + 2, 2),
+    )
+
+
+def _slopes() -> ModelSpec:
+    """ALiBi whose slopes and positions are rounded, and norms of heads without a weight."""
+    return _with_attention(
+        rope=None,
+        alibi=AlibiSpec(0.25, rounded=True),
+        qk_norm=QkNormSpec(1e-5, weight=False),
+    )
+
+
+def _latents() -> ModelSpec:
+    """Latents whose sizes no tile divides, for more heads than a tile has rows."""
+    latent = LatentSpec(kv_rank=200, nope_dim=24, rope_dim=6, v_dim=20, q_rank=28)
+    return _with_attention(
+        num_heads=72,
+        num_kv_heads=1,
+        head_dim=latent.key_dim,
+        rope=RopeSpec(theta=10000.0, dim=6, interleaved=True),
+        latent=latent,
+        qk_norm=None,
+        qkv_bias=False,
+        output_bias=False,
+    )
+
+
+_MADE: dict[str, Callable[[], ModelSpec]] = {
+    "tiny": _tiny,
+    "tiny-experts": _tiny_experts,
+    "tiny-chunked": _chunked,
+    "tiny-slopes": _slopes,
+    "tiny-latents": _latents,
+}
+"""Models of no published shape."""
 
 
 def _unusual(plan: Plan) -> Plan:

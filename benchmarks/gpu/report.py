@@ -22,7 +22,7 @@ from gpu.results import (
 )
 
 _UNITS = dict(zip(FIELDS, ("MHz", "MHz", "W", "°C", "%", "MiB"), strict=True))
-_ENGINES = ("bf16", "int8", "int4", "cublas", "experts", "experts_int4")
+_ENGINES = ("bf16", "int8", "int4", "cublas", "experts", "experts_int4", "latents")
 _LEAST_SHARE = 0.005
 """Ops that take a smaller share of a step are reported together."""
 

@@ -177,6 +177,8 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     experts_int4: Engine | None = None
     again: Engine | None = None
     """bf16, started once more: its kernels are compiled already."""
+    latents: Engine | None = None
+    """bf16, of a shape of its own, whose attention is over latents."""
     generate: Mixed | None = None
     generate_batch: Mixed | None = None
     problems: dict[str, str] = {}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpu.results import Decode, Host, Place, Prefill
-from penstock.cache.geometry import BLOCK_SIZE, KvDType, layer_block_bytes, window_size
+from penstock.cache.geometry import BLOCK_SIZE, KvDType, window_size
 from penstock.models.spec import ModelSpec
+from penstock.plan.kv_groups import kv_layers
 
 
 def of_bandwidth(run: Decode, read_bytes_per_s: float) -> float:
@@ -28,7 +29,7 @@ def attention_flops(spec: ModelSpec, tokens: int) -> int:
     """Return the attention FLOPs of a prompt of ``tokens`` read from its beginning: scores and
     sums, of visible pairs only.
 
-    A multiplication and an addition for each pair, head and column, twice.
+    A multiplication and an addition for each pair, head and column of keys, and of values.
     """
     total = 0
     for layer in spec.layers:
@@ -36,7 +37,8 @@ def attention_flops(spec: ModelSpec, tokens: int) -> int:
         window = tokens if a.window is None else min(window_size(a.window), tokens)
         # The first `window` tokens see themselves and all before; later ones see `window`.
         pairs = window * (window + 1) // 2 + (tokens - window) * window
-        total += 4 * a.num_heads * a.head_dim * pairs
+        value_dim = a.head_dim if a.latent is None else a.latent.kv_rank
+        total += 2 * a.num_heads * (a.head_dim + value_dim) * pairs
     return total
 
 
@@ -44,11 +46,10 @@ def kv_bytes(spec: ModelSpec, dtype: KvDType, contexts: Sequence[int]) -> int:
     """Return the KV bytes of a decode step after which sequences have these ``contexts``: read, and
     the one written."""
     total = 0
-    for layer in spec.layers:
-        a = layer.attention
-        most = max(contexts) if a.window is None else window_size(a.window)
-        tokens = sum(min(context, most) + 1 for context in contexts)
-        total += layer_block_bytes(dtype, a.num_kv_heads, a.head_dim) * tokens // BLOCK_SIZE
+    for layer in kv_layers(spec.layers):
+        window = None if layer.window is None else window_size(layer.window)
+        tokens = sum(min(context, window or context) + 1 for context in contexts)
+        total += layer.block_bytes(dtype) * tokens // BLOCK_SIZE
     return total
 
 

@@ -10,13 +10,16 @@ from typing import Any
 import msgspec
 import torch
 
-from gpu.jobs import Job
+from gpu.jobs import EXPERTS, LATENTS, Job
 from gpu.settings import engine_config
 from gpu.timing import CudaTimer, Timer, WallTimer
 from gpu.workload import Size
 from penstock.backends.cuda.capability import capability_of
 
 Send = Callable[[msgspec.Struct], None]
+
+_TINY = {EXPERTS: "tiny-moe", LATENTS: "tiny-latents"}
+"""What a dry run has in the place of shapes."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Order:
 
     def changes(self, engine: dict[str, Any]) -> dict[str, Any]:
         """Options of a job's engine; a dry run has tiny models alone."""
-        tiny = {"model": "tiny-moe"} if self.dry and "model" in engine else {}
+        tiny = {"model": _TINY[engine["model"]]} if self.dry and "model" in engine else {}
         return self.engine_options | engine | tiny
 
     def encode(self) -> bytes:

@@ -15,6 +15,7 @@
 #endif
 
 #include "check_attention.h"
+#include "check_block_products.h"
 #include "check_float_products.h"
 #include "check_grid_products.h"
 #include "check_int_products.h"
@@ -46,6 +47,7 @@ int main() {
     check_float_products(pool, rng);
     check_int_products(pool, rng);
     check_grid_products(pool, rng);
+    check_block_products(pool, rng);
     for (const Elem elem : {Elem::f32, Elem::f16, Elem::bf16}) {
       check_attention(elem, 4, 2, 64, 70, pool, rng);
       check_attention(elem, 3, 3, 20, 300, pool, rng);

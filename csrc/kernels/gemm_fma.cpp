@@ -4,35 +4,6 @@
 namespace penstock {
 namespace {
 
-// Row `row` of x from column k on, as float32, `stride` apart; zeros beyond its end.
-template <class T>
-void widen_row(const InputRows& x, int64_t row, int64_t k, int64_t count, float* to, int64_t stride) {
-  const T* in = x.row<T>(row) + k;
-  const int64_t there = std::clamp<int64_t>(x.cols - k, 0, count);
-  for (int64_t i = 0; i < there; ++i) to[i * stride] = to_f32(in[i]);
-  for (int64_t i = there; i < count; ++i) to[i * stride] = 0;
-}
-
-// One k a step: f32 and f16 weights.
-template <class Weight, class X>
-struct SingleFormat {
-  using Packed = float;
-  using Weights = f32x16;
-  static constexpr int64_t kStep = 1;
-  static constexpr int64_t kStepBytes = kPanelColumns * sizeof(Weight);
-
-  static PENSTOCK_INLINE Weights load(const std::byte* from) {
-    return f32x16::load(reinterpret_cast<const Weight*>(from));
-  }
-  static void pack(const InputRows& x, int64_t row, int64_t k, int64_t steps, Packed* to,
-                   int64_t stride) {
-    widen_row<X>(x, row, k, steps, to, stride);
-  }
-  static PENSTOCK_INLINE void accumulate(f32x16& sum, const Weights& w, Packed a) {
-    sum = fma(f32x16::broadcast(a), w, sum);
-  }
-};
-
 // bf16 weights, two k a step: a line of a panel interleaves them.
 template <class X>
 struct PairFormat {
@@ -85,7 +56,7 @@ struct PairFormat {
 
 template <class Weight, class X>
 struct FormatOf {
-  using Format = SingleFormat<Weight, X>;
+  using Format = FloatFormat<Weight, X>;
 };
 template <class X>
 struct FormatOf<bf16, X> {

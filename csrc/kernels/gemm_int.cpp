@@ -47,11 +47,12 @@ void quantize_group(const T* x, int64_t count, int64_t group, int32_t zero, int8
 template <class T>
 void quantize_row(const PanelView& p, const InputRows& x, int64_t row, const IntRows& to,
                   int64_t at) {
-  for (int64_t g = 0; g < p.segments; ++g) {
-    const int64_t first = g * p.segment;
-    quantize_group(x.row<T>(row) + first, std::min(p.segment, x.cols - first), p.segment,
-                   p.zero_points ? 1 : kept_zero(p.bits), to.codes(at) + first, to.scales(at)[g],
-                   to.starts(at)[g]);
+  const int64_t group = p.group(), groups = p.groups();
+  const int32_t zero = p.zero_points ? 1 : kept_zero(p.bits, p.offset);
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t first = g * group, count = std::clamp<int64_t>(x.cols - first, 0, group);
+    quantize_group(x.row<T>(row) + first, count, group, zero, to.codes(at) + first,
+                   to.scales(at)[g], to.starts(at)[g]);
   }
 }
 
@@ -103,7 +104,9 @@ int64_t int_groups(int64_t k, int64_t group) { return group ? ceil_div(k, group)
 PanelView panels_of(const IntMatrix& w) {
   PanelView p{};
   p.data = w.panels;
+  p.format = w.bits == 8 ? WeightFormat::int8 : WeightFormat::int4;
   p.bits = w.bits;
+  p.offset = code_offset(w.bits);
   p.zero_points = w.zero_points;
   p.segment = w.group ? w.group : round_up(w.k, 64);
   p.segments = ceil_div(w.k, p.segment);
@@ -126,18 +129,10 @@ size_t packed_bytes(const IntMatrix& w) { return panel_bytes(panels_of(w)); }
 void pack_int_part(const IntMatrix& w, const GroupRows& rows, int64_t n, PartPlace place,
                    std::byte* panels, const Worker& worker) {
   const PanelView p = panels_of(w);
-  const int64_t count = ceil_div(place.lane + n, kPanelColumns);
-  const Range own = even_share(count, worker.id, worker.count);
-  for (int64_t i = own.first; i < own.last; ++i) {
-    std::byte* panel = panels + (place.panel + i * place.stride) * p.panel_bytes;
-    for (int lane = i == 0 ? place.lane : 0; lane < kPanelColumns; ++lane) {
-      const int64_t row = i * kPanelColumns + lane - place.lane;
-      if (row < n)
-        pack_column(p, rows, row, w.k, lane, panel);
-      else if (place.pads_end)
-        zero_column(p, lane, panel);
-    }
-  }
+  for_each_column(p, n, place, panels, worker, [&](int64_t row, int lane, std::byte* panel) {
+    if (row < 0) zero_column(p, lane, panel);
+    else pack_column(p, rows, row, w.k, lane, panel);
+  });
 }
 
 // Quantized rows by the kernel that is the fastest for so many.

@@ -19,8 +19,8 @@ struct IntRows {
   IntRows(const PanelView& p, std::byte* memory)
       : data(memory),
         scales_at(p.depth),
-        starts_at(scales_at + p.segments * 4),
-        row_bytes(round_up(starts_at + p.segments * 4, 64) / 64 * 64) {
+        starts_at(scales_at + p.groups() * 4),
+        row_bytes(round_up(starts_at + p.groups() * 4, 64) / 64 * 64) {
     if (row_bytes / 64 % 2 == 0) row_bytes += 64;
   }
 
@@ -39,13 +39,13 @@ constexpr int64_t int_row_block(int64_t row_bytes) {
 }
 
 // Unsigned codes u stand for u - zero. Kernels sum u * x, so a group's dot starts from
-// -zero * (sum of x). AVX2 has no exact product of unsigned and signed bytes of full range; its
+// -zero * (sum of x), where there are no zero points -offset. AVX2 has no exact product of unsigned and signed bytes of full range; its
 // kernel takes the offset away itself.
-constexpr int32_t kept_zero(int bits) {
+constexpr int32_t kept_zero(int bits, int32_t offset) {
 #if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
-  return bits == 8 ? 0 : 8;
+  return bits == 8 ? 0 : offset;
 #else
-  return code_offset(bits);
+  return (void)bits, offset;
 #endif
 }
 
@@ -59,7 +59,7 @@ using IntMultiply = void (*)(const PanelView& p, const IntRows& x, int64_t row,
 // sums wait in memory, for a group is eight steps or more.
 constexpr int kIntNeonRows = 4;
 // Up to so many rows by one panel.
-IntMultiply int_neon_multiply(int bits, int64_t rows);
+IntMultiply int_neon_multiply(WeightFormat format, int64_t rows);
 #endif
 
 // The kernels. Rows [0, rows) of x, output columns of `units`. hot: int_hot_bytes() of scratch.

@@ -4,11 +4,10 @@
 // A line of a panel is four registers of four columns, each four k: what SDOT multiplies by
 // four k of x. Both operands are signed to it: bytes are taken back from their offset of 128 as they
 // are loaded, so their dots start from zero; nibbles keep theirs, as everywhere.
+#include "gemm_formats.h"
 #include "gemm_int_blocks.h"
 
 #if defined(__aarch64__)
-
-#include "../simd.h"
 
 namespace penstock {
 namespace {
@@ -51,27 +50,34 @@ PENSTOCK_INLINE uint8x16_t load_codes(const std::byte* from) {
   return vld1q_u8(reinterpret_cast<const uint8_t*>(from));
 }
 
+// What nibbles stand for, offset as everywhere.
+template <class Format>
+PENSTOCK_INLINE int8x16_t points(uint8x16_t nibbles) {
+  if constexpr (requires { Format::kTable; }) nibbles = vqtbl1q_u8(vld1q_u8(Format::kTable), nibbles);
+  return vreinterpretq_s8_u8(nibbles);
+}
+
 // Adds 16 k of `Rows` rows of x, `stride` bytes apart, to the dots of 16 columns: four lines of a
 // panel of bytes, two of nibbles. Quad: of x, for the first of them.
-template <int Bits, int Quad, int Rows>
+template <class Format, int Quad, int Rows>
 PENSTOCK_INLINE void add_rows(Dots (&dots)[Rows][4], const std::byte* weights,
                               const int8x16_t (&x)[Rows]) {
   if constexpr (Quad < 4) {
     for (int c = 0; c < 4; ++c) {
       const uint8x16_t codes = load_codes(weights + 16 * c);
-      if constexpr (Bits == 8) {
+      if constexpr (Format::kBits == 8) {
         const int8x16_t w = vreinterpretq_s8_u8(veorq_u8(codes, vdupq_n_u8(0x80)));
         for (int r = 0; r < Rows; ++r) dots[r][c].template add<Quad>(w, x[r]);
       } else {
-        const int8x16_t low = vreinterpretq_s8_u8(vandq_u8(codes, vdupq_n_u8(15)));
-        const int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(codes, 4));
+        const int8x16_t low = points<Format>(vandq_u8(codes, vdupq_n_u8(15)));
+        const int8x16_t high = points<Format>(vshrq_n_u8(codes, 4));
         for (int r = 0; r < Rows; ++r) {
           dots[r][c].template add<Quad>(low, x[r]);
           dots[r][c].template add<Quad + 1>(high, x[r]);
         }
       }
     }
-    add_rows<Bits, Quad + 8 / Bits, Rows>(dots, weights + kLineBytes, x);
+    add_rows<Format, Quad + 8 / Format::kBits, Rows>(dots, weights + kLineBytes, x);
   }
 }
 
@@ -88,11 +94,12 @@ PENSTOCK_INLINE void load_zeros(const std::byte* from, int32x4_t (&zeros)[4]) {
   zeros[3] = vmovl_s16(vget_high_s16(high));
 }
 
-template <int Bits, int Rows>
+template <class Format, int Rows>
 void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte* weights,
               int64_t ahead, float* sums) {
-  constexpr int64_t kStep = 16;                               // k
-  constexpr int64_t kStepBytes = kStep * kPanelColumns * Bits / 8;
+  constexpr int bits = Format::kBits;
+  constexpr int64_t kStep = 16;  // k
+  constexpr int64_t kStepBytes = kStep * kPanelColumns * bits / 8;
   f32x16 total[Rows];
   for (int r = 0; r < Rows; ++r) total[r] = f32x16::zero();
 
@@ -101,45 +108,50 @@ void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte
   const int32_t* starts = x.starts(row);
   const int64_t row_floats = x.row_bytes / 4;
   const std::byte* const panel = weights;
-  const bool starts_at_zero = Bits == 8 || p.zero_points;
-  for (int64_t g = 0; g < p.segments; ++g) {
-    Dots dots[Rows][4];
-    for (int r = 0; r < Rows; ++r)
-      for (int c = 0; c < 4; ++c)
-        dots[r][c] = Dots::broadcast(starts_at_zero ? 0 : starts[r * row_floats + g]);
-    const std::byte* end = weights + p.scales_at;
-    for (; weights < end; weights += kStepBytes, codes += kStep) {
-      if (ahead)
-        for (int64_t i = 0; i < kStepBytes; i += 64)
-          __builtin_prefetch(weights + kStreamAhead + i);
-      int8x16_t k16[Rows];
-      for (int r = 0; r < Rows; ++r) k16[r] = vld1q_s8(codes + r * x.row_bytes);
-      add_rows<Bits, 0, Rows>(dots, weights, k16);
+  const bool starts_at_zero = bits == 8 || p.zero_points;
+  const int64_t code_bytes = p.scales_at / Format::kGroups;  // of a group
+  for (int64_t s = 0; s < p.segments; ++s) {
+    const std::byte* scales = weights + p.scales_at;
+    for (int i = 0; i < Format::kGroups; ++i, scales += kPanelColumns * Format::kScaleBytes) {
+      const int64_t g = s * Format::kGroups + i;
+      Dots dots[Rows][4];
+      for (int r = 0; r < Rows; ++r)
+        for (int c = 0; c < 4; ++c)
+          dots[r][c] = Dots::broadcast(starts_at_zero ? 0 : starts[r * row_floats + g]);
+      const std::byte* end = weights + code_bytes;
+      for (; weights < end; weights += kStepBytes, codes += kStep) {
+        if (ahead)
+          for (int64_t at = 0; at < kStepBytes; at += 64)
+            __builtin_prefetch(weights + kStreamAhead + at);
+        int8x16_t k16[Rows];
+        for (int r = 0; r < Rows; ++r) k16[r] = vld1q_s8(codes + r * x.row_bytes);
+        add_rows<Format, 0, Rows>(dots, weights, k16);
+      }
+      const f32x16 scale = Format::scales(scales);
+      int32x4_t zeros[4] = {};
+      if (p.zero_points) load_zeros<bits>(p.zeros(panel, g), zeros);
+      for (int r = 0; r < Rows; ++r) {
+        const int32_t start = starts[r * row_floats + g];
+        const f32x16 whole = f32x16::each([&](int c) {
+          const int32x4_t dot = dots[r][c].total();
+          return vcvtq_f32_s32(p.zero_points ? vmlaq_n_s32(dot, zeros[c], start) : dot);
+        });
+        total[r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale, whole, total[r]);
+      }
     }
-    const f32x16 scale = f32x16::load(reinterpret_cast<const float*>(weights));
-    int32x4_t zeros[4] = {};
-    if (p.zero_points) load_zeros<Bits>(p.zeros(panel, g), zeros);
-    for (int r = 0; r < Rows; ++r) {
-      const int32_t start = starts[r * row_floats + g];
-      const f32x16 whole = f32x16::each([&](int c) {
-        const int32x4_t dot = dots[r][c].total();
-        return vcvtq_f32_s32(p.zero_points ? vmlaq_n_s32(dot, zeros[c], start) : dot);
-      });
-      total[r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale, whole, total[r]);
-    }
-    weights += kScaleBytes;
+    weights = scales;
   }
   for (int r = 0; r < Rows; ++r) total[r].store(sums + r * kPanelColumns);
 }
 
-template <int Bits>
-constexpr IntMultiply kMultiply[kIntNeonRows] = {multiply<Bits, 1>, multiply<Bits, 2>,
-                                                 multiply<Bits, 3>, multiply<Bits, 4>};
+template <class Format>
+constexpr IntMultiply kMultiply[kIntNeonRows] = {multiply<Format, 1>, multiply<Format, 2>,
+                                                 multiply<Format, 3>, multiply<Format, 4>};
 
 }  // namespace
 
-IntMultiply int_neon_multiply(int bits, int64_t rows) {
-  return bits == 8 ? kMultiply<8>[rows - 1] : kMultiply<4>[rows - 1];
+IntMultiply int_neon_multiply(WeightFormat format, int64_t rows) {
+  return with_format(format, [&]<class Format>(Format) { return kMultiply<Format>[rows - 1]; });
 }
 
 }  // namespace penstock

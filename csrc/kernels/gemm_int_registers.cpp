@@ -1,6 +1,6 @@
 // Integer products in vector registers: every instruction set, and the choice for few rows.
+#include "gemm_formats.h"
 #include "gemm_int_blocks.h"
-#include "gemm_int_simd.h"
 #include "gemm_order.h"
 
 namespace penstock {
@@ -10,7 +10,9 @@ namespace {
 constexpr int kRows = kIntNeonRows;
 constexpr int kPanels = 1;
 
-IntMultiply choose(int bits, int64_t rows, int) { return int_neon_multiply(bits, rows); }
+IntMultiply choose(WeightFormat format, int64_t rows, int) {
+  return int_neon_multiply(format, rows);
+}
 #else
 
 // Dots, their float sums and the weights must fit the registers: 2 * 6 * 2 + 4 of 32; of AVX2's 16
@@ -23,9 +25,10 @@ constexpr int kRows = 4;
 constexpr int kPanels = 1;
 #endif
 
-template <int Bits, int Rows, int Panels>
+template <class Format, int Rows, int Panels>
 void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte* weights,
               int64_t ahead, float* sums) {
+  constexpr int bits = Format::kBits;
   f32x16 total[Panels][Rows];
   for (int i = 0; i < Panels; ++i)
     for (int r = 0; r < Rows; ++r) total[i][r] = f32x16::zero();
@@ -35,56 +38,67 @@ void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte
   const int32_t* starts = x.starts(row);
   const int64_t row_floats = x.row_bytes / 4;
   const std::byte* const panel = weights;
-  const i32x16 kept = i32x16::broadcast(kept_zero(Bits) - code_offset(Bits));
-  for (int64_t g = 0; g < p.segments; ++g) {
-    i32x16 dots[Panels][Rows];
-    for (int r = 0; r < Rows; ++r)
-      for (int i = 0; i < Panels; ++i) dots[i][r] = i32x16::broadcast(starts[r * row_floats + g]);
-    if (p.zero_points)
-      for (int i = 0; i < Panels; ++i) {
-        const std::byte* from = p.zeros(panel, g) + i * p.panel_bytes;
-        const i32x16 zero = i32x16::widen(from) + kept;
-        if (ahead && g % 4 == 0) __builtin_prefetch(from + ahead);
-        for (int r = 0; r < Rows; ++r) dots[i][r] = dots[i][r] * zero;
-      }
-    const std::byte* end = weights + p.scales_at;
-    for (; weights < end; weights += kLineBytes, codes += 4 * kQuads<Bits>) {
-      if (ahead)
-        for (int i = 0; i < Panels; ++i)
-          __builtin_prefetch(weights + i * p.panel_bytes + ahead);
-      Line<Bits> lines[Panels];
-      for (int i = 0; i < Panels; ++i) lines[i] = Line<Bits>::load(weights + i * p.panel_bytes);
-      for (int r = 0; r < Rows; ++r)
-        for (int i = 0; i < Panels; ++i) dot<Bits>(dots[i][r], lines[i], codes + r * x.row_bytes);
-    }
+  [[maybe_unused]] const i32x16 kept =
+      i32x16::broadcast(kept_zero(bits, Format::kOffset) - Format::kOffset);
+  const auto prefetch = [&](const std::byte* from) __attribute__((always_inline)) {
     if (ahead)
-      for (int i = 0; i < Panels; ++i) __builtin_prefetch(weights + i * p.panel_bytes + ahead);
-    for (int i = 0; i < Panels; ++i) {
-      const f32x16 scale =
-          f32x16::load(reinterpret_cast<const float*>(weights + i * p.panel_bytes));
+      for (int i = 0; i < Panels; ++i) __builtin_prefetch(from + i * p.panel_bytes + ahead);
+  };
+  for (int64_t s = 0; s < p.segments; ++s) {
+    // Of a segment of several groups, codes of all come first.
+    const std::byte* scales = weights + p.scales_at;
+    for (int i = 0; i < Format::kGroups; ++i) {
+      const int64_t g = s * Format::kGroups + i;
+      i32x16 dots[Panels][Rows];
       for (int r = 0; r < Rows; ++r)
-        total[i][r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale,
-                          dots[i][r].to_float(), total[i][r]);
+        for (int j = 0; j < Panels; ++j) dots[j][r] = i32x16::broadcast(starts[r * row_floats + g]);
+      if constexpr (Format::kZeros)
+        if (p.zero_points)
+          for (int j = 0; j < Panels; ++j) {
+            const std::byte* from = p.zeros(panel, g) + j * p.panel_bytes;
+            const i32x16 zero = i32x16::widen(from) + kept;
+            if (ahead && g % 4 == 0) __builtin_prefetch(from + ahead);
+            for (int r = 0; r < Rows; ++r) dots[j][r] = dots[j][r] * zero;
+          }
+      const std::byte* const end =
+          Format::kGroups == 1 ? scales : weights + kBlockK * kPanelColumns * bits / 8;
+      for (; weights < end; weights += kLineBytes, codes += 4 * kQuads<bits>) {
+        prefetch(weights);
+        Line<bits> lines[Panels];
+        for (int j = 0; j < Panels; ++j) lines[j] = Format::load(weights + j * p.panel_bytes);
+        for (int r = 0; r < Rows; ++r)
+          for (int j = 0; j < Panels; ++j) dot<bits>(dots[j][r], lines[j], codes + r * x.row_bytes);
+      }
+      if (Format::kGroups == 1) scales = weights;
+      if (i == 0) prefetch(scales);
+      for (int j = 0; j < Panels; ++j) {
+        const f32x16 scale = Format::scales(scales + j * p.panel_bytes);
+        for (int r = 0; r < Rows; ++r)
+          total[j][r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale,
+                            dots[j][r].to_float(), total[j][r]);
+      }
+      scales += kPanelColumns * Format::kScaleBytes;
     }
-    weights += kScaleBytes;
+    weights = scales;
   }
 
   for (int i = 0; i < Panels; ++i)
     for (int r = 0; r < Rows; ++r) total[i][r].store(sums + (i * Rows + r) * kPanelColumns);
 }
 
-template <int Bits, int Panels, int Rows = kRows>
+template <class Format, int Panels, int Rows = kRows>
 IntMultiply multiply_rows(int64_t rows) {
   if constexpr (Rows > 1)
-    if (rows < Rows) return multiply_rows<Bits, Panels, Rows - 1>(rows);
-  return multiply<Bits, Rows, Panels>;
+    if (rows < Rows) return multiply_rows<Format, Panels, Rows - 1>(rows);
+  return multiply<Format, Rows, Panels>;
 }
 
-IntMultiply choose(int bits, int64_t rows, int panels) {
-  if (bits == 8)
-    return panels == 1 ? multiply_rows<8, 1>(rows) : multiply_rows<8, kPanels>(rows);
-  return panels == 1 ? multiply_rows<4, 1>(rows) : multiply_rows<4, kPanels>(rows);
+IntMultiply choose(WeightFormat format, int64_t rows, int panels) {
+  return with_format(format, [&]<class Format>(Format) {
+    return panels == 1 ? multiply_rows<Format, 1>(rows) : multiply_rows<Format, kPanels>(rows);
+  });
 }
+
 #endif
 
 }  // namespace
@@ -108,7 +122,7 @@ void int_linear_registers(const PanelView& p, const IntRows& x, const Epilogue& 
         for (int i = 0, width; i < at.panels; i += width) {
           width = std::min(side_by_side, at.panels - i);
           const int64_t next = width == 1 ? p.tuning.stream_ahead : width * p.panel_bytes;
-          choose(p.bits, band.size(), width)(p, x, first, weights + i * p.panel_bytes,
+          choose(p.format, band.size(), width)(p, x, first, weights + i * p.panel_bytes,
                                              b == 0 ? next : 0, sums + i * panel);
         }
         e.finish_block(at.unit, at.panels, first, band.size(),

@@ -44,6 +44,12 @@ struct i32x16 {
   PENSTOCK_INLINE i32x16 operator+(i32x16 b) const { return {_mm512_add_epi32(v, b.v)}; }
 };
 
+// 2^(e - 127) of 16 bytes e below 255; the least of them are subnormal.
+PENSTOCK_INLINE f32x16 powers_of_two(const std::byte* from) {
+  const __m512i e = _mm512_slli_epi32(i32x16::widen(from).v, 23);
+  return {_mm512_castsi512_ps(_mm512_max_epi32(e, _mm512_set1_epi32(1 << 22)))};
+}
+
 template <int Bits>
 struct Line {
   __m512i quads[kQuads<Bits>];
@@ -58,6 +64,13 @@ struct Line {
     }
   }
 };
+
+// Codes by a table of 16 bytes.
+PENSTOCK_INLINE Line<4> lookup(const uint8_t (&table)[16], const Line<4>& codes) {
+  const __m512i all =
+      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+  return {{_mm512_shuffle_epi8(all, codes.quads[0]), _mm512_shuffle_epi8(all, codes.quads[1])}};
+}
 
 template <int Bits>
 PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {
@@ -97,7 +110,14 @@ struct i32x16 {
   }
 };
 
-// PMADDUBSW saturates the sum of two products at 32767. Nibbles stay below 2 * 15 * 127; bytes do
+PENSTOCK_INLINE f32x16 powers_of_two(const std::byte* from) {
+  const i32x16 e = i32x16::widen(from);
+  const __m256i least = _mm256_set1_epi32(1 << 22);
+  return {_mm256_castsi256_ps(_mm256_max_epi32(_mm256_slli_epi32(e.lo, 23), least)),
+          _mm256_castsi256_ps(_mm256_max_epi32(_mm256_slli_epi32(e.hi, 23), least))};
+}
+
+// PMADDUBSW saturates the sum of two products at 32767. Nibbles stay below 4 * 31 * 127; bytes do
 // as |w| times x with the sign of w, at 2 * 127 * 127.
 template <int Bits>
 struct Line;
@@ -125,6 +145,13 @@ struct Line<4> {
   }
 };
 
+PENSTOCK_INLINE Line<4> lookup(const uint8_t (&table)[16], const Line<4>& codes) {
+  const __m256i all =
+      _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+  const auto points = [&](__m256i quad) { return _mm256_shuffle_epi8(all, quad); };
+  return {{points(codes.lo[0]), points(codes.lo[1])}, {points(codes.hi[0]), points(codes.hi[1])}};
+}
+
 PENSTOCK_INLINE __m256i add_pairs(__m256i sum, __m256i pairs) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
@@ -139,7 +166,7 @@ PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {
                                                     _mm256_sign_epi8(a, w.hi)));
   } else {
     const __m256i a = _mm256_set1_epi32(load_quad(x)), b = _mm256_set1_epi32(load_quad(x + 4));
-    // Four products of nibbles stay below 32767 too.
+    // Four products stay below 32767, too, with codes below 32.
     sum.lo = add_pairs(sum.lo, _mm256_add_epi16(_mm256_maddubs_epi16(w.lo[0], a),
                                                 _mm256_maddubs_epi16(w.lo[1], b)));
     sum.hi = add_pairs(sum.hi, _mm256_add_epi16(_mm256_maddubs_epi16(w.hi[0], a),
@@ -147,7 +174,7 @@ PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {
   }
 }
 
-#else  // any machine: the compiler's own vectors
+#else  // any machine: the compiler's own vectors, and rows of bytes
 
 struct i32x16 {
   typedef int32_t vector __attribute__((vector_size(64)));
@@ -167,23 +194,40 @@ struct i32x16 {
   PENSTOCK_INLINE i32x16 operator*(i32x16 b) const { return {v * b.v}; }
 };
 
+PENSTOCK_INLINE f32x16 powers_of_two(const std::byte* from) {
+  i32x16::vector bits;
+  for (int i = 0; i < f32x16::lanes; ++i) bits[i] = std::max(int32_t(from[i]) << 23, 1 << 22);
+  return std::bit_cast<f32x16>(bits);
+}
+
 template <int Bits>
 struct Line {
-  i32x16::vector row;  // each lane four bytes, as stored
+  i32x16::vector quads[kQuads<Bits>];  // each lane four bytes
 
   static PENSTOCK_INLINE Line load(const std::byte* from) {
     Line line;
-    std::memcpy(&line.row, from, sizeof(line.row));
+    std::memcpy(&line.quads[0], from, sizeof(line.quads[0]));
+    if constexpr (Bits == 4) {
+      line.quads[1] = line.quads[0] >> 4 & 0x0f0f0f0f;
+      line.quads[0] &= 0x0f0f0f0f;
+    }
     return line;
   }
 };
 
+PENSTOCK_INLINE Line<4> lookup(const uint8_t (&table)[16], const Line<4>& codes) {
+  uint8_t bytes[sizeof(codes.quads)];
+  std::memcpy(bytes, codes.quads, sizeof(bytes));
+  for (uint8_t& byte : bytes) byte = table[byte];
+  Line<4> points;
+  std::memcpy(points.quads, bytes, sizeof(bytes));
+  return points;
+}
+
 template <int Bits>
 PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {
-  constexpr int mask = (1 << Bits) - 1;
   for (int q = 0; q < kQuads<Bits>; ++q)
-    for (int i = 0; i < 4; ++i)
-      sum.v += ((w.row >> (8 * i + Bits * q)) & mask) * int32_t(x[4 * q + i]);
+    for (int i = 0; i < 4; ++i) sum.v += ((w.quads[q] >> 8 * i) & 255) * int32_t(x[4 * q + i]);
 }
 
 #endif

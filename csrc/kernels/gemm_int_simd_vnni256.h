@@ -31,6 +31,13 @@ PENSTOCK_INLINE i32x16 operator+(i32x16 a, i32x16 b) {
   return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
 }
 
+PENSTOCK_INLINE f32x16 powers_of_two(const std::byte* from) {
+  const i32x16 e = i32x16::widen(from);
+  const __m256i least = _mm256_set1_epi32(1 << 22);
+  return {_mm256_castsi256_ps(_mm256_max_epi32(_mm256_slli_epi32(e.lo, 23), least)),
+          _mm256_castsi256_ps(_mm256_max_epi32(_mm256_slli_epi32(e.hi, 23), least))};
+}
+
 template <int Bits>
 struct Line {
   __m256i lo[kQuads<Bits>], hi[kQuads<Bits>];  // of each quad
@@ -47,6 +54,13 @@ struct Line {
     }
   }
 };
+
+PENSTOCK_INLINE Line<4> lookup(const uint8_t (&table)[16], const Line<4>& codes) {
+  const __m256i all =
+      _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
+  const auto points = [&](__m256i quad) { return _mm256_shuffle_epi8(all, quad); };
+  return {{points(codes.lo[0]), points(codes.lo[1])}, {points(codes.hi[0]), points(codes.hi[1])}};
+}
 
 template <int Bits>
 PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {

@@ -2,6 +2,7 @@
 // scales and shifts lie.
 #pragma once
 
+#include "gemm_block.h"
 #include "gemm_blocks.h"
 #include "gemm_grid.h"
 #include "gemm_int.h"
@@ -19,14 +20,16 @@ constexpr int32_t code_offset(int bits) { return bits == 8 ? 128 : 8; }
 // belongs to all of it.
 struct PanelView {
   const std::byte* data;
+  WeightFormat format;  // of groups
   int bits;
+  int offset;           // of codes from points, where there are no zeros
   bool zero_points, windows;
   int64_t depth;          // as stored
   int64_t segment;        // k; where they have points (has_points()), a power of two
   int64_t segments;
   int segment_bits;       // of that power; a single segment is longer than any k
   int64_t segment_bytes;  // from one segment to the next
-  int64_t scaled;         // k of a group, which is a segment; 0: one scale for all of them
+  int64_t scaled;         // k of a group; 0: one scale for all of them
   int64_t scales_at;      // of the first
   int64_t shifts_at;      // of the first zeros or windows
   int64_t panel_bytes;
@@ -35,12 +38,14 @@ struct PanelView {
   Tuning tuning;
 
   const std::byte* panel(int64_t unit) const { return data + unit * per_unit * panel_bytes; }
+  int64_t group() const { return scaled ? scaled : depth; }
+  int64_t groups() const { return scaled ? depth / scaled : 1; }
   // Of one segment of a panel: the unsigned codes that stand for zero.
   const std::byte* zeros(const std::byte* panel, int64_t s) const {
     return panel + shifts_at + s * kPanelColumns;
   }
 
-  // Offsets in a panel of what belongs to the 32 k from k on.
+  // Offsets in a panel of what belongs to the 32 k from k on, where a group is a segment.
   int64_t codes_at(int64_t k) const {
     return segment_of(k) * segment_bytes + in_segment(k) * 2 * bits;  // 16 columns
   }
@@ -58,9 +63,27 @@ struct PanelView {
 
 PanelView panels_of(const IntMatrix& w);
 PanelView panels_of(const GridMatrix& w);
+PanelView panels_of(const BlockMatrix& w);
 
 inline size_t panel_bytes(const PanelView& p) {
   return size_t(p.units * p.per_unit * p.panel_bytes);
+}
+
+// Calls pack(row, lane, panel) for each lane of the worker's panels of a part of n rows; row -1 for
+// those left over in the last, if they are to be zeros.
+template <class Pack>
+void for_each_column(const PanelView& p, int64_t n, PartPlace place, std::byte* panels,
+                     const Worker& worker, Pack&& pack) {
+  const int64_t count = ceil_div(place.lane + n, kPanelColumns);
+  const Range own = even_share(count, worker.id, worker.count);
+  for (int64_t i = own.first; i < own.last; ++i) {
+    std::byte* const panel = panels + (place.panel + i * place.stride) * p.panel_bytes;
+    for (int lane = i == 0 ? place.lane : 0; lane < kPanelColumns; ++lane) {
+      const int64_t row = i * kPanelColumns + lane - place.lane;
+      if (row < n) pack(row, lane, panel);
+      else if (place.pads_end) pack(int64_t(-1), lane, panel);
+    }
+  }
 }
 
 }  // namespace penstock

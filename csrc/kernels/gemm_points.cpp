@@ -5,29 +5,6 @@
 namespace penstock {
 namespace {
 
-// x in float32, or in bfloat16 where nothing multiplies that.
-template <class X>
-struct FloatFormat {
-  using Packed = float;
-  using Weights = f32x16;
-  static constexpr int64_t kStep = 1;
-  static constexpr int64_t kStepBytes = FloatPoints::kBytes;
-
-  static PENSTOCK_INLINE Weights load(const std::byte* from) {
-    return f32x16::load(reinterpret_cast<const float*>(from));
-  }
-  static void pack(const InputRows& x, int64_t row, int64_t k, int64_t steps, Packed* to,
-                   int64_t stride) {
-    const X* in = x.row<X>(row) + k;
-    const int64_t there = std::clamp<int64_t>(x.cols - k, 0, steps);
-    for (int64_t i = 0; i < there; ++i) to[i * stride] = to_f32(in[i]);
-    for (int64_t i = there; i < steps; ++i) to[i * stride] = 0;
-  }
-  static PENSTOCK_INLINE void accumulate(f32x16& sum, const Weights& w, Packed a) {
-    sum = fma(f32x16::broadcast(a), w, sum);
-  }
-};
-
 #if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
 // x in bfloat16 by VDPBF16PS, in PairPoints' order.
 struct PairFormat {
@@ -63,8 +40,8 @@ struct PairFormat {
 }  // namespace
 
 template <class X>
-struct PointsPath : PointsWalk<RegisterKernel<FloatFormat<X>>, FloatPoints> {
-  using PointsWalk<RegisterKernel<FloatFormat<X>>, FloatPoints>::PointsWalk;
+struct PointsPath : PointsWalk<RegisterKernel<FloatFormat<float, X>>, FloatPoints> {
+  using PointsWalk<RegisterKernel<FloatFormat<float, X>>, FloatPoints>::PointsWalk;
 };
 template struct Product<PointsPath<float>>;
 

@@ -34,6 +34,10 @@ template <class F>
 auto with_product(const GridMatrix& w, Elem x, F&& f) {
   return with_quantized<GridPath>(panels_of(w), w.weight_only, x, f);
 }
+template <class F>
+auto with_product(const BlockMatrix& w, Elem, F&& f) {
+  return f(panels_of(w), std::type_identity<Product<IntPath>>());
+}
 
 // The most of bytes(panels, Product), whatever x is.
 template <class Matrix, class Bytes>
@@ -93,6 +97,7 @@ size_t linear_units_scratch_bytes(const Matrix& w, int64_t rows) {
 PENSTOCK_PRODUCTS_OF(PackedMatrix);
 PENSTOCK_PRODUCTS_OF(IntMatrix);
 PENSTOCK_PRODUCTS_OF(GridMatrix);
+PENSTOCK_PRODUCTS_OF(BlockMatrix);
 #undef PENSTOCK_PRODUCTS_OF
 
 }  // namespace penstock

@@ -101,4 +101,27 @@ class RegisterKernel {
   }
 };
 
+// Weights and x of any types in float32, one k a step.
+template <class Weight, class X>
+struct FloatFormat {
+  using Packed = float;
+  using Weights = f32x16;
+  static constexpr int64_t kStep = 1;
+  static constexpr int64_t kStepBytes = kPanelColumns * sizeof(Weight);
+
+  static PENSTOCK_INLINE Weights load(const std::byte* from) {
+    return f32x16::load(reinterpret_cast<const Weight*>(from));
+  }
+  static void pack(const InputRows& x, int64_t row, int64_t k, int64_t steps, Packed* to,
+                   int64_t stride) {
+    const X* in = x.row<X>(row) + k;
+    const int64_t there = std::clamp<int64_t>(x.cols - k, 0, steps);
+    for (int64_t i = 0; i < there; ++i) to[i * stride] = to_f32(in[i]);
+    for (int64_t i = there; i < steps; ++i) to[i * stride] = 0;
+  }
+  static PENSTOCK_INLINE void accumulate(f32x16& sum, const Weights& w, Packed a) {
+    sum = fma(f32x16::broadcast(a), w, sum);
+  }
+};
+
 }  // namespace penstock

@@ -62,8 +62,8 @@ class Line {
   }
   T* kept(int place) const {
     const KvLayer& kv = args_.kv;
-    std::byte* const block = kv.keys(blocks_[place / kBlockSize], 0);
-    return reinterpret_cast<T*>(block) + int64_t(place % kBlockSize % kv.rows) * kv.padded_dim();
+    std::byte* const block = kv.base + size_t(blocks_[place / kBlockSize]) * kv.stride;
+    return reinterpret_cast<T*>(block) + int64_t(place % kBlockSize % kv.rows) * kv.row_columns();
   }
 
   const ShortConvArgs& args_;

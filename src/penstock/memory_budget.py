@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from penstock.cache.geometry import BLOCK_SIZE, sequence_blocks
+from penstock.cache.geometry import BLOCK_SIZE, Window, sequence_blocks
 from penstock.interface.budget import Budget
 from penstock.plan.plan import Plan
 from penstock.plan.weight_bytes import weight_bytes
@@ -38,10 +38,16 @@ class Served:
     """State slots for prefixes, at most, for each sequence that may run."""
 
     @property
+    def windows(self) -> tuple[Window | None, ...]:
+        """The window of each group of cached layers. Blocks of a model that caches none count its
+        tokens, for one that drafts for it."""
+        return self.plan.kv_groups.windows or (None,)
+
+    @property
     def all_sequences_bytes(self) -> int:
         """Bytes of a KV cache that holds every sequence at its maximum length, and of as many
         states as are ever kept."""
-        windows = self.plan.kv_groups.windows
+        windows = self.windows
         blocks = self.max_sequences * sequence_blocks(windows, self.max_len)
         # What a step computes at once is kept until it is done, also behind a window.
         windowed = sum(window is not None for window in windows)

@@ -90,6 +90,8 @@ class Product:
 
 
 def activation(name: str, x: np.ndarray) -> np.ndarray:
+    if name == "identity":
+        return x
     if name in ("relu", "relu2"):
         return np.asarray(np.maximum(x, 0) ** (2 if name == "relu2" else 1))
     if name == "silu":
@@ -141,7 +143,7 @@ def test_joined_parts_share_panels(module: Any, elem: str) -> None:
         check(module, product, activations(rng, 9, 66, "bfloat16"), "float32", threads)
 
 
-@pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "gelu", "relu", "relu2"])
+@pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "gelu", "relu", "relu2", "identity"])
 @pytest.mark.parametrize("elem", WEIGHTS)
 def test_gated(module: Any, elem: str, gate: str) -> None:
     rng = np.random.default_rng(7)

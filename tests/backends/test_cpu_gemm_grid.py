@@ -115,7 +115,7 @@ def test_joined_parts_share_panels(module: Any, scheme: GridScheme) -> None:
         assert np.array_equal(product.run(module, x, threads), expected(product, x))
 
 
-@pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "gelu", "relu", "relu2"])
+@pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "gelu", "relu", "relu2", "identity"])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 def test_gated(module: Any, scheme: GridScheme, gate: str) -> None:
     rng = np.random.default_rng(7)

@@ -105,7 +105,7 @@ def test_joined_parts_share_panels(module: Any, scheme: GroupScheme) -> None:
         check(module, product, rng.standard_normal((m, 66)).astype(np.float32), threads)
 
 
-@pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "gelu", "relu", "relu2"])
+@pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "gelu", "relu", "relu2", "identity"])
 @pytest.mark.parametrize("scheme", [SCHEMES[i] for i in (2, 4, 8, 13)], ids=str)
 def test_gated(module: Any, scheme: GroupScheme, gate: str) -> None:
     rng = np.random.default_rng(7)

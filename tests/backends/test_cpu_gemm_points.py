@@ -102,7 +102,7 @@ def test_joined_parts_share_panels(module: Any, scheme: QuantScheme) -> None:
         check(module, product, x, threads)
 
 
-@pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "gelu", "relu", "relu2"])
+@pytest.mark.parametrize("gate", ["silu", "gelu_tanh", "gelu", "relu", "relu2", "identity"])
 @pytest.mark.parametrize("scheme", [SCHEMES[i] for i in (0, 1, 4, 14)], ids=str)
 def test_gated(module: Any, scheme: QuantScheme, gate: str) -> None:
     rng = np.random.default_rng(7)

@@ -148,7 +148,9 @@ def test_rotations_of_neighbours_are_those_of_halves_in_another_order(module: An
 
 
 @pytest.mark.parametrize("cols", [1, 17, 64, 4096, 9000])
-@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid"])
+@pytest.mark.parametrize(
+    "activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2", "sigmoid", "identity"]
+)
 def test_gate(module: Any, cols: int, activation: Any) -> None:
     gate, up = 2 * draw(5, cols), draw(5, cols, 1)
     expected = numerics.activate(gate, activation) * up

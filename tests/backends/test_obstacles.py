@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from support.checkpoints import tiny_checkpoint
 from support.convolved import convolved
+from support.families import PUBLISHED
 from support.needs import needs_native
 from support.state_plans import state_spec
 from support.tiny_plans import make_spec
@@ -24,7 +25,9 @@ from penstock.gpu import Gpu, GpuSearch
 from penstock.hardware import Hardware, detect
 from penstock.interface.executor import Limits
 from penstock.models.draft_heads import MedusaSpec
+from penstock.models.registry import read_spec
 from penstock.models.spec import (
+    AttentionSpec,
     Chunk,
     ClampSpec,
     ExpertsSpec,
@@ -165,33 +168,55 @@ def test_auto_passes_over_a_gpu_that_cannot_run_the_models(
     assert "cuda" not in resolved(spec, None, **options).explain()
 
 
-def test_a_cache_of_latents_is_an_obstacle_on_a_gpu() -> None:
+@pytest.mark.parametrize(
+    ("head_dim", "value_dim", "why"),
+    [
+        (16, 8, None),
+        (576, 512, None),
+        (577, 513, "a latent of 513 is outside 1..512"),
+        (641, 512, "a rotated key of 129 beside latents is outside 1..128"),
+        (8, 8, "a rotated key of 0 beside latents is outside 1..128"),
+    ],
+)
+def test_latents_that_a_gpu_has_no_room_for_are_an_obstacle(
+    head_dim: int, value_dim: int, why: str | None
+) -> None:
     plan = plan_of(ALIKE)
-    latent = replace(plan, kv_layers=(replace(plan.kv_layers[0], value_dim=8), *plan.kv_layers[1:]))
-    assert BACKENDS["cuda"].obstacle(plan) is None
-    with pytest.raises(ConfigError, match=r"KV cache of latents yet; choose --backend cpu"):
-        BACKENDS["cuda"].check_runnable(latent)
+    latent = replace(plan.kv_layers[0], head_dim=head_dim, value_dim=value_dim)
+    plan = replace(plan, kv_layers=(latent,))
+    if why is None:
+        assert BACKENDS["cuda"].obstacle(plan) is None
+        return
+    with pytest.raises(ConfigError, match=f"{why}, which attention handles; choose --backend cpu"):
+        BACKENDS["cuda"].check_runnable(plan)
 
 
 @pytest.mark.parametrize(
-    ("changes", "why"),
+    "changes",
     [
-        ({"clamp": ClampSpec(2.0)}, "its op Clamp"),
-        ({"position_scale": PositionScale(0.1, 8)}, "its op ScaleByPosition"),
-        ({"window": Chunk(64)}, "attends within chunks"),
-        ({"v_norm": NormSpec(1e-5, weight=False)}, "norm of heads"),
-        ({"qk_norm": QkNormSpec(1e-5, kind="layer")}, "norm of heads"),
-        ({"qk_norm": QkNormSpec(1e-5, each_head=True)}, "norm of heads"),
+        {"clamp": ClampSpec(2.0)},
+        {"position_scale": PositionScale(0.1, 8)},
+        {"window": Chunk(64)},
+        {"v_norm": NormSpec(1e-5, weight=False)},
+        {"qk_norm": QkNormSpec(1e-5, kind="layer")},
+        {"qk_norm": QkNormSpec(1e-5, each_head=True)},
     ],
 )
-def test_a_gpu_refuses_ops_that_have_no_kernel_there(changes: dict[str, Any], why: str) -> None:
+def test_rare_ops_are_no_obstacle(changes: dict[str, Any]) -> None:
     spec = make_spec()
     attention = replace(spec.layers[0].attention, **changes)
     spec = replace(spec, layers=(replace(spec.layers[0], mixer=attention),))
     for plan in (lower(spec), fuse(lower(spec))):
-        with pytest.raises(ConfigError, match=f"{why}.*choose --backend cpu"):
-            BACKENDS["cuda"].check_runnable(plan)
-        BACKENDS["cpu"].check_runnable(plan)
+        for name in ("cuda", "cpu"):
+            BACKENDS[name].check_runnable(plan)
+
+
+@pytest.mark.parametrize("family", PUBLISHED)
+def test_a_gpu_runs_every_family_that_attends_but_gemma_4(family: str) -> None:
+    spec = read_spec(PUBLISHED[family])
+    attends = all(isinstance(layer.mixer, AttentionSpec) for layer in spec.layers)
+    found = BACKENDS["cuda"].obstacle(fuse(lower(spec, max_positions=64)))
+    assert (found is None) == (attends and family != "gemma4_text")
 
 
 def test_a_gpu_refuses_numbers_that_shares_are_multiplied_by() -> None:

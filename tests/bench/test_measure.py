@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.checkpoints import tiny_checkpoint
+from support.latents import over_latents
+from support.tiny_plans import make_spec
 
 from penstock.bench import machine as machine_module
 from penstock.bench import session as session_module
@@ -18,10 +20,12 @@ from penstock.bench.meter import linear_flops, weight_bytes_per_step
 from penstock.bench.session import Session
 from penstock.bench.throughput import StaticBatches, run_throughput
 from penstock.bench.workload import Lengths, random_requests
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cli import main as cli
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.models.spec import ExpertsSpec
+from penstock.plan import ops
 from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
@@ -40,8 +44,7 @@ def config(model: Path, **options: object) -> EngineConfig:
         model=str(model),
         load_format="dummy",
         backend="reference",
-        kv_cache_bytes=1 << 20,
-        **options,  # type: ignore[arg-type]
+        **{"kv_cache_bytes": 1 << 20, **options},  # type: ignore[arg-type]
     )
 
 
@@ -55,6 +58,17 @@ def test_bytes_and_flops_are_the_models(tiny_model: Path) -> None:
         plan = session.engine_plan.plan
         assert linear_flops(plan, Rows.TOKENS) == 2 * (LAYERS * LAYER_MATRICES - last)
         assert linear_flops(plan, Rows.LOGITS) == 2 * (last + VOCAB * HIDDEN)
+
+
+def test_products_of_heads_are_counted() -> None:
+    """Five heads take queries of 24 into a latent of 40, and 40 into values of 20."""
+    plan = fuse(lower(over_latents(make_spec())))
+    heads = 2 * 5 * (24 * 40 + 40 * 20)
+    without = replace(plan, ops=tuple(x for x in plan.ops if not isinstance(x, ops.HeadLinear)))
+    for rows in (Rows.TOKENS, Rows.LOGITS):
+        counted = linear_flops(plan, rows) - linear_flops(without, rows)
+        # The last layer takes selected rows alone from its attention on.
+        assert counted == {Rows.TOKENS: heads + 2 * 5 * 24 * 40, Rows.LOGITS: 2 * 5 * 40 * 20}[rows]
 
 
 def mixture(chosen: int, scheme: QuantScheme | None = None) -> Plan:
@@ -110,6 +124,16 @@ def test_latency_counts_every_token(tiny_model: Path) -> None:
         assert run.prefill_tokens_per_s >= 40 / run.ttft_s  # the offer is in ttft_s alone
     assert result.decode_tokens_per_s == max(r.decode_tokens_per_s for r in result.runs)
     assert result.output_tokens_per_s == 10 / min(r.seconds for r in result.runs)
+
+
+def test_states_are_read_and_written_in_every_step() -> None:
+    workload = LatencyWorkload(batch_size=3, input_len=20, output_len=5, repeats=1, warmup=0)
+    with Session.open(config(tiny_checkpoint("qwen3_5_text"), kv_cache_bytes=1 << 22)) as session:
+        result = run_latency(session.core, session.meter, session.vocab_size, workload)
+        plan = session.engine_plan.plan
+    per_token = plan.kv_groups.page_bytes // BLOCK_SIZE
+    attended = int(np.mean([3 * (n + 1) for n in (21, 22, 23, 24)]) * per_token)
+    assert result.kv_bytes_per_step == attended + 3 * 2 * plan.state_bytes(log=0)
 
 
 def test_latency_refuses_a_batch_that_never_runs_together(tiny_model: Path) -> None:

@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).parents[2] / "benchmarks" / "gpu.py"
 
 @pytest.mark.slow
 def test_every_kind_of_job_runs_and_reports_what_it_measured(tmp_path: Path) -> None:
-    only = "ceilings,decode,ops,prefill,experts,checks"
+    only = "ceilings,decode,ops,prefill,experts,latents,checks"
     options = ["--dry-run", "--only", only, "--results", str(tmp_path), "--minutes", "9"]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     environment["TRITON_CACHE_DIR"] = str(tmp_path / "cache")
@@ -32,7 +32,8 @@ def test_every_kind_of_job_runs_and_reports_what_it_measured(tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     jobs = list(dict.fromkeys(name for line in lines for name in line))
-    assert jobs == ["ceilings", "compile", "bf16", "experts", "experts_int4", "checks"]
+    engines = ["bf16", "experts", "experts_int4", "latents"]
+    assert jobs == ["ceilings", "compile", *engines, "checks"]
     engines = [line["bf16"] for line in lines if "bf16" in line]
     late = "not measured: the time was over"
     assert engines[0]["problems"] == dict.fromkeys(("decode", "ops", "prefill"), late)

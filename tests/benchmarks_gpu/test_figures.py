@@ -114,6 +114,7 @@ def results(**changes: Any) -> Results:
         ),
         experts_int4=Engine(**quick | {"decode": [decode(1, 0.001, 0.7)]}),
         again=Engine(ready=READY, settings={}),
+        latents=Engine(ready=READY, settings={}, decode=[decode(1, 0.01), decode(64, 0.016)]),
         generate=mixed(9.0),
         generate_batch=mixed(4.0),
     )
@@ -126,7 +127,7 @@ def by_name(results: Results, *measures: str) -> dict[str, Figure]:
 
 def test_every_goal_can_be_met() -> None:
     found = figures(results(), MEASURES)
-    assert len(found) == 21
+    assert len(found) == 23
     assert {figure.verdict for figure in found} == {"met", "no goal"}
     assert sum(figure.verdict == "met" for figure in found) == 15
 
@@ -137,6 +138,7 @@ def test_figures_are_what_they_say() -> None:
     assert found["prefill, of the bf16 matrix rate"] == pytest.approx(0.55)
     assert found["int4 decode, batch 1, times as fast as bf16"] == pytest.approx(2.5)
     assert found["host overhead at batch 256, of a step"] == pytest.approx(0.025)
+    assert found["decode over latents, batch 64, of the read bandwidth"] == pytest.approx(0.5)
     experts = "a mixture of experts: "
     assert found[experts + "decode, batch 1, of the read bandwidth"] == pytest.approx(0.5)
     assert found[experts + "int4 decode, batch 1, times as fast as bf16"] == pytest.approx(2)

@@ -13,6 +13,7 @@ from gpu.workload import Size
 from support.waiting import PATIENCE_S, runs, until
 
 from penstock.errors import ConfigError
+from penstock.weights.model_folder import load_model_spec
 
 
 def test_a_selection_is_in_order_and_known() -> None:
@@ -28,15 +29,15 @@ def test_all_measures_take_every_job_once() -> None:
     jobs = plan_jobs(MEASURES)
     assert [job.name for job in jobs] == [
         *("ceilings", "compile", "bf16", "int8", "int4", "cublas", "experts", "experts_int4"),
-        *("again", "generate", "generate_batch", "checks"),
+        *("latents", "again", "generate", "generate_batch", "checks"),
     ]
     bf16 = jobs[2]
     assert bf16.measures == ("decode", "ops", "prefill", "host", "chunk", "itl", "mixed")
     assert bf16.batches == (1, 64)
     assert jobs[3].engine == {"quantization": "int8"}
     assert jobs[5].engine == {"deterministic": False}
-    assert jobs[6].measures == ("decode", "ops", "prefill")
-    assert jobs[1].engines == [{}, *(job.engine for job in jobs[3:8])]
+    assert jobs[6].measures == jobs[8].measures == ("decode", "ops", "prefill")
+    assert jobs[1].engines == [{}, *(job.engine for job in jobs[3:9])]
 
 
 def test_experts_are_measured_by_themselves() -> None:
@@ -47,6 +48,15 @@ def test_experts_are_measured_by_themselves() -> None:
     size = Size()
     config = engine_config(CONFIGS / "llama-3.1-8b", size, **planned[2].engine)
     assert config.model == str(CONFIGS / "moe-5b-a1b")
+
+
+def test_latents_are_measured_with_a_shape_that_has_them() -> None:
+    ceilings, compile_, latents = plan_jobs(["latents"])
+    assert (ceilings.name, compile_.name, latents.name) == ("ceilings", "compile", "latents")
+    assert latents.batches == (1, 64)
+    for name in (latents.engine["model"], "tiny-latents"):
+        layer = load_model_spec(CONFIGS / name).layers[0]
+        assert layer.attention.latent is not None
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from gpu import utilization
 from gpu.results import Decode, Host, Place, Prefill
 from gpu.shape import SHAPES, bytes_needed, choose_shape
 from gpu.workload import Size, mixed_lengths
+from support.latents import over_latents
 from support.tiny_plans import make_spec
 
 from penstock.errors import ConfigError
@@ -58,6 +59,14 @@ def test_cache_bytes_are_those_read_and_the_one_written() -> None:
     assert utilization.kv_bytes(spec, "bfloat16", [10, 20]) == 32 * per_token
     windowed = make_spec(window=12)
     assert utilization.kv_bytes(windowed, "bfloat16", [10, 20]) == (11 + 13) * per_token
+
+
+def test_latents_are_read_once_for_all_heads() -> None:
+    spec = over_latents(make_spec())
+    row = 2 * 48 * 2  # layers, columns, bytes
+    assert utilization.kv_bytes(spec, "bfloat16", [10, 20]) == 32 * row
+    pairs = 7 * 8 // 2
+    assert utilization.attention_flops(spec, 7) == 2 * 5 * 2 * (48 + 40) * pairs
 
 
 def test_growth_is_what_cache_bytes_do_not_explain() -> None:

@@ -12,7 +12,7 @@ from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_
 
 from penstock.interface.executor import Limits
 from penstock.interface.step import StepInput
-from penstock.models.spec import MlpSpec, ModelSpec
+from penstock.models.spec import ExpertsSpec, MlpSpec, ModelSpec, SharedExpertSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.quant.choice import choose
@@ -29,22 +29,30 @@ LIMITS = Limits(
 LENGTH = 150
 ROW = tokens_of(1, LENGTH)
 BLOCKS = [390, 391, 392, 393, 394]
-SCHEMES = ["none", "int8", "int4"]
+DENSE = MlpSpec(1376, "silu", False)
+MIXTURE = ExpertsSpec(24, 4, 352, shared=SharedExpertSpec(352, gated=True))
+CASES = [
+    *((DENSE, scheme) for scheme in ("none", "int8", "int4")),
+    *((MIXTURE, scheme) for scheme in ("none", "int4")),
+]
 
 
-def wide_spec() -> ModelSpec:
+def wide_spec(mlp: MlpSpec | ExpertsSpec) -> ModelSpec:
     """Of products that take several tiles in every direction."""
     spec = make_spec(dim=64, rope_dim=64, heads=(8, 2))
-    layer = replace(spec.layers[0], mlp=MlpSpec(1376, "silu", False))
+    layer = replace(spec.layers[0], mlp=mlp)
     return replace(spec, hidden_size=512, layers=(layer,) * 2)
 
 
-@pytest.fixture(scope="module", params=SCHEMES)
+@pytest.fixture(
+    scope="module", params=CASES, ids=lambda case: f"{type(case[0]).__name__} {case[1]}"
+)
 def executor(request: pytest.FixtureRequest, device: Any) -> Any:
     from penstock.backends.cuda.bind import bind
 
-    spec = wide_spec()
-    schemes = choose(request.param, None, True, activations=False)
+    mlp, quantization = request.param
+    spec = wide_spec(mlp)
+    schemes = choose(quantization, None, True, activations=False)
     plan = fuse(lower(spec, "bfloat16", quantization=schemes))
     made = bind(plan, dummy_weights(spec, 3, "bfloat16"), LIMITS, device)
     yield made

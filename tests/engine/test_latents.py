@@ -8,16 +8,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 from support.bitwise import Requests, prompt, served
 from support.latents import CONFIG
 from support.needs import require_native
 
 from penstock import SamplingParams
-from penstock.backends.registry import backend
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
-from penstock.errors import ConfigError
 from penstock.plan.explain import explain
 
 
@@ -55,12 +52,3 @@ def test_quantization_leaves_the_matrices_of_heads_as_they_are(tmp_path: Path) -
     )
     with model.start(enable_prefix_caching=False) as llm:
         assert requests.together(llm) == requests.alone(llm)
-
-
-def test_a_gpu_refuses_latents(tmp_path: Path) -> None:
-    folder = served(tmp_path, CONFIG).folder
-    plan = plan_engine(
-        EngineConfig(model=str(folder), load_format="dummy", backend="reference")
-    ).plan
-    with pytest.raises(ConfigError, match="KV cache of latents"):
-        backend("cuda").check_runnable(plan)

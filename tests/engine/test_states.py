@@ -23,7 +23,7 @@ from penstock.hardware import detect
 from penstock.interface.mask import StepMasks
 from penstock.resolve import resolve
 from penstock.scheduler.sequence import SequenceState
-from penstock.speculative_config import Medusa, Ngram, QuantizedSelf
+from penstock.speculative_config import DraftModel, Medusa, Ngram, QuantizedSelf
 from penstock.weights.model_folder import load_model_spec
 
 pytest.importorskip("torch", reason="checkpoints are made with it")
@@ -56,8 +56,8 @@ def served(request: pytest.FixtureRequest) -> tuple[Path, str]:
 
 def start(served: tuple[Path, str], **options: Any) -> LLM:
     folder, backend = served
-    options = {"kv_cache_bytes": 1 << 22, "max_num_seqs": 8, "threads": 1} | options
-    return LLM(str(folder), backend=backend, dtype="float32", artifact=False, **options)
+    usual = {"kv_cache_bytes": 1 << 22, "max_num_seqs": 8, "threads": 1, "dtype": "float32"}
+    return LLM(str(folder), backend=backend, artifact=False, **(usual | options))  # type: ignore
 
 
 def bits(llm: LLM, prompts: list[list[int]], params: SamplingParams = PARAMS) -> list[Any]:
@@ -89,6 +89,25 @@ def test_with_other_threads(served: tuple[Path, str], alone: list[Any]) -> None:
     for threads in (2, 3):
         with start(served, threads=threads) as llm:
             assert bits(llm, PROMPTS) == alone
+
+
+@pytest.mark.parametrize(
+    "types",
+    [
+        {"dtype": "bfloat16"},
+        {"dtype": "float16", "kv_cache_dtype": "int8"},
+        {"dtype": "bfloat16", "quantization": "int8"},
+        {"dtype": "float32", "quantization": "int4", "kv_cache_dtype": "bfloat16"},
+    ],
+    ids=lambda types: " ".join(types.values()),
+)
+def test_in_other_types(served: tuple[Path, str], types: dict[str, str]) -> None:
+    """What convolutions read is rounded as it is kept, wherever a prompt is cut."""
+    with start(served, **types) as llm:
+        expected = [bits(llm, [p])[0] for p in PROMPTS[3:]]
+    with start(served, **types, max_num_batched_tokens=23, max_num_seqs=4, threads=2) as llm:
+        assert bits(llm, PROMPTS[3:]) == expected
+        assert bits(llm, PROMPTS[3:]) == expected
 
 
 def test_forks_go_on_as_if_they_had_read_the_prompt(served: tuple[Path, str]) -> None:
@@ -168,6 +187,18 @@ def test_drafts_change_nothing(served: tuple[Path, str], alone: list[Any]) -> No
         figures = llm.stats().drafts
     assert figures is not None
     assert 0 < figures.accepted_tokens < figures.draft_tokens
+
+
+def test_a_draft_model_of_attention_alone_changes_nothing(
+    served: tuple[Path, str], alone: list[Any]
+) -> None:
+    draft = DraftModel(model=str(tiny_checkpoint("llama")), num_tokens=3, adaptive=False)
+    with start(served, speculative=draft, max_model_len=256) as llm:
+        assert bits(llm, PROMPTS) == alone
+        assert bits(llm, PROMPTS) == alone
+        figures = llm.stats().drafts
+    assert figures is not None
+    assert figures.drafts > 0
 
 
 @pytest.mark.parametrize("speculative", [None, Ngram(num_tokens=3, min_match=1)])

@@ -139,15 +139,11 @@ def checkpoint(name: str, root: Path) -> tuple[Path, Any]:
 def test_text_is_continued_as_by_transformers(
     name: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    backend: Any = "cpu"
-    if name.startswith("qwen3_5"):
-        backend = "reference"
-    else:
-        require_native()
+    require_native()
     folder, model = checkpoint(name, tmp_path_factory.mktemp("text-parts"))
     prompt = np.random.default_rng(3).integers(0, 256, 25).tolist()
     params = SamplingParams(temperature=0, max_tokens=32, ignore_eos=True, logprobs=0)
-    with LLM(str(folder), dtype="float32", backend=backend, kv_cache_bytes=1 << 22) as llm:
+    with LLM(str(folder), dtype="float32", backend="cpu", kv_cache_bytes=1 << 22) as llm:
         (output,) = llm.generate([{"prompt_token_ids": prompt}], params)
         assert any("its language model alone is served" in note for note in llm.config.notes)
     tokens = [*prompt, *output.outputs[0].token_ids]

@@ -48,15 +48,19 @@ def test_every_sequence_has_a_state() -> None:
 
 
 def test_states_of_prefixes_are_kept_beside_them() -> None:
-    """Four for each sequence, within half of what is left, and beside one whole sequence."""
+    """Four for each sequence: within half of what is left and beside one whole sequence, or beside
+    all of them."""
     config = resolved(max_num_seqs=7)
     assert (config.num_states, config.max_num_seqs) == (35, 7)
     assert config.reasons["num_states"] == (
         f"one for each of 7 sequences, and 28 for prefixes, {STATE:,} bytes each"
     )
-    config = resolved(max_num_seqs=2, max_model_len=32, kv_cache_bytes=8 * STATE)
-    assert config.num_states == 2 + 3
-    assert config.num_blocks == 3 * STATE // BLOCK
+    config = resolved(max_num_seqs=2, max_model_len=512, kv_cache_bytes=16 * STATE)
+    assert config.num_states == 2 + 7
+    assert config.num_blocks == 7 * STATE // BLOCK
+    config = resolved(max_num_seqs=2, max_model_len=32, kv_cache_bytes=8 * STATE + 2 * BLOCK)
+    assert (config.num_states, config.num_blocks) == (2 + 6, 2)
+    assert config.reasons["kv_cache_bytes"] == f"as asked, less {8 * STATE:,} of states"
     config = resolved(max_num_seqs=2, max_model_len=512, kv_cache_bytes=3 * STATE + 16 * BLOCK)
     assert config.num_states == 2 + 1
     assert config.max_model_len == 512

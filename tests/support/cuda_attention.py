@@ -13,13 +13,13 @@ from numpy.typing import NDArray
 
 from penstock.backends.cuda.attention import PLAIN, AttentionKernel, Scores, TreeRows
 from penstock.backends.cuda.attention_plan import tree_paths
-from penstock.backends.cuda.cache import LayerCache, allocate
+from penstock.backends.cuda.cache import Cache, LatentCache, allocate
 from penstock.backends.reference.cache import quantize_heads
 from penstock.backends.reference.numerics import F32, attend
-from penstock.cache.geometry import BLOCK_SIZE, KvDType
+from penstock.cache.geometry import BLOCK_SIZE, Chunk, KvDType, Window, first_seen
 from penstock.interface.step import KvTables, StepInput
 from penstock.plan.kv_groups import KvLayer
-from support.attention_parts import AttentionSequence, Part
+from support.attention_parts import Part
 
 TYPES: dict[str, Any] = {
     "bfloat16": ml_dtypes.bfloat16,
@@ -34,8 +34,15 @@ class Shape:
     kv_heads: int = 2
     head_dim: int = 16
     kv: KvDType = "bfloat16"
-    window: int | None = None
+    window: Window | None = None
     activation: str = "float32"
+    value_dim: int | None = None
+    """Components of a latent, of the ``head_dim`` that are cached."""
+
+    @property
+    def out_dim(self) -> int:
+        """Columns of a head's output."""
+        return self.value_dim or self.head_dim
 
     def kernel(self, device: Any, programs: int | None = None) -> AttentionKernel:
         kernel = AttentionKernel(
@@ -49,14 +56,18 @@ class Shape:
             max_context=8000,
             device=device,
             programs=programs,
+            value_dim=self.value_dim,
+            kv_dtype=self.kv,
         )
         return kernel
 
     def cached(self, x: F32) -> F32:
         """Keys or values as the cache holds them."""
+        if self.kv == "int8" and self.value_dim is not None:
+            parts = np.split(x, [self.value_dim], axis=-1)
+            return np.concatenate([widened(*quantize_heads(part)) for part in parts], axis=-1)
         if self.kv == "int8":
-            codes, scales = quantize_heads(x)
-            return codes * scales.astype(np.float32)[..., None]
+            return widened(*quantize_heads(x))
         return x.astype(TYPES[self.kv]).astype(np.float32)
 
     def asked(self, q: F32) -> F32:
@@ -65,12 +76,26 @@ class Shape:
         return q.astype(TYPES["bfloat16" if self.kv == "int8" else self.kv]).astype(np.float32)
 
 
-def write(cache: LayerCache, table: NDArray[np.int32], first: int, keys: F32, values: F32) -> None:
+def widened(codes: NDArray[Any], scales: NDArray[Any]) -> F32:
+    """What int8 codes and their scales stand for."""
+    result: F32 = codes * scales.astype(np.float32)[..., None]
+    return result
+
+
+def write(cache: Cache, table: NDArray[np.int32], first: int, keys: F32, values: F32) -> None:
     """Tokens from position ``first`` on, ``[n, kv_heads, D]``, rounded as RopeWrite rounds them."""
     positions = np.arange(first, first + len(keys))
-    block = torch.from_numpy(table[positions // BLOCK_SIZE].astype(np.int64)).to(cache.keys.device)
-    offset = torch.from_numpy(positions % BLOCK_SIZE).to(block.device)
-    pairs = ((cache.keys, cache.key_scales, keys), (cache.values, cache.value_scales, values))
+    device = cache.arrays[0].device
+    block = torch.from_numpy(table[positions // BLOCK_SIZE].astype(np.int64)).to(device)
+    offset = torch.from_numpy(positions % BLOCK_SIZE).to(device)
+    if isinstance(cache, LatentCache):
+        d = cache.value_dim
+        pairs = (
+            (cache.rows[..., :d], cache.latent_scales, keys[..., :d]),
+            (cache.rows[..., d:], cache.key_scales, keys[..., d:]),
+        )
+    else:
+        pairs = ((cache.keys, cache.key_scales, keys), (cache.values, cache.value_scales, values))
     for array, scales, x in pairs:
         stored: NDArray[Any] = x
         if scales is not None:
@@ -79,22 +104,20 @@ def write(cache: LayerCache, table: NDArray[np.int32], first: int, keys: F32, va
         array[block, :, offset] = torch.from_numpy(np.ascontiguousarray(stored)).to(array)
 
 
-def make(
-    shape: Shape, parts: list[Part], device: Any, seed: int = 0
-) -> tuple[LayerCache, StepInput]:
+def make(shape: Shape, parts: list[Part], device: Any, seed: int = 0) -> tuple[Cache, StepInput]:
     """A cache with what the parts see, in shuffled blocks, and the step; the rest is NaN.
 
     Blocks wholly behind a window are freed: the tables name block 0 there, which is NaN too.
     """
     counts = [-(-part.end // BLOCK_SIZE) for part in parts]
     free = 1 + np.random.default_rng(seed).permutation(sum(counts)).astype(np.int32)
-    layer = KvLayer(shape.kv_heads, shape.head_dim)
+    layer = KvLayer(shape.kv_heads, shape.head_dim, value_dim=shape.value_dim)
     (cache,) = allocate([layer], shape.kv, sum(counts) + 1, device)
     for array in cache.arrays:
         array.fill_(127 if array.dtype == torch.int8 else float("nan"))
     tables = np.split(free, np.cumsum(counts)[:-1])
     for part, table in zip(parts, tables, strict=True):
-        first = max(0, part.start - shape.window + 1) if shape.window else 0
+        first = 0 if shape.window is None else first_seen(shape.window, part.start)
         table[: first // BLOCK_SIZE] = 0
         known = slice(first, part.end)
         write(cache, table, first, part.sequence.k[known], part.sequence.v[known])
@@ -116,29 +139,30 @@ def launch(
     kernel: AttentionKernel,
     shape: Shape,
     parts: list[Part],
-    cache: LayerCache,
+    cache: Cache,
     step: StepInput,
     work: NDArray[np.int32],
     scores: Scores = PLAIN,
 ) -> list[F32]:
     """Output rows ``[queries, heads, D]`` of each part."""
-    device = cache.keys.device
+    device = cache.arrays[0].device
     element = getattr(torch, shape.activation)
     q = np.concatenate([part.sequence.q[part.start : part.end] for part in parts])
     rows, columns = len(q), shape.heads * shape.head_dim
     # Rows of wider arrays: strides are the tensors' own.
     wide = torch.full((rows, columns + 16), float("nan"), dtype=element, device=device)
     wide[:, :columns] = torch.from_numpy(q.reshape(rows, columns)).to(wide)
-    out = torch.full((rows, columns + 32), -1.0, dtype=element, device=device)
+    outs = shape.heads * shape.out_dim
+    out = torch.full((rows, outs + 32), -1.0, dtype=element, device=device)
     tables = SimpleNamespace(block_ids=torch.from_numpy(step.groups[0].block_ids).to(device))
     tree = None
     if len(step.tree_parents):
         arrays = (step.positions, tree_paths(step))
         tree = TreeRows(*(torch.from_numpy(array).to(device) for array in arrays))
     on_device = torch.from_numpy(work).to(device)
-    kernel.run(wide[:, :columns], out[:, :columns], cache, tables, on_device, tree, scores)
-    assert bool((out[:, columns:] == -1).all())
-    result = out[:, :columns].float().cpu().numpy().reshape(rows, shape.heads, -1)
+    kernel.run(wide[:, :columns], out[:, :outs], cache, tables, on_device, tree, scores)
+    assert bool((out[:, outs:] == -1).all())
+    result = out[:, :outs].float().cpu().numpy().reshape(rows, shape.heads, -1)
     return np.split(result, step.query_starts[1:-1])
 
 
@@ -155,33 +179,33 @@ def run(
     return launch(kernel, shape, parts, cache, step, kernel.plan_work(step), scores)
 
 
-def expected(shape: Shape, part: Part, scores: Scores = PLAIN) -> F32:
-    s = part.sequence
+def expected(shape: Shape, part: Part, scores: Scores = PLAIN, sized: bool = False) -> F32:
+    """What the op is defined to be; ``sized``: of the magnitudes of values."""
+    s, window = part.sequence, shape.window
+    keys = shape.cached(s.k[: part.end])
+    if shape.value_dim is None:
+        values = shape.cached(s.v[: part.end])
+    else:
+        values = keys[..., : shape.value_dim]
     return attend(
         shape.asked(s.q[part.start : part.end]),
-        shape.cached(s.k[: part.end]),
-        shape.cached(s.v[: part.end]),
+        keys,
+        np.abs(values) if sized else values,
         np.arange(part.start, part.end, dtype=np.int32),
         shape.head_dim**-0.5,
-        shape.window,
+        None if isinstance(window, Chunk) else window,
         scores.softcap,
         None if scores.slopes is None else scores.slopes.tolist(),
         None if scores.sinks is None else scores.sinks.cpu().numpy(),
+        window.size if isinstance(window, Chunk) else None,
+        scores.slope_factor,
     )
 
 
 def assert_close(shape: Shape, part: Part, actual: F32, scores: Scores = PLAIN) -> None:
     """Errors are those of rounding softmax weights to the type of products, and the output."""
     oracle = expected(shape, part, scores)
-    size = expected(
-        shape,
-        Part(
-            AttentionSequence(part.sequence.q, part.sequence.k, abs(part.sequence.v)),
-            part.start,
-            part.end,
-        ),
-        scores,
-    )
+    size = expected(shape, part, scores, sized=True)
     narrow = 2.0**-8 * 1.05
     relative = {"float32": 2e-5, "float16": 2.0**-11 * 1.1}.get(shape.kv, narrow)
     if shape.activation == "bfloat16":

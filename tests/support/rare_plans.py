@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 from penstock.interface.sources import PlanWeight, Stored
 from penstock.plan import fuse as fusion
 from penstock.plan import ops
-from penstock.plan.ops import common, fused, mixers, primitive
+from penstock.plan.ops import common, fused, heads, mixers, primitive
 from penstock.plan.plan import Plan
 
 
 def ops_of_dense_models() -> set[type[ops.Op]]:
     """Every op that a plan without experts, for one rank, may have."""
     named = [
-        value for module in (common, primitive, fused, mixers) for value in vars(module).values()
+        value
+        for module in (common, primitive, heads, fused, mixers)
+        for value in vars(module).values()
     ]
     kinds = {kind for kind in named if isinstance(kind, type) and issubclass(kind, ops.Op)}
     return kinds - {ops.Op, ops.AllGather}

@@ -19,8 +19,9 @@ from penstock.interface.sampler import Sampler
 from penstock.interface.step import Int32s, StepInput, StepResult
 from penstock.models.spec import AttentionSpec, ModelSpec
 from penstock.plan.kv_groups import kv_layers
-from penstock.plan.ops import Embed, ExpertLinear, Linear, Rows
+from penstock.plan.ops import Embed, ExpertLinear, HeadLinear, Linear, Rows
 from penstock.plan.plan import Plan
+from penstock.plan.state_layers import state_layers
 
 
 class SteppedCore(Protocol):
@@ -42,7 +43,7 @@ class ExecutorRun:
     tokens: int
     sequences: int
     shortest_context: int  # tokens in the cache after the step
-    kv_bytes: int  # keys and values read once per sequence, and those written
+    kv_bytes: int  # keys and values read once per sequence, and those written; states both
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class MeteredExecutor(HostExecutor):
 
 
 class _KvTraffic:
-    """Bytes of keys and values, and of rows, that a step moves, from its lengths alone."""
+    """Bytes of keys and values, of rows and of states that a step moves, from its lengths alone."""
 
     def __init__(self, spec: ModelSpec, config: ResolvedConfig) -> None:
         dtype = config.kv_cache_dtype
@@ -120,6 +121,8 @@ class _KvTraffic:
         self._of_rows = [
             (layer.window, layer.block_bytes(dtype) // layer.rows) for layer in layers if layer.rows
         ]
+        inputs = config.dtype if dtype == "int8" else dtype
+        self._state = sum(layer.num_bytes(inputs, 0) for layer in state_layers(spec.layers))
 
     def bytes(self, step: StepInput) -> int:
         read = 0.0
@@ -127,6 +130,7 @@ class _KvTraffic:
         for window, share in self._shares:
             read += share * int(_seen(lens, window).sum())
         moved = int(read) + self._per_token * step.num_tokens
+        moved += 2 * self._state * step.num_sequences
         for window, row in self._of_rows:  # those before the step's first token, and its own
             before = _seen(lens - np.diff(step.query_starts) + 1, window) - 1
             moved += row * (int(before.sum()) + step.num_tokens)
@@ -186,6 +190,8 @@ def linear_flops(plan: Plan, rows: Rows) -> int:
         if isinstance(op, Linear | ExpertLinear) and plan.buffers[op.out].rows.base in bases:
             times = plan.buffers[op.out].rows.times
             flops += 2 * times * op.k * sum(part.n for part in op.parts)
+        if isinstance(op, HeadLinear) and plan.buffers[op.out].rows.base in bases:
+            flops += 2 * op.heads * op.k * op.n
     return flops
 
 

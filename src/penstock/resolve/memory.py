@@ -62,11 +62,12 @@ def decide_memory(
     states = _states(inputs, served, budget.kv_cache)
     blocks = _blocks(inputs, plans, budget.kv_cache, states.num_bytes)
     in_full = blocks.tokens >= served.max_len
+    less = f", less {states.num_bytes:,} of states" if states.num_bytes else ""
     rounded = f"codes, scales, and the rest in {weights}"
     reasons = {
         "kv_cache_dtype": reason(config.kv_cache_dtype, "the weights' type"),
         "weight_bytes": f"all in {weights}" if schemes.linear is None else rounded,
-        "kv_cache_bytes": reason(config.kv_cache_bytes, budget.why),
+        "kv_cache_bytes": reason(config.kv_cache_bytes, budget.why) + less,
         "num_blocks": blocks.why,
         "max_model_len": reason(
             config.max_model_len, "the model's limit" if in_full else "what the KV cache holds"
@@ -85,9 +86,9 @@ def decide_memory(
 
 
 def _states(inputs: Inputs, served: Served, cache_bytes: int) -> _States:
-    """Return the state slots. Those of sequences take at most half of ``cache_bytes``, or what is
-    not needed for keys and values, and those for prefixes at most half of the rest; raise
-    ConfigError if more sequences are asked for than that holds."""
+    """Return the state slots. Those of sequences take at most half of ``cache_bytes``, those for
+    prefixes half of the rest, or both what is not needed for keys and values; raise ConfigError if
+    more sequences are asked for than that holds."""
     each, sequences = served.state_bytes, served.max_sequences
     if each == 0:
         return _States(0, sequences, 0, {})
@@ -107,8 +108,8 @@ def _states(inputs: Inputs, served: Served, cache_bytes: int) -> _States:
     why, count = f"one for each of {sequences} sequences", sequences
     if served.kept_states:
         rest = cache_bytes - sequences * each
-        one = sequence_blocks(served.plan.kv_groups.windows, served.max_len) * served.block_bytes
-        most = max(min(rest // 2, rest - one), 0) if served.block_bytes else rest
+        one = sequence_blocks(served.windows, served.max_len) * served.block_bytes
+        most = max(min(rest // 2, rest - one), rest - keys_and_values, 0)
         kept = min(served.kept_states * sequences, most // each)
         why, count = f"{why}, and {kept} for prefixes", sequences + kept
     reasons["num_states"] = f"{why}, {each:,} bytes each"
@@ -120,7 +121,7 @@ def _blocks(inputs: Inputs, plans: PlanDecision, cache_bytes: int, state_bytes: 
     need more."""
     kv_bytes = cache_bytes - state_bytes
     served, asked = plans.target, inputs.config.max_model_len
-    size, max_len, windows = served.block_bytes, served.max_len, served.plan.kv_groups.windows
+    size, max_len, windows = served.block_bytes, served.max_len, served.windows
     shared = (
         "" if inputs.draft is None or not inputs.draft.layers else ", the draft's part included"
     )

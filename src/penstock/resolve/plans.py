@@ -107,12 +107,12 @@ def draft_block_bytes(
     They suffice for the draft to follow sequences of any lengths that the target can hold.
     """
     groups = group_layers(kv_layers(draft.layers), model_types(config, draft).kv_cache)
+    theirs, blocks = target.windows or (None,), 1  # blocks count tokens where none are cached
     # Between the lengths at which a window is full, either number of blocks grows evenly, and
     # their ratio one way: it is largest at one of these.
-    windows = {window for window in (*groups.windows, *target.windows) if window is not None}
+    windows = {window for window in (*groups.windows, *theirs) if window is not None}
     full = (window_blocks(window) * BLOCK_SIZE for window in windows)
-    blocks = 1
     for tokens in (1, max_len, *(length for length in full if length < max_len)):
         wanted = sequence_blocks(groups.windows, tokens)
-        blocks = max(blocks, -(-wanted // sequence_blocks(target.windows, tokens)))
+        blocks = max(blocks, -(-wanted // sequence_blocks(theirs, tokens)))
     return blocks * groups.page_bytes

@@ -22,7 +22,7 @@ from support.cuda_attention import (  # noqa: E402
 )
 
 from penstock.backends.cuda.attention import AttentionKernel  # noqa: E402
-from penstock.cache.geometry import KvDType  # noqa: E402
+from penstock.cache.geometry import Chunk, KvDType, Window  # noqa: E402
 
 # The interpreter is NumPy: it says so where infinities meet, as they do in rows that are not used.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
@@ -78,11 +78,23 @@ def test_groups(device: Any, heads: int, kv_heads: int) -> None:
         (100, "float16"),
         (300, "int8"),
         (1000, "bfloat16"),
+        (Chunk(1), "bfloat16"),
+        (Chunk(33), "float32"),
+        (Chunk(64), "int8"),
+        (Chunk(250), "bfloat16"),
+        (Chunk(1000), "float16"),
     ],
 )
-def test_windows(device: Any, window: int, kv: KvDType) -> None:
+def test_windows(device: Any, window: Window, kv: KvDType) -> None:
     shape = Shape(2, 1, 16, kv, window)
-    check(device, shape, ragged(shape, window))
+    check(device, shape, ragged(shape, 7))
+
+
+def test_tiles_across_the_border_of_chunks(device: Any) -> None:
+    """Rows of one tile see keys of two chunks, or of three, and of theirs alone."""
+    for chunk, start, end in ((20, 0, 64), (70, 50, 300), (300, 290, 320)):
+        shape = Shape(2, 1, 16, "float32", Chunk(chunk))
+        check(device, shape, [Part(sequence(shape, end, end), start, end)])
 
 
 @pytest.mark.thinned(3)
@@ -151,9 +163,13 @@ def test_who_computes_the_splits_changes_nothing(
         (20, 33, "float16"),
         (280, 1, "int8"),
         (280, 9, "bfloat16"),
+        (Chunk(100), 1, "bfloat16"),
+        (Chunk(60), 33, "int8"),
     ],
 )
-def test_chunking_changes_nothing(device: Any, chunk: int, window: int | None, kv: KvDType) -> None:
+def test_chunking_changes_nothing(
+    device: Any, chunk: int, window: Window | None, kv: KvDType
+) -> None:
     shape = Shape(3, 1, 16, kv, window)
     n = 310
     s = sequence(shape, n, chunk)
@@ -281,6 +297,10 @@ def test_work_and_scratch_are_bounded(device: Any, max_tokens: int) -> None:
         ({"scale": 0.0}, "a scale of scores of 0.0 is not positive"),
         ({"scale": float("nan")}, "a scale of scores of nan is not positive"),
         ({"window": 0}, "a window of 0 shows no token"),
+        ({"window": Chunk(0)}, "shows no token"),
+        ({"value_dim": 8}, "2 latents of 8 in 16 have no kernel"),
+        ({"kv_heads": 1, "head_dim": 514, "value_dim": 513}, "1 latents of 513 in 514"),
+        ({"kv_heads": 1, "value_dim": 16}, "1 latents of 16 in 16"),
     ],
 )
 def test_refuses_impossible_geometry(device: Any, change: dict[str, Any], message: str) -> None:

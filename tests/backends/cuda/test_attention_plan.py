@@ -18,7 +18,7 @@ from penstock.backends.cuda.attention_plan import (
     split_starts,
     tree_paths,
 )
-from penstock.cache.geometry import BLOCK_SIZE
+from penstock.cache.geometry import BLOCK_SIZE, Chunk, Window, first_seen
 from penstock.interface.draft_tree import trunk_rows
 from penstock.interface.step import KvTables, StepInput
 
@@ -26,7 +26,7 @@ MAX_CONTEXT = 3000
 
 
 def planner(
-    window: int | None = None, group: int = 4, programs: int = 264, capacity: int = 400
+    window: Window | None = None, group: int = 4, programs: int = 264, capacity: int = 400
 ) -> WorkPlanner:
     starts = split_starts(MAX_CONTEXT, window is not None)
     return WorkPlanner(group, 8, 64 // group, window, starts, programs, capacity)
@@ -79,13 +79,13 @@ def _lengths(draw: st.DrawFn) -> list[tuple[int, int]]:
 @settings(deadline=None)
 @given(
     lengths=_lengths(),
-    window=st.none() | st.integers(1, 1500),
+    window=st.none() | st.integers(1, 1500) | st.integers(1, 1500).map(Chunk),
     group=st.sampled_from([1, 3, 7, 64]),
     programs=st.sampled_from([1, 16, 300]),
     capacity=st.integers(0, 3000),
 )
 def test_every_row_meets_every_split_it_sees_once(
-    lengths: list[tuple[int, int]], window: int | None, group: int, programs: int, capacity: int
+    lengths: list[tuple[int, int]], window: Window | None, group: int, programs: int, capacity: int
 ) -> None:
     plan = planner(window, group, programs, capacity)
     step = step_of(lengths)
@@ -96,7 +96,7 @@ def test_every_row_meets_every_split_it_sees_once(
     for s, (queries, context) in enumerate(lengths):
         for i in range(queries):
             position = context - queries + i
-            oldest = 0 if window is None else max(0, position - window + 1)
+            oldest = 0 if window is None else first_seen(window, position)
             first, last = np.searchsorted(plan.starts, [oldest, position], "right") - 1
             row, blocks = int(step.query_starts[s]) + i, int(step.groups[0].block_starts[s])
             expected |= {(row, position, blocks, int(z)) for z in range(first, last + 1)}
@@ -169,12 +169,12 @@ def test_splits_do_not_depend_on_the_longest_context(most: int) -> None:
     trees=st.lists(
         st.tuples(st.integers(1, 700), parent_lists(most=40, trunk=80)), min_size=1, max_size=4
     ),
-    window=st.none() | st.integers(1, 500),
+    window=st.none() | st.integers(1, 500) | st.integers(1, 500).map(Chunk),
     group=st.sampled_from([1, 3, 64]),
     programs=st.sampled_from([1, 300]),
 )
 def test_tiles_of_trees_end_at_forks(
-    trees: list[tuple[int, list[int]]], window: int | None, group: int, programs: int
+    trees: list[tuple[int, list[int]]], window: Window | None, group: int, programs: int
 ) -> None:
     """Every row is in one tile, beside rows of its side of the fork, within what they see."""
     plan = planner(window, group, programs)

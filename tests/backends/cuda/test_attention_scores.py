@@ -21,7 +21,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.i
 
 
 def make_scores(
-    heads: int, device: Any, softcap: bool = True, slopes: bool = True, sinks: bool = True
+    heads: int,
+    device: Any,
+    softcap: bool = True,
+    slopes: bool = True,
+    sinks: bool = True,
+    slope_factor: float | None = None,
 ) -> Scores:
     generator = torch.Generator().manual_seed(heads)
     drawn = 5 * torch.rand(heads, generator=generator) - 1
@@ -29,6 +34,7 @@ def make_scores(
         3.0 if softcap else None,
         (2.0 ** -(1 + torch.arange(heads).float())).to(device) if slopes else None,
         drawn.to(device) if sinks else None,
+        slope_factor,
     )
 
 
@@ -56,6 +62,30 @@ def test_scores_as_the_op_defines_them(
     ):
         assert_close(shape, part, rows, scores)
         assert part.end == 1 or np.abs(rows - without).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        (Shape(3, 3, 16, "float32"), (False, True, False, 0.25)),
+        (Shape(6, 2, 16, "int8", 70), (True, True, True, 0.5)),
+    ],
+)
+def test_slopes_times_positions_are_rounded(
+    shape: Shape, options: tuple[bool, bool, bool, float], device: Any
+) -> None:
+    """Positions from 257 on are not all bfloat16 numbers, and their products even fewer."""
+    scores = make_scores(shape.heads, device, *options)
+    scores = replace(scores, slopes=(1.1 * scores.slopes).bfloat16().float())
+    exact = replace(scores, slopes=options[3] * scores.slopes, slope_factor=None)
+    parts = [Part(sequence(shape, end, end), end - n, end) for end, n in ((33, 33), (613, 7))]
+    rows = run(device, shape, parts, scores=scores)
+    for part, got in zip(parts, rows, strict=True):
+        assert_close(shape, part, got, scores)
+    (plain,) = run(device, shape, parts[1:], scores=exact)
+    assert np.abs(plain - rows[1]).max() > 1e-2
+    (alone,) = run(device, shape, [Part(parts[1].sequence, 610, 611)], scores=scores)
+    np.testing.assert_array_equal(alone[0], rows[1][4])
 
 
 def test_a_sink_is_joined_once_whoever_joins_the_splits(device: Any, steady_sums: None) -> None:

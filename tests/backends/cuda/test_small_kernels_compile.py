@@ -18,12 +18,15 @@ import json, sys
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from penstock.backends.cuda.cache import allocate
-from penstock.backends.cuda.kernels.combine import combine, gate, scale, soft_cap
+from penstock.backends.cuda.kernels.combine import clamp, combine, gate, scale, soft_cap
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.heads import head_norm, kv_write, rope
+from penstock.backends.cuda.kernels.latents import put_in_heads, write_latents
 from penstock.backends.cuda.kernels.norm import add_norm, layer_norm
+from penstock.backends.cuda.kernels.positions import add_positions, scale_by_position
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, copy_blocks, select_rows
+from penstock.backends.cuda.kernels.xielu import xielu
 from penstock.plan.kv_groups import KvLayer
 
 capability = int(sys.argv[1])
@@ -67,7 +70,16 @@ for dtype in (torch.bfloat16, torch.float32):
         layer_norm(floats, torch.zeros(4096), bias, torch.zeros(64, 4096, dtype=dtype), 1e-5)
     add_norm(floats, None, None, floats.to(dtype), 1e-5)
     layer_norm(floats, None, None, floats.to(dtype), 1e-5)
-    head_norm(floats, torch.zeros(128), floats.to(dtype), 1e-5)
+    head_norm(floats, torch.zeros(128), floats.to(dtype), 1e-5, 128)
+    each = torch.zeros(32, 128)
+    head_norm(floats, each, floats.to(dtype), 1e-5, 128, each, True)
+    head_norm(floats, None, floats, 1e-5, 128)
+    one = torch.zeros(1)
+    xielu(floats, one, one, one, one, floats.to(dtype))
+    add_positions(floats, ints, floats, 2, floats)
+    scale_by_position(floats, ints, one, 0, 8192, floats.to(dtype))
+    put_in_heads(floats.to(dtype), torch.zeros(64, 4608, dtype=dtype), 8, 0)
+    clamp(floats, floats, 30.0)
     gate(floats, floats, floats.to(dtype), "silu")
     scale(floats, floats, 2.0)
     soft_cap(floats, floats.to(dtype), 30.0)
@@ -88,6 +100,8 @@ for dtype in (torch.bfloat16, torch.float32):
             for interleaved in (False, True):
                 rope_write(qkv, q, cache, ints, ints, tables, used, 1e-5, interleaved)
                 rope(floats, ints, tables, interleaved, 128, floats.to(dtype))
+        (rows,) = allocate([KvLayer(1, 576, value_dim=512)], kv, 2, device)
+        write_latents(torch.zeros(64, 576), rows, ints)
         kv_write(torch.zeros(64, 1024), torch.zeros(64, 1024), cache, ints)
         for data in cache.arrays:
             copy_blocks(torch.zeros(1, 2, dtype=torch.int32), data)
@@ -128,6 +142,10 @@ def test_compiles(capability: int, tmp_path: Path) -> None:
         "_copy_blocks",
         "_largest_of_chunk",
         "_largest_of_row",
+        "_xielu",
+        "_by_position",
+        "_write_latents",
+        "_put_in_heads",
     }
     for name, wide, contracted in found:
         if name in (
@@ -137,6 +155,8 @@ def test_compiles(capability: int, tmp_path: Path) -> None:
             "_change_rows",
             "_select_rows",
             "_largest_of_chunk",
+            "_xielu",
+            "_by_position",
         ):
             assert wide > 0, f"{name} loads less than 16 bytes at a time"
         if name in ("_add_norm", "_layer_norm", "_norm_heads", "_turn_heads", "_rope_write"):

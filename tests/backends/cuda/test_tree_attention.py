@@ -19,7 +19,7 @@ from support.draft_trees import Tree, line_of, make_tree, parent_lists, parents_
 
 from penstock.backends.cuda.attention_plan import tree_paths  # noqa: E402
 from penstock.backends.cuda.kernels.rows import move_slots  # noqa: E402
-from penstock.cache.geometry import BLOCK_SIZE, KvDType  # noqa: E402
+from penstock.cache.geometry import BLOCK_SIZE, Chunk, KvDType, Window  # noqa: E402
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),
@@ -57,10 +57,12 @@ def check(device: Any, shape: Shape, tree: Tree, rows: Any, picked: list[int]) -
         ("int8", 5, 63),
         ("bfloat16", 70, 128),
         ("bfloat16", 300, 510),
+        ("float32", Chunk(61), 57),
+        ("bfloat16", Chunk(512), 508),
     ],
 )
 def test_a_row_of_a_tree_is_a_decoded_token(
-    device: Any, kv: KvDType, window: int | None, start: int
+    device: Any, kv: KvDType, window: Window | None, start: int
 ) -> None:
     """Around tiles of 64 keys and splits of 256, beside a chunk and a decoded token."""
     shape = Shape(6, 2, 16, kv, window)

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
+from support.latents import over_latents  # noqa: E402
 from support.tiny_plans import Chunk, dummy_weights, make_spec, tokens_of  # noqa: E402
 from support.tree_steps import Accepted, tree_step  # noqa: E402
 
@@ -30,17 +31,22 @@ BLOCKS = [7, 3, 20]
 PARENTS = [-1, 0, 0, 1, 2, 4]
 
 
-def make_executor(kv_dtype: KvDType, device: Any) -> CudaExecutor:
-    spec = make_spec(qk_norm=True)
+SPECS = {"plain": make_spec(qk_norm=True), "latents": over_latents(make_spec())}
+
+
+def make_executor(kv_dtype: KvDType, device: Any, name: str = "plain") -> CudaExecutor:
+    spec = SPECS[name]
     plan = fuse(lower(spec, "float32", kv_dtype=kv_dtype))
     return bind(plan, dummy_weights(spec, 3, "float32"), LIMITS, device)
 
 
 @pytest.mark.thinned(2)
 @pytest.mark.usefixtures("steady_sums")
-@pytest.mark.parametrize("kv_dtype", ["float32", "int8"])
-def test_trees_are_bitwise_plain_decoding(kv_dtype: KvDType, device: Any) -> None:
-    trees, plain = make_executor(kv_dtype, device), make_executor(kv_dtype, device)
+@pytest.mark.parametrize(
+    ("kv_dtype", "name"), [("float32", "plain"), ("int8", "plain"), ("int8", "latents")]
+)
+def test_trees_are_bitwise_plain_decoding(kv_dtype: KvDType, name: str, device: Any) -> None:
+    trees, plain = (make_executor(kv_dtype, device, name) for _ in range(2))
     known = Accepted(tokens_of(5, 29), BLOCKS)
     for executor in (trees, plain):
         executor.run(tree_step([Chunk(known.tokens, 0, 29, BLOCKS)]))

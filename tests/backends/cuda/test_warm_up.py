@@ -24,6 +24,8 @@ CASES = [
     ("moe-5b-a1b", "bfloat16", NONE, "bfloat16", (9, 0)),
     ("moe-5b-a1b", "bfloat16", ("int4", 128, True), "bfloat16", (8, 0)),
     ("moe-5b-a1b", "bfloat16", ("int8", None, True), "bfloat16", (9, 0)),
+    ("youtu-llm-2b", "bfloat16", NONE, "int8", (9, 0)),
+    ("tiny-latents", "float32", NONE, "float32", (8, 0)),
     ("tiny", "bfloat16", NONE, "bfloat16", (10, 0)),
     ("tiny", "float16", ("int8", None, False), "float16", (8, 0)),
     ("tiny", "float32", ("int8", 32, True), "float32", (9, 0)),

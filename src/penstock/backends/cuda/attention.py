@@ -12,26 +12,37 @@ import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.backends.cuda.attention_plan import FIELDS, WorkPlanner, split_starts
-from penstock.backends.cuda.cache import LayerCache
+from penstock.backends.cuda.attention_plan import (
+    FIELDS,
+    FIRST_SPLIT,
+    STATE_TOKENS,
+    WorkPlanner,
+    split_starts,
+)
+from penstock.backends.cuda.cache import LatentCache, LayerCache
 from penstock.backends.cuda.capability import Capability, capability_of
 from penstock.backends.cuda.kernels.attention import attention
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
-from penstock.backends.cuda.pages import HEAD_DIMS
-from penstock.cache.geometry import BLOCK_SIZE
+from penstock.backends.cuda.latent_tiling import latent_tiling
+from penstock.backends.cuda.pages import HEAD_DIMS, LATENT_DIMS, TAIL_DIMS
+from penstock.cache.geometry import BLOCK_SIZE, Chunk, KvDType, Window, window_size
 from penstock.interface.draft_tree import MAX_ROWS
 from penstock.interface.step import StepInput
 
 _ROWS = 64
 """Rows of a tile; ``kernels/attention.py`` says why. More only where a group has more heads."""
 
-_PROGRAMS_PER_PROCESSOR = 2
 _INTERPRETED_PROGRAMS = 3
 _MOST_PROCESSORS = 192
 """Number of multiprocessors for which scratch is sized on the meta device: no GPU has more yet."""
 _PARTS_PER_PROGRAM = 16
 """Number of one-token states per program that scratch has room for: the planner seldom wants as
 many."""
+_LATENT_PARTS_PER_PROGRAM = 4
+"""The same over latents, whose states are large: 256 KiB of a token with 128 heads."""
+_LATENT_STATE_TOKENS = 4
+"""What a row's state takes that is written and read, in tokens: 4 KiB of a latent of 512 against
+1152 bytes."""
 
 
 class BlockTables(Protocol):
@@ -59,6 +70,8 @@ class Scores:
     """Float32 ``[heads]``."""
     sinks: Tensor | None = None
     """Float32 ``[heads]``."""
+    slope_factor: float | None = None
+    """What multiplies slopes times positions, rounded; None: these are not rounded."""
 
 
 PLAIN: Final = Scores()
@@ -69,8 +82,8 @@ class AttentionKernel:
 
     ``max_tokens`` and ``max_sequences`` bound a step, ``max_context`` the tokens of a sequence. All
     scratch is allocated here: :attr:`scratch_bytes`, which depends little on any of them.
-    ``programs`` share the work, two a multiprocessor unless said otherwise; no result depends on
-    how many.
+    ``programs`` share the work, as many as the GPU holds at once unless said otherwise; no result
+    depends on how many. With a ``value_dim`` the cache is of latents, of type ``kv_dtype``.
     """
 
     def __init__(
@@ -79,34 +92,55 @@ class AttentionKernel:
         kv_heads: int,
         head_dim: int,
         scale: float,
-        window: int | None,
+        window: Window | None,
         max_tokens: int,
         max_sequences: int,
         max_context: int,
         device: torch.device,
         programs: int | None = None,
         capability: Capability | None = None,
+        value_dim: int | None = None,
+        kv_dtype: KvDType = "bfloat16",
     ) -> None:
         """``capability``: of the GPU that the kernel is for; by default what ``device`` has."""
         if heads % kv_heads:
             raise ValueError(f"{heads} query heads are not a multiple of {kv_heads} KV heads")
-        if head_dim not in HEAD_DIMS:
+        if value_dim is None and head_dim not in HEAD_DIMS:
             raise ValueError(f"a head of {head_dim} is outside 8..256, which attention handles")
         if not (math.isfinite(scale) and scale > 0):
             raise ValueError(f"a scale of scores of {scale} is not positive")
-        if window is not None and window < 1:
+        if window is not None and window_size(window) < 1:
             raise ValueError(f"a window of {window} shows no token")
-        group = heads // kv_heads
+        at = capability or capability_of(device)
         self._heads = heads
-        self._kv_heads = kv_heads
-        self._head_dim = head_dim
+        self._head_dim = head_dim if value_dim is None else value_dim
+        self._tail = head_dim - self._head_dim
         self._log2_scale = scale / math.log(2)
-        self._window = window or 0
-        self._rows = max(_ROWS, triton.next_power_of_2(group))
-        self._programs = programs or _programs(device)
-        self.stages = stages_for(capability or capability_of(device))
-        starts = split_starts(max_context, windowed=window is not None)
-        states = max(self._programs * _PARTS_PER_PROGRAM // kv_heads, len(starts) - 1)
+        self._window, self._chunk = 0, 0
+        if isinstance(window, Chunk):
+            self._chunk = window.size
+        elif window is not None:
+            self._window = window
+        self.stages = stages_for(at)
+        self._latent = None
+        if value_dim is not None:
+            if kv_heads != 1 or value_dim not in LATENT_DIMS or self._tail not in TAIL_DIMS:
+                raise ValueError(f"{kv_heads} latents of {value_dim} in {head_dim} have no kernel")
+            product_bytes = 4 if kv_dtype == "float32" else 2
+            self._latent = latent_tiling(heads, value_dim, product_bytes, at)
+            kv_heads = self._latent.groups
+        group = heads // kv_heads
+        self._kv_heads = kv_heads
+        """Those of the cache; over latents, the groups of query heads that read them."""
+        self._rows = self._latent.rows if self._latent else max(_ROWS, _power_of_2(group))
+        self._programs = programs or _programs(device, 1 if self._latent else 2)
+        starts = split_starts(
+            max_context,
+            windowed=window is not None,
+            first=FIRST_SPLIT * 2 if self._latent else FIRST_SPLIT,
+        )
+        parts = _LATENT_PARTS_PER_PROGRAM if self._latent else _PARTS_PER_PROGRAM
+        states = max(self._programs * parts // kv_heads, len(starts) - 1)
         tile_tokens = self._rows // group
         max_tiles = min(max_tokens, -(-max_tokens // tile_tokens) + 2 * max_sequences)
         self.planner = WorkPlanner(
@@ -117,11 +151,13 @@ class AttentionKernel:
             starts=starts,
             programs=self._programs,
             capacity=states * group,
+            state_tokens=_LATENT_STATE_TOKENS if self._latent else STATE_TOKENS,
         )
         self.max_items = max_tiles + states
         self._starts = torch.from_numpy(starts).to(device)
         rows = (kv_heads, states * group)
-        self._partial_sums = torch.zeros((*rows, head_dim), dtype=torch.float32, device=device)
+        sums = (*rows, self._head_dim)
+        self._partial_sums = torch.zeros(sums, dtype=torch.float32, device=device)
         self._partial_weights = torch.zeros((*rows, 2), dtype=torch.float32, device=device)
         self._finished = torch.zeros(rows, dtype=torch.int32, device=device)
 
@@ -144,7 +180,7 @@ class AttentionKernel:
         self,
         q: Tensor,
         out: Tensor,
-        cache: LayerCache,
+        cache: LayerCache | LatentCache,
         tables: BlockTables,
         work: Tensor,
         tree: TreeRows | None = None,
@@ -152,22 +188,31 @@ class AttentionKernel:
     ) -> None:
         """Launch ``plan.ops.Attention`` after the layer's keys and values have been written.
 
-        q and out ``[T, heads * head_dim]`` in bfloat16, float16 or float32, with any row stride;
-        ``work`` int32 on the device, begins with what :meth:`plan_work` made of this step. Rows
-        that are no token of it are left alone. ``tree`` is needed where a sequence of the step
-        branches.
+        q ``[T, heads * head_dim]`` and out, whose heads over latents have ``value_dim`` columns, in
+        bfloat16, float16 or float32, with any row stride; ``work`` int32 on the device, begins with
+        what :meth:`plan_work` made of this step. Rows that are no token of it are left alone.
+        ``tree`` is needed where a sequence of the step branches.
         """
-        keys, values = cache.keys, cache.values
-        quantized = cache.key_scales is not None and cache.value_scales is not None
-        columns = max(16, triton.next_power_of_2(self._head_dim))
+        if isinstance(cache, LatentCache):
+            keys = values = cache.rows
+            scales = cache.latent_scales, cache.key_scales
+        else:
+            keys, values = cache.keys, cache.values
+            scales = cache.key_scales, cache.value_scales
+        columns = max(16, _power_of_2(self._head_dim))
         product_bytes = 4 if keys.dtype == torch.float32 else 2
+        if self._latent is not None:
+            tile, stages, warps = self._latent.tile, self._latent.stages, self._latent.warps
+        else:
+            tile, stages = _tile(columns * product_bytes), self.stages - (product_bytes == 4)
+            warps = 8 if columns > 128 or self._rows > _ROWS else 4
         attention[(self._programs,)](
             q,
             out,
             keys,
             values,
-            cache.key_scales if quantized else keys,
-            cache.value_scales if quantized else values,
+            keys if scales[0] is None else scales[0],
+            values if scales[1] is None else scales[1],
             work,
             tables.block_ids,
             tree.positions if tree else work,
@@ -182,26 +227,31 @@ class AttentionKernel:
             out.stride(0),
             self._log2_scale,
             (scores.softcap or 1.0) / math.log(2),
+            (scores.slope_factor or 1.0) / math.log(2),
             HEADS=self._heads,
             KV_HEADS=self._kv_heads,
             HEAD_DIM=self._head_dim,
+            TAIL=self._tail,
             COLUMNS=columns,
+            TAIL_COLUMNS=max(16, _power_of_2(self._tail)),
             ROWS=self._rows,
-            TILE=_tile(columns * product_bytes),
+            TILE=tile,
             WINDOW=self._window,
+            CHUNK=self._chunk,
             BLOCK_SIZE=BLOCK_SIZE,
             FIELDS=FIELDS,
             CAPACITY=self.planner.capacity,
             TREE=tree is not None,
             MAX_ROWS=MAX_ROWS,
-            QUANTIZED=quantized,
+            QUANTIZED=scales[0] is not None,
             CAPPED=scores.softcap is not None,
             SLOPED=scores.slopes is not None,
+            ROUNDED=scores.slope_factor is not None,
             HAS_SINKS=scores.sinks is not None,
             PRECISION="tf32x3" if keys.dtype == torch.float32 else "ieee",
-            STAGES=self.stages - (product_bytes == 4),
+            STAGES=stages,
             INTERPRETED=INTERPRETED,
-            num_warps=8 if columns > 128 or self._rows > _ROWS else 4,
+            num_warps=warps,
             enable_fp_fusion=False,
         )
 
@@ -222,11 +272,16 @@ def stages_for(capability: tuple[int, int]) -> int:
     return 3 if capability[0] in (9, 10) or capability == (8, 0) else 2
 
 
-def _programs(device: torch.device) -> int:
+def _power_of_2(count: int) -> int:
+    """Return the least power of 2 that is no less than ``count``."""
+    return int(triton.next_power_of_2(count))
+
+
+def _programs(device: torch.device, per_processor: int) -> int:
     """As many as the device holds at once: more would wait until the first are done."""
     if device.type == "cpu":
         return _INTERPRETED_PROGRAMS
     processors = _MOST_PROCESSORS
     if device.type == "cuda":
         processors = torch.cuda.get_device_properties(device).multi_processor_count
-    return processors * _PROGRAMS_PER_PROCESSOR
+    return processors * per_processor

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.cache.geometry import Chunk, Window
 from penstock.interface.draft_tree import MAX_ROWS, path_rows, trunk_rows
 from penstock.interface.step import StepInput
 
@@ -30,7 +31,7 @@ _ITEM_TOKENS = 64
 """What an item takes beside its keys and values, in tokens of these: queries are read and a result
 is written, and the pipeline fills, about 2 us on an H100, in which two programs of a multiprocessor
 read as many tokens each."""
-_STATE_TOKENS = 2
+STATE_TOKENS = 2
 """What a row's state takes that is written and read, in tokens: 1 KiB of a head of 128 against 512
 bytes."""
 _FEW_ROWS = 16
@@ -41,16 +42,16 @@ _EVEN_SPLITS = 16
 _SPLITS_PER_DOUBLING = 8
 
 
-def split_starts(max_context: int, windowed: bool) -> Int32s:
+def split_starts(max_context: int, windowed: bool, first: int = FIRST_SPLIT) -> Int32s:
     """Where splits start, and the end of the last; it is past ``max_context``.
 
-    16 splits of 256 tokens, then 8 of 512, 8 of 1024 and so on: a split is at most an eighth of
-    what precedes it, so that there are enough to share, and 128K tokens have 56 to join where
-    equal splits would be 512. With a window little of the context is visible, wherever that is,
-    so all splits are 256.
+    16 splits of ``first`` tokens, 256, then 8 of 512, 8 of 1024 and so on: a split is at most an
+    eighth of what precedes it, so that there are enough to share, and 128K tokens have 56 to join
+    where equal splits would be 512. With a window little of the context is visible, wherever that
+    is, so all splits are ``first``.
     """
     starts = [0]
-    size = FIRST_SPLIT
+    size = first
     while starts[-1] <= max_context:
         done = len(starts) - 1
         if (
@@ -144,12 +145,14 @@ class WorkPlanner:
     kv_heads: int
     tile_tokens: int
     """Number of tokens in a tile, ``ROWS // group``."""
-    window: int | None
+    window: Window | None
     starts: Int32s
     programs: int
     """Number of programs that share the work list."""
     capacity: int
     """Number of scratch rows, each the state of one query head, for every KV head."""
+    state_tokens: int = STATE_TOKENS
+    """What a scratch row takes that is written and read, in tokens."""
 
     def plan(self, step: StepInput) -> Int32s:
         """The work list ``[1 + items, FIELDS]``; the first row holds the number of items.
@@ -171,8 +174,7 @@ class WorkPlanner:
             position = np.minimum.reduceat(step.positions, row).astype(np.int64)
             end = np.maximum.reduceat(step.positions, row).astype(np.int64) + 1
         path = np.where(lines.fork[of] < 0, 0, lines.first_path[of] + skipped)
-        oldest = np.zeros_like(end) if self.window is None else position - self.window + 1
-        oldest = np.maximum(oldest, 0)
+        oldest = self._oldest(position)
         first = np.searchsorted(self.starts, oldest, "right") - 1
         last = np.searchsorted(self.starts, end, "left")
         parts = last - first
@@ -209,6 +211,14 @@ class WorkPlanner:
         )
         items[1:] = np.stack(columns, axis=1)[np.argsort(-seen, kind="stable")]
         return items
+
+    def _oldest(self, position: Int64s) -> Int64s:
+        """The first token that queries at each ``position`` see."""
+        if self.window is None:
+            return np.zeros_like(position)
+        if isinstance(self.window, Chunk):
+            return position - position % self.window.size
+        return np.maximum(position - self.window + 1, 0)
 
     def _split(self, tiles: _Tiles) -> NDArray[np.bool_]:
         """Which tiles to split.
@@ -265,7 +275,7 @@ class WorkPlanner:
             split += tiles.first[wanted][of]
             seen = np.minimum(self.starts[split + 1], tiles.end[wanted][of])
             seen = seen - np.maximum(self.starts[split], tiles.oldest[wanted][of])
-            states = _STATE_TOKENS * tiles.rows[wanted][of]
+            states = self.state_tokens * tiles.rows[wanted][of]
             costs = np.concatenate([costs, seen + states + _ITEM_TOKENS])
         costs = -np.sort(-costs)
         firsts = np.arange(0, len(costs) * self.kv_heads, self.programs) // self.kv_heads

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from penstock.backends.backend import Backend, BackendChoice, Defaults, Obstacle
-from penstock.backends.cuda.missing import missing
 from penstock.backends.cuda.pages import unreadable
 from penstock.errors import ConfigError
 from penstock.gpu import GpuSearch
@@ -54,7 +53,7 @@ class CudaBackend(Backend):
         return Threads(1, (), "the GPU computes")
 
     def obstacle(self, plan: Plan, trees: bool = False) -> Obstacle | None:
-        reason = unreadable(plan) or missing(plan)
+        reason = unreadable(plan)
         if reason is None:
             return super().obstacle(plan, trees)
         return Obstacle(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from penstock.backends.cuda.attention import AttentionKernel, Scores
-from penstock.backends.cuda.cache import LayerCache, allocate
+from penstock.backends.cuda.cache import Cache, LayerCache, allocate
 from penstock.backends.cuda.capability import Capability
-from penstock.backends.cuda.expert_matrix import ExpertMatrix
+from penstock.backends.cuda.head_matrix import HeadMatrix
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
@@ -25,10 +25,14 @@ from penstock.backends.cuda.pages import page_layers
 from penstock.backends.cuda.program import ELEMENTS, Launch, Views
 from penstock.backends.cuda.small_ops import SMALL_OPS
 from penstock.backends.cuda.step import DeviceStep
-from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader
+from penstock.backends.cuda.warm_up import Tiled
+from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, dtype_of
 from penstock.backends.cuda.workspace import Workspace
+from penstock.cache.geometry import Chunk, Window
 from penstock.interface.executor import Limits
+from penstock.interface.weights import WeightValue
 from penstock.models.rope import rope_tables
+from penstock.models.spec import PositionScale
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 
@@ -54,19 +58,35 @@ def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspa
     )
 
 
+def head_matrix(op: ops.HeadLinear, plan: Plan, limits: Limits, workspace: Workspace) -> HeadMatrix:
+    """Return the empty matrix of ``op``."""
+    most = (limits.max_tokens, limits.max_selected_rows, limits.max_logit_rows)
+    max_rows = plan.buffers[op.out].rows.count(*most)
+    x_dtype = ELEMENTS[plan.buffers[op.x].element]
+    return HeadMatrix(op, max_rows, plan.weight_dtype, workspace, x_dtype)
+
+
 def tied_product(plan: Plan, weight: ops.WeightName) -> ops.Linear | None:
     """The product with the embedding's matrix as it is: the lookup then reads that one, too."""
     products = (op for op in plan.ops if isinstance(op, ops.Linear) and op.scheme is None)
     return next((op for op in products if [part.weight for part in op.parts] == [weight]), None)
 
 
-Geometry = tuple[int, int, int, float, int | None]
+class Geometry(NamedTuple):
+    """The parameters that are equal in all attention ops that share scratch and a step's work
+    list."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    scale: float
+    window: Window | None
+    value_dim: int | None
 
 
 def attention_geometry(op: ops.Attention) -> Geometry:
-    """The parameters that are equal in all attention ops that share scratch and a step's work
-    list."""
-    return op.heads, op.kv_heads, op.head_dim, op.scale, op.window
+    window = op.window if op.chunk is None else Chunk(op.chunk)
+    return Geometry(op.heads, op.kv_heads, op.head_dim, op.scale, window, op.value_dim)
 
 
 def attention_kernel(
@@ -78,12 +98,13 @@ def attention_kernel(
 ) -> AttentionKernel:
     """The kernel, and the scratch, of ``op`` and of all ops of its geometry."""
     return AttentionKernel(
-        *attention_geometry(op),
+        **attention_geometry(op)._asdict(),
         max_tokens=limits.max_tokens,
         max_sequences=limits.max_sequences,
         max_context=plan.max_positions,
         device=device,
         capability=capability,
+        kv_dtype=plan.kv_dtype,
     )
 
 
@@ -113,12 +134,14 @@ class Binder:
         self._workspace = Workspace(device, capability)
         self.mixtures = Mixtures(plan, limits, self._upload, self._workspace)
         self._matrices: dict[ops.BufferName, Matrix] = {}
+        self._head_matrices: list[HeadMatrix] = []
         self._ropes: dict[int, tuple[Tensor, Tensor]] = {}
+        self._factors: dict[PositionScale, Tensor] = {}
         self._geometries: dict[Geometry, int] = {}
 
     @property
-    def matrices(self) -> Collection[Matrix | ExpertMatrix]:
-        return [*self._matrices.values(), *self.mixtures.matrices]
+    def matrices(self) -> Collection[Tiled]:
+        return [*self._matrices.values(), *self._head_matrices, *self.mixtures.matrices]
 
     def append(self, op: ops.Op) -> None:
         """Reserve what ``op`` needs and add what launches it. Raises ValueError where no kernel
@@ -187,9 +210,16 @@ class Binder:
             first += part.n
         return joined
 
+    def _head_linear(self, op: ops.HeadLinear) -> None:
+        matrix = head_matrix(op, self.plan, self._limits, self._workspace)
+        self._head_matrices.append(matrix)
+        self.fills.append(Fill(op.weight, partial(_fill_heads, self._upload, matrix)))
+        self.launches.append(lambda views, step: matrix.product(views[op.x], views[op.out]))
+
     def _rope_write(self, op: ops.RopeWrite) -> None:
         rope, interleaved = self.rope(op.rope)
         cache, group = self.cache_of(op.layer)
+        assert isinstance(cache, LayerCache)  # latents have a write of their own
         norms = None
         if op.q_norm is not None and op.k_norm is not None:
             norms = self.weight(op.q_norm), self.weight(op.k_norm)
@@ -214,7 +244,7 @@ class Binder:
         if op.slopes is not None:
             slopes = self._upload.tensor(np.asarray(op.slopes, np.float32), torch.float32)
         sinks = None if op.sinks is None else self.weight(op.sinks)
-        scores = Scores(op.softcap, slopes, sinks)
+        scores = Scores(op.softcap, slopes, sinks, op.slope_factor)
 
         def launch(views: Views, step: DeviceStep) -> None:
             tables, work = step.groups[group], step.work[index]
@@ -240,7 +270,7 @@ class Binder:
 
         self.launches.append(launch)
 
-    def cache_of(self, layer: int) -> tuple[LayerCache, int]:
+    def cache_of(self, layer: int) -> tuple[Cache, int]:
         """Return a layer's cache, and the group of a step's tables that addresses it."""
         place = self.plan.kv_groups.places[layer]
         return self.caches[place.index], place.group
@@ -252,6 +282,13 @@ class Binder:
             put = self._upload.tensor
             self._ropes[index] = (put(cos, torch.float32), put(sin, torch.float32))
         return self._ropes[index], self.plan.ropes[index].interleaved
+
+    def factors(self, scale: PositionScale) -> Tensor:
+        """The factors of all positions of the plan, which layers share."""
+        if scale not in self._factors:
+            factors = scale.factors(self.plan.max_positions)
+            self._factors[scale] = self._upload.tensor(factors, torch.float32)
+        return self._factors[scale]
 
     def norm_weight(self, name: ops.WeightName | None, cols: int) -> Tensor | None:
         """Room for the weight of a norm of whole rows of ``cols``, if it has one. ValueError where
@@ -273,6 +310,7 @@ class Binder:
         ops.Embed: _embed,
         ops.AddNorm: _add_norm,
         ops.Linear: _linear,
+        ops.HeadLinear: _head_linear,
         ops.RopeWrite: _rope_write,
         ops.Attention: _attention,
         ops.SelectRows: _select_rows,
@@ -280,3 +318,8 @@ class Binder:
         **SMALL_OPS,
         **EXPERT_OPS,
     }
+
+
+def _fill_heads(upload: Uploader, matrix: HeadMatrix, value: WeightValue) -> None:
+    assert isinstance(value, np.ndarray)  # HeadLinear is never quantized
+    matrix.fill(upload.tensor(value, dtype_of(value)))

@@ -43,26 +43,52 @@ class LayerCache:
         return tuple(array for array in four if array is not None)
 
 
+@dataclass(frozen=True)
+class LatentCache:
+    """Latents of one layer and the rotated keys behind them, ``[num_blocks, 1, BLOCK_SIZE, dim]``.
+
+    Or int8 codes of both, each with scales of its own, one a token, bfloat16 ``[num_blocks, 1,
+    BLOCK_SIZE]`` (None otherwise).
+    """
+
+    rows: Tensor
+    value_dim: int
+    """Components of a latent."""
+    latent_scales: Tensor | None = None
+    key_scales: Tensor | None = None
+
+    @property
+    def arrays(self) -> tuple[Tensor, ...]:
+        """Every array there is; the first dimension of each is the block."""
+        three = (self.rows, self.latent_scales, self.key_scales)
+        return tuple(array for array in three if array is not None)
+
+
+Cache = LayerCache | LatentCache
+
+
 def allocate(
     kv_layers: Iterable[KvLayer], kv_dtype: KvDType, num_blocks: int, device: torch.device
-) -> list[LayerCache]:
+) -> list[Cache]:
     """Caches of ``num_blocks`` blocks, filled with zeros.
 
-    They take ``num_blocks * layer_block_bytes(...)`` bytes a layer, less the bytes by which that
-    rounds an int8 head up to fours. Raises torch.OutOfMemoryError where the device has too few.
+    They take ``num_blocks * KvLayer.block_bytes(kv_dtype)`` bytes a layer, less the bytes by which
+    that rounds heads and latents up. Raises torch.OutOfMemoryError where the device has too few.
     """
-    caches = []
+    caches: list[Cache] = []
     for layer in kv_layers:
-        scales = (num_blocks, layer.kv_heads, BLOCK_SIZE)
-        codes = (*scales, layer.head_dim)
-        keys, values = (
-            torch.zeros(codes, dtype=_DTYPES[kv_dtype], device=device) for _ in range(2)
-        )
-        if kv_dtype != "int8":
-            caches.append(LayerCache(keys, values))
-            continue
-        key_scales, value_scales = (
-            torch.zeros(scales, dtype=torch.bfloat16, device=device) for _ in range(2)
-        )
-        caches.append(LayerCache(keys, values, key_scales, value_scales))
+        tokens = (num_blocks, layer.kv_heads, BLOCK_SIZE)
+        rows = (*tokens, layer.head_dim)
+
+        def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device)
+
+        scales: tuple[Tensor | None, Tensor | None] = None, None
+        if kv_dtype == "int8":
+            scales = zeros(tokens, torch.bfloat16), zeros(tokens, torch.bfloat16)
+        keys = zeros(rows, _DTYPES[kv_dtype])
+        if layer.value_dim is not None:
+            caches.append(LatentCache(keys, layer.value_dim, *scales))
+        else:
+            caches.append(LayerCache(keys, zeros(rows, _DTYPES[kv_dtype]), *scales))
     return caches

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.buckets import MOST_COPIES, Bucket, Buckets
-from penstock.backends.cuda.cache import LayerCache
+from penstock.backends.cuda.cache import Cache
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.failure import FAILURES, failed
 from penstock.backends.cuda.graphs import StepGraphs
@@ -62,7 +62,7 @@ class CudaExecutor:
         self,
         program: Program,
         attention: Sequence[AttentionKernel],
-        caches: Sequence[LayerCache],
+        caches: Sequence[Cache],
         bounds: StepBounds,
         sampler: DeviceSampler,
         winners: Tensor,

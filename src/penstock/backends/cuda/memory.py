@@ -15,6 +15,7 @@ from penstock.backends.cuda.binder import (
     Geometry,
     attention_geometry,
     attention_kernel,
+    head_matrix,
     linear_matrix,
     tied_product,
 )
@@ -93,6 +94,8 @@ def needs(plan: Plan, limits: Limits) -> Needs:
         elif isinstance(op, ops.Linear):
             biases = sum(part.n for part in op.parts) if any(p.bias for p in op.parts) else 0
             weights += linear_matrix(op, plan, limits, workspace).nbytes + biases * 4
+        elif isinstance(op, ops.HeadLinear):
+            weights += head_matrix(op, plan, limits, workspace).nbytes
         elif isinstance(op, ops.ExpertLinear):
             matrix = expert_matrix(op, plan, limits, workspace)
             biased = any(part.bias for part in op.parts)
@@ -113,6 +116,8 @@ def needs(plan: Plan, limits: Limits) -> Needs:
     scratch += workspace.nbytes + sum(kernel.scratch_bytes for kernel in geometries.values())
     capacity = buffer_capacity(step_bounds(plan, limits), list(geometries.values()))
     tables = sum(plan.max_positions * rope.dim * 4 for rope in plan.ropes)
+    scales = {op.scale for op in plan.ops if isinstance(op, ops.ScaleByPosition)}
+    tables += sum(scale.factors(plan.max_positions).nbytes for scale in scales)
     return Needs(
         weights=weights,
         activations=plan_memory(

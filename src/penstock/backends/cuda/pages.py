@@ -7,18 +7,26 @@ from penstock.plan.plan import Plan
 
 HEAD_DIMS = range(8, 257)
 """Components of a head that attention handles."""
+LATENT_DIMS = range(1, 513)
+"""Components of a latent, whose sums a tile holds in registers."""
+TAIL_DIMS = range(1, 129)
+"""Components of the rotated key behind a latent."""
 
 
 def unreadable(plan: Plan) -> str | None:
     """Say why no kernel reads the KV cache of ``plan``; None where kernels do."""
-    if any(layer.value_dim is not None for layer in plan.kv_layers):
-        return "no kernel reads a KV cache of latents yet"
     if any(layer.rows is not None for layer in plan.kv_layers):
         return "no kernel runs its convolutions (ShortConv), whose inputs are cached, yet"
     for layer in plan.kv_layers:
-        if layer.head_dim not in HEAD_DIMS:
+        latent = layer.value_dim
+        if latent is None and layer.head_dim not in HEAD_DIMS:
             return f"a head of {layer.head_dim} is outside 8..256, which attention handles"
-    kinds = {(each.kv_heads, each.head_dim) for each in plan.kv_layers}
+        if latent is not None and latent not in LATENT_DIMS:
+            return f"a latent of {latent} is outside 1..512, which attention handles"
+        if latent is not None and layer.head_dim - latent not in TAIL_DIMS:
+            tail = f"a rotated key of {layer.head_dim - latent} beside latents"
+            return f"{tail} is outside 1..128, which attention handles"
+    kinds = {(each.kv_heads, each.head_dim, each.value_dim) for each in plan.kv_layers}
     if len(plan.kv_groups) > 1 and len(kinds) > 1:
         return "layers of several windows have KV caches of different sizes"
     return None

@@ -8,12 +8,16 @@ import torch
 from torch import Tensor
 
 from penstock.backends.cuda.activation import plain_activation
-from penstock.backends.cuda.cache import LayerCache
-from penstock.backends.cuda.kernels.combine import combine, gate, scale, soft_cap
+from penstock.backends.cuda.cache import Cache, LatentCache, LayerCache
+from penstock.backends.cuda.kernels.combine import clamp, combine, gate, scale, soft_cap
 from penstock.backends.cuda.kernels.heads import head_norm, kv_write, rope
+from penstock.backends.cuda.kernels.latents import put_in_heads, write_latents
 from penstock.backends.cuda.kernels.norm import layer_norm, rms_norm
+from penstock.backends.cuda.kernels.positions import add_positions, scale_by_position
+from penstock.backends.cuda.kernels.xielu import xielu
 from penstock.backends.cuda.program import Launch, Views
 from penstock.backends.cuda.step import DeviceStep
+from penstock.models.spec import PositionScale
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 
@@ -23,7 +27,7 @@ class Weights(Protocol):
 
     launches: list[Launch]
 
-    def cache_of(self, layer: int) -> tuple[LayerCache, int]: ...
+    def cache_of(self, layer: int) -> tuple[Cache, int]: ...
 
     def weight(self, name: ops.WeightName, dtype: torch.dtype = ...) -> Tensor: ...
 
@@ -33,6 +37,8 @@ class Weights(Protocol):
     def norm_weight(self, name: ops.WeightName | None, cols: int) -> Tensor | None: ...
 
     def rope(self, index: int) -> tuple[tuple[Tensor, Tensor], bool]: ...
+
+    def factors(self, scale: PositionScale) -> Tensor: ...
 
 
 def _features(b: Weights, op: ops.Features) -> None:
@@ -45,8 +51,12 @@ def _join(b: Weights, op: ops.Join) -> None:
         out, first = views[op.out], 0
         for name in op.xs:
             x = views[name]
-            combine(None, x, out[:, first : first + x.shape[1]])
-            first += x.shape[1]
+            if op.heads is None:
+                combine(None, x, out[:, first : first + x.shape[1]])
+                first += x.shape[1]
+            else:
+                put_in_heads(x, out, op.heads, first)
+                first += x.shape[1] // op.heads
 
     b.launches.append(launch)
 
@@ -82,10 +92,13 @@ def _layer_norm(b: Weights, op: ops.LayerNorm) -> None:
 
 
 def _head_norm(b: Weights, op: ops.HeadNorm) -> None:
-    if op.weight is None or not op.is_plain:
-        raise ValueError("heads are normed by one weight, and not centered")
-    weight = b.weight(op.weight)
-    b.launches.append(lambda views, step: head_norm(views[op.x], weight, views[op.out], op.eps))
+    weight, bias = (None if name is None else b.weight(name) for name in (op.weight, op.bias))
+
+    def launch(views: Views, step: DeviceStep) -> None:
+        x, out = views[op.x], views[op.out]
+        head_norm(x, weight, out, op.eps, op.head_dim, bias, op.centered)
+
+    b.launches.append(launch)
 
 
 def _rope(b: Weights, op: ops.Rope) -> None:
@@ -100,10 +113,15 @@ def _rope(b: Weights, op: ops.Rope) -> None:
 def _kv_write(b: Weights, op: ops.KvWrite) -> None:
     cache, group = b.cache_of(op.layer)
     v = op.v
-    assert v is not None  # caches of latents are refused (pages.py)
 
     def launch(views: Views, step: DeviceStep) -> None:
-        kv_write(views[op.k], views[v], cache, step.groups[group].slots)
+        slots = step.groups[group].slots
+        if v is None:
+            assert isinstance(cache, LatentCache)
+            write_latents(views[op.k], cache, slots)
+        else:
+            assert isinstance(cache, LayerCache)
+            kv_write(views[op.k], views[v], cache, slots)
 
     b.launches.append(launch)
 
@@ -139,6 +157,34 @@ def _soft_cap(b: Weights, op: ops.SoftCap) -> None:
     b.launches.append(lambda views, step: soft_cap(views[op.x], views[op.out], op.cap))
 
 
+def _clamp(b: Weights, op: ops.Clamp) -> None:
+    b.launches.append(lambda views, step: clamp(views[op.x], views[op.out], op.limit))
+
+
+def _xielu(b: Weights, op: ops.Xielu) -> None:
+    p, n, beta, eps = map(b.weight, (op.p, op.n, op.beta, op.eps))
+    b.launches.append(lambda views, step: xielu(views[op.x], p, n, beta, eps, views[op.out]))
+
+
+def _add_positions(b: Weights, op: ops.AddPositions) -> None:
+    table = b.weight(op.weight)
+
+    def launch(views: Views, step: DeviceStep) -> None:
+        add_positions(views[op.x], step.positions, table, op.offset, views[op.out])
+
+    b.launches.append(launch)
+
+
+def _scale_by_position(b: Weights, op: ops.ScaleByPosition) -> None:
+    factors, scale = b.factors(op.scale), op.scale
+
+    def launch(views: Views, step: DeviceStep) -> None:
+        x, out = views[op.x], views[op.out]
+        scale_by_position(x, step.positions, factors, scale.offset, scale.period, out)
+
+    b.launches.append(launch)
+
+
 SMALL_OPS: Final[ops.OpTable[Weights]] = ops.op_table(
     ops.handles(ops.Features, _features),
     ops.handles(ops.Join, _join),
@@ -155,4 +201,8 @@ SMALL_OPS: Final[ops.OpTable[Weights]] = ops.op_table(
     ops.handles(ops.ScaleBy, _scale_by),
     ops.handles(ops.Columns, _columns),
     ops.handles(ops.SoftCap, _soft_cap),
+    ops.handles(ops.Clamp, _clamp),
+    ops.handles(ops.Xielu, _xielu),
+    ops.handles(ops.AddPositions, _add_positions),
+    ops.handles(ops.ScaleByPosition, _scale_by_position),
 )

@@ -8,9 +8,11 @@ the tiles of products, which rows choose, and draft trees.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from typing import TypeAlias
 
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.expert_matrix import ExpertMatrix
+from penstock.backends.cuda.head_matrix import HeadMatrix
 from penstock.backends.cuda.kernels.launch import Weights
 from penstock.backends.cuda.kernels.tiles import Tile, row_steps
 from penstock.backends.cuda.matrix import Matrix
@@ -21,7 +23,11 @@ _FORK = 3
 """Rows of the smallest tree that branches."""
 
 
-def warm_rows(matrices: Iterable[Matrix | ExpertMatrix], max_rows: int) -> tuple[int, ...]:
+Tiled: TypeAlias = Matrix | HeadMatrix | ExpertMatrix
+"""Whatever has tiles that a step's rows choose."""
+
+
+def warm_rows(matrices: Iterable[Tiled], max_rows: int) -> tuple[int, ...]:
     """Rows of few products that between them use every tile that up to ``max_rows`` rows can.
 
     Each product takes as many of a step's rows as it may have.
@@ -46,7 +52,7 @@ def warm_rows(matrices: Iterable[Matrix | ExpertMatrix], max_rows: int) -> tuple
     return tuple(sorted(chosen))
 
 
-def _likeness(matrix: Matrix | ExpertMatrix) -> tuple[object, ...]:
+def _likeness(matrix: Tiled) -> tuple[object, ...]:
     """What tiles depend on: the layers' matrices are mostly alike."""
     weights: Weights = matrix.weights
     form = (weights.format, weights.bits, weights.padded, weights.depth, weights.size)

@@ -69,6 +69,7 @@ from penstock.backends.cuda.kernels.attention_tile import (
     add_tiles,
     join,
     join_sink,
+    oldest_seen,
     tile_bounds,
 )
 from penstock.backends.cuda.kernels.cast import cast
@@ -97,13 +98,17 @@ def attention(
     out_stride,
     log2_scale,
     softcap,
+    slope_factor,
     HEADS: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    TAIL: tl.constexpr,
     COLUMNS: tl.constexpr,
+    TAIL_COLUMNS: tl.constexpr,
     ROWS: tl.constexpr,
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     FIELDS: tl.constexpr,
     CAPACITY: tl.constexpr,
@@ -112,6 +117,7 @@ def attention(
     QUANTIZED: tl.constexpr,
     CAPPED: tl.constexpr,
     SLOPED: tl.constexpr,
+    ROUNDED: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     PRECISION: tl.constexpr,
     STAGES: tl.constexpr,
@@ -125,10 +131,15 @@ def attention(
     ``[KV_HEADS, CAPACITY, HEAD_DIM]``, ``partial_weights`` float32 ``[KV_HEADS, CAPACITY, 2]``
     (peak and weight), ``finished`` int32 ``[KV_HEADS, CAPACITY]``, zero between launches. Where
     TREE, int32 ``token_positions`` ``[T]`` and ``tree_paths`` ``[rows, MAX_ROWS]``. ``slopes`` and
-    ``sinks`` float32 ``[HEADS]``, read where SLOPED and HAS_SINKS; ``softcap``, where CAPPED, is in
-    units of log2.
+    ``sinks`` float32 ``[HEADS]``, read where SLOPED and HAS_SINKS; ``softcap``, where CAPPED, and
+    ``slope_factor``, where ROUNDED, are in units of log2.
+
+    With a TAIL, which latents have, q is ``[T, HEADS * (HEAD_DIM + TAIL)]`` and the cache has one
+    head, which each of the KV_HEADS groups of query heads reads.
     """
     GROUP: tl.constexpr = HEADS // KV_HEADS
+    KEY_DIM: tl.constexpr = HEAD_DIM + TAIL
+    CACHED_HEADS: tl.constexpr = 1 if TAIL else KV_HEADS
     product_type: tl.constexpr = tl.bfloat16 if QUANTIZED else keys.dtype.element_ty
     folded = tl.arange(0, ROWS)
     column = tl.arange(0, COLUMNS)
@@ -153,13 +164,24 @@ def attention(
         query_head = head * GROUP + folded % GROUP
         columns = query_head[:, None] * HEAD_DIM + column[None, :]
         token_row = (row + token).to(tl.int64)[:, None]
-        query = tl.load(q + token_row * q_stride + columns, mask=inside, other=0.0)
+        asked = q + token_row * q_stride + (query_head * KEY_DIM)[:, None]
+        query = tl.load(asked + column[None, :], mask=inside, other=0.0)
         query = cast(query.to(tl.float32), product_type, INTERPRETED)
+        query_tail = query
+        cached_head = head
+        if TAIL:
+            behind = tl.arange(0, TAIL_COLUMNS)[None, :]
+            in_tail = (folded < rows)[:, None] & (behind < TAIL)
+            query_tail = tl.load(asked + HEAD_DIM + behind, mask=in_tail, other=0.0)
+            query_tail = cast(query_tail.to(tl.float32), product_type, INTERPRETED)
+            cached_head = head * 0
         positions = position + token
         slope = tl.zeros([ROWS], tl.float32)
         if SLOPED:
-            slope = tl.load(slopes + query_head, mask=folded < rows, other=0.0) * 1.4426950408889634
-        least = tl.maximum(position - WINDOW + 1, 0) if WINDOW else 0
+            slope = tl.load(slopes + query_head, mask=folded < rows, other=0.0)
+            if not ROUNDED:
+                slope = slope * 1.4426950408889634
+        least = oldest_seen(position, WINDOW, CHUNK) if WINDOW + CHUNK else 0
         oldest = position
         if TREE:
             positions = tl.load(token_positions + row + token, mask=folded < rows, other=0)
@@ -180,6 +202,7 @@ def attention(
                 stop,
                 TILE,
                 WINDOW,
+                CHUNK,
             )
             split_peak = tl.full([ROWS], float("-inf"), tl.float32)
             split_weight = tl.zeros([ROWS], tl.float32)
@@ -188,18 +211,19 @@ def attention(
             if TREE:
                 line_end = tl.where(fork >= 0, whole_end, last)
             # Tiles that the window's old end cuts, that all rows see whole, that are cut by now.
-            for phase in tl.static_range(0 if WINDOW else 1, 3):
+            for phase in tl.static_range(0 if WINDOW + CHUNK else 1, 3):
                 split_peak, split_weight, split_sums = add_tiles(
                     split_peak,
                     split_weight,
                     split_sums,
                     query,
+                    query_tail,
                     positions,
                     first if phase == 0 else (whole if phase == 1 else whole_end),
                     whole if phase == 0 else (whole_end if phase == 1 else line_end),
                     least,
                     last,
-                    head,
+                    cached_head,
                     table,
                     keys,
                     values,
@@ -210,15 +234,19 @@ def attention(
                     0,
                     softcap,
                     slope,
+                    slope_factor,
                     MASKED=phase != 1,
                     PATH=False,
                     CAPPED=CAPPED,
                     SLOPED=SLOPED,
-                    KV_HEADS=KV_HEADS,
+                    ROUNDED=ROUNDED,
+                    KV_HEADS=CACHED_HEADS,
                     HEAD_DIM=HEAD_DIM,
+                    TAIL=TAIL,
                     COLUMNS=COLUMNS,
                     TILE=TILE,
                     WINDOW=WINDOW,
+                    CHUNK=CHUNK,
                     BLOCK_SIZE=BLOCK_SIZE,
                     QUANTIZED=QUANTIZED,
                     PRECISION=PRECISION,
@@ -235,12 +263,13 @@ def attention(
                         split_weight,
                         split_sums,
                         query,
+                        query_tail,
                         positions,
                         whole_end,
                         end_of_path,
                         least,
                         end_of_path,
-                        head,
+                        cached_head,
                         table,
                         keys,
                         values,
@@ -251,15 +280,19 @@ def attention(
                         fork,
                         softcap,
                         slope,
+                        slope_factor,
                         MASKED=True,
                         PATH=True,
                         CAPPED=CAPPED,
                         SLOPED=SLOPED,
-                        KV_HEADS=KV_HEADS,
+                        ROUNDED=ROUNDED,
+                        KV_HEADS=CACHED_HEADS,
                         HEAD_DIM=HEAD_DIM,
+                        TAIL=TAIL,
                         COLUMNS=COLUMNS,
                         TILE=TILE,
                         WINDOW=WINDOW,
+                        CHUNK=CHUNK,
                         BLOCK_SIZE=BLOCK_SIZE,
                         QUANTIZED=QUANTIZED,
                         PRECISION=PRECISION,

@@ -18,20 +18,36 @@ from penstock.backends.cuda.kernels.soft_cap import soft_cap
 
 
 @triton.jit
-def visible(positions, tokens, WINDOW: tl.constexpr):
+def visible(positions, tokens, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
     """Return which cached ``tokens`` ``[TILE]`` queries at ``positions`` ``[ROWS]`` see.
 
-    A WINDOW of 0 is none. ``tile_bounds`` knows which tiles need no mask.
+    A WINDOW or CHUNK of 0 is none. ``tile_bounds`` knows which tiles need no mask.
     """
     distance = positions[:, None] - tokens[None, :]
     seen = distance >= 0
     if WINDOW:
         seen = seen & (distance < WINDOW)
+    if CHUNK:
+        seen = seen & (distance <= (positions % CHUNK)[:, None])
     return seen
 
 
 @triton.jit
-def tile_bounds(start, end, position, stop, TILE: tl.constexpr, WINDOW: tl.constexpr):
+def oldest_seen(position, WINDOW: tl.constexpr, CHUNK: tl.constexpr):
+    """Return the first token that the query at ``position`` sees."""
+    if WINDOW:
+        oldest = tl.maximum(position - WINDOW + 1, 0)
+    elif CHUNK:
+        oldest = tl.maximum(position, 0) // CHUNK * CHUNK
+    else:
+        oldest = position * 0
+    return oldest
+
+
+@triton.jit
+def tile_bounds(
+    start, end, position, stop, TILE: tl.constexpr, WINDOW: tl.constexpr, CHUNK: tl.constexpr
+):
     """Return what part of the split ``start:end`` queries at ``position : stop`` see.
 
     Returns the first token of the first tile that one of them sees, of the first that all of them
@@ -39,12 +55,12 @@ def tile_bounds(start, end, position, stop, TILE: tl.constexpr, WINDOW: tl.const
     """
     first = start
     last = tl.minimum(end, stop)
-    if WINDOW:
-        first = tl.maximum(first, tl.maximum(position - WINDOW + 1, 0) // TILE * TILE)
+    if WINDOW or CHUNK:
+        first = tl.maximum(first, oldest_seen(position, WINDOW, CHUNK) // TILE * TILE)
     whole_end = tl.maximum(tl.minimum(end, (position + 1) // TILE * TILE), first)
     whole = first
-    if WINDOW:
-        oldest = tl.maximum(stop - WINDOW, 0)
+    if WINDOW or CHUNK:
+        oldest = oldest_seen(stop - 1, WINDOW, CHUNK)
         whole = tl.minimum(tl.maximum((oldest + TILE - 1) // TILE * TILE, first), whole_end)
     return first, whole, whole_end, last
 
@@ -55,6 +71,7 @@ def add_tiles(
     weight,
     sums,
     query,
+    query_tail,
     positions,
     first,
     end,
@@ -71,15 +88,19 @@ def add_tiles(
     fork,
     softcap,
     slope,
+    slope_factor,
     MASKED: tl.constexpr,
     PATH: tl.constexpr,
     CAPPED: tl.constexpr,
     SLOPED: tl.constexpr,
+    ROUNDED: tl.constexpr,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    TAIL: tl.constexpr,
     COLUMNS: tl.constexpr,
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     QUANTIZED: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -94,10 +115,18 @@ def add_tiles(
     position ``fork`` on lie at the places of the sequence's cache that ``path`` points at.
 
     Where CAPPED, scores stay below ``softcap``; where SLOPED, ``slope`` ``[ROWS]`` times their
-    key's distance is added. Both are in units of log2.
+    key's distance is added. Both are in units of log2. Where ROUNDED, too, ``slope_factor`` is,
+    which then multiplies what slopes and positions come to, rounded to bfloat16.
+
+    With a TAIL keys are latents, which are the values, too, and TAIL more components behind them,
+    whose queries are ``query_tail``. int8 latents are scaled by ``key_scales``, and what is behind
+    them by ``value_scales``.
     """
+    KEY_DIM: tl.constexpr = HEAD_DIM + TAIL
     column = tl.arange(0, COLUMNS)
     within = column < HEAD_DIM
+    behind_latent = tl.arange(0, query_tail.shape[1])
+    in_tail = behind_latent < TAIL
     for tile in tl.range(first, end, TILE, num_stages=1 if MASKED else STAGES):
         token = tile + tl.arange(0, TILE)
         if MASKED:
@@ -114,17 +143,27 @@ def add_tiles(
         if not PATH:
             # A block's tokens are neighbours, also in the rows of scales: 16 bytes at a time.
             cell = tl.max_contiguous(tl.multiple_of(cell, BLOCK_SIZE), BLOCK_SIZE)
-        place = cell[:, None] * HEAD_DIM + column[None, :]
+        place = cell[:, None] * KEY_DIM + column[None, :]
 
         if MASKED:
             inside = readable[:, None] & within[None, :]
             key = tl.load(keys + place, mask=inside, other=0)
-            value = tl.load(values + place, mask=inside, other=0)
         elif HEAD_DIM == COLUMNS:
             key = tl.load(keys + place)
-            value = tl.load(values + place)
         else:
             key = tl.load(keys + place, mask=within[None, :], other=0)
+        if TAIL:
+            value = key
+            at_tail = keys + (cell[:, None] * KEY_DIM + HEAD_DIM + behind_latent[None, :])
+            if MASKED:
+                key_tail = tl.load(at_tail, mask=readable[:, None] & in_tail[None, :], other=0)
+            else:
+                key_tail = tl.load(at_tail, mask=in_tail[None, :], other=0)
+        elif MASKED:
+            value = tl.load(values + place, mask=inside, other=0)
+        elif HEAD_DIM == COLUMNS:
+            value = tl.load(values + place)
+        else:
             value = tl.load(values + place, mask=within[None, :], other=0)
 
         scores = product(query, tl.trans(key), None, PRECISION, INTERPRETED)
@@ -136,16 +175,27 @@ def add_tiles(
                 key_scale = tl.load(key_scales + cell)
                 value_scale = tl.load(value_scales + cell)
             scores = scores * key_scale.to(tl.float32)[None, :]
+            if TAIL:
+                more = product(query_tail, tl.trans(key_tail), None, PRECISION, INTERPRETED)
+                scores += more * value_scale.to(tl.float32)[None, :]
+                value_scale = key_scale
+        elif TAIL:
+            scores = product(query_tail, tl.trans(key_tail), scores, PRECISION, INTERPRETED)
         unit = log2_scale
         if CAPPED or SLOPED:
             scores = scores * log2_scale
             unit = tl.full([], 1.0, tl.float32)
             if CAPPED:
                 scores = soft_cap(scores, softcap)
-            if SLOPED:
+            if SLOPED and ROUNDED:
+                own = rounded(slope * rounded(positions.to(tl.float32), INTERPRETED), INTERPRETED)
+                place_of_key = rounded(token.to(tl.float32), INTERPRETED)
+                theirs = rounded(slope[:, None] * place_of_key[None, :], INTERPRETED)
+                scores += slope_factor * (theirs - own[:, None])
+            elif SLOPED:
                 scores += slope[:, None] * (token[None, :] - positions[:, None]).to(tl.float32)
         if MASKED:
-            seen = visible(positions, token, WINDOW)
+            seen = visible(positions, token, WINDOW, CHUNK)
             scores = tl.where(seen, scores, float("-inf"))
 
         higher = tl.maximum(peak, tl.max(scores, axis=1) * unit)
@@ -172,6 +222,12 @@ def add_tiles(
         else:
             sums = product(weights, value, sums, PRECISION, INTERPRETED)
     return peak, weight, sums
+
+
+@triton.jit
+def rounded(x, INTERPRETED: tl.constexpr):
+    """Return float32 ``x`` rounded to bfloat16, still as float32."""
+    return cast(x, tl.bfloat16, INTERPRETED).to(tl.float32)
 
 
 @triton.jit

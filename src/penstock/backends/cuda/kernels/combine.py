@@ -1,4 +1,4 @@
-"""Copies, sums, products, activations and caps of rows, element by element."""
+"""Copies, sums, products, activations and limits of rows, element by element."""
 
 from __future__ import annotations
 
@@ -64,6 +64,11 @@ def soft_cap(x: Tensor, out: Tensor, cap: float) -> None:
     _change(x, None, out, "cap", cap)
 
 
+def clamp(x: Tensor, out: Tensor, limit: float) -> None:
+    """Run ``plan.ops.Clamp``: x from ``-limit`` to ``limit``; x float32, and out may be x."""
+    _change(x, None, out, "clamp", limit)
+
+
 def _change(x: Tensor, by: Tensor | None, out: Tensor, kind: str, factor: float) -> None:
     rows, cols = out.shape
     if rows == 0:
@@ -103,7 +108,8 @@ def _change_rows(
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Scale or cap x, or multiply its activation by ``by``; KIND: "scale", "cap" or which."""
+    """Scale, cap or clamp x, or multiply its activation by ``by``; KIND: "scale", "cap", "clamp" or
+    which activation."""
     row = (tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS))[:, None]
     column = (tl.program_id(1) * BLOCK + tl.arange(0, BLOCK))[None, :]
     inside = (row < rows) & (column < cols)
@@ -112,6 +118,8 @@ def _change_rows(
         y = y * factor
     elif KIND == "cap":
         y = capped(y, factor)
+    elif KIND == "clamp":
+        y = tl.where(y < -factor, -factor, tl.where(y > factor, factor, y))  # NaN stays NaN
     else:
         y = activate(y, KIND) * tl.load(by + row * by_stride + column, mask=inside, other=0.0)
     y = cast(y, out.dtype.element_ty, INTERPRETED)

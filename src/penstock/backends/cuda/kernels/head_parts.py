@@ -44,6 +44,22 @@ def partners(column, HALF: tl.constexpr, INTERLEAVED: tl.constexpr):
 
 
 @triton.jit
+def coded(x, INTERPRETED: tl.constexpr):
+    """Return the int8 codes of float32 heads ``[N, BLOCK]``, still float32, and their bfloat16
+    scales ``[N]``, as ``plan.ops.KvWrite`` rounds them."""
+    most = tl.max(tl.where(x != x, float("inf"), tl.abs(x)), axis=1)
+    # A scale that is not finite is NaN, so that whatever reads these codes sees it.
+    most = tl.where(most == float("inf"), float("nan"), most)
+    by = tl.full([x.shape[0]], 127.0, tl.float32)
+    scale = cast(tl.div_rn(most, by), tl.bfloat16, INTERPRETED)
+    divisor = scale.to(tl.float32)
+    usable = (divisor > 0)[:, None]
+    ratio = tl.div_rn(x, tl.where(usable, divisor[:, None], 1.0) + tl.zeros_like(x))
+    code = tl.minimum(tl.maximum(nearest_whole(ratio), -127.0), 127.0)
+    return tl.where(usable, code, 0.0), scale
+
+
+@triton.jit
 def store_heads(
     x,
     keys,
@@ -68,18 +84,9 @@ def store_heads(
     within = column < HEAD_DIM
     row = (slot // BLOCK_SIZE * KV_HEADS + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE
     if QUANTIZED:
-        most = tl.max(tl.where(x != x, float("inf"), tl.abs(x)), axis=1)
-        # A scale that is not finite is NaN, so that whatever reads these codes sees it.
-        most = tl.where(most == float("inf"), float("nan"), most)
-        by = tl.full([x.shape[0]], 127.0, tl.float32)
-        scale = cast(tl.div_rn(most, by), tl.bfloat16, INTERPRETED)
+        x, scale = coded(x, INTERPRETED)
         tl.store(key_scales + row, scale, mask=is_key)
         tl.store(value_scales + row, scale, mask=is_value)
-        divisor = scale.to(tl.float32)
-        usable = (divisor > 0)[:, None]
-        ratio = tl.div_rn(x, tl.where(usable, divisor[:, None], 1.0) + tl.zeros_like(x))
-        code = tl.minimum(tl.maximum(nearest_whole(ratio), -127.0), 127.0)
-        x = tl.where(usable, code, 0.0)
     cells = row[:, None] * HEAD_DIM + column[None, :]
     stored = cast(x, keys.dtype.element_ty, INTERPRETED)
     tl.store(keys + cells, stored, mask=is_key[:, None] & within[None, :])

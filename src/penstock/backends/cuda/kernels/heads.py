@@ -16,26 +16,39 @@ _HEADS = rows_at_once(4)
 """Heads a program, of one token or of neighbours."""
 
 
-def head_norm(x: Tensor, weight: Tensor, out: Tensor, eps: float) -> None:
-    """Run ``plan.ops.HeadNorm``: x float32 ``[rows, heads * head_dim]``, weight float32
-    ``[head_dim]``; out may be x."""
-    dim = len(weight)
-    rows, heads = len(x), x.shape[1] // dim
+def head_norm(
+    x: Tensor,
+    weight: Tensor | None,
+    out: Tensor,
+    eps: float,
+    head_dim: int,
+    bias: Tensor | None = None,
+    centered: bool = False,
+) -> None:
+    """Run ``plan.ops.HeadNorm``: x float32 ``[rows, heads * head_dim]``, weight and bias float32
+    ``[head_dim]``, or each ``[heads, head_dim]``; out may be x."""
+    rows, heads = len(x), x.shape[1] // head_dim
     if rows == 0:
         return
     _norm_heads[(triton.cdiv(rows * heads, _HEADS),)](
         x,
-        weight,
+        x if weight is None else weight,
+        x if bias is None else bias,
         out,
         rows * heads,
         x.stride(0),
         out.stride(0),
         HEADS=heads,
-        HEAD_DIM=dim,
+        HEAD_DIM=head_dim,
         EPS=eps,
+        CENTERED=centered,
+        HAS_WEIGHT=weight is not None,
+        HAS_BIAS=bias is not None,
+        EACH_WEIGHT=weight is not None and weight.ndim == 2,
+        EACH_BIAS=bias is not None and bias.ndim == 2,
         INTERPRETED=INTERPRETED,
         SOME=_HEADS,
-        BLOCK=triton.next_power_of_2(dim),
+        BLOCK=triton.next_power_of_2(head_dim),
         num_warps=2,
         enable_fp_fusion=False,
     )
@@ -111,6 +124,7 @@ def kv_write(k: Tensor, v: Tensor, cache: LayerArrays, slots: Tensor) -> None:
 def _norm_heads(
     x,
     weight,
+    bias,
     out,
     count,
     x_stride,
@@ -118,6 +132,11 @@ def _norm_heads(
     HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
     EPS: tl.constexpr,
+    CENTERED: tl.constexpr,
+    HAS_WEIGHT: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    EACH_WEIGHT: tl.constexpr,
+    EACH_BIAS: tl.constexpr,
     INTERPRETED: tl.constexpr,
     SOME: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -127,10 +146,27 @@ def _norm_heads(
     inside = (head < count)[:, None] & (column < HEAD_DIM)[None, :]
     row, first = head // HEADS, head % HEADS * HEAD_DIM
     y = tl.load(x + (row * x_stride + first)[:, None] + column[None, :], mask=inside, other=0.0)
+    if CENTERED:
+        y = tl.where(inside, y - (tl.sum(y, axis=1) / HEAD_DIM)[:, None], 0.0)
     scale = 1.0 / tl.sqrt(tl.sum(y * y, axis=1) / HEAD_DIM + EPS)
-    by = tl.load(weight + column, mask=column < HEAD_DIM, other=0.0)
-    y = cast(y * scale[:, None] * by[None, :], out.dtype.element_ty, INTERPRETED)
+    y = y * scale[:, None]
+    if HAS_WEIGHT:
+        y = y * _for_heads(weight, first, column, inside, HEAD_DIM, EACH_WEIGHT)
+    if HAS_BIAS:
+        y = y + _for_heads(bias, first, column, inside, HEAD_DIM, EACH_BIAS)
+    y = cast(y, out.dtype.element_ty, INTERPRETED)
     tl.store(out + (row * out_stride + first)[:, None] + column[None, :], y, mask=inside)
+
+
+@triton.jit
+def _for_heads(weight, first, column, inside, HEAD_DIM: tl.constexpr, EACH: tl.constexpr):
+    """Return the row of ``weight`` that all heads have, or where EACH those that begin at
+    ``first``."""
+    if EACH:
+        at = weight + first[:, None] + column[None, :]
+        return tl.load(at, mask=inside, other=0.0)
+    else:
+        return tl.load(weight + column, mask=column < HEAD_DIM, other=0.0)[None, :]
 
 
 @triton.jit(do_not_specialize=["count"])
