@@ -60,6 +60,7 @@ def test_states_of_prefixes_are_kept_beside_them() -> None:
     assert config.num_blocks == 7 * STATE // BLOCK
     config = resolved(max_num_seqs=2, max_model_len=32, kv_cache_bytes=8 * STATE + 2 * BLOCK)
     assert (config.num_states, config.num_blocks) == (2 + 6, 2)
+    assert config.reasons["kv_cache_bytes"] == f"as asked, less {8 * STATE:,} of states"
     config = resolved(max_num_seqs=2, max_model_len=512, kv_cache_bytes=3 * STATE + 16 * BLOCK)
     assert config.num_states == 2 + 1
     assert config.max_model_len == 512

@@ -6,10 +6,14 @@ import re
 import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.http_client import Server, running
 from support.streams import bystanders
 from support.waiting import PATIENCE_S, until
+
+from penstock.interface.messages import EngineStats
+from penstock.server.metrics import Counts, ServerState, render
 
 ROUTER_NAMES = [  # vLLM's, which routers and dashboards read, with our prefix
     "num_requests_running",
@@ -107,3 +111,14 @@ def test_latencies_lie_within_what_a_client_measures(counted: Server) -> None:
     assert 49 * STEP_MS / 1000 <= decode <= whole <= ended - began
     assert between == pytest.approx(decode)
     assert to_first + between == pytest.approx(whole)
+
+
+def test_states_are_told_of_where_layers_keep_some() -> None:
+    figures = {"kv_blocks_total": 4, "kv_blocks_used": 1, "prefix_queries": 0, "prefix_hits": 0}
+    counts = {"preemptions": 0, "steps": 3, "tokens_computed": 9, "tokens_generated": 2}
+    state = ServerState()
+    state.engine = EngineStats(running=1, waiting=0, **figures, **counts)
+    assert b"state_slots" not in render("m", Counts(), state)
+    state.engine = msgspec.structs.replace(state.engine, states_total=8, states_used=2)
+    text = render("m", Counts(), state)
+    assert b'penstock:state_slots_usage_perc{model_name="m"} 0.25' in text

@@ -62,11 +62,12 @@ def decide_memory(
     states = _states(inputs, served, budget.kv_cache)
     blocks = _blocks(inputs, plans, budget.kv_cache, states.num_bytes)
     in_full = blocks.tokens >= served.max_len
+    less = f", less {states.num_bytes:,} of states" if states.num_bytes else ""
     rounded = f"codes, scales, and the rest in {weights}"
     reasons = {
         "kv_cache_dtype": reason(config.kv_cache_dtype, "the weights' type"),
         "weight_bytes": f"all in {weights}" if schemes.linear is None else rounded,
-        "kv_cache_bytes": reason(config.kv_cache_bytes, budget.why),
+        "kv_cache_bytes": reason(config.kv_cache_bytes, budget.why) + less,
         "num_blocks": blocks.why,
         "max_model_len": reason(
             config.max_model_len, "the model's limit" if in_full else "what the KV cache holds"
