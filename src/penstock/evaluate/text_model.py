@@ -16,6 +16,7 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import EnginePlan, load, plan_engine
 from penstock.evaluate.windows import Window
 from penstock.interface.executor import Executor, run
+from penstock.interface.step import StateTables
 from penstock.interface.step_builder import build_step
 from penstock.tokenizer.load import load_tokenizer
 from penstock.tokenizer.tokenizer import Tokenizer
@@ -69,7 +70,11 @@ class TextModel:
                 rows = end - start
             used = -(-end // BLOCK_SIZE)
             step = build_step(
-                [tokens[start:end]], [start], [[t[:used]] for t in tables], num_logits=[rows]
+                [tokens[start:end]],
+                [start],
+                [[t[:used]] for t in tables],
+                num_logits=[rows],
+                states=_state(start) if self.engine_plan.plan.state_layers else None,
             )
             result = run(self.executor, step)
             for first in range(0, rows, PIECE):
@@ -84,3 +89,9 @@ class TextModel:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _state(seen: int) -> StateTables:
+    """The state of the only sequence, in the first slot."""
+    slot, none = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    return StateTables(slot, np.array([seen], np.int32), none)
