@@ -1,5 +1,5 @@
 // Products on the 8-bit grid against their definition in gemm_grid.h, and those of weights alone
-// against that of gemm_points.h.
+// against that of gemm_points_walk.h.
 #pragma once
 
 #include "check_int_products.h"

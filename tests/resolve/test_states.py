@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,17 @@ def test_fewer_sequences_run_where_states_would_take_more_than_half() -> None:
     )
     with pytest.raises(ConfigError, match=f"at least {128 * STATE:,}$"):
         resolved(kv_cache_bytes=STATE)
+
+
+def test_the_memory_that_a_refusal_names_suffices() -> None:
+    """More of it lets more sequences run, whose states take some of it."""
+    asked = {"max_model_len": 512, "enable_prefix_caching": False}
+    with pytest.raises(ConfigError) as told:
+        resolved(kv_cache_bytes=2 * STATE, **asked)
+    named = re.search(r"kv_cache_bytes to at least ([\d,]+)", str(told.value))
+    assert named is not None
+    config = resolved(kv_cache_bytes=int(named[1].replace(",", "")), **asked)
+    assert config.max_model_len == 512
 
 
 def test_drafts_make_a_state_larger() -> None:

@@ -136,7 +136,11 @@ def _blocks(inputs: Inputs, plans: PlanDecision, cache_bytes: int, state_bytes: 
         why = "the model keeps no keys and values"
         held = count * BLOCK_SIZE
     if held < (min(max_len, BLOCK_SIZE) if asked is None else max_len):
-        needed = sequence_blocks(windows, max_len) * size + state_bytes
+        needed = one = sequence_blocks(windows, max_len) * size
+        if inputs.config.max_num_seqs is not None:
+            needed += state_bytes
+        else:  # with more memory more sequences run, whose states take at most half of it
+            needed += min(one, served.max_sequences * served.state_bytes)
         beside = f" (beside {state_bytes:,} of states)" if state_bytes else ""
         among = f", which {len(windows)} groups of layers share" if len(windows) > 1 else ""
         raise ConfigError(
