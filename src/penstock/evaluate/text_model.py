@@ -16,7 +16,7 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import EnginePlan, load, plan_engine
 from penstock.evaluate.windows import Window
 from penstock.interface.executor import Executor, run
-from penstock.interface.step_builder import build_step
+from penstock.interface.step_builder import build_step, state_tables
 from penstock.tokenizer.load import load_tokenizer
 from penstock.tokenizer.tokenizer import Tokenizer
 
@@ -58,7 +58,8 @@ class TextModel:
         """The logits that predict ``window.targets``, in pieces ``[rows, vocab_size]`` of ``PIECE``
         rows but for the last, each of which may overwrite the one before."""
         tokens, config = array("i", window.token_ids[:-1]), self.engine_plan.config
-        blocks, groups = -(-len(tokens) // BLOCK_SIZE), len(self.engine_plan.plan.kv_groups)
+        plan = self.engine_plan.plan
+        blocks, groups = -(-len(tokens) // BLOCK_SIZE), len(plan.kv_groups)
         tables = [array("i", range(g * blocks, (g + 1) * blocks)) for g in range(groups)]
         start, counted = 0, window.first - 1
         while start < len(tokens):
@@ -69,7 +70,11 @@ class TextModel:
                 rows = end - start
             used = -(-end // BLOCK_SIZE)
             step = build_step(
-                [tokens[start:end]], [start], [[t[:used]] for t in tables], num_logits=[rows]
+                [tokens[start:end]],
+                [start],
+                [[t[:used]] for t in tables],
+                num_logits=[rows],
+                states=state_tables([0], [start], [0], (), ()) if plan.state_layers else None,
             )
             result = run(self.executor, step)
             for first in range(0, rows, PIECE):
