@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,25 @@ def test_fewer_sequences_run_where_states_would_take_more_than_half() -> None:
     )
     with pytest.raises(ConfigError, match=f"at least {128 * STATE:,}$"):
         resolved(kv_cache_bytes=STATE)
+
+
+@pytest.mark.parametrize("sequences", [1, 3, 8])
+@pytest.mark.parametrize("max_model_len", [32, 64, 480])
+@pytest.mark.parametrize("attention", [True, False])
+def test_what_states_are_said_to_need_is_enough_and_no_less(
+    sequences: int, max_model_len: int, attention: bool
+) -> None:
+    """With the keys and values of one request, too."""
+    spec = SPEC if attention else state_spec(NET, NET, attention=False)
+    asked: dict[str, Any] = {"max_num_seqs": sequences, "max_model_len": max_model_len}
+    with pytest.raises(ConfigError, match="the states of") as told:
+        resolved(spec, kv_cache_bytes=1, **asked)
+    said = re.search(r"kv_cache_bytes to at least ([0-9,]+)", str(told.value))
+    assert said is not None
+    needed = int(said[1].replace(",", ""))
+    assert resolved(spec, kv_cache_bytes=needed, **asked).max_num_seqs == sequences
+    with pytest.raises(ConfigError):
+        resolved(spec, kv_cache_bytes=needed - 1, **asked)
 
 
 def test_drafts_make_a_state_larger() -> None:
