@@ -86,9 +86,9 @@ class PhaseClock:
     spent: dict[str, int] = field(default_factory=dict)
 
     def timed(self, phase: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*args: Any) -> Any:
+        def wrapper(*args: Any, **named: Any) -> Any:
             start = thread_time_ns()
-            result = call(*args)
+            result = call(*args, **named)
             self.spent[phase] = self.spent.get(phase, 0) + thread_time_ns() - start
             return result
 

@@ -59,7 +59,7 @@ void construct(PyExecutor* self, int threads, const std::vector<int>& cpus, bool
                size_t kv_part_bytes,
                const std::vector<std::tuple<int, int, int, int, size_t, int, int>>& kv_layers,
                int state_slots, int state_log, size_t state_bytes, const std::string& state_elem,
-               const std::vector<PyStateLayer>& state_layers) {
+               const std::vector<PyStateLayer>& state_layers, bool trial) {
   KvPages pages{kv_groups, kv_parts, kv_part_bytes, {}};
   for (const auto& [heads, dim, group, part, offset, value_dim, rows] : kv_layers)
     pages.layers.push_back({heads, dim, group, part, offset, value_dim, rows});
@@ -70,7 +70,7 @@ void construct(PyExecutor* self, int threads, const std::vector<int>& cpus, bool
         {tiles, heads, rows, columns, ring, ring_rows, ring_columns, log, log_columns});
   const ExecutorShape shape{threads,    cpus,          crowded,       num_blocks, max_tokens,
                             max_logits, max_sequences, max_positions, vocabulary, arena_bytes,
-                            parse_kv_elem(kv_elem)};
+                            parse_kv_elem(kv_elem), trial};
   try {
     new (self) PyExecutor{std::make_unique<Executor>(shape, pages, states)};
   } catch (const std::system_error& error) {
@@ -214,7 +214,8 @@ void bind_executor(nb::module_& m) {
            "vocabulary"_a,
            "arena_bytes"_a, "kv_elem"_a, "kv_groups"_a = 0, "kv_parts"_a = 0, "kv_part_bytes"_a = 0,
            "kv_layers"_a, "state_slots"_a = 0, "state_log"_a = 0, "state_bytes"_a = 0,
-           "state_elem"_a = "float32", "state_layers"_a = std::vector<PyStateLayer>())
+           "state_elem"_a = "float32", "state_layers"_a = std::vector<PyStateLayer>(),
+           "trial"_a = false)
       .def(
           "add_buffer",
           [](PyExecutor& self, size_t offset, const std::string& elem, int64_t cols,

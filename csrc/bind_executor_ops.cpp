@@ -49,14 +49,17 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
       .def(
           "append_route",
           [](PyExecutor& self, BufferId logits, BufferId ids, BufferId shares,
-             std::optional<ConstantId> choice_bias, const std::string& scores, bool normalize,
-             float normalize_eps, float normalize_least, float scale, int groups,
-             int groups_chosen, bool top2, float jitter) {
+             std::optional<ConstantId> choice_bias, std::optional<ConstantId> share_scale,
+             const std::string& scores, bool normalize, float normalize_eps,
+             float normalize_least, float scale, int groups, int groups_chosen, bool top2,
+             float jitter) {
             self.get().append_route(logits, ids, shares, choice_bias.value_or(kNone),
+                                    share_scale.value_or(kNone),
                                     {parse_scores(scores), normalize, normalize_eps,
                                      normalize_least, scale, groups, groups_chosen, top2, jitter});
           },
-          nb::kw_only(), "logits"_a, "ids"_a, "shares"_a, "choice_bias"_a.none(), "scores"_a,
+          nb::kw_only(), "logits"_a, "ids"_a, "shares"_a, "choice_bias"_a.none(),
+          "share_scale"_a.none(), "scores"_a,
           "normalize"_a, "normalize_eps"_a, "normalize_least"_a, "scale"_a, "groups"_a,
           "groups_chosen"_a, "top2"_a, "jitter"_a)
       .def(

@@ -31,6 +31,7 @@ struct ExecutorShape {
   int vocabulary;
   size_t arena_bytes;
   Elem kv_elem;
+  bool trial = false;  // ops are appended and nothing is packed or run: weights take no memory
 };
 
 // A layer's cache and its place in a page.
@@ -120,7 +121,7 @@ class Executor {
   void append_linear(MatrixId matrix, ConstantId bias, BufferId x, BufferId out,
                      Gating gate);
   void append_route(BufferId logits, BufferId ids, BufferId shares, ConstantId choice_bias,
-                    const Routing& routing);
+                    ConstantId share_scale, const Routing& routing);
   void append_expert_linear(MatrixId matrix, ConstantId bias, BufferId x, BufferId ids,
                             BufferId out, Gating gate);
   void append_scale_rows(BufferId x, BufferId by, BufferId out, bool sigmoid);

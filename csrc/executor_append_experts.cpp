@@ -7,10 +7,10 @@
 namespace penstock {
 
 void Executor::append_route(BufferId logits, BufferId ids, BufferId shares, ConstantId choice_bias,
-                            const Routing& routing) {
+                            ConstantId share_scale, const Routing& routing) {
   RouteArgs args{typed(logits, {Elem::f32}, "scores of experts"),
                  typed(ids, {Elem::i32}, "ids of experts"),
-                 typed(shares, {Elem::f32}, "shares of experts"), nullptr, routing};
+                 typed(shares, {Elem::f32}, "shares of experts"), nullptr, nullptr, routing};
   const RowKind rows = bound(logits).rows;
   const int64_t experts = args.logits.cols, chosen = args.ids.cols;
   if (rows.times != 1 || bound(ids).rows != rows || bound(shares).rows != rows ||
@@ -26,6 +26,7 @@ void Executor::append_route(BufferId logits, BufferId ids, BufferId shares, Cons
     refuse("sparsemixer chooses among all experts, by their logits alone");
   require_apart(logits, ids), require_apart(logits, shares), require_apart(ids, shares);
   if (choice_bias != kNone) args.choice_bias = floats(choice_bias, experts, "a choice bias");
+  if (share_scale != kNone) args.share_scale = floats(share_scale, experts, "a scale of shares");
   pool_.reserve_scratch(route_scratch_bytes(args));
   buffers_[size_t(ids)].below = experts;
   ops_.push_back(RouteOp{args, rows});

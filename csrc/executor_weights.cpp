@@ -74,7 +74,7 @@ MatrixId Executor::add_matrix(AnyMatrix matrix, int64_t experts) {
         return panels;
       },
       matrix);
-  place(memory);
+  if (!shape_.trial) place(memory);
   regions_.emplace_back(memory.data(), memory.bytes());
   matrices_.push_back({matrix, std::move(memory), experts});
   return MatrixId(matrices_.size()) - 1;

@@ -8,6 +8,7 @@ without the tests that are marked ``slow``; ``--slow`` adds these. Files and fol
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 
@@ -55,6 +56,13 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         option.dist = "worksteal"
 
 
+def pytest_collection_finish() -> None:
+    """What is there by now, torch and tests by the thousand, stays: no search for garbage needs to
+    go through it again."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """No test may touch the user's cache, nor the processes that tests start."""
     config.stash[_CACHE] = tempfile.TemporaryDirectory(prefix="penstock-cache-")
@@ -62,4 +70,5 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
+    gc.unfreeze()  # or native modules would report what the end of the process leaves as leaks
     config.stash[_CACHE].cleanup()

@@ -126,8 +126,9 @@ def test_a_stream_that_is_collected_within_a_step(llm: LLM) -> None:
 
     def step() -> Any:
         nonlocal stream
-        stream = None
-        gc.collect()
+        if stream is not None:
+            stream = None
+            gc.collect()
         return plain()
 
     core.step = step  # type: ignore[method-assign]

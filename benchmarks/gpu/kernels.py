@@ -16,8 +16,11 @@ from penstock.interface.executor import Limits
 from penstock.interface.sources import PlanWeight, Stored
 from penstock.models.position_scale import PositionScale
 from penstock.models.spec import (
+    AlibiSpec,
     AttentionSpec,
+    Chunk,
     ClampedSwiglu,
+    ClampSpec,
     ExpertsSpec,
     LatentSpec,
     LayerSpec,
@@ -184,14 +187,13 @@ def _chunked() -> ModelSpec:
     """Chunks of attention, queries that grow with the position, clamps, norms of each head by
     weights of its own, learned positions, and xIELU."""
     spec = _with_attention(
-        window=None,
-        chunk=32,
+        window=Chunk(32),
         position_scale=PositionScale(0.1, 8192),
-        clip_qkv=8.0,
+        clamp=ClampSpec(8.0),
         qk_norm=QkNormSpec(1e-5, kind="layer", bias=True, each_head=True),
     )
     (layer,) = spec.layers
-    plain = MlpSpec(104, bias=True, gated=False, xielu=True)
+    plain = MlpSpec(104, "xielu", bias=True, gated=False)
     return replace(
         spec,
         layers=(replace(layer, mlp=plain),),
@@ -203,8 +205,7 @@ def _slopes() -> ModelSpec:
     """ALiBi whose slopes and positions are rounded, and norms of heads without a weight."""
     return _with_attention(
         rope=None,
-        alibi=0.25,
-        alibi_rounded=True,
+        alibi=AlibiSpec(0.25, rounded=True),
         qk_norm=QkNormSpec(1e-5, weight=False),
     )
 

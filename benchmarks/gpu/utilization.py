@@ -34,7 +34,7 @@ def attention_flops(spec: ModelSpec, tokens: int) -> int:
     total = 0
     for layer in spec.layers:
         a = layer.attention
-        window = min(a.window or tokens, tokens)
+        window = tokens if a.window is None else min(window_size(a.window), tokens)
         # The first `window` tokens see themselves and all before; later ones see `window`.
         pairs = window * (window + 1) // 2 + (tokens - window) * window
         value_dim = a.head_dim if a.latent is None else a.latent.kv_rank

@@ -81,6 +81,7 @@ class Router {
   Router(const RouteArgs& args, std::byte* scratch)
       : routing_(args.routing),
         bias_(args.choice_bias),
+        share_scale_(args.share_scale),
         experts_(args.logits.cols),
         chosen_(args.ids.cols),
         scratch_(scratch, args.logits.cols, args.routing.groups) {}
@@ -97,6 +98,8 @@ class Router {
       const f32x16 scale = f32x16::broadcast(routing_.scale);
       map(shares, chosen_, shares, [&](f32x16 v) { return v * scale; });
     }
+    if (share_scale_)
+      for (int64_t i = 0; i < chosen_; ++i) shares[i] *= share_scale_[ids[i]];
     if (has_nan(logits, experts_))
       std::fill(shares, shares + chosen_, std::numeric_limits<float>::quiet_NaN());
   }
@@ -208,6 +211,7 @@ class Router {
 
   const Routing& routing_;
   const float* const bias_;
+  const float* const share_scale_;
   const int64_t experts_, chosen_;
   const RouteScratch scratch_;
 };

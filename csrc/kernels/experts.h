@@ -27,6 +27,7 @@ struct RouteArgs {
   Array ids;                 // [tokens, chosen] i32
   Array shares;              // [tokens, chosen] f32
   const float* choice_bias;  // [experts], or null
+  const float* share_scale;  // [experts], or null
   Routing routing;
 };
 

@@ -40,46 +40,45 @@ void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte
   const std::byte* const panel = weights;
   [[maybe_unused]] const i32x16 kept =
       i32x16::broadcast(kept_zero(bits, Format::kOffset) - Format::kOffset);
-  const auto prefetch = [&](const std::byte* from) __attribute__((always_inline)) {
-    if (ahead)
-      for (int i = 0; i < Panels; ++i) __builtin_prefetch(from + i * p.panel_bytes + ahead);
-  };
-  for (int64_t s = 0; s < p.segments; ++s) {
-    // Of a segment of several groups, codes of all come first.
-    const std::byte* scales = weights + p.scales_at;
-    for (int i = 0; i < Format::kGroups; ++i) {
-      const int64_t g = s * Format::kGroups + i;
-      i32x16 dots[Panels][Rows];
+  // Of a segment of several groups, codes of all come first.
+  [[maybe_unused]] const std::byte* behind = nullptr;
+  constexpr int64_t scale_bytes = kPanelColumns * Format::kScaleBytes;
+  const int64_t groups = p.segments * Format::kGroups;
+  for (int64_t g = 0; g < groups; ++g) {
+    const int64_t part = g % Format::kGroups;
+    if (Format::kGroups > 1 && part == 0) behind = weights + p.scales_at;
+    i32x16 dots[Panels][Rows];
+    for (int r = 0; r < Rows; ++r)
+      for (int i = 0; i < Panels; ++i) dots[i][r] = i32x16::broadcast(starts[r * row_floats + g]);
+    if constexpr (Format::kZeros)
+      if (p.zero_points)
+        for (int i = 0; i < Panels; ++i) {
+          const std::byte* from = p.zeros(panel, g) + i * p.panel_bytes;
+          const i32x16 zero = i32x16::widen(from) + kept;
+          if (ahead && g % 4 == 0) __builtin_prefetch(from + ahead);
+          for (int r = 0; r < Rows; ++r) dots[i][r] = dots[i][r] * zero;
+        }
+    const std::byte* end =
+        weights + (Format::kGroups == 1 ? p.scales_at : kBlockK * kPanelColumns * bits / 8);
+    for (; weights < end; weights += kLineBytes, codes += 4 * kQuads<bits>) {
+      if (ahead)
+        for (int i = 0; i < Panels; ++i)
+          __builtin_prefetch(weights + i * p.panel_bytes + ahead);
+      Line<bits> lines[Panels];
+      for (int i = 0; i < Panels; ++i) lines[i] = Format::load(weights + i * p.panel_bytes);
       for (int r = 0; r < Rows; ++r)
-        for (int j = 0; j < Panels; ++j) dots[j][r] = i32x16::broadcast(starts[r * row_floats + g]);
-      if constexpr (Format::kZeros)
-        if (p.zero_points)
-          for (int j = 0; j < Panels; ++j) {
-            const std::byte* from = p.zeros(panel, g) + j * p.panel_bytes;
-            const i32x16 zero = i32x16::widen(from) + kept;
-            if (ahead && g % 4 == 0) __builtin_prefetch(from + ahead);
-            for (int r = 0; r < Rows; ++r) dots[j][r] = dots[j][r] * zero;
-          }
-      const std::byte* const end =
-          Format::kGroups == 1 ? scales : weights + kBlockK * kPanelColumns * bits / 8;
-      for (; weights < end; weights += kLineBytes, codes += 4 * kQuads<bits>) {
-        prefetch(weights);
-        Line<bits> lines[Panels];
-        for (int j = 0; j < Panels; ++j) lines[j] = Format::load(weights + j * p.panel_bytes);
-        for (int r = 0; r < Rows; ++r)
-          for (int j = 0; j < Panels; ++j) dot<bits>(dots[j][r], lines[j], codes + r * x.row_bytes);
-      }
-      if (Format::kGroups == 1) scales = weights;
-      if (i == 0) prefetch(scales);
-      for (int j = 0; j < Panels; ++j) {
-        const f32x16 scale = Format::scales(scales + j * p.panel_bytes);
-        for (int r = 0; r < Rows; ++r)
-          total[j][r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale,
-                            dots[j][r].to_float(), total[j][r]);
-      }
-      scales += kPanelColumns * Format::kScaleBytes;
+        for (int i = 0; i < Panels; ++i) dot<bits>(dots[i][r], lines[i], codes + r * x.row_bytes);
     }
-    weights = scales;
+    const std::byte* const scales = Format::kGroups == 1 ? weights : behind + part * scale_bytes;
+    if (ahead && part == 0)
+      for (int i = 0; i < Panels; ++i) __builtin_prefetch(scales + i * p.panel_bytes + ahead);
+    for (int i = 0; i < Panels; ++i) {
+      const f32x16 scale = Format::scales(scales + i * p.panel_bytes);
+      for (int r = 0; r < Rows; ++r)
+        total[i][r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale,
+                          dots[i][r].to_float(), total[i][r]);
+    }
+    if (part + 1 == Format::kGroups) weights = scales + scale_bytes;
   }
 
   for (int i = 0; i < Panels; ++i)

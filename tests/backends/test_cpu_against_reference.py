@@ -89,6 +89,7 @@ SPECS = {
 }
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("dtype", get_args(DType))
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
@@ -188,6 +189,7 @@ def test_logits_of_quantized_weights_alone_agree_with_the_reference(
     executor.close()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("dtype", get_args(DType))
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())

@@ -68,6 +68,7 @@ def ragged(shape: Shape, seed: int) -> list[Part]:
     return [Part(sequence(shape, end, seed + i), start, end) for i, (start, end) in enumerate(ends)]
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("options", EVERY, ids=str)
 @pytest.mark.parametrize(

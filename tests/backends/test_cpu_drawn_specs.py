@@ -47,6 +47,7 @@ def results(executor: Executor, groups: int, states: bool) -> NDArray[np.float32
     return np.concatenate(rows)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("isa", VARIANTS)
 @settings(
     max_examples=25,
@@ -70,6 +71,7 @@ def test_a_drawn_model_agrees_with_the_reference(isa: str, spec: ModelSpec) -> N
     np.testing.assert_array_equal(fused.view(np.uint32), plain.view(np.uint32))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("isa", VARIANTS)
 @settings(
     max_examples=25,

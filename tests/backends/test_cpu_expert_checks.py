@@ -33,7 +33,8 @@ def test_experts_that_do_not_fit_are_refused(executor: Any) -> None:
     def route(to: int = ids, shares: int = shares, **changes: Any) -> None:
         options = {"scores": "softmax", "normalize": True, "normalize_eps": 0.0}
         options |= {"normalize_least": 0.0, "scale": 1.0, "groups": 1, "groups_chosen": 1}
-        options |= {"top2": False, "jitter": 0.0, "choice_bias": None} | changes
+        options |= {"top2": False, "jitter": 0.0, "choice_bias": None}
+        options |= {"share_scale": None} | changes
         executor.append_route(logits=logits, ids=to, shares=shares, **options)
 
     with pytest.raises(ValueError, match="chosen before"):  # nobody has written the ids
@@ -56,6 +57,8 @@ def test_experts_that_do_not_fit_are_refused(executor: Any) -> None:
     short = executor.add_constant(as_bytes(np.zeros(4, np.float32)))
     with pytest.raises(ValueError, match="a choice bias has 16 bytes where 20"):
         route(choice_bias=short)
+    with pytest.raises(ValueError, match="a scale of shares has 16 bytes where 20"):
+        route(share_scale=short)
     route()
     with pytest.raises(ValueError, match="of as many experts"):
         executor.append_expert_linear(fewer, None, x, ids, inner, "none")

@@ -153,6 +153,7 @@ def routings(draw: st.DrawFn) -> tuple[Routing, int, int]:
         groups_chosen=groups_chosen,
         group_score=group_score,
         choice_bias=not alone and draw(st.booleans()),
+        share_scale=draw(st.booleans()),
         jitter=draw(st.sampled_from([0.0, 0.01, 0.3])),
     )
     return routing, groups * size, draw(st.integers(1, groups_chosen * size))
@@ -177,10 +178,11 @@ def test_routes_are_those_of_the_reference(
         biases = st.sampled_from([0.0, -4.0, 64.0, 128.0])
         drawn_bias = data.draw(st.lists(biases, min_size=experts, max_size=experts))
         bias = np.array(drawn_bias, np.float32)
+    scale = np.linspace(-1.5, 2, experts, dtype=np.float32) if routing.share_scale else None
     threads = data.draw(st.integers(1, 4))
-    ids, shares = routed(module, logits, chosen, routing, bias, threads)
+    ids, shares = routed(module, logits, chosen, routing, bias, threads, scale)
     with np.errstate(all="ignore"):
-        expected_ids, expected = route(logits, chosen, routing, bias)
+        expected_ids, expected = route(logits, chosen, routing, bias, scale)
     assert np.array_equal(ids, expected_ids)
     np.testing.assert_allclose(shares, expected, rtol=4e-6, atol=1e-30)
 

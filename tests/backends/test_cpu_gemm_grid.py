@@ -133,6 +133,7 @@ def test_gated(module: Any, scheme: GridScheme, gate: str) -> None:
         np.testing.assert_allclose(product.run(module, x, 2), gated, rtol=2e-5, atol=1e-5)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("gate", ["none", "silu"])
 def test_a_row_does_not_depend_on_its_batch(module: Any, gate: str, scheme: GridScheme) -> None:

@@ -27,6 +27,7 @@ LIMITS = Limits(num_blocks=12, max_tokens=64, max_logit_rows=64, max_sequences=4
 TOKENS = tokens_of(1, 90)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("isa", native.runnable())
 @pytest.mark.parametrize("dim", [2, 8, 48, 80, 96, 128, 256, 512])
 @pytest.mark.parametrize("kv", ["float32", "bfloat16", "int8"])

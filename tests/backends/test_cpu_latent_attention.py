@@ -62,6 +62,7 @@ def same(a: F32, b: F32) -> None:
     np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize(
     ("heads", "value_dim", "rope_dim"),
@@ -83,6 +84,7 @@ def test_windows(module: Any, window: int, element: str) -> None:
         check(shape, part, rows)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("window", [0, 20, 300])
 @pytest.mark.parametrize("chunk", [1, 7, 33])

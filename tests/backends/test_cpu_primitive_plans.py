@@ -123,6 +123,7 @@ def test_an_op_without_a_kernel_is_refused_by_name() -> None:
         bind(plan, weights, LIMITS)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("isa", VARIANTS)
 @given(plan=primitive_plans())
 @several(25)
@@ -142,6 +143,7 @@ def test_a_primitive_plan_agrees_with_the_reference(isa: str, plan: Plan) -> Non
     executor.close()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("isa", VARIANTS)
 @given(plan=primitive_plans(), cuts=st.lists(st.integers(1, 45), max_size=12))
 @several(15)

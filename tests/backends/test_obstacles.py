@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,9 @@ from penstock.models.draft_heads import MedusaSpec
 from penstock.models.registry import read_spec
 from penstock.models.spec import (
     AttentionSpec,
+    Chunk,
+    ClampSpec,
+    ExpertsSpec,
     ModelSpec,
     NormSpec,
     PositionScale,
@@ -189,9 +194,9 @@ def test_latents_that_a_gpu_has_no_room_for_are_an_obstacle(
 @pytest.mark.parametrize(
     "changes",
     [
-        {"clip_qkv": 2.0},
+        {"clamp": ClampSpec(2.0)},
         {"position_scale": PositionScale(0.1, 8)},
-        {"chunk": 64},
+        {"window": Chunk(64)},
         {"v_norm": NormSpec(1e-5, weight=False)},
         {"qk_norm": QkNormSpec(1e-5, kind="layer")},
         {"qk_norm": QkNormSpec(1e-5, each_head=True)},
@@ -212,6 +217,63 @@ def test_a_gpu_runs_every_family_that_attends_but_gemma_4(family: str) -> None:
     attends = all(isinstance(layer.mixer, AttentionSpec) for layer in spec.layers)
     found = BACKENDS["cuda"].obstacle(fuse(lower(spec, max_positions=64)))
     assert (found is None) == (attends and family != "gemma4_text")
+
+
+def test_a_gpu_refuses_numbers_that_shares_are_multiplied_by() -> None:
+    spec = load_model_spec(tiny_checkpoint("qwen3_moe"))
+    mlp = spec.layers[0].mlp
+    assert isinstance(mlp, ExpertsSpec)
+    scaled = replace(mlp, routing=replace(mlp.routing, share_scale=True))
+    plan = lower(replace(spec, names=None, layers=(replace(spec.layers[0], mlp=scaled),)))
+    with pytest.raises(ConfigError, match=r"cuda backend does not .*--backend cpu"):
+        BACKENDS["cuda"].check_runnable(plan)
+    BACKENDS["cpu"].check_runnable(plan)
+
+
+def _odd_heads(spec: ModelSpec) -> ModelSpec:
+    """A model whose heads are larger than the native executor's."""
+    attention = replace(spec.layers[0].attention, head_dim=514)
+    return replace(spec, layers=(replace(spec.layers[0], mixer=attention),))
+
+
+def _many_experts(spec: ModelSpec) -> ModelSpec:
+    """A model with more experts than the native executor has."""
+    experts = ExpertsSpec(1 << 17, 2, 16)
+    return replace(spec, layers=(replace(spec.layers[0], mlp=experts),))
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (_odd_heads, "even size up to 512, not 514"),
+        (_many_experts, "there are 1 to 65536 experts"),
+    ],
+)
+def test_what_the_native_executor_refuses_is_an_obstacle_before_memory_is_divided(
+    change: Callable[[ModelSpec], ModelSpec], why: str
+) -> None:
+    spec = change(make_spec())
+    for plan in (lower(spec), fuse(lower(spec))):
+        with pytest.raises(ConfigError, match=f"{why}.*choose the slow NumPy backend"):
+            BACKENDS["cpu"].check_runnable(plan)
+        BACKENDS["reference"].check_runnable(plan)
+    with pytest.raises(ConfigError, match=why):
+        resolved(spec)
+    assert resolved(spec, backend="reference").backend == "reference"
+    weights = DummyWeights(lower(spec).weights, 3, "float32")
+    limits = Limits(4, max_tokens=8, max_logit_rows=8, max_sequences=2, threads=1)
+    with pytest.raises(ConfigError, match=why):
+        BACKENDS["cpu"].bind(lower(spec), weights, limits)
+
+
+@needs_native
+def test_asking_for_obstacles_takes_no_memory_for_weights() -> None:
+    spec = make_spec()
+    large = replace(spec, vocab_size=1 << 20, hidden_size=1 << 14)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert BACKENDS["cpu"].obstacle(lower(large)) is None  # of 64 GiB
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 20  # KiB
 
 
 def test_a_gpu_refuses_convolutions_along_the_sequence() -> None:

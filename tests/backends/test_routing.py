@@ -109,6 +109,12 @@ def test_a_bias_chooses_and_has_no_share() -> None:
         assert (ids.tolist(), shares.tolist()) == ([[1, 2]], [[0.5, 0.5]])
 
 
+def test_shares_are_multiplied_by_numbers_of_their_experts() -> None:
+    scale = rows_of([[5.0, 0.5, -2.0]])[0]
+    ids, shares = route(rows_of([[0.0, 1.0, 1.0]]), 2, Routing(share_scale=True), share_scale=scale)
+    assert (ids.tolist(), shares.tolist()) == ([[1, 2]], [[0.25, -1.0]])
+
+
 def test_groups_by_their_best_or_their_two_best() -> None:
     logits = rows_of([[3.0, -9.0, 2.0, 2.0, 1.0, 1.0]])
     best = Routing("sigmoid", groups=3, group_score="max")

@@ -94,6 +94,7 @@ class Sequences(Driver):
         return kept
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("types", TYPES, ids=" ".join)
 @settings(
@@ -139,6 +140,7 @@ def test_any_cut_and_whatever_is_taken_back(
     executor.close()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("at", [1, 31, 32, 33, 34, 63, 70])
 def test_forks_go_on_from_copies_of_their_last_block(backend: str, at: int) -> None:

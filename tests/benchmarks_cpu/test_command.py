@@ -49,6 +49,7 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_penstock_is_measured_and_what_is_not_installed_is_named(
     model: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:

@@ -27,6 +27,7 @@ def test_posted_cases_are_faultless_http(make: object) -> None:
         assert f"Content-Length: {len(body)}".encode() in head
 
 
+@pytest.mark.slow
 def test_chains_are_ten_times_as_long_at_the_second_scale() -> None:
     sizes = {case.name: len(head_and_body(case)[1]) for case in grammars.cases("demo")}
     short = sizes["chain of items as guided_json, 1x"]

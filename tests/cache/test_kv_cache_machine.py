@@ -280,7 +280,7 @@ for _machine in (
     ChunkMachine,
     ChunkGroupsMachine,
 ):
-    _machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+    _machine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestKvCache = CacheMachine.TestCase
 TestOneWindow = WindowMachine.TestCase
 TestTwoGroups = GroupsMachine.TestCase

@@ -83,6 +83,8 @@ def test_a_request_is_refused_by_what_it_keeps() -> None:
         ((None, *[512] * 5), (None,), 1),
         ((512, 512), (None,), 1024 // 17 + 1),
         ((None,), (None, 64, 64), 3),
+        # Worst where the draft's windows are full, long before the longest sequence.
+        ((None, *[64] * 4), (64, *[3200] * 4), 4),
     ],
 )
 def test_a_draft_follows_a_sequence_as_far_as_its_target(
@@ -92,6 +94,6 @@ def test_a_draft_follows_a_sequence_as_far_as_its_target(
     spec, config = spec_of(*draft), EngineConfig(dtype="float32")
     own = group_layers(kv_layers(spec.layers), "float32")
     assert draft_block_bytes(config, spec, groups, 32_768) == blocks * own.page_bytes
-    for tokens in (1, 100, 32_768):
+    for tokens in (*range(1, 6000, 31), 32_768):
         held = sequence_blocks(groups.windows, tokens) * blocks
         assert sequence_blocks(own.windows, tokens) <= held

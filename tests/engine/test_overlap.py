@@ -13,7 +13,7 @@ from penstock.cache.geometry import Chunk, Window
 from penstock.engine.loader import EnginePlan
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(arrivals(), min_size=1, max_size=7),
     st.integers(1, 5),

@@ -201,6 +201,7 @@ def test_a_draft_model_of_attention_alone_changes_nothing(
     assert figures.drafts > 0
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("speculative", [None, Ngram(num_tokens=3, min_match=1)])
 def test_grammars(served: tuple[Path, str], speculative: Ngram | None) -> None:
     """Masks may come behind the logits, and the last token is then computed again."""
@@ -213,6 +214,7 @@ def test_grammars(served: tuple[Path, str], speculative: Ngram | None) -> None:
     assert len({tokens for ((tokens, _),) in expected}) > 1
 
 
+@pytest.mark.thinned(3)
 def test_late_masks_change_nothing(
     served: tuple[Path, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,8 +62,10 @@ def sight(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 def _in_chunks(layer: LayerSpec) -> LayerSpec:
-    a = layer.attention
-    return replace(layer, mixer=replace(a, window=None, chunk=a.window))
+    window = layer.attention.window
+    if window is None:
+        return layer
+    return replace(layer, mixer=replace(layer.attention, window=Chunk(window)))
 
 
 def folder(path: Path, window: int = WINDOW, positions: int = 640, **changes: Any) -> str:

@@ -6,6 +6,8 @@ import math
 
 import numpy as np
 import pytest
+import torch
+from support.checkpoints import load_oracle, tiny_checkpoint
 
 from penstock import LLM, SamplingParams
 from penstock.config import EngineConfig
@@ -98,3 +100,21 @@ def test_backends_agree() -> None:
 def test_logits_that_are_not_numbers() -> None:
     with pytest.raises(ModelError, match="not numbers"):
         log_probabilities(np.array([[0.0, math.nan]], np.float32))
+
+
+@pytest.mark.parametrize("family", ["lfm2", "qwen3_next", "deepseek_v3"])
+def test_models_that_keep_something_else_than_keys_and_values(family: str) -> None:
+    folder = tiny_checkpoint(family)
+    ids = np.random.default_rng(3).integers(0, 200, 3 * WINDOW).tolist()
+    windows = cut(ids, WINDOW, "llama.cpp", None)
+    asked = EngineConfig(model=str(folder), dtype="float32", artifact=False)
+    with TextModel.open(asked, WINDOW) as model:
+        result = perplexity(model, windows)
+    oracle = load_oracle(folder)
+    losses = []
+    for window in windows:
+        with torch.no_grad():
+            logits = oracle(torch.tensor([list(window.token_ids)])).logits[0].double()
+        scores = torch.log_softmax(logits[window.first - 1 : -1], dim=1)
+        losses += [-float(row[t]) for row, t in zip(scores, window.targets, strict=True)]
+    assert result.perplexity == pytest.approx(math.exp(np.mean(losses)), rel=1e-4)

@@ -96,6 +96,7 @@ def test_choices_are_masked_as_prefixes_say(demo: Vocabulary, demo_tokenizer: To
     assert seen > 40
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("language", FINITE, ids=lambda each: each.spec.kind)
 def test_a_mask_is_the_tokens_that_can_be_taken(language: Language, bytes_: Vocabulary) -> None:
     grammar = compile_grammar(language.spec, bytes_)

@@ -188,7 +188,7 @@ def test_logits_and_greedy_tokens(name: str, backend: str) -> None:
     assert np.max(np.abs(ours - oracle.logits) / scale) < 1e-4
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("name", NATIVE)
 def test_an_int8_cache_on_both_backends(name: str) -> None:
     """The oracle's tokens, in chunks and then one by one, with keys and values in int8.
@@ -229,7 +229,11 @@ def test_oracle_is_not_degenerate(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("family", "backend"),
-    [(family, backend) for family, tiny in FAMILIES.items() for backend in tiny.backends],
+    [
+        pytest.param(family, backend, marks=() if backend == "cpu" else pytest.mark.slow)
+        for family, tiny in FAMILIES.items()
+        for backend in tiny.backends
+    ],
 )
 def test_served_together(family: str, backend: str) -> None:
     """Prompts of several lengths in one batch, by the public entry point."""

@@ -20,7 +20,9 @@ from penstock.errors import ConfigError, ModelError, WeightError
 from penstock.interface.sources import RowsOf, Stored
 from penstock.models.registry import read_spec
 from penstock.models.spec import (
+    AlibiSpec,
     AttentionSpec,
+    ClampSpec,
     ExpertsSpec,
     LatentSpec,
     MlpSpec,
@@ -266,7 +268,12 @@ def test_a_specification_that_contradicts_itself_is_refused() -> None:
         AttentionSpec(2, 2, 36, rope, 0.1, latent=latent)
     with pytest.raises(ModelError, match="one KV head of 36 components, not 1 of 32"):
         AttentionSpec(2, 1, 32, rope, 0.1, latent=latent)
-    for more in ({"qkv_bias": True}, {"key_is_value": True}, {"alibi": 1.0}, {"clip_qkv": 2.0}):
+    for more in (
+        {"qkv_bias": True},
+        {"key_is_value": True},
+        {"alibi": AlibiSpec()},
+        {"clamp": ClampSpec(2.0)},
+    ):
         with pytest.raises(ModelError, match=r"attention over latents has biases|not normed"):
             AttentionSpec(2, 1, 36, rope, 0.1, latent=latent, **more)
     with pytest.raises(ModelError, match="6 components of a head rotate"):

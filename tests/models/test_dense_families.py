@@ -17,7 +17,7 @@ from penstock import LLM, SamplingParams
 from penstock.errors import ModelError
 from penstock.interface.sources import RowsOf, Shifted, Stored, Transposed
 from penstock.models.registry import read_spec
-from penstock.models.spec import MlpSpec, NormSpec, PositionTable, RopeSpec
+from penstock.models.spec import AlibiSpec, ClampSpec, MlpSpec, NormSpec, PositionTable, RopeSpec
 from penstock.plan.lower import lower
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
@@ -166,12 +166,13 @@ def test_mpt() -> None:
     layer = spec.layers[0]
     assert layer.attn_norm == NormSpec(1e-5, "layer")
     attention = layer.attention
-    assert (attention.alibi, attention.clip_qkv, attention.scale) == (1.0, 6.0, 128**-0.5)
+    assert (attention.alibi, attention.clamp) == (AlibiSpec(), ClampSpec(6.0))
+    assert attention.scale == 128**-0.5
     assert layer.mlp == MlpSpec(4 * 4096, "gelu", gated=False)
     assert (spec.max_positions, spec.tie_embeddings) == (2048, True)
     assert read_spec(edited("mpt", architectures=["MptForCausalLM"])) == spec
     silent = read_spec(edited("mpt", attn_config=...)).layers[0].attention
-    assert silent == replace(attention, clip_qkv=None)
+    assert silent == replace(attention, clamp=None)
     scaled = {**PUBLISHED["mpt"]["attn_config"], "softmax_scale": 0.25, "clip_qkv": None}
     assert read_spec(edited("mpt", attn_config=scaled)).layers[0].attention.scale == 0.25
     ffn = {"ffn_type": "mptmlp", "fc_type": "torch"}
@@ -182,7 +183,7 @@ def test_bloom() -> None:
     spec = read_spec(edited("bloom"))
     layer = spec.layers[0]
     assert spec.embed_norm == layer.attn_norm == NormSpec(1e-5, "layer", bias=True)
-    assert (layer.attention.alibi, layer.attention.head_dim) == (1.0, 128)
+    assert (layer.attention.alibi, layer.attention.head_dim) == (AlibiSpec(), 128)
     assert (spec.hidden_size, spec.max_positions, spec.tie_embeddings) == (14336, 2048, True)
     assert read_spec(edited("bloom", n_embed=..., hidden_size=14336, seq_length=...)) == spec
     source = lower(spec).weights["layers.0.k"].source
@@ -207,8 +208,8 @@ def test_falcon_slopes() -> None:
     """The oldest ones do not rotate: scores fall with distance, and are scaled then."""
     fields = {"alibi": True, "multi_query": False, "num_attention_heads": 64, "hidden_size": 4096}
     attention = read_spec(edited("falcon", **fields)).layers[0].attention
-    assert (attention.rope, attention.alibi, attention.num_kv_heads) == (None, 1 / 8, 64)
-    assert attention.alibi_rounded
+    assert (attention.rope, attention.num_kv_heads) == (None, 64)
+    assert attention.alibi == AlibiSpec(1 / 8, rounded=True)
 
 
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
@@ -322,7 +323,7 @@ def test_gemma4_without_values() -> None:
         ("phi", {"partial_rotary_factor": 0.01}, "rotate in pairs"),
         ("phi", {"num_key_value_heads": 5}, "multiple of the 5 KV heads"),
         ("phi", {"lm_head_bias": False}, "not a field Penstock knows"),
-        ("gemma4_text", {"enable_moe_block": True}, "experts beside the MLP"),
+        ("gemma4_text", {"enable_moe_block": True}, "num_experts .None. is required"),
         ("gemma4_text", {"use_bidirectional_attention": "all"}, "only causal"),
         ("gemma4_text", {"layer_types": ["sliding_attention"] * 9}, "must end with"),
         ("gemma4_text", {"num_kv_shared_layers": 9}, "from 0 to 8"),

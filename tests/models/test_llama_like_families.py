@@ -12,6 +12,7 @@ from penstock.interface.sources import Shifted, Stacked, Stored
 from penstock.models.position_scale import PositionScale
 from penstock.models.registry import read_spec
 from penstock.models.spec import (
+    ClampSpec,
     EmbeddingScale,
     MlpSpec,
     ModelSpec,
@@ -36,8 +37,8 @@ def test_olmo() -> None:
     spec = read_spec(edited("olmo"))
     norm = NormSpec(1e-5, "layer", weight=False)
     assert {spec.final_norm, spec.layers[0].attn_norm, spec.layers[0].mlp_norm} == {norm}
-    assert spec.layers[0].attention.clip_qkv == 8.0
-    assert read_spec(edited("olmo", clip_qkv=None)).layers[0].attention.clip_qkv is None
+    assert spec.layers[0].attention.clamp == ClampSpec(8.0)
+    assert read_spec(edited("olmo", clip_qkv=None)).layers[0].attention.clamp is None
 
 
 def test_olmo3_scales_the_rotation_of_layers_without_a_window_alone() -> None:

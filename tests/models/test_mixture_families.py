@@ -11,6 +11,7 @@ from penstock.errors import ModelError
 from penstock.models.position_scale import PositionScale
 from penstock.models.registry import read_spec
 from penstock.models.spec import (
+    Chunk,
     ClampedSwiglu,
     ExpertsSpec,
     MlpSpec,
@@ -196,7 +197,11 @@ def test_llama4() -> None:
     )
     assert mixtures(spec) == [experts] * 5
     turned, plain = spec.layers[0].attention, spec.layers[3].attention
-    assert [layer.attention.chunk for layer in spec.layers] == [8192, 8192, 8192, None, 8192]
+    assert [layer.attention.window for layer in spec.layers] == [
+        *[Chunk(8192)] * 3,
+        None,
+        Chunk(8192),
+    ]
     assert turned.rope is not None
     assert (turned.rope.interleaved, turned.rope.kind, plain.rope) == (True, "llama3", None)
     assert turned.qk_norm == QkNormSpec(1e-5, weight=False, after_rope=True)

@@ -21,6 +21,7 @@ from penstock.interface.sources import (
 )
 from penstock.models.gptq import Gptq
 from penstock.models.llama import NAMES
+from penstock.models.name_forms import Less, OfAnyLength, OneColumn, OneRow, Rows, Scalar
 from penstock.models.names import Name, NameMap, either, fused, plain, stacked
 
 FUSED = NameMap(
@@ -28,8 +29,8 @@ FUSED = NameMap(
     | fused("h.*.qkv", "layers.*.q", "layers.*.k", "layers.*.v")
     | fused("h.*.conv", "layers.*.gate", "layers.*.up", transposed=True)
     | {
-        "layers.*.down": Name("h.*.down", transposed=True),
-        "layers.*.norm": Name("h.*.ln", shift=1.0),
+        "layers.*.down": Name("h.*.down", form=Rows(transposed=True)),
+        "layers.*.norm": Name("h.*.ln", form=Less(1.0)),
         "layers.*.sinks": Name("h.*.sinks", suffix=""),
         "layers.*.experts.up": Name("h.*.experts.#.w3"),
         "layers.*.o.bias": Name("h.*.out_shift", suffix=""),
@@ -121,12 +122,12 @@ GATE, UP, DOWN = (f"layers.*.experts.{name}" for name in ("gate", "up", "down"))
 EXPERTS = NameMap(
     either(
         plain({GATE: "e.*.#.w1", UP: "e.*.#.w3", DOWN: "e.*.#.w2"}),
-        stacked("e.*.in", GATE, UP, transposed=True, interleaved=True) | stacked("e.*.out", DOWN),
-        stacked("e.*.in", GATE, UP, mxfp4=True) | stacked("e.*.out", DOWN, mxfp4=True),
+        stacked("e.*.in", GATE, UP, kept="columns", interleaved=True) | stacked("e.*.out", DOWN),
+        stacked("e.*.in", GATE, UP, kept="mxfp4") | stacked("e.*.out", DOWN, kept="mxfp4"),
     )
     | stacked("e.*.in_bias", GATE + ".bias", UP + ".bias", interleaved=True)
-    | {"layers.*.shift": Name("e.*.shift", suffix="", flat=True)}
-    | {"layers.*.taps": Name("e.*.taps", squeezed=True)}
+    | {"layers.*.shift": Name("e.*.shift", suffix="", form=OneRow())}
+    | {"layers.*.taps": Name("e.*.taps", form=OneColumn())}
 )
 EXPERT_SHAPES = {
     "layers.2.experts.gate": (3, 20, 64),
@@ -193,8 +194,8 @@ def test_all_ways_move() -> None:
 def test_a_number_and_rows_of_unit_length() -> None:
     names = NameMap(
         {
-            "layers.*.act_eps": Name("h.*.act.eps", suffix="", scalar=True),
-            "head": Name("lm_head", unit_rows=True),
+            "layers.*.act_eps": Name("h.*.act.eps", suffix="", form=Scalar()),
+            "head": Name("lm_head", form=OfAnyLength()),
         }
     )
     shapes = {"layers.2.act_eps": (1,), "head": (50, 8)}

@@ -219,8 +219,8 @@ def test_gemma3_norms_are_stored_less_1() -> None:
         ("gemma3", {"architectures": ["Gemma3ForConditionalGeneration"]}, "is not supported"),
         (
             "gemma3",
-            {"rope_theta": None, "rope_local_base_freq": None, "sliding_window": None},
-            "sl",
+            {"rope_theta": None, "rope_local_base_freq": ..., "sliding_window": None},
+            "sliding_window .None. is required",
         ),
         ("gemma3", {"query_pre_attn_scalar": ...}, "query_pre_attn_scalar"),
         ("phi3", {"rope_scaling": {"type": "yarn", "factor": 4.0}}, "yarn.*default, longrope"),

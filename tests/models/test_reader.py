@@ -39,20 +39,23 @@ def test_errors_name_what_the_file_says() -> None:
 
 
 def test_defaults_are_those_of_the_family() -> None:
-    """Before those of who asks, where a field is absent and not null, and checked like others."""
+    """Before those of who asks, where a field is absent and not null, and checked like others. A
+    null gets neither."""
     fields = {"cap": None, "n_layer": 3}
     whole = ConfigReader(fields, "config.json")
     defaults = {"eps": 1e-5, "cap": 30.0, "num_hidden_layers": 7, "flag": True}
     reader = whole.adapted(NAMES, defaults)
     assert reader.number("eps", 0.5, high=1.0) == 1e-5
-    assert (reader.has("cap"), reader.number("cap", 0.5, high=1.0)) == (False, 0.5)
+    assert (reader.has("cap"), reader.optional_number("cap", high=1.0)) == (False, None)
+    with pytest.raises(ModelError, match=r"cap \(None\) must not be null; leave it out for 0.5"):
+        reader.number("cap", 0.5, high=1.0)
     assert reader.integer("num_hidden_layers", 5) == 3
     assert (reader.boolean("flag", False), reader.has("eps"), reader.contains("flag")) == (
         True,
         True,
         False,
     )
-    with pytest.raises(ModelError, match=r"eps \(absent\) must be greater than 0"):
+    with pytest.raises(ModelError, match=r"eps \(absent, which means 1e-05\) must be greater"):
         reader.number("eps", high=1e-6)
     whole.finish()
 

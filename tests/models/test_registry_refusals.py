@@ -9,7 +9,7 @@ from support.checkpoints import LLAMA_SHAPED
 from support.model_configs import DIMENSIONS, edited
 
 from penstock.errors import ModelError
-from penstock.models.registry import FAMILIES as READERS
+from penstock.models.families import FAMILIES as READERS
 from penstock.models.registry import read_spec
 
 

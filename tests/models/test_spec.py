@@ -12,7 +12,7 @@ from support.tiny_plans import make_spec
 
 from penstock.errors import ConfigError, ModelError
 from penstock.models.position_scale import PositionScale
-from penstock.models.spec import PositionTable, QkNormSpec
+from penstock.models.spec import Chunk, ClampSpec, MlpSpec, PositionTable, QkNormSpec
 from penstock.plan import ops
 from penstock.plan.explain import explain
 from penstock.plan.fuse import fuse
@@ -29,14 +29,27 @@ def test_a_table_of_positions_has_all_of_them() -> None:
         lower(learned, max_positions=513)
 
 
-def test_a_layer_has_a_window_or_chunks() -> None:
-    with pytest.raises(ModelError, match="a window or chunks, not both"):
-        replace(make_spec(window=9).layers[0].attention, chunk=8)
+def test_attention_that_contradicts_itself() -> None:
+    attention = make_spec().layers[0].attention
+    for window in (0, Chunk(0)):
+        with pytest.raises(ModelError, match="have at least one token"):
+            replace(attention, window=window)
+    behind = ClampSpec(2.0, behind_norms=True)
+    for norm in (None, QkNormSpec(1e-5, after_rope=True)):
+        with pytest.raises(ModelError, match="cannot be clamped behind norms"):
+            replace(attention, clamp=behind, qk_norm=norm)
+    replace(attention, clamp=behind, qk_norm=QkNormSpec(1e-5))
+
+
+def test_xielu_has_no_gate() -> None:
+    with pytest.raises(ModelError, match="not gated"):
+        MlpSpec(8, "xielu")
+    MlpSpec(8, "xielu", gated=False)
 
 
 def test_explain_names_chunks() -> None:
     spec = make_spec()
-    chunked = replace(spec.layers[0], mixer=replace(spec.layers[0].attention, chunk=8192))
+    chunked = replace(spec.layers[0], mixer=replace(spec.layers[0].attention, window=Chunk(8192)))
     text = explain(fuse(lower(replace(spec, layers=(spec.layers[0], chunked)))))
     assert "1 of 1 layer in chunks of 8,192" in text
     assert "window=None" not in text

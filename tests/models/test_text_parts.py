@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.checkpoints import COMMON, add_tokenizer
+from support.families import PUBLISHED
 from support.model_configs import CONFIGS
 from support.needs import require_native
 
@@ -214,6 +215,14 @@ def test_the_older_form_of_qwen_vl() -> None:
     assert spec.names is not None
     assert spec.names.is_idle("visual.blocks.0.norm1.weight")
     assert not spec.names.is_idle("model.layers.0.norm.weight")
+
+
+def test_a_text_part_of_another_type_of_its_family() -> None:
+    """As Kimi K2.5 has it, whose language model is DeepSeek V3's by another ``model_type``."""
+    section = {**PUBLISHED["deepseek_v3"], "model_type": "kimi_k2"}
+    outer = {"architectures": ["KimiK25ForConditionalGeneration"], "model_type": "kimi_k25"}
+    spec = read_spec({**outer, "text_config": section})
+    assert spec.layers == read_spec(PUBLISHED["deepseek_v3"]).layers
 
 
 @pytest.mark.parametrize(

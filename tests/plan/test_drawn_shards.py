@@ -54,7 +54,7 @@ def logits(whole: Plan, plan: Plan, fused: bool, rank: Collective | None = None)
     return np.concatenate(rows)
 
 
-@settings(deadline=None, max_examples=60, suppress_health_check=SLOW)
+@settings(deadline=None, max_examples=30, suppress_health_check=SLOW)
 @given(spec=specs(), dtype=st.sampled_from(["float32", "bfloat16"]), fused=st.booleans())
 def test_two_ranks_compute_what_one_does(spec: ModelSpec, dtype: Any, fused: bool) -> None:
     mixers = [layer.mixer for layer in spec.layers if layer.mixer is not None]

@@ -35,7 +35,7 @@ def spread(tensor: GroupTensor) -> np.ndarray:
     return np.repeat(tensor.scales, size, axis=1)[:, :k].astype(np.float64)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(matrices, schemes)
 def test_every_value_goes_to_its_nearest_code(matrix: np.ndarray, scheme: GroupScheme) -> None:
     tensor = quantize(matrix, scheme)

@@ -163,7 +163,7 @@ def test_users_divide_their_tenants_share_and_never_enlarge_it() -> None:
     shares.check_integrity()
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     st.lists(st.sampled_from([0.5, 1.0, 2.0, 3.0]), min_size=2, max_size=4),
     st.integers(1, 4),

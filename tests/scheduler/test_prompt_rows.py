@@ -9,6 +9,7 @@ import pytest
 from support.scheduler_loop import VOCAB, check_complete, make_loop, request
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("prompt_rows", [1, 3, 8])
 def test_prompts_that_want_logits_take_more_steps(prompt_rows: int, ahead: bool) -> None:

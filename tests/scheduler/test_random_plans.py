@@ -91,13 +91,13 @@ def plans(draw: st.DrawFn, ahead: bool) -> Plan:
     return Plan(loop, arrivals, aborts)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(plans(ahead=False))
 def test_whatever_happens_every_request_gets_its_own_tokens(plan: Plan) -> None:
     run(plan)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(plans(ahead=True))
 def test_and_the_same_tokens_where_steps_are_scheduled_ahead(plan: Plan) -> None:
     run(plan)

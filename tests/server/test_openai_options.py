@@ -258,6 +258,7 @@ def test_chats_at_once_streamed_and_not(client: openai.OpenAI, offline: LLM) -> 
         assert [entry.logprob for entry in choice.logprobs.content] == seen
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_response_is_the_chats_answer(client: openai.OpenAI, offline: LLM, stream: bool) -> None:
     made: Any = client.responses.create(

@@ -23,6 +23,7 @@ ALL = [FLAT, STEEP, NO_DRAFTING]
 NAMES = ["flat", "steep", "no-drafting"]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("costs", ALL, ids=NAMES)
 @pytest.mark.parametrize(
     ("batch", "steps", "alpha"),

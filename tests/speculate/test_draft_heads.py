@@ -39,7 +39,7 @@ def eagle(
     )
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plays, st.integers(1, 5), st.integers(0, 3), st.sampled_from([None, 0.0, 0.5, 0.9]))
 def test_whatever_happens_it_is_the_same(
     engine_plan: EnginePlan, play: Play, depth: int, width: int, quiet: float | None
@@ -54,6 +54,7 @@ def test_whatever_happens_it_is_the_same(
     check_same(engine_plan, play, make, quiet)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("quiet", [None, 0.6])
 @pytest.mark.parametrize("kept", [16 << 20, 100])
 @pytest.mark.parametrize("width", [1, 3])

@@ -28,7 +28,7 @@ from penstock.speculate.speculation import Speculation
 from penstock.speculative_config import Ngram
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     plays,
     st.sampled_from([0.0, 0.7, 0.95, 1.0]),

@@ -15,9 +15,13 @@ from numpy.typing import NDArray
 from penstock.models.experts_spec import Scores
 from penstock.models.spec import (
     Activation,
+    AlibiSpec,
     AttentionSpec,
+    Chunk,
     ClampedSwiglu,
+    ClampSpec,
     EmbeddingScale,
+    ExpertNorms,
     ExpertsSpec,
     GatedDeltaSpec,
     Gating,
@@ -71,8 +75,8 @@ MLPS = st.builds(
     MlpSpec,
     intermediate_size=st.sampled_from([20, 33]),
     bias=st.booleans(),
+    activation=st.just("xielu"),
     gated=st.just(False),
-    xielu=st.just(True),
 )
 CLAMPED: st.SearchStrategy[Gating] = st.just(ClampedSwiglu(limit=0.8, alpha=1.7))
 GATINGS = ACTIVATIONS | CLAMPED
@@ -126,8 +130,11 @@ def mixtures(draw: st.DrawFn) -> ExpertsSpec:
         group_score=draw(st.sampled_from(["max", "top2"])),
         bias=draw(st.booleans()),
         choice_bias=not plain and draw(st.booleans()),
+        share_scale=draw(st.booleans()),
         jitter=0.3 if plain else 0.0,
     )
+    shared = draw(st.none() | SHARED)
+    norms = st.none() if shared is None else st.sampled_from([None, ExpertNorms(1e-5, 0.4)])
     gates = draw(st.booleans())
     return ExpertsSpec(
         num_experts=groups * size,
@@ -135,7 +142,8 @@ def mixtures(draw: st.DrawFn) -> ExpertsSpec:
         intermediate_size=18,
         activation=draw(GATINGS if gates else ACTIVATIONS),
         routing=routing,
-        shared=draw(st.none() | SHARED),
+        shared=shared,
+        norms=draw(norms),
         bias=draw(st.booleans()),
         shares_on=draw(st.sampled_from(["outputs", "inputs"])),
         gates=gates,
@@ -184,28 +192,29 @@ def attentions(heads: int, kv_heads: int, dim: int) -> st.SearchStrategy[Attenti
         head_dim=st.just(dim),
         rope=st.none() | ropes,
         scale=st.sampled_from([dim**-0.5, 0.4]),
-        window=st.sampled_from([None, None, 5]),
+        window=st.sampled_from([None, None, 5, Chunk(1), Chunk(7), Chunk(32)]),
         qkv_bias=st.sampled_from([False, True, ("q",), ("q", "v"), ("k",)]),
         output_bias=st.booleans(),
         qk_norm=st.none() | QK_NORMS,
-        alibi=st.sampled_from([None, 1.0, 0.3]),
-        alibi_rounded=st.booleans(),
+        alibi=st.none() | st.builds(AlibiSpec, st.sampled_from([1.0, 0.3]), st.booleans()),
         softcap=st.sampled_from([None, 3.0]),
         sinks=st.booleans(),
         key_is_value=st.booleans(),
-        clip_qkv=st.sampled_from([None, None, 0.6]),
-        clip_normed=st.booleans(),
+        clamp=st.sampled_from([None, None, ClampSpec(0.6)]),
         v_norm=st.none() | NORMS,
         output_gate=st.booleans(),
         position_scale=st.none()
         | st.builds(
             PositionScale, st.just(0.5), st.sampled_from([1, 7, 16]), st.sampled_from([0, 1, 6])
         ),
-    ).flatmap(
-        lambda a: st.sampled_from(
-            [a, a, *(replace(a, window=None, chunk=chunk) for chunk in (1, 7, 32))]
-        )
-    )
+    ).flatmap(_with_clamps_behind_norms)
+
+
+def _with_clamps_behind_norms(a: AttentionSpec) -> st.SearchStrategy[AttentionSpec]:
+    if a.clamp is None or a.qk_norm is None or a.qk_norm.after_rope:
+        return st.just(a)
+    behind = replace(a.clamp, behind_norms=True)
+    return st.sampled_from([a, replace(a, clamp=behind)])
 
 
 def latents(heads: int) -> st.SearchStrategy[AttentionSpec]:
@@ -277,7 +286,7 @@ def _mixers(
     ]
     if sources and draw(st.sampled_from([False, True])):
         source, read = draw(st.sampled_from(sources))
-        return replace(attention, kv_from=source, window=read.window, chunk=read.chunk)
+        return replace(attention, kv_from=source, window=read.window)
     return attention
 
 

@@ -14,6 +14,7 @@ from penstock.models.rope import rope_tables
 from penstock.models.spec import (
     Activation,
     AttentionSpec,
+    Chunk,
     ClampedSwiglu,
     ExpertsSpec,
     GatedDeltaSpec,
@@ -70,7 +71,7 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
             if layer.parallel and layer.mlp_norm is None:
                 g = h
             if isinstance(layer.mlp, ExpertsSpec):
-                out = _experts(layer.mlp, g, weight, at)
+                out = _experts(layer.mlp, g, x, weight, at)
             else:
                 out = _mlp(layer.mlp, g, weight, at)
             out = normed(out, layer.mlp_post_norm, at + "mlp_post_norm")
@@ -162,8 +163,9 @@ def _projected(
 ) -> F64:
     """Queries or keys, normed and rotated: ``[tokens, heads, head_dim]``."""
     y = _linear(x, weight, at + name, _biased(a, name))
-    if not a.clip_normed:
-        y = _clipped(a, y)
+    behind = a.clamp is not None and a.clamp.behind_norms
+    if not behind:
+        y = _clamped(a, y)
 
     def normed(heads: F64) -> F64:
         assert a.qk_norm is not None
@@ -175,8 +177,8 @@ def _projected(
     heads = y.reshape(len(x), -1, a.head_dim)
     if a.qk_norm is not None and not a.qk_norm.after_rope:
         heads = normed(heads)
-    if a.clip_normed:
-        heads = _clipped(a, heads)
+    if behind:
+        heads = _clamped(a, heads)
     if a.rope is not None:
         heads = _turned(spec, a.rope, heads)
     if a.qk_norm is not None and a.qk_norm.after_rope:
@@ -188,8 +190,8 @@ def _projected(
     return heads
 
 
-def _clipped(a: AttentionSpec, x: F64) -> F64:
-    return x if a.clip_qkv is None else np.clip(x, -a.clip_qkv, a.clip_qkv)
+def _clamped(a: AttentionSpec, x: F64) -> F64:
+    return x if a.clamp is None else np.clip(x, -a.clamp.limit, a.clamp.limit)
 
 
 def _rotated(spec: ModelSpec, a: AttentionSpec, heads: F64) -> F64:
@@ -213,7 +215,7 @@ def _keys_and_values(
     spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str
 ) -> tuple[F64, F64]:
     source: Projection = "k" if a.key_is_value else "v"
-    values = _clipped(a, _linear(x, weight, at + source, _biased(a, source)))
+    values = _clamped(a, _linear(x, weight, at + source, _biased(a, source)))
     values = values.reshape(len(x), -1, a.head_dim)
     if a.v_norm is not None:
         values = _norm(values, a.v_norm, weight, at + "v_norm")
@@ -263,9 +265,10 @@ def _attention(
     for h in range(a.num_heads):
         kv = h * keys.shape[1] // a.num_heads
         for t in range(len(x)):
-            first = 0 if a.window is None else max(0, t - a.window + 1)
-            if a.chunk is not None:
-                first = t // a.chunk * a.chunk
+            if isinstance(a.window, Chunk):
+                first = t // a.window.size * a.window.size
+            else:
+                first = 0 if a.window is None else max(0, t - a.window + 1)
             scores = keys[first : t + 1, kv] @ queries[t, h] * a.scale
             if a.softcap is not None:
                 scores = a.softcap * np.tanh(scores / a.softcap)
@@ -273,9 +276,9 @@ def _attention(
                 assert a.num_heads in (2, 4, 8)
                 slope = 2.0 ** (-8.0 * (h + 1) / a.num_heads)
                 places = slope * np.arange(t + 1)
-                if a.alibi_rounded:
+                if a.alibi.rounded:
                     places = _bfloat16(_bfloat16(slope) * _bfloat16(np.arange(t + 1)))
-                scores = scores + a.alibi * (places[first:] - places[t])
+                scores = scores + a.alibi.factor * (places[first:] - places[t])
             seen = values[first : t + 1, kv]
             if a.sinks:
                 scores = np.append(scores, weight(at + "sinks")[h])
@@ -315,10 +318,12 @@ def _gated(gate: F64, up: F64, kind: Gating) -> F64:
 
 def _mlp(m: MlpSpec, x: F64, weight: Weight, at: str) -> F64:
     up = _linear(x, weight, at + "up", m.bias)
-    if m.gated:
+    if m.activation == "xielu":
+        inner = _xielu(up, weight, at)
+    elif m.gated:
         inner = _gated(_linear(x, weight, at + "gate", m.bias), up, m.activation)
     else:
-        inner = _xielu(up, weight, at) if m.xielu else _activated(up, m.activation)
+        inner = _activated(up, m.activation)
     return _linear(inner, weight, at + "down", m.bias)
 
 
@@ -328,8 +333,15 @@ def _xielu(x: F64, weight: Weight, at: str) -> F64:
     return np.where(x > 0, np.log1p(np.exp(p)) * x * x, below) + beta * x
 
 
-def _experts(e: ExpertsSpec, x: F64, weight: Weight, at: str) -> F64:
-    logits = _linear(x, weight, at + "router", e.routing.bias)
+def _experts(e: ExpertsSpec, g: F64, stream: F64, weight: Weight, at: str) -> F64:
+    """Experts of an MLP that reads g, in a layer whose residual stream is ``stream``."""
+    own, x, routed = e.norms, g, g
+    norm = None if own is None else NormSpec(own.eps)
+    if norm is not None:
+        x, routed = (_norm(stream, norm, weight, f"{at}{n}_norm") for n in ("experts", "router"))
+    logits = _linear(routed, weight, at + "router", e.routing.bias)
+    if own is not None:
+        logits = logits * own.router_scale
     bias = weight(at + "router.choice_bias") if e.routing.choice_bias else np.zeros(e.num_experts)
 
     def matrix(name: str, i: int) -> Callable[[F64], F64]:
@@ -342,6 +354,8 @@ def _experts(e: ExpertsSpec, x: F64, weight: Weight, at: str) -> F64:
     for t, row in enumerate(read):
         shares = _shares(e.routing, e.top_k, logits[t], bias)
         for i, share in shares.items():
+            if e.routing.share_scale:
+                share = share * weight(at + "router.share_scale")[i]
             given = row * share if e.shares_on == "inputs" else row
             up = matrix("up", i)(given)
             gate = matrix("gate", i)(given) if e.gates else None
@@ -353,12 +367,15 @@ def _experts(e: ExpertsSpec, x: F64, weight: Weight, at: str) -> F64:
     if e.shared is None:
         return out
     s, name = e.shared, at + "shared."
-    up = _linear(x, weight, name + "up", s.bias)
-    gate = _linear(x, weight, name + "gate", s.bias) if e.gates else None
+    up = _linear(g, weight, name + "up", s.bias)
+    gate = _linear(g, weight, name + "gate", s.bias) if e.gates else None
     made = _linear(_maybe_gated(gate, up, e.activation), weight, name + "down", s.bias)
     if s.gated:
-        made = made / (1 + np.exp(-(x @ weight(name + "share").T)))
-    return out + made
+        made = made / (1 + np.exp(-(g @ weight(name + "share").T)))
+    if norm is None:
+        return out + made
+    experts = _norm(out, norm, weight, at + "experts_post_norm")
+    return experts + _norm(made, norm, weight, at + "shared_post_norm")
 
 
 def _maybe_gated(gate: F64 | None, up: F64, activation: Gating) -> F64:

@@ -129,13 +129,20 @@ class Experts:
 
 
 def append_route(
-    executor: Any, logits: int, ids: int, shares: int, routing: Routing, bias: int | None = None
+    executor: Any,
+    logits: int,
+    ids: int,
+    shares: int,
+    routing: Routing,
+    bias: int | None = None,
+    scale: int | None = None,
 ) -> None:
     executor.append_route(
         logits=logits,
         ids=ids,
         shares=shares,
         choice_bias=bias,
+        share_scale=scale,
         scores=routing.scores,
         normalize=routing.normalize,
         normalize_eps=routing.normalize_eps,
@@ -228,12 +235,14 @@ def routed(
     routing: Routing,
     choice_bias: NDArray[np.float32] | None = None,
     threads: int = 2,
+    share_scale: NDArray[np.float32] | None = None,
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
     """``Route`` of logits ``[T, experts]``."""
     step = _Step(module, len(logits), threads)
     scores = step.buffer("float32", logits.shape[1], values=logits)
     ids, shares = step.buffer("int32", chosen), step.buffer("float32", chosen)
     bias = None if choice_bias is None else step.native.add_constant(as_bytes(choice_bias))
-    append_route(step.native, scores, ids, shares, routing, bias)
+    scale = None if share_scale is None else step.native.add_constant(as_bytes(share_scale))
+    append_route(step.native, scores, ids, shares, routing, bias, scale)
     step.run()
     return step.values(ids, np.int32), step.values(shares, np.float32)

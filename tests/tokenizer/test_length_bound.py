@@ -64,7 +64,7 @@ def strategy(tokenizer: Tokenizer) -> st.SearchStrategy[str]:
 
 
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_what_is_refused_does_not_fit(
     tokenizer: Tokenizer, strategy: st.SearchStrategy[str], data: st.DataObject
 ) -> None:

@@ -174,6 +174,7 @@ def test_a_linear_start_finds_a_linear_rule(target: Target, kind: str) -> None:
     assert all(b < 0.9 * a for a, b in zip(before, after, strict=True)), (before, after)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["medusa", "eagle1", "eagle3"])
 def test_steps_lower_the_loss(target: Target, kind: str) -> None:
     """On windows seen again and again, towards the entropy of what the target says."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from support.checkpoints import VOCAB, tiny_checkpoint
 from support.gptq_checkpoints import PACKED_VOCAB, edit_tensors, gptq_checkpoint
 from support.head_checkpoints import (
@@ -30,7 +31,7 @@ from penstock.errors import WeightError
 from penstock.interface.weights import WeightSource
 from penstock.models.draft_heads import DraftHeadsSpec
 from penstock.models.draft_heads_config import DraftHeadsKind
-from penstock.models.spec import DType
+from penstock.models.spec import DType, EmbeddingScale
 from penstock.plan.lower import lower
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_draft_heads_spec, load_model_spec
@@ -103,6 +104,38 @@ def test_the_output_matrix_is_found_by_the_targets_names(tmp_path: Path) -> None
     weights, theirs = heads_of(folder, "eagle", target), load_file(target / "model.safetensors")
     np.testing.assert_array_equal(weights.get("head"), theirs["embed_out.weight"])
     np.testing.assert_array_equal(weights.get("embed"), theirs["gpt_neox.embed_in.weight"])
+
+
+def test_a_target_whose_files_lack_the_prefix_of_names(tmp_path: Path) -> None:
+    """As GPT-2 is published, which was saved without its output matrix."""
+    target = tmp_path / "target"
+    shutil.copytree(tiny_checkpoint("gpt2"), target)
+    theirs = load_file(target / "model.safetensors")
+    bare = {name.removeprefix("transformer."): array for name, array in theirs.items()}
+    save_file(bare, target / "model.safetensors", {"format": "pt"})
+    folder = write_heads(tmp_path / "heads", EAGLE1, eagle1_arrays(embed=False))
+    weights = heads_of(folder, "eagle", target)
+    np.testing.assert_array_equal(weights.get("embed"), theirs["transformer.wte.weight"])
+    np.testing.assert_array_equal(weights.get("head"), theirs["lm_head.weight"])
+
+
+def test_an_output_matrix_brings_what_the_target_does_to_logits(tmp_path: Path) -> None:
+    """Its bias, scale and cap; and embeddings are read as they are stored, as in training."""
+    target = tiny_checkpoint("phi", num_hidden_layers=7)  # with a bias
+    folder = write_heads(tmp_path / "phi", EAGLE1, eagle1_arrays(embed=False))
+    spec = spec_of(folder, "eagle", target)
+    theirs = load_file(target / "model.safetensors")
+    weights = heads_of(folder, "eagle", target)
+    np.testing.assert_array_equal(weights.get("head.bias"), theirs["lm_head.bias"])
+    capped = replace(load_model_spec(target), logits_scale=0.5, logits_softcap=3.0)
+    spec = load_draft_heads_spec(folder, "eagle", capped)
+    kinds = [op.kind for op in lower(spec).ops]
+    assert kinds[-4:] == ["Linear", "Scale", "SoftCap", "Argmax"]
+    scaled = replace(capped, embedding_scale=EmbeddingScale(8.0))
+    assert lower(load_draft_heads_spec(folder, "eagle", scaled)).ops == lower(spec).ops
+    own = write_heads(tmp_path / "own", EAGLE3, eagle3_arrays())
+    assert not load_draft_heads_spec(own, "eagle", capped).head_bias
+    assert "SoftCap" not in [op.kind for op in lower(spec_of(own, "eagle", target)).ops]
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt_neox"])

@@ -138,6 +138,7 @@ def test_a_zero_point_of_sixteen(tmp_path: Path, isa: str, activations: bool) ->
     assert np.quantile(np.abs(got - reference), 0.9 if activations else 1) < limit
 
 
+@pytest.mark.thinned(5)
 @needs_native
 @pytest.mark.parametrize("form", ANY_ORDER, ids=str)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

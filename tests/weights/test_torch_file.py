@@ -312,7 +312,7 @@ BOMBS: dict[str, bytes] = {
 }
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("case", BOMBS)
 def test_bombs_end(case: str) -> None:
     with pytest.raises(UnreadablePickle) as caught:

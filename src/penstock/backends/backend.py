@@ -75,6 +75,8 @@ class Backend(ABC):
 
     runs_experts: ClassVar[bool] = False
     """Whether it has kernels for mixtures of experts."""
+    runs_share_scales: ClassVar[bool] = False
+    """Whether its kernels multiply the shares of experts by numbers of these (``Route``)."""
     runs_clamped_gates: ClassVar[bool] = False
     """Whether it has kernels for a clamped SwiGLU outside of routed experts."""
     runs_any_order: ClassVar[bool] = False
@@ -125,6 +127,12 @@ class Backend(ABC):
                 f"{self.name} backend does not run yet",
                 "choose the slow NumPy backend with --backend reference, or a dense model",
             )
+        if not self.runs_share_scales and any(map(_scales_shares, plan.ops)):
+            return Obstacle(
+                f"{plan.spec.architecture} has numbers that shares of experts are multiplied by, "
+                f"which the {self.name} backend does not do yet",
+                "choose --backend cpu, or another model",
+            )
         if not self.runs_states and plan.state_layers:
             return Obstacle(
                 f"{plan.spec.architecture} has layers that keep a state of a sequence in place of "
@@ -169,6 +177,10 @@ class Backend(ABC):
 
         Only a backend that :attr:`keeps_weights` takes PackedWeights.
         """
+
+
+def _scales_shares(op: ops.Op) -> bool:
+    return isinstance(op, ops.Route) and op.share_scale is not None
 
 
 def _gates_clamped(op: ops.Op) -> bool:

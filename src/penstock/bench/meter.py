@@ -112,7 +112,7 @@ class _KvTraffic:
             a = layer.mixer
             if not isinstance(a, AttentionSpec):
                 continue
-            heads[a.window if a.chunk is None else Chunk(a.chunk)] += a.num_kv_heads * a.head_dim
+            heads[a.window] += a.num_kv_heads * a.head_dim
             if a.kv_from is None:  # else what another layer has cached is read once more
                 total += a.num_kv_heads * a.head_dim
         self._per_token = per_token

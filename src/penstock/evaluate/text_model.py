@@ -16,7 +16,8 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import EnginePlan, load, plan_engine
 from penstock.evaluate.windows import Window
 from penstock.interface.executor import Executor, run
-from penstock.interface.step_builder import build_step, state_tables
+from penstock.interface.step import StateTables
+from penstock.interface.step_builder import build_step
 from penstock.tokenizer.load import load_tokenizer
 from penstock.tokenizer.tokenizer import Tokenizer
 
@@ -58,8 +59,7 @@ class TextModel:
         """The logits that predict ``window.targets``, in pieces ``[rows, vocab_size]`` of ``PIECE``
         rows but for the last, each of which may overwrite the one before."""
         tokens, config = array("i", window.token_ids[:-1]), self.engine_plan.config
-        plan = self.engine_plan.plan
-        blocks, groups = -(-len(tokens) // BLOCK_SIZE), len(plan.kv_groups)
+        blocks, groups = -(-len(tokens) // BLOCK_SIZE), len(self.engine_plan.plan.kv_groups)
         tables = [array("i", range(g * blocks, (g + 1) * blocks)) for g in range(groups)]
         start, counted = 0, window.first - 1
         while start < len(tokens):
@@ -74,7 +74,7 @@ class TextModel:
                 [start],
                 [[t[:used]] for t in tables],
                 num_logits=[rows],
-                states=state_tables([0], [start], [0], (), ()) if plan.state_layers else None,
+                states=_state(start) if self.engine_plan.plan.state_layers else None,
             )
             result = run(self.executor, step)
             for first in range(0, rows, PIECE):
@@ -89,3 +89,9 @@ class TextModel:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _state(seen: int) -> StateTables:
+    """The state of the only sequence, in the first slot."""
+    slot, none = np.zeros(1, np.int32), np.zeros(1, np.int32)
+    return StateTables(slot, np.array([seen], np.int32), none)

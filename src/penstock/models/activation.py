@@ -9,6 +9,10 @@ Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid", "i
 """``relu2`` is the square of ``relu``. ``identity`` changes nothing: gated by it, an up is
 multiplied by the gate itself."""
 
+UngatedActivation = Activation | Literal["xielu"]
+"""Of MLPs without a gate. xIELU (``plan.ops.Xielu``) has four numbers of the layer: weights
+``act_p``, ``act_n``, ``act_beta`` and ``act_eps``."""
+
 
 @dataclass(frozen=True)
 class ClampedSwiglu:

@@ -10,13 +10,15 @@ from penstock.models.blocks import (
     read_decoder,
     read_kv_heads,
     read_mlp,
+    read_positions,
     uniform_windows,
 )
 from penstock.models.limits import MAX_INTERMEDIATE
 from penstock.models.llama import NAMES as LLAMA_NAMES
+from penstock.models.name_forms import Scalar
 from penstock.models.names import Name, NameMap, plain
 from penstock.models.reader import ConfigReader
-from penstock.models.rope_config import RopeFields
+from penstock.models.rope_config import RopeFields, read_own_rope
 from penstock.models.spec import DType, MlpSpec, ModelSpec
 
 ARCHITECTURE = "ApertusForCausalLM"
@@ -34,8 +36,8 @@ NAMES: Final = NameMap(
     | {
         "layers.*.act_p": Name(_ACT + "alpha_p", suffix=""),
         "layers.*.act_n": Name(_ACT + "alpha_n", suffix=""),
-        "layers.*.act_beta": Name(_ACT + "beta", suffix="", scalar=True),
-        "layers.*.act_eps": Name(_ACT + "eps", suffix="", scalar=True),
+        "layers.*.act_beta": Name(_ACT + "beta", suffix="", form=Scalar()),
+        "layers.*.act_eps": Name(_ACT + "eps", suffix="", form=Scalar()),
     },
     LLAMA_NAMES.idle,
 )
@@ -59,24 +61,22 @@ _ONLY: Final = (("mlp_bias", False), ("post_norm", False), ("qk_norm", True))
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
-    silent = not (config.has("rope_parameters") or config.has("rope_scaling"))
-    defaults = {**_DEFAULTS, "rope_parameters": _LLAMA3} if silent else _DEFAULTS
-    config = config.adapted({}, defaults)
+    config = config.adapted({}, _DEFAULTS)
     for name, value in _ONLY:
         config.only(name, value, f"must be {str(value).lower()}: other forms are not supported")
-    bias = config.boolean("attention_bias", False)
+    bias, head_dim = config.boolean("attention_bias", False), default_head_dim(config)
     return read_decoder(
         config,
         ARCHITECTURE,
         dtype,
-        head_dim=default_head_dim(config),
+        head_dim=head_dim,
         num_kv_heads=read_kv_heads(config),
         windows=uniform_windows(config, None),
         qkv_bias=bias,
         output_bias=bias,
         qk_norm=True,
         mlp=_mlp(config),
-        rope_fields=_ROPE,
+        rope=read_own_rope(config, head_dim, read_positions(config), _ROPE, _LLAMA3),
     )
 
 
@@ -84,4 +84,4 @@ def _mlp(config: ConfigReader) -> MlpSpec:
     if config.text("hidden_act") != "xielu":
         return read_mlp(config, gated=False)
     wide = config.integer("intermediate_size", high=MAX_INTERMEDIATE)
-    return MlpSpec(wide, gated=False, xielu=True)
+    return MlpSpec(wide, "xielu", gated=False)

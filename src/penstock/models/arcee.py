@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.models.blocks import (
-    default_head_dim,
-    read_decoder,
-    read_kv_heads,
-    uniform_windows,
-)
 from penstock.models.llama import NAMES as NAMES
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec
+from penstock.models.ungated import read_ungated
 
 ARCHITECTURE = "ArceeForCausalLM"
 MODEL_TYPE = "arcee"
@@ -27,16 +22,4 @@ _DEFAULTS: Final = {
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({}, _DEFAULTS)
-    bias = config.boolean("attention_bias", False)
-    return read_decoder(
-        config,
-        ARCHITECTURE,
-        dtype,
-        head_dim=default_head_dim(config),
-        num_kv_heads=read_kv_heads(config),
-        windows=uniform_windows(config, None),
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=config.boolean("mlp_bias", False),
-        gated=False,
-    )
+    return read_ungated(config, ARCHITECTURE, dtype, biased=False)

@@ -9,6 +9,7 @@ from typing import Final
 from penstock.models.blocks import default_head_dim, read_decoder, read_num_layers
 from penstock.models.limits import MAX_POSITIONS
 from penstock.models.llama import NAMES as LLAMA_NAMES
+from penstock.models.name_forms import OfAnyLength
 from penstock.models.names import Name, NameMap, fused
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import DEFAULT_THETA
@@ -28,7 +29,7 @@ _NAMES: Final = NameMap(
 )
 _DEFAULTS: Final = {"rms_norm_eps": 1e-6}
 _SECOND: Final = NameMap(
-    dict(_NAMES.names) | {"head": Name("lm_head", unit_rows=True)}, _NAMES.idle
+    dict(_NAMES.names) | {"head": Name("lm_head", form=OfAnyLength())}, _NAMES.idle
 )
 
 

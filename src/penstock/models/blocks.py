@@ -195,7 +195,7 @@ def read_positions(config: ConfigReader) -> int:
 def read_kv_heads(config: ConfigReader) -> int:
     """``num_key_value_heads``, or as many as there are heads."""
     heads = config.integer("num_attention_heads", high=MAX_HEADS)
-    return config.integer("num_key_value_heads", heads)
+    return config.optional_integer("num_key_value_heads") or heads
 
 
 def read_num_layers(config: ConfigReader) -> int:

@@ -16,7 +16,7 @@ from penstock.models.blocks import (
 from penstock.models.limits import MAX_HEADS, MAX_HIDDEN
 from penstock.models.names import NameMap, fused, plain
 from penstock.models.reader import ConfigReader
-from penstock.models.spec import DType, LayerSpec, MlpSpec, ModelSpec
+from penstock.models.spec import AlibiSpec, DType, LayerSpec, MlpSpec, ModelSpec
 
 ARCHITECTURE = "BloomForCausalLM"
 MODEL_TYPE = "bloom"
@@ -75,7 +75,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     norm = read_norm(config, "layer_norm_epsilon", "layer", True)
     attention = read_attention(config, default_head_dim(config), heads)
     layer = LayerSpec(
-        replace(attention, alibi=1.0, qkv_bias=True, output_bias=True),
+        replace(attention, alibi=AlibiSpec(), qkv_bias=True, output_bias=True),
         MlpSpec(4 * hidden, "gelu_tanh", bias=True, gated=False),
         attn_norm=norm,
         mlp_norm=norm,

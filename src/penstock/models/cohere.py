@@ -70,7 +70,7 @@ def read_cohere(
     )
     layers = tuple(replace(layer, mlp_norm=None, parallel=True) for layer in model.layers)
     # The first configurations name the length that the model is for here.
-    longest = config.integer("model_max_length", model.max_positions, high=MAX_POSITIONS)
+    longest = config.optional_integer("model_max_length", high=MAX_POSITIONS) or model.max_positions
     return replace(
         model,
         layers=layers,

@@ -12,11 +12,12 @@ from penstock.models.blocks import (
     read_kv_heads,
     read_layer_kinds,
     read_num_layers,
+    read_positions,
     windows_of,
 )
 from penstock.models.llama import NAMES as NAMES
 from penstock.models.reader import ConfigReader
-from penstock.models.rope_config import RopeFields
+from penstock.models.rope_config import RopeFields, read_own_rope
 from penstock.models.spec import DType, ModelSpec
 
 ARCHITECTURE = "CwmForCausalLM"
@@ -42,19 +43,18 @@ _LLAMA3: Final = {
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
-    scaled = config.has("rope_parameters") or config.has("rope_scaling")
-    defaults = _DEFAULTS if scaled else {**_DEFAULTS, "rope_parameters": _LLAMA3}
-    config = config.adapted({}, defaults)
+    config = config.adapted({}, _DEFAULTS)
     config.only("attention_bias", False, "must be false: CWM's attention has no biases")
     layers = read_num_layers(config)
     kinds = read_layer_kinds(config, [SLIDING if i % 4 else FULL for i in range(layers)])
+    head_dim = default_head_dim(config)
     return read_decoder(
         config,
         ARCHITECTURE,
         dtype,
-        head_dim=default_head_dim(config),
+        head_dim=head_dim,
         num_kv_heads=read_kv_heads(config),
         windows=windows_of(kinds, config.integer("sliding_window")),
         mlp_bias=config.boolean("mlp_bias", False),
-        rope_fields=_ROPE,
+        rope=read_own_rope(config, head_dim, read_positions(config), _ROPE, _LLAMA3),
     )

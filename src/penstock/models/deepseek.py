@@ -8,7 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from penstock.models.blocks import read_mlp, read_model, read_num_layers, read_positions
+from penstock.models.blocks import (
+    read_activation,
+    read_mlp,
+    read_model,
+    read_num_layers,
+    read_positions,
+)
 from penstock.models.limits import (
     MAX_EPS,
     MAX_EXPERTS,
@@ -120,7 +126,7 @@ def read_experts(config: ConfigReader, mlp: MlpSpec, read_routing: ReadRouting) 
         num_experts=number,
         top_k=top_k,
         intermediate_size=size,
-        activation=mlp.activation,
+        activation=read_activation(config),
         routing=read_routing(config, number, top_k),
         shared=SharedExpertSpec(shared * size, mlp.bias) if shared else None,
     )
@@ -135,7 +141,8 @@ def read_sigmoid_routing(config: ConfigReader, num_experts: int, top_k: int) -> 
 
 def drafting_layers(config: ConfigReader, layers: int) -> str:
     """Regular expression of the tensors of layers that draft, which lie behind the others."""
-    drafting = config.integer("num_mtp_layers", 1, low=0, high=MAX_LAYERS)
+    said = config.optional_integer("num_mtp_layers", low=0, high=MAX_LAYERS)
+    drafting = 1 if said is None else said
     numbers = "|".join(str(layers + i) for i in range(drafting))
     return rf"model\.layers\.({numbers or '(?!)'})\..*"
 

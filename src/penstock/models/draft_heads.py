@@ -63,12 +63,17 @@ class EagleSpec(ModelSpec):
 
     ``eagle1``: features are the target's hidden state after its final norm, or the residual stream
     of the row before. The layer reads ``fc(embedding, features)`` without a norm, and the
-    target's output matrix reads what it makes of it.
+    target's output matrix reads what it makes of it. Where that is taken from the target, so are
+    its bias and the scale and the cap of logits: then a head that foretells the target's hidden
+    state has the target's own logits.
 
     ``eagle3``: features are ``len(taps)`` residual streams of the target, then the residual stream
     of the row before; the one or the other is zero. ``fc(taps) + before`` is the residual stream;
     attention reads the normed embedding beside it, normed too. Logits are of ``num_outputs``
     tokens.
+
+    Embeddings are rows of the table as it is stored, also where they are the target's: heads are
+    trained with these, and what the target multiplies them by or adds to them is not read.
     """
 
     kind: EagleKind

@@ -166,7 +166,8 @@ def _eagle(config: ConfigReader, shapes: Shapes | None, target: ModelSpec) -> Ea
     if marks or "layers.0.hidden_norm.weight" in (shapes or ()) or "eagle3" in str(names).lower():
         fields["architecture"] = "Eagle3"
         config.only("bias", False, "must be false: EAGLE 3 has none")
-        outputs = config.integer("draft_vocab_size", decoder.vocab_size, high=decoder.vocab_size)
+        vocab = decoder.vocab_size
+        outputs = config.optional_integer("draft_vocab_size", high=vocab) or vocab
         fields["names"] = eagle_names("eagle3")
         spec = EagleSpec(
             **fields,
@@ -206,10 +207,20 @@ def _as_stored(spec: EagleSpec, shapes: Shapes, target: ModelSpec) -> EagleSpec:
         for name in shared
         if any(each.name not in shapes for each in tensors(names.source(name, {name: shape})))
     }
+    if "head" in taken:
+        spec = replace(
+            spec,
+            head_bias=target.head_bias,
+            logits_scale=target.logits_scale,
+            logits_softcap=target.logits_softcap,
+        )
+        if target.head_bias:
+            taken["head.bias"] = of_target(target, "head.bias", (spec.vocab_size,))
     offsets = None
     if spec.kind == "eagle3" and not (whole and DRAFT_TO_TARGET not in shapes):
         offsets = Stored(DRAFT_TO_TARGET, (spec.num_outputs,), "integer")
-    return replace(spec, names=replace(names, target=taken), token_offsets=offsets)
+    names = replace(names, target=taken, target_names=target.names)
+    return replace(spec, names=names, token_offsets=offsets)
 
 
 def _taps(config: ConfigReader, layers: int) -> tuple[int, ...]:

@@ -25,6 +25,7 @@ from penstock.models.mixtures import (
     shared_names,
     with_experts,
 )
+from penstock.models.name_forms import OneRow
 from penstock.models.names import Name, NameMap, either
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields, read_rope
@@ -38,8 +39,8 @@ NAMES: Final = NameMap(
     dict(QWEN_NAMES.names)
     | shared_names(f"{MLP}.shared_experts")
     | either(
-        {CHOICE_BIAS: Name(f"{MLP}.{_BIAS}", suffix="", flat=True)},
-        {CHOICE_BIAS: Name(f"{MLP}.gate.{_BIAS}", suffix="", flat=True)},
+        {CHOICE_BIAS: Name(f"{MLP}.{_BIAS}", suffix="", form=OneRow())},
+        {CHOICE_BIAS: Name(f"{MLP}.gate.{_BIAS}", suffix="", form=OneRow())},
     ),
     rf"{QWEN_NAMES.idle}|model\.mtp_.*",
 )

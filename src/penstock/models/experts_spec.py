@@ -41,6 +41,8 @@ class Routing:
     """Whether the router has a bias."""
     choice_bias: bool = False
     """Whether scores get a bias, in float32, that only choices see and no share."""
+    share_scale: bool = False
+    """Whether shares are multiplied in the end by numbers of their experts, which are learned."""
     jitter: float = 0.0
     """``sparsemixer`` alone: experts take part in the softmax of another whose logit is at most
     twice this, relative to theirs, below the other's."""
@@ -62,6 +64,21 @@ class SharedExpertSpec:
     bias: bool = False
     gated: bool = False
     """Whether its output is multiplied by the sigmoid of a product of the token with one row."""
+
+
+@dataclass(frozen=True)
+class ExpertNorms:
+    """RMS norms of experts that stand beside a shared one and not behind its norm (Gemma 4).
+
+    Router and routed experts then read the residual stream, each by a norm of its own: weights
+    ``router_norm`` and ``experts_norm``. What the routed experts and what the shared one make is
+    normed before it is added up: ``experts_post_norm`` and ``shared_post_norm``. The shared one
+    reads what an MLP would.
+    """
+
+    eps: float
+    router_scale: float
+    """What logits are multiplied by."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +109,8 @@ class ExpertsSpec:
     together goes through another (``latent_out``). None: they read the token itself."""
     latent_bias: bool = False
     """Whether these products have biases."""
+    norms: ExpertNorms | None = None
+    """None: all experts and the router read what an MLP would."""
 
     def __post_init__(self) -> None:
         if not self.gates and not isinstance(self.activation, str):
@@ -113,5 +132,7 @@ class ExpertsSpec:
             )
         if r.groups > 1 and r.group_score == "top2" and size < 2:
             raise ModelError("groups of one expert have no two highest scores")
+        if self.norms is not None and self.shared is None:
+            raise ModelError("experts with norms of their own stand beside a shared one")
         if r.scores == "sparsemixer" and (r.groups > 1 or r.choice_bias):
             raise ModelError("sparsemixer chooses among all experts, and by their logits alone")

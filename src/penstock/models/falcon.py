@@ -18,7 +18,7 @@ from penstock.models.limits import MAX_HEADS, MAX_INTERMEDIATE
 from penstock.models.names import NameMap, fused, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import extended_positions, read_rope
-from penstock.models.spec import DType, LayerSpec, MlpSpec, ModelSpec
+from penstock.models.spec import AlibiSpec, DType, LayerSpec, MlpSpec, ModelSpec
 
 ARCHITECTURE = "FalconForCausalLM"
 MODEL_TYPE = "falcon"
@@ -56,7 +56,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     )
     heads = config.integer("num_attention_heads", high=MAX_HEADS)
     new, parallel, norms = _form(config)
-    kv_heads = config.integer("num_kv_heads", heads, high=MAX_HEADS)
+    kv_heads = config.optional_integer("num_kv_heads", high=MAX_HEADS) or heads
     if not new and config.boolean("multi_query", True):
         kv_heads, shares = 1, 1
     elif not new and kv_heads != heads:
@@ -74,8 +74,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         replace(
             read_attention(config, head_dim, kv_heads),
             rope=None if slopes else rope,
-            alibi=head_dim**-0.5 if slopes else None,
-            alibi_rounded=slopes,
+            alibi=AlibiSpec(head_dim**-0.5, rounded=True) if slopes else None,
             qkv_bias=bias,
             output_bias=bias,
         ),
@@ -101,7 +100,7 @@ def _form(config: ConfigReader) -> tuple[bool, bool, int]:
     norms."""
     new = config.boolean("new_decoder_architecture", False)
     parallel = config.boolean("parallel_attn", True)
-    norms = config.integer("num_ln_in_parallel_attn", 2 if new else 1, high=2)
+    norms = config.optional_integer("num_ln_in_parallel_attn", high=2) or (2 if new else 1)
     if new and not parallel:
         raise config.error("parallel_attn", "must be true with new_decoder_architecture")
     if parallel and not new and norms == 2:
@@ -111,7 +110,7 @@ def _form(config: ConfigReader) -> tuple[bool, bool, int]:
 
 def _mlp(config: ConfigReader, bias: bool) -> MlpSpec:
     hidden = config.integer("hidden_size")
-    size = config.integer("ffn_hidden_size", 4 * hidden, high=MAX_INTERMEDIATE)
+    size = config.optional_integer("ffn_hidden_size", high=MAX_INTERMEDIATE) or 4 * hidden
     if config.integer("ff_factor", 4) * hidden != size and config.has("ff_factor"):
         raise config.error("ff_factor", f"contradicts ffn_hidden_size {size}")
     return MlpSpec(size, read_activation(config, "activation", "gelu"), bias, gated=False)

@@ -1,10 +1,16 @@
-"""All families of models, by the names of their modules."""
+"""All families of models, by the names of their modules, and what each module says of its own."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
 from typing import Final
+
+from penstock.models.names import NameMap
+from penstock.models.reader import ConfigReader
+from penstock.models.spec import DType, ModelSpec
 
 _NAMES: Final = (
     "apertus",
@@ -85,3 +91,58 @@ _NAMES: Final = (
 MODULES: Final[tuple[ModuleType, ...]] = tuple(
     import_module(f"penstock.models.{name}") for name in _NAMES
 )
+
+
+@dataclass(frozen=True)
+class Family:
+    """One architecture: its name in ``architectures``, its ``model_type``, its reader, and what its
+    checkpoints call the weights, where the reader does not say."""
+
+    architecture: str
+    model_type: str
+    read: Callable[[ConfigReader, DType], ModelSpec]
+    names: NameMap | None
+    other_types: frozenset[str]
+    """Further values of ``model_type`` that mean the same."""
+    aliases: tuple[str, ...]
+    """Other names that ``architectures`` may have for it."""
+    idle: frozenset[str]
+    """Fields that change nothing in this family, whatever their value."""
+    text_parts: Mapping[str, Mapping[str, object]]
+    """Values of ``model_type`` of parts of larger models that the family computes, and what
+    transformers assumes of each where it leaves sizes out, as the published ones do that
+    transformers wrote itself."""
+
+    @classmethod
+    def of(cls, module: ModuleType) -> Family:
+        """What the module of a family says."""
+        return cls(
+            module.ARCHITECTURE,
+            module.MODEL_TYPE,
+            module.read,
+            getattr(module, "NAMES", None),
+            getattr(module, "OTHER_MODEL_TYPES", frozenset()),
+            getattr(module, "ALIASES", ()),
+            getattr(module, "IDLE", frozenset()),
+            getattr(module, "TEXT_PARTS", {}),
+        )
+
+    @property
+    def all_types(self) -> frozenset[str]:
+        """All values of ``model_type`` of what the family computes, parts of larger models too."""
+        return self.other_types.union((self.model_type,), self.text_parts)
+
+
+FAMILIES: Final[Mapping[str, Family]] = {
+    name: family
+    for family in map(Family.of, MODULES)
+    for name in (family.architecture, *family.aliases)
+}
+"""By the names that ``architectures`` may have."""
+
+
+def family_of_type(model_type: object) -> Family | None:
+    """The family that computes what is of this ``model_type``; None if there is none."""
+    if not isinstance(model_type, str):
+        return None
+    return next((each for each in FAMILIES.values() if model_type in each.all_types), None)

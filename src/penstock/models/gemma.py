@@ -17,6 +17,7 @@ from penstock.models.blocks import (
 )
 from penstock.models.limits import MAX_HEAD_DIM
 from penstock.models.llama import NAMES as LLAMA_NAMES
+from penstock.models.name_forms import Less
 from penstock.models.names import NameMap
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import extended_positions, read_rope
@@ -27,7 +28,7 @@ MODEL_TYPE = "gemma"
 KNOWN_AS = "Gemma 2B and 7B, CodeGemma"
 NAMES: Final = NameMap(
     {
-        pattern: replace(name, shift=1.0) if pattern.endswith("norm") else name
+        pattern: replace(name, form=Less(1.0)) if pattern.endswith("norm") else name
         for pattern, name in LLAMA_NAMES.names.items()
     },
     LLAMA_NAMES.idle,

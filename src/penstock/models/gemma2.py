@@ -38,7 +38,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     window = config.integer("sliding_window", 4096)
     config.only("sliding_window_size", window, f"contradicts sliding_window {window}")
     act = config.text("hidden_activation", _DEFAULT)
-    if config.text("hidden_act", act) not in (act, "gelu"):  # nobody reads it
+    if config.raw("hidden_act") not in (None, act, "gelu"):  # nobody reads it
         raise config.error("hidden_act", f"contradicts hidden_activation {act!r}; remove it")
     head_dim = config.integer("head_dim", 256, high=MAX_HEAD_DIM)
     positions, norm = read_positions(config), read_norm(config)

@@ -28,6 +28,21 @@ from penstock.models.spec import DType, EmbeddingScale, LayerSpec, ModelSpec, Qk
 ARCHITECTURE = "Gemma3ForCausalLM"
 MODEL_TYPE = "gemma3_text"
 KNOWN_AS = "Gemma 3 270M and 1B, and the language model of 4B to 27B"
+TEXT_PARTS: Final = {
+    MODEL_TYPE: {
+        "vocab_size": 262208,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-6,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+    }
+}
 NAMES: Final = SANDWICH_NAMES
 
 _FULL_ROPE: Final = RopeFields(default_theta=1_000_000.0)
@@ -94,7 +109,7 @@ def _layer_kinds(config: ConfigReader) -> tuple[str, ...]:
     the two was meant.
     """
     name = "sliding_window_pattern"
-    by_pattern = every(config.integer(name, 6), read_num_layers(config))
+    by_pattern = every(config.optional_integer(name) or 6, read_num_layers(config))
     kinds = read_layer_kinds(config, by_pattern)
     if config.has(name) and kinds != by_pattern:
         raise config.error(name, "contradicts layer_types; remove the one that is wrong")

@@ -1,4 +1,4 @@
-"""Gemma 4, the language model: heads by kind of layer, shared keys, and inputs by token."""
+"""Gemma 4, the language model: heads by kind of layer, shared keys, inputs by token, experts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ import math
 from dataclasses import replace
 from typing import Final
 
-from penstock.models import gemma4_layers
-from penstock.models.blocks import read_mlp, read_model, read_norm, read_positions
+from penstock.models import gemma4_experts, gemma4_layers, gemma4_names
+from penstock.models.blocks import read_activation, read_mlp, read_model, read_norm, read_positions
 from penstock.models.limits import MAX_FACTOR, MAX_HIDDEN, MAX_INTERMEDIATE, MAX_VOCAB
-from penstock.models.llama import NAMES as LLAMA_NAMES
-from penstock.models.names import Name, NameMap, plain
+from penstock.models.names import NameMap
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import (
     DType,
@@ -23,28 +22,10 @@ from penstock.models.spec import (
 
 ARCHITECTURE = "Gemma4ForCausalLM"
 MODEL_TYPE = "gemma4_text"
-KNOWN_AS = "the language models of Gemma 4 without experts"
+KNOWN_AS = "the language models of Gemma 4"
 IDLE: Final = frozenset({"num_experts", "top_k_experts", "moe_intermediate_size"})
-"""Fields of mixtures of experts, which are refused."""
+"""Fields of experts, where there are none."""
 
-_AT: Final = "model.layers.*."
-_NAMES: Final = (
-    dict(LLAMA_NAMES.names)
-    | plain(
-        {
-            "layers.*.attn_post_norm": _AT + "post_attention_layernorm",
-            "layers.*.mlp_norm": _AT + "pre_feedforward_layernorm",
-            "layers.*.mlp_post_norm": _AT + "post_feedforward_layernorm",
-            "layers.*.token_gate": _AT + "per_layer_input_gate",
-            "layers.*.token_up": _AT + "per_layer_projection",
-            "layers.*.token_norm": _AT + "post_per_layer_input_norm",
-            "token_inputs.embed": "model.embed_tokens_per_layer",
-            "token_inputs.project": "model.per_layer_model_projection",
-            "token_inputs.norm": "model.per_layer_projection_norm",
-        }
-    )
-    | {"layers.*.output_scale": Name(_AT + "layer_scalar", suffix="")}
-)
 _DEFAULTS: Final = {
     "head_dim": 256,
     "hidden_activation": "gelu_pytorch_tanh",
@@ -59,7 +40,6 @@ _DEFAULTS: Final = {
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({}, _DEFAULTS)
-    config.only("enable_moe_block", False, "must be false: experts beside the MLP are not read yet")
     if config.has("use_bidirectional_attention"):
         config.only("use_bidirectional_attention", "vision", "must not be all: only causal models")
     config.raw("use_bidirectional_attention")
@@ -69,6 +49,8 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     mlp = read_mlp(config, activation="hidden_activation")
     double = replace(mlp, intermediate_size=2 * mlp.intermediate_size)
     attention = gemma4_layers.read_attentions(config, kinds, norm)
+    both = [double if wide and source is not None else mlp for source in sources]
+    mlps = gemma4_experts.read_mlps(config, both, norm)
     model = read_model(
         config,
         ARCHITECTURE,
@@ -76,28 +58,30 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         layers=[
             LayerSpec(
                 replace(own, kv_from=source),
-                double if wide and source is not None else mlp,
+                made,
                 attn_norm=norm,
                 mlp_norm=norm,
                 attn_post_norm=norm,
                 mlp_post_norm=norm,
                 output_scale=True,
             )
-            for own, source in zip(attention, sources, strict=True)
+            for own, source, made in zip(attention, sources, mlps, strict=True)
         ],
         final_norm=norm,
         max_positions=read_positions(config),
         tie_embeddings=True,
     )
     readers = "|".join(str(i) for i, source in enumerate(sources) if source is not None)
-    cap = config.number("final_logit_softcapping", 0.0, low=0.0, high=MAX_FACTOR)
+    cap = config.optional_number("final_logit_softcapping", low=0.0, high=MAX_FACTOR)
     return replace(
         model,
         embedding_scale=EmbeddingScale(math.sqrt(model.hidden_size), rounded=True),
         logits_softcap=cap or None,
         token_inputs=_token_inputs(config, model, norm),
         # Published files have keys and values of layers that read those of others, too.
-        names=NameMap(_NAMES, rf".*\.layers\.({readers})\.self_attn\.[kv]_(proj|norm)\.weight"),
+        names=NameMap(
+            gemma4_names.NAMES, rf".*\.layers\.({readers})\.self_attn\.[kv]_(proj|norm)\.weight"
+        ),
     )
 
 
@@ -112,7 +96,7 @@ def _token_inputs(config: ConfigReader, model: ModelSpec, norm: NormSpec) -> Tok
     return TokenInputsSpec(
         size=size,
         vocab_size=rows,
-        activation=read_mlp(config, activation="hidden_activation").activation,
+        activation=read_activation(config, "hidden_activation"),
         eps=norm.eps,
         factor=math.sqrt(size),
         projection_scale=model.hidden_size**-0.5,

@@ -82,7 +82,8 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
 
 def _names(layers: int, config: ConfigReader) -> NameMap:
     """Layers behind the last predict further tokens at once, and are left out."""
-    more = config.integer("num_mtp_layers", 1, low=0, high=MAX_LAYERS)
+    said = config.optional_integer("num_mtp_layers", low=0, high=MAX_LAYERS)
+    more = 1 if said is None else said
     behind = "|".join(str(layers + i) for i in range(more))
     return replace(
         NAMES, idle=rf"{NAMES.idle}|model\.layers\.({behind})\..*" if more else NAMES.idle

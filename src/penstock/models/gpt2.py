@@ -15,6 +15,7 @@ from penstock.models.blocks import (
     read_positions,
 )
 from penstock.models.limits import MAX_INTERMEDIATE
+from penstock.models.name_forms import Rows
 from penstock.models.names import Name, NameMap, fused, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, LayerSpec, MlpSpec, ModelSpec, PositionTable
@@ -44,7 +45,7 @@ QKV: Final = ("layers.*.q", "layers.*.k", "layers.*.v")
 NAMES: Final = NameMap(
     plain(PLAIN)
     | {
-        pattern: Name(PLAIN[pattern], transposed=True)
+        pattern: Name(PLAIN[pattern], form=Rows(transposed=True))
         for pattern in ("layers.*.o", "layers.*.up", "layers.*.down")
     }
     | fused("transformer.h.*.attn.c_attn", *QKV, transposed=True),
@@ -84,7 +85,7 @@ def read_gpt(config: ConfigReader, architecture: str, dtype: DType, num_kv_heads
     attention = read_attention(config, default_head_dim(config), num_kv_heads)
     if not config.boolean("scale_attn_weights", True):
         attention = replace(attention, scale=1.0)
-    size = config.integer("intermediate_size", 4 * config.integer("hidden_size"))
+    size = config.optional_integer("intermediate_size") or 4 * config.integer("hidden_size")
     if size > MAX_INTERMEDIATE:
         raise config.error("intermediate_size", f"must be at most {MAX_INTERMEDIATE}")
     activation = read_activation(config, "activation_function")

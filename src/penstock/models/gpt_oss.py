@@ -47,9 +47,9 @@ NAMES: Final = NameMap(
     | plain({ROUTER: f"{MLP}.router"})
     | {"layers.*.sinks": Name("model.layers.*.self_attn.sinks", suffix="")}
     | either(
-        stacked(_IN, GATE, UP, transposed=True, interleaved=True)
-        | stacked(_OUT, DOWN, transposed=True),
-        stacked(_IN, GATE, UP, interleaved=True, mxfp4=True) | stacked(_OUT, DOWN, mxfp4=True),
+        stacked(_IN, GATE, UP, kept="columns", interleaved=True)
+        | stacked(_OUT, DOWN, kept="columns"),
+        stacked(_IN, GATE, UP, kept="mxfp4", interleaved=True) | stacked(_OUT, DOWN, kept="mxfp4"),
     )
     | stacked(f"{_IN}_bias", GATE + BIAS, UP + BIAS, interleaved=True)
     | stacked(f"{_OUT}_bias", DOWN + BIAS),

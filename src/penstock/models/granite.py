@@ -29,9 +29,10 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
 
 
 def read_granite(
-    config: ConfigReader, architecture: str, dtype: DType, scale: float = 1.0
+    config: ConfigReader, architecture: str, dtype: DType, scale: float | None = None
 ) -> ModelSpec:
-    """A model with Granite's factors. ``scale`` is that of scores where nothing is said."""
+    """A model with Granite's factors. ``scale`` is that of scores where nothing is said or null, if
+    it may be."""
     config = config.adapted({}, _DEFAULTS)
     bias = config.boolean("attention_bias", False)
     model = read_decoder(
@@ -45,7 +46,11 @@ def read_granite(
         output_bias=bias,
         mlp_bias=config.boolean("mlp_bias", False),
     )
-    scale = read_factor(config, "attention_multiplier", scale)
+    name = "attention_multiplier"
+    if scale is None:
+        scale = read_factor(config, name)
+    else:
+        scale = config.optional_number(name, high=MAX_FACTOR) or scale
     model = with_attention(model, [replace(each.attention, scale=scale) for each in model.layers])
     return with_factors(config, model)
 

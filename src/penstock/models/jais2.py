@@ -5,16 +5,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.models.blocks import (
-    default_head_dim,
-    read_decoder,
-    read_kv_heads,
-    read_norm,
-    uniform_windows,
-)
+from penstock.models.blocks import read_norm
 from penstock.models.llama import NAMES as NAMES
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec
+from penstock.models.ungated import read_ungated
 
 ARCHITECTURE = "Jais2ForCausalLM"
 MODEL_TYPE = "jais2"
@@ -29,17 +24,5 @@ _DEFAULTS: Final = {
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({}, _DEFAULTS)
-    bias = config.boolean("attention_bias", True)
-    return read_decoder(
-        config,
-        ARCHITECTURE,
-        dtype,
-        head_dim=default_head_dim(config),
-        num_kv_heads=read_kv_heads(config),
-        windows=uniform_windows(config, None),
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=config.boolean("mlp_bias", True),
-        gated=False,
-        norm=read_norm(config, "layer_norm_eps", "layer", bias=True),
-    )
+    norm = read_norm(config, "layer_norm_eps", "layer", bias=True)
+    return read_ungated(config, ARCHITECTURE, dtype, biased=True, norm=norm)

@@ -8,6 +8,7 @@ from typing import Final
 from penstock.models.lfm2_layers import DEFAULTS, FIELDS, read_hybrid
 from penstock.models.lfm2_layers import IDLE as IDLE
 from penstock.models.limits import MAX_FACTOR, MAX_INTERMEDIATE
+from penstock.models.name_forms import OneColumn
 from penstock.models.names import Name, NameMap, fused, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, MlpSpec, ModelSpec
@@ -37,7 +38,7 @@ NAMES: Final = NameMap(
         }
     )
     | fused(f"{_AT}conv.in_proj", *(f"layers.*.conv_{name}" for name in "bcx"))
-    | {"layers.*.conv": Name(f"{_AT}conv.conv", squeezed=True)}
+    | {"layers.*.conv": Name(f"{_AT}conv.conv", form=OneColumn())}
 )
 
 _DEFAULTS: Final = {

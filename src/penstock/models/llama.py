@@ -19,6 +19,17 @@ from penstock.models.spec import DType, ModelSpec
 ARCHITECTURE = "LlamaForCausalLM"
 MODEL_TYPE = "llama"
 KNOWN_AS = "Llama 2 and 3, TinyLlama, SmolLM and SmolLM2, Yi, DeepSeek-R1-Distill-Llama"
+TEXT_PARTS: Final = {
+    MODEL_TYPE: {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 11008,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "max_position_embeddings": 2048,
+        "rms_norm_eps": 1e-6,
+    }
+}
 NAMES: Final = NameMap(
     plain(
         {

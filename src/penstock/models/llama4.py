@@ -34,6 +34,7 @@ from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields
 from penstock.models.spec import (
     AttentionSpec,
+    Chunk,
     DType,
     ExpertsSpec,
     MlpSpec,
@@ -75,7 +76,8 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
         rope_fields=RopeFields(default_theta=500_000.0),
     )
     model = with_attention(model, _attention(config, [each.attention for each in model.layers]))
-    dense = MlpSpec(read_expert_size(config, "intermediate_size_mlp"), read_activation(config))
+    activation = read_activation(config)
+    dense = MlpSpec(read_expert_size(config, "intermediate_size_mlp"), activation)
     model = replace(model, layers=tuple(replace(each, mlp=dense) for each in model.layers))
     named = config.raw("moe_layers") is not None
     step = config.integer("interleave_moe_layer_step", 1, low=0 if named else 1)
@@ -88,7 +90,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     number, size = read_num_experts(config), read_expert_size(config, "intermediate_size")
     routing, shared = Routing("sigmoid", normalize=False), SharedExpertSpec(size)
     experts = ExpertsSpec(
-        number, read_top_k(config, number), size, dense.activation, routing, shared, False, "inputs"
+        number, read_top_k(config, number), size, activation, routing, shared, False, "inputs"
     )
     return with_experts(model, experts, lambda i: i in chosen)
 
@@ -99,7 +101,7 @@ def _attention(config: ConfigReader, layers: list[AttentionSpec]) -> list[Attent
     kinds = config.texts("layer_types") or tuple(CHUNKED if each else FULL for each in turned)
     if len(kinds) != len(layers) or not set(kinds) <= {CHUNKED, FULL}:
         raise config.error("layer_types", f"must be {len(layers)} times {CHUNKED!r} or {FULL!r}")
-    chunk = config.integer("attention_chunk_size", high=MAX_POSITIONS)
+    chunk = Chunk(config.integer("attention_chunk_size", high=MAX_POSITIONS))
     period = config.integer("floor_scale", 8192, high=MAX_POSITIONS)
     scale = PositionScale(config.number("attn_scale", 0.1, high=MAX_FACTOR), period, offset=1)
     grow = "attn_temperature_tuning"  # a number, in published files
@@ -110,7 +112,7 @@ def _attention(config: ConfigReader, layers: list[AttentionSpec]) -> list[Attent
         replace(
             each,
             rope=replace(each.rope, interleaved=True) if rotates and each.rope else None,
-            chunk=chunk if kind == CHUNKED else None,
+            window=chunk if kind == CHUNKED else None,
             qk_norm=norm if rotates else None,
             position_scale=scale if grows and not rotates else None,
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from penstock.models.blocks import default_head_dim, read_decoder, uniform_windows
 from penstock.models.llama import NAMES as NAMES
 from penstock.models.reader import ConfigReader
@@ -10,6 +12,19 @@ from penstock.models.spec import DType, ModelSpec
 ARCHITECTURE = "MistralForCausalLM"
 MODEL_TYPE = "mistral"
 KNOWN_AS = "Mistral 7B, Nemo, Small 3 and its language model in 3.1 and 3.2"
+TEXT_PARTS: Final = {
+    MODEL_TYPE: {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-6,
+        "sliding_window": 4096,
+    }
+}
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:

@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.models.limits import MAX_EXPERTS, MAX_FACTOR, MAX_INTERMEDIATE
 from penstock.models.llama import NAMES as LLAMA_NAMES
+from penstock.models.name_forms import Kept
 from penstock.models.names import Name, NameMap, either, plain, stacked
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import ExpertsSpec, ModelSpec, Routing
@@ -35,8 +36,9 @@ def one_by_one(at: str, gate: str, up: str, down: str) -> dict[str, Name]:
 def together(at: str, transposed: bool = False) -> dict[str, Name]:
     """The names of experts whose matrices transformers keeps in two tensors, gates and ups in one;
     so it saves them where it is told not to restore the original format."""
-    gates_and_ups = stacked(f"{at}.gate_up_proj", GATE, UP, transposed=transposed)
-    return gates_and_ups | stacked(f"{at}.down_proj", DOWN, transposed=transposed)
+    kept: Kept = "columns" if transposed else "rows"
+    gates_and_ups = stacked(f"{at}.gate_up_proj", GATE, UP, kept=kept)
+    return gates_and_ups | stacked(f"{at}.down_proj", DOWN, kept=kept)
 
 
 def shared_names(at: str) -> dict[str, Name]:

@@ -16,7 +16,15 @@ from penstock.models.blocks import (
 from penstock.models.limits import MAX_FACTOR, MAX_HIDDEN
 from penstock.models.names import NameMap, fused, plain
 from penstock.models.reader import ConfigReader
-from penstock.models.spec import AttentionSpec, DType, LayerSpec, MlpSpec, ModelSpec
+from penstock.models.spec import (
+    AlibiSpec,
+    AttentionSpec,
+    ClampSpec,
+    DType,
+    LayerSpec,
+    MlpSpec,
+    ModelSpec,
+)
 
 ARCHITECTURE = "MptForCausalLM"
 ALIASES = ("MPTForCausalLM",)
@@ -100,15 +108,15 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
 
 def _attention(config: ConfigReader) -> AttentionSpec:
     heads = config.integer("num_attention_heads")
-    attention = replace(read_attention(config, default_head_dim(config), heads), alibi=1.0)
+    attention = replace(read_attention(config, default_head_dim(config), heads), alibi=AlibiSpec())
     section = config.section("attn_config")
     if section is None:
         return attention
     _refuse(section, _ONLY_ATTENTION)
-    clip = section.number("clip_qkv", 0.0, low=0.0, high=MAX_FACTOR)
-    scale = section.number("softmax_scale", attention.scale, high=MAX_FACTOR)
+    clip = section.optional_number("clip_qkv", low=0.0, high=MAX_FACTOR)
+    scale = section.optional_number("softmax_scale", high=MAX_FACTOR) or attention.scale
     section.finish(_IDLE_ATTENTION.split())
-    return replace(attention, scale=scale, clip_qkv=clip or None)
+    return replace(attention, scale=scale, clamp=ClampSpec(clip) if clip else None)
 
 
 def _refuse(config: ConfigReader, only: tuple[tuple[str, object], ...]) -> None:

@@ -10,29 +10,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Final, Literal
 
 from penstock.errors import ModelError
-from penstock.interface.sources import (
-    MXFP4_BLOCK,
-    Flat,
-    Mxfp4,
-    OneOf,
-    Packed,
-    PackedFormat,
-    RowsOf,
-    RowsOfEach,
-    Shape,
-    Shifted,
-    Source,
-    Squeezed,
-    Stacked,
-    Stored,
-    Transposed,
-    UnitRows,
-)
+from penstock.interface.sources import OneOf, PackedFormat, Shape, Source, Stacked, Stored
+from penstock.models.name_forms import Form, Kept, Less, Rows, Stack, Tensor
 
 BIAS = ".bias"
+_WHOLE: Final = Rows()
 
 Published = Literal["model", "heads"]
 """Kinds of checkpoints: whole models, and heads that draft."""
@@ -49,39 +34,10 @@ class Name:
 
     stored: str
     suffix: str = ".weight"
-    fused: tuple[str, ...] = ()
-    """Patterns of the weights whose rows lie in the tensor one after another, in this order; this
-    one is among them. Empty: the tensor is this weight alone."""
-    shares: int = 1
-    """Number of equal shares into which the rows of each fused weight are cut. The tensor has the
-    first share of each, then the second of each, and so on."""
-    transposed: bool = False
-    """Whether the matrix is stored as ``[inputs, outputs]``. Its bias is as any other."""
-    shift: float = 0.0
-    """Added to the stored values, in float32."""
-    stacked: bool = False
-    """Whether the tensor is a stack of matrices, or of biases, one for each expert. Fused are then
-    the rows of each matrix."""
-    interleaved: bool = False
-    """Whether rows of the weights that are fused in a stack take turns."""
-    mxfp4: bool = False
-    """Whether a stack is in MXFP4, as tensors ``..._blocks`` and ``..._scales``. Matrices whose
-    columns are not in whole blocks never are."""
-    flat: bool = False
-    """Whether a vector is stored as a matrix of one row."""
-    squeezed: bool = False
-    """Whether a matrix ``[n, k]``, but not its bias, is stored as ``[n, 1, k]``."""
-    scalar: bool = False
-    """Whether a single number is stored without a dimension."""
+    form: Form = _WHOLE
+    """How the tensor holds the weight."""
     otherwise: Name | None = None
     """Where the weight is in checkpoints that do not have it here."""
-    unit_rows: bool = False
-    """Whether each row of the matrix, which is never quantized, is divided by its length."""
-
-    @property
-    def changes_values(self) -> bool:
-        """Whether a weight is not what is stored, but for its shape and the place of its rows."""
-        return self.unit_rows or self.shift != 0.0 or self.stacked or self.flat or self.squeezed
 
 
 @dataclass(frozen=True)
@@ -96,6 +52,8 @@ class NameMap:
     target: Mapping[str, Source] = field(default_factory=dict, hash=False)
     """Weights that a head takes from the checkpoint of the model that it drafts for, by canonical
     name, and their sources there."""
+    target_names: NameMap | None = None
+    """The names of that checkpoint's tensors, if they are not its own."""
     prefix: str = ""
     """What the names of all tensors but the head's begin with, and in files that were saved of the
     model without its head do not."""
@@ -125,7 +83,7 @@ class NameMap:
         ways: list[Source] = []
         each: Name | None = entry
         while each is not None:
-            if not each.mxfp4 or shapes[name][-1] % MXFP4_BLOCK == 0:
+            if each.form.fits(shapes[name]):
                 ways.append(self._way(name, each, bias, shapes, form))
             each = each.otherwise
         return ways[0] if len(ways) == 1 else OneOf(tuple(ways))
@@ -139,7 +97,7 @@ class NameMap:
         form: PackedFormat | None,
     ) -> Source:
         """Return the source of a weight by its ``entry``; with ``bias``, of the bias beside it."""
-        if form is not None and entry.changes_values:
+        if form is not None and not entry.form.keeps_values:
             raise ModelError(
                 f"a checkpoint of this architecture cannot have {name} quantized: its values are "
                 "changed as they are read; use the unquantized checkpoint this one was made from"
@@ -148,28 +106,14 @@ class NameMap:
         where = _filled(entry.stored, numbers)
         if form is None:
             where += BIAS if bias else entry.suffix
-        group = [_filled(each, numbers) + (BIAS if bias else "") for each in entry.fused] or [name]
-        rows = [shapes[each] for each in group]
-        place = group.index(name)
-        if entry.squeezed and not bias:
-            (own,) = rows
-            source: Source = Squeezed(Stored(where, (own[0], 1, *own[1:])))
-        elif entry.flat:
-            source = Flat(Stored(where, (1, *rows[place])))
-        elif entry.scalar:
-            source = Stacked((Stored(where, ()),))
-        elif entry.stacked:
-            source = _of_stack(where, rows, place, entry, bias)
-        elif "#" in where:
-            each = [shape[1:] for shape in rows]
-            names = [where.replace("#", str(i)) for i in range(rows[place][0])]
-            parts = [_part(one, each, place, entry, bias, form) for one in names]
-            source = Stacked(tuple(parts))
-        else:
-            source = _part(where, rows, place, entry, bias, form)
-        if entry.unit_rows and not bias:
-            source = UnitRows(source)
-        return Shifted(source, entry.shift) if entry.shift and not bias else source
+        own = BIAS if bias else ""
+        group = [_filled(each, numbers) + own for each in entry.form.of] or [name]
+        tensor = Tensor(where, tuple(map(shapes.__getitem__, group)), group.index(name), bias, form)
+        if "#" not in where:
+            return entry.form.source(tensor)
+        each = replace(tensor, shapes=tuple(shape[1:] for shape in tensor.shapes))
+        many = (replace(each, name=where.replace("#", str(i))) for i in range(tensor.shape[0]))
+        return Stacked(tuple(map(entry.form.source, many)))
 
     def moved(self, prefixes: Mapping[str, str]) -> NameMap:
         """The map of a checkpoint whose tensors' names begin otherwise: each of ``prefixes`` with
@@ -211,15 +155,11 @@ def fused(
     stored: str, *patterns: str, shares: int = 1, transposed: bool = False
 ) -> dict[str, Name]:
     """The names of weights whose rows lie in one tensor, one after another or share by share."""
-    return {
-        pattern: Name(
-            stored,
-            fused=patterns,
-            shares=shares,
-            transposed=transposed and not pattern.endswith(BIAS),
-        )
-        for pattern in patterns
-    }
+
+    def form(pattern: str) -> Rows:
+        return Rows(patterns, shares, transposed and not pattern.endswith(BIAS))
+
+    return {pattern: Name(stored, form=form(pattern)) for pattern in patterns}
 
 
 def plain(names: Mapping[str, str]) -> dict[str, Name]:
@@ -227,29 +167,22 @@ def plain(names: Mapping[str, str]) -> dict[str, Name]:
     return {pattern: Name(stored) for pattern, stored in names.items()}
 
 
+def less_one(names: Mapping[str, str]) -> dict[str, Name]:
+    """The names of weights that are stored less 1."""
+    return {pattern: Name(stored, form=Less(1.0)) for pattern, stored in names.items()}
+
+
 def stacked(
     stored: str,
     *patterns: str,
     suffix: str = "",
-    transposed: bool = False,
+    kept: Kept = "rows",
     interleaved: bool = False,
-    mxfp4: bool = False,
 ) -> dict[str, Name]:
     """The names of weights, one for each expert, that a checkpoint has in one tensor, the rows of
     one weight behind those of another, or in turns."""
-    several = patterns if len(patterns) > 1 else ()
-    return {
-        pattern: Name(
-            stored,
-            suffix,
-            several,
-            transposed=transposed,
-            stacked=True,
-            interleaved=interleaved,
-            mxfp4=mxfp4,
-        )
-        for pattern in patterns
-    }
+    form = Stack(patterns if len(patterns) > 1 else (), kept, interleaved)
+    return {pattern: Name(stored, suffix, form) for pattern in patterns}
 
 
 def either(first: Mapping[str, Name], *others: Mapping[str, Name]) -> dict[str, Name]:
@@ -268,53 +201,3 @@ def own_names(shapes: Mapping[str, Shape]) -> dict[str, Source]:
 def _filled(pattern: str, numbers: list[str]) -> str:
     values = iter(numbers)
     return re.sub(r"\*", lambda _: next(values), pattern)
-
-
-def _of_stack(where: str, rows: list[Shape], place: int, entry: Name, bias: bool) -> Source:
-    """Return the rows of weight ``place`` in each matrix of the stack in tensor ``where``."""
-    number, _, *columns = rows[place]
-    whole: Shape = (number, sum(shape[1] for shape in rows), *columns)
-    source: Source
-    if entry.mxfp4:
-        source = _mxfp4(where, whole)
-    elif entry.transposed and columns:
-        source = Transposed(Stored(where, (*whole[:-2], whole[-1], whole[-2])))
-    else:
-        source = Stored(where, whole)
-    if len(rows) == 1:
-        return source
-    first, step = sum(shape[1] for shape in rows[:place]), 1
-    if entry.interleaved:
-        first, step = place, len(rows)
-    return RowsOfEach(source, first, rows[place][1], step)
-
-
-def _mxfp4(where: str, whole: Shape) -> Mxfp4:
-    *stack, columns = whole
-    blocks = (*stack, columns // MXFP4_BLOCK)
-    return Mxfp4(
-        Stored(f"{where}_blocks", (*blocks, 16), "uint8"),
-        Stored(f"{where}_scales", blocks, "uint8"),
-    )
-
-
-def _part(
-    where: str, rows: list[Shape], place: int, entry: Name, bias: bool, form: PackedFormat | None
-) -> Source:
-    """Return the rows of weight ``place`` among those that are fused in tensor ``where``."""
-    whole: Shape = (sum(shape[0] for shape in rows), *rows[place][1:])
-    source: Source
-    if form is not None:
-        source = Packed(where, whole, form)
-    elif entry.transposed and not bias:
-        source = Transposed(Stored(where, whole[::-1]))
-    else:
-        source = Stored(where, whole)
-    if len(rows) == 1:
-        return source
-    each = whole[0] // entry.shares
-    first = sum(shape[0] for shape in rows[:place]) // entry.shares
-    size = rows[place][0] // entry.shares
-    return RowsOf(
-        source, tuple((i * each + first, i * each + first + size) for i in range(entry.shares))
-    )

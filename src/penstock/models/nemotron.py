@@ -3,27 +3,24 @@ rotate in part."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from penstock.models.blocks import (
-    default_head_dim,
-    read_decoder,
-    read_kv_heads,
-    read_norm,
-    uniform_windows,
-)
+from penstock.models.blocks import read_norm
 from penstock.models.llama import NAMES as LLAMA_NAMES
-from penstock.models.names import Name, NameMap
+from penstock.models.name_forms import Less
+from penstock.models.names import NameMap
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields
 from penstock.models.spec import DType, ModelSpec
+from penstock.models.ungated import read_ungated
 
 ARCHITECTURE = "NemotronForCausalLM"
 MODEL_TYPE = "nemotron"
 KNOWN_AS = "Nemotron-4, Minitron 4B and 8B"
 NAMES: Final = NameMap(
     {
-        pattern: Name(name.stored, shift=1.0 if pattern.endswith("norm") else 0.0)
+        pattern: replace(name, form=Less(1.0)) if pattern.endswith("norm") else name
         for pattern, name in LLAMA_NAMES.names.items()
     },
     LLAMA_NAMES.idle,
@@ -40,18 +37,5 @@ _ROPE: Final = RopeFields(default_partial=0.5)
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({}, _DEFAULTS)
-    bias = config.boolean("attention_bias", False)
-    return read_decoder(
-        config,
-        ARCHITECTURE,
-        dtype,
-        head_dim=default_head_dim(config),
-        num_kv_heads=read_kv_heads(config),
-        windows=uniform_windows(config, None),
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=config.boolean("mlp_bias", False),
-        gated=False,
-        rope_fields=_ROPE,
-        norm=read_norm(config, "norm_eps", "layer", bias=True),
-    )
+    norm = read_norm(config, "norm_eps", "layer", bias=True)
+    return read_ungated(config, ARCHITECTURE, dtype, biased=False, norm=norm, rope_fields=_ROPE)

@@ -15,7 +15,7 @@ from penstock.models.blocks import (
 from penstock.models.limits import MAX_FACTOR
 from penstock.models.llama import NAMES as NAMES
 from penstock.models.reader import ConfigReader
-from penstock.models.spec import DType, ModelSpec, NormSpec
+from penstock.models.spec import ClampSpec, DType, ModelSpec, NormSpec
 
 ARCHITECTURE = "OlmoForCausalLM"
 MODEL_TYPE = "olmo"
@@ -43,5 +43,5 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     if not config.has("clip_qkv"):
         return model
     limit = config.number("clip_qkv", high=MAX_FACTOR)
-    clipped = [replace(layer.attention, clip_qkv=limit) for layer in model.layers]
+    clipped = [replace(layer.attention, clamp=ClampSpec(limit)) for layer in model.layers]
     return with_attention(model, clipped)

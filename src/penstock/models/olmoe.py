@@ -24,7 +24,7 @@ from penstock.models.mixtures import (
     with_experts,
 )
 from penstock.models.reader import ConfigReader
-from penstock.models.spec import DType, ExpertsSpec, ModelSpec, QkNormSpec, Routing
+from penstock.models.spec import ClampSpec, DType, ExpertsSpec, ModelSpec, QkNormSpec, Routing
 
 ARCHITECTURE = "OlmoeForCausalLM"
 MODEL_TYPE = "olmoe"
@@ -42,8 +42,8 @@ _DEFAULTS: Final = {
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     config = config.adapted({"num_experts": "num_local_experts"}, _DEFAULTS, TRAINING)
     config.only("mlp_bias", False, "must be false: experts have no biases")
-    clip = config.number("clip_qkv", high=MAX_FACTOR) if config.has("clip_qkv") else None
-    config.raw("clip_qkv")
+    limit = config.optional_number("clip_qkv", high=MAX_FACTOR)
+    clamp = None if limit is None else ClampSpec(limit, behind_norms=True)
     bias = config.boolean("attention_bias", False)
     model = read_decoder(
         config,
@@ -58,10 +58,7 @@ def read(config: ConfigReader, dtype: DType) -> ModelSpec:
     norm = QkNormSpec(read_norm(config).eps, over="projection")
     model = with_attention(
         model,
-        [
-            replace(each.attention, qk_norm=norm, clip_qkv=clip, clip_normed=True)
-            for each in model.layers
-        ],
+        [replace(each.attention, qk_norm=norm, clamp=clamp) for each in model.layers],
     )
     number = read_num_experts(config)
     experts = ExpertsSpec(

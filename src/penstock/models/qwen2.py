@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from penstock.models.blocks import default_head_dim, qwen_windows, read_decoder
 from penstock.models.llama import NAMES as NAMES
 from penstock.models.reader import ConfigReader
@@ -10,6 +13,9 @@ from penstock.models.spec import DType, ModelSpec
 ARCHITECTURE = "Qwen2ForCausalLM"
 MODEL_TYPE = "qwen2"
 KNOWN_AS = "Qwen2, Qwen2.5, QwQ, the language models of Qwen2-VL and Qwen2.5-VL"
+TEXT_PARTS: Final[Mapping[str, Mapping[str, object]]] = {
+    name: {} for name in ("qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text")
+}
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:

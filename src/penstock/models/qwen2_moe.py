@@ -77,7 +77,7 @@ def _windows(config: ConfigReader) -> tuple[int | None, ...]:
     """Windows by ``layer_types``, else on every other layer before ``max_window_layers``, as
     transformers has them, which writes a window of 0 where there is none."""
     layers, sliding = read_num_layers(config), config.boolean("use_sliding_window", False)
-    size = config.integer("sliding_window", 0, low=0)
+    size = config.optional_integer("sliding_window", low=0)
     end = config.integer("max_window_layers", 28, low=0)
     kinds = read_layer_kinds(
         config,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Final
+
 from penstock.models.blocks import qwen_windows, read_decoder
 from penstock.models.limits import MAX_HEAD_DIM
 from penstock.models.llama import NAMES as NAMES
@@ -11,6 +14,7 @@ from penstock.models.spec import DType, ModelSpec
 ARCHITECTURE = "Qwen3ForCausalLM"
 MODEL_TYPE = "qwen3"
 KNOWN_AS = "Qwen3, dense, the language models of Qwen3-VL"
+TEXT_PARTS: Final[Mapping[str, Mapping[str, object]]] = {"qwen3_vl_text": {}}
 
 
 def read(config: ConfigReader, dtype: DType) -> ModelSpec:

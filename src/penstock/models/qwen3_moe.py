@@ -19,6 +19,7 @@ from penstock.models.spec import DType, ExpertsSpec, ModelSpec, Routing
 ARCHITECTURE = "Qwen3MoeForCausalLM"
 MODEL_TYPE = "qwen3_moe"
 KNOWN_AS = "Qwen3-30B-A3B and 235B-A22B"
+TEXT_PARTS: Final = {"qwen3_vl_moe_text": {"norm_topk_prob": True}}
 NAMES: Final = QWEN_NAMES
 
 

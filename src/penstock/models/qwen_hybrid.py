@@ -27,7 +27,8 @@ from penstock.models.mixtures import (
     read_top_k,
     shared_names,
 )
-from penstock.models.names import Name, NameMap, fused, plain
+from penstock.models.name_forms import OneColumn
+from penstock.models.names import Name, NameMap, fused, less_one, plain
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields, extended_positions, read_rope
 from penstock.models.spec import (
@@ -79,10 +80,10 @@ def names(heads: int, experts: bool, projections: Mapping[str, Name]) -> NameMap
     gated = ("layers.*.q", "layers.*.attn_gate")
     return NameMap(
         dict(mixture if experts else LLAMA_NAMES.names)
-        | {pattern: Name(stored, shift=1.0) for pattern, stored in _SHIFTED.items()}
+        | less_one(_SHIFTED)
         | fused("model.layers.*.self_attn.q_proj", *gated, shares=heads)
         | {
-            "layers.*.delta.conv": Name(f"{NET}.conv1d", squeezed=True),
+            "layers.*.delta.conv": Name(f"{NET}.conv1d", form=OneColumn()),
             "layers.*.delta.a_log": Name(f"{NET}.A_log", suffix=""),
             "layers.*.delta.dt_bias": Name(f"{NET}.dt_bias", suffix=""),
             "layers.*.delta.norm": Name(f"{NET}.norm"),

@@ -67,10 +67,11 @@ def _shown(value: object) -> str:
 class ConfigReader:
     """Typed getters over one JSON object that remember which fields were asked for.
 
-    A field that is null counts as absent, but does not get the family's default. Getters without
-    a default raise :class:`~penstock.errors.ModelError` for an absent field; all raise it for a
-    value of the wrong type or out of range. :meth:`finish` refuses fields that no getter asked for,
-    but for those named in ``ignore``, as ``name`` or as ``section.name``.
+    Getters without a default raise :class:`~penstock.errors.ModelError` for an absent field; all
+    raise it for a value of the wrong type or out of range. A field that is null has no value: it
+    gets no default, and getters of something that must be there refuse it, as transformers does.
+    :meth:`finish` refuses fields that no getter asked for, but for those named in ``ignore``, as
+    ``name`` or as ``section.name``.
     """
 
     def __init__(
@@ -123,7 +124,11 @@ class ConfigReader:
         """Return a ModelError about field ``name`` of this object; ``problem`` completes the
         sentence."""
         stored = self._stored(name)
-        shown = _shown(self._fields[stored]) if stored in self._fields else "absent"
+        if stored in self._fields:
+            shown = _shown(self._fields[stored])
+        else:
+            usual = self._defaults.get(name)
+            shown = "absent" if usual is None else f"absent, which means {_shown(usual)}"
         return ModelError(f"{self._where}: {stored} ({shown}) {problem}")
 
     def has(self, name: str) -> bool:
@@ -149,18 +154,22 @@ class ConfigReader:
         stored = self._stored(name)
         return self._fields[stored] if stored in self._fields else self._defaults.get(name)
 
-    def _required(self, name: str) -> object:
+    def _required(self, name: str, default: object = None) -> object:
+        """The field's value, or ``default`` where the file does not have it."""
         value = self.raw(name)
-        if value is None:
+        if value is not None:
+            return value
+        if default is None:
             raise self.error(name, "is required; take config.json from the original checkpoint")
-        return value
+        if self.contains(name):
+            raise self.error(name, f"must not be null; leave it out for {_shown(default)}")
+        return default
 
     def integer(
         self, name: str, default: int | None = None, *, low: int = 1, high: int = MAX_INTEGER
     ) -> int:
         """An integer in ``[low, high]``. A float such as 2.0, or a bool, is not one."""
-        value = self._required(name) if default is None or self.has(name) else default
-        self.raw(name)
+        value = self._required(name, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(name, "must be an integer")
         if not low <= value <= high:
@@ -181,8 +190,7 @@ class ConfigReader:
         high: float,
     ) -> float:
         """A number up to ``high``, from ``low`` on or else greater than ``above``."""
-        value = self._required(name) if default is None or self.has(name) else default
-        self.raw(name)
+        value = self._required(name, default)
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise self.error(name, "must be a number")
         try:
@@ -196,17 +204,20 @@ class ConfigReader:
             raise self.error(name, f"must be {least} {high:g}")
         return result
 
+    def optional_number(
+        self, name: str, *, above: float = 0.0, low: float | None = None, high: float
+    ) -> float | None:
+        self.raw(name)
+        return self.number(name, above=above, low=low, high=high) if self.has(name) else None
+
     def boolean(self, name: str, default: bool) -> bool:
-        value = self.raw(name)
-        if value is None:
-            return default
+        value = self._required(name, default)
         if not isinstance(value, bool):
             raise self.error(name, "must be true or false")
         return value
 
     def text(self, name: str, default: str | None = None) -> str:
-        value = self._required(name) if default is None or self.has(name) else default
-        self.raw(name)
+        value = self._required(name, default)
         if not isinstance(value, str):
             raise self.error(name, "must be text")
         return value

@@ -3,57 +3,19 @@ refused."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
-from types import ModuleType
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 from penstock.errors import ModelError
 from penstock.models.blocks import read_dtype
-from penstock.models.families import MODULES
+from penstock.models.families import FAMILIES, Family
 from penstock.models.generation_config import read_generation_config
 from penstock.models.idle_fields import IDLE_FIELDS
-from penstock.models.names import NameMap
 from penstock.models.quantized import read_quantized
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import AttentionSpec, DType, ModelSpec
 from penstock.models.text_part import NOT_CAUSAL, TEXT_CONFIG, TextPart, placed, text_part
-
-
-@dataclass(frozen=True)
-class Family:
-    """One architecture: its name in ``architectures``, its ``model_type``, its reader, and what its
-    checkpoints call the weights, where the reader does not say."""
-
-    architecture: str
-    model_type: str
-    read: Callable[[ConfigReader, DType], ModelSpec]
-    names: NameMap | None
-    other_types: frozenset[str]
-    """Further values of ``model_type`` that mean the same."""
-    aliases: tuple[str, ...]
-    """Other names that ``architectures`` may have for it."""
-    idle: frozenset[str]
-    """Fields that change nothing in this family, whatever their value."""
-
-
-def _family(module: ModuleType) -> Family:
-    return Family(
-        module.ARCHITECTURE,
-        module.MODEL_TYPE,
-        module.read,
-        getattr(module, "NAMES", None),
-        getattr(module, "OTHER_MODEL_TYPES", frozenset()),
-        getattr(module, "ALIASES", ()),
-        getattr(module, "IDLE", frozenset()),
-    )
-
-
-FAMILIES: Final[Mapping[str, Family]] = {
-    name: family
-    for family in map(_family, MODULES)
-    for name in (family.architecture, *family.aliases)
-}
 
 _ONLY: Final[tuple[tuple[str, object, str], ...]] = (
     ("pretraining_tp", 1, "must be 1: sliced linear layers are not supported"),
@@ -165,7 +127,7 @@ def _find_family(config: ConfigReader, part: TextPart | None) -> Family:
     if part is not None and family is None:
         if names[0] in NOT_CAUSAL:
             raise config.error("architectures", "is not supported: its text is not read causally")
-        family = _of_type(part.model_type)
+        family = part.family
         if family is None:
             raise config.error(
                 "architectures",
@@ -180,7 +142,3 @@ def _find_family(config: ConfigReader, part: TextPart | None) -> Family:
             "model_type", f"contradicts {family.architecture}, which is {family.model_type!r}"
         )
     return family
-
-
-def _of_type(model_type: str | None) -> Family | None:
-    return next((each for each in FAMILIES.values() if each.model_type == model_type), None)

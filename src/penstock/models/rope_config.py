@@ -65,6 +65,25 @@ def read_rope(
     )
 
 
+def read_own_rope(
+    config: ConfigReader,
+    head_dim: int,
+    max_positions: int,
+    fields: RopeFields,
+    own: Mapping[str, object],
+) -> RopeSpec:
+    """The rotary embedding of a family that has parameters of its ``own``, which hold where the
+    configuration has none. A base outside counts for nothing then, so that another is refused."""
+    if rope_section(config) is not None:
+        return read_rope(config, head_dim, max_positions, fields)
+    theta = own[fields.theta]
+    config.only(
+        fields.theta, theta, f"must be {theta}, or stand in rope_parameters with all others"
+    )
+    parameters = ConfigReader(own, f"{config.where}: rope_parameters")
+    return read_parameters(parameters, head_dim, max_positions, fields)
+
+
 def rope_section(config: ConfigReader) -> ConfigReader | None:
     """``rope_parameters`` or ``rope_scaling``; None where neither is there, both are refused."""
     new, old = config.section("rope_parameters"), config.section("rope_scaling")
@@ -200,7 +219,8 @@ def extended_positions(rope: RopeSpec, max_positions: int) -> int:
 
 
 def _kind(rope: ConfigReader, kinds: tuple[RopeKind, ...]) -> RopeKind:
-    name = rope.text("rope_type", rope.text("type", "default"))
+    name = rope.text("rope_type" if rope.has("rope_type") else "type", "default")
+    rope.raw("rope_type"), rope.raw("type")
     if rope.has("type") and rope.text("type") != name:
         raise rope.error("type", f"contradicts rope_type {name!r}")
     name = _ALIASES.get(name, name)

@@ -40,7 +40,11 @@ def read_kind(
 
 
 def _scale(rope: ConfigReader, name: str, default: float | None = None) -> float:
-    return rope.number(name, default, low=MIN_FACTOR, high=MAX_FACTOR)
+    """The number; ``default``, if any, where it is absent or, as transformers reads it, null."""
+    if default is None:
+        return rope.number(name, low=MIN_FACTOR, high=MAX_FACTOR)
+    found = rope.optional_number(name, low=MIN_FACTOR, high=MAX_FACTOR)
+    return default if found is None else found
 
 
 def _dynamic(rope: ConfigReader, theta: float, dim: int, max_positions: int) -> RopeSpec:
@@ -104,8 +108,8 @@ def _yarn_attention_factor(rope: ConfigReader, factor: float) -> float:
         return 1.0 if factor <= 1.0 else 0.1 * weight * math.log(factor) + 1.0
 
     # Zero counts as unset for both mscales, as transformers reads them.
-    mscale = rope.number("mscale", 0.0, low=0.0, high=MAX_FACTOR)
-    mscale_all = rope.number("mscale_all_dim", 0.0, low=0.0, high=MAX_FACTOR)
+    mscale = rope.optional_number("mscale", low=0.0, high=MAX_FACTOR)
+    mscale_all = rope.optional_number("mscale_all_dim", low=0.0, high=MAX_FACTOR)
     if rope.has("attention_factor"):
         return _scale(rope, "attention_factor")
     rope.raw("attention_factor")

@@ -11,6 +11,7 @@ import math
 from typing import Final
 
 from penstock.models.limits import MAX_FACTOR, MAX_HEADS, MAX_HEADS_WIDTH, MAX_HIDDEN
+from penstock.models.name_forms import OneColumn
 from penstock.models.names import Name, fused
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import SelectiveSpec
@@ -40,7 +41,7 @@ def scan_names(at: str) -> dict[str, Name]:
         "a_log": Name(f"{at}.A_log", suffix=""),
         "dt_bias": Name(f"{at}.dt_bias", suffix=""),
         "d": Name(f"{at}.D", suffix=""),
-        "conv": Name(f"{at}.conv1d", squeezed=True),
+        "conv": Name(f"{at}.conv1d", form=OneColumn()),
         "norm": Name(f"{at}.norm"),
         "o": Name(f"{at}.out_proj"),
     }

@@ -8,9 +8,20 @@ from typing import Literal
 import ml_dtypes
 import numpy as np
 
+from penstock.cache.geometry import Chunk, Window
 from penstock.errors import ModelError
-from penstock.models.activation import Activation, ClampedSwiglu, Gating
-from penstock.models.experts_spec import ExpertsSpec, Routing, SharedExpertSpec
+from penstock.models.activation import Activation, ClampedSwiglu, Gating, UngatedActivation
+from penstock.models.attention_spec import (
+    AlibiSpec,
+    AttentionSpec,
+    ClampSpec,
+    LatentSpec,
+    NormKind,
+    NormSpec,
+    Projection,
+    QkNormSpec,
+)
+from penstock.models.experts_spec import ExpertNorms, ExpertsSpec, Routing, SharedExpertSpec
 from penstock.models.mixers_spec import ShortConvSpec
 from penstock.models.names import NameMap, Published
 from penstock.models.position_scale import PositionScale
@@ -22,10 +33,14 @@ from penstock.sampling.defaults import SamplingDefaults
 
 __all__ = [
     "Activation",
+    "AlibiSpec",
     "AttentionSpec",
+    "Chunk",
+    "ClampSpec",
     "ClampedSwiglu",
     "DType",
     "EmbeddingScale",
+    "ExpertNorms",
     "ExpertsSpec",
     "GatedDeltaSpec",
     "Gating",
@@ -48,173 +63,11 @@ __all__ = [
     "ShortConvSpec",
     "StateSpec",
     "TokenInputsSpec",
+    "UngatedActivation",
+    "Window",
 ]
 
 DType = Literal["float32", "bfloat16", "float16"]
-NormKind = Literal["rms", "layer"]
-Projection = Literal["q", "k", "v"]
-
-
-@dataclass(frozen=True)
-class NormSpec:
-    """The norm of a row: by its root mean square, or by its mean and variance (LayerNorm).
-
-    A family whose checkpoints store a norm's weight less 1 says so of the weight, not here.
-    """
-
-    eps: float
-    kind: NormKind = "rms"
-    bias: bool = False
-    """Whether a LayerNorm adds a bias. An RMS norm has none."""
-    weight: bool = True
-    """Whether what is normed is multiplied by a weight, component by component."""
-
-    def __post_init__(self) -> None:
-        if self.bias and self.kind == "rms":
-            raise ModelError("an RMS norm has no bias")
-
-
-@dataclass(frozen=True)
-class QkNormSpec:
-    """Norms of queries and of keys, by weights of their own.
-
-    Raises ModelError where an RMS norm is to have a bias, or heads that are not normed by
-    themselves weights of their own.
-    """
-
-    eps: float
-    over: Literal["head", "projection"] = "head"
-    """What is normed at a time: a head's components, all heads by one weight ``[head_dim]``, or
-    all columns of the projection, by a weight for each."""
-    kind: NormKind = "rms"
-    weight: bool = True
-    bias: bool = False
-    """Whether a LayerNorm adds a bias, of the shape of its weight."""
-    each_head: bool = False
-    """Whether heads have weights of their own, ``[heads, head_dim]``."""
-    after_rope: bool = False
-    """Whether queries and keys are normed behind their rotation; else before it."""
-
-    def __post_init__(self) -> None:
-        if self.bias and self.kind == "rms":
-            raise ModelError("an RMS norm of queries and keys has no bias")
-        if self.each_head and self.over != "head":
-            raise ModelError("heads that are normed together have no weights of their own")
-
-
-@dataclass(frozen=True)
-class LatentSpec:
-    """Keys and values that are made of latents (MLA, arXiv 2405.04434).
-
-    A token has one latent of ``kv_rank`` numbers, which are normed, and one key of ``rope_dim``,
-    which is rotated. These two are cached. All heads share them: a head's key is
-    ``[up(latent), rotated key]`` with a matrix ``[nope_dim, kv_rank]`` of its own, and its value
-    another such product, of ``v_dim``. Its query has as many components as its key, of which the
-    last ``rope_dim`` are rotated.
-    """
-
-    kv_rank: int
-    nope_dim: int
-    rope_dim: int
-    v_dim: int
-    q_rank: int | None
-    """Queries are made of a latent of this size, which is normed; None: of the hidden state."""
-    eps: float = 1e-6
-    """The epsilon of both latents' RMS norms."""
-    bias: bool = False
-    """Whether the products that give latents and the rotated key have biases."""
-
-    @property
-    def key_dim(self) -> int:
-        """Components of a token's latent and rotated key together."""
-        return self.kv_rank + self.rope_dim
-
-
-@dataclass(frozen=True)
-class AttentionSpec:
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    rope: RopeSpec | None
-    """None: queries and keys are not rotated."""
-    scale: float
-    window: int | None = None
-    """Sliding window: a token attends to itself and the ``window - 1`` tokens before it. None: to
-    all tokens before it."""
-    chunk: int | None = None
-    """A token attends to those of its chunk alone, of ``chunk`` positions from 0 on, up to itself.
-    None: there are no chunks. A layer has a window or chunks, not both."""
-    qkv_bias: bool | tuple[Projection, ...] = False
-    """Which projections have biases: all three, none, or those named."""
-    output_bias: bool = False
-    qk_norm: QkNormSpec | None = None
-    alibi: float | None = None
-    """Scores fall with distance, by a slope for each head (ALiBi, arXiv 2108.12409) times this
-    number. None: they do not."""
-    alibi_rounded: bool = False
-    """Whether slopes and positions, and then their products, are rounded to bfloat16 before they
-    are multiplied by ``alibi``."""
-    softcap: float | None = None
-    """Scores become ``softcap * tanh(score / softcap)``."""
-    sinks: bool = False
-    """Whether each head has a learned score that takes part in the softmax and has no value."""
-    kv_from: int | None = None
-    """The layer before this one whose keys and values are read; None: the layer's own."""
-    key_is_value: bool = False
-    """Whether values are made of the projection of keys, before its norm, and have none."""
-    clip_qkv: float | None = None
-    """Queries, keys and values are clamped to ``-clip_qkv .. clip_qkv`` as they are projected."""
-    clip_normed: bool = False
-    """Whether they are clamped behind norms that stand before rotation, instead of before them."""
-    v_norm: NormSpec | None = None
-    """The norm of each head of the values, by one weight ``[head_dim]`` if by any."""
-    position_scale: PositionScale | None = None
-    """What queries, rotated and normed, are multiplied by."""
-    output_gate: bool = False
-    """Whether what attention gives is multiplied by the sigmoid of a projection of the layer's
-    input (weight ``attn_gate``, with a bias where queries have one)."""
-    latent: LatentSpec | None = None
-    """Where keys and values are made of latents. Then there is one KV head of
-    ``latent.key_dim`` components, heads are not normed, and scores have no slopes."""
-
-    def __post_init__(self) -> None:
-        if self.window is not None and self.chunk is not None:
-            raise ModelError("a layer's attention has a window or chunks, not both")
-        if any(each is not None and each < 1 for each in (self.window, self.chunk)):
-            raise ModelError("windows and chunks have at least one token")
-        if self.num_heads % self.num_kv_heads:
-            raise ModelError(f"{self.num_heads} heads cannot share {self.num_kv_heads} KV heads")
-        latent = self.latent
-        if latent is None:
-            if self.rope is not None and self.rope.dim > self.head_dim:
-                raise ModelError(
-                    f"{self.rope.dim} components of a head rotate, and it has {self.head_dim}"
-                )
-            return
-        if (self.num_kv_heads, self.head_dim) != (1, latent.key_dim):
-            raise ModelError(
-                f"attention over latents has one KV head of {latent.key_dim} components, not "
-                f"{self.num_kv_heads} of {self.head_dim}"
-            )
-        others = (self.qk_norm, self.v_norm, self.clip_qkv, self.position_scale)
-        if self.alibi is not None or self.output_gate or any(each is not None for each in others):
-            raise ModelError(
-                "heads that attend to latents are not normed, clamped, scaled or gated, and have "
-                "no slopes"
-            )
-        if self.qkv_bias or self.key_is_value:
-            raise ModelError("attention over latents has biases of latents, and values of its own")
-        if self.rope is not None and self.rope.dim > latent.rope_dim:
-            raise ModelError(
-                f"{self.rope.dim} components of a head rotate, and attention over latents has "
-                f"{latent.rope_dim} for it"
-            )
-
-    def has_bias(self, projection: str) -> bool:
-        """Whether the projection of queries, keys or values has a bias."""
-        if isinstance(self.qkv_bias, bool):
-            return self.qkv_bias
-        return projection in self.qkv_bias
 
 
 @dataclass(frozen=True)
@@ -225,15 +78,12 @@ class MlpSpec:
     """
 
     intermediate_size: int
-    activation: Activation = "silu"
+    activation: UngatedActivation = "silu"
     bias: bool = False
     gated: bool = True
-    xielu: bool = False
-    """Whether xIELU (``plan.ops.Xielu``) is in the place of ``activation``, by four numbers of the
-    layer: weights ``act_p``, ``act_n``, ``act_beta`` and ``act_eps``."""
 
     def __post_init__(self) -> None:
-        if self.gated and self.xielu:
+        if self.gated and self.activation == "xielu":
             raise ModelError("xIELU is of MLPs that are not gated")
 
 
@@ -389,8 +239,7 @@ class ModelSpec:
 
 def _same_cache(a: AttentionSpec, b: AttentionSpec) -> bool:
     same = all(
-        getattr(a, name) == getattr(b, name)
-        for name in ("num_kv_heads", "head_dim", "window", "chunk")
+        getattr(a, name) == getattr(b, name) for name in ("num_kv_heads", "head_dim", "window")
     )
     ranks = [None if x.latent is None else x.latent.kv_rank for x in (a, b)]
     return same and ranks[0] == ranks[1] and a.kv_from is None

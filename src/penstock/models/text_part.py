@@ -13,19 +13,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
+from penstock.models.families import Family, family_of_type
 from penstock.models.spec import ModelSpec
 
 TEXT_CONFIG: Final = "text_config"
-
-MODEL_TYPES: Final[Mapping[str, str]] = {
-    "qwen2_vl": "qwen2",
-    "qwen2_vl_text": "qwen2",
-    "qwen2_5_vl": "qwen2",
-    "qwen2_5_vl_text": "qwen2",
-    "qwen3_vl_text": "qwen3",
-    "qwen3_vl_moe_text": "qwen3_moe",
-}
-"""The ``model_type`` of the family that computes a text part, where that has another of its own."""
 
 NOT_CAUSAL: Final = frozenset(
     {"PaliGemmaForConditionalGeneration", "T5GemmaForConditionalGeneration"}
@@ -36,44 +27,6 @@ _TEXT_ALONE: Final = (
     "the model also reads what is not text; its language model alone is served, and requests with "
     "images or sound are refused"
 )
-_SIZES: Final[Mapping[str, Mapping[str, object]]] = {
-    "gemma3_text": {
-        "vocab_size": 262208,
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "num_hidden_layers": 26,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "head_dim": 256,
-        "max_position_embeddings": 131072,
-        "rms_norm_eps": 1e-6,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
-    },
-    "llama": {
-        "vocab_size": 32000,
-        "hidden_size": 4096,
-        "intermediate_size": 11008,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "max_position_embeddings": 2048,
-        "rms_norm_eps": 1e-6,
-    },
-    "mistral": {
-        "vocab_size": 32000,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 131072,
-        "rms_norm_eps": 1e-6,
-        "sliding_window": 4096,
-    },
-    "qwen3_vl_moe_text": {"norm_topk_prob": True},
-}
-"""What transformers assumes where a ``text_config`` of this ``model_type`` leaves sizes out, as the
-published ones do that it wrote itself."""
 _SHARED: Final = frozenset(
     (
         "dtype", "torch_dtype", "tie_word_embeddings", "bos_token_id", "eos_token_id",
@@ -96,27 +49,36 @@ class TextPart:
     """The language model's fields, as if they were a ``config.json`` of their own."""
 
     fields: Mapping[str, object]
-    model_type: str | None
-    """That of the family which computes it, if it is known; None if it is not told."""
+    model_type: object
+    """Its own, as the configuration has it."""
+    family: Family | None
+    """The family that computes it; None if there is none."""
 
 
 def text_part(config: Mapping[str, object]) -> TextPart | None:
     """The text part of a configuration; None where it is of a language model alone."""
     section = config.get(TEXT_CONFIG)
     if isinstance(section, Mapping):
-        shared = {name: value for name, value in config.items() if name in _SHARED}
         kind = section.get("model_type")
-        sizes = _SIZES.get(kind, {}) if isinstance(kind, str) else {}
-        fields = {**sizes, **shared, **section}
+        family = family_of_type(kind)
+        shared = {name: value for name, value in config.items() if name in _SHARED}
+        fields = {**_assumed(family, kind), **shared, **section}
     else:
         kind = config.get("model_type")
-        if not isinstance(kind, str) or kind not in MODEL_TYPES:
+        family = family_of_type(kind)
+        if family is None or kind == family.model_type or kind not in family.text_parts:
             return None
-        fields = {name: v for name, v in config.items() if not _PARTS.fullmatch(name)}
+        own = {name: value for name, value in config.items() if not _PARTS.fullmatch(name)}
+        fields = {**_assumed(family, kind), **own}
     for name in ("rope_scaling", "rope_parameters"):
         if isinstance(rope := fields.get(name), Mapping):
             fields[name] = _of_one_dimension(rope)
-    return TextPart(fields, MODEL_TYPES.get(kind, kind) if isinstance(kind, str) else None)
+    return TextPart(fields, kind, family)
+
+
+def _assumed(family: Family | None, kind: object) -> Mapping[str, object]:
+    """What transformers assumes of a text part of this ``model_type``."""
+    return {} if family is None or not isinstance(kind, str) else family.text_parts.get(kind, {})
 
 
 def _of_one_dimension(rope: Mapping[str, object]) -> dict[str, object]:

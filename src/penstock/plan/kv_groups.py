@@ -118,9 +118,8 @@ def kv_layers(layers: Sequence[LayerSpec], taken_back: int | None = None) -> tup
             rows = kept_rows(mixer.kernel, taken_back)
             cached.append(KvLayer(1, mixer.size, mixer.kernel, rows=rows))
         elif isinstance(mixer, AttentionSpec) and mixer.kv_from is None:
-            window = mixer.window if mixer.chunk is None else Chunk(mixer.chunk)
             latent = None if mixer.latent is None else mixer.latent.kv_rank
-            cached.append(KvLayer(mixer.num_kv_heads, mixer.head_dim, window, latent))
+            cached.append(KvLayer(mixer.num_kv_heads, mixer.head_dim, mixer.window, latent))
     return tuple(cached)
 
 

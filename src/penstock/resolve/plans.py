@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.backends.backend import Backend
-from penstock.cache.geometry import sequence_blocks
+from penstock.cache.geometry import BLOCK_SIZE, sequence_blocks, window_blocks
 from penstock.config import EngineConfig, rows_per_sequence
 from penstock.errors import ConfigError
 from penstock.memory_budget import KEPT_STATES, Served
@@ -104,11 +104,15 @@ def draft_block_bytes(
 ) -> int:
     """Return the bytes of the draft model's KV cache for each block of the target's.
 
-    They suffice for the draft to follow one sequence as far as the target can, and many short ones.
+    They suffice for the draft to follow sequences of any lengths that the target can hold.
     """
     groups = group_layers(kv_layers(draft.layers), model_types(config, draft).kv_cache)
-    windows, blocks = target.windows or (None,), 1  # blocks count tokens where none are cached
-    for tokens in (1, max_len):
+    theirs, blocks = target.windows or (None,), 1  # blocks count tokens where none are cached
+    # Between the lengths at which a window is full, either number of blocks grows evenly, and
+    # their ratio one way: it is largest at one of these.
+    windows = {window for window in (*groups.windows, *theirs) if window is not None}
+    full = (window_blocks(window) * BLOCK_SIZE for window in windows)
+    for tokens in (1, max_len, *(length for length in full if length < max_len)):
         wanted = sequence_blocks(groups.windows, tokens)
-        blocks = max(blocks, -(-wanted // sequence_blocks(windows, tokens)))
+        blocks = max(blocks, -(-wanted // sequence_blocks(theirs, tokens)))
     return blocks * groups.page_bytes

@@ -21,7 +21,7 @@ from penstock.interface.sources import (
     tensors,
 )
 from penstock.interface.weights import WeightSource, WeightValue
-from penstock.models.names import BIAS
+from penstock.models.names import BIAS, NameMap
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant import GroupTensor
 from penstock.weights.convert import dequantized
@@ -90,7 +90,7 @@ class CheckpointWeights:
         indexed, lacks = False, None
         self._shared = {n: w.source for n, w in weights.items() if w.checkpoint == "target"}
         if self._shared:
-            self._share(target)
+            self._share(target, None if names is None else names.target_names)
         for name, weight in weights.items():
             if name in self._shared:
                 continue
@@ -144,12 +144,15 @@ class CheckpointWeights:
         source, found = self._sources[name]
         return read_member(source, index, found, self._dtype)
 
-    def _share(self, target: Path | None) -> None:
-        """Take the weights that are shared from the checkpoint ``target``."""
+    def _share(self, target: Path | None, names: NameMap | None) -> None:
+        """Take the weights that are shared from the checkpoint ``target``, whose tensors ``names``
+        names."""
         if target is None:
             raise ValueError("heads that share weights with their target need its checkpoint")
-        found = open_folder(target)
-        for name, source in self._shared.items():
+        found = as_named(open_folder(target), names)
+        shapes = {stored: tensor.shape for stored, (_, tensor) in found.items()}
+        for name, shared in self._shared.items():
+            source = chosen(shared, shapes)
             for tensor in tensors(source):
                 if tensor.name not in found:
                     raise missing_of_target(target, name, tensor.name)

@@ -41,6 +41,7 @@ def check(device: Any, shape: Shape, parts: list[Part]) -> None:
         assert_close(shape, part, rows)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("head_dim", "kv"),
     [
@@ -59,12 +60,14 @@ def test_head_dims(device: Any, head_dim: int, kv: KvDType) -> None:
     check(device, shape, ragged(shape, head_dim))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(3, 3), (7, 1), (40, 1), (71, 1)])
 def test_groups(device: Any, heads: int, kv_heads: int) -> None:
     shape = Shape(heads, kv_heads, 16, "float32")
     check(device, shape, ragged(shape, heads)[1:6])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("window", "kv"),
     [
@@ -94,6 +97,7 @@ def test_tiles_across_the_border_of_chunks(device: Any) -> None:
         check(device, shape, [Part(sequence(shape, end, end), start, end)])
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kv", KV)
 def test_bfloat16_activations_are_the_same_result_rounded(device: Any, kv: KvDType) -> None:
     wide = Shape(kv=kv)
@@ -123,6 +127,7 @@ def whole_tiles(kernel: AttentionKernel, step: Any) -> Any:
     return replace(kernel.planner, capacity=0).plan(step)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("window", "kv"), [(None, "bfloat16"), (300, "int8"), (None, "float32"), (300, "float16")]
 )
@@ -148,7 +153,7 @@ def test_who_computes_the_splits_changes_nothing(
             np.testing.assert_array_equal(rows[0].view(np.uint32), same.view(np.uint32))
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize(
     ("window", "chunk", "kv"),
     [
@@ -176,6 +181,7 @@ def test_chunking_changes_nothing(
         np.testing.assert_array_equal(rows.view(np.uint32), whole[start:end].view(np.uint32))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("head_dim", "kv"), [(50, "int8"), (128, "bfloat16"), (64, "float32")])
 def test_company_changes_nothing(device: Any, head_dim: int, kv: KvDType) -> None:
     shape = Shape(3, 1, head_dim, kv)
@@ -187,7 +193,7 @@ def test_company_changes_nothing(device: Any, head_dim: int, kv: KvDType) -> Non
         np.testing.assert_array_equal(rows.view(np.uint32), alone.view(np.uint32))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("kv", ["bfloat16", "int8"])
 def test_as_many_of_one_length_as_there_may_be_change_nothing(device: Any, kv: KvDType) -> None:
     """Tiles stay whole in one company and are split in another, by what balances programs."""
@@ -207,6 +213,7 @@ def test_as_many_of_one_length_as_there_may_be_change_nothing(device: Any, kv: K
     assert len(bits) == 1
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("where", "bad_value", "kv"),
     [

@@ -48,12 +48,13 @@ class Step:
 triton.runtime.driver.set_active(Driver())
 kernel, wrapper.attention = wrapper.attention, Compile()
 device = torch.device("cpu")
-for capability, kv, activation, head_dim, window, tree in json.loads(sys.argv[1]):
+for capability, kv, activation, head_dim, window, tree, value_dim in json.loads(sys.argv[1]):
     compiled = []
     Driver.capability = capability
-    own = wrapper.AttentionKernel(8, 2, head_dim, 0.1, window, 64, 8, 4096, device, 264)
-    own.stages = wrapper.stages_for(divmod(capability, 10))
-    (cache,) = allocate([KvLayer(2, head_dim)], kv, 2, device)
+    at, kv_heads = divmod(capability, 10), 2 if value_dim is None else 1
+    geometry = (8, kv_heads, head_dim, 0.1, window)
+    own = wrapper.AttentionKernel(*geometry, 64, 8, 4096, device, 264, at, value_dim, kv)
+    (cache,) = allocate([KvLayer(kv_heads, head_dim, value_dim=value_dim)], kv, 2, device)
     q = torch.zeros(4, 8 * head_dim, dtype=getattr(torch, activation))
     work = torch.zeros(wrapper.FIELDS * 4, dtype=torch.int32)
     own.run(q, q.clone(), cache, Step(), work, wrapper.TreeRows(work, work) if tree else None)
@@ -63,13 +64,14 @@ for capability, kv, activation, head_dim, window, tree in json.loads(sys.argv[1]
 """
 
 CASES = {
-    # capability, cache, activations, head size, window, draft trees: KiB of shared memory, for
-    # two programs a multiprocessor where that is what is counted on
-    (80, "int8", "bfloat16", 80, 4096, False): 163 // 2,
-    (89, "float32", "float32", 128, None, False): 99,
-    (90, "bfloat16", "bfloat16", 128, None, False): 227 // 2,
-    (100, "bfloat16", "bfloat16", 256, None, False): 227,
-    (90, "int8", "bfloat16", 128, 4096, True): 227 // 2,
+    # capability, cache, activations, head size, window, draft trees, and of it a latent: KiB of
+    # shared memory, for two programs a multiprocessor where that is what is counted on
+    (80, "int8", "bfloat16", 80, 4096, False, None): 163 // 2,
+    (89, "float32", "float32", 128, None, False, None): 99,
+    (90, "bfloat16", "bfloat16", 128, None, False, None): 227 // 2,
+    (100, "bfloat16", "bfloat16", 256, None, False, None): 227,
+    (90, "int8", "bfloat16", 128, 4096, True, None): 227 // 2,
+    (90, "bfloat16", "bfloat16", 576, None, False, 512): 227,
 }
 
 

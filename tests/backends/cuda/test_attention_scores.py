@@ -38,6 +38,7 @@ def make_scores(
     )
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("shape", "options"),
     [

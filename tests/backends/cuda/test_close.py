@@ -41,6 +41,7 @@ def storages(device: Any) -> dict[int, Any]:
     return {id(each): each for each in found if each.device.type == device.type}
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("way", ["logits", "sampled"])
 def test_no_tensor_outlives_an_executor(way: str, quantized: bool, device: Any) -> None:

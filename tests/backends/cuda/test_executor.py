@@ -65,7 +65,7 @@ def steps() -> Iterator[StepInput]:
     yield step_of([Chunk(A, 37, 38, [7, 21]), Chunk(B, 37, 39, B_BLOCKS)], [(39, 21)])
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("name", "dtype"),
     [
@@ -90,6 +90,7 @@ def test_logits_agree_with_the_reference(name: str, dtype: DType, device: Any) -
     executor.close()
 
 
+@pytest.mark.slow
 def test_hidden_states_agree_with_the_reference_and_change_no_logits(device: Any) -> None:
     spec = SPECS["qk_norm"]
     plan, weights = make_plan(spec, "bfloat16"), dummy_weights(spec, 3, "bfloat16")
@@ -114,6 +115,7 @@ def test_hidden_states_agree_with_the_reference_and_change_no_logits(device: Any
     executor.close()
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype", "tolerance"),
     [("float16", "float16", 3e-3), ("bfloat16", "int8", 6e-2), ("float32", "float16", 3e-3)],

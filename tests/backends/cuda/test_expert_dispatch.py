@@ -42,7 +42,7 @@ def check(ids: Any, experts: int, heights: Any, device: Any, slots: Any = None) 
         assert (tiles[index, most:] == -9).all()
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     tokens=st.integers(1, 90),
     experts=st.sampled_from([1, 3, 8, 33]),

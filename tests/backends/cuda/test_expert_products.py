@@ -81,6 +81,7 @@ def test_rows_have_the_bits_of_plain_products(form: Form, each: bool, device: An
         np.testing.assert_array_equal(alone, got.reshape(tokens, -1)[rows].reshape(alone.shape))
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("form", [FORMS[0], FORMS[1], FORMS[5], FORMS[8]], ids=str)
 @pytest.mark.parametrize("gated", ["silu", "gelu_tanh", ClampedSwiglu(0.7, 1.702)], ids=str)
 def test_gates_and_biases(form: Form, gated: Gating, device: Any) -> None:
@@ -115,6 +116,7 @@ def test_a_clamped_gate_keeps_nan(device: Any) -> None:
     assert np.isnan(got[1]).all()
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("form", [FORMS[0], FORMS[3], FORMS[6]], ids=str)
 @pytest.mark.parametrize("gated", [None, "silu"])
 def test_one_program_and_many_add_splits_alike(
@@ -130,6 +132,7 @@ def test_one_program_and_many_add_splits_alike(
     np.testing.assert_array_equal(mixture.run(x, ids, device), many)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("form", [FORMS[0], FORMS[3], FORMS[7]], ids=str)
 def test_rows_of_others_and_experts_without_rows_do_not_matter(form: Form, device: Any) -> None:
     generator = np.random.default_rng(9)

@@ -64,6 +64,7 @@ def arrays(result: StepResult) -> list[Any]:
     return [each.copy() for each in (result.logits, result.hidden, *result.more_logits, *taps)]
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("activation", ["none", "silu", "gelu", "gelu_tanh", "relu", "relu2"])
 @pytest.mark.parametrize("adds", [True, False])
 @pytest.mark.parametrize(
@@ -99,6 +100,7 @@ def test_a_sum_may_be_one_of_its_terms(device: Any) -> None:
         assert torch.equal(out, x + y)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("name", "dtype"), [("medusa", "bfloat16"), ("eagle", "bfloat16"), ("eagle3", "float32")]
 )
@@ -118,6 +120,7 @@ def test_heads_agree_with_the_reference(name: str, dtype: DType, device: Any) ->
     executor.close()
 
 
+@pytest.mark.slow
 def test_taps_agree_with_the_reference_and_change_no_logits(device: Any) -> None:
     spec = make_spec(bias=True)
     plan = fuse(lower(spec, "float32", taps=(1, 0, 1)))
@@ -133,6 +136,7 @@ def test_taps_agree_with_the_reference_and_change_no_logits(device: Any) -> None
         np.testing.assert_array_equal(got.logits, plain.run(step).logits)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize("make", [medusa, eagle3])
 def test_a_padded_decode_step_gives_the_bits_of_the_step_as_it_is(make: Any, device: Any) -> None:
@@ -157,6 +161,7 @@ def test_a_padded_decode_step_gives_the_bits_of_the_step_as_it_is(make: Any, dev
     assert not np.array_equal(turned[0], plain[0])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize("make", [medusa, eagle3])
 def test_a_row_of_a_head_is_bitwise_its_own(make: Any, device: Any) -> None:

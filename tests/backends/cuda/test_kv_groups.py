@@ -48,6 +48,7 @@ def story(plan: Plan, executor: Any) -> list[Any]:
     return reported
 
 
+@pytest.mark.slow
 def test_groups_and_windows_change_no_bit(device: Any) -> None:
     plan = plan_of(ALIKE)
     assert plan.kv_groups.windows == (None, 40, 40, 9)

@@ -41,6 +41,7 @@ def tensor_bytes() -> dict[int, int]:
     return {storage.data_ptr(): storage.nbytes() for storage in storages if storage.nbytes()}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", ["none", "int4"])
 def test_what_is_reckoned_is_what_binding_allocates(name: Any, device: Any) -> None:
     """But for attention's scratch, which is less where kernels are interpreted."""

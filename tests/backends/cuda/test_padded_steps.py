@@ -266,6 +266,7 @@ def garble(executor: CudaExecutor) -> None:
         pinned.fill_(1 << 30)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")  # NaNs in rows of padding
 def test_nothing_that_was_there_before_is_seen(pair: Pair) -> None:
     """Neither of a larger step of the same bucket, nor of anything else."""

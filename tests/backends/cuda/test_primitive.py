@@ -145,6 +145,7 @@ def test_rope(count: int, dim: int, turned: int, interleaved: bool, device: Any)
     )
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("cols", [1, 72, 1500])
 @pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu", "relu2", "identity"])
 def test_gate(activation: Any, cols: int, device: Any) -> None:
@@ -318,6 +319,7 @@ EVERYTHING = Rare(
 )
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("dtype", "wanted", "options"),
     [

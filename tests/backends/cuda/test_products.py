@@ -111,6 +111,7 @@ def close(got: F32, want: F32, k: int) -> None:
     np.testing.assert_allclose(got, want, rtol=2e-5, atol=4e-6 * k**0.5)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("weight_only", [False, True])
 @pytest.mark.parametrize("scheme", [s for s in SCHEMES if isinstance(s, GroupScheme)], ids=str)
 def test_matrices_that_are_quantized_already(
@@ -133,7 +134,7 @@ def test_matrices_that_are_quantized_already(
         floats.fill_quantized(0, tensor, "w", torch.from_numpy)
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(13)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize(("rows", "n", "k"), [(1, 70, 33), (17, 5, 300), (70, 131, 129)])
 def test_products_of_integers_are_the_references(
@@ -149,6 +150,7 @@ def test_products_of_integers_are_the_references(
     assert (workspace.counters == 0).all()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize(("rows", "n", "k"), [(3, 70, 33), (40, 66, 300)])
 def test_products_of_weights_alone(
@@ -159,6 +161,7 @@ def test_products_of_weights_alone(
     close(product(matrix, x, device, bias), expected(x, w, scheme, True, bias, None), k)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("rows", [1, 33, 70])
 @pytest.mark.parametrize(
@@ -214,7 +217,7 @@ def test_gates(
     np.testing.assert_array_equal(rounded, numerics.as_bfloat16(got))
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(23)
 @pytest.mark.parametrize(
     ("scheme", "weight_only"),
     [(None, False), *((s, w) for s in SCHEMES[:2] for w in (False, True)), (SCHEMES[-3], True)],
@@ -239,6 +242,7 @@ def test_one_program_and_many_add_splits_alike(
     np.testing.assert_array_equal(product(matrix, x, device, gated=activation), many)
 
 
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize(
     ("scheme", "weight_only"),
     [(None, False), (GridScheme(4), False), (GridScheme(4), True), (GroupScheme(4, 32), True)],
@@ -262,6 +266,7 @@ def test_rows_keep_to_themselves(
         np.testing.assert_array_equal(spoilt[others], whole[others])
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_rows_that_are_not_finite(scheme: QuantScheme, value: float, device: Any) -> None:

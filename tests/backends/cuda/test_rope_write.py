@@ -79,6 +79,7 @@ def expected_of(qkv: Any, tables: Any, norms: Any, heads: int, kv_heads: int) ->
     return rotate(q, cos, sin), rotate(k, cos, sin), v
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("kv_dtype", get_args(KvDType))
 @pytest.mark.parametrize("normed", [True, False])
 @pytest.mark.parametrize(

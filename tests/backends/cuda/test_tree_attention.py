@@ -46,7 +46,7 @@ def check(device: Any, shape: Shape, tree: Tree, rows: Any, picked: list[int]) -
         np.testing.assert_array_equal(rows[row].view(np.uint32), line.view(np.uint32))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize(
     ("kv", "window", "start"),
     [

@@ -54,6 +54,12 @@ PUBLISHED: dict[str, Any] = {
     "vocab_size": 262144,
     "vocab_size_per_layer_input": 262144,
 }
+EXPERTS = {
+    "enable_moe_block": True,
+    "num_experts": 5,
+    "top_k_experts": 3,
+    "moe_intermediate_size": 28,
+}
 FAMILY = TinyFamily(
     config="Gemma4TextConfig",
     model="Gemma4ForCausalLM",
@@ -99,6 +105,19 @@ FAMILY = TinyFamily(
                     "partial_rotary_factor": 0.6,
                 },
             },
+        },
+        "gemma4-experts": {
+            **EXPERTS,
+            "hidden_size_per_layer_input": 0,
+            "num_key_value_heads": 2,
+        },
+        "gemma4-experts-shared-kv": {
+            **EXPERTS,
+            "top_k_experts": 1,
+            "moe_intermediate_size": 44,
+            "num_kv_shared_layers": 3,
+            "use_double_wide_mlp": True,
+            "hidden_activation": "silu",
         },
     },
     served={"num_kv_shared_layers": 2, "attention_k_eq_v": True},

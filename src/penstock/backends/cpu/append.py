@@ -73,6 +73,7 @@ def _route(b: Binder, op: ops.Route) -> None:
         ids=b.buffers[op.ids],
         shares=b.buffers[op.shares],
         choice_bias=b.optional_weight(op.choice_bias),
+        share_scale=b.optional_weight(op.share_scale),
         scores=routing.scores,
         normalize=routing.normalize,
         normalize_eps=routing.normalize_eps,

@@ -24,6 +24,7 @@ class CpuBackend(Backend):
     keeps_weights = True
     runs_any_order = True
     runs_experts = True
+    runs_share_scales = True
     runs_clamped_gates = True
     runs_states = True
 
@@ -49,7 +50,18 @@ class CpuBackend(Backend):
                     f"{plan.spec.architecture} has {layer.depth} and {layer.kernel}",
                     "choose the slow NumPy backend with --backend reference, or another model",
                 )
-        return super().obstacle(plan, trees)
+        found = super().obstacle(plan, trees)
+        if found is not None:
+            return found
+        from penstock.backends.cpu.bind import refusal
+
+        problem = refusal(plan)
+        if problem is None:
+            return None
+        return Obstacle(
+            f"the cpu backend cannot run {plan.spec.architecture}: {problem}",
+            "choose the slow NumPy backend with --backend reference",
+        )
 
     def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
         from penstock.backends.cpu.weight_bytes import weight_bytes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -24,6 +25,9 @@ from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.plan.memory import MemoryPlan, plan_memory
 from penstock.plan.ops import BufferName
 from penstock.plan.plan import Plan
+
+_TRIED_POSITIONS: Final = 64
+"""What an executor refuses does not depend on their number, and tables of rotations do."""
 
 
 def bind(
@@ -72,8 +76,34 @@ def bind(
     )
 
 
+def refusal(plan: Plan) -> str | None:
+    """Say why no native executor runs ``plan``, fused or not; None if one does.
+
+    The ops are appended to an executor for steps of one token, whose weights take no memory. None
+    also where there is no native module, as :func:`bind` says so.
+    """
+    try:
+        module = load()
+    except ConfigError:
+        return None
+    limits = Limits(1, max_tokens=1, max_logit_rows=1, max_sequences=1, threads=1, num_states=1)
+    plan = gathered(replace(plan, max_positions=min(plan.max_positions, _TRIED_POSITIONS)))
+    try:
+        memory = plan_memory(plan, limits.max_tokens, limits.max_selected_rows)
+        native = _native_executor(plan, limits, module, memory.total_bytes, trial=True)
+        try:
+            _append_all(Binder(plan, native), memory)
+        finally:
+            native.close()
+    except ValueError as error:
+        return str(error)
+    except MemoryError:  # whether there is enough is decided where it is divided
+        return None
+    return None
+
+
 def _native_executor(
-    plan: Plan, limits: Limits, module: NativeModule, arena_bytes: int
+    plan: Plan, limits: Limits, module: NativeModule, arena_bytes: int, trial: bool = False
 ) -> NativeExecutor:
     """Return an executor without ops, with its threads, its arena and its KV cache."""
     pages = KvPages.of(plan)
@@ -101,6 +131,7 @@ def _native_executor(
         state_bytes=states.slot_bytes,
         state_elem=plan.state_dtype,
         state_layers=list(states.layers),
+        trial=trial,
     )
 
 

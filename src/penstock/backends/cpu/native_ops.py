@@ -60,6 +60,7 @@ class NativeOps(Protocol):
         ids: BufferId,
         shares: BufferId,
         choice_bias: ConstantId | None,
+        share_scale: ConstantId | None,
         scores: str,
         normalize: bool,
         normalize_eps: float,

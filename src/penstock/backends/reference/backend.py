@@ -18,6 +18,7 @@ from penstock.threads import Threads
 class ReferenceBackend(Backend):
     name = "reference"
     runs_experts = True
+    runs_share_scales = True
     runs_clamped_gates = True
     runs_any_order = True
     runs_states = True

@@ -16,7 +16,11 @@ Int32s = NDArray[np.int32]
 
 
 def route(
-    logits: F32, top_k: int, routing: Routing, choice_bias: F32 | None = None
+    logits: F32,
+    top_k: int,
+    routing: Routing,
+    choice_bias: F32 | None = None,
+    share_scale: F32 | None = None,
 ) -> tuple[Int32s, F32]:
     """Ids ``[rows, top_k]`` of each row's experts, and the share of each, as
     :class:`penstock.plan.ops.Route` defines them."""
@@ -39,6 +43,8 @@ def route(
             shares = (shares / (total + np.float32(routing.normalize_eps))).astype(np.float32)
         if routing.scale != 1.0:
             shares = shares * np.float32(routing.scale)
+        if share_scale is not None:
+            shares = shares * share_scale[ids]
     shares[np.isnan(logits).any(axis=1)] = np.nan
     return ids.astype(np.int32), shares.astype(np.float32)
 

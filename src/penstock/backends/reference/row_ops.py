@@ -167,8 +167,8 @@ def _head_linear(v: Values, op: ops.HeadLinear) -> None:
 
 def _route(v: Values, op: ops.Route) -> None:
     top_k = v.plan.buffers[op.ids].cols
-    bias = None if op.choice_bias is None else v.weights[op.choice_bias]
-    ids, shares = route(v.buffers[op.logits], top_k, op.routing, bias)
+    bias, scale = v.optional(op.choice_bias), v.optional(op.share_scale)
+    ids, shares = route(v.buffers[op.logits], top_k, op.routing, bias, scale)
     v.buffers[op.ids] = ids
     v.put(op.shares, shares)
 

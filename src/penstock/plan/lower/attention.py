@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import ml_dtypes
 
-from penstock.models.spec import AttentionSpec, NormSpec, QkNormSpec
+from penstock.models.spec import AttentionSpec, Chunk, NormSpec, QkNormSpec
 from penstock.plan.lower.builder import PlanBuilder
 from penstock.plan.ops import (
     Attention,
@@ -21,51 +23,103 @@ from penstock.plan.ops import (
 
 def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferName) -> BufferName:
     """Add the attention of layer ``index``, which reads x; return its output projection."""
-    at, own = f"layers.{index}.", a.kv_from is None
-    q_size, kv_size = a.num_heads * a.head_dim, a.num_kv_heads * a.head_dim
-    sizes = {"q": q_size, "k": kv_size, "v": kv_size} if own else {"q": q_size}
-    if a.key_is_value:
-        sizes.pop("v", None)
-    made = {name: build.linear(x, at + name, n, a.has_bias(name)) for name, n in sizes.items()}
-    if own and a.key_is_value:
-        made["v"] = build.new(at + "v", kv_size)
-        build.append(Join((made["k"],), made["v"]))
-    if a.clip_qkv is not None and not a.clip_normed:
-        build.append(*(Clamp(x, x, a.clip_qkv) for x in made.values()))
-    turned, norm = ("q", "k") if own else ("q",), a.qk_norm
-    if norm is not None and not norm.after_rope:
-        for name in turned:
-            made[name] = _norm(build, f"{at}{name}_norm", norm, made[name], a.head_dim)
-    if a.clip_qkv is not None and a.clip_normed:
-        build.append(*(Clamp(x, x, a.clip_qkv) for x in made.values()))
-    if a.rope is not None:
+    heads = _Heads(build, f"layers.{index}.", a, {})
+    heads.project(x)
+    heads.norm_and_rotate()
+    cache = build.cache_index(index if a.kv_from is None else a.kv_from)
+    attended = _attended(build, heads, cache)
+    if a.output_gate:  # behind attention: of the last layer's rows, only those that are selected
+        at, size = heads.at, a.num_heads * a.head_dim
+        gate = build.linear(x, at + "attn_gate", size, a.has_bias("q"))
+        gated = build.new(at + "gated", size, build.activation)
+        build.append(Gate(gate, attended, gated, "sigmoid"))
+        attended = gated
+    return build.linear(attended, heads.at + "o", build.hidden_size, a.output_bias)
+
+
+@dataclass
+class _Heads:
+    """Queries, keys and values of a layer on their way from their projections to attention."""
+
+    build: PlanBuilder
+    at: str
+    """What the names of the layer's buffers and weights begin with."""
+    a: AttentionSpec
+    made: dict[str, BufferName]
+    """Where "q", "k" and "v" are; "q" alone, where the layer reads the keys of another."""
+
+    @property
+    def turned(self) -> tuple[str, ...]:
+        """What rotates."""
+        return ("q", "k") if "k" in self.made else ("q",)
+
+    def project(self, x: BufferName) -> None:
+        """Add the projections of x, with their clamp where it is before norms."""
+        build, a = self.build, self.a
+        kv_size = a.num_kv_heads * a.head_dim
+        sizes = {"q": a.num_heads * a.head_dim}
+        if a.kv_from is None:
+            sizes |= {"k": kv_size} if a.key_is_value else {"k": kv_size, "v": kv_size}
+        for name, n in sizes.items():
+            self.made[name] = build.linear(x, self.at + name, n, a.has_bias(name))
+        if a.kv_from is None and a.key_is_value:
+            self.made["v"] = build.new(self.at + "v", kv_size)
+            build.append(Join((self.made["k"],), self.made["v"]))
+        self._clamp(behind_norms=False)
+
+    def norm_and_rotate(self) -> None:
+        """Add norms of queries and keys, their rotation, and the norm of values."""
+        norm, v_norm = self.a.qk_norm, self.a.v_norm
+        if norm is not None and not norm.after_rope:
+            self._norm(norm)
+        self._clamp(behind_norms=True)
+        self._rotate()
+        if norm is not None and norm.after_rope:
+            self._norm(norm)
+        if v_norm is not None and "v" in self.made:
+            each = QkNormSpec(v_norm.eps, kind=v_norm.kind, weight=v_norm.weight, bias=v_norm.bias)
+            self.made["v"] = _norm(self.build, f"{self.at}v_norm", each, self.made["v"], self.a)
+
+    def _clamp(self, behind_norms: bool) -> None:
+        clamp = self.a.clamp
+        if clamp is not None and clamp.behind_norms is behind_norms:
+            self.build.append(*(Clamp(x, x, clamp.limit) for x in self.made.values()))
+
+    def _norm(self, norm: QkNormSpec) -> None:
+        for name in self.turned:
+            weight = f"{self.at}{name}_norm"
+            self.made[name] = _norm(self.build, weight, norm, self.made[name], self.a)
+
+    def _rotate(self) -> None:
+        build, a = self.build, self.a
+        if a.rope is None:
+            return
         rope = build.rope_index(a.rope)
         # Queries as products read them, once nothing else is done to them; keys are rounded to the
         # cache's type.
-        last = a.position_scale is None and (norm is None or not norm.after_rope)
-        for name in turned:
+        normed = a.qk_norm is not None and a.qk_norm.after_rope
+        last = a.position_scale is None and not normed
+        for name in self.turned:
             element = build.activation if name == "q" and last else "float32"
-            build.new(f"{at}rotated_{name}", sizes[name], element)
-        for name in turned:
-            build.append(Rope(made[name], f"{at}rotated_{name}", a.head_dim, rope))
-            made[name] = f"{at}rotated_{name}"
-    if norm is not None and norm.after_rope:
-        for name in turned:
-            made[name] = _norm(build, f"{at}{name}_norm", norm, made[name], a.head_dim)
-    if own and a.v_norm is not None:
-        v = a.v_norm
-        each = QkNormSpec(v.eps, kind=v.kind, weight=v.weight, bias=v.bias)
-        made["v"] = _norm(build, f"{at}v_norm", each, made["v"], a.head_dim)
-    cache = build.cache_index(index if a.kv_from is None else a.kv_from)
+            build.new(f"{self.at}rotated_{name}", build.buffer(self.made[name]).cols, element)
+        for name in self.turned:
+            build.append(Rope(self.made[name], f"{self.at}rotated_{name}", a.head_dim, rope))
+            self.made[name] = f"{self.at}rotated_{name}"
+
+
+def _attended(build: PlanBuilder, heads: _Heads, cache: int) -> BufferName:
+    """Add the write of keys and values to the ``cache``, and attention."""
+    a, at, made = heads.a, heads.at, heads.made
+    size = a.num_heads * a.head_dim
     if a.position_scale is None:
         q = build.readable(made["q"])
-    if own:
+    if a.kv_from is None:
         build.append(KvWrite(cache, made["k"], made["v"], a.num_kv_heads, a.head_dim))
     if a.position_scale is not None:  # behind the write, as rotations fuse with it
-        q = build.new(f"{at}scaled_q", q_size, build.activation)
+        q = build.new(f"{at}scaled_q", size, build.activation)
         build.append(ScaleByPosition(made["q"], q, a.position_scale))
-    element = "float32" if a.output_gate else build.activation
-    attended = build.new(at + "attended", q_size, element)
+    attended = build.new(at + "attended", size, "float32" if a.output_gate else build.activation)
+    window, chunk = window_and_chunk(a)
     build.append(
         Attention(
             layer=cache,
@@ -75,36 +129,36 @@ def lower_attention(build: PlanBuilder, index: int, a: AttentionSpec, x: BufferN
             kv_heads=a.num_kv_heads,
             head_dim=a.head_dim,
             scale=a.scale,
-            window=a.window,
+            window=window,
             softcap=a.softcap,
             slopes=_slopes(a),
-            slope_factor=a.alibi if a.alibi_rounded else None,
+            slope_factor=a.alibi.factor if a.alibi is not None and a.alibi.rounded else None,
             sinks=build.weight(at + "sinks", a.num_heads) if a.sinks else None,
-            chunk=a.chunk,
+            chunk=chunk,
         )
     )
-    if a.output_gate:  # behind attention: of the last layer's rows, only those that are selected
-        gate = build.linear(x, at + "attn_gate", q_size, a.has_bias("q"))
-        gated = build.new(at + "gated", q_size, build.activation)
-        build.append(Gate(gate, attended, gated, "sigmoid"))
-        attended = gated
-    return build.linear(attended, at + "o", build.hidden_size, a.output_bias)
+    return attended
+
+
+def window_and_chunk(a: AttentionSpec) -> tuple[int | None, int | None]:
+    """What :class:`Attention` has for the window of ``a``: at most one of both."""
+    return (None, a.window.size) if isinstance(a.window, Chunk) else (a.window, None)
 
 
 def _norm(
-    build: PlanBuilder, weight: str, norm: QkNormSpec, x: BufferName, head_dim: int
+    build: PlanBuilder, weight: str, norm: QkNormSpec, x: BufferName, a: AttentionSpec
 ) -> BufferName:
     """Add the norm of queries, keys or values; return the normed."""
     columns = build.buffer(x).cols
     if norm.over == "projection":
         whole = NormSpec(norm.eps, norm.kind, norm.bias, norm.weight)
         return build.norm(f"{x}.normed", weight, whole, x, "float32")
-    shape = (columns // head_dim, head_dim) if norm.each_head else (head_dim,)
+    shape = (columns // a.head_dim, a.head_dim) if norm.each_head else (a.head_dim,)
     build.append(
         HeadNorm(
             x,
             x,
-            head_dim,
+            a.head_dim,
             build.weight(weight, *shape) if norm.weight else None,
             norm.eps,
             norm.kind == "layer",
@@ -120,9 +174,9 @@ def _slopes(a: AttentionSpec) -> tuple[float, ...] | None:
     if a.alibi is None:
         return None
     slopes = alibi_slopes(a.num_heads)
-    if a.alibi_rounded:
+    if a.alibi.rounded:
         return tuple(float(ml_dtypes.bfloat16(slope)) for slope in slopes)
-    return tuple(a.alibi * slope for slope in slopes)
+    return tuple(a.alibi.factor * slope for slope in slopes)
 
 
 def alibi_slopes(heads: int) -> tuple[float, ...]:

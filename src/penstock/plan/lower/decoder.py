@@ -22,7 +22,7 @@ from penstock.plan.lower.mlp import lower_mlp
 from penstock.plan.lower.selective import lower_selective
 from penstock.plan.lower.short_conv import lower_short_conv
 from penstock.plan.lower.token_inputs import add_token_input, lower_token_inputs
-from penstock.plan.ops import BufferName, Rows, Scale, ScaleBy, SelectRows, SoftCap
+from penstock.plan.ops import BufferName, Rows, Scale, ScaleBy, SelectRows, SoftCap, WeightName
 from penstock.plan.plan import Plan
 
 TAPS = "taps"
@@ -62,17 +62,21 @@ def lower_decoder(build: PlanBuilder, spec: ModelSpec, taps: Sequence[int]) -> P
             build.append(ScaleBy(RESIDUAL, RESIDUAL, weight))
     last = build.select(RESIDUAL, "last")
     normed = build.norm_or_read("last_normed", "final_norm", spec.final_norm, last)
-    logits = build.logits(
-        normed,
-        "embed" if spec.tie_embeddings else "head",
-        spec.vocab_size,
-        bias="head.bias" if spec.head_bias else None,
-    )
+    matrix = "embed" if spec.tie_embeddings else "head"
+    logits = lower_output(build, spec, normed, matrix, spec.vocab_size)
+    return build.finish(logits, build.argmax(logits), normed, tapped)
+
+
+def lower_output(
+    build: PlanBuilder, spec: ModelSpec, x: BufferName, matrix: WeightName, outputs: int
+) -> BufferName:
+    """Logits of x by the output ``matrix``, with the bias, the scale and the cap of ``spec``."""
+    logits = build.logits(x, matrix, outputs, bias="head.bias" if spec.head_bias else None)
     if spec.logits_scale != 1.0:
         build.append(Scale(logits, logits, spec.logits_scale))
     if spec.logits_softcap is not None:
         build.append(SoftCap(logits, logits, spec.logits_softcap))
-    return build.finish(logits, build.argmax(logits), normed, tapped)
+    return logits
 
 
 def _embed(build: PlanBuilder, spec: ModelSpec) -> None:

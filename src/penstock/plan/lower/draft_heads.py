@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.models.draft_heads import EagleSpec, MedusaSpec
 from penstock.plan.lower.builder import RESIDUAL, PlanBuilder
-from penstock.plan.lower.decoder import lower_layer
+from penstock.plan.lower.decoder import lower_layer, lower_output
 from penstock.plan.ops import Activate, Add, BufferName, LinearPart, Rows
 from penstock.plan.plan import Plan
 
@@ -44,7 +44,7 @@ def lower_eagle(build: PlanBuilder, spec: EagleSpec) -> Plan:
         output = build.readable(last)
     else:
         output = build.norm("last_normed", "final_norm", norm, last)
-    logits = build.logits(output, "head", spec.num_outputs)
+    logits = lower_output(build, spec, output, "head", spec.num_outputs)
     return build.finish(logits, build.argmax(logits), last, token_offsets=spec.token_offsets)
 
 

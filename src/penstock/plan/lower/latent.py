@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.models.spec import AttentionSpec, LatentSpec, NormSpec
+from penstock.plan.lower.attention import window_and_chunk
 from penstock.plan.lower.builder import PlanBuilder
 from penstock.plan.ops import Attention, BufferName, Element, Join, KvWrite, Rope
 
@@ -45,6 +46,7 @@ def lower_latent_attention(
         build.append(Join((normed, key), keys))
         build.append(KvWrite(cache, keys, None, 1, latent.key_dim, latent.kv_rank))
     attended = build.new(at + "attended", heads * latent.kv_rank, build.activation)
+    window, chunk = window_and_chunk(a)
     build.append(
         Attention(
             layer=cache,
@@ -54,10 +56,10 @@ def lower_latent_attention(
             kv_heads=1,
             head_dim=latent.key_dim,
             scale=a.scale,
-            window=a.window,
+            window=window,
             softcap=a.softcap,
             sinks=build.weight(at + "sinks", heads) if a.sinks else None,
-            chunk=a.chunk,
+            chunk=chunk,
             value_dim=latent.kv_rank,
         )
     )

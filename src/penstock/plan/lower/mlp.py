@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.errors import ConfigError
-from penstock.models.spec import ExpertsSpec, Gating, MlpSpec
+from penstock.models.spec import ExpertsSpec, Gating, MlpSpec, NormSpec
 from penstock.plan.lower.builder import PlanBuilder
 from penstock.plan.ops import (
     Activate,
@@ -15,7 +15,9 @@ from penstock.plan.ops import (
     LinearPart,
     Route,
     Rows,
+    Scale,
     ScaleRows,
+    WeightName,
     Xielu,
 )
 
@@ -27,7 +29,7 @@ def lower_mlp(
     at = f"layers.{index}."
     if isinstance(m, ExpertsSpec):
         return _experts(build, at, m, x)
-    if m.gated:
+    if m.gated and m.activation != "xielu":
         return _gated(build, at, x, m.intermediate_size, m.activation, m.bias)
     return _plain(build, at, x, m)
 
@@ -36,7 +38,7 @@ def _plain(build: PlanBuilder, at: str, x: BufferName, m: MlpSpec) -> BufferName
     """An MLP without a gate whose weights' names begin with ``at``."""
     up = build.linear(x, at + "up", m.intermediate_size, m.bias)
     inner = build.new(at + "inner", m.intermediate_size, build.activation)
-    if m.xielu:
+    if m.activation == "xielu":
         numbers = (build.weight(f"{at}act_{name}", 1) for name in ("p", "n", "beta", "eps"))
         build.append(Xielu(up, inner, *numbers))
     else:
@@ -63,7 +65,13 @@ def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> Buff
             "weights of experts that a checkpoint has quantized are not read yet; take one in "
             "float32, bfloat16 or float16, which quantization int8 or int4 rounds when it is loaded"
         )
-    ids, shares = _route(build, at, e, x)
+    norms, given_to_all = e.norms, x
+    routing_x = x
+    if norms is not None:
+        norm = NormSpec(norms.eps)
+        routing_x = build.norm(at + "router_x", at + "router_norm", norm)
+        x = build.norm(at + "experts_x", at + "experts_norm", norm)
+    ids, shares = _route(build, at, e, routing_x)
     given = x
     if e.latent is not None:
         given = build.readable(build.linear(x, at + "latent_in", e.latent, e.latent_bias))
@@ -99,8 +107,15 @@ def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> Buff
     build.append(CombineExperts(outputs, by, out))
     if e.latent is not None:
         out = build.linear(build.readable(out), at + "latent_out", build.hidden_size, e.latent_bias)
-    if e.shared is not None:
-        build.append(Add(out, _shared(build, at + "shared.", e, x), out))
+    if e.shared is None:
+        return out
+    shared = _shared(build, at + "shared.", e, given_to_all)
+    if norms is not None:
+        norm = NormSpec(norms.eps)
+        out = build.norm(at + "experts_normed", at + "experts_post_norm", norm, out, "float32")
+        at_shared = at + "shared_normed"
+        shared = build.norm(at_shared, at + "shared_post_norm", norm, shared, "float32")
+    build.append(Add(out, shared, out))
     return out
 
 
@@ -112,12 +127,16 @@ def _route(
     logits = build.new(router, e.num_experts)
     bias = f"{router}.bias" if r.bias else None
     build.append(build.product(x, logits, LinearPart(router, e.num_experts, bias), exact=True))
+    if e.norms is not None:
+        build.append(Scale(logits, logits, e.norms.router_scale))
     ids = build.new(at + "expert_ids", e.top_k, "int32")
     shares = build.new(at + "expert_shares", e.top_k)
-    choice = None
-    if r.choice_bias:
-        choice = build.weight(f"{router}.choice_bias", e.num_experts, wide=True)
-    build.append(Route(logits, ids, shares, r, choice))
+
+    def numbers(name: str, there: bool) -> WeightName | None:
+        return build.weight(f"{router}.{name}", e.num_experts, wide=True) if there else None
+
+    choice, scale = numbers("choice_bias", r.choice_bias), numbers("share_scale", r.share_scale)
+    build.append(Route(logits, ids, shares, r, choice, scale))
     return ids, shares
 
 

@@ -16,8 +16,8 @@ class Route(Op):
     """The experts of each token, in the order in which they are chosen, and the share of each.
 
     logits ``[T, experts]`` float32, of which ``z`` is one row; choice_bias ``[experts]`` float32,
-    where ``routing`` has one; ids ``[T, k]`` int32; shares ``[T, k]`` float32. All arithmetic is in
-    float32. Where any of z is NaN, all shares of the row are NaN.
+    where ``routing`` has one, and likewise share_scale; ids ``[T, k]`` int32; shares ``[T, k]``
+    float32. All arithmetic is in float32. Where any of z is NaN, all shares of the row are NaN.
 
     *Scores* are ``s = exp(z - m) / sum(exp(z - m))`` with ``m = max(z)``, summed over all experts
     ("softmax"), or ``1 / (1 + exp(-z))`` ("sigmoid").
@@ -33,8 +33,8 @@ class Route(Op):
     *Shares* are the scores of the chosen; with "softmax_chosen", ``exp(z[i] - m) / sum(exp(z[j] -
     m))``, m and the sum taken over the chosen. Where ``normalize``, they are divided by ``max(sum,
     normalize_least) + normalize_eps`` of them, and then multiplied by ``scale``, where that is not
-    1. Sums over the chosen run in the order of ids; the order of a sum over all experts depends on
-    their number alone.
+    1, and by the ``share_scale`` of their experts, where there is one. Sums over the chosen run in
+    the order of ids; the order of a sum over all experts depends on their number alone.
 
     "sparsemixer" chooses k times the highest z of those that are not chosen yet, the lower id first
     where they are equal. Its share is ``exp(z - m) / sum(exp(z[j] - m))`` with m this z, summed
@@ -44,12 +44,13 @@ class Route(Op):
 
     _reads = ("logits",)
     _writes = ("ids", "shares")
-    _weights = ("choice_bias",)
+    _weights = ("choice_bias", "share_scale")
     logits: BufferName
     ids: BufferName
     shares: BufferName
     routing: Routing
     choice_bias: WeightName | None = None
+    share_scale: WeightName | None = None
 
 
 @dataclass(frozen=True)

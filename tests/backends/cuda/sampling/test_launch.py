@@ -24,6 +24,7 @@ from penstock.backends.cuda.sampling.memory import Sizes  # noqa: E402
 pytestmark = pytest.mark.filterwarnings("ignore:(overflow|divide|invalid value):RuntimeWarning")
 
 
+@pytest.mark.slow
 def test_steps_queued_before_the_last_is_known() -> None:
     """Penalties, minimum length and draws go on from tokens that the host has not seen."""
     vocab, steps = 130, 5
@@ -63,6 +64,7 @@ def test_tokens_stay_on_the_device_until_two_launches_later() -> None:
         second.wait()
 
 
+@pytest.mark.slow
 def test_a_row_alone_equals_the_row_among_others() -> None:
     logits = (np.random.default_rng(5).standard_normal((11, 130)) * 3).astype(np.float32)
     params = EVERY_KIND

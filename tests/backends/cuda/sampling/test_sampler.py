@@ -79,6 +79,7 @@ def test_masks_of_another_vocabulary_are_refused() -> None:
         sampler.sample(result, [0], [state], [])
 
 
+@pytest.mark.slow
 @given(data=st.data(), vocab=st.sampled_from([2048, 2049, 3000]))
 @settings(max_examples=6, deadline=None)
 def test_any_options_on_rows_of_several_tiles(data: st.DataObject, vocab: int) -> None:
@@ -88,6 +89,7 @@ def test_any_options_on_rows_of_several_tiles(data: st.DataObject, vocab: int) -
     check(logits, params, [1, 5], [5, 5, vocab - 1], chunk=1024)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("spread", [0.0, 0.5])
 def test_flat_rows_whose_ties_span_tiles(spread: float) -> None:
     logits = np.round(np.random.default_rng(1).standard_normal((5, 5000)) * spread, 1)
@@ -138,6 +140,7 @@ def test_weights_are_those_of_the_definition() -> None:
         assert np.array_equal(out.cpu().numpy(), expected)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_row_without_finite_logits_fails_alone(bad: float) -> None:
     logits = np.random.default_rng(7).standard_normal((len(EVERY_KIND) * 2, 65))
@@ -184,6 +187,7 @@ def test_draw_needs_no_arg_max() -> None:
     assert list(errors) == [2]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("scale", [0.0, 3.0])
 def test_logprobs_of_prompts(scale: float) -> None:
     logits = np.round(np.random.default_rng(11).standard_normal((18, 130)) * scale, 1)

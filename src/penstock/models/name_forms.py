@@ -1,0 +1,183 @@
+"""How a tensor of a checkpoint holds a weight: whole or beside others, turned, or otherwise."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from penstock.interface.sources import (
+    MXFP4_BLOCK,
+    Flat,
+    Mxfp4,
+    Packed,
+    PackedFormat,
+    RowsOf,
+    RowsOfEach,
+    Shape,
+    Shifted,
+    Source,
+    Squeezed,
+    Stacked,
+    Stored,
+    Transposed,
+    UnitRows,
+)
+
+Kept = Literal["rows", "columns", "mxfp4"]
+"""How the matrices of a stack are kept."""
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A tensor, and which of the weights in it is asked for."""
+
+    name: str
+    shapes: tuple[Shape, ...]
+    """Of all weights that lie in it, in their order."""
+    place: int
+    """Which of them."""
+    bias: bool = False
+    """Whether these are the biases beside the matrices that the form is of."""
+    packed: PackedFormat | None = None
+    """What the matrix is quantized in, if it is."""
+
+    @property
+    def shape(self) -> Shape:
+        return self.shapes[self.place]
+
+
+class Form(ABC):
+    """What a tensor is to a weight."""
+
+    of: tuple[str, ...] = ()
+    """Patterns of the weights that lie in the tensor; empty: it is one weight alone."""
+    keeps_values: ClassVar[bool] = False
+    """Whether a weight is what is stored, but for its shape and the place of its rows, so that it
+    may be stored quantized."""
+
+    def fits(self, shape: Shape) -> bool:
+        """Whether a weight of this shape can be stored so."""
+        return True
+
+    @abstractmethod
+    def source(self, tensor: Tensor) -> Source:
+        """Where the weight is."""
+
+
+@dataclass(frozen=True)
+class Rows(Form):
+    """A matrix, a vector, or rows of several that lie one after another."""
+
+    of: tuple[str, ...] = ()
+    shares: int = 1
+    """Number of equal shares into which the rows of each weight are cut. The tensor has the first
+    share of each, then the second of each, and so on."""
+    transposed: bool = False
+    """Whether a matrix is stored as ``[inputs, outputs]``. Its bias is as any other."""
+    keeps_values: ClassVar[bool] = True
+
+    def source(self, tensor: Tensor) -> Source:
+        shapes = tensor.shapes
+        whole: Shape = (sum(shape[0] for shape in shapes), *tensor.shape[1:])
+        source: Source
+        if tensor.packed is not None:
+            source = Packed(tensor.name, whole, tensor.packed)
+        elif self.transposed and not tensor.bias:
+            source = Transposed(Stored(tensor.name, whole[::-1]))
+        else:
+            source = Stored(tensor.name, whole)
+        if len(shapes) == 1:
+            return source
+        each, size = whole[0] // self.shares, tensor.shape[0] // self.shares
+        first = sum(shape[0] for shape in shapes[: tensor.place]) // self.shares
+        starts = (i * each + first for i in range(self.shares))
+        return RowsOf(source, tuple((start, start + size) for start in starts))
+
+
+@dataclass(frozen=True)
+class Stack(Form):
+    """Matrices of all experts, or their biases, in one tensor; of several weights, the rows of each
+    matrix one after another."""
+
+    of: tuple[str, ...] = ()
+    kept: Kept = "rows"
+    """As ``[outputs, inputs]``, as ``[inputs, outputs]``, or in MXFP4, as tensors ``..._blocks``
+    and ``..._scales``. Matrices whose columns are not in whole blocks never are."""
+    interleaved: bool = False
+    """Whether rows of the weights take turns."""
+
+    def fits(self, shape: Shape) -> bool:
+        return self.kept != "mxfp4" or shape[-1] % MXFP4_BLOCK == 0
+
+    def source(self, tensor: Tensor) -> Source:
+        shapes = tensor.shapes
+        number, count, *columns = tensor.shape
+        whole: Shape = (number, sum(shape[1] for shape in shapes), *columns)
+        source: Source
+        if self.kept == "mxfp4":
+            source = _mxfp4(tensor.name, whole)
+        elif self.kept == "columns" and columns:
+            source = Transposed(Stored(tensor.name, (*whole[:-2], whole[-1], whole[-2])))
+        else:
+            source = Stored(tensor.name, whole)
+        if len(shapes) == 1:
+            return source
+        if self.interleaved:
+            return RowsOfEach(source, tensor.place, count, len(shapes))
+        return RowsOfEach(source, sum(shape[1] for shape in shapes[: tensor.place]), count)
+
+
+@dataclass(frozen=True)
+class OneRow(Form):
+    """A vector that is stored as a matrix of one row."""
+
+    def source(self, tensor: Tensor) -> Source:
+        return Flat(Stored(tensor.name, (1, *tensor.shape)))
+
+
+@dataclass(frozen=True)
+class OneColumn(Form):
+    """A matrix ``[n, k]``, but not its bias, that is stored as ``[n, 1, k]``."""
+
+    def source(self, tensor: Tensor) -> Source:
+        if tensor.bias:
+            return Rows().source(tensor)
+        return Squeezed(Stored(tensor.name, (tensor.shape[0], 1, *tensor.shape[1:])))
+
+
+@dataclass(frozen=True)
+class Scalar(Form):
+    """A single number that is stored without a dimension."""
+
+    def source(self, tensor: Tensor) -> Source:
+        return Stacked((Stored(tensor.name, ()),))
+
+
+@dataclass(frozen=True)
+class Less(Form):
+    """A weight less a constant, which is added in float32; its bias is as any other."""
+
+    by: float
+
+    def source(self, tensor: Tensor) -> Source:
+        source = Rows().source(tensor)
+        return source if tensor.bias else Shifted(source, self.by)
+
+
+@dataclass(frozen=True)
+class OfAnyLength(Form):
+    """A matrix each of whose rows is divided by its length, and which is never quantized."""
+
+    def source(self, tensor: Tensor) -> Source:
+        source = Rows().source(tensor)
+        return source if tensor.bias else UnitRows(source)
+
+
+def _mxfp4(name: str, whole: Shape) -> Mxfp4:
+    *stack, columns = whole
+    blocks = (*stack, columns // MXFP4_BLOCK)
+    return Mxfp4(
+        Stored(f"{name}_blocks", (*blocks, 16), "uint8"),
+        Stored(f"{name}_scales", blocks, "uint8"),
+    )
