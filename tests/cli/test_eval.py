@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from penstock.cli.eval_common import read_text
 from penstock.cli.main import EXIT_FAILED, EXIT_USAGE, main
+from penstock.evaluate.text_model import TextModel
 
 TEXT = "".join(f"for i in range({n}):\n    print(i, {n * n})\n" for n in range(120))
 
@@ -27,7 +29,7 @@ def test_perplexity(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     printed = capsys.readouterr().out
     assert f"{document['perplexity']:.4f}" in printed
     assert document["tokens"] == 3 * 31
-    assert document["windows"] == {"method": "llama.cpp", "tokens": 64}
+    assert document["windows"] == {"method": "llama.cpp", "tokens": 64, "count": 3}
     assert document["model"]["quantization"] == "none"
     assert len(document["text"][0]["sha256"]) == 64
 
@@ -50,9 +52,11 @@ def test_kl(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     [
         (b"short", [], "less than a window of 512", EXIT_USAGE),
         (b"caf\xe9 " * 2000, [], "not UTF-8 at byte 3", EXIT_USAGE),
-        (TEXT.encode(), ["--window", "2"], "take at least 4", EXIT_USAGE),
+        (TEXT.encode(), ["--window", "2"], "take at least 3", EXIT_USAGE),
         (TEXT.encode(), ["--window", "100000000"], "exceeds the model's", EXIT_USAGE),
         (None, [], "No such file", EXIT_FAILED),
+        (None, ["--window", "100000000"], "No such file", EXIT_FAILED),  # before a model is loaded
+        (TEXT.encode(), ["--json", "nowhere/out.json"], "no folder nowhere", EXIT_USAGE),
     ],
 )
 def test_what_cannot_be_read(
@@ -68,3 +72,32 @@ def test_what_cannot_be_read(
         path.write_bytes(content)
     assert main(["eval", "perplexity", "--no-artifact", "--text", str(path), *words]) == code
     assert said in capsys.readouterr().err
+
+
+def test_line_ends_stay_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"one\r\ntwo\r")
+    (tmp_path / "b").write_bytes(b"\nthree\n")
+    assert read_text([tmp_path / "a", tmp_path / "b"]) == "one\r\ntwo\r\nthree\n"
+
+
+def test_types_of_a_base_are_those_of_dtype(text: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["eval", "kl", "--no-artifact", "--text", str(text), "--base-dtype", "float99"]
+    assert main(words) == EXIT_USAGE
+    assert "--base-dtype" in capsys.readouterr().err
+
+
+def test_a_base_that_cuts_the_text_otherwise(
+    text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens of the same numbers are then others, and divergences mean nothing."""
+    encode = TextModel.encode
+
+    def other(self: TextModel, said: str) -> tuple[list[int], int | None]:
+        tokens, bos = encode(self, said)
+        is_base = self.engine_plan.config.quantization == "none"
+        return (tokens[::-1] if is_base else tokens), bos
+
+    monkeypatch.setattr(TextModel, "encode", other)
+    words = ["eval", "kl", "--no-artifact", "--text", str(text), "--window", "64"]
+    assert main([*words, "--quantization", "int8"]) == EXIT_USAGE
+    assert "cuts the text into other tokens" in capsys.readouterr().err

@@ -103,6 +103,25 @@ def test_the_memory_that_a_refusal_names_suffices() -> None:
     assert config.max_model_len == 512
 
 
+@pytest.mark.parametrize("sequences", [1, 3, 8])
+@pytest.mark.parametrize("max_model_len", [32, 64, 480])
+@pytest.mark.parametrize("attention", [True, False])
+def test_what_states_are_said_to_need_is_enough_and_no_less(
+    sequences: int, max_model_len: int, attention: bool
+) -> None:
+    """With the keys and values of one request, too."""
+    spec = SPEC if attention else state_spec(NET, NET, attention=False)
+    asked: dict[str, Any] = {"max_num_seqs": sequences, "max_model_len": max_model_len}
+    with pytest.raises(ConfigError, match="the states of") as told:
+        resolved(spec, kv_cache_bytes=1, **asked)
+    said = re.search(r"kv_cache_bytes to at least ([0-9,]+)", str(told.value))
+    assert said is not None
+    needed = int(said[1].replace(",", ""))
+    assert resolved(spec, kv_cache_bytes=needed, **asked).max_num_seqs == sequences
+    with pytest.raises(ConfigError):
+        resolved(spec, kv_cache_bytes=needed - 1, **asked)
+
+
 def test_drafts_make_a_state_larger() -> None:
     """By what is logged of each, to be taken back."""
     config = resolved(max_num_seqs=2, speculative=Ngram(num_tokens=3), enable_prefix_caching=False)

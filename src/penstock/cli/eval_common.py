@@ -70,19 +70,29 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_text(paths: Sequence[Path]) -> str:
-    """Raises ConfigError for what is no text."""
+    """The files as one text, line ends as they are. Raises ConfigError for what is no text."""
     parts = []
     for path in paths:
         try:
-            parts.append(path.read_text(encoding="utf-8"))
+            parts.append(path.read_bytes().decode("utf-8"))
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from error
     return "".join(parts)
 
 
-def windows_of(args: argparse.Namespace, model: TextModel) -> list[Window]:
-    """The windows that the arguments ask for, of the model's tokens."""
-    tokens, bos = model.encode(read_text(args.text))
+def text_of(args: argparse.Namespace) -> str:
+    """The text, before anything is loaded or computed in vain.
+
+    Raises ConfigError for what is no text, or where ``--json`` cannot be written.
+    """
+    if args.json is not None and not args.json.parent.is_dir():
+        raise ConfigError(f"--json {args.json}: there is no folder {args.json.parent}")
+    return read_text(args.text)
+
+
+def windows_of(args: argparse.Namespace, text: str, model: TextModel) -> list[Window]:
+    """The windows of ``text`` that the arguments ask for, of the model's tokens."""
+    tokens, bos = model.encode(text)
     return cut(tokens, args.window, args.windows, bos)[: args.max_windows]
 
 
@@ -94,7 +104,12 @@ def show_progress(done: int, total: int, figure: str) -> None:
 
 
 def write_evaluation(
-    path: Path, name: str, args: argparse.Namespace, result: object, **models: TextModel
+    path: Path,
+    name: str,
+    args: argparse.Namespace,
+    result: object,
+    windows: Sequence[Window],
+    **models: TextModel,
 ) -> None:
     """Write the figures, the texts by their hashes, and the models with all their options."""
     document: Mapping[str, object] = {
@@ -106,7 +121,7 @@ def write_evaluation(
             {"file": str(file), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
             for file in args.text
         ],
-        "windows": {"method": args.windows, "tokens": args.window},
+        "windows": {"method": args.windows, "tokens": args.window, "count": len(windows)},
         **{role: msgspec.to_builtins(each.engine_plan.config) for role, each in models.items()},
     }
     path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")

@@ -17,11 +17,13 @@ from penstock.cli.eval_common import (
     UNUSED,
     add_text_arguments,
     show_progress,
+    text_of,
     windows_of,
     write_evaluation,
 )
 from penstock.cli.options import add_engine_arguments, engine_config
-from penstock.config import EngineConfig
+from penstock.config import DTypeOption, EngineConfig
+from penstock.errors import ConfigError
 from penstock.quant.choice import QuantizationName
 
 
@@ -37,7 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="its quantization (default: none)",
     )
     group.add_argument(
-        "--base-dtype", metavar="DTYPE", help="the type of its weights (default: as --dtype)"
+        "--base-dtype",
+        choices=typing.get_args(DTypeOption),
+        help="the type of its weights (default: as --dtype)",
     )
 
 
@@ -45,12 +49,17 @@ def run(args: argparse.Namespace) -> int:
     from penstock.evaluate.comparison import compare
     from penstock.evaluate.text_model import TextModel
 
-    config = engine_config(args)
+    config, text = engine_config(args), text_of(args)
     with (
         TextModel.open(config, args.window) as model,
         TextModel.open(base_config(config, args), args.window) as base,
     ):
-        windows = windows_of(args, model)
+        windows = windows_of(args, text, model)
+        if base.encode(text) != model.encode(text):
+            raise ConfigError(
+                "the base's tokenizer cuts the text into other tokens than the model's: "
+                "divergences are of models that share one"
+            )
         result = compare(
             model,
             base,
@@ -58,7 +67,7 @@ def run(args: argparse.Namespace) -> int:
             lambda done, value: show_progress(done, len(windows), f"divergence {value:.5f}"),
         )
         if args.json is not None:
-            write_evaluation(args.json, "kl", args, result, model=model, base=base)
+            write_evaluation(args.json, "kl", args, result, windows, model=model, base=base)
     print_table(
         [
             (

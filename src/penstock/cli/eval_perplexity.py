@@ -13,6 +13,7 @@ from penstock.cli.eval_common import (
     UNUSED,
     add_text_arguments,
     show_progress,
+    text_of,
     windows_of,
     write_evaluation,
 )
@@ -28,15 +29,16 @@ def run(args: argparse.Namespace) -> int:
     from penstock.evaluate.perplexity import perplexity
     from penstock.evaluate.text_model import TextModel
 
+    text = text_of(args)
     with TextModel.open(engine_config(args), args.window) as model:
-        windows = windows_of(args, model)
+        windows = windows_of(args, text, model)
         result = perplexity(
             model,
             windows,
             lambda done, value: show_progress(done, len(windows), f"perplexity {value:.4f}"),
         )
         if args.json is not None:
-            write_evaluation(args.json, "perplexity", args, result, model=model)
+            write_evaluation(args.json, "perplexity", args, result, windows, model=model)
     print_table(
         [
             ("perplexity", f"{result.perplexity:.4f} +/- {result.standard_error:.4f}"),

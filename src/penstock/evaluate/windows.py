@@ -49,7 +49,8 @@ def cut(token_ids: Sequence[int], size: int, method: WindowMethod, bos: int | No
     """
     first = 1 if method == "gptq" else size // 2 + 1
     if size <= first:
-        raise ConfigError(f"a window of {size} tokens has none that counts; take at least 4")
+        least = 2 if method == "gptq" else 3
+        raise ConfigError(f"a window of {size} tokens has none that counts; take at least {least}")
     if len(token_ids) < size:
         raise ConfigError(
             f"the text has {len(token_ids)} tokens, less than a window of {size}; "

@@ -98,10 +98,14 @@ def _states(inputs: Inputs, served: Served, cache_bytes: int) -> _States:
     if sequences > most:
         if most == 0 or inputs.config.max_num_seqs is not None:
             lower = f", or lower max_num_seqs to at most {most}" if most else ""
+            asked, max_len = inputs.config.max_model_len, served.max_len
+            request = min(max_len, BLOCK_SIZE) if asked is None else max_len
+            blocks = sequence_blocks(served.windows, request) * served.block_bytes
+            needed = sequences * each + max(min(sequences * each, keys_and_values), blocks)
             raise ConfigError(
                 f"the states of {sequences} sequences take {sequences * each:,} bytes, {each:,} "
                 f"each, and may take half of the {cache_bytes:,} bytes for the KV cache and "
-                f"states; set kv_cache_bytes to at least {2 * sequences * each:,}{lower}"
+                f"states; set kv_cache_bytes to at least {needed:,}{lower}"
             )
         sequences = most
         reasons["max_num_seqs"] = "states of as many take half of the memory for KV cache and them"
