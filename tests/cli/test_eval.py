@@ -101,3 +101,10 @@ def test_a_base_that_cuts_the_text_otherwise(
     words = ["eval", "kl", "--no-artifact", "--text", str(text), "--window", "64"]
     assert main([*words, "--quantization", "int8"]) == EXIT_USAGE
     assert "cuts the text into other tokens" in capsys.readouterr().err
+
+
+def test_a_text_keeps_its_line_ends_and_loses_byte_order_marks(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.write_bytes(b"\xef\xbb\xbfa\r\nb\n")
+    second.write_bytes(b"\xef\xbb\xbfc")
+    assert read_text([first, second]) == "a\r\nb\nc"

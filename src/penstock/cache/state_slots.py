@@ -153,7 +153,8 @@ class StateSlots:
         self._pool.release(hold.slot, keep=False)
 
     def reset(self) -> None:
-        """Forget all snapshots."""
+        """Forget all snapshots. Copies that the next step makes are kept: they are of states that
+        sequences have, and until they are taken no step writes where they read."""
         self._index.clear()
         self._found.clear()
         self._pool.forget_kept()

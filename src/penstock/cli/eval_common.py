@@ -70,11 +70,12 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_text(paths: Sequence[Path]) -> str:
-    """The files as one text, line ends as they are. Raises ConfigError for what is no text."""
+    """The files as one text, line ends as they are, byte order marks left out. Raises ConfigError
+    for what is no text."""
     parts = []
     for path in paths:
         try:
-            parts.append(path.read_bytes().decode("utf-8"))
+            parts.append(path.read_bytes().decode("utf-8-sig"))
         except UnicodeDecodeError as error:
             raise ConfigError(f"{path}: not UTF-8 at byte {error.start}") from error
     return "".join(parts)
