@@ -278,7 +278,7 @@ def test_an_even_part_of_a_head_is_rotated(executor: Any, rope_dim: int, interle
 
 def test_keys_and_values_are_those_of_the_layer(module: Any) -> None:
     executor = make(
-        module, **(CACHE | {"kv_part_bytes": 2 * BLOCK_BYTES, "kv_layers": [(2, 8, 0, 0, 0, 0)]})
+        module, **(CACHE | {"kv_part_bytes": 2 * BLOCK_BYTES, "kv_layers": [(2, 8, 0, 0, 0, 0, 0)]})
     )
     buffers = Buffers(executor)
     k, wide, rounded = buffers.add(16), buffers.add(32), buffers.add(16, "bfloat16")
@@ -366,12 +366,12 @@ def test_norms_agree_in_shape(executor: Any) -> None:
     [
         ({"kv_groups": 0}, "groups and a place"),
         ({"kv_parts": 0}, "groups and a place"),
-        ({"kv_layers": [(1, 8, 1, 0, 0, 0)]}, "of no group"),
-        ({"kv_layers": [(1, 8, 0, 1, 0, 0)]}, "no part"),
-        ({"kv_layers": [(1, 8, 0, -1, 0, 0)]}, "no part"),
-        ({"kv_layers": [(1, 8, 0, 0, 64, 0)]}, "outside its page"),
-        ({"kv_layers": [(2, 8, 0, 0, 0, 0)]}, "outside its page"),
-        ({"kv_layers": [(1, 8, 0, 0, 32, 0)], "kv_part_bytes": 2 * BLOCK_BYTES}, "cache line"),
+        ({"kv_layers": [(1, 8, 1, 0, 0, 0, 0)]}, "of no group"),
+        ({"kv_layers": [(1, 8, 0, 1, 0, 0, 0)]}, "no part"),
+        ({"kv_layers": [(1, 8, 0, -1, 0, 0, 0)]}, "no part"),
+        ({"kv_layers": [(1, 8, 0, 0, 64, 0, 0)]}, "outside its page"),
+        ({"kv_layers": [(2, 8, 0, 0, 0, 0, 0)]}, "outside its page"),
+        ({"kv_layers": [(1, 8, 0, 0, 32, 0, 0)], "kv_part_bytes": 2 * BLOCK_BYTES}, "cache line"),
         ({"kv_part_bytes": 2**62}, "KV cache"),
         ({"kv_part_bytes": 2**64 - 64}, "KV cache"),
     ],

@@ -119,7 +119,7 @@ def workers(work: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["run", "--shape", "no"], "there is no shape 'no'; there are llama"),
+        (["run", "--shape", "no"], "there is no shape 'no'; there are gemma-3-1b, llama"),
         (["run", "--cases", "no"], "there is no case no; there are decode"),
         (["run", "--precisions", "fp4"], "there is no precision 'fp4'"),
         (["setup", "--engines", "no"], "there is no engine 'no'; there are penstock"),

@@ -15,7 +15,6 @@ from support.checkpoints import tiny_checkpoint
 from support.families import PUBLISHED, edited
 from support.families.deepseek_v3 import KIMI_K2
 
-from penstock import LLM
 from penstock.errors import ConfigError, ModelError, WeightError
 from penstock.interface.sources import RowsOf, Stored
 from penstock.models.registry import read_spec
@@ -278,8 +277,3 @@ def test_a_specification_that_contradicts_itself_is_refused() -> None:
             AttentionSpec(2, 1, 36, rope, 0.1, latent=latent, **more)
     with pytest.raises(ModelError, match="6 components of a head rotate"):
         AttentionSpec(2, 1, 36, RopeSpec(10000.0, 6), 0.1, latent=latent)
-
-
-def test_a_gpu_is_refused_with_a_way_out() -> None:
-    with pytest.raises(ConfigError, match=r"cuda|GPU"):
-        LLM(str(tiny_checkpoint("deepseek_v2")), backend="cuda")
