@@ -96,6 +96,11 @@ def test_ties_infinities_and_nan(
     check(np.array(rows, np.float32), top_k, routing, device)
 
 
+def test_a_share_that_is_nan_spoils_the_sum_that_others_are_divided_by(device: Any) -> None:
+    routing = Routing("sparsemixer", jitter=0.01)
+    check(np.array([[-3.0, -3.0, np.inf]], np.float32), 2, routing, device)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_nan_is_lowest_and_spoils_the_shares_of_its_row(kind: Scores, device: Any) -> None:
     logits = np.array([[NAN, 1.0, NAN, 2.0], [0.0, 1.0, 3.0, 2.0]], np.float32)

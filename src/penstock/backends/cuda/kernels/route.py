@@ -213,7 +213,9 @@ def _route(
             exponential = tl.exp(z - tl.max(z, axis=1)[:, None])
             share = _by(exponential, _sum(exponential, ROWS, CHOSEN, PLACES))
     if NORMALIZE:
-        share = _by(share, tl.maximum(_sum(share, ROWS, CHOSEN, PLACES), least) + eps)
+        total = _sum(share, ROWS, CHOSEN, PLACES)
+        total = tl.where(total < least, least, total)  # a sum that is NaN stays one
+        share = _by(share, total + eps)
     share = tl.where(spoilt, float("nan"), share * scale)
     tl.store(ids + row.to(tl.int64) * ids_stride + places, chosen, mask=kept)
     tl.store(shares + row.to(tl.int64) * shares_stride + places, share, mask=kept)
