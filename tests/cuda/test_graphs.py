@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from support.latents import over_latents
 from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of
 
 from penstock.interface.executor import Limits
 from penstock.interface.step import StepInput
-from penstock.models.spec import ExpertsSpec, MlpSpec, ModelSpec, SharedExpertSpec
+from penstock.models.spec import ExpertsSpec, LatentSpec, MlpSpec, ModelSpec, SharedExpertSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.quant.choice import choose
@@ -32,9 +33,16 @@ BLOCKS = [390, 391, 392, 393, 394]
 DENSE = MlpSpec(1376, "silu", False)
 MIXTURE = ExpertsSpec(24, 4, 352, shared=SharedExpertSpec(352, gated=True))
 CASES = [
-    *((DENSE, scheme) for scheme in ("none", "int8", "int4")),
-    *((MIXTURE, scheme) for scheme in ("none", "int4")),
+    *((DENSE, scheme, None) for scheme in ("none", "int8", "int4")),
+    *((MIXTURE, scheme, None) for scheme in ("none", "int4")),
+    (DENSE, "none", LatentSpec(kv_rank=512, nope_dim=128, rope_dim=64, v_dim=128, q_rank=None)),
 ]
+"""MLPs, quantization, and latents in the place of keys and values."""
+
+
+def name_of(case: tuple[MlpSpec | ExpertsSpec, str, LatentSpec | None]) -> str:
+    mlp, quantization, latent = case
+    return f"{type(mlp).__name__} {quantization}{' latents' if latent else ''}"
 
 
 def wide_spec(mlp: MlpSpec | ExpertsSpec) -> ModelSpec:
@@ -44,14 +52,14 @@ def wide_spec(mlp: MlpSpec | ExpertsSpec) -> ModelSpec:
     return replace(spec, hidden_size=512, layers=(layer,) * 2)
 
 
-@pytest.fixture(
-    scope="module", params=CASES, ids=lambda case: f"{type(case[0]).__name__} {case[1]}"
-)
+@pytest.fixture(scope="module", params=CASES, ids=name_of)
 def executor(request: pytest.FixtureRequest, device: Any) -> Any:
     from penstock.backends.cuda.bind import bind
 
-    mlp, quantization = request.param
+    mlp, quantization, latent = request.param
     spec = wide_spec(mlp)
+    if latent is not None:
+        spec = over_latents(spec, heads=16, latent=latent)
     schemes = choose(quantization, None, True, activations=False)
     plan = fuse(lower(spec, "bfloat16", quantization=schemes))
     made = bind(plan, dummy_weights(spec, 3, "bfloat16"), LIMITS, device)

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.cache.geometry import Chunk
 from penstock.interface.sources import PlanWeight
 from penstock.interface.step import StepInput
 from penstock.models.names import own_names
@@ -107,6 +108,7 @@ class Writer:
             for name, heads in (("q", a.num_heads), ("k", a.num_kv_heads), ("v", a.num_kv_heads))
         )
         size = a.num_heads * a.head_dim
+        assert not isinstance(a.window, Chunk)
         rotated_q = self.buffer("rotated_q", size, self.activation)
         rotated_k = self.buffer("rotated_k", a.num_kv_heads * a.head_dim)
         attended = self.buffer("attended", size, self.activation)
@@ -127,6 +129,7 @@ class Writer:
         ]
         self.ops.append(Add(x, self.linear(attended, "o", HIDDEN), x))
         assert m is not None
+        assert m.activation != "xielu"
         g = self.norm(x, "mlp")
         gate, up = (self.linear(g, name, m.intermediate_size) for name in ("gate", "up"))
         inner = self.buffer("inner", m.intermediate_size, self.activation)
