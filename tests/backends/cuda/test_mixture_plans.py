@@ -91,7 +91,7 @@ SLOW = (
     *("mixtral", "qwen3_moe", "granitemoe", "dots1", "ernie4_5_moe", "olmoe", "minimax_m2"),
     *("deepseek_v2", "deepseek_v3", "glm4_moe_lite", "llama4_text"),
 )
-DENSE = ("deepseek-v3-halves", "llama4-dense")
+DENSE = ("deepseek-v2-yarn", "deepseek-v3-halves", "llama4-dense")
 """Cases of these families whose layers are all dense."""
 
 
