@@ -223,7 +223,7 @@ def test_an_int8_cache_on_both_backends(name: str) -> None:
 def test_oracle_is_not_degenerate(name: str) -> None:
     """Equality means little where the model says the same whatever it is given."""
     oracle = checked(name)[1]
-    assert len(set(oracle.tokens[PROMPT:])) > 8
+    assert len(set(oracle.tokens[PROMPT:])) >= 8
     assert oracle.logits.std() > 0.5
 
 
