@@ -12,24 +12,20 @@ from numpy.typing import NDArray
 
 from penstock.models.rope import rope_tables
 from penstock.models.spec import (
-    Activation,
     AttentionSpec,
     Chunk,
-    ClampedSwiglu,
     ExpertsSpec,
     GatedDeltaSpec,
-    Gating,
     Mixer,
-    MlpSpec,
     ModelSpec,
     NormSpec,
     Projection,
     RopeSpec,
-    Routing,
     SelectiveSpec,
     ShortConvSpec,
     TokenInputsSpec,
 )
+from support.naive_mlp import activated, experts, linear, mlp, norm_of
 from support.naive_states import gated_delta, selective
 
 F64 = Any  # of float64; arithmetic of arrays is typed too loosely to be checked
@@ -49,7 +45,7 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
         first = spec.learned_positions.offset
         x = x + weight("positions")[first : first + len(tokens)]
     if spec.embed_norm is not None:
-        x = _norm(x, spec.embed_norm, weight, "embed_norm")
+        x = norm_of(x, spec.embed_norm, weight, "embed_norm")
     inputs = spec.token_inputs
     given = None if inputs is None else _token_inputs(spec, inputs, x, tokens, weight)
     kept: dict[int, tuple[F64, F64]] = {}
@@ -57,7 +53,7 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
         at = f"layers.{i}."
 
         def normed(x: F64, norm: NormSpec | None, name: str) -> F64:
-            return x if norm is None else _norm(x, norm, weight, name)
+            return x if norm is None else norm_of(x, norm, weight, name)
 
         h, mixed = normed(x, layer.attn_norm, at + "attn_norm"), 0.0
         if layer.mixer is not None:
@@ -71,22 +67,22 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
             if layer.parallel and layer.mlp_norm is None:
                 g = h
             if isinstance(layer.mlp, ExpertsSpec):
-                out = _experts(layer.mlp, g, x, weight, at)
+                out = experts(layer.mlp, g, x, weight, at)
             else:
-                out = _mlp(layer.mlp, g, weight, at)
+                out = mlp(layer.mlp, g, weight, at)
             out = normed(out, layer.mlp_post_norm, at + "mlp_post_norm")
             x = x + layer.residual_scale * out
         if layer.parallel:
             x = x + mixed
         if inputs is not None and given is not None:
             own = given[:, i * inputs.size : (i + 1) * inputs.size]
-            gate = _activated(x @ weight(at + "token_gate").T, inputs.activation)
+            gate = activated(x @ weight(at + "token_gate").T, inputs.activation)
             made = (gate * own) @ weight(at + "token_up").T
-            x = x + _norm(made, NormSpec(inputs.eps), weight, at + "token_norm")
+            x = x + norm_of(made, NormSpec(inputs.eps), weight, at + "token_norm")
         if layer.output_scale:
             x = x * weight(at + "output_scale")
     if spec.final_norm is not None:
-        x = _norm(x, spec.final_norm, weight, "final_norm")
+        x = norm_of(x, spec.final_norm, weight, "final_norm")
     logits = x @ weight("embed" if spec.tie_embeddings else "head").T
     if spec.head_bias:
         logits = logits + weight("head.bias")
@@ -115,11 +111,11 @@ def _mixed(
 
 
 def _short_conv(conv: ShortConvSpec, h: F64, weight: Weight, at: str) -> F64:
-    def linear(x: F64, name: str) -> F64:
+    def projected(x: F64, name: str) -> F64:
         y = x @ weight(at + name).T
         return y + weight(f"{at}{name}.bias") if conv.bias else y
 
-    b, c, x = (linear(h, name) for name in ("conv_b", "conv_c", "conv_x"))
+    b, c, x = (projected(h, name) for name in ("conv_b", "conv_c", "conv_x"))
     u, taps = b * x, weight(at + "conv")
     out = np.zeros_like(u)
     for t in range(len(u)):
@@ -128,7 +124,7 @@ def _short_conv(conv: ShortConvSpec, h: F64, weight: Weight, at: str) -> F64:
                 out[t] += taps[:, j] * u[t - conv.kernel + 1 + j]
     if conv.bias:
         out = out + weight(at + "conv.bias")
-    return linear(c * out, "conv_out")
+    return projected(c * out, "conv_out")
 
 
 def _token_inputs(
@@ -137,21 +133,8 @@ def _token_inputs(
     """The inputs of all layers, ``[tokens, layers * size]``."""
     projected = t.projection_scale * (x @ weight("token_inputs.project").T)
     rows = projected.reshape(len(tokens), len(spec.layers), t.size)
-    normed = _norm(rows, NormSpec(t.eps), weight, "token_inputs.norm").reshape(projected.shape)
+    normed = norm_of(rows, NormSpec(t.eps), weight, "token_inputs.norm").reshape(projected.shape)
     return t.scale * (normed + t.factor * weight("token_inputs.embed")[tokens])
-
-
-def _norm(x: F64, norm: NormSpec, weight: Weight, name: str) -> F64:
-    centered = x - x.mean(-1, keepdims=True) if norm.kind == "layer" else x
-    scaled = centered / np.sqrt((centered**2).mean(-1, keepdims=True) + norm.eps)
-    if norm.weight:
-        scaled = scaled * weight(name)
-    return scaled + weight(name + ".bias") if norm.bias else scaled
-
-
-def _linear(x: F64, weight: Weight, name: str, bias: bool) -> F64:
-    y = x @ weight(name).T
-    return y + weight(name + ".bias") if bias else y
 
 
 def _biased(a: AttentionSpec, name: str) -> bool:
@@ -162,7 +145,7 @@ def _projected(
     spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str, name: str
 ) -> F64:
     """Queries or keys, normed and rotated: ``[tokens, heads, head_dim]``."""
-    y = _linear(x, weight, at + name, _biased(a, name))
+    y = linear(x, weight, at + name, _biased(a, name))
     behind = a.clamp is not None and a.clamp.behind_norms
     if not behind:
         y = _clamped(a, y)
@@ -172,7 +155,7 @@ def _projected(
         q = a.qk_norm
         norm = NormSpec(q.eps, q.kind, q.bias, q.weight)
         together = heads.reshape(len(x), -1) if q.over == "projection" else heads
-        return _norm(together, norm, weight, f"{at}{name}_norm").reshape(heads.shape)
+        return norm_of(together, norm, weight, f"{at}{name}_norm").reshape(heads.shape)
 
     heads = y.reshape(len(x), -1, a.head_dim)
     if a.qk_norm is not None and not a.qk_norm.after_rope:
@@ -215,10 +198,10 @@ def _keys_and_values(
     spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str
 ) -> tuple[F64, F64]:
     source: Projection = "k" if a.key_is_value else "v"
-    values = _clamped(a, _linear(x, weight, at + source, _biased(a, source)))
+    values = _clamped(a, linear(x, weight, at + source, _biased(a, source)))
     values = values.reshape(len(x), -1, a.head_dim)
     if a.v_norm is not None:
-        values = _norm(values, a.v_norm, weight, at + "v_norm")
+        values = norm_of(values, a.v_norm, weight, at + "v_norm")
     return _projected(spec, a, x, weight, at, "k"), values
 
 
@@ -226,9 +209,9 @@ def _latents(spec: ModelSpec, a: AttentionSpec, x: F64, weight: Weight, at: str)
     """Latents after their norm ``[tokens, rank]``, and rotated keys ``[tokens, 1, components]``."""
     latent = a.latent
     assert latent is not None
-    made = _linear(x, weight, at + "kv_a", latent.bias)
-    key = _linear(x, weight, at + "k_rope", latent.bias)
-    normed = _norm(made, NormSpec(latent.eps), weight, at + "kv_a_norm")
+    made = linear(x, weight, at + "kv_a", latent.bias)
+    key = linear(x, weight, at + "k_rope", latent.bias)
+    normed = norm_of(made, NormSpec(latent.eps), weight, at + "kv_a_norm")
     return normed, _rotated(spec, a, key[:, None])
 
 
@@ -239,11 +222,11 @@ def _of_latents(
     latent = a.latent
     assert latent is not None
     if latent.q_rank is not None:
-        made = _linear(x, weight, at + "q_a", latent.bias)
-        x = _norm(made, NormSpec(latent.eps), weight, at + "q_a_norm")
+        made = linear(x, weight, at + "q_a", latent.bias)
+        x = norm_of(made, NormSpec(latent.eps), weight, at + "q_a_norm")
 
     def heads(x: F64, name: str) -> F64:
-        return _linear(x, weight, at + name, bias=False).reshape(len(x), a.num_heads, -1)
+        return linear(x, weight, at + name, bias=False).reshape(len(x), a.num_heads, -1)
 
     latents, key = cached
     keys = np.broadcast_to(key, (len(key), a.num_heads, latent.rope_dim))
@@ -287,135 +270,9 @@ def _attention(
             out[t, h] = shares @ seen / shares.sum()
     flat = out.reshape(len(x), -1)
     if a.output_gate:
-        flat = flat / (1 + np.exp(-_linear(x, weight, at + "attn_gate", _biased(a, "q"))))
-    return _linear(flat, weight, at + "o", a.output_bias)
+        flat = flat / (1 + np.exp(-linear(x, weight, at + "attn_gate", _biased(a, "q"))))
+    return linear(flat, weight, at + "o", a.output_bias)
 
 
 def _bfloat16(x: Any) -> F64:
     return np.asarray(x).astype(ml_dtypes.bfloat16).astype(np.float64)
-
-
-def _activated(x: F64, kind: Activation) -> F64:
-    if kind == "silu":
-        return x / (1 + np.exp(-x))
-    if kind == "identity":
-        return x
-    if kind == "sigmoid":
-        return 1 / (1 + np.exp(-x))
-    if kind in ("relu", "relu2"):
-        return np.maximum(x, 0) ** (2 if kind == "relu2" else 1)
-    if kind == "gelu_tanh":
-        return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
-
-
-def _gated(gate: F64, up: F64, kind: Gating) -> F64:
-    if not isinstance(kind, ClampedSwiglu):
-        return _activated(gate, kind) * up
-    gate, up = np.minimum(gate, kind.limit), np.clip(up, -kind.limit, kind.limit)
-    return (up + 1) * gate / (1 + np.exp(-kind.alpha * gate))
-
-
-def _mlp(m: MlpSpec, x: F64, weight: Weight, at: str) -> F64:
-    up = _linear(x, weight, at + "up", m.bias)
-    if m.activation == "xielu":
-        inner = _xielu(up, weight, at)
-    elif m.gated:
-        inner = _gated(_linear(x, weight, at + "gate", m.bias), up, m.activation)
-    else:
-        inner = _activated(up, m.activation)
-    return _linear(inner, weight, at + "down", m.bias)
-
-
-def _xielu(x: F64, weight: Weight, at: str) -> F64:
-    p, n, beta, eps = (weight(f"{at}act_{name}")[0] for name in ("p", "n", "beta", "eps"))
-    below = (np.expm1(np.minimum(x, eps)) - x) * (beta + np.log1p(np.exp(n)))
-    return np.where(x > 0, np.log1p(np.exp(p)) * x * x, below) + beta * x
-
-
-def _experts(e: ExpertsSpec, g: F64, stream: F64, weight: Weight, at: str) -> F64:
-    """Experts of an MLP that reads g, in a layer whose residual stream is ``stream``."""
-    own, x, routed = e.norms, g, g
-    norm = None if own is None else NormSpec(own.eps)
-    if norm is not None:
-        x, routed = (_norm(stream, norm, weight, f"{at}{n}_norm") for n in ("experts", "router"))
-    logits = _linear(routed, weight, at + "router", e.routing.bias)
-    if own is not None:
-        logits = logits * own.router_scale
-    bias = weight(at + "router.choice_bias") if e.routing.choice_bias else np.zeros(e.num_experts)
-
-    def matrix(name: str, i: int) -> Callable[[F64], F64]:
-        name = f"{at}experts.{name}"
-        added = weight(name + ".bias")[i] if e.bias else 0.0
-        return lambda row: weight(name)[i] @ row + added
-
-    read = x if e.latent is None else _linear(x, weight, at + "latent_in", e.latent_bias)
-    out = np.zeros_like(read)
-    for t, row in enumerate(read):
-        shares = _shares(e.routing, e.top_k, logits[t], bias)
-        for i, share in shares.items():
-            if e.routing.share_scale:
-                share = share * weight(at + "router.share_scale")[i]
-            given = row * share if e.shares_on == "inputs" else row
-            up = matrix("up", i)(given)
-            gate = matrix("gate", i)(given) if e.gates else None
-            inner = _maybe_gated(gate, up, e.activation)
-            made = matrix("down", i)(inner)
-            out[t] += made if e.shares_on == "inputs" else share * made
-    if e.latent is not None:
-        out = _linear(out, weight, at + "latent_out", e.latent_bias)
-    if e.shared is None:
-        return out
-    s, name = e.shared, at + "shared."
-    up = _linear(g, weight, name + "up", s.bias)
-    gate = _linear(g, weight, name + "gate", s.bias) if e.gates else None
-    made = _linear(_maybe_gated(gate, up, e.activation), weight, name + "down", s.bias)
-    if s.gated:
-        made = made / (1 + np.exp(-(g @ weight(name + "share").T)))
-    if norm is None:
-        return out + made
-    experts = _norm(out, norm, weight, at + "experts_post_norm")
-    return experts + _norm(made, norm, weight, at + "shared_post_norm")
-
-
-def _maybe_gated(gate: F64 | None, up: F64, activation: Gating) -> F64:
-    """The inside of an MLP: ``activation(up)`` where there is no gate."""
-    if gate is not None:
-        return _gated(gate, up, activation)
-    assert isinstance(activation, str)
-    return _activated(up, activation)
-
-
-def _shares(r: Routing, top_k: int, logits: F64, bias: F64) -> dict[int, float]:
-    """The share of each expert that one token is given to."""
-    scores = np.exp(logits - logits.max())
-    scores /= scores.sum()
-    if r.scores == "sigmoid":
-        scores = 1 / (1 + np.exp(-logits))
-    elif r.scores == "softmax_chosen":
-        scores = logits
-    groups = np.split(np.arange(len(logits)), r.groups)
-
-    def worth(group: F64) -> float:
-        best = sorted(scores[group] + bias[group], reverse=True)
-        return float(sum(best[: 2 if r.group_score == "top2" else 1]))
-
-    if r.groups > 1:
-        groups = sorted(groups, key=worth, reverse=True)[: r.groups_chosen]
-    allowed = [int(i) for group in groups for i in group]
-    chosen = sorted(allowed, key=lambda i: -(scores[i] + bias[i]))[:top_k]
-    shares = scores[chosen]
-    if r.scores == "softmax_chosen":
-        shares = np.exp(shares - shares.max())
-        shares /= shares.sum()
-    elif r.scores == "sparsemixer":
-        for rank, i in enumerate(chosen):
-            left = [j for j in allowed if j not in chosen[:rank]]
-            most = logits[i]
-            near = [
-                j for j in left if (most - logits[j]) / max(abs(logits[j]), most) <= 2 * r.jitter
-            ]
-            shares[rank] = 1 / np.exp(logits[near] - most).sum()
-    if r.normalize:
-        shares = shares / (max(shares.sum(), r.normalize_least) + r.normalize_eps)
-    return dict(zip(chosen, shares * r.scale, strict=True))
