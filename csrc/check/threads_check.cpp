@@ -230,7 +230,7 @@ class Layer {
     const BufferId inner = buffer(Elem::f32, kHidden, routed);
     const BufferId outer = buffer(Elem::f32, kHidden, routed);
     executor_.append_linear(matrix(kExperts), kNone, x, scores, Activation::none);
-    executor_.append_route(scores, ids, shares, kNone, {Scores::softmax, true});
+    executor_.append_route(scores, ids, shares, kNone, kNone, {Scores::softmax, true});
     executor_.append_expert_linear(matrix(kHidden, kExperts), constant(kExperts * kHidden), x, ids,
                                    inner, Activation::none);
     executor_.append_scale_rows(inner, shares, inner, true);
