@@ -10,8 +10,8 @@ Activation = Literal["silu", "gelu_tanh", "gelu", "relu", "relu2", "sigmoid", "i
 multiplied by the gate itself."""
 
 UngatedActivation = Activation | Literal["xielu"]
-"""Of MLPs without a gate. xIELU (``plan.ops.Xielu``) has four numbers of the layer: weights
-``act_p``, ``act_n``, ``act_beta`` and ``act_eps``."""
+"""The activations of MLPs without a gate. xIELU (``plan.ops.Xielu``) has four numbers of the
+layer: weights ``act_p``, ``act_n``, ``act_beta`` and ``act_eps``."""
 
 
 @dataclass(frozen=True)

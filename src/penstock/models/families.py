@@ -138,7 +138,7 @@ FAMILIES: Final[Mapping[str, Family]] = {
     for family in map(Family.of, MODULES)
     for name in (family.architecture, *family.aliases)
 }
-"""By the names that ``architectures`` may have."""
+"""Every family under each of the names that ``architectures`` may have for it."""
 
 
 def family_of_type(model_type: object) -> Family | None:

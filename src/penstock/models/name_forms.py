@@ -34,7 +34,7 @@ class Tensor:
 
     name: str
     shapes: tuple[Shape, ...]
-    """Of all weights that lie in it, in their order."""
+    """The shapes of all weights that lie in it, in their order."""
     place: int
     """Which of them."""
     bias: bool = False

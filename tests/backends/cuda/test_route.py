@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.routings import KINDS, routings
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
@@ -19,7 +20,6 @@ from penstock.models.spec import Routing  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
 
-KINDS: tuple[Scores, ...] = ("softmax", "softmax_chosen", "sigmoid", "sparsemixer")
 NAN = float("nan")
 
 
@@ -45,29 +45,6 @@ def check(logits: Any, top_k: int, routing: Routing, device: Any, bias: Any = No
     wanted, by = reference.route(logits, top_k, routing, bias)
     np.testing.assert_array_equal(ids, wanted)
     np.testing.assert_allclose(shares, by, rtol=3e-6, atol=1e-37)
-
-
-@st.composite
-def routings(draw: st.DrawFn) -> tuple[Routing, int, int]:
-    """A routing, the number of experts, and how many a token has."""
-    groups, size = draw(st.sampled_from([(1, 1), (1, 5), (1, 40), (2, 3), (3, 2), (4, 4), (5, 7)]))
-    kind = draw(st.sampled_from(KINDS))
-    if kind == "sparsemixer":
-        groups, size = 1, groups * size
-    chosen = draw(st.integers(1, groups))
-    routing = Routing(
-        kind,
-        normalize=draw(st.booleans()),
-        normalize_eps=draw(st.sampled_from([0.0, 1e-20])),
-        normalize_least=draw(st.sampled_from([0.0, 0.7])),
-        scale=draw(st.sampled_from([1.0, 2.5])),
-        groups=groups,
-        groups_chosen=chosen,
-        group_score=draw(st.sampled_from(["max", "top2"])) if size > 1 else "max",
-        choice_bias=kind != "sparsemixer" and draw(st.booleans()),
-        jitter=0.1,
-    )
-    return routing, groups * size, draw(st.integers(1, min(chosen * size, 9)))
 
 
 @settings(deadline=None, max_examples=60)

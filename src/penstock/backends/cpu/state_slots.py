@@ -28,8 +28,8 @@ class StateSlots:
 
     slot_bytes: int
     layers: tuple[tuple[int, int, int, int, int, int, int, int, int], ...]
-    """Of each layer: the place of its matrices, their number, depth and lanes; the place, rows and
-    columns of its ring; the place and columns of its log."""
+    """Nine numbers a layer: the place of its matrices, their number, depth and lanes; the place,
+    rows and columns of its ring; the place and columns of its log."""
 
     @classmethod
     def of(cls, state_layers: Sequence[StateLayer], dtype: DType, log: int) -> StateSlots:
