@@ -58,7 +58,10 @@ class Gptq:
         return GroupScheme(self.bits, self.group_size, zero_points)
 
     def stores(self, name: str) -> bool:
-        """Whether the matrix of a product is quantized, by its canonical name."""
+        """Whether the matrix of a product is quantized, by its canonical name. Tools leave out what
+        chooses experts and what weighs them."""
+        if name.endswith((".router", ".share")):
+            return False
         return name.startswith("layers.") or (self.head and name == "head")
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
