@@ -57,12 +57,16 @@ class Gptq:
         zero_points = not (self.symmetric and self.bits == 4)
         return GroupScheme(self.bits, self.group_size, zero_points)
 
-    def stores(self, name: str) -> bool:
-        """Whether the matrix of a product is quantized, by its canonical name. Tools leave out what
-        chooses experts and what weighs them."""
+    @property
+    def schemes(self) -> tuple[GroupScheme, ...]:
+        return (self.scheme,)
+
+    def matrix(self, name: str) -> Gptq | None:
+        """The format itself where the matrix ``name`` is quantized. Tools leave out what chooses
+        experts and what weighs them."""
         if name.endswith((".router", ".share")):
-            return False
-        return name.startswith("layers.") or (self.head and name == "head")
+            return None
+        return self if name.startswith("layers.") or (self.head and name == "head") else None
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         """The tensors of matrix ``name``. Raises ModelError where it cannot have been packed."""

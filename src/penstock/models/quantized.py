@@ -9,19 +9,33 @@ from penstock.errors import ModelError
 from penstock.interface.sources import PackedFormat
 from penstock.models import gptq
 from penstock.models.reader import ConfigReader
-from penstock.quant.scheme import GroupScheme
+from penstock.quant.scheme import QuantScheme
 
 
-class QuantizedFormat(PackedFormat, Protocol):
-    """How a checkpoint is quantized. As text, its name and scheme."""
+class MatrixFormat(PackedFormat, Protocol):
+    """How one quantized matrix is kept in tensors of a checkpoint, and what it is then."""
 
     @property
-    def scheme(self) -> GroupScheme:
-        """The scheme of matrices as they are read."""
+    def scheme(self) -> QuantScheme:
+        """The scheme of the matrix as it is read."""
         ...
 
-    def stores(self, name: str) -> bool:
-        """Whether the matrix of a product is quantized, by its canonical name."""
+
+class QuantizedFormat(Protocol):
+    """How a checkpoint is quantized, matrix by matrix. As text, its name and schemes."""
+
+    @property
+    def schemes(self) -> tuple[QuantScheme, ...]:
+        """All schemes that its matrices have."""
+        ...
+
+    @property
+    def any_order(self) -> bool:
+        """Whether the columns of a group may lie anywhere in a matrix, which weights tell."""
+        ...
+
+    def matrix(self, name: str) -> MatrixFormat | None:
+        """How the matrix of a product is stored, by its canonical name; None: in floats."""
         ...
 
 

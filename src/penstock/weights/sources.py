@@ -31,7 +31,7 @@ from penstock.interface.sources import (
 from penstock.models.gptq import Gptq
 from penstock.models.names import NameMap
 from penstock.models.spec import DType
-from penstock.quant import GroupTensor
+from penstock.quant import StoredTensor
 from penstock.weights.convert import convert
 from penstock.weights.gptq import read_gptq
 from penstock.weights.mxfp4 import read_mxfp4
@@ -60,20 +60,20 @@ class Span(NamedTuple):
     stop: int
 
 
-READERS: Final[Mapping[type[PackedFormat], Callable[[Packed, Found], GroupTensor]]] = {
+READERS: Final[Mapping[type[PackedFormat], Callable[[Packed, Found], StoredTensor]]] = {
     Gptq: read_gptq
 }
 """What reads the matrices of each format of quantized checkpoints."""
 
 
-def read(source: Source, found: Found, dtype: DType) -> NDArray[Any] | GroupTensor:
+def read(source: Source, found: Found, dtype: DType) -> NDArray[Any] | StoredTensor:
     """The weight, read-only, in ``dtype``; a shifted one in float32, a quantized one as it is.
 
     What is in ``dtype`` already and lies together in its file is a view. Every tensor is one that
     :func:`check` has seen. Raises WeightError where a value is too large for ``dtype``.
     """
     array = _as_stored(source, found)
-    if isinstance(array, GroupTensor):
+    if isinstance(array, StoredTensor):
         return array
     if not _is_shifted(source):
         array = convert(array, dtype, ", ".join(found[t.name][1].name for t in tensors(source)))
@@ -83,7 +83,7 @@ def read(source: Source, found: Found, dtype: DType) -> NDArray[Any] | GroupTens
 
 def read_member(
     source: Source, index: int, found: Found, dtype: DType
-) -> NDArray[Any] | GroupTensor:
+) -> NDArray[Any] | StoredTensor:
     """Matrix ``index`` of a stack, as :func:`read` has it."""
     if isinstance(source, Stacked):
         return read(source.sources[index], found, dtype)
@@ -105,14 +105,14 @@ def _is_shifted(source: Source) -> bool:
             return False
 
 
-def _as_stored(source: Source, found: Found) -> NDArray[Any] | GroupTensor:
+def _as_stored(source: Source, found: Found) -> NDArray[Any] | StoredTensor:
     """In the type of the file."""
     match source:
         case Packed():
             return READERS[type(source.format)](source, found)
         case RowsOf(Packed() | RowsOf() as inner, runs) if any(packed(inner)):
             matrix = _as_stored(inner, found)
-            assert isinstance(matrix, GroupTensor)
+            assert isinstance(matrix, StoredTensor)
             return matrix.rows(*runs)
         case _:
             return _floats(source, found)

@@ -9,6 +9,7 @@ from penstock.cache.geometry import KvDType
 from penstock.errors import ConfigError, ModelError
 from penstock.interface.sources import PlanWeight, Shape, Shifted, Stored
 from penstock.models.names import own_names
+from penstock.models.quantized import MatrixFormat
 from penstock.models.spec import DType, ModelSpec, NormSpec, PositionTable, RopeSpec
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import (
@@ -70,7 +71,7 @@ class PlanBuilder:
         self._ops: list[Op] = []
         self._buffers: dict[BufferName, Buffer] = {}
         self._shapes: dict[WeightName, Shape] = {}
-        self._packed: set[WeightName] = set()
+        self._packed: dict[WeightName, MatrixFormat] = {}
         self._wide: set[WeightName] = set()
         self._ropes: list[RopeSpec] = []
 
@@ -83,10 +84,10 @@ class PlanBuilder:
         activations as they are: what the checkpoint has it quantized in, or else what it is
         quantized to when it is read, which it is not if ``exact``."""
         scheme = None if exact else self.quantization.of(weight)
-        stored = self._spec.quantized
-        if stored is not None and stored.stores(weight):
+        stored = self._stored(weight)
+        if stored is not None:
             scheme = stored.scheme
-            self._packed.add(weight)
+            self._packed[weight] = stored
         return scheme, scheme is not None and not self.quantization.activations
 
     def append(self, *ops: Op) -> None:
@@ -119,15 +120,14 @@ class PlanBuilder:
 
     def _declared(self) -> dict[WeightName, PlanWeight]:
         """All weights, with the sources that the model's names give them."""
-        names, shapes, form = self._spec.names, self._shapes, self._spec.quantized
+        names, shapes = self._spec.names, self._shapes
         weights = {name: PlanWeight(source) for name, source in own_names(shapes).items()}
         if names is not None:
             for name in shapes:
                 if name in names.target:
                     weights[name] = PlanWeight(names.target[name], checkpoint="target")
                     continue
-                its = form if name in self._packed else None
-                weights[name] = PlanWeight(names.source(name, shapes, its))
+                weights[name] = PlanWeight(names.source(name, shapes, self._packed.get(name)))
         for name in self._wide:
             # Sums stay in float32.
             weights[name] = replace(weights[name], source=Shifted(weights[name].source, 0.0))
@@ -203,6 +203,11 @@ class PlanBuilder:
             self.weight(part.bias, part.n)
         return Linear(x, out, k, (part,), scheme=scheme, weight_only=weight_only)
 
+    def _stored(self, name: WeightName) -> MatrixFormat | None:
+        """How the checkpoint has the matrix ``name``, if quantized."""
+        quantized = self._spec.quantized
+        return None if quantized is None else quantized.matrix(name)
+
     def head_linear(
         self, x: BufferName, at: str, heads: int, n: int, transposed: bool = False
     ) -> BufferName:
@@ -210,11 +215,10 @@ class PlanBuilder:
 
         Raises ModelError where the checkpoint has the weight quantized.
         """
-        stored = self._spec.quantized
-        if stored is not None and stored.stores(at):
+        if self._stored(at) is not None:
             raise ModelError(
-                f"the checkpoint has {at} quantized ({stored}), and matrices of single heads are "
-                "not read so; take the unquantized checkpoint"
+                f"the checkpoint has {at} quantized ({self._spec.quantized}), and matrices of "
+                "single heads are not read so; take the unquantized checkpoint"
             )
         k = self._buffers[x].cols // heads
         shape = (heads * k, n) if transposed else (heads * n, k)
