@@ -62,7 +62,10 @@ class Gptq:
         return (self.scheme,)
 
     def matrix(self, name: str) -> Gptq | None:
-        """The format itself where the matrix ``name`` is quantized."""
+        """The format itself where the matrix ``name`` is quantized. Tools leave out what chooses
+        experts and what weighs them."""
+        if name.endswith((".router", ".share")):
+            return None
         return self if name.startswith("layers.") or (self.head and name == "head") else None
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:

@@ -79,15 +79,15 @@ class PlanBuilder:
     def hidden_size(self) -> int:
         return self._spec.hidden_size
 
-    @property
-    def stores_quantized(self) -> bool:
-        """Whether the checkpoint has matrices that are quantized."""
-        return self._spec.quantized is not None
-
-    def rounding(self, weight: WeightName) -> tuple[QuantScheme | None, bool]:
-        """Return the scheme that a matrix is quantized to when it is read, and whether its products
-        leave activations as they are."""
-        scheme = self.quantization.of(weight)
+    def rounding(self, weight: WeightName, exact: bool = False) -> tuple[QuantScheme | None, bool]:
+        """Return the scheme of a matrix, or of all of a stack, and whether its products leave
+        activations as they are: what the checkpoint has it quantized in, or else what it is
+        quantized to when it is read, which it is not if ``exact``."""
+        scheme = None if exact else self.quantization.of(weight)
+        stored = self._stored(weight)
+        if stored is not None:
+            scheme = stored.scheme
+            self._packed[weight] = stored
         return scheme, scheme is not None and not self.quantization.activations
 
     def append(self, *ops: Op) -> None:
@@ -196,12 +196,7 @@ class PlanBuilder:
     ) -> Linear:
         """A product with the matrix and bias of ``part``, which is never quantized if ``exact``,
         unless the checkpoint has it so."""
-        scheme = None if exact else self.quantization.of(part.weight)
-        stored = self._stored(part.weight)
-        if stored is not None:
-            scheme = stored.scheme
-            self._packed[part.weight] = stored
-        weight_only = scheme is not None and not self.quantization.activations
+        scheme, weight_only = self.rounding(part.weight, exact)
         k = self._buffers[x].cols
         self.weight(part.weight, part.n, k)
         if part.bias is not None:
