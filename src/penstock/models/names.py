@@ -80,12 +80,15 @@ class NameMap:
             entry, bias = self.names.get(stem), True
         if entry is None:
             raise KeyError(name)
-        ways: list[Source] = []
+        entries: list[Name] = []
         each: Name | None = entry
         while each is not None:
             if each.form.fits(shapes[name]):
-                ways.append(self._way(name, each, bias, shapes, form))
+                entries.append(each)
             each = each.otherwise
+        if form is not None:  # which some ways of keeping a weight cannot hold
+            entries = [each for each in entries if each.form.keeps_values] or entries
+        ways = [self._way(name, each, bias, shapes, form) for each in entries]
         return ways[0] if len(ways) == 1 else OneOf(tuple(ways))
 
     def module(self, name: str) -> str | None:
