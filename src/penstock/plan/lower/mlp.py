@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.models.spec import ExpertsSpec, Gating, MlpSpec, NormSpec
-from penstock.plan.lower.builder import PlanBuilder
+from penstock.plan.lower.builder import PlanBuilder, require_alike
 from penstock.plan.ops import (
     Activate,
     Add,
@@ -131,9 +131,9 @@ def _expert_linear(
         weight = build.weight(f"{at}experts.{name}", e.num_experts, n, k)
         bias = build.weight(f"{weight}.bias", e.num_experts, n) if e.bias else None
         parts.append(LinearPart(weight, n, bias))
-    rounding, *others = (build.rounding(part.weight) for part in parts)
-    assert all(other == rounding for other in others), "schemes differ"
-    build.append(ExpertLinear(x, ids, out, k, tuple(parts), gated, *rounding))
+    roundings = [build.rounding(part.weight) for part in parts]
+    require_alike({part.weight: each[0] for part, each in zip(parts, roundings, strict=True)})
+    build.append(ExpertLinear(x, ids, out, k, tuple(parts), gated, *roundings[0]))
 
 
 def _route(
