@@ -13,7 +13,7 @@ from support.checkpoints import tiny_checkpoint
 from support.families import FAMILIES, PUBLISHED, edited
 from support.families.phi3 import PHI4_MINI
 
-from penstock.errors import ConfigError, ModelError, PenstockError
+from penstock.errors import ModelError, PenstockError
 from penstock.interface.sources import OneOf, RowsOf, Shifted, Stacked, Stored
 from penstock.models.registry import read_spec
 from penstock.models.rope import inverse_frequencies, rope_tables
@@ -165,12 +165,6 @@ def test_qwen3_moe() -> None:
     assert all(isinstance(layer.mlp, MlpSpec) for layer in some.layers)
     renamed = read_spec(edited("qwen3_moe", num_experts=..., num_local_experts=128))
     assert renamed == spec
-
-
-def test_experts_that_a_checkpoint_has_quantized_are_refused() -> None:
-    form = {"quant_method": "gptq", "bits": 4}
-    with pytest.raises(ConfigError, match="experts that a checkpoint has quantized"):
-        lower(read_spec(edited("qwen3_moe", quantization_config=form)))
 
 
 def test_experts_are_quantized_and_routers_are_not() -> None:

@@ -195,7 +195,10 @@ def test_rows_of_a_quantized_matrix(tmp_path: Path) -> None:
     ("fields", "message"),
     [
         ({"bits": 3}, r"bits .3. is not supported; supported are 4 and 8"),
-        ({"group_size": 48}, "group_size .48. is not supported; supported are 32, 64, 128, multiples"),
+        (
+            {"group_size": 48},
+            "group_size .48. is not supported; supported are 32, 64, 128, multiples",
+        ),
         ({"checkpoint_format": "marlin"}, "supported are gptq and gptq_v2"),
         ({"dynamic": {"-:(": {}}}, "'[(]', which is no regular expression"),
         ({"dynamic": {".*": {"rank": 8}}}, "rank .8. is not a field Penstock knows"),
