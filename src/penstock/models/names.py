@@ -91,6 +91,19 @@ class NameMap:
         ways = [self._way(name, each, bias, shapes, form) for each in entries]
         return ways[0] if len(ways) == 1 else OneOf(tuple(ways))
 
+    def module(self, name: str) -> str | None:
+        """The module whose tensors the canonical matrix ``name`` is read from, as checkpoints name
+        it; of several, such as a layer's experts, the first. None where the map does not have
+        it."""
+        pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
+        each = self.names.get(pattern)
+        while each is not None and not each.form.keeps_values and each.otherwise is not None:
+            each = each.otherwise
+        if each is None:
+            return None
+        numbers = [part for part in name.split(".") if part.isdigit()]
+        return _filled(each.stored, numbers).replace("#", "0")
+
     def _way(
         self,
         name: str,

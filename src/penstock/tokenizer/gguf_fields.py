@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from penstock.errors import TokenizerError
-from penstock.tokenizer.gguf import GgufValue, Numbers
+from penstock.gguf.metadata import GgufValue, Numbers
 
 _T = TypeVar("_T", bool, int, float, str)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tokenizers import AddedToken, Tokenizer
 
 from penstock.errors import TokenizerError
-from penstock.tokenizer.gguf import GgufValue
+from penstock.gguf.metadata import GgufValue
 from penstock.tokenizer.gguf_byte_pairs import byte_pairs
 from penstock.tokenizer.gguf_fields import Fields
 from penstock.tokenizer.gguf_pre_tokenizers import pre_tokenizer

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from penstock.cache.geometry import KvDType
 from penstock.errors import ConfigError, ModelError
 from penstock.interface.sources import PlanWeight, Shape, Shifted, Stored
 from penstock.models.names import own_names
-from penstock.models.quantized import MatrixFormat
+from penstock.models.packed_matrix import MatrixFormat
 from penstock.models.spec import DType, ModelSpec, NormSpec, PositionTable, RopeSpec
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import (
@@ -86,7 +86,7 @@ class PlanBuilder:
         scheme = None if exact else self.quantization.of(weight)
         stored = self._stored(weight)
         if stored is not None:
-            scheme = stored.scheme
+            scheme = stored.scheme or scheme
             self._packed[weight] = stored
         return scheme, scheme is not None and not self.quantization.activations
 
@@ -186,7 +186,7 @@ class PlanBuilder:
     ) -> BufferName:
         """Products of x with several matrices, side by side in out, each as :meth:`product`."""
         each = [self.product(x, out, part, exact) for part in parts]
-        assert len({(one.scheme, one.weight_only) for one in each}) == 1, "schemes differ"
+        require_alike({part.weight: one.scheme for part, one in zip(parts, each, strict=True)})
         self.new(out, sum(part.n for part in parts), rows=self._buffers[x].rows)
         self.append(replace(each[0], parts=tuple(parts)))
         return out
@@ -213,9 +213,13 @@ class PlanBuilder:
     ) -> BufferName:
         """A product of each head of x with its matrix in weight ``at``, for products to read.
 
-        Raises ModelError where the checkpoint has the weight quantized.
+        Raises ModelError where the checkpoint has the weight quantized, and not as what becomes
+        floats.
         """
-        if self._stored(at) is not None:
+        stored = self._stored(at)
+        if stored is not None:
+            self._packed[at] = stored
+        if stored is not None and stored.scheme is not None:
             raise ModelError(
                 f"the checkpoint has {at} quantized ({self._spec.quantized}), and matrices of "
                 "single heads are not read so; take the unquantized checkpoint"
@@ -331,3 +335,15 @@ class PlanBuilder:
             more_logits=more_logits,
             token_offsets=token_offsets,
         )
+
+
+def require_alike(schemes: Mapping[WeightName, QuantScheme | None]) -> None:
+    """Raise ModelError unless matrices that one op reads all have the same scheme."""
+    (name, scheme), *others = schemes.items()
+    for other, its in others:
+        if its != scheme:
+            raise ModelError(
+                f"the checkpoint has {name} in {scheme or 'floats'} and {other} in "
+                f"{its or 'floats'}, which are multiplied together and must be stored alike; "
+                "quantize them alike, or take the unquantized checkpoint"
+            )

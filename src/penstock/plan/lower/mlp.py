@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.models.spec import ExpertsSpec, Gating, MlpSpec, NormSpec
-from penstock.plan.lower.builder import PlanBuilder
+from penstock.plan.lower.builder import PlanBuilder, require_alike
 from penstock.plan.ops import (
     Activate,
     Add,
@@ -29,8 +29,12 @@ def lower_mlp(
     if isinstance(m, ExpertsSpec):
         return _experts(build, at, m, x)
     if m.gated and m.activation != "xielu":
-        return _gated(build, at, x, m.intermediate_size, m.activation, m.bias)
-    return _plain(build, at, x, m)
+        made = _gated(build, at, x, m.intermediate_size, m.activation, m.bias, m.gate_factor)
+    else:
+        made = _plain(build, at, x, m)
+    if m.output_factor != 1.0:
+        build.append(Scale(made, made, m.output_factor))
+    return made
 
 
 def _plain(build: PlanBuilder, at: str, x: BufferName, m: MlpSpec) -> BufferName:
@@ -46,10 +50,18 @@ def _plain(build: PlanBuilder, at: str, x: BufferName, m: MlpSpec) -> BufferName
 
 
 def _gated(
-    build: PlanBuilder, at: str, x: BufferName, wide: int, activation: Gating, bias: bool
+    build: PlanBuilder,
+    at: str,
+    x: BufferName,
+    wide: int,
+    activation: Gating,
+    bias: bool,
+    gate_factor: float = 1.0,
 ) -> BufferName:
     """A gated MLP whose weights' names begin with ``at``."""
     gate = build.linear(x, at + "gate", wide, bias)
+    if gate_factor != 1.0:
+        build.append(Scale(gate, gate, gate_factor))
     up = build.linear(x, at + "up", wide, bias)
     inner = build.new(at + "inner", wide, build.activation)
     build.append(Gate(gate, up, inner, activation))
@@ -119,9 +131,9 @@ def _expert_linear(
         weight = build.weight(f"{at}experts.{name}", e.num_experts, n, k)
         bias = build.weight(f"{weight}.bias", e.num_experts, n) if e.bias else None
         parts.append(LinearPart(weight, n, bias))
-    rounding, *others = (build.rounding(part.weight) for part in parts)
-    assert all(other == rounding for other in others), "schemes differ"
-    build.append(ExpertLinear(x, ids, out, k, tuple(parts), gated, *rounding))
+    roundings = [build.rounding(part.weight) for part in parts]
+    require_alike({part.weight: each[0] for part, each in zip(parts, roundings, strict=True)})
+    build.append(ExpertLinear(x, ids, out, k, tuple(parts), gated, *roundings[0]))
 
 
 def _route(
