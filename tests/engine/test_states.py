@@ -29,7 +29,7 @@ from penstock.weights.model_folder import load_model_spec
 pytest.importorskip("torch", reason="checkpoints are made with it")
 pytest.importorskip("transformers", reason="checkpoints are made with it")
 
-FAMILIES = ["qwen3_next", "qwen3_5_text", "granitemoehybrid", "nemotron_h", "mamba2"]
+FAMILIES = ["qwen3_next", "qwen3_5_text", "granitemoehybrid", "nemotron_h", "mamba2", "falcon_h1"]
 PROMPTS = [
     np.random.default_rng(seed).integers(0, 256, length).tolist()
     for seed, length in enumerate((1, 3, 31, 33, 60, 64))

@@ -15,7 +15,7 @@ from penstock.models.idle_fields import IDLE_FIELDS
 from penstock.models.names import NameMap
 from penstock.models.quantized import read_quantized
 from penstock.models.reader import ConfigReader
-from penstock.models.spec import AttentionSpec, DType, ModelSpec
+from penstock.models.spec import DType, ModelSpec, attention_of
 from penstock.models.text_part import NOT_CAUSAL, TEXT_CONFIG, TextPart, placed, text_part
 
 _ONLY: Final[tuple[tuple[str, object, str], ...]] = (
@@ -94,8 +94,8 @@ def _finish(
     """Refuse fields that nothing has read, and fields to be ignored that are none of these."""
     for name, value, why in _ONLY_UNREAD:
         reader.only_unread(name, value, why)
-    mixers = (layer.mixer for layer in spec.layers)
-    if not any(isinstance(each, AttentionSpec) and each.window for each in mixers):
+    attention = (attention_of(layer) for layer in spec.layers)
+    if not any(each is not None and each.window for each in attention):
         reader.raw("max_window_layers")
     reader.finish(IDLE_FIELDS.union(idle))
     for name in sorted(set(ignore) - set(reader.ignored)):
