@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from support.blocks import random_blocks
 from support.native_arrays import as_bytes
+from support.native_executor import Buffers, make
 from support.native_products import DTYPES
 
 from penstock.backends.reference.numerics import activate, block_product, quantize_rows
@@ -177,3 +178,53 @@ def test_rows_of_no_whole_blocks_are_refused(module: Any) -> None:
             out_elem="float32",
             threads=1,
         )
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_looked_up_rows_are_the_decoders_values(module: Any, name: str) -> None:
+    columns = -(-96 // FORMATS[name].scheme.columns) * FORMATS[name].scheme.columns
+    table = random_blocks(name, 37, columns, np.random.default_rng(9))
+    executor = make(module, vocabulary=37, arena_bytes=1 << 14)
+    matrix = executor.add_block_matrix(format=name, n=37, k=columns, gated=False, weight_only=False)
+    out = Buffers(executor).add(columns)
+    executor.pack_block_rows(matrix, 0, 20, as_bytes(table.blocks[:20]))
+    executor.pack_block_rows(matrix, 20, 17, as_bytes(table.blocks[20:]))
+    executor.append_block_embed(matrix, out)
+    ids, none = np.array([36, 0, 19, 20], np.int32), np.empty(0, np.int32)
+    places, pairs = np.arange(4, dtype=np.int32), np.empty((0, 2), np.int32)
+    bounds, context = np.array([0, 4], np.int32), np.array([4], np.int32)
+    executor.run(ids, places, bounds, context, (), none, none, pairs, none, pairs, None)
+    got = executor.view(out).view(np.float32)
+    assert np.array_equal(got, table.dequantize()[ids])
+
+
+def test_tables_of_embeddings_are_one_matrix_in_blocks(module: Any) -> None:
+    executor = make(module, vocabulary=37)
+    out = Buffers(executor).add(64)
+
+    def matrix(**changes: Any) -> Any:
+        shape = {"format": "Q8_0", "n": 37, "k": 64, "gated": False, "weight_only": False}
+        return executor.add_block_matrix(**(shape | changes))
+
+    floats = executor.add_matrix("float32", 37, 64, False)
+    for wrong in (floats, matrix(gated=True), matrix(k=96), matrix(experts=2)):
+        with pytest.raises(ValueError, match="one matrix with the output's columns"):
+            executor.append_block_embed(wrong, out)
+    with pytest.raises(ValueError, match="a row for each of 37 tokens, and not 36"):
+        executor.append_block_embed(matrix(n=36), out)
+    executor.append_block_embed(matrix(), out)
+
+
+def test_matrices_of_no_format_or_no_whole_blocks_are_refused(module: Any) -> None:
+    executor = make(module)
+    shape = {"n": 16, "gated": False, "weight_only": False}
+    with pytest.raises(ValueError, match="no kernel has blocks of the format Q9_X"):
+        executor.add_block_matrix(format="Q9_X", k=256, **shape)
+    with pytest.raises(ValueError, match="whole blocks, and not of 128"):
+        executor.add_block_matrix(format="Q4_K", k=128, **shape)
+    matrix = executor.add_block_matrix(format="Q4_K", k=256, **shape)
+    for rows in (np.zeros(143, np.uint8), np.zeros(2 * 144, np.uint8)):
+        with pytest.raises(ValueError, match="rows of blocks"):
+            executor.pack_block_rows(matrix, 0, 1, rows)
+    with pytest.raises(ValueError, match="another kind"):
+        executor.pack_rows(matrix, 0, 1, np.zeros(1024, np.uint8))
