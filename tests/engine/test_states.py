@@ -40,12 +40,15 @@ PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=12, ignore_eos=True,
 @pytest.fixture(
     scope="module",
     params=[
-        (family, backend)
+        pytest.param(
+            (family, backend),
+            id=f"{family} {backend}",
+            marks=pytest.mark.slow if backend == "reference" and family != "mamba2" else (),
+        )
         for family in FAMILIES
         for backend in ("reference", "cpu")
         if BACKENDS[backend].runs_states
     ],
-    ids=" ".join,
 )
 def served(request: pytest.FixtureRequest) -> tuple[Path, str]:
     family, backend = request.param

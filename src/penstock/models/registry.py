@@ -38,6 +38,17 @@ _ONLY_UNREAD: Final[tuple[tuple[str, object, str], ...]] = (
 """Fields that some families have, and tools write into configurations of others."""
 
 
+_LACKING: Final[Mapping[str, str]] = {
+    "Zamba2ForCausalLM": (
+        "its shared blocks read the embeddings beside the residual stream, their matrices have "
+        "adapters of low rank for each layer, and what they make is added to what the layer's scan "
+        "reads and not to the residual stream"
+    )
+}
+"""Architectures that are near to those that are supported, and what layers cannot be declared to
+have."""
+
+
 def read_spec(
     config: Mapping[str, object],
     *,
@@ -136,7 +147,8 @@ def _find_family(config: ConfigReader, part: TextPart | None) -> Family:
             )
         return family
     if family is None:
-        raise config.error("architectures", f"is not supported; {supported}")
+        lacking = f": {_LACKING[names[0]]}" if names[0] in _LACKING else ""
+        raise config.error("architectures", f"is not supported{lacking}; {supported}")
     named = config.text("model_type", family.model_type)
     if named != family.model_type and named not in family.other_types:
         raise config.error(
