@@ -135,6 +135,5 @@ def of_target(target: ModelSpec, name: str, shape: Shape) -> Source:
         name = "embed"
     if target.names is None:
         return Stored(name, shape)
-    form = target.quantized
-    stored = form is not None and form.stores(name)
-    return target.names.source(name, {name: shape}, form if stored else None)
+    form = None if target.quantized is None else target.quantized.matrix(name)
+    return target.names.source(name, {name: shape}, form)

@@ -45,7 +45,7 @@ def choose(
                 f"quantization_group {group} has no effect without quantization; "
                 "set quantization to int8 or int4, or leave the group out"
             )
-        return Quantization()
+        return Quantization(activations=activations)
     if name not in bits:
         raise ConfigError(f"quantization must be none, int8 or int4, not {name!r}")
     if group not in (None, 0, *GROUP_SIZES):

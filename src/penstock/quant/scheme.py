@@ -77,12 +77,30 @@ class GroupScheme:
         return n * (-(-k * self.bits // 8) + (5 if self.zero_points else 4) * self.groups(k))
 
 
+@dataclass(frozen=True)
+class BlockScheme:
+    """Blocks of a published format, kept as files have them (``quant/formats``)."""
+
+    format: str
+    """The format's name, as GGUF's tools call it, such as ``Q4_K``."""
+    columns: int
+    """Number of columns in a block; k is a multiple of it."""
+    block_bytes: int
+
+    def __str__(self) -> str:
+        return self.format
+
+    def nbytes(self, n: int, k: int) -> int:
+        """Bytes of an ``[n, k]`` matrix."""
+        return n * (k // self.columns) * self.block_bytes
+
+
 def _check_bits(bits: int) -> None:
     if bits not in (4, 8):
         raise ValueError(f"weights are quantized to 4 or 8 bits, not {bits}")
 
 
-QuantScheme = GridScheme | GroupScheme
+QuantScheme = GridScheme | GroupScheme | BlockScheme
 
 
 _OUTPUTS: Final = ("head", "embed")

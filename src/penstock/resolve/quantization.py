@@ -9,7 +9,7 @@ from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.models.quantized import QuantizedFormat
 from penstock.quant.choice import QuantizationName, choose
-from penstock.quant.scheme import Quantization
+from penstock.quant.scheme import GroupScheme, Quantization
 from penstock.resolve.inputs import Inputs, Reasons, reason
 
 
@@ -60,16 +60,18 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
         activations = backend.defaults.quantize_activations
     schemes = weights.schemes(activations)
     reasons = {"quantization": "the checkpoint's values"}
-    if schemes.linear is not None:
-        stored = "" if own is None else f", as the checkpoint has them ({own})"
+    if schemes.linear is not None or own is not None:
+        matrices = f"in {schemes.linear}" if own is None else f"as the checkpoint has them ({own})"
         reasons = {
-            "quantization": f"matrices in {schemes.linear}{stored}",
+            "quantization": f"matrices {matrices}",
             "quantize_activations": reason(
                 config.quantize_activations, backend.defaults.quantize_activations_why
             ),
             "quantize_head": f"the output matrix in {schemes.head or inputs.types.weights}",
         }
     notes = _order_notes(config, own, backend)
+    if own is not None:
+        notes += own.notes
     return QuantizationDecision(weights, activations, schemes, reasons, notes)
 
 
@@ -78,16 +80,19 @@ def _as_stored(asked: WeightQuantization, own: QuantizedFormat) -> WeightQuantiz
 
     Raises ConfigError where the options ask for another scheme than its own.
     """
-    scheme = own.scheme
-    name: QuantizationName = "int8" if scheme.bits == 8 else "int4"
-    group = scheme.group_size or 0
+    name: QuantizationName = "none"
+    group: int | None
+    group, zero_points = None, False
+    match own.schemes:
+        case (GroupScheme(bits=bits, group_size=size, zero_points=zero_points),):
+            name, group = "int8" if bits == 8 else "int4", size or 0
     # They are named as asked: alone they may not even go together.
     others = []
     if asked.name not in ("none", name):
         others.append(f"quantization {asked.name}")
     if asked.group not in (None, group):
         others.append(f"quantization_group {asked.group}")
-    if asked.zero_points and not scheme.zero_points:
+    if asked.zero_points and not zero_points:
         others.append("quantization_zero_points")
     if others:
         raise ConfigError(
@@ -97,7 +102,7 @@ def _as_stored(asked: WeightQuantization, own: QuantizedFormat) -> WeightQuantiz
         )
     # Unless the user asks for more, what the checkpoint leaves in floats stays so.
     head = asked.head and asked.name != "none"
-    return WeightQuantization(name, group, scheme.zero_points, head)
+    return WeightQuantization(name, group, zero_points, head)
 
 
 def _order_notes(

@@ -23,7 +23,7 @@ from penstock.interface.sources import (
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.names import BIAS, NameMap
 from penstock.models.spec import DType, ModelSpec
-from penstock.quant import GroupTensor
+from penstock.quant import StoredTensor
 from penstock.weights.convert import dequantized
 from penstock.weights.disagreement import (
     missing,
@@ -125,6 +125,8 @@ class CheckpointWeights:
                 if form is not None:
                     _refuse_quantized(tensor, unused, found)
         extra = sorted(n for n in unused if names is None or not names.is_idle(n))
+        if form is not None:
+            extra = [n for n in extra if not form.is_idle(n)]
         if extra:
             raise unexpected(extra, found[extra[0]][0])
 
@@ -135,7 +137,7 @@ class CheckpointWeights:
         """The weight, read-only, in the dtype this source was opened with; one that the checkpoint
         has quantized, as it is, but as floats if it is the target's."""
         value = read(*self._sources[name], self._dtype)
-        if name in self._shared and isinstance(value, GroupTensor):
+        if name in self._shared and isinstance(value, StoredTensor):
             return dequantized(value, self._dtype, name)
         return value
 

@@ -18,6 +18,7 @@ from penstock.interface.sources import (
     PackedFormat,
     RowsOf,
     RowsOfEach,
+    ScaledRows,
     Shifted,
     Source,
     Squeezed,
@@ -28,10 +29,12 @@ from penstock.interface.sources import (
     packed,
     tensors,
 )
+from penstock.models.awq import Awq
 from penstock.models.gptq import Gptq
 from penstock.models.names import NameMap
 from penstock.models.spec import DType
-from penstock.quant import GroupTensor
+from penstock.quant import StoredTensor
+from penstock.weights.awq import read_awq
 from penstock.weights.convert import convert
 from penstock.weights.gptq import read_gptq
 from penstock.weights.mxfp4 import read_mxfp4
@@ -60,20 +63,21 @@ class Span(NamedTuple):
     stop: int
 
 
-READERS: Final[Mapping[type[PackedFormat], Callable[[Packed, Found], GroupTensor]]] = {
-    Gptq: read_gptq
+READERS: Final[Mapping[type[PackedFormat], Callable[[Packed, Found], StoredTensor]]] = {
+    Gptq: read_gptq,
+    Awq: read_awq,
 }
 """What reads the matrices of each format of quantized checkpoints."""
 
 
-def read(source: Source, found: Found, dtype: DType) -> NDArray[Any] | GroupTensor:
+def read(source: Source, found: Found, dtype: DType) -> NDArray[Any] | StoredTensor:
     """The weight, read-only, in ``dtype``; a shifted one in float32, a quantized one as it is.
 
     What is in ``dtype`` already and lies together in its file is a view. Every tensor is one that
     :func:`check` has seen. Raises WeightError where a value is too large for ``dtype``.
     """
     array = _as_stored(source, found)
-    if isinstance(array, GroupTensor):
+    if isinstance(array, StoredTensor):
         return array
     if not _is_shifted(source):
         array = convert(array, dtype, ", ".join(found[t.name][1].name for t in tensors(source)))
@@ -83,7 +87,7 @@ def read(source: Source, found: Found, dtype: DType) -> NDArray[Any] | GroupTens
 
 def read_member(
     source: Source, index: int, found: Found, dtype: DType
-) -> NDArray[Any] | GroupTensor:
+) -> NDArray[Any] | StoredTensor:
     """Matrix ``index`` of a stack, as :func:`read` has it."""
     if isinstance(source, Stacked):
         return read(source.sources[index], found, dtype)
@@ -105,14 +109,14 @@ def _is_shifted(source: Source) -> bool:
             return False
 
 
-def _as_stored(source: Source, found: Found) -> NDArray[Any] | GroupTensor:
+def _as_stored(source: Source, found: Found) -> NDArray[Any] | StoredTensor:
     """In the type of the file."""
     match source:
         case Packed():
             return READERS[type(source.format)](source, found)
         case RowsOf(Packed() | RowsOf() as inner, runs) if any(packed(inner)):
             matrix = _as_stored(inner, found)
-            assert isinstance(matrix, GroupTensor)
+            assert isinstance(matrix, StoredTensor)
             return matrix.rows(*runs)
         case _:
             return _floats(source, found)
@@ -158,6 +162,10 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             return read_mxfp4(source, found, ((0, source.shape[0]),))
         case Shifted(inner, by):
             return _floats(inner, found).astype(np.float32) + np.float32(by)
+        case ScaledRows(inner, factors):
+            runs_by = [np.full(count, factor, np.float32) for count, factor in factors]
+            values = _floats(inner, found).astype(np.float32)
+            return (values.T * np.concatenate(runs_by)).T
         case UnitRows(inner):
             matrix: NDArray[np.float32] = _floats(inner, found).astype(np.float32)
             lengths = np.sqrt(np.sum(matrix * matrix, axis=1, keepdims=True))
@@ -235,7 +243,7 @@ def spans(source: Source, found: Found) -> Iterator[Span]:
         case Stacked(sources):
             for each in sources:
                 yield from spans(each, found)
-        case Shifted(inner) | UnitRows(inner):
+        case Shifted(inner) | ScaledRows(inner) | UnitRows(inner):
             yield from spans(inner, found)
         case _:
             for stored in tensors(source):

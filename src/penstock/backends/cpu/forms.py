@@ -19,6 +19,7 @@ from penstock.interface.weights import WeightValue
 from penstock.models.spec import DType
 from penstock.plan.ops import ExpertLinear, Linear, WeightName
 from penstock.quant import (
+    BlockScheme,
     GridScheme,
     GroupScheme,
     GroupTensor,
@@ -149,6 +150,8 @@ def form_of(scheme: QuantScheme | None, dtype: DType) -> MatrixForm:
             return GridForm(scheme)
         case GroupScheme():
             return GroupForm(scheme)
+        case BlockScheme():
+            raise NotImplementedError(f"matrices in {scheme}")
 
 
 def round_weights(

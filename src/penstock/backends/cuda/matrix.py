@@ -24,6 +24,7 @@ from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.weights import QuantizedTensor
 from penstock.models.spec import DType, Gating
 from penstock.quant import (
+    BlockScheme,
     GridScheme,
     GroupScheme,
     GroupTensor,
@@ -340,6 +341,8 @@ def make_matrix(
             return GridMatrix(shape, scheme, workspace, x_dtype, weight_only)
         case GroupScheme():
             return GroupMatrix(shape, scheme, workspace, x_dtype, weight_only)
+        case BlockScheme():
+            raise NotImplementedError(f"matrices in {scheme}")
 
 
 def check(shape: Shape, x: Tensor, out: Tensor, bias: Tensor | None, gated: Gating | None) -> None:

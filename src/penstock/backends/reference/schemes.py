@@ -14,6 +14,8 @@ from penstock.backends.reference.numerics import (
     points_on_grid,
 )
 from penstock.quant import (
+    BlockScheme,
+    BlockTensor,
     GridScheme,
     GridTensor,
     GroupScheme,
@@ -23,7 +25,7 @@ from penstock.quant import (
     quantize_to_grid,
 )
 
-CanonicalTensor = GroupTensor | GridTensor
+CanonicalTensor = GroupTensor | GridTensor | BlockTensor
 
 
 def rounded(matrix: NDArray[Any], scheme: QuantScheme, name: str) -> CanonicalTensor:
@@ -36,6 +38,8 @@ def rounded(matrix: NDArray[Any], scheme: QuantScheme, name: str) -> CanonicalTe
             return quantize_to_grid(matrix, scheme, name)
         case GroupScheme():
             return quantize(matrix, scheme, name)
+        case BlockScheme():
+            raise ValueError(f"{name} is in floats, and nothing rounds to {scheme}")
 
 
 def quantized_product(x: F32, w: CanonicalTensor, weight_only: bool) -> F32:
@@ -48,3 +52,5 @@ def quantized_product(x: F32, w: CanonicalTensor, weight_only: bool) -> F32:
             return points_on_grid(x, w) if weight_only else grid_product(x, w)
         case GroupTensor():
             return points_by_group(x, w) if weight_only else int_product(x, w)
+        case BlockTensor():
+            raise NotImplementedError(f"products with weights in {w.scheme}")

@@ -1,0 +1,69 @@
+"""Matrices in blocks, as published formats of files have them.
+
+A *block* is some neighbouring columns of a row, with whatever their values are computed from, in a
+fixed number of bytes. Matrices stay in these bytes from the file to the kernels, which have a
+decoder for each format of their own; :func:`BlockFormat.decode` is what they are compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.quant.scheme import BlockScheme
+
+F32 = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+_CHUNK = 1 << 18
+"""Number of values decoded at a time, so that what is between bytes and values runs in cache."""
+
+
+@dataclass(frozen=True)
+class BlockFormat:
+    """How the blocks of one format are read."""
+
+    scheme: BlockScheme
+    decode: Callable[[Bytes], F32]
+    """From uint8 ``[blocks, block_bytes]`` to the values float32 ``[blocks, columns]``, with every
+    operation rounded as in ggml's code for the same blocks."""
+
+
+@dataclass(frozen=True)
+class BlockTensor:
+    """An ``[n, k]`` matrix in blocks: uint8 ``[n, k / columns, block_bytes]``, often a view of a
+    file that is mapped into memory."""
+
+    format: BlockFormat
+    blocks: Bytes
+
+    @property
+    def scheme(self) -> BlockScheme:
+        return self.format.scheme
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        n, blocks, _ = self.blocks.shape
+        return n, blocks * self.scheme.columns
+
+    def rows(self, *runs: tuple[int, int]) -> BlockTensor:
+        """The matrix of the rows of ``runs`` (first, end), one after another; of one run, a
+        view."""
+        if len(runs) == 1:
+            return BlockTensor(self.format, self.blocks[slice(*runs[0])])
+        taken = [self.blocks[first:end] for first, end in runs]
+        return BlockTensor(self.format, np.concatenate(taken))
+
+    def dequantize(self) -> F32:
+        """The float32 matrix that the blocks stand for, ``[n, k]``."""
+        n, count, nbytes = self.blocks.shape
+        values = np.empty((n, count * self.scheme.columns), np.float32)
+        rows = max(1, _CHUNK // max(values.shape[1], 1))
+        for first in range(0, n, rows):
+            some = self.blocks[first : first + rows]
+            decoded = self.format.decode(some.reshape(len(some) * count, nbytes))
+            values[first : first + rows] = decoded.reshape(len(some), -1)
+        return values

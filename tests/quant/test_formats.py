@@ -1,0 +1,59 @@
+"""Decoders of block formats give the bits that ggml's own decoders give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
+from gguf.quants import dequantize
+
+from penstock.quant import BlockTensor
+from penstock.quant.formats import FORMATS
+
+# Random bytes are scales that are not finite, too.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
+]
+
+
+def some_blocks(name: str, n: int, count: int, seed: int) -> BlockTensor:
+    """A matrix of random bytes, of which every format's scales are finite."""
+    form = FORMATS[name]
+    blocks = np.random.default_rng(seed).integers(
+        0, 256, (n, count, form.scheme.block_bytes), np.uint8
+    )
+    finite = np.isfinite(form.decode(blocks.reshape(-1, form.scheme.block_bytes))).all(axis=1)
+    blocks.reshape(len(finite), -1)[~finite] = 0
+    return BlockTensor(form, blocks)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_values(name: str) -> None:
+    tensor = some_blocks(name, 7, 300, seed=1)
+    expected = dequantize(tensor.blocks.reshape(7, -1), GGMLQuantizationType[name])
+    values = tensor.dequantize()
+    assert values.shape == tensor.shape == expected.shape
+    assert np.array_equal(values.view(np.uint32), expected.view(np.uint32))
+    assert values.any()
+
+
+def test_all_that_kernels_read_are_there() -> None:
+    k_quants = {f"Q{bits}_K" for bits in range(2, 7)}
+    legacy = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"}
+    assert set(FORMATS) == legacy | k_quants | {"IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_sizes(name: str) -> None:
+    scheme = FORMATS[name].scheme
+    assert (scheme.columns, scheme.block_bytes) == GGML_QUANT_SIZES[GGMLQuantizationType[name]]
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_rows(name: str) -> None:
+    tensor = some_blocks(name, 9, 3, seed=2)
+    values = tensor.dequantize()
+    some = tensor.rows((1, 3), (7, 9))
+    assert np.array_equal(some.dequantize(), values[[1, 2, 7, 8]])
+    assert np.shares_memory(tensor.rows((2, 5)).blocks, tensor.blocks)
