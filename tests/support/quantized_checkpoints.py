@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from penstock.backends.registry import backend as named
-from penstock.interface.executor import Limits
+from penstock.interface.executor import Limits, run
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.quant import GroupTensor, Quantization
@@ -119,7 +119,7 @@ def logits(
     weights = open_weights(folder, spec, plan.weights, dtype)
     executor = named(backend).bind(plan, weights, LIMITS)
     step = step_of([Chunk(TOKENS, 0, 40, [3, 1], rows=range(40))])
-    result: NDArray[Any] = executor.run(step).logits.copy()
+    result: NDArray[Any] = run(executor, step).logits.copy()
     executor.close()
     return result
 
@@ -146,7 +146,9 @@ def assert_values(packed: Path, floats: Path) -> dict[str, GroupTensor]:
 def scales_of(generator: np.random.Generator, k: int, top: float, *shape: int) -> F32:
     """Scales of matrices with ``k`` columns and codes up to ``top``, exact in 16 bits."""
     drawn = (generator.random(shape) + 0.5) * 2 / (top * k**0.5)
-    return drawn.astype(ml_dtypes.bfloat16).astype(np.float32).astype(np.float16).astype(np.float32)
+    coarse = drawn.astype(ml_dtypes.bfloat16).astype(np.float16)
+    scales: F32 = coarse.astype(np.float32)
+    return scales
 
 
 def words(codes: NDArray[Any], bits: int, places: tuple[int, ...] | None = None) -> NDArray[Any]:

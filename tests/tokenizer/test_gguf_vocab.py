@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from support.needs import require_shared
 
 from penstock.errors import TokenizerError
+from penstock.gguf.metadata import read_metadata
 from penstock.tokenizer import Tokenizer
-from penstock.tokenizer.gguf import read_metadata
 from penstock.tokenizer.gguf_vocab import build_vocab
 
 NAMES = ["falcon", "llama-bpe", "llama-spm", "mpt", "qwen2"]
@@ -79,7 +79,7 @@ def sentencepiece(text: str, scores: dict[str, float]) -> list[str]:
 @pytest.fixture(scope="module")
 def spm_scores() -> dict[str, float]:
     path = require_shared("data/vocab/ggml-vocab-llama-spm.gguf")
-    fields: dict[str, Any] = read_metadata(path)
+    fields: dict[str, Any] = read_metadata(path, TokenizerError)
     names = ("tokens", "scores", "token_type")
     columns = [fields[f"tokenizer.ggml.{name}"] for name in names]
     return {token: score for token, score, kind in zip(*columns, strict=True) if kind == 1}

@@ -203,6 +203,19 @@ class Shifted:
 
 
 @dataclass(frozen=True)
+class ScaledRows:
+    """A tensor whose rows are multiplied in float32, run after run: ``factors`` are pairs of a
+    number of rows and what these are multiplied by."""
+
+    source: Source
+    factors: tuple[tuple[int, float], ...]
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+
+@dataclass(frozen=True)
 class UnitRows:
     """A matrix each of whose rows is divided by its Euclidean length, in float32. A row that is
     shorter than 1e-12 is divided by that."""
@@ -225,6 +238,7 @@ Source = (
     | Flat
     | Squeezed
     | Shifted
+    | ScaledRows
     | UnitRows
     | OneOf
 )
@@ -274,6 +288,7 @@ def packed(source: Source) -> Iterator[Packed]:
             | Flat(inner)
             | Squeezed(inner)
             | Shifted(inner)
+            | ScaledRows(inner)
             | UnitRows(inner)
         ):
             yield from packed(inner)
@@ -301,6 +316,7 @@ def tensors(source: Source) -> Iterator[Stored]:
             | Flat(inner)
             | Squeezed(inner)
             | Shifted(inner)
+            | ScaledRows(inner)
             | UnitRows(inner)
         ):
             yield from tensors(inner)
@@ -324,7 +340,16 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
                 return fits, all(there), any(there)
 
             return max(sources, key=rank)
-        case RowsOf() | RowsOfEach() | Transposed() | Flat() | Squeezed() | Shifted() | UnitRows():
+        case (
+            RowsOf()
+            | RowsOfEach()
+            | Transposed()
+            | Flat()
+            | Squeezed()
+            | Shifted()
+            | ScaledRows()
+            | UnitRows()
+        ):
             return replace(source, source=chosen(source.source, stored))
         case Stacked(sources):
             return Stacked(tuple(chosen(each, stored) for each in sources))

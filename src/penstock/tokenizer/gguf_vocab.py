@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Backend
 from tokenizers.models import BPE
 
 from penstock.errors import TokenizerError
-from penstock.tokenizer.gguf import GgufValue, Numbers
+from penstock.gguf.metadata import GgufValue, Numbers
 from penstock.tokenizer.native_errors import refusing
 
 _T = TypeVar("_T", bool, int, float, str)

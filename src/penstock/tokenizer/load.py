@@ -10,8 +10,8 @@ import msgspec
 from tokenizers import Tokenizer as Backend
 
 from penstock.errors import TokenizerError, as_error
+from penstock.gguf.metadata import read_metadata
 from penstock.regular_file import read_regular
-from penstock.tokenizer.gguf import read_metadata
 from penstock.tokenizer.gguf_vocab import build_vocab
 from penstock.tokenizer.native_errors import refusing
 from penstock.tokenizer.tokenizer import Tokenizer, TokenizerSettings
@@ -61,7 +61,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
 
 def _load_gguf(path: Path) -> Tokenizer:
-    metadata = read_metadata(path)
+    metadata = read_metadata(path, TokenizerError)
     with as_error(lambda cause: TokenizerError(f"{path} is corrupt: {cause}; download it again")):
         vocab = build_vocab(metadata)
     bos, eos = vocab.bos_token_id, vocab.eos_token_id

@@ -19,6 +19,7 @@ from penstock.interface.sources import (
     PackedFormat,
     RowsOf,
     RowsOfEach,
+    ScaledRows,
     Shape,
     Shifted,
     Source,
@@ -188,6 +189,10 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             return read_mxfp4(source, found, ((0, source.shape[0]),))
         case Shifted(inner, by):
             return _floats(inner, found).astype(np.float32) + np.float32(by)
+        case ScaledRows(inner, factors):
+            runs_by = [np.full(count, factor, np.float32) for count, factor in factors]
+            values = _floats(inner, found).astype(np.float32)
+            return (values.T * np.concatenate(runs_by)).T
         case UnitRows(inner):
             matrix: NDArray[np.float32] = _floats(inner, found).astype(np.float32)
             lengths = np.sqrt(np.sum(matrix * matrix, axis=1, keepdims=True))
@@ -271,7 +276,7 @@ def spans(source: Source, found: Found) -> Iterator[Span]:
         case Stacked(sources):
             for each in sources:
                 yield from spans(each, found)
-        case Shifted(inner) | UnitRows(inner):
+        case Shifted(inner) | ScaledRows(inner) | UnitRows(inner):
             yield from spans(inner, found)
         case _:
             for stored in tensors(source):
