@@ -76,8 +76,8 @@ def _ignored(config: ConfigReader) -> Modules:
 def _group(section: ConfigReader, usual: str, names: NameMap) -> list[Rule]:
     """The rules of one group."""
     targets = section.texts("targets") or ()
-    own = section.text("format", usual) if section.has("format") else usual
-    section.raw("format")
+    section.raw("format")  # null where it is the usual one
+    own = section.text("format") if section.has("format") else usual
     if section.raw("output_activations") is not None:
         raise section.error("output_activations", "is not supported; take a checkpoint without it")
     section.raw("input_activations")  # how they are rounded is an option here
@@ -85,10 +85,10 @@ def _group(section: ConfigReader, usual: str, names: NameMap) -> list[Rule]:
     section.finish()
     if weights is None:
         return []
-    form = _form(weights, own)
-    weights.finish(_OBSERVED)
     if own == _MIXED:
         raise section.error("format", f"is required beside {_MIXED}: {', '.join(_FORMATS)}")
+    form = _form(weights, own)
+    weights.finish(_OBSERVED)
     rules = []
     for target in targets:
         if target.startswith(_REGEX):
@@ -113,7 +113,7 @@ def _form(weights: ConfigReader, form: str) -> MatrixFormat:
     symmetric = weights.boolean("symmetric", True)
     weights.only("dynamic", False, "must be false: weights are rounded once")
     span, tile = _span(weights)
-    if form not in _FORMATS and form != _MIXED:
+    if form not in _FORMATS:
         raise weights.error("format", _unknown(form))
     if kind == "float" and not symmetric:
         raise weights.error("symmetric", "must be true for floating-point types")
