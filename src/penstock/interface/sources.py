@@ -21,14 +21,20 @@ MXFP4_BLOCK: Final = 32
 """Columns that share a scale in MXFP4."""
 
 
+Element = Literal["float", "int32", "integer", "uint8", "int8", "float8", "scale"]
+"""What a tensor holds. float: any type that models are served from; integer: of 32 or 64 bits;
+float8: E4M3; scale: floats, or powers of two in a byte (E8M0)."""
+
+
 @dataclass(frozen=True)
 class Stored:
     """The tensor ``name`` of a checkpoint, of this shape."""
 
     name: str
     shape: Shape
-    element: Literal["float", "int32", "integer", "uint8"] = "float"
-    """float: any type that models are served from; integer: of 32 or 64 bits."""
+    element: Element = "float"
+    loose: bool = False
+    """Whether dimensions of 1 may be there or not."""
 
 
 class PackedFormat(Protocol):
@@ -49,9 +55,34 @@ class PackedFormat(Protocol):
 
 
 @dataclass(frozen=True)
+class EitherFormat:
+    """Formats of one kind that a configuration does not tell apart, and a matrix's tensors do."""
+
+    formats: tuple[PackedFormat, ...]
+
+    def __str__(self) -> str:
+        return str(self.formats[0])
+
+    @property
+    def scheme(self) -> None:
+        """They become floats."""
+        return None
+
+    @property
+    def any_order(self) -> bool:
+        return False
+
+    def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
+        return self.formats[0].tensors(name, shape)
+
+    def optional(self, name: str) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
 class Packed:
     """A matrix ``[n, k]`` that the checkpoint has quantized, as tensors whose names begin with
-    ``name``. It is read as it is quantized."""
+    ``name``. It is read as it is quantized, or as floats where no kernel has its format."""
 
     name: str
     shape: Shape
