@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, normalizers
 
 from penstock.errors import TokenizerError
+from penstock.gguf.special_tokens import Kind
 from penstock.tokenizer.gguf_byte_pairs import SPACE, make_model
-from penstock.tokenizer.gguf_special_tokens import Kind
 
 _MAX_MERGE_CHARS = 1 << 26
 """Maximum number of characters in all merges; those of Llama 2 have less than a million."""

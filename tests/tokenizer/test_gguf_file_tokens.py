@@ -10,7 +10,6 @@ from support.gguf_files import write_metadata
 
 from penstock.errors import RequestError, TokenizerError
 from penstock.tokenizer import Tokenizer, load_tokenizer
-from penstock.tokenizer.gguf_special_tokens import END_NAMES, SpecialTokens
 from penstock.tokenizer.pieces import byte_alphabet
 
 CONTROL, USER, UNUSED = 3, 4, 5
@@ -65,24 +64,6 @@ def test_ends_by_field_and_by_name(tmp_path: Path) -> None:
     assert 260 in tokenizer.special_ids  # by its name, whatever the file calls it
     assert tokenizer.encode("<|im_end|>") == [260]
     assert 260 not in tokenizer.encode("<|im_end|>", parse_special=False)
-
-
-@pytest.mark.parametrize("name", sorted(END_NAMES))
-def test_every_name_of_an_end(name: str) -> None:
-    special = SpecialTokens.read(["a", name], [1, 1], None, ())
-    assert (special.ends, special.control) == ((1,), (1,))
-
-
-def test_names_that_end_only_sometimes() -> None:
-    def ends(*names: str, kind: int = CONTROL) -> tuple[int, ...]:
-        return SpecialTokens.read(names, [kind] * len(names), None, ()).ends
-
-    assert ends("<|end|>") == (0,)
-    assert ends("<|end|>", "<|return|>", "<|call|>") == (1, 2)
-    assert ends("<|end|>", "<|calls|>", "<|flush|>") == (1, 2)
-    assert ends("</s>") == (0,)
-    assert ends("</s>", kind=USER) == ()  # of HTML
-    assert ends("</s>", kind=1) == ()
 
 
 def test_around_a_text(tmp_path: Path) -> None:
