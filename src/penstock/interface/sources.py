@@ -24,8 +24,9 @@ class Stored:
 
     name: str
     shape: Shape
-    element: Literal["float", "int32", "integer", "uint8"] = "float"
-    """float: any type that models are served from; integer: of 32 or 64 bits."""
+    element: Literal["float", "int32", "integer", "uint8", "blocks"] = "float"
+    """float: any type that models are served from; integer: of 32 or 64 bits; blocks: as a
+    published format has them (``quant/formats``)."""
 
 
 class PackedFormat(Protocol):
@@ -104,6 +105,20 @@ class RowsOfEach:
     @property
     def shape(self) -> Shape:
         return (self.source.shape[0], self.count, *self.source.shape[2:])
+
+
+@dataclass(frozen=True)
+class Unpaired:
+    """A matrix, or a bias, of ``heads`` heads in each of which row 2 i of the source is row i, and
+    row 2 i + 1 the one half a head behind it: components that rotate together lie side by side
+    there."""
+
+    source: Source
+    heads: int
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
 
 
 @dataclass(frozen=True)
@@ -190,6 +205,7 @@ Source = (
     | RowsOfEach
     | Stacked
     | Transposed
+    | Unpaired
     | Mxfp4
     | Flat
     | Squeezed
@@ -240,6 +256,7 @@ def packed(source: Source) -> Iterator[Packed]:
             RowsOf(inner)
             | RowsOfEach(inner)
             | Transposed(inner)
+            | Unpaired(inner)
             | Flat(inner)
             | Squeezed(inner)
             | Shifted(inner)
@@ -267,6 +284,7 @@ def tensors(source: Source) -> Iterator[Stored]:
             RowsOf(inner)
             | RowsOfEach(inner)
             | Transposed(inner)
+            | Unpaired(inner)
             | Flat(inner)
             | Squeezed(inner)
             | Shifted(inner)
@@ -293,7 +311,16 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
                 return fits, all(there), any(there)
 
             return max(sources, key=rank)
-        case RowsOf() | RowsOfEach() | Transposed() | Flat() | Squeezed() | Shifted() | UnitRows():
+        case (
+            RowsOf()
+            | RowsOfEach()
+            | Transposed()
+            | Unpaired()
+            | Flat()
+            | Squeezed()
+            | Shifted()
+            | UnitRows()
+        ):
             return replace(source, source=chosen(source.source, stored))
         case Stacked(sources):
             return Stacked(tuple(chosen(each, stored) for each in sources))

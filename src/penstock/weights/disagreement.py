@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.errors import WeightError
 from penstock.interface.sources import Packed, Source, packed
+from penstock.models.gguf.blocks import BlockMatrix
 from penstock.models.quantized import QuantizedFormat
 from penstock.weights.sources import Found
 from penstock.weights.tensor_file import TensorFile
@@ -26,6 +27,8 @@ def refuse_dense(folder: Path, weight: str, matrix: Packed, found: Found) -> Non
     """Raise WeightError if ``matrix`` of ``weight``, which the configuration says is quantized, is
     there as it was before. Its shape may be one that cannot be quantized."""
     plain = matrix.name + _PLAIN
+    if isinstance(matrix.format, BlockMatrix):  # the quantized matrix has that name
+        return
     quantized = quantized_names(found) if plain in found else []
     if plain not in found or any(name.startswith(f"{matrix.name}.") for name in quantized):
         return

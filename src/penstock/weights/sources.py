@@ -25,13 +25,16 @@ from penstock.interface.sources import (
     Stored,
     Transposed,
     UnitRows,
+    Unpaired,
     packed,
     tensors,
 )
+from penstock.models.gguf.blocks import BlockMatrix
 from penstock.models.gptq import Gptq
 from penstock.models.names import NameMap
 from penstock.models.spec import DType
-from penstock.quant import StoredTensor
+from penstock.quant import BlockTensor, StoredTensor
+from penstock.weights.blocks import read_blocks
 from penstock.weights.convert import convert
 from penstock.weights.gptq import read_gptq
 from penstock.weights.mxfp4 import read_mxfp4
@@ -61,7 +64,8 @@ class Span(NamedTuple):
 
 
 READERS: Final[Mapping[type[PackedFormat], Callable[[Packed, Found], StoredTensor]]] = {
-    Gptq: read_gptq
+    BlockMatrix: read_blocks,
+    Gptq: read_gptq,
 }
 """What reads the matrices of each format of quantized checkpoints."""
 
@@ -97,7 +101,14 @@ def _is_shifted(source: Source) -> bool:
     match source:
         case Shifted():
             return True
-        case RowsOf(inner) | RowsOfEach(inner) | Transposed(inner) | Flat(inner) | Squeezed(inner):
+        case (
+            RowsOf(inner)
+            | RowsOfEach(inner)
+            | Transposed(inner)
+            | Unpaired(inner)
+            | Flat(inner)
+            | Squeezed(inner)
+        ):
             return _is_shifted(inner)
         case Stacked(sources):
             return any(map(_is_shifted, sources))
@@ -110,10 +121,14 @@ def _as_stored(source: Source, found: Found) -> NDArray[Any] | StoredTensor:
     match source:
         case Packed():
             return READERS[type(source.format)](source, found)
-        case RowsOf(Packed() | RowsOf() as inner, runs) if any(packed(inner)):
+        case RowsOf(Packed() | RowsOf() | Unpaired() as inner, runs) if any(packed(inner)):
             matrix = _as_stored(inner, found)
             assert isinstance(matrix, StoredTensor)
             return matrix.rows(*runs)
+        case Unpaired(inner, heads) if any(packed(inner)):
+            blocks = _as_stored(inner, found)
+            assert isinstance(blocks, BlockTensor)
+            return blocks.taken(_unpaired(blocks.shape[0], heads))
         case _:
             return _floats(source, found)
 
@@ -124,6 +139,13 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
         case Stored(name):
             file, tensor = found[name]
             return file.view(tensor.name)
+        case RowsOf(Stored(name), runs):
+            file, tensor = found[name]
+            return file.slices(tensor.name, runs)
+        case Unpaired(inner, heads):
+            paired = _floats(inner, found)
+            unpaired: NDArray[Any] = paired[_unpaired(len(paired), heads)]
+            return unpaired
         case RowsOf(Stacked(sources), runs) if any(first < end for first, end in runs):
             wanted = [each for first, end in runs for each in sources[first:end]]
             return _floats(Stacked(tuple(wanted)), found)
@@ -169,6 +191,12 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             raise TypeError("the way in which a checkpoint has a weight has not been chosen")
 
 
+def _unpaired(rows: int, heads: int) -> NDArray[np.intp]:
+    """The rows that :class:`Unpaired` takes, in its order."""
+    order = np.arange(rows, dtype=np.intp).reshape(heads, -1, 2)
+    return order.transpose(0, 2, 1).reshape(-1)
+
+
 def check(source: Source, found: Found) -> None:
     """Raise WeightError unless each tensor, all of which are there, has the shape that is asked for
     and a type that models are served from."""
@@ -184,6 +212,11 @@ def check(source: Source, found: Found) -> None:
             raise WeightError(
                 f"{where} is stored as {tensor.dtype}, but MXFP4 has its blocks and scales in U8; "
                 "take configuration and weights from one checkpoint"
+            )
+        if wanted.element == "blocks" and not tensor.in_blocks:
+            raise WeightError(
+                f"{where} is stored as {tensor.dtype}, but was in blocks before; the file has "
+                "changed: start again"
             )
         if wanted.element == "float" and tensor.element is None:
             raise _unreadable(where, tensor.dtype)

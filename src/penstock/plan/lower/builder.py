@@ -35,7 +35,7 @@ from penstock.plan.ops import (
 )
 from penstock.plan.plan import Plan
 from penstock.plan.state_layers import state_layers
-from penstock.quant.scheme import Quantization, QuantScheme
+from penstock.quant.scheme import BlockScheme, Quantization, QuantScheme
 
 RESIDUAL = "x"
 
@@ -79,15 +79,23 @@ class PlanBuilder:
     def hidden_size(self) -> int:
         return self._spec.hidden_size
 
-    @property
-    def stores_quantized(self) -> bool:
-        """Whether the checkpoint has matrices that are quantized."""
-        return self._spec.quantized is not None
+    def expert_scheme(self, *weights: WeightName) -> tuple[QuantScheme | None, bool]:
+        """Return the scheme of experts' matrices in these weights, which one op multiplies, and
+        whether their products leave activations as they are.
 
-    def rounding(self, weight: WeightName) -> tuple[QuantScheme | None, bool]:
-        """Return the scheme that a matrix is quantized to when it is read, and whether its products
-        leave activations as they are."""
-        scheme = self.quantization.of(weight)
+        Raises ConfigError where the checkpoint has them quantized otherwise than in blocks.
+        """
+        stored = self._stored_alike(*weights)
+        if stored is not None and not isinstance(stored.scheme, BlockScheme):
+            raise ConfigError(
+                "weights of experts that a checkpoint has quantized are not read yet; take one in "
+                "float32, bfloat16 or float16, which quantization int8 or int4 rounds when it is "
+                "loaded"
+            )
+        scheme = self.quantization.of(weights[0])
+        if stored is not None:
+            scheme = stored.scheme
+            self._packed |= dict.fromkeys(weights, stored)
         return scheme, scheme is not None and not self.quantization.activations
 
     def append(self, *ops: Op) -> None:
@@ -184,23 +192,29 @@ class PlanBuilder:
     def joined(
         self, x: BufferName, out: BufferName, parts: Sequence[LinearPart], exact: bool = False
     ) -> BufferName:
-        """Products of x with several matrices, side by side in out, each as :meth:`product`."""
-        each = [self.product(x, out, part, exact) for part in parts]
-        assert len({(one.scheme, one.weight_only) for one in each}) == 1, "schemes differ"
+        """Products of x with several matrices, side by side in out, each as :meth:`product`. They
+        are read as floats where the checkpoint has them quantized, and not all alike."""
+        alike = self._stored_alike(*(part.weight for part in parts)) is not None
+        each = [self.product(x, out, part, exact, stored=alike) for part in parts]
         self.new(out, sum(part.n for part in parts), rows=self._buffers[x].rows)
         self.append(replace(each[0], parts=tuple(parts)))
         return out
 
     def product(
-        self, x: BufferName, out: BufferName, part: LinearPart, exact: bool = False
+        self,
+        x: BufferName,
+        out: BufferName,
+        part: LinearPart,
+        exact: bool = False,
+        stored: bool = True,
     ) -> Linear:
         """A product with the matrix and bias of ``part``, which is never quantized if ``exact``,
-        unless the checkpoint has it so."""
+        unless the checkpoint has it so and it is read as it is ``stored``."""
         scheme = None if exact else self.quantization.of(part.weight)
-        stored = self._stored(part.weight)
-        if stored is not None:
-            scheme = stored.scheme
-            self._packed[part.weight] = stored
+        kept = self._stored(part.weight) if stored else None
+        if kept is not None:
+            scheme = kept.scheme
+            self._packed[part.weight] = kept
         weight_only = scheme is not None and not self.quantization.activations
         k = self._buffers[x].cols
         self.weight(part.weight, part.n, k)
@@ -212,6 +226,19 @@ class PlanBuilder:
         """How the checkpoint has the matrix ``name``, if quantized."""
         quantized = self._spec.quantized
         return None if quantized is None else quantized.matrix(name)
+
+    def _stored_alike(self, *names: WeightName) -> MatrixFormat | None:
+        """How the checkpoint has all of these matrices, if quantized and alike."""
+        first, *others = (self._stored(name) for name in names)
+        if all(each == first for each in others):
+            return first
+        loose = (each for each in (first, *others) if each is not None)
+        if all(isinstance(each.scheme, BlockScheme) for each in loose):
+            return None
+        raise ModelError(
+            f"the checkpoint has {', '.join(names)} quantized in several ways "
+            f"({self._spec.quantized}), and they are multiplied as one; take another"
+        )
 
     def head_linear(
         self, x: BufferName, at: str, heads: int, n: int, transposed: bool = False

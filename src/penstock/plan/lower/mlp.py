@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.errors import ConfigError
 from penstock.models.spec import ExpertsSpec, Gating, MlpSpec, NormSpec
 from penstock.plan.lower.builder import PlanBuilder
 from penstock.plan.ops import (
@@ -60,11 +59,6 @@ def _gated(
 def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> BufferName:
     """Products of only those experts that a token is routed to, and their sum; what every token is
     given to is added to it."""
-    if build.stores_quantized:
-        raise ConfigError(
-            "weights of experts that a checkpoint has quantized are not read yet; take one in "
-            "float32, bfloat16 or float16, which quantization int8 or int4 rounds when it is loaded"
-        )
     norms, given_to_all = e.norms, x
     routing_x = x
     if norms is not None:
@@ -90,18 +84,18 @@ def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> Buff
     inner = build.new(at + "inner", wide, build.activation, routed)
     if e.gates:
         parts = (part("gate", wide, hidden), part("up", wide, hidden))
-        rounding = build.rounding(parts[0].weight)
+        rounding = build.expert_scheme(*(each.weight for each in parts))
         build.append(ExpertLinear(given, ids, inner, hidden, parts, e.activation, *rounding))
     else:
         up = part("up", wide, hidden)
         raised = build.new(at + "raised", wide, rows=routed)
         build.append(
-            ExpertLinear(given, ids, raised, hidden, (up,), None, *build.rounding(up.weight))
+            ExpertLinear(given, ids, raised, hidden, (up,), None, *build.expert_scheme(up.weight))
         )
         assert isinstance(e.activation, str)
         build.append(Activate(raised, inner, e.activation))
     outputs, down = build.new(at + "down", hidden, rows=routed), part("down", hidden, wide)
-    rounding = build.rounding(down.weight)
+    rounding = build.expert_scheme(down.weight)
     build.append(ExpertLinear(inner, ids, outputs, wide, (down,), None, *rounding))
     out = build.new(at + "experts", hidden)
     build.append(CombineExperts(outputs, by, out))
