@@ -29,7 +29,7 @@ from penstock.weights.model_folder import load_model_spec
 pytest.importorskip("torch", reason="checkpoints are made with it")
 pytest.importorskip("transformers", reason="checkpoints are made with it")
 
-FAMILIES = ["qwen3_next", "qwen3_5_text", "granitemoehybrid", "nemotron_h", "mamba2"]
+FAMILIES = ["qwen3_next", "qwen3_5_text", "granitemoehybrid", "nemotron_h", "mamba2", "falcon_h1"]
 PROMPTS = [
     np.random.default_rng(seed).integers(0, 256, length).tolist()
     for seed, length in enumerate((1, 3, 31, 33, 60, 64))
@@ -40,12 +40,15 @@ PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=12, ignore_eos=True,
 @pytest.fixture(
     scope="module",
     params=[
-        (family, backend)
+        pytest.param(
+            (family, backend),
+            id=f"{family} {backend}",
+            marks=pytest.mark.slow if backend == "reference" and family != "mamba2" else (),
+        )
         for family in FAMILIES
         for backend in ("reference", "cpu")
         if BACKENDS[backend].runs_states
     ],
-    ids=" ".join,
 )
 def served(request: pytest.FixtureRequest) -> tuple[Path, str]:
     family, backend = request.param

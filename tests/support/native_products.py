@@ -14,8 +14,8 @@ from penstock.models.spec import Activation
 from penstock.quant import (
     GridScheme,
     GridTensor,
+    GroupScheme,
     GroupTensor,
-    QuantScheme,
     quantize,
     quantize_to_grid,
 )
@@ -40,7 +40,7 @@ class QuantizedProduct:
         rng: np.random.Generator,
         sizes: tuple[int, ...],
         k: int,
-        scheme: QuantScheme,
+        scheme: GridScheme | GroupScheme,
         gate: Gate = "none",
         bias: bool = False,
         weight_only: bool = False,
@@ -82,7 +82,7 @@ class QuantizedProduct:
         return out.view(DTYPES[out_elem])
 
 
-def round_to(scheme: QuantScheme, matrix: np.ndarray) -> GridTensor | GroupTensor:
+def round_to(scheme: GridScheme | GroupScheme, matrix: np.ndarray) -> GridTensor | GroupTensor:
     if isinstance(scheme, GridScheme):
         return quantize_to_grid(matrix, scheme)
     return quantize(matrix, scheme)

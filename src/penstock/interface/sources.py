@@ -187,6 +187,19 @@ class Shifted:
 
 
 @dataclass(frozen=True)
+class ScaledRows:
+    """A tensor whose rows are multiplied in float32, run after run: ``factors`` are pairs of a
+    number of rows and what these are multiplied by."""
+
+    source: Source
+    factors: tuple[tuple[int, float], ...]
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+
+@dataclass(frozen=True)
 class UnitRows:
     """A matrix each of whose rows is divided by its Euclidean length, in float32. A row that is
     shorter than 1e-12 is divided by that."""
@@ -210,6 +223,7 @@ Source = (
     | Flat
     | Squeezed
     | Shifted
+    | ScaledRows
     | UnitRows
     | OneOf
 )
@@ -260,6 +274,7 @@ def packed(source: Source) -> Iterator[Packed]:
             | Flat(inner)
             | Squeezed(inner)
             | Shifted(inner)
+            | ScaledRows(inner)
             | UnitRows(inner)
         ):
             yield from packed(inner)
@@ -288,6 +303,7 @@ def tensors(source: Source) -> Iterator[Stored]:
             | Flat(inner)
             | Squeezed(inner)
             | Shifted(inner)
+            | ScaledRows(inner)
             | UnitRows(inner)
         ):
             yield from tensors(inner)
@@ -319,6 +335,7 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
             | Flat()
             | Squeezed()
             | Shifted()
+            | ScaledRows()
             | UnitRows()
         ):
             return replace(source, source=chosen(source.source, stored))

@@ -14,6 +14,7 @@ from penstock.interface.sources import (
     PackedFormat,
     RowsOf,
     RowsOfEach,
+    ScaledRows,
     Shape,
     Shifted,
     Source,
@@ -113,10 +114,12 @@ class Stack(Form):
     and ``..._scales``. Matrices whose columns are not in whole blocks never are."""
     interleaved: bool = False
     """Whether rows of the weights take turns."""
+    quantized: bool = False
+    """Whether files have such stacks quantized, the matrices one below another."""
 
     @property
     def keeps_values(self) -> bool:
-        return self.kept == "rows" and not self.interleaved
+        return self.quantized
 
     def fits(self, shape: Shape) -> bool:
         return self.kept != "mxfp4" or shape[-1] % MXFP4_BLOCK == 0
@@ -212,6 +215,19 @@ class Less(Form):
     def source(self, tensor: Tensor) -> Source:
         source = Rows().source(tensor)
         return source if tensor.bias else Shifted(source, self.by)
+
+
+@dataclass(frozen=True)
+class Times(Form):
+    """A weight, but not its bias, whose rows are multiplied, run after run of so many rows, before
+    they are used."""
+
+    form: Form
+    factors: tuple[tuple[int, float], ...]
+
+    def source(self, tensor: Tensor) -> Source:
+        source = self.form.source(tensor)
+        return source if tensor.bias else ScaledRows(source, self.factors)
 
 
 @dataclass(frozen=True)

@@ -80,12 +80,15 @@ class NameMap:
             entry, bias = self.names.get(stem), True
         if entry is None:
             raise KeyError(name)
-        ways: list[Source] = []
+        entries: list[Name] = []
         each: Name | None = entry
         while each is not None:
             if each.form.fits(shapes[name]):
-                ways.append(self._way(name, each, bias, shapes, form))
+                entries.append(each)
             each = each.otherwise
+        if form is not None:  # which some ways of keeping a weight cannot hold
+            entries = [each for each in entries if each.form.keeps_values] or entries
+        ways = [self._way(name, each, bias, shapes, form) for each in entries]
         return ways[0] if len(ways) == 1 else OneOf(tuple(ways))
 
     def matrices(self, name: str) -> Iterator[str]:
@@ -97,6 +100,18 @@ class NameMap:
             if entry.form.keeps_values and "#" not in entry.stored:
                 yield _filled(entry.stored, numbers) + entry.suffix
             entry = entry.otherwise
+
+    def module(self, name: str) -> str | None:
+        """The module whose tensors the canonical matrix ``name`` is read from, as checkpoints name
+        it; of several, such as a layer's experts, the first. None where the map does not have
+        it."""
+        each = self.names.get(_pattern(name))
+        while each is not None and not each.form.keeps_values and each.otherwise is not None:
+            each = each.otherwise
+        if each is None:
+            return None
+        numbers = [part for part in name.split(".") if part.isdigit()]
+        return _filled(each.stored, numbers).replace("#", "0")
 
     def _way(
         self,
@@ -188,10 +203,11 @@ def stacked(
     suffix: str = "",
     kept: Kept = "rows",
     interleaved: bool = False,
+    quantized: bool = False,
 ) -> dict[str, Name]:
     """The names of weights, one for each expert, that a checkpoint has in one tensor, the rows of
     one weight behind those of another, or in turns."""
-    form = Stack(patterns if len(patterns) > 1 else (), kept, interleaved)
+    form = Stack(patterns if len(patterns) > 1 else (), kept, interleaved, quantized)
     return {pattern: Name(stored, suffix, form) for pattern in patterns}
 
 

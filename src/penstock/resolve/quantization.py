@@ -74,7 +74,10 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
             ),
             "quantize_head": f"the output matrix in {schemes.head or inputs.types.weights}",
         }
-    notes = (*_order_notes(config, own, backend), *_float_notes(inputs, backend))
+    notes = _order_notes(config, own, backend)
+    if own is not None:
+        notes += own.notes
+    notes += _float_notes(inputs, backend)
     return QuantizationDecision(weights, activations, schemes, reasons, notes)
 
 

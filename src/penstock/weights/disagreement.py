@@ -118,8 +118,13 @@ def _of_quantized(weight: str, stem: str, matrix: Packed | None, found: Found) -
     """
     if matrix is None:
         its = next((n for n in quantized_names(found) if n.startswith(f"{stem}.")), None)
-        if weight != "head" or its is None:
+        if its is None:
             return None
+        if weight != "head":
+            return (
+                f", but has {its!r}: config.json says that this matrix is not quantized, and it "
+                "is; take quantization_config from the original checkpoint"
+            )
         return (
             f", but has {its!r}: the output matrix is quantized; set lm_head to true in the "
             "quantization_config of config.json"

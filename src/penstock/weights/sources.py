@@ -18,6 +18,7 @@ from penstock.interface.sources import (
     PackedFormat,
     RowsOf,
     RowsOfEach,
+    ScaledRows,
     Shifted,
     Source,
     Squeezed,
@@ -29,11 +30,13 @@ from penstock.interface.sources import (
     packed,
     tensors,
 )
+from penstock.models.awq import Awq
 from penstock.models.gguf.blocks import BlockMatrix
 from penstock.models.gptq import Gptq
 from penstock.models.names import NameMap
 from penstock.models.spec import DType
 from penstock.quant import BlockTensor, StoredTensor
+from penstock.weights.awq import read_awq
 from penstock.weights.blocks import read_blocks
 from penstock.weights.convert import convert
 from penstock.weights.gptq import read_gptq
@@ -64,6 +67,7 @@ class Span(NamedTuple):
 
 
 READERS: Final[Mapping[type[PackedFormat], Callable[[Packed, Found], StoredTensor]]] = {
+    Awq: read_awq,
     BlockMatrix: read_blocks,
     Gptq: read_gptq,
 }
@@ -180,6 +184,10 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             return read_mxfp4(source, found, ((0, source.shape[0]),))
         case Shifted(inner, by):
             return _floats(inner, found).astype(np.float32) + np.float32(by)
+        case ScaledRows(inner, factors):
+            runs_by = [np.full(count, factor, np.float32) for count, factor in factors]
+            values = _floats(inner, found).astype(np.float32)
+            return (values.T * np.concatenate(runs_by)).T
         case UnitRows(inner):
             matrix: NDArray[np.float32] = _floats(inner, found).astype(np.float32)
             lengths = np.sqrt(np.sum(matrix * matrix, axis=1, keepdims=True))
@@ -268,7 +276,7 @@ def spans(source: Source, found: Found) -> Iterator[Span]:
         case Stacked(sources):
             for each in sources:
                 yield from spans(each, found)
-        case Shifted(inner) | UnitRows(inner):
+        case Shifted(inner) | ScaledRows(inner) | UnitRows(inner):
             yield from spans(inner, found)
         case _:
             for stored in tensors(source):

@@ -49,6 +49,7 @@ class GgufTypes:
     experts: bool
     """Whether experts' matrices are, too."""
     any_order: bool = False
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "GGUF: " + _counted(Counter(e for e in self.types.values() if e in self.kept))
@@ -70,6 +71,10 @@ class GgufTypes:
             if kind is not None and kind in self.kept:
                 return BlockMatrix(FORMATS[kind].scheme)
         return None
+
+    def is_idle(self, tensor: str) -> bool:
+        """No tensor: all that are there are weights."""
+        return False
 
     def limited(self, kept: Collection[str], looked_up: bool, experts: bool) -> GgufTypes | None:
         """The same where types other than ``kept`` are read as floats; None if all are."""

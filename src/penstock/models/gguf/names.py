@@ -48,11 +48,11 @@ GENERAL: Final[Mapping[str, Name]] = (
         "layers.*.shared.share": Name(f"{_AT}ffn_gate_inp_shexp", form=AsVector()),
     }
     | either(
-        stacked(f"{_AT}ffn_gate_exps", GATE, suffix=".weight")
-        | stacked(f"{_AT}ffn_up_exps", UP, suffix=".weight"),
-        stacked(f"{_AT}ffn_gate_up_exps", GATE, UP, suffix=".weight"),
+        stacked(f"{_AT}ffn_gate_exps", GATE, suffix=".weight", quantized=True)
+        | stacked(f"{_AT}ffn_up_exps", UP, suffix=".weight", quantized=True),
+        stacked(f"{_AT}ffn_gate_up_exps", GATE, UP, suffix=".weight", quantized=True),
     )
-    | stacked(f"{_AT}ffn_down_exps", DOWN, suffix=".weight")
+    | stacked(f"{_AT}ffn_down_exps", DOWN, suffix=".weight", quantized=True)
 )
 """The names that architectures have unless they say otherwise."""
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from penstock.cache.geometry import KvDType
 from penstock.errors import ConfigError, ModelError
 from penstock.interface.sources import PlanWeight, Shape, Shifted, Stored
 from penstock.models.names import own_names
-from penstock.models.quantized import MatrixFormat
+from penstock.models.packed_matrix import MatrixFormat
 from penstock.models.spec import DType, ModelSpec, NormSpec, PositionTable, RopeSpec
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import (
@@ -79,24 +79,27 @@ class PlanBuilder:
     def hidden_size(self) -> int:
         return self._spec.hidden_size
 
-    def expert_scheme(self, *weights: WeightName) -> tuple[QuantScheme | None, bool]:
-        """Return the scheme of experts' matrices in these weights, which one op multiplies, and
-        whether their products leave activations as they are.
-
-        Raises ConfigError where the checkpoint has them quantized otherwise than in blocks.
-        """
-        stored = self._stored_alike(*weights)
-        if stored is not None and not isinstance(stored.scheme, BlockScheme):
-            raise ConfigError(
-                "weights of experts that a checkpoint has quantized are not read yet; take one in "
-                "float32, bfloat16 or float16, which quantization int8 or int4 rounds when it is "
-                "loaded"
-            )
-        scheme = self.quantization.of(weights[0])
-        if stored is not None:
-            scheme = stored.scheme
-            self._packed |= dict.fromkeys(weights, stored)
+    def rounding(
+        self, weight: WeightName, exact: bool = False, stored: bool = True
+    ) -> tuple[QuantScheme | None, bool]:
+        """Return the scheme of a matrix, or of all of a stack, and whether its products leave
+        activations as they are: what the checkpoint has it quantized in, where it is read as
+        ``stored``, or else what it is quantized to when it is read, which it is not if
+        ``exact``."""
+        scheme = None if exact else self.quantization.of(weight)
+        form = self._stored(weight) if stored else None
+        if form is not None:
+            scheme = form.scheme or scheme
+            self._packed[weight] = form
         return scheme, scheme is not None and not self.quantization.activations
+
+    def as_stored(self, weights: Sequence[WeightName]) -> bool:
+        """Whether matrices that one op multiplies by are read as the checkpoint has them: not where
+        that is in blocks of several formats, which are read as floats then."""
+        forms = [self._stored(weight) for weight in weights]
+        schemes = [None if form is None else form.scheme for form in forms]
+        blocks = any(isinstance(each, BlockScheme) for each in schemes)
+        return not blocks or all(each == schemes[0] for each in schemes)
 
     def append(self, *ops: Op) -> None:
         self._ops += ops
@@ -192,10 +195,10 @@ class PlanBuilder:
     def joined(
         self, x: BufferName, out: BufferName, parts: Sequence[LinearPart], exact: bool = False
     ) -> BufferName:
-        """Products of x with several matrices, side by side in out, each as :meth:`product`. They
-        are read as floats where the checkpoint has them quantized, and not all alike."""
-        alike = self._stored_alike(*(part.weight for part in parts)) is not None
-        each = [self.product(x, out, part, exact, stored=alike) for part in parts]
+        """Products of x with several matrices, side by side in out, each as :meth:`product`."""
+        stored = self.as_stored([part.weight for part in parts])
+        each = [self.product(x, out, part, exact, stored) for part in parts]
+        require_alike({part.weight: one.scheme for part, one in zip(parts, each, strict=True)})
         self.new(out, sum(part.n for part in parts), rows=self._buffers[x].rows)
         self.append(replace(each[0], parts=tuple(parts)))
         return out
@@ -209,13 +212,8 @@ class PlanBuilder:
         stored: bool = True,
     ) -> Linear:
         """A product with the matrix and bias of ``part``, which is never quantized if ``exact``,
-        unless the checkpoint has it so and it is read as it is ``stored``."""
-        scheme = None if exact else self.quantization.of(part.weight)
-        kept = self._stored(part.weight) if stored else None
-        if kept is not None:
-            scheme = kept.scheme
-            self._packed[part.weight] = kept
-        weight_only = scheme is not None and not self.quantization.activations
+        unless the checkpoint has it so and it is read as ``stored``."""
+        scheme, weight_only = self.rounding(part.weight, exact, stored)
         k = self._buffers[x].cols
         self.weight(part.weight, part.n, k)
         if part.bias is not None:
@@ -227,27 +225,18 @@ class PlanBuilder:
         quantized = self._spec.quantized
         return None if quantized is None else quantized.matrix(name)
 
-    def _stored_alike(self, *names: WeightName) -> MatrixFormat | None:
-        """How the checkpoint has all of these matrices, if quantized and alike."""
-        first, *others = (self._stored(name) for name in names)
-        if all(each == first for each in others):
-            return first
-        loose = (each for each in (first, *others) if each is not None)
-        if all(isinstance(each.scheme, BlockScheme) for each in loose):
-            return None
-        raise ModelError(
-            f"the checkpoint has {', '.join(names)} quantized in several ways "
-            f"({self._spec.quantized}), and they are multiplied as one; take another"
-        )
-
     def head_linear(
         self, x: BufferName, at: str, heads: int, n: int, transposed: bool = False
     ) -> BufferName:
         """A product of each head of x with its matrix in weight ``at``, for products to read.
 
-        Raises ModelError where the checkpoint has the weight quantized.
+        Raises ModelError where the checkpoint has the weight quantized, and not as what becomes
+        floats.
         """
-        if self._stored(at) is not None:
+        stored = self._stored(at)
+        if stored is not None:
+            self._packed[at] = stored
+        if stored is not None and stored.scheme is not None:
             raise ModelError(
                 f"the checkpoint has {at} quantized ({self._spec.quantized}), and matrices of "
                 "single heads are not read so; take the unquantized checkpoint"
@@ -363,3 +352,15 @@ class PlanBuilder:
             more_logits=more_logits,
             token_offsets=token_offsets,
         )
+
+
+def require_alike(schemes: Mapping[WeightName, QuantScheme | None]) -> None:
+    """Raise ModelError unless matrices that one op reads all have the same scheme."""
+    (name, scheme), *others = schemes.items()
+    for other, its in others:
+        if its != scheme:
+            raise ModelError(
+                f"the checkpoint has {name} in {scheme or 'floats'} and {other} in "
+                f"{its or 'floats'}, which are multiplied together and must be stored alike; "
+                "quantize them alike, or take the unquantized checkpoint"
+            )

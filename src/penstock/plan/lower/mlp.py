@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.models.spec import ExpertsSpec, Gating, MlpSpec, NormSpec
-from penstock.plan.lower.builder import PlanBuilder
+from penstock.plan.lower.builder import PlanBuilder, require_alike
 from penstock.plan.ops import (
     Activate,
     Add,
@@ -29,8 +29,12 @@ def lower_mlp(
     if isinstance(m, ExpertsSpec):
         return _experts(build, at, m, x)
     if m.gated and m.activation != "xielu":
-        return _gated(build, at, x, m.intermediate_size, m.activation, m.bias)
-    return _plain(build, at, x, m)
+        made = _gated(build, at, x, m.intermediate_size, m.activation, m.bias, m.gate_factor)
+    else:
+        made = _plain(build, at, x, m)
+    if m.output_factor != 1.0:
+        build.append(Scale(made, made, m.output_factor))
+    return made
 
 
 def _plain(build: PlanBuilder, at: str, x: BufferName, m: MlpSpec) -> BufferName:
@@ -46,10 +50,18 @@ def _plain(build: PlanBuilder, at: str, x: BufferName, m: MlpSpec) -> BufferName
 
 
 def _gated(
-    build: PlanBuilder, at: str, x: BufferName, wide: int, activation: Gating, bias: bool
+    build: PlanBuilder,
+    at: str,
+    x: BufferName,
+    wide: int,
+    activation: Gating,
+    bias: bool,
+    gate_factor: float = 1.0,
 ) -> BufferName:
     """A gated MLP whose weights' names begin with ``at``."""
     gate = build.linear(x, at + "gate", wide, bias)
+    if gate_factor != 1.0:
+        build.append(Scale(gate, gate, gate_factor))
     up = build.linear(x, at + "up", wide, bias)
     inner = build.new(at + "inner", wide, build.activation)
     build.append(Gate(gate, up, inner, activation))
@@ -71,11 +83,6 @@ def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> Buff
         given = build.readable(build.linear(x, at + "latent_in", e.latent, e.latent_bias))
     hidden, wide, routed = build.buffer(given).cols, e.intermediate_size, Rows("T", e.top_k)
 
-    def part(name: str, n: int, k: int) -> LinearPart:
-        weight = build.weight(f"{at}experts.{name}", e.num_experts, n, k)
-        bias = build.weight(f"{weight}.bias", e.num_experts, n) if e.bias else None
-        return LinearPart(weight, n, bias)
-
     by: BufferName | None = shares
     if e.shares_on == "inputs":
         scaled = build.new(at + "given", hidden, build.activation, routed)
@@ -83,20 +90,14 @@ def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> Buff
         given, by = scaled, None
     inner = build.new(at + "inner", wide, build.activation, routed)
     if e.gates:
-        parts = (part("gate", wide, hidden), part("up", wide, hidden))
-        rounding = build.expert_scheme(*(each.weight for each in parts))
-        build.append(ExpertLinear(given, ids, inner, hidden, parts, e.activation, *rounding))
+        _expert_linear(build, at, e, given, ids, inner, ("gate", "up"), e.activation)
     else:
-        up = part("up", wide, hidden)
         raised = build.new(at + "raised", wide, rows=routed)
-        build.append(
-            ExpertLinear(given, ids, raised, hidden, (up,), None, *build.expert_scheme(up.weight))
-        )
+        _expert_linear(build, at, e, given, ids, raised, ("up",))
         assert isinstance(e.activation, str)
         build.append(Activate(raised, inner, e.activation))
-    outputs, down = build.new(at + "down", hidden, rows=routed), part("down", hidden, wide)
-    rounding = build.expert_scheme(down.weight)
-    build.append(ExpertLinear(inner, ids, outputs, wide, (down,), None, *rounding))
+    outputs = build.new(at + "down", hidden, rows=routed)
+    _expert_linear(build, at, e, inner, ids, outputs, ("down",))
     out = build.new(at + "experts", hidden)
     build.append(CombineExperts(outputs, by, out))
     if e.latent is not None:
@@ -111,6 +112,29 @@ def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> Buff
         shared = build.norm(at_shared, at + "shared_post_norm", norm, shared, "float32")
     build.append(Add(out, shared, out))
     return out
+
+
+def _expert_linear(
+    build: PlanBuilder,
+    at: str,
+    e: ExpertsSpec,
+    x: BufferName,
+    ids: BufferName,
+    out: BufferName,
+    names: tuple[str, ...],
+    gated: Gating | None = None,
+) -> None:
+    """Products of x with matrices ``names`` of the experts ``ids``, into out."""
+    n, k = build.buffer(out).cols, build.buffer(x).cols
+    parts = []
+    for name in names:
+        weight = build.weight(f"{at}experts.{name}", e.num_experts, n, k)
+        bias = build.weight(f"{weight}.bias", e.num_experts, n) if e.bias else None
+        parts.append(LinearPart(weight, n, bias))
+    stored = build.as_stored([part.weight for part in parts])
+    roundings = [build.rounding(part.weight, stored=stored) for part in parts]
+    require_alike({part.weight: each[0] for part, each in zip(parts, roundings, strict=True)})
+    build.append(ExpertLinear(x, ids, out, k, tuple(parts), gated, *roundings[0]))
 
 
 def _route(
