@@ -50,6 +50,7 @@ class GgufTypes:
     """Whether experts' matrices are, too."""
     any_order: bool = False
     notes: tuple[str, ...] = ()
+    as_floats: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return "GGUF: " + _counted(Counter(e for e in self.types.values() if e in self.kept))
@@ -86,7 +87,7 @@ class GgufTypes:
         )
         return limited if limited.schemes else None
 
-    def as_floats(self, kept: Collection[str]) -> str:
+    def left_out(self, kept: Collection[str]) -> str:
         """The types that are not among ``kept``, with how many tensors each has; empty: none."""
         counts = Counter(each for each in self.types.values() if each not in kept)
         return _counted(counts)
