@@ -20,7 +20,7 @@ MXFP4_BLOCK: Final = 32
 
 Element = Literal["float", "int32", "integer", "uint8", "int8", "float8", "scale"]
 """What a tensor holds. float: any type that models are served from; integer: of 32 or 64 bits;
-float8: E4M3; scale: floats, or powers of two in a byte (E8M0)."""
+float8: E4M3; scale: floats, or powers of two in a byte (E8M0, also as U8)."""
 
 
 @dataclass(frozen=True)
