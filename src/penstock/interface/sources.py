@@ -10,7 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 Shape = tuple[int, ...]
 
@@ -246,13 +249,21 @@ Source = (
 
 @dataclass(frozen=True)
 class Share:
-    """The rows of a canonical weight that one of several ranks has: from the first of ``rows`` to
-    before the second."""
+    """The rows of a canonical weight that one of several ranks has."""
 
     name: str
     shape: Shape
     """The shape of the whole weight."""
-    rows: tuple[int, int]
+    runs: tuple[tuple[int, int], ...]
+    """Runs of rows (first, end), one after another."""
+    each: bool = False
+    """Whether these are rows of each matrix of a stack."""
+
+    def of(self, whole: NDArray[Any]) -> NDArray[Any]:
+        """The rows, of all of the weight; of one matrix of a stack, its own."""
+        stack = self.each and whole.ndim == len(self.shape)
+        some = [whole[:, slice(*run)] if stack else whole[slice(*run)] for run in self.runs]
+        return some[0] if len(some) == 1 else np.concatenate(some, axis=int(stack))
 
 
 @dataclass(frozen=True)

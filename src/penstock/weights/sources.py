@@ -116,8 +116,11 @@ def read_member(
     source: Source, index: int, found: Found, dtype: DType
 ) -> NDArray[Any] | StoredTensor:
     """Matrix ``index`` of a stack, as :func:`read` has it."""
-    if isinstance(source, Stacked):
-        return read(source.sources[index], found, dtype)
+    match source:
+        case Stacked(sources):
+            return read(sources[index], found, dtype)
+        case RowsOfEach(Stacked(sources), first, count, 1):
+            return read(RowsOf(sources[index], ((first, first + count),)), found, dtype)
     stack = read(RowsOf(source, ((index, index + 1),)), found, dtype)
     assert isinstance(stack, np.ndarray)
     member: NDArray[Any] = stack[0]
