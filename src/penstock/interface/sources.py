@@ -277,6 +277,9 @@ class PlanWeight:
     """Whose checkpoint the source is in: the model's own, or that of the model which a head that
     drafts shares the weight with. What the target has quantized is then read as floats, as heads
     have a quantization of their own."""
+    floats: bool = False
+    """Whether a matrix is read as floats though the checkpoint has it quantized in a scheme: where
+    its op multiplies no such."""
 
     @property
     def shape(self) -> Shape:
