@@ -9,6 +9,7 @@ import pytest
 from support.gguf_files import write_metadata
 
 from penstock.errors import RequestError, TokenizerError
+from penstock.server.parsing.styles import Styles
 from penstock.tokenizer import Tokenizer, load_tokenizer
 from penstock.tokenizer.pieces import byte_alphabet
 
@@ -107,3 +108,20 @@ def test_chat_templates(tmp_path: Path) -> None:
         load(tmp_path, {}, {key: 3})
     with pytest.raises(TokenizerError, match=r"not valid Jinja"):
         load(tmp_path, {}, {key: "{% for"})
+
+
+def test_parts_of_a_split_model(tmp_path: Path) -> None:
+    first = load(tmp_path, {"<end>": CONTROL}, {"split.no": 0, "split.count": 2}, eos_token_id=257)
+    assert first.eos_token_ids == (257,)
+    second = write_metadata(tmp_path / "second.gguf", {"split.no": 1, "split.count": 2})
+    with pytest.raises(TokenizerError, match="later part of a split model"):
+        load_tokenizer(second)
+
+
+def test_parsers_are_chosen_by_the_template(tmp_path: Path) -> None:
+    template = "{% for tool in tools %}<tool_call>{{ tool | tojson }}</tool_call>{% endfor %}"
+    template += "<think>{{ enable_thinking }}</think>"
+    tokenizer = load(tmp_path, {}, {"tokenizer.chat_template": template})
+    found = Styles.choose("auto", "auto", tokenizer.settings.chat_templates)
+    assert found == Styles.choose("auto", "auto", {"default": template})
+    assert found != Styles.choose("auto", "auto", {})
