@@ -211,9 +211,10 @@ def test_a_dummy_expert_is_what_it_is_in_the_stack() -> None:
         stack = weights.get("experts")
         for index in range(shape[0]):
             assert np.array_equal(weights.member("experts", index), stack[index])
-    share = PlanWeight(Stored("experts", (2, 5, 7)), Share("experts", (4, 5, 7), ((1, 3),)))
+    runs = ((1, 2), (3, 5))
+    share = PlanWeight(Stored("experts", (4, 3, 7)), Share("experts", (4, 5, 7), runs, each=True))
     part = DummyWeights({"experts.share": share}, 5, "float32")
-    for index in range(2):
+    for index in range(4):
         assert np.array_equal(part.member("experts.share", index), part.get("experts.share")[index])
 
 
