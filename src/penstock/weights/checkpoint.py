@@ -35,7 +35,6 @@ from penstock.weights.disagreement import (
 )
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.published import open_published
-from penstock.weights.safetensors import open_folder
 from penstock.weights.sources import Found, as_named, check, read, read_member
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
@@ -151,7 +150,7 @@ class CheckpointWeights:
         names."""
         if target is None:
             raise ValueError("heads that share weights with their target need its checkpoint")
-        found = as_named(open_folder(target), names)
+        found = as_named(open_published(target, "model"), names)
         shapes = {stored: tensor.shape for stored, (_, tensor) in found.items()}
         for name, shared in self._shared.items():
             source = chosen(shared, shapes)

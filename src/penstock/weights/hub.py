@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import ModelError
+from penstock.weights.gguf_file import SUFFIX
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
 
@@ -34,11 +35,27 @@ def resolve_model_folder(model: str, revision: str | None = None, heads: bool = 
                 "leave the revision out"
             )
         return path
-    if path.exists():
-        raise ModelError(f"{model} is a file; give the folder of a Hugging Face checkpoint")
+    if path.exists() or path.suffix == SUFFIX:
+        return _file(path, revision)
     if _HUB_ID.fullmatch(model) is None:
         raise ModelError(f"there is no folder {model}, and it is not a hub id (owner/name)")
     return _download(model, revision, _ALLOW + _PICKLED if heads else _ALLOW)
+
+
+def _file(path: Path, revision: str | None) -> Path:
+    if path.suffix != SUFFIX:
+        raise ModelError(
+            f"{path} is a file; give a GGUF file ({SUFFIX}), or the folder of a Hugging Face "
+            "checkpoint"
+        )
+    if not path.exists():
+        raise ModelError(f"there is no file {path}")
+    if revision is not None:
+        raise ModelError(
+            f"revision {revision!r} was given, but {path} is a file, which has none; leave the "
+            "revision out"
+        )
+    return path
 
 
 def _download(model: str, revision: str | None, allow: list[str]) -> Path:
