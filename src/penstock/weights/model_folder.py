@@ -45,7 +45,8 @@ def load_model_spec(
     if not os.path.lexists(path):
         raise ModelError(
             f"{folder} has no config.json; give a Hugging Face checkpoint folder "
-            "(config.json, model.safetensors, tokenizer.json)"
+            "(config.json, model.safetensors, tokenizer.json), a GGUF file, or of a hub repository "
+            "of GGUF files the quantization behind its name (owner/name:Q4_K_M)"
         )
     config = read_json_object(path, ModelError, infinite=True)
     generation_path = folder / "generation_config.json"
