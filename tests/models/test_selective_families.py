@@ -86,6 +86,9 @@ def test_nemotron_h() -> None:
     names = ["mamba", "mlp", "linear_attention", "full_attention", "-"]
     by_name = edited("nemotron_h", hybrid_override_pattern=..., layers_block_type=names)
     assert read_spec(by_name).layers == spec.layers
+    assert read_spec(edited("nemotron_h", layers_block_type=names)).layers == spec.layers
+    nothing = edited("nemotron_h", layers_block_type=None)
+    assert read_spec(nothing).layers == spec.layers
 
 
 def test_nemotron_h_with_experts() -> None:
@@ -167,6 +170,26 @@ def test_limits_of_time_steps(
         ("nemotron_h", {"hybrid_override_pattern": "M-MX-"}, "must name a kind for each layer"),
         ("nemotron_h", {"hybrid_override_pattern": ""}, "must name a kind for each layer"),
         ("nemotron_h", {"num_hidden_layers": 4}, "must be the 5 of hybrid_override_pattern"),
+        (
+            "nemotron_h",
+            {"hybrid_override_pattern": ..., "layers_block_type": ["mamba"] * 3},
+            r"num_hidden_layers .5. must be the 3 of layers_block_type$",
+        ),
+        (
+            "nemotron_h",
+            {"hybrid_override_pattern": ...},
+            "must be the 4 of hybrid_override_pattern or layers_block_type, which are absent",
+        ),
+        (
+            "nemotron_h",
+            {"layers_block_type": ["mamba"] * 5},
+            "hybrid_override_pattern .'M-M.-'. contradicts layers_block_type: leave out",
+        ),
+        (
+            "nemotron_h",
+            {"layers_block_type": ["other"]},
+            "hybrid_override_pattern .* contradicts layers_block_type",
+        ),
         ("nemotron_h", {"attention_bias": True}, "attention has no biases"),
         ("nemotron_h", {"mamba_proj_bias": True}, "use_bias is what scans go by"),
         ("nemotron_h", {"sliding_window": 128}, "is not supported"),

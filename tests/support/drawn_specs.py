@@ -388,7 +388,7 @@ class TameWeights:
         """The weight, or a rank's rows of one."""
         weight = self._weights[name]
         if weight.share is not None:
-            return self._whole(weight.share.name, weight.share.shape)[slice(*weight.share.rows)]
+            return weight.share.of(self._whole(weight.share.name, weight.share.shape))
         return self._whole(name, weight.shape)
 
     def member(self, name: str, index: int) -> NDArray[Any]:

@@ -14,12 +14,13 @@ from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from penstock.backends.registry import backend as named
-from penstock.interface.executor import Limits
+from penstock.interface.executor import Limits, run
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.quant import GroupTensor, Quantization
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
+from penstock.weights.safetensors import open_folder
 from support.checkpoints import tiny_checkpoint
 from support.tiny_plans import Chunk, step_of
 
@@ -29,6 +30,17 @@ Pack = Callable[[np.random.Generator, str, int, int], "tuple[Tensors, F32] | Non
 """Makes the matrix ``[n, k]`` of a module: its tensors, by what their names have behind the
 module's, and its values; None leaves the matrix as it is."""
 
+_TYPES: dict[str, Any] = {
+    "F32": np.float32,
+    "F16": np.float16,
+    "BF16": ml_dtypes.bfloat16,
+    "F8_E4M3": ml_dtypes.float8_e4m3fn,
+    "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+    "U8": np.uint8,
+    "I8": np.int8,
+    "I32": np.int32,
+    "I64": np.int64,
+}
 LIMITS = Limits(num_blocks=8, max_tokens=96, max_logit_rows=96, max_sequences=4, threads=2)
 TOKENS = np.random.default_rng(2).integers(0, 301, 40).astype(np.int32)
 
@@ -76,6 +88,28 @@ def edit_config(folder: Path, **fields: Any) -> None:
     path.write_text(json.dumps(config))
 
 
+def load(folder: Path) -> Tensors:
+    """All tensors, also of types that safetensors' NumPy does not read."""
+    found = open_folder(folder)
+    tensors: Tensors = {}
+    for name, (file, tensor) in found.items():
+        octets = file.path.read_bytes()[tensor.start : tensor.stop]
+        dtype = _TYPES[tensor.dtype]
+        tensors[name] = np.frombuffer(octets, dtype).reshape(tensor.shape).copy()
+    return tensors
+
+
+def edit_tensors(folder: Path, changes: dict[str, Any]) -> None:
+    """Rewrite tensors of the checkpoint: a function of the old array, or None for none."""
+    tensors = load(folder)
+    for name, change in changes.items():
+        if change is None:
+            del tensors[name]
+        else:
+            tensors[name] = change(tensors[name])
+    save_file(tensors, folder / "model.safetensors")
+
+
 def logits(
     folder: Path, backend: Any = "reference", activations: bool = False, dtype: Any = "float32"
 ) -> NDArray[Any]:
@@ -85,7 +119,7 @@ def logits(
     weights = open_weights(folder, spec, plan.weights, dtype)
     executor = named(backend).bind(plan, weights, LIMITS)
     step = step_of([Chunk(TOKENS, 0, 40, [3, 1], rows=range(40))])
-    result: NDArray[Any] = executor.run(step).logits.copy()
+    result: NDArray[Any] = run(executor, step).logits.copy()
     executor.close()
     return result
 
@@ -112,7 +146,9 @@ def assert_values(packed: Path, floats: Path) -> dict[str, GroupTensor]:
 def scales_of(generator: np.random.Generator, k: int, top: float, *shape: int) -> F32:
     """Scales of matrices with ``k`` columns and codes up to ``top``, exact in 16 bits."""
     drawn = (generator.random(shape) + 0.5) * 2 / (top * k**0.5)
-    return drawn.astype(ml_dtypes.bfloat16).astype(np.float32).astype(np.float16).astype(np.float32)
+    coarse = drawn.astype(ml_dtypes.bfloat16).astype(np.float16)
+    scales: F32 = coarse.astype(np.float32)
+    return scales
 
 
 def words(codes: NDArray[Any], bits: int, places: tuple[int, ...] | None = None) -> NDArray[Any]:

@@ -98,7 +98,8 @@ def test_backends_compute_matrices_in_several_schemes(tmp_path: Path, activation
 @pytest.mark.parametrize("head", [False, True])
 def test_modules_of_blocks(tmp_path: Path, listed: Any, head: bool) -> None:
     names = [name for some in listed for name in (some if isinstance(some, list) else [some])]
-    usual = [(name, {}) for name in names] + ([("lm_head", {})] if head else [])
+    usual: list[tuple[str, dict[str, Any] | None]] = [(name, {}) for name in names]
+    usual += [("lm_head", {})] if head else []
     config = BASE | {"modules_in_block_to_quantize": listed, "lm_head": head}
     packed, floats = quantized_checkpoint(tmp_path, config, gptq(*usual, ("", None)))
     assert len(assert_values(packed, floats)) == 2 * len(names) + head
