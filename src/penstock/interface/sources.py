@@ -23,8 +23,8 @@ MXFP4_BLOCK: Final = 32
 
 Element = Literal["float", "int32", "integer", "uint8", "int8", "float8", "scale", "blocks"]
 """What a tensor holds. float: any type that models are served from; integer: of 32 or 64 bits;
-float8: E4M3; scale: floats, or powers of two in a byte (E8M0); blocks: as a published format has
-them (``quant/formats``), of a stack the matrices one below another."""
+float8: E4M3; scale: floats, or powers of two in a byte (E8M0, also as U8); blocks: as a published
+format has them (``quant/formats``), of a stack the matrices one below another."""
 
 
 @dataclass(frozen=True)
@@ -293,6 +293,9 @@ class PlanWeight:
     """Whose checkpoint the source is in: the model's own, or that of the model which a head that
     drafts shares the weight with. What the target has quantized is then read as floats, as heads
     have a quantization of their own."""
+    floats: bool = False
+    """Whether a matrix is read as floats though the checkpoint has it quantized in a scheme: where
+    its op multiplies no such."""
 
     @property
     def shape(self) -> Shape:

@@ -87,6 +87,7 @@ class CheckpointWeights:
         shapes = {stored: tensor.shape for stored, (_, tensor) in found.items()}
         form = spec.quantized
         indexed, lacks = False, None
+        self._as_floats = {n for n, w in weights.items() if w.floats or w.checkpoint == "target"}
         self._shared = {n: w.source for n, w in weights.items() if w.checkpoint == "target"}
         if self._shared:
             self._share(target, None if names is None else names.target_names)
@@ -134,9 +135,9 @@ class CheckpointWeights:
 
     def get(self, name: str) -> WeightValue:
         """The weight, read-only, in the dtype this source was opened with; one that the checkpoint
-        has quantized, as it is, but as floats if it is the target's."""
+        has quantized, as it is, but as floats if it is the target's or its op reads floats."""
         value = read(*self._sources[name], self._dtype)
-        if name in self._shared and isinstance(value, StoredTensor):
+        if name in self._as_floats and isinstance(value, StoredTensor):
             return dequantized(value, self._dtype, name)
         return value
 

@@ -73,7 +73,7 @@ _TYPES: Final[Mapping[Element, tuple[tuple[str, ...], str]]] = {
     "uint8": (("U8",), "codes or scales"),
     "int8": (("I8",), "codes"),
     "float8": (("F8_E4M3",), "numbers of 8 bits"),
-    "scale": (("F32", "BF16", "F16", "F8_E8M0"), "scales"),
+    "scale": (("F32", "BF16", "F16", "F8_E8M0", "U8"), "scales"),
 }
 """The types of files that tensors of quantized matrices may have, and what they hold."""
 

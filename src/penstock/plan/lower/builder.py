@@ -72,6 +72,7 @@ class PlanBuilder:
         self._buffers: dict[BufferName, Buffer] = {}
         self._shapes: dict[WeightName, Shape] = {}
         self._packed: dict[WeightName, MatrixFormat] = {}
+        self._as_floats: set[WeightName] = set()
         self._wide: set[WeightName] = set()
         self._ropes: list[RopeSpec] = []
 
@@ -138,7 +139,8 @@ class PlanBuilder:
                 if name in names.target:
                     weights[name] = PlanWeight(names.target[name], checkpoint="target")
                     continue
-                weights[name] = PlanWeight(names.source(name, shapes, self._packed.get(name)))
+                source = names.source(name, shapes, self._packed.get(name))
+                weights[name] = PlanWeight(source, floats=name in self._as_floats)
         for name in self._wide:
             # Sums stay in float32.
             weights[name] = replace(weights[name], source=Shifted(weights[name].source, 0.0))
@@ -228,19 +230,12 @@ class PlanBuilder:
     def head_linear(
         self, x: BufferName, at: str, heads: int, n: int, transposed: bool = False
     ) -> BufferName:
-        """A product of each head of x with its matrix in weight ``at``, for products to read.
-
-        Raises ModelError where the checkpoint has the weight quantized, and not as what becomes
-        floats.
-        """
+        """A product of each head of x with its matrix in weight ``at``, for products to read. One
+        that the checkpoint has quantized is read as floats."""
         stored = self._stored(at)
         if stored is not None:
             self._packed[at] = stored
-        if stored is not None and stored.scheme is not None:
-            raise ModelError(
-                f"the checkpoint has {at} quantized ({self._spec.quantized}), and matrices of "
-                "single heads are not read so; take the unquantized checkpoint"
-            )
+            self._as_floats.add(at)
         k = self._buffers[x].cols // heads
         shape = (heads * k, n) if transposed else (heads * n, k)
         out = self.new(f"{at}.out", heads * n, self.activation, self._buffers[x].rows)
