@@ -21,14 +21,21 @@ MXFP4_BLOCK: Final = 32
 """Columns that share a scale in MXFP4."""
 
 
+Element = Literal["float", "int32", "integer", "uint8", "int8", "float8", "scale", "blocks"]
+"""What a tensor holds. float: any type that models are served from; integer: of 32 or 64 bits;
+float8: E4M3; scale: floats, or powers of two in a byte (E8M0, also as U8); blocks: as a published
+format has them (``quant/formats``), of a stack the matrices one below another."""
+
+
 @dataclass(frozen=True)
 class Stored:
     """The tensor ``name`` of a checkpoint, of this shape."""
 
     name: str
     shape: Shape
-    element: Literal["float", "int32", "integer", "uint8"] = "float"
-    """float: any type that models are served from; integer: of 32 or 64 bits."""
+    element: Element = "float"
+    loose: bool = False
+    """Whether dimensions of 1 may be there or not."""
 
 
 class PackedFormat(Protocol):
@@ -49,9 +56,34 @@ class PackedFormat(Protocol):
 
 
 @dataclass(frozen=True)
+class EitherFormat:
+    """Formats of one kind that a configuration does not tell apart, and a matrix's tensors do."""
+
+    formats: tuple[PackedFormat, ...]
+
+    def __str__(self) -> str:
+        return str(self.formats[0])
+
+    @property
+    def scheme(self) -> None:
+        """They become floats."""
+        return None
+
+    @property
+    def any_order(self) -> bool:
+        return False
+
+    def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
+        return self.formats[0].tensors(name, shape)
+
+    def optional(self, name: str) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
 class Packed:
     """A matrix ``[n, k]`` that the checkpoint has quantized, as tensors whose names begin with
-    ``name``. It is read as it is quantized."""
+    ``name``. It is read as it is quantized, or as floats where no kernel has its format."""
 
     name: str
     shape: Shape
@@ -107,6 +139,20 @@ class RowsOfEach:
     @property
     def shape(self) -> Shape:
         return (self.source.shape[0], self.count, *self.source.shape[2:])
+
+
+@dataclass(frozen=True)
+class Unpaired:
+    """A matrix, or a bias, of ``heads`` heads in each of which row 2 i of the source is row i, and
+    row 2 i + 1 the one half a head behind it: components that rotate together lie side by side
+    there."""
+
+    source: Source
+    heads: int
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
 
 
 @dataclass(frozen=True)
@@ -206,6 +252,7 @@ Source = (
     | RowsOfEach
     | Stacked
     | Transposed
+    | Unpaired
     | Mxfp4
     | Flat
     | Squeezed
@@ -246,6 +293,9 @@ class PlanWeight:
     """Whose checkpoint the source is in: the model's own, or that of the model which a head that
     drafts shares the weight with. What the target has quantized is then read as floats, as heads
     have a quantization of their own."""
+    floats: bool = False
+    """Whether a matrix is read as floats though the checkpoint has it quantized in a scheme: where
+    its op multiplies no such."""
 
     @property
     def shape(self) -> Shape:
@@ -265,6 +315,7 @@ def packed(source: Source) -> Iterator[Packed]:
             RowsOf(inner)
             | RowsOfEach(inner)
             | Transposed(inner)
+            | Unpaired(inner)
             | Flat(inner)
             | Squeezed(inner)
             | Shifted(inner)
@@ -293,6 +344,7 @@ def tensors(source: Source) -> Iterator[Stored]:
             RowsOf(inner)
             | RowsOfEach(inner)
             | Transposed(inner)
+            | Unpaired(inner)
             | Flat(inner)
             | Squeezed(inner)
             | Shifted(inner)
@@ -324,6 +376,7 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
             RowsOf()
             | RowsOfEach()
             | Transposed()
+            | Unpaired()
             | Flat()
             | Squeezed()
             | Shifted()

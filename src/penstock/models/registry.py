@@ -12,6 +12,7 @@ from penstock.models.blocks import read_dtype
 from penstock.models.families import FAMILIES, Family
 from penstock.models.generation_config import read_generation_config
 from penstock.models.idle_fields import IDLE_FIELDS
+from penstock.models.modelopt import METHOD as MODELOPT
 from penstock.models.names import NameMap
 from penstock.models.quantized import read_quantized
 from penstock.models.reader import ConfigReader
@@ -53,6 +54,7 @@ def read_spec(
     config: Mapping[str, object],
     *,
     generation: Mapping[str, object] | None = None,
+    quantization: Mapping[str, object] | None = None,
     default_dtype: DType | None = None,
     tensors: Collection[str] = (),
     ignore: Collection[str] = (),
@@ -62,10 +64,11 @@ def read_spec(
     """The model that a Hugging Face ``config.json`` describes.
 
     ``generation`` is ``generation_config.json``: end-of-sequence ids, and defaults of sampling.
-    ``default_dtype`` is used where the configuration names none. ``tensors`` are the names of those
-    that the checkpoint has, by which the layouts of text parts are told apart. ``ignore`` names
-    fields that are passed over though they are not known; without ``sampling_defaults`` those of
-    ``generation`` are. Raises
+    ``quantization`` is ``hf_quant_config.json``, for configurations that do not tell themselves how
+    the checkpoint is quantized. ``default_dtype`` is used where the configuration names none.
+    ``tensors`` are the names of those that the checkpoint has, by which the layouts of text parts
+    are told apart. ``ignore`` names fields that are passed over though they are not known; without
+    ``sampling_defaults`` those of ``generation`` are. Raises
     :class:`~penstock.errors.ModelError`, naming ``where``, for architectures, fields and values
     that Penstock does not know.
     """
@@ -86,7 +89,12 @@ def read_spec(
         spec = replace(spec, names=family.names)
     if part is not None and spec.names is not None:
         spec = placed(spec, tensors)
-    spec = replace(spec, quantized=read_quantized(reader, spec.names or NameMap({})))
+    own = reader.section("quantization_config")
+    if own is None and quantization is not None:
+        its = where.replace("config.json", "hf_quant_config.json")
+        own = ConfigReader({"quant_method": MODELOPT, **quantization}, its, ignore)
+    if own is not None:
+        spec = replace(spec, quantized=read_quantized(own, spec.names or NameMap({})))
     _finish(reader, spec, family.idle, ignore)
     if generation is not None:
         its = where.replace("config.json", "generation_config.json")

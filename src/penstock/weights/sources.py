@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.interface.sources import (
+    Element,
     Flat,
     Mxfp4,
     OneOf,
@@ -19,6 +21,7 @@ from penstock.interface.sources import (
     RowsOf,
     RowsOfEach,
     ScaledRows,
+    Shape,
     Shifted,
     Source,
     Squeezed,
@@ -26,17 +29,27 @@ from penstock.interface.sources import (
     Stored,
     Transposed,
     UnitRows,
+    Unpaired,
     packed,
     tensors,
 )
 from penstock.models.awq import Awq
+from penstock.models.bitsandbytes import Bnb4, Bnb8
+from penstock.models.float_codes import Fp4, Fp8
+from penstock.models.gguf.blocks import BlockMatrix
 from penstock.models.gptq import Gptq
+from penstock.models.integer_matrix import Integers
 from penstock.models.names import NameMap
 from penstock.models.spec import DType
-from penstock.quant import StoredTensor
+from penstock.quant import BlockTensor, CodebookTensor, StoredTensor
 from penstock.weights.awq import read_awq
-from penstock.weights.convert import convert
+from penstock.weights.bitsandbytes import read_bnb4, read_bnb8
+from penstock.weights.blocks import read_blocks
+from penstock.weights.convert import convert, dequantized
+from penstock.weights.float_codes import read_fp4, read_fp8
+from penstock.weights.gguf_file import SUFFIX
 from penstock.weights.gptq import read_gptq
+from penstock.weights.integer_matrix import read_integers
 from penstock.weights.mxfp4 import read_mxfp4
 from penstock.weights.tensor_file import Tensor, TensorFile
 
@@ -55,6 +68,16 @@ def as_named(found: Found, names: NameMap | None) -> Found:
     return {name: found[stored] for name, stored in names.completed(found).items()}
 
 
+_TYPES: Final[Mapping[Element, tuple[tuple[str, ...], str]]] = {
+    "int32": (("I32",), "packed codes"),
+    "uint8": (("U8",), "codes or scales"),
+    "int8": (("I8",), "codes"),
+    "float8": (("F8_E4M3",), "numbers of 8 bits"),
+    "scale": (("F32", "BF16", "F16", "F8_E8M0", "U8"), "scales"),
+}
+"""The types of files that tensors of quantized matrices may have, and what they hold."""
+
+
 class Span(NamedTuple):
     """Bytes of a file, from ``start`` to ``stop``."""
 
@@ -63,9 +86,17 @@ class Span(NamedTuple):
     stop: int
 
 
-READERS: Final[Mapping[type[PackedFormat], Callable[[Packed, Found], StoredTensor]]] = {
+READERS: Final[
+    Mapping[type[PackedFormat], Callable[[Packed, Found], StoredTensor | CodebookTensor]]
+] = {
+    BlockMatrix: read_blocks,
     Gptq: read_gptq,
     Awq: read_awq,
+    Integers: read_integers,
+    Fp8: read_fp8,
+    Fp4: read_fp4,
+    Bnb4: read_bnb4,
+    Bnb8: read_bnb8,
 }
 """What reads the matrices of each format of quantized checkpoints."""
 
@@ -77,6 +108,8 @@ def read(source: Source, found: Found, dtype: DType) -> NDArray[Any] | StoredTen
     :func:`check` has seen. Raises WeightError where a value is too large for ``dtype``.
     """
     array = _as_stored(source, found)
+    if isinstance(array, CodebookTensor):
+        return dequantized(array, dtype, ", ".join(each.name for each in packed(source)))
     if isinstance(array, StoredTensor):
         return array
     if not _is_shifted(source):
@@ -104,7 +137,14 @@ def _is_shifted(source: Source) -> bool:
     match source:
         case Shifted():
             return True
-        case RowsOf(inner) | RowsOfEach(inner) | Transposed(inner) | Flat(inner) | Squeezed(inner):
+        case (
+            RowsOf(inner)
+            | RowsOfEach(inner)
+            | Transposed(inner)
+            | Unpaired(inner)
+            | Flat(inner)
+            | Squeezed(inner)
+        ):
             return _is_shifted(inner)
         case Stacked(sources):
             return any(map(_is_shifted, sources))
@@ -112,15 +152,19 @@ def _is_shifted(source: Source) -> bool:
             return False
 
 
-def _as_stored(source: Source, found: Found) -> NDArray[Any] | StoredTensor:
+def _as_stored(source: Source, found: Found) -> NDArray[Any] | StoredTensor | CodebookTensor:
     """In the type of the file."""
     match source:
         case Packed():
             return READERS[type(source.format)](source, found)
-        case RowsOf(Packed() | RowsOf() as inner, runs) if any(packed(inner)):
+        case RowsOf(Packed() | RowsOf() | Unpaired() as inner, runs) if any(packed(inner)):
             matrix = _as_stored(inner, found)
-            assert isinstance(matrix, StoredTensor)
+            assert isinstance(matrix, StoredTensor | CodebookTensor)
             return matrix.rows(*runs)
+        case Unpaired(inner, heads) if any(packed(inner)):
+            blocks = _as_stored(inner, found)
+            assert isinstance(blocks, BlockTensor)
+            return blocks.taken(_unpaired(blocks.shape[0], heads))
         case _:
             return _floats(source, found)
 
@@ -131,6 +175,13 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
         case Stored(name):
             file, tensor = found[name]
             return file.view(tensor.name)
+        case RowsOf(Stored(name), runs):
+            file, tensor = found[name]
+            return file.slices(tensor.name, runs)
+        case Unpaired(inner, heads):
+            paired = _floats(inner, found)
+            unpaired: NDArray[Any] = paired[_unpaired(len(paired), heads)]
+            return unpaired
         case RowsOf(Stacked(sources), runs) if any(first < end for first, end in runs):
             wanted = [each for first, end in runs for each in sources[first:end]]
             return _floats(Stacked(tuple(wanted)), found)
@@ -175,9 +226,18 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             matrix /= np.maximum(lengths, np.float32(1e-12))
             return matrix
         case Packed():
-            raise TypeError(f"{source.name} is quantized: only its rows can be taken")
+            value = READERS[type(source.format)](source, found)
+            if not isinstance(value, CodebookTensor):
+                raise TypeError(f"{source.name} is quantized: only its rows can be taken")
+            return value.dequantize()
         case OneOf():
             raise TypeError("the way in which a checkpoint has a weight has not been chosen")
+
+
+def _unpaired(rows: int, heads: int) -> NDArray[np.intp]:
+    """The rows that :class:`Unpaired` takes, in its order."""
+    order = np.arange(rows, dtype=np.intp).reshape(heads, -1, 2)
+    return order.transpose(0, 2, 1).reshape(-1)
 
 
 def check(source: Source, found: Found) -> None:
@@ -186,23 +246,38 @@ def check(source: Source, found: Found) -> None:
     for wanted in tensors(source):
         file, tensor = found[wanted.name]
         where = f"{file.path}: tensor {tensor.name!r}"
-        if wanted.element == "int32" and tensor.dtype != "I32":
+        types, what = _TYPES.get(wanted.element, ((), ""))
+        if types and tensor.dtype not in types:
             raise WeightError(
-                f"{where} is stored as {tensor.dtype}, but its format has packed codes in I32; "
-                "take configuration and weights from one checkpoint"
+                f"{where} is stored as {tensor.dtype}, but its format has {what} in "
+                f"{' or '.join(types)}; take configuration and weights from one checkpoint"
             )
-        if wanted.element == "uint8" and tensor.dtype != "U8":
+        if wanted.element == "blocks" and not tensor.in_blocks:
             raise WeightError(
-                f"{where} is stored as {tensor.dtype}, but MXFP4 has its blocks and scales in U8; "
-                "take configuration and weights from one checkpoint"
+                f"{where} is stored as {tensor.dtype}, but was in blocks before; the file has "
+                "changed: start again"
             )
         if wanted.element == "float" and tensor.element is None:
             raise _unreadable(where, tensor.dtype)
-        if tensor.shape != wanted.shape:
+        if not has_shape(tensor.shape, wanted):
+            asks = _asks(file.path)
             raise WeightError(
-                f"{where} has shape {list(tensor.shape)}, but config.json asks for "
-                f"{list(wanted.shape)}; take both from one checkpoint"
+                f"{where} has shape {list(tensor.shape)}, but {asks} for {list(wanted.shape)}; "
+                "take both from one checkpoint"
             )
+
+
+def has_shape(shape: Shape, wanted: Stored) -> bool:
+    """Whether a tensor of this shape may be ``wanted``."""
+    if wanted.element == "blocks":
+        return (math.prod(shape[:-1]), shape[-1]) == wanted.shape
+    if not wanted.loose:
+        return shape == wanted.shape
+    return [n for n in shape if n != 1] == [n for n in wanted.shape if n != 1]
+
+
+def _asks(path: Path) -> str:
+    return "its metadata ask" if path.suffix == SUFFIX else "config.json asks"
 
 
 def _unreadable(where: str, dtype: str) -> WeightError:
