@@ -121,6 +121,11 @@ def test_parts_of_a_split_model(tmp_path: Path) -> None:
     second = write_metadata(tmp_path / "second.gguf", {"split.no": 1, "split.count": 2})
     with pytest.raises(TokenizerError, match="later part of a split model"):
         load_tokenizer(second)
+    named = second.rename(tmp_path / "m-00002-of-00002.gguf")
+    with pytest.raises(TokenizerError, match="later part of a split model"):
+        load_tokenizer(named)  # the first is elsewhere
+    (tmp_path / "model.gguf").rename(tmp_path / "m-00001-of-00002.gguf")
+    assert load_tokenizer(named).eos_token_ids == (257,)
 
 
 def test_parsers_are_chosen_by_the_template(tmp_path: Path) -> None:
