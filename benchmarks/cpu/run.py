@@ -146,7 +146,7 @@ def checkpoints(args: argparse.Namespace) -> int:
 def compare(args: argparse.Namespace) -> int:
     shape, hardware = shape_of(args), detect()
     spec = plan_engine(EngineConfig(model=str(shape.file or shape.config_folder))).spec
-    cases = chosen_cases(args)
+    ids, cases = words(shape, spec), chosen_cases(args)
     threads = args.threads or hardware.compute_threads
     limits = Limits(
         processors=one_per_core(threads),
@@ -175,7 +175,7 @@ def compare(args: argparse.Namespace) -> int:
         cases,
         comparison,
         rounds=args.rounds,
-        ids=words(shape, spec),
+        ids=ids,
         seed=args.seed,
         deadline=deadline,
         say=lambda text: print(text, flush=True),
@@ -188,7 +188,8 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def words(shape: Shape, spec: ModelSpec) -> range:
-    """Return the ids of tokens that are words, of which prompts are drawn."""
+    """Return the ids of tokens that are words, of which prompts are drawn; a shape's checkpoint is
+    made if it is not there."""
     if shape.file is not None:
         return range(1000, spec.vocab_size - 1000)  # special ones stand at either end
     vocabulary = shape.checkpoint().vocabulary
