@@ -121,6 +121,21 @@ def _lfm2_names(spec: ModelSpec) -> Mapping[str, Name]:
     )
 
 
+def _falcon(keys: Keys, fields: Fields) -> None:
+    heads = keys.integer("attention.head_count")
+    kv_heads = keys.integer("attention.head_count_kv", heads)
+    fields["num_kv_heads"] = kv_heads
+    fields["multi_query"] = kv_heads == 1 and not fields["new_decoder_architecture"]
+
+
+def _falcon_names(spec: ModelSpec) -> Mapping[str, Name]:
+    """Of two norms in parallel, the second is that of attention."""
+    if spec.layers[0].mlp_norm is None:
+        return {}
+    at = "blk.*.attn_norm"
+    return plain({"layers.*.attn_norm": f"{at}_2", "layers.*.mlp_norm": at})
+
+
 def _gates_before_ups(spec: ModelSpec) -> Mapping[str, Name]:
     return fused("blk.*.ffn_up", "layers.*.gate", "layers.*.up")
 
@@ -156,6 +171,7 @@ _DEEPSEEK_EXPERTS: Final = {
     "norm_topk_prob": "expert_weights_norm",
 }
 _LAYER_NORM: Final = "attention.layer_norm_epsilon"
+_OLD: Final = without("rms_norm_eps", "head_dim", "num_key_value_heads")
 _PARTIAL: Final = "partial_rotary_factor"
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
@@ -168,6 +184,15 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         idle_keys=frozenset({"expert_feed_forward_length"}),
     ),
     "arcee": Architecture("ArceeForCausalLM", names=_paired),
+    "bloom": Architecture(
+        "BloomForCausalLM",
+        fields={"layer_norm_epsilon": _LAYER_NORM},
+        without=_OLD | {"intermediate_size"},
+        rotates=False,
+        idle_keys=frozenset(
+            {"feed_forward_length", "attention.head_count_kv", "attention.max_alibi_bias"}
+        ),
+    ),
     "cohere2": Architecture(
         "Cohere2ForCausalLM",
         fields={"layer_norm_eps": _LAYER_NORM, "logit_scale": "logit_scale"},
@@ -204,6 +229,16 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         idle_keys=frozenset({"expert_shared_feed_forward_length"}),
     ),
     "exaone4": Architecture("Exaone4ForCausalLM", adjust=_exaone4),
+    "falcon": Architecture(
+        "FalconForCausalLM",
+        fields={"layer_norm_epsilon": _LAYER_NORM},
+        without=_OLD | {"intermediate_size"},
+        fixed={"parallel_attn": True, "bias": False},
+        present={"new_decoder_architecture": "blk.0.attn_norm_2.weight"},
+        adjust=_falcon,
+        names=_falcon_names,
+        idle_keys=frozenset({"tensor_data_layout", "feed_forward_length"}),
+    ),
     "gemma": Architecture("GemmaForCausalLM", names=_one_more),
     "gemma2": Architecture("Gemma2ForCausalLM", adjust=_gemma2, names=_one_more),
     "gemma3": Architecture("Gemma3ForCausalLM", adjust=_gemma3, names=_one_more),
@@ -219,6 +254,12 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         idle_keys=frozenset({"feed_forward_length"}),
         adjust=_gpt_oss,
         names=_norm_behind_attention,
+    ),
+    "gpt2": Architecture(
+        "GPT2LMHeadModel",
+        fields={"layer_norm_epsilon": _LAYER_NORM, "n_inner": "feed_forward_length"},
+        without=_OLD | {"intermediate_size"},
+        rotates=False,
     ),
     "granite": _GRANITE,
     "granitemoe": replace(
