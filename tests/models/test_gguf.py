@@ -206,7 +206,7 @@ def test_an_architecture_that_is_not_read(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ModelError, match="'rwkv7', which is not read .*those that are: arcee, "):
+    with pytest.raises(ModelError, match=r"'rwkv7', which is not read .*those that are: arcee, "):
         load_model_spec(tmp_path / "model.gguf")
 
 
