@@ -75,7 +75,7 @@ def check_options(inputs: Inputs) -> None:
             raise ConfigError(f"{name} must be at least 1, not {value}")
     if config.kv_cache_dtype not in get_args(KvCacheDTypeOption):
         raise ConfigError(
-            "kv_cache_dtype must be auto, int8, float32, bfloat16 or float16, "
+            "kv_cache_dtype must be auto, int4, int8, float32, bfloat16 or float16, "
             f"not {config.kv_cache_dtype!r}"
         )
     if config.speculative is not None:
