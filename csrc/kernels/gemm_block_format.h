@@ -205,9 +205,9 @@ struct SuperFormat : Codes, Points {
 };
 
 using Q4_0 = HalfFormat<CodePlanes<4, 0, 64>, PlainPoints<8, false>, 32, false>;
-using Q4_1 = HalfFormat<CodePlanes<4, 0, 32>, PlainPoints<0, false>, 32, true>;
+using Q4_1 = HalfFormat<CodePlanes<4, 0, 64>, PlainPoints<0, false>, 32, true>;
 using Q5_0 = HalfFormat<CodePlanes<4, 1, 64>, PlainPoints<16, false>, 32, false>;
-using Q5_1 = HalfFormat<CodePlanes<4, 1, 32>, PlainPoints<0, false>, 32, true>;
+using Q5_1 = HalfFormat<CodePlanes<4, 1, 64>, PlainPoints<0, false>, 32, true>;
 using Q8_0 = HalfFormat<CodePlanes<8, 0, 64>, PlainPoints<128, true>, 32, false>;
 using Iq4Nl = HalfFormat<CodePlanes<4, 0, 64>, Iq4Points, 32, false>;
 using Nvfp4 = HalfFormat<CodePlanes<4, 0, 64>, E2m1Points, 16, false>;
