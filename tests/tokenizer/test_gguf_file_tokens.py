@@ -106,8 +106,13 @@ def test_chat_templates(tmp_path: Path) -> None:
         bare.apply_chat_template(hello)
     with pytest.raises(TokenizerError, match=f"{key} is not a text"):
         load(tmp_path, {}, {key: 3})
-    with pytest.raises(TokenizerError, match=r"not valid Jinja"):
+    with pytest.raises(TokenizerError, match=r"not valid Jinja.*--chat-template"):
         load(tmp_path, {}, {key: "{% for"})
+    broken = load_tokenizer(tmp_path / "model.gguf", check_templates=False)
+    other = broken.with_chat_template("{{ messages[0].content }}!")
+    assert other.apply_chat_template(hello) == "hi!"
+    with pytest.raises(TokenizerError, match="not valid Jinja"):
+        broken.apply_chat_template(hello)
 
 
 def test_parts_of_a_split_model(tmp_path: Path) -> None:

@@ -29,13 +29,20 @@ _ROLES = (
 _PROBE = "a"  # any text that encodes to something
 
 
-def load_tokenizer(source: str | Path) -> Tokenizer:
+def load_tokenizer(source: str | Path, check_templates: bool = True) -> Tokenizer:
     """Load the tokenizer of a checkpoint folder (with tokenizer.json) or of a ``.gguf`` file.
 
     From a folder, tokenizer_config.json, special_tokens_map.json, generation_config.json and
     chat_template.jinja are read where present. Raises TokenizerError naming the file at fault.
+    Without ``check_templates`` a chat template that is no program is only refused when it is used.
     """
-    path = Path(source)
+    tokenizer = _load(Path(source))
+    if check_templates:
+        tokenizer.check_templates()
+    return tokenizer
+
+
+def _load(path: Path) -> Tokenizer:
     if path.suffix == ".gguf" and not path.is_dir():
         return _load_gguf(path)
     if not path.is_dir():
