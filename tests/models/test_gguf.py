@@ -222,3 +222,13 @@ def test_published_files(name: str) -> None:
         value = weights.get(name)
         is_matrix = len(value.shape) > 1
         assert isinstance(value, BlockTensor) is is_matrix, name
+
+
+def test_tokens_that_the_vocabulary_names_as_ends(tmp_path: Path) -> None:
+    folder = tiny_checkpoint("llama")
+    path = write_gguf(folder, tmp_path / "plain.gguf")
+    assert load_model_spec(path).eos_token_ids == (257,)
+    tokens = [f"t{i}" for i in range(301)]
+    tokens[255] = "<|im_end|>"
+    with_tokens = write_gguf(folder, tmp_path / "named.gguf", tokenizer=("gpt2", tokens))
+    assert set(load_model_spec(with_tokens).eos_token_ids) == {257, 255}

@@ -58,8 +58,16 @@ def mixed(name: str, shape: tuple[int, ...]) -> Type:
     return next((kind for part, kind in kinds.items() if part in name), Type.Q4_0)
 
 
-def write_gguf(folder: Path, path: Path, types: Types = floats, **keys: Any) -> Path:
+def write_gguf(
+    folder: Path,
+    path: Path,
+    types: Types = floats,
+    tokenizer: tuple[str, list[str]] | None = None,
+    **keys: Any,
+) -> Path:
     """The checkpoint in ``folder`` as a file, each tensor of the type that ``types`` says.
+
+    ``tokenizer``: what kind of vocabulary the file has, and its tokens; all are control tokens.
 
     ``keys`` are further ones of the architecture, with ``__`` for a dot; None takes one away.
     """
@@ -74,6 +82,10 @@ def write_gguf(folder: Path, path: Path, types: Types = floats, **keys: Any) -> 
             _add(writer, f"{name}.{key}", value)
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
+    if tokenizer is not None:
+        writer.add_tokenizer_model(tokenizer[0])
+        writer.add_token_list(tokenizer[1])
+        writer.add_token_types([gguf.TokenType.CONTROL] * len(tokenizer[1]))
     for tensor, values in tensors.items():
         kind = types(tensor, values.shape)
         data = values if kind is Type.F32 else quantize(values, kind)
