@@ -12,6 +12,7 @@ import pytest
 from support.checkpoints import tiny_checkpoint
 from support.convolved import convolved
 from support.families import PUBLISHED
+from support.latents import over_latents
 from support.needs import needs_native
 from support.state_plans import state_spec
 from support.tiny_plans import make_spec
@@ -240,6 +241,24 @@ def _many_experts(spec: ModelSpec) -> ModelSpec:
     """A model with more experts than the native executor has."""
     experts = ExpertsSpec(1 << 17, 2, 16)
     return replace(spec, layers=(replace(spec.layers[0], mlp=experts),))
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (
+            spec_of((1, 36, None)),
+            "in int4 have a multiple of 8 components, not 36",
+        ),
+        (over_latents(make_spec()), "latents are not cached in int4"),
+    ],
+)
+def test_what_is_not_cached_in_int4_is_an_obstacle(spec: ModelSpec, why: str) -> None:
+    plan = lower(spec, kv_dtype="int4")
+    assert why in str(BACKENDS["cpu"].obstacle(plan))
+    assert BACKENDS["reference"].obstacle(plan) is None
+    assert "no kernel reads a KV cache in int4 yet" in str(BACKENDS["cuda"].obstacle(plan))
 
 
 @needs_native

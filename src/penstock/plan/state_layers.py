@@ -44,10 +44,10 @@ class StateLayer:
 def state_layers(layers: Sequence[LayerSpec]) -> tuple[StateLayer, ...]:
     """Return what those of a model's layers keep that keep a state."""
     mixers = (mixer for layer in layers for mixer in layer.mixers)
-    return tuple(_state_layer(mixer) for mixer in mixers if isinstance(mixer, StateSpec))
+    return tuple(state_layer(mixer) for mixer in mixers if isinstance(mixer, StateSpec))
 
 
-def _state_layer(spec: StateSpec) -> StateLayer:
+def state_layer(spec: StateSpec) -> StateLayer:
     """Return what a layer of this kind keeps."""
     if isinstance(spec, GatedDeltaSpec):
         return StateLayer(
