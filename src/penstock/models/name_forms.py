@@ -25,6 +25,7 @@ from penstock.interface.sources import (
     UnitRows,
     Unpaired,
 )
+from penstock.models.mxfp4_experts import Mxfp4Stack
 
 Kept = Literal["rows", "columns", "mxfp4"]
 """How the matrices of a stack are kept."""
@@ -60,6 +61,10 @@ class Form(ABC):
         """Whether a weight is what is stored, but for its shape and the place of its rows, so that
         it may be stored quantized."""
         return False
+
+    def holds(self, form: PackedFormat) -> bool:
+        """Whether it may be stored so."""
+        return self.keeps_values
 
     def fits(self, shape: Shape) -> bool:
         """Whether a weight of this shape can be stored so."""
@@ -121,6 +126,9 @@ class Stack(Form):
     def keeps_values(self) -> bool:
         return self.quantized
 
+    def holds(self, form: PackedFormat) -> bool:
+        return self.kept == "mxfp4" if isinstance(form, Mxfp4Stack) else self.quantized
+
     def fits(self, shape: Shape) -> bool:
         return self.kept != "mxfp4" or shape[-1] % MXFP4_BLOCK == 0
 
@@ -129,10 +137,11 @@ class Stack(Form):
         number, count, *columns = tensor.shape
         whole: Shape = (number, sum(shape[1] for shape in shapes), *columns)
         source: Source
-        if tensor.packed is not None:
+        in_blocks = isinstance(tensor.packed, Mxfp4Stack)
+        if tensor.packed is not None and not in_blocks:
             return self._packed(tensor, tensor.packed, whole)
         if self.kept == "mxfp4":
-            source = _mxfp4(tensor.name, whole)
+            source = _mxfp4(tensor.name, whole, in_blocks)
         elif self.kept == "columns" and columns:
             source = Transposed(Stored(tensor.name, (*whole[:-2], whole[-1], whole[-2])))
         else:
@@ -239,10 +248,11 @@ class OfAnyLength(Form):
         return source if tensor.bias else UnitRows(source)
 
 
-def _mxfp4(name: str, whole: Shape) -> Mxfp4:
+def _mxfp4(name: str, whole: Shape, kept: bool) -> Mxfp4:
     *stack, columns = whole
     blocks = (*stack, columns // MXFP4_BLOCK)
     return Mxfp4(
         Stored(f"{name}_blocks", (*blocks, 16), "uint8"),
         Stored(f"{name}_scales", blocks, "uint8"),
+        kept,
     )

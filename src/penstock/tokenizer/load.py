@@ -29,13 +29,20 @@ _ROLES = (
 _PROBE = "a"  # any text that encodes to something
 
 
-def load_tokenizer(source: str | Path) -> Tokenizer:
+def load_tokenizer(source: str | Path, check_templates: bool = True) -> Tokenizer:
     """Load the tokenizer of a checkpoint folder (with tokenizer.json) or of a ``.gguf`` file.
 
     From a folder, tokenizer_config.json, special_tokens_map.json, generation_config.json and
     chat_template.jinja are read where present. Raises TokenizerError naming the file at fault.
+    Without ``check_templates`` a chat template that is no program is only refused when it is used.
     """
-    path = Path(source)
+    tokenizer = _load(Path(source))
+    if check_templates:
+        tokenizer.check_templates()
+    return tokenizer
+
+
+def _load(path: Path) -> Tokenizer:
     if path.suffix == ".gguf" and not path.is_dir():
         return _load_gguf(path)
     if not path.is_dir():
@@ -63,6 +70,12 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
 def _load_gguf(path: Path) -> Tokenizer:
     metadata = read_metadata(path, TokenizerError)
+    part = metadata.get("split.no", 0)
+    if part and "tokenizer.ggml.tokens" not in metadata:
+        raise TokenizerError(
+            f"{path} is a later part of a split model (split.no is {part!r:.20}), and the first "
+            "one has the vocabulary; name that"
+        )
     with as_error(lambda cause: TokenizerError(f"{path} is corrupt: {cause}; download it again")):
         vocab = build_vocab(metadata)
     settings = TokenizerSettings(
