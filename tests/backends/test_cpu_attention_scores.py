@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from support.attention_parts import Part, sequence
 from support.draft_trees import line_of, make_tree
 from support.native_attention import PLAIN, Scores, attend
-from support.native_cache import CODED, ELEMENTS, F32, Shape
+from support.native_cache import CODED, ELEMENTS, F32, Shape, fitted
 
 
 def make_scores(heads: int, softcap: bool, slopes: bool, sinks: bool) -> Scores:
@@ -82,7 +82,7 @@ def test_scores_as_the_op_defines_them(
     options: tuple[bool, bool, bool],
     element: str,
 ) -> None:
-    shape = Shape(*heads, head_dim, element, window)
+    shape = Shape(*heads, fitted(head_dim, element), element, window)
     scores = make_scores(heads[0], *options)
     parts = ragged(shape, head_dim)
     plain = attend(module, shape, parts)
