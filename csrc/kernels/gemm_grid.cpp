@@ -8,6 +8,7 @@
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
 #include "gemm_product.h"
+#include "hadamard.h"
 
 namespace penstock {
 namespace {
@@ -46,8 +47,7 @@ QuantizedRows rows_in(std::byte* memory, const GridPanels& p, int64_t rows) {
 // Smaller than any activation that matters, and its reciprocal is finite.
 constexpr float kLeastMagnitude = 1e-30f;
 
-template <class T>
-void quantize_row(const T* x, int64_t k, const QuantizedRows& to, int64_t row) {
+void quantize_row(const float* x, int64_t k, const QuantizedRows& to, int64_t row) {
   constexpr int64_t lanes = f32x16::lanes;
   f32x16 most = f32x16::zero(), nothing = f32x16::zero();
   const int64_t whole = k / lanes * lanes;
@@ -99,10 +99,13 @@ void quantize_row(const T* x, int64_t k, const QuantizedRows& to, int64_t row) {
   to.starts[row] = -kept_zero(8, code_offset(8)) * int32_t(hsum(total));
 }
 
-void quantize_rows(const InputRows& x, Range rows, const QuantizedRows& to) {
+// `transformed` has room for a row.
+void quantize_rows(const InputRows& x, Range rows, const QuantizedRows& to, float* transformed) {
+  const float by = 1.0f / float(hadamard_block(x.cols));
   for (int64_t r = rows.first; r < rows.last; ++r) {
-    if (x.elem == Elem::bf16) quantize_row(x.row<bf16>(r), x.cols, to, r);
-    else quantize_row(x.row<float>(r), x.cols, to, r);
+    if (x.elem == Elem::bf16) hadamard_row(x.row<bf16>(r), x.cols, by, transformed);
+    else hadamard_row(x.row<float>(r), x.cols, by, transformed);
+    quantize_row(transformed, x.cols, to, r);
   }
 }
 
@@ -178,7 +181,7 @@ bool quantize_grid_part(const GridMatrix& w, Elem elem, const std::byte* rows, i
   for_each_column(p, n, place, panels, worker, [&](int64_t row, int lane, std::byte* panel) {
     if (row < 0) return pack_column(p, nullptr, row, w.k, lane, panel);
     float scale;
-    finite &= quantize_grid_row(w.bits, elem, rows + row * row_bytes, w.k, codes.data(),
+    finite &= quantize_grid_row(w.bits, elem, !w.weight_only, rows + row * row_bytes, w.k, codes.data(),
                                 windows.data(), scale, scratch);
     const GridRows one{codes.data(), windows.data(), &scale};
     pack_column(p, &one, 0, w.k, lane, panel);
@@ -196,7 +199,8 @@ struct GridPath {
   }
   static int64_t work_bytes(const PanelView& view, [[maybe_unused]] int64_t rows) {
     const GridPanels p(view);
-    int64_t work = grid_registers_scratch_bytes(p);
+    const int64_t row = p.depth * int64_t(sizeof(float));
+    int64_t work = std::max(grid_registers_scratch_bytes(p), row);
 #if defined(__AMX_INT8__)
     work = std::max(work, grid_amx_scratch_bytes(p, rows));
 #endif
@@ -207,8 +211,8 @@ struct GridPath {
            std::byte* ready)
       : p_(p), x_(x), e_(e), rows_(rows.size()), quantized_(rows_in(ready, p_, rows_)) {}
 
-  void make(int64_t id, int64_t count) const {
-    quantize_rows(x_, even_share(rows_, id, count), quantized_);
+  void make(int64_t id, int64_t count, std::byte* work) const {
+    quantize_rows(x_, even_share(rows_, id, count), quantized_, reinterpret_cast<float*>(work));
   }
   void multiply(Range units, std::byte* work) const {
 #if defined(__AMX_INT8__)

@@ -1,7 +1,8 @@
 // Matrix products with weights on an 8-bit grid: out = x @ W^T + bias, optionally gated.
 //
 // A row of W has one scale, so a weight is w_scale[n] times an integer of 8 bits; a row of x is
-// quantized to 8 bits with one scale, max|x| / 127. Then
+// quantized to 8 bits with one scale, max|x| / 127. Both are of the rows' Hadamard transform
+// (hadamard.h), which spreads what is large. Then
 //   out = float(dot of all k integers) * (x_scale * w_scale[n]),
 // where the dot is one exact int32. No order of arithmetic can be seen in it: rows, instruction
 // sets, threads and blockings all agree to the bit.
@@ -54,13 +55,9 @@ struct GridRows {
   const float* scales;     // [n]
 };
 
-// A row of a matrix in 4 bits reaches to this multiple of its scale: 8 of the largest steps that do
-// not leave the grid.
-constexpr float kWindowReach = 120.0f;
-
-// Rounds a row of k values to the grid: codes [k], windows [ceil(k / 32)] with 4 bits. False if a
-// value is not finite. `scratch` is for the caller to keep from row to row.
-bool quantize_grid_row(int bits, Elem elem, const std::byte* row, int64_t k, int8_t* codes,
+// Rounds a row of k values, or its transform, to the grid: codes [k], windows [ceil(k / kGridGroup)]
+// with 4 bits. False if a value is not finite. `scratch` is for the caller to keep from row to row.
+bool quantize_grid_row(int bits, Elem elem, bool transformed, const std::byte* row, int64_t k, int8_t* codes,
                        uint8_t* windows, float& scale, std::vector<float>& scratch);
 
 // Pack a part of n rows. Otherwise as pack_part.

@@ -18,7 +18,8 @@ class GridScheme:
     """Whole numbers of 8 bits with one float32 scale per row, its grid.
 
     With 4 bits, groups of 32 columns use 16 points of the grid each, evenly apart: a window, whose
-    step and origin take a byte. Products are one exact sum of integers per output.
+    step and origin take a byte. Products are one exact sum of integers per output. Where x is
+    quantized, too, both are of the rows' Hadamard transform (:mod:`penstock.quant.hadamard`).
     """
 
     bits: Bits

@@ -44,10 +44,14 @@ class Values:
         self._experts: dict[str, list[CanonicalTensor]] = {}
         self.buffers: dict[str, NDArray[Any]] = {}
 
-    def experts(self, name: str, scheme: QuantScheme) -> list[CanonicalTensor]:
+    def experts(
+        self, name: str, scheme: QuantScheme, weight_only: bool
+    ) -> list[CanonicalTensor]:
         """The matrices of all experts of a stacked weight, rounded when they are first wanted."""
         if name not in self._experts:
-            self._experts[name] = [rounded(matrix, scheme, name) for matrix in self.weights[name]]
+            self._experts[name] = [
+                rounded(matrix, scheme, name, weight_only) for matrix in self.weights[name]
+            ]
         return self._experts[name]
 
     def optional(self, name: str | None) -> F32 | None:
@@ -181,7 +185,7 @@ def _expert_linear(v: Values, op: ops.ExpertLinear) -> None:
         v.put(op.out, expert_product(x, ids, weights, biases, op.gated))
         return
     multiply = partial(quantized_product, weight_only=op.weight_only)
-    parts = [v.experts(part.weight, op.scheme) for part in op.parts]
+    parts = [v.experts(part.weight, op.scheme, op.weight_only) for part in op.parts]
     v.put(op.out, expert_product(x, ids, parts, biases, op.gated, multiply))
 
 
