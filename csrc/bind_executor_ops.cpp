@@ -201,10 +201,10 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
       .def(
           "append_gather_columns",
           [](PyExecutor& self, BufferId x, const std::vector<BufferId>& outs,
-             const std::vector<ConstantId>& orders) {
-            self.get().append_gather_columns(x, outs, orders);
+             const std::vector<ConstantId>& orders, std::optional<BufferId> ids) {
+            self.get().append_gather_columns(x, outs, orders, ids.value_or(kNone));
           },
-          "x"_a, "outs"_a, "orders"_a)
+          "x"_a, "outs"_a, "orders"_a, "ids"_a = nb::none())
       .def(
           "append_columns",
           [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {

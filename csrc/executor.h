@@ -204,9 +204,9 @@ class Executor {
   void append_argmax(BufferId x, BufferId out);
   void append_features(BufferId out, int64_t first);
   void append_join(std::span<const BufferId> xs, BufferId out, int heads = 1);
-  // orders: of each output, int32, a column of x for each of its own.
+  // orders: of each output, int32, a column of x for each of its own; with ids, of each expert.
   void append_gather_columns(BufferId x, std::span<const BufferId> outs,
-                             std::span<const ConstantId> orders);
+                             std::span<const ConstantId> orders, BufferId ids = kNone);
   // The columns of `x` from `first` on.
   void append_columns(BufferId x, BufferId out, int64_t first);
   // out = x + activation(y); without x, the activation alone.

@@ -153,23 +153,35 @@ void Executor::append_join(std::span<const BufferId> xs, BufferId out, int heads
 }
 
 void Executor::append_gather_columns(BufferId x, std::span<const BufferId> outs,
-                                     std::span<const ConstantId> orders) {
+                                     std::span<const ConstantId> orders, BufferId ids) {
   const Array& from = typed(x, {Elem::f32, Elem::bf16}, "what columns are gathered of");
-  const RowKind rows = bound(x).rows;
+  RowKind rows = bound(x).rows;
+  GatherArgs args{from, {}};
+  int64_t experts = 1;
+  if (ids != kNone) {
+    args.ids = typed(ids, {Elem::i32}, "ids of experts");
+    experts = bound(ids).below;
+    if (experts < 1) refuse("ids of experts are those that were chosen before");
+    const RowKind each = routed(bound(ids).rows, args.ids.cols);
+    if (rows != each && rows != bound(ids).rows)
+      refuse("experts have one row of input, or all, for each that a token has");
+    args.shared = rows != each;
+    rows = each;
+  }
   if (outs.empty() || outs.size() != orders.size())
     refuse("columns are gathered into one output or more, by an order each");
   const int64_t most = std::max<int64_t>(most_rows(rows), 1);
   if (from.cols > Tickets::kMostTasks / most / int64_t(outs.size()))
     refuse("a step has more columns to gather than can be shared out");
-  GatherArgs args{from, {}};
   for (size_t i = 0; i < outs.size(); ++i) {
     const Array& to = typed(outs[i], {from.elem}, "gathered columns");
     if (to.cols != from.cols || bound(outs[i]).rows != rows)
       refuse("gathered columns are as many, and of as many rows, as those of their input");
     require_apart(x, outs[i]);
+    if (ids != kNone) require_apart(ids, outs[i]);
     for (size_t j = 0; j < i; ++j) require_apart(outs[j], outs[i]);
-    const std::byte* const places =
-        constant(orders[i], size_t(from.cols) * sizeof(int32_t), "an order of columns");
+    const std::byte* const places = constant(
+        orders[i], size_t(experts * from.cols) * sizeof(int32_t), "an order of columns");
     args.into.push_back({to, reinterpret_cast<const int32_t*>(places)});
   }
   ops_.push_back(GatherColumnsOp{std::move(args), rows});

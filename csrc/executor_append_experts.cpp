@@ -6,6 +6,13 @@
 
 namespace penstock {
 
+RowKind routed(RowKind rows, int64_t chosen) {
+  if (rows.times != 1 || chosen > kMostRowsOfOne)
+    refuse("a token has at most " + std::to_string(kMostRowsOfOne) + " experts");
+  rows.times = int(chosen);
+  return rows;
+}
+
 void Executor::append_route(BufferId logits, BufferId ids, BufferId shares, ConstantId choice_bias,
                             ConstantId share_scale, const Routing& routing) {
   RouteArgs args{typed(logits, {Elem::f32}, "scores of experts"),
@@ -39,24 +46,19 @@ void Executor::append_expert_linear(MatrixId id, ConstantId bias, BufferId x, Bu
   const Array& in = typed(x, {Elem::f32, Elem::bf16}, "the input of experts");
   const Array& chosen = typed(ids, {Elem::i32}, "ids of experts");
   const Array& y = typed(out, {Elem::f32, Elem::bf16}, "the output of experts");
-  const RowKind tokens = bound(ids).rows;
-  RowKind routed = tokens;
-  if (tokens.times != 1 || chosen.cols > kMostRowsOfOne)
-    refuse("a token has at most " + std::to_string(kMostRowsOfOne) + " experts");
-  routed.times = int(chosen.cols);
-  const RowKind from = bound(x).rows;
-  if (bound(out).rows != routed || (from != tokens && from != routed))
+  const RowKind tokens = bound(ids).rows, all = routed(tokens, chosen.cols), from = bound(x).rows;
+  if (bound(out).rows != all || (from != tokens && from != all))
     refuse("experts have a row of output, and one or all of input, for each that a token has");
   if (bound(ids).below < 1 || bound(ids).below > experts)
     refuse("ids of experts are those that were chosen before, of as many experts");
   require_apart(x, out), require_apart(ids, out);
-  const ExpertsArgs args{in, from == tokens && routed.times != 1, chosen, y, experts, gate};
+  const ExpertsArgs args{in, from == tokens && all.times != 1, chosen, y, experts, gate};
   std::visit(
       [&](auto& m) {
         if (in.cols != m.k || y.cols != m.n)
           refuse("input, matrices and output of experts differ in shape");
         if (m.gated == gate.is_none()) refuse("a gated matrix needs an activation");
-        if (most_rows(routed) > INT32_MAX ||
+        if (most_rows(all) > INT32_MAX ||
             expert_tasks(m.n, m.gated, experts) > Tickets::kMostTasks)
           refuse("experts have more rows or columns than threads can share");
         if (bias != kNone)
@@ -66,18 +68,6 @@ void Executor::append_expert_linear(MatrixId id, ConstantId bias, BufferId x, Bu
       w);
   ops_.push_back(ExpertLinearOp{w, args, tokens});
 }
-
-namespace {
-
-// `rows` for each of a token's `chosen` experts.
-RowKind routed(RowKind rows, int64_t chosen) {
-  if (rows.times != 1 || chosen > kMostRowsOfOne)
-    refuse("a token has at most " + std::to_string(kMostRowsOfOne) + " experts");
-  rows.times = int(chosen);
-  return rows;
-}
-
-}  // namespace
 
 void Executor::append_scale_rows(BufferId x, BufferId by, BufferId out, bool sigmoid) {
   const Array& in = typed(x, {Elem::f32, Elem::bf16}, "rows that are scaled");

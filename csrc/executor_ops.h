@@ -47,6 +47,9 @@ inline constexpr RowKind RowKind::tokens{RowBase::tokens};
 inline constexpr RowKind RowKind::selected{RowBase::selected};
 inline constexpr RowKind RowKind::logits{RowBase::logits};
 
+// A row for each of a token's `chosen` experts.
+RowKind routed(RowKind rows, int64_t chosen);
+
 using MatrixId = int;
 
 // Every kind has packed_bytes(), linear(), linear_scratch_bytes() and linear_shared_bytes().

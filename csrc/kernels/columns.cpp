@@ -39,13 +39,15 @@ void join_row(const JoinArgs& args, int64_t r) {
 
 // Piece `piece` of row r of one output. Indices come from a file and are clamped so that no read leaves the row.
 template <class T>
-void gather_piece(const Array& from, const Gathered& to, int64_t r, int64_t piece) {
-  const T* x = from.row<const T>(r);
+void gather_piece(const GatherArgs& args, const Gathered& to, int64_t r, int64_t piece) {
+  const int64_t cols = args.x.cols, k = args.ids.cols;
+  const T* x = args.x.row<const T>(args.shared ? r / k : r);
   T* out = to.out.row<T>(r);
-  const uint32_t last = uint32_t(from.cols - 1);
-  const int64_t end = std::min(from.cols, (piece + 1) * kGathered);
-  for (int64_t j = piece * kGathered; j < end; ++j)
-    out[j] = x[std::min(uint32_t(to.order[j]), last)];
+  const int32_t* order = to.order;
+  if (k > 0) order += int64_t(args.ids.row<const int32_t>(r / k)[r % k]) * cols;
+  const uint32_t last = uint32_t(cols - 1);
+  const int64_t end = std::min(cols, (piece + 1) * kGathered);
+  for (int64_t j = piece * kGathered; j < end; ++j) out[j] = x[std::min(uint32_t(order[j]), last)];
 }
 
 }  // namespace
@@ -71,7 +73,7 @@ void gather_columns(const GatherArgs& args, int64_t rows, const Worker& worker) 
   Tickets::Phase phase = worker.tickets->open(worker, each * int64_t(args.into.size()), 1);
   for (Share some = phase.next(); !some.empty(); some = phase.next())
     for (int64_t i = some.begin; i < some.end; ++i)
-      piece(args.x, args.into[size_t(i / each)], i % each / pieces, i % pieces);
+      piece(args, args.into[size_t(i / each)], i % each / pieces, i % pieces);
 }
 
 }  // namespace penstock

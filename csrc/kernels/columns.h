@@ -27,16 +27,19 @@ void join(const JoinArgs& args, int64_t rows, const Worker& worker);
 
 struct Gathered {
   Array out;             // as x; shares no memory with it
-  const int32_t* order;  // [cols] columns of x
+  const int32_t* order;  // [cols] columns of x; with ids, those of each expert
 };
 struct GatherArgs {
   Array x;  // [rows, cols] f32 or bf16
   std::vector<Gathered> into;
+  // i32 [T, k]: row r of an output is in the order of expert ids[r / k][r % k]. Without, k is 0.
+  Array ids{};
+  bool shared = false;  // row r of an output is of row r / k of x, not of row r
 };
 constexpr int64_t kGathered = 1024;  // columns that are gathered at a time
 
-// Of each: out[r][j] = x[r][order[j]]; an order that names no column takes the last one. Workers
-// share pieces of rows.
+// Of each: out[r][j] = x[r][order[j]] for that many rows of outputs; an order that names no column
+// takes the last one. Workers share pieces of rows.
 void gather_columns(const GatherArgs& args, int64_t rows, const Worker& worker);
 
 }  // namespace penstock

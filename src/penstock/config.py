@@ -241,6 +241,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     kv_cache_dtype: KvDType
     num_states: int
     """State slots, where layers of the model keep states; else 0."""
+    state_bytes: int
+    """Bytes of each of them, as the backend lays it out."""
     max_num_seqs: int
     max_num_batched_tokens: int
     max_logit_rows: int

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from support.native_arrays import as_bytes
 from support.native_cache import ELEMENTS, Cache, Shape
+from support.native_experts import gathered_by_expert
 from support.native_row_ops import POSITIONS, TYPES, run
 
 from penstock.cache.geometry import BLOCK_SIZE
@@ -100,6 +101,23 @@ def test_gather_columns(module: Any, cols: int, element: str) -> None:
     for threads in (1, 2, 3):
         got = run(module, gather, [x], element, threads=threads, spare=2)
         np.testing.assert_array_equal(got.view(np.uint32), expected.view(np.uint32))
+
+
+@pytest.mark.parametrize("shared", [True, False], ids=["a row for all", "a row for each"])
+@pytest.mark.parametrize("chosen", [1, 3])
+@pytest.mark.parametrize("element", ["float32", "bfloat16"])
+def test_gather_columns_by_expert(module: Any, element: str, chosen: int, shared: bool) -> None:
+    """Each of a token's experts has an order of its own."""
+    rng = np.random.default_rng(4)
+    tokens, experts, cols = 5, 6, 1104
+    ids = np.stack([rng.permutation(experts)[:chosen] for _ in range(tokens)]).astype(np.int32)
+    x = rng.standard_normal((tokens if shared else tokens * chosen, cols)).astype(TYPES[element])
+    orders = np.stack([rng.permutation(cols) for _ in range(experts)]).astype(np.int32)
+    rows = np.repeat(x, chosen, axis=0) if shared else x
+    expected = np.take_along_axis(rows, orders[ids.reshape(-1)], axis=1)
+    for threads in (1, 3):
+        got = gathered_by_expert(module, x, ids, orders, threads)
+        np.testing.assert_array_equal(got, expected)
 
 
 def test_an_order_that_names_no_column_reads_none_outside(module: Any) -> None:

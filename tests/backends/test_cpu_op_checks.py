@@ -16,8 +16,10 @@ from support.native_executor import (
     append_attention,
     make,
 )
+from support.native_experts import append_route
 
 from penstock.backends.cpu import native
+from penstock.models.spec import Routing
 
 HUGE = 2**63 - 1
 
@@ -123,6 +125,24 @@ def test_gathered_columns_are_those_of_the_input(executor: Any) -> None:
             executor.append_gather_columns(a, outs, orders)
     executor.append_gather_columns(a, [out], [order])
     assert executor.op_names == ["GatherColumns"]
+
+
+def test_columns_are_gathered_by_experts_that_were_chosen(executor: Any) -> None:
+    a = executor.add_buffer(0, "float32", 16, 64, "T")
+    ids = executor.add_buffer(1024, "int32", 2, 64, "T")
+    shares = executor.add_buffer(2048, "float32", 2, 64, "T")
+    out = executor.add_buffer(3072, "float32", 16, 64, "2T")
+    other = executor.add_buffer(5120, "float32", 16, 64, "3T")
+    orders = executor.add_constant(as_bytes(np.zeros((16, 16), np.int32)))
+    short = executor.add_constant(as_bytes(np.zeros((15, 16), np.int32)))
+    with pytest.raises(ValueError, match="chosen before"):
+        executor.append_gather_columns(a, [out], [orders], ids)
+    append_route(executor, a, ids, shares, Routing())
+    for x, to, by in ((a, other, orders), (a, a, orders), (other, out, orders), (a, out, short)):
+        with pytest.raises(ValueError, match=r"columns|experts have|order"):
+            executor.append_gather_columns(x, [to], [by], ids)
+    executor.append_gather_columns(a, [out], [orders], ids)
+    assert executor.op_names == ["Route", "GatherColumns"]
 
 
 def test_tables_by_position_have_all_positions(executor: Any) -> None:

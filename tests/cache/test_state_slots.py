@@ -30,10 +30,16 @@ def begun(cache: KvCache, tokens: list[int]) -> tuple[BlockTable, int]:
     return table, prefix.num_tokens
 
 
+def borders_of(cache: KvCache, table: BlockTable, end: int) -> list[int]:
+    """The borders at which a step up to ``end``, of this table alone, stores the state."""
+    (snapshots,) = cache.compose_states([(table, end)])
+    return [border for border, _ in snapshots]
+
+
 def computed(cache: KvCache, table: BlockTable, tokens: list[int], end: int) -> list[int]:
     """The borders at which the step up to ``end`` stores the state."""
     assert cache.extend(table, table.num_committed, end, [])
-    borders = [border for border, _ in cache.compose_state(table, end)]
+    borders = borders_of(cache, table, end)
     cache.commit(table, array("i", tokens), end)
     return borders
 
@@ -164,7 +170,7 @@ def test_a_state_that_is_all_there_is_left_is_taken_as_it_is() -> None:
     computed(cache, table, first, 6)
     cache.free(table)
     running, _ = begun(cache, other)
-    ((_, waiting),) = cache.compose_state(running, 6)
+    (((_, waiting),),) = cache.compose_states([(running, 6)])
     table, found = begun(cache, [*first[:5], 1])
     assert found == 4
     assert cache.take_state_copies() == []
@@ -177,9 +183,29 @@ def test_a_state_that_is_all_there_is_left_is_taken_as_it_is() -> None:
 def test_no_more_states_wait_to_be_found_than_are_spare() -> None:
     cache, tokens = cache_of(4, sequences=2, interval=SIZE), list(range(30))
     table, _ = begun(cache, tokens)
-    borders = [border for border, _ in cache.compose_state(table, 30)]
-    assert borders == [4, 8]
+    assert borders_of(cache, table, 30) == [4, 28]
     assert begun(cache, [99])[0].state is not None
+    cache.check_integrity()
+
+
+def test_where_prompts_end_and_part_is_kept_before_intervals() -> None:
+    """Of all prompts of a step, whichever is first."""
+    cache, stem = cache_of(6, interval=3 * SIZE), list(range(10))
+    other = [*stem, *range(50, 59)]
+    table, _ = begun(cache, other)
+    assert computed(cache, table, other, 19) == [12, 16]
+    cache.free(table)
+    prompts = [list(range(100, 130)), [*stem, *range(60, 69)]]
+    tables = [begun(cache, tokens)[0] for tokens in prompts]
+    ends = [len(tokens) for tokens in prompts]
+    for table, end in zip(tables, ends, strict=True):
+        assert cache.extend(table, 0, end, [])
+    snapshots = cache.compose_states(list(zip(tables, ends, strict=True)))
+    assert [[border for border, _ in each] for each in snapshots] == [[28], [8, 16]]
+    for table, tokens in zip(tables, prompts, strict=True):
+        cache.commit(table, array("i", tokens), len(tokens))
+        cache.free(table)
+    assert begun(cache, [*prompts[0], 1])[1] == 28
     cache.check_integrity()
 
 

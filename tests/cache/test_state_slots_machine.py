@@ -60,7 +60,8 @@ class StatesMachine(RuleBasedStateMachine):
         if hold.seen:
             assert self.memory[hold.slot] == holder.prefix(hold.seen)
         seen, stored = hold.seen, end - tentative
-        for border, slot in self.cache.compose_state(holder.table, stored):
+        (snapshots,) = self.cache.compose_states([(holder.table, stored)])
+        for border, slot in snapshots:
             assert seen < border <= stored
             assert border % SIZE == 0
             assert slot not in {h.table.state.slot for h in self.holders if h.table.state}

@@ -47,6 +47,20 @@ def test_kl(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert 0 < document["kl_mean"] < 1
 
 
+def test_agreement(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = tmp_path / "out.json"
+    words = ["eval", "agreement", "--no-artifact", "--text", str(text), "--prompts", "6"]
+    words += ["--prompt-tokens", "20", "--tokens", "12", "--json", str(kept)]
+    assert main([*words, "--quantization", "int4", "--quantization-group", "128"]) == 0
+    document = json.loads(kept.read_text())
+    assert f"{document['identical']:.2%} of 6" in capsys.readouterr().out
+    assert document["model"]["quantization"] == "int4"
+    assert document["base"]["quantization"] == "none"
+    assert 0 < document["same_mean"] <= document["tokens"] == 12
+    assert main(words) == 0
+    assert json.loads(kept.read_text())["identical"] == 1.0
+
+
 @pytest.mark.parametrize(
     ("content", "words", "said", "code"),
     [
@@ -57,6 +71,7 @@ def test_kl(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
         (None, [], "No such file", EXIT_FAILED),
         (None, ["--window", "100000000"], "No such file", EXIT_FAILED),  # before a model is loaded
         (TEXT.encode(), ["--json", "nowhere/out.json"], "no folder nowhere", EXIT_USAGE),
+        (TEXT.encode(), ["--json", "."], "is a folder", EXIT_USAGE),
     ],
 )
 def test_what_cannot_be_read(

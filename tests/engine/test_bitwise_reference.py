@@ -28,11 +28,13 @@ def stored(folder: Path, **options: Any) -> Served:
     return Served(folder, {"backend": "reference", "load_format": "auto", **bounds, **options})
 
 
-@pytest.fixture(scope="module", params=["experts", "shuffled columns"])
+@pytest.fixture(scope="module", params=["experts", "shuffled columns", "both"])
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Served:
     if request.param == "experts":
         return stored(tiny_checkpoint("qwen3_moe"))
     form: dict[str, Any] = {"bits": 4, "group": 32, "sym": False, "shuffled": True}
+    if request.param == "both":
+        form |= {"family": "mixtral"}
     return stored(gptq_checkpoint(tmp_path_factory.mktemp("gptq"), desc_act=True, **form)[0])
 
 

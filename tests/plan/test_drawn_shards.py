@@ -42,6 +42,10 @@ class Rows:
             return self._source.get(name)
         return self._source.get(share.name)[slice(*share.rows)]
 
+    def member(self, name: str, index: int) -> NDArray[Any]:
+        matrix: NDArray[Any] = self.get(name)[index]
+        return matrix
+
 
 def logits(whole: Plan, plan: Plan, fused: bool, rank: Collective | None = None) -> Any:
     plan = fuse(plan) if fused else plan

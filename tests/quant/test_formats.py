@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from gguf import GGMLQuantizationType
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from penstock.quant import BlockTensor
 from penstock.quant.formats import FORMATS
 
 # Random bytes are scales that are not finite, too.
-pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning"),
+]
 
 
 def some_blocks(name: str, n: int, count: int, seed: int) -> BlockTensor:
@@ -33,6 +36,18 @@ def test_values(name: str) -> None:
     assert values.shape == tensor.shape == expected.shape
     assert np.array_equal(values.view(np.uint32), expected.view(np.uint32))
     assert values.any()
+
+
+def test_all_that_kernels_read_are_there() -> None:
+    k_quants = {f"Q{bits}_K" for bits in range(2, 7)}
+    legacy = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"}
+    assert set(FORMATS) == legacy | k_quants | {"IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_sizes(name: str) -> None:
+    scheme = FORMATS[name].scheme
+    assert (scheme.columns, scheme.block_bytes) == GGML_QUANT_SIZES[GGMLQuantizationType[name]]
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.state_plans import NET, state_spec
+from support.state_plans import NET, SCAN, StateWeights, state_spec
 
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.backends.cpu.bind import bind
+from penstock.config import BackendName, EngineConfig, ResolvedConfig
 from penstock.errors import ConfigError
 from penstock.hardware import detect
-from penstock.models.spec import ModelSpec
+from penstock.interface.executor import Limits
+from penstock.models.spec import GatedDeltaSpec, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.shard import shard
@@ -24,8 +26,10 @@ PLAN = fuse(lower(SPEC))
 STATE, BLOCK = PLAN.state_bytes(log=1), PLAN.kv_groups.page_bytes
 
 
-def resolved(spec: ModelSpec = SPEC, **options: Any) -> ResolvedConfig:
-    config = EngineConfig(backend="reference", **options)
+def resolved(
+    spec: ModelSpec = SPEC, backend: BackendName = "reference", **options: Any
+) -> ResolvedConfig:
+    config = EngineConfig(backend=backend, **options)
     return resolve(config, detect(), spec, Path("m"), Path("m")).config
 
 
@@ -138,3 +142,25 @@ def test_models_of_attention_alone_have_none() -> None:
 def test_ranks_are_refused() -> None:
     with pytest.raises(ConfigError, match="2 ranks cannot share layers that keep a state"):
         shard(lower(SPEC), 0, 2)
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_states_are_budgeted_as_the_backend_lays_them_out(drafts: int) -> None:
+    """Columns of a state are filled up to those of a tile on a CPU, and parts to cache lines."""
+    spec = state_spec(GatedDeltaSpec(1, 2, key_dim=5, value_dim=17, kernel=3, eps=1e-6), SCAN)
+    speculative = Ngram(num_tokens=drafts) if drafts else None
+    options: dict[str, Any] = {"max_num_seqs": 3, "speculative": speculative}
+    told = resolved(spec, "cpu", **options)
+    plan = fuse(lower(spec))
+    limits = Limits(1, 4, 4, 2, threads=1, num_states=2, state_log=told.state_log)
+    executor = bind(plan, StateWeights(plan), limits)
+    try:
+        allocated = executor._native.state_copy(0).nbytes
+    finally:
+        executor.close()
+    assert told.state_bytes == allocated > plan.state_bytes(1 + drafts)
+    assert f"{told.state_bytes:,} bytes each" in told.reasons["num_states"]
+    assert resolved(spec, "reference", **options).state_bytes == plan.state_bytes(1 + drafts)
+    asked = {"max_num_seqs": 2, "kv_cache_bytes": 8 * told.state_bytes}
+    config = resolved(spec, "cpu", enable_prefix_caching=False, **asked)
+    assert config.kv_cache_bytes + 2 * config.state_bytes <= 8 * told.state_bytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import tiny_checkpoint
 
 F32 = NDArray[np.float32]
+
+_FLOATS = (".mlp.gate", ".block_sparse_moe.gate", ".shared_expert_gate")
+"""What chooses experts and weighs them, which no tool quantizes."""
 
 PACKED_VOCAB = 304
 """Vocabulary of checkpoints whose output matrix is quantized: words hold 4 or 8 codes."""
@@ -83,16 +87,17 @@ def gptq_checkpoint(
     zero: int | None = None,
     shuffled: bool = False,
     lm_head: bool = False,
+    config: Mapping[str, Any] | None = None,
     **fields: Any,
 ) -> tuple[Path, Path]:
     """A checkpoint and one of the float32 values that its weights stand for.
 
     ``zero``: one zero point of every matrix. ``shuffled``: groups are of any columns. ``lm_head``:
-    the output matrix is quantized, too, of a vocabulary that can be packed. ``fields``: more of
-    quantization_config.
+    the output matrix is quantized, too, of a vocabulary that can be packed. ``config``: changes of
+    the family's configuration. ``fields``: more of quantization_config.
     """
     size: dict[str, Any] = {"vocab_size": PACKED_VOCAB} if lm_head else {}
-    plain = tiny_checkpoint(family, intermediate_size=96, **size)
+    plain = tiny_checkpoint(family, **{"intermediate_size": 96, **size, **(config or {})})
     generator = np.random.default_rng(5)
     packed, floats = at / "packed", at / "floats"
     for folder in (packed, floats):
@@ -102,6 +107,7 @@ def gptq_checkpoint(
     for name in list(tensors):
         module = name.removesuffix(".weight")
         quantized = name.startswith("model.layers.") or (lm_head and module == "lm_head")
+        quantized &= not module.endswith(_FLOATS)
         if not quantized or tensors[name].ndim != 2:
             continue
         n, k = tensors.pop(name).shape
@@ -117,8 +123,8 @@ def gptq_checkpoint(
         dequantized[name] = matrix.values()
     save_file(tensors, packed / "model.safetensors")
     save_file(dequantized, floats / "model.safetensors")
-    config = json.loads((packed / "config.json").read_text())
-    config["quantization_config"] = {
+    written = json.loads((packed / "config.json").read_text())
+    written["quantization_config"] = {
         "quant_method": "gptq",
         "bits": bits,
         "group_size": group,
@@ -127,7 +133,7 @@ def gptq_checkpoint(
         "lm_head": lm_head,
         **fields,
     }
-    (packed / "config.json").write_text(json.dumps(config))
+    (packed / "config.json").write_text(json.dumps(written))
     return packed, floats
 
 

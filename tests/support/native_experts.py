@@ -155,6 +155,29 @@ def append_route(
     )
 
 
+def gathered_by_expert(
+    module: Any,
+    x: NDArray[Any],
+    ids: NDArray[np.int32],
+    orders: NDArray[np.int32],
+    threads: int,
+) -> NDArray[Any]:
+    """Rows ``[chosen * T, k]`` of x, each in the order of its expert: orders ``[experts, k]``."""
+    tokens, chosen = ids.shape
+    logits = np.full((tokens, len(orders)), -9.0, np.float32)
+    np.put_along_axis(logits, ids, -np.arange(chosen, dtype=np.float32)[None], axis=1)
+    step = _Step(module, tokens, threads)
+    scores = step.buffer("float32", len(orders), values=logits)
+    chosen_ids, shares = step.buffer("int32", chosen), step.buffer("float32", chosen)
+    source = step.buffer(x.dtype.name, x.shape[1], len(x) // tokens, x)
+    to = step.buffer(x.dtype.name, x.shape[1], chosen)
+    append_route(step.native, scores, chosen_ids, shares, Routing())
+    places = step.native.add_constant(as_bytes(orders))
+    step.native.append_gather_columns(source, [to], [places], chosen_ids)
+    step.run()
+    return step.values(to, x.dtype.type)
+
+
 class _Step:
     """An executor of a few ops whose buffers are filled by hand."""
 

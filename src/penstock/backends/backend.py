@@ -160,6 +160,11 @@ class Backend(ABC):
         Raises ConfigError, which says what would fit, if the model does not.
         """
 
+    def state_bytes(self, plan: Plan, log: int) -> int:
+        """Return the bytes that the backend allocates for each state slot, of which ``log`` tokens
+        may be taken back; 0 where no layer of ``plan`` keeps a state."""
+        return plan.state_bytes(log)
+
     def notes(self) -> tuple[str, ...]:
         """Return lines on this machine's kernels for the user who starts the engine."""
         return ()

@@ -48,7 +48,7 @@ from penstock.cache.integrity import check_books
 from penstock.cache.pool import BlockPool
 from penstock.cache.prefix import PrefixIndex
 from penstock.cache.prefix_cache import CachedPrefix, PrefixCache
-from penstock.cache.state_slots import Snapshot, StateCopy, StateLimits, StateSlots
+from penstock.cache.state_slots import Snapshot, StateCopy, StateHold, StateLimits, StateSlots
 
 BlockCopy = tuple[int, int]
 """Source and target block id of a copy."""
@@ -331,12 +331,15 @@ class KvCache:
         for table in self._tables:
             table.private = True
 
-    def compose_state(self, table: BlockTable, end: int) -> Sequence[Snapshot]:
-        """Note that a step brings the table's state to ``end`` tokens; returns the snapshots of it
-        that the step stores on the way."""
+    def compose_states(self, reached: Iterable[tuple[BlockTable, int]]) -> list[list[Snapshot]]:
+        """Note that a step brings the states of these tables to so many tokens; returns, of each,
+        the snapshots of it that the step stores on the way."""
         assert self._states is not None
-        assert table.state is not None
-        return self._states.compose(table.state, end)
+        holds: list[tuple[StateHold, int]] = []
+        for table, end in reached:
+            assert table.state is not None
+            holds.append((table.state, end))
+        return self._states.compose(holds)
 
     def take_state_copies(self) -> list[StateCopy]:
         """The copies of state slots that the step being composed makes before anything else."""

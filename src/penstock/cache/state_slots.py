@@ -13,7 +13,8 @@ are of no use. The policy, in full:
   answer drives out one snapshot and not all.
 - A snapshot can be found, by the key of the blocks that it has seen, once its step was executed.
 - When no blank slot is free, the least recently used snapshot makes room. As many as wait to be
-  found are never more than what is spare, so that a sequence that begins finds a slot.
+  found are never more than what is spare, so that a sequence that begins finds a slot; of a step's
+  snapshots those every ``interval`` tokens are left out first.
 - A sequence that begins behind a snapshot has a copy of it, made before all else in its first step;
   so has a forked sequence of its parent's state. So a slot is written by its one owner's steps
   alone, and changes hands at once, while steps in flight use it: steps run in order.
@@ -115,19 +116,29 @@ class StateSlots:
         self._copies.append((parent.slot, slot))
         return StateHold(slot, parent.seen, parent.last)
 
-    def compose(self, hold: StateHold, end: int) -> Sequence[Snapshot]:
-        """Note that a step brings the state to ``end`` tokens; returns the snapshots that it stores
-        on the way, ascending."""
-        seen, hold.seen = hold.seen, end
-        if end < hold.due_at or not self._spare:
-            return ()
-        taken: list[Snapshot] = []
-        for border in self._wanted(hold, seen, end):
-            if self._num_pending < self._spare:
-                self._num_pending += 1
-                taken.append((border, self._take()))
-        hold.pending += taken
-        hold.due_at = min(self._next(hold, end))
+    def compose(self, reached: Sequence[tuple[StateHold, int]]) -> list[list[Snapshot]]:
+        """Note that a step brings the state of each hold to so many tokens; returns the snapshots
+        of each that it stores on the way, ascending.
+
+        Where fewer can wait to be found than are wanted, those at intervals are left out first, of
+        all of the step's prompts.
+        """
+        taken: list[list[Snapshot]] = [[] for _ in reached]
+        filling: list[tuple[int, int]] = []
+        for number, (hold, end) in enumerate(reached):
+            seen, hold.seen = hold.seen, end
+            if end < hold.due_at or not self._spare:
+                continue
+            for border in self._ends(hold, seen, end):
+                self._store(border, taken[number])
+            filling += [(number, border) for border in self._within(hold, seen, end)]
+            hold.due_at = min(self._next(hold, end))
+        for number, border in filling:
+            self._store(border, taken[number])
+        for (hold, _), snapshots in zip(reached, taken, strict=True):
+            if snapshots:
+                snapshots.sort()
+                hold.pending += snapshots
         return taken
 
     def publish(self, hold: StateHold, keys: Sequence[Key], end: int, private: bool) -> None:
@@ -179,13 +190,25 @@ class StateSlots:
         assert set(self._index.blocks()) == set(self._pool.kept()), "kept states are not found"
         assert self._found <= set(self._index.blocks())
 
-    def _wanted(self, hold: StateHold, seen: int, end: int) -> Sequence[int]:
-        """The borders behind ``seen`` and up to ``end``, ascending."""
-        first = seen - seen % self._interval + self._interval
-        borders = {*range(first, end + 1, self._interval), hold.last, hold.branch}
+    def _ends(self, hold: StateHold, seen: int, end: int) -> Iterable[int]:
+        """The borders behind ``seen`` and up to ``end`` at which what is known of a sequence ends:
+        its prompt, what it has in common with others, or its answer so far."""
+        borders = {hold.last, hold.branch}
         if end > hold.last:
             borders.add(end - end % self._block_size)
         return sorted(border for border in borders if seen < border <= end)
+
+    def _within(self, hold: StateHold, seen: int, end: int) -> Iterable[int]:
+        """The borders at intervals, those of :meth:`_ends` left out."""
+        first = seen - seen % self._interval + self._interval
+        ends = set(self._ends(hold, seen, end))
+        return (border for border in range(first, end + 1, self._interval) if border not in ends)
+
+    def _store(self, border: int, taken: list[Snapshot]) -> None:
+        """Take a slot for a snapshot, if one more may wait to be found."""
+        if self._num_pending < self._spare:
+            self._num_pending += 1
+            taken.append((border, self._take()))
 
     def _next(self, hold: StateHold, end: int) -> Iterator[int]:
         """Borders behind ``end``, the next that is wanted among them."""

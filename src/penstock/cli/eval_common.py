@@ -7,7 +7,7 @@ import datetime
 import hashlib
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -19,6 +19,7 @@ from penstock.errors import ConfigError
 from penstock.evaluate.windows import METHODS, Window, cut
 
 if TYPE_CHECKING:
+    from penstock.config import ResolvedConfig
     from penstock.evaluate.text_model import TextModel
 
 UNUSED: Final = frozenset(
@@ -36,7 +37,8 @@ UNUSED: Final = frozenset(
 """Engine options that change no logits, or that the windows decide."""
 
 
-def add_text_arguments(parser: argparse.ArgumentParser) -> None:
+def add_text_arguments(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Add ``--text`` and ``--json``; return the group of the text's arguments."""
     group = parser.add_argument_group("text")
     group.add_argument(
         "--text",
@@ -46,6 +48,15 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the text, in UTF-8; may be given several times, and files are then one text",
     )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="write every figure, and what they are of, here"
+    )
+    return group
+
+
+def add_window_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the text's arguments, and those of how it is cut into windows."""
+    group = add_text_arguments(parser)
     group.add_argument(
         "--window",
         type=positive_int,
@@ -63,9 +74,6 @@ def add_text_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--max-windows", type=positive_int, metavar="N", help="read the first N windows only"
-    )
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write every figure, and what they are of, here"
     )
 
 
@@ -88,6 +96,8 @@ def text_of(args: argparse.Namespace) -> str:
     """
     if args.json is not None and not args.json.parent.is_dir():
         raise ConfigError(f"--json {args.json}: there is no folder {args.json.parent}")
+    if args.json is not None and args.json.is_dir():
+        raise ConfigError(f"--json {args.json} is a folder; name a file in it")
     return read_text(args.text)
 
 
@@ -109,11 +119,12 @@ def write_evaluation(
     name: str,
     args: argparse.Namespace,
     result: object,
-    windows: Sequence[Window],
-    **models: TextModel,
+    windows: Sequence[Window] | None,
+    **models: ResolvedConfig,
 ) -> None:
-    """Write the figures, the texts by their hashes, and the models with all their options."""
-    document: Mapping[str, object] = {
+    """Write the figures, the texts by their hashes, how these were cut into windows if they were,
+    and all options of each model."""
+    document: dict[str, object] = {
         "evaluation": name,
         "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": shlex.join(["penstock", *command_line()]),
@@ -122,7 +133,9 @@ def write_evaluation(
             {"file": str(file), "sha256": hashlib.sha256(file.read_bytes()).hexdigest()}
             for file in args.text
         ],
-        "windows": {"method": args.windows, "tokens": args.window, "count": len(windows)},
-        **{role: msgspec.to_builtins(each.engine_plan.config) for role, each in models.items()},
+        **{role: msgspec.to_builtins(each) for role, each in models.items()},
     }
+    if windows is not None:
+        cut_as = {"method": args.windows, "tokens": args.window, "count": len(windows)}
+        document["windows"] = cut_as
     path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")

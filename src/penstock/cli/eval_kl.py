@@ -8,41 +8,25 @@ says otherwise; all other options hold for both.
 from __future__ import annotations
 
 import argparse
-import typing
-
-import msgspec
 
 from penstock.cli.bench_common import print_table
+from penstock.cli.eval_base import add_base_arguments, base_config
 from penstock.cli.eval_common import (
     UNUSED,
-    add_text_arguments,
+    add_window_arguments,
     show_progress,
     text_of,
     windows_of,
     write_evaluation,
 )
 from penstock.cli.options import add_engine_arguments, engine_config
-from penstock.config import DTypeOption, EngineConfig
 from penstock.errors import ConfigError
-from penstock.quant.choice import QuantizationName
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_arguments(parser, skip=UNUSED)
-    add_text_arguments(parser)
-    group = parser.add_argument_group("base")
-    group.add_argument("--base", metavar="MODEL", help="the base (default: MODEL)")
-    group.add_argument(
-        "--base-quantization",
-        choices=typing.get_args(QuantizationName),
-        default="none",
-        help="its quantization (default: none)",
-    )
-    group.add_argument(
-        "--base-dtype",
-        choices=typing.get_args(DTypeOption),
-        help="the type of its weights (default: as --dtype)",
-    )
+    add_window_arguments(parser)
+    add_base_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -67,7 +51,8 @@ def run(args: argparse.Namespace) -> int:
             lambda done, value: show_progress(done, len(windows), f"divergence {value:.5f}"),
         )
         if args.json is not None:
-            write_evaluation(args.json, "kl", args, result, windows, model=model, base=base)
+            models = {"model": model.engine_plan.config, "base": base.engine_plan.config}
+            write_evaluation(args.json, "kl", args, result, windows, **models)
     print_table(
         [
             (
@@ -88,22 +73,3 @@ def run(args: argparse.Namespace) -> int:
         ]
     )
     return 0
-
-
-def base_config(config: EngineConfig, args: argparse.Namespace) -> EngineConfig:
-    """The base's options: those of the model, but for what says how weights are rounded."""
-    changes: dict[str, object] = {"quantization": args.base_quantization}
-    if args.base_quantization == "none":
-        defaults = EngineConfig()
-        for name in (
-            "quantization_group",
-            "quantization_zero_points",
-            "quantize_activations",
-            "quantize_head",
-        ):
-            changes[name] = getattr(defaults, name)
-    if args.base is not None:
-        changes["model"] = args.base
-    if args.base_dtype is not None:
-        changes["dtype"] = args.base_dtype
-    return msgspec.structs.replace(config, **changes)

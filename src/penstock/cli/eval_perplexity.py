@@ -11,7 +11,7 @@ import argparse
 from penstock.cli.bench_common import print_table
 from penstock.cli.eval_common import (
     UNUSED,
-    add_text_arguments,
+    add_window_arguments,
     show_progress,
     text_of,
     windows_of,
@@ -22,7 +22,7 @@ from penstock.cli.options import add_engine_arguments, engine_config
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_engine_arguments(parser, skip=UNUSED)
-    add_text_arguments(parser)
+    add_window_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -38,7 +38,9 @@ def run(args: argparse.Namespace) -> int:
             lambda done, value: show_progress(done, len(windows), f"perplexity {value:.4f}"),
         )
         if args.json is not None:
-            write_evaluation(args.json, "perplexity", args, result, windows, model=model)
+            write_evaluation(
+                args.json, "perplexity", args, result, windows, model=model.engine_plan.config
+            )
     print_table(
         [
             ("perplexity", f"{result.perplexity:.4f} +/- {result.standard_error:.4f}"),

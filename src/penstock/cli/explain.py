@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
             config.max_logit_rows,
             config.max_num_batched_tokens,
         )
-        print("\n" + explain(engine_plan.plan, memory))
+        print("\n" + explain(engine_plan.plan, memory, config.state_bytes))
     return 0
 
 

@@ -35,6 +35,11 @@ COMMANDS = (
     Command(("train-heads",), "train_heads", "train Medusa or EAGLE heads for a model"),
     Command(("eval", "perplexity"), "eval_perplexity", "measure how well a model predicts a text"),
     Command(("eval", "kl"), "eval_kl", "compare a model's predictions with those of a base"),
+    Command(
+        ("eval", "agreement"),
+        "eval_agreement",
+        "count for how long a model writes the same as a base",
+    ),
     Command(("bench", "latency"), "bench_latency", "time the steps of one fixed batch"),
     Command(("bench", "spec"), "bench_spec", "time speculation against plain decoding"),
     Command(("bench", "throughput"), "bench_throughput", "time many requests offered at once"),

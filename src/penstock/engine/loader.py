@@ -156,7 +156,7 @@ def state_limits(engine_plan: EnginePlan) -> StateLimits | None:
     config, plan = engine_plan.config, engine_plan.plan
     if not plan.state_layers:
         return None
-    interval = plan.state_interval(config.state_log)
+    interval = plan.state_interval(config.state_bytes)
     return StateLimits(config.num_states, config.max_num_seqs, interval)
 
 

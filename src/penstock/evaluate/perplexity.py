@@ -81,5 +81,7 @@ def pieces(window: Window) -> Iterator[Sequence[int]]:
 
 
 def num_bytes(model: TextModel, windows: Sequence[Window]) -> int:
-    """Bytes of UTF-8 that the tokens that count stand for."""
-    return sum(len(model.tokenizer.decode(list(w.targets)).encode()) for w in windows)
+    """Bytes that the tokens that count stand for, each by itself: a character may lie in two
+    windows."""
+    pieces = model.tokenizer.pieces
+    return sum(len(pieces[token]) for window in windows for token in window.targets)

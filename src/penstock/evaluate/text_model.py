@@ -50,11 +50,8 @@ class TextModel:
         """The tokens of a text with those that the model expects around it, but no EOS, and the BOS
         that it begins with."""
         tokens = self.tokenizer.encode(text, add_special_tokens=False)
-        expected = self.tokenizer.encode("", add_special_tokens=True)
-        bos = self.tokenizer.bos_token_id
-        if bos is None or expected[:1] != [bos]:
-            return tokens, None
-        return [bos, *tokens], bos
+        bos = bos_before(self.tokenizer)
+        return (tokens if bos is None else [bos, *tokens]), bos
 
     def logits(self, window: Window) -> Iterator[NDArray[np.float32]]:
         """The logits that predict ``window.targets``, in pieces ``[rows, vocab_size]`` of ``PIECE``
@@ -112,3 +109,10 @@ class TextModel:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def bos_before(tokenizer: Tokenizer) -> int | None:
+    """The BOS that a model expects before a text; None if it expects none."""
+    bos = tokenizer.bos_token_id
+    expected = tokenizer.encode("", add_special_tokens=True)
+    return bos if bos is not None and expected[:1] == [bos] else None

@@ -9,13 +9,19 @@ groups follow one another. The lowest bits hold what comes first. Its values are
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
 from penstock.errors import ModelError
 from penstock.interface.sources import Shape, Stored
+from penstock.models.integer_groups import group_of, read_group
+from penstock.models.modules import EVERY, Modules, beginning
+from penstock.models.names import NameMap
+from penstock.models.quantized_modules import QuantizedModules, Rule
 from penstock.models.reader import ConfigReader
-from penstock.quant.scheme import GROUP_SIZES, Bits, GroupScheme
+from penstock.quant.scheme import Bits, GroupScheme
 
 METHOD: Final = "gptq"
 _V1, _V2 = "gptq", "gptq_v2"
@@ -32,9 +38,13 @@ _IDLE: Final = frozenset((
 """Fields that do not change what the stored codes stand for."""
 
 
+_OF_MATRICES: Final = ("bits", "group_size", "sym", "desc_act", "static_groups")
+"""Fields that ``dynamic`` may set for some modules."""
+
+
 @dataclass(frozen=True)
 class Gptq:
-    """How GPTQ's tensors of a checkpoint are to be read."""
+    """How a matrix that GPTQ quantized is to be read."""
 
     bits: Bits
     group_size: int | None
@@ -42,28 +52,18 @@ class Gptq:
     """Whether the code that stands for 0 is the middle one in every group."""
     zeros_less_one: bool
     """Whether zero points are stored less one: the first version of the format."""
-    head: bool = False
-    """Whether the output matrix is quantized, too."""
     any_order: bool = False
     """Whether a group's columns may lie anywhere in the matrix (``desc_act`` without
     ``static_groups``); ``g_idx`` tells."""
 
     def __str__(self) -> str:
-        return f"GPTQ, {self.scheme}"
+        return str(self.scheme)
 
     @property
     def scheme(self) -> GroupScheme:
         """Symmetric codes of 8 bits use -128, which only schemes with zero points have."""
         zero_points = not (self.symmetric and self.bits == 4)
-        return GroupScheme(self.bits, self.group_size, zero_points)
-
-    @property
-    def schemes(self) -> tuple[GroupScheme, ...]:
-        return (self.scheme,)
-
-    def matrix(self, name: str) -> Gptq | None:
-        """The format itself where the matrix ``name`` is quantized."""
-        return self if name.startswith("layers.") or (self.head and name == "head") else None
+        return GroupScheme(self.bits, group_of(self.group_size), zero_points)
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         """The tensors of matrix ``name``. Raises ModelError where it cannot have been packed."""
@@ -74,7 +74,7 @@ class Gptq:
                 f"{name} has {n} rows and {k} columns, which GPTQ's format does not pack: both "
                 f"must be multiples of {together}; take config.json and weights from one checkpoint"
             )
-        groups = self.scheme.groups(k)
+        groups = 1 if self.group_size is None else -(-k // self.group_size)
         return (
             Stored(f"{name}.qweight", (k // together, n), "int32"),
             Stored(f"{name}.qzeros", (groups, n // together), "int32"),
@@ -90,40 +90,75 @@ def group_index(name: str) -> str:
     return f"{name}.g_idx"
 
 
-def read(config: ConfigReader) -> Gptq:
+def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
     """Read ``quantization_config``; raises ModelError for what would be read wrongly."""
-    bits = config.integer("bits")
-    if bits not in (4, 8):
-        raise config.error("bits", "is not supported; supported are 4 and 8")
-    group = config.integer("group_size", 128, low=-1)
-    if group != -1 and group not in GROUP_SIZES:
-        sizes = ", ".join(map(str, GROUP_SIZES))
-        raise config.error("group_size", f"is not supported; supported are {sizes} and -1 (rows)")
     version = config.text("checkpoint_format", config.text("format", _V1))
     if version not in (_V1, _V2):
         raise config.error("checkpoint_format", f"is not supported; supported are {_V1} and {_V2}")
     if config.has("checkpoint_format") and config.text("format", version) != version:
         raise config.error("format", f"contradicts checkpoint_format {version!r}")
-    for name in ("dynamic", "modules_in_block_to_quantize"):
-        if config.raw(name) not in (None, {}, []):
-            raise config.error(
-                name,
-                "is not supported: only checkpoints all of whose layers' matrices are quantized "
-                "alike; quantize without it",
-            )
     config.only("is_marlin_format", False, "must be false: Marlin's layout is not supported")
     config.only("pack_dtype", "int32", "must be int32")
-    symmetric = config.boolean("sym", True)
+    form = _form(config, version)
+    rules = (*_dynamic(config, version), _of_blocks(config, form, names))
     head = config.boolean("lm_head", False)
+    config.finish(_IDLE)
+    return QuantizedModules("GPTQ", rules, names, head)
+
+
+def _form(config: ConfigReader, version: str) -> Gptq:
+    bits = config.integer("bits")
+    if bits not in (4, 8):
+        raise config.error("bits", "is not supported; supported are 4 and 8")
+    group = read_group(config, "group_size", 128)
     # A matrix whose rows are one group each has no order of groups to tell.
     by_activation = config.boolean("desc_act", False)
-    in_place = config.boolean("static_groups", False) or group == -1
-    config.finish(_IDLE)
+    in_place = config.boolean("static_groups", False) or group is None
     return Gptq(
         bits=cast(Bits, bits),
-        group_size=None if group == -1 else group,
-        symmetric=symmetric,
+        group_size=group,
+        symmetric=config.boolean("sym", True),
         zeros_less_one=version == _V1,
-        head=head,
         any_order=by_activation and not in_place,
     )
+
+
+def _dynamic(config: ConfigReader, version: str) -> list[Rule]:
+    """What ``dynamic`` says: regular expressions that modules' names begin with, of which the first
+    that does decides. Behind ``-:`` they are left in floats; else fields are set."""
+    own = config.section("dynamic")
+    if own is None:
+        return []
+    usual = {name: config.raw(name) for name in _OF_MATRICES if config.has(name)}
+    rules = []
+    for key in own.names:
+        skipped, expression = key.startswith("-:"), re.sub(r"\A[-+]:", "", key)
+        modules = Modules(patterns=(beginning(config, "dynamic", expression),))
+        section = own.section(key)
+        if section is None:
+            raise own.error(key, "must be an object")
+        if skipped:
+            rules.append(Rule(modules, None))
+            continue
+        changed: Mapping[str, object] = usual | {name: section.raw(name) for name in section.names}
+        reader = ConfigReader(changed, section.where)
+        form = _form(reader, version)
+        reader.finish(_IDLE)
+        rules.append(Rule(modules, form))
+    return rules
+
+
+def _of_blocks(config: ConfigReader, form: Gptq, names: NameMap) -> Rule:
+    """The modules of a layer that ``modules_in_block_to_quantize`` lists, in one list or several;
+    where it lists none, all. The output matrix is in no layer."""
+    listed = config.raw("modules_in_block_to_quantize")
+    if listed in (None, []):
+        return Rule(EVERY, form)
+    lists = listed if isinstance(listed, list) else [listed]
+    each = [name for some in lists for name in (some if isinstance(some, list) else [some])]
+    names_inside = [re.escape(name) for name in each if isinstance(name, str) and name]
+    if len(names_inside) < len(each):
+        raise config.error("modules_in_block_to_quantize", "must be a list of lists of names")
+    inside = re.compile(rf"\.\d+\.(?:{'|'.join(names_inside)})\Z")
+    head = frozenset(filter(None, (names.module("head"),)))
+    return Rule(Modules(head, (inside,)), form)

@@ -80,13 +80,29 @@ class NameMap:
             entry, bias = self.names.get(stem), True
         if entry is None:
             raise KeyError(name)
-        ways: list[Source] = []
+        entries: list[Name] = []
         each: Name | None = entry
         while each is not None:
             if each.form.fits(shapes[name]):
-                ways.append(self._way(name, each, bias, shapes, form))
+                entries.append(each)
             each = each.otherwise
+        if form is not None:  # which some ways of keeping a weight cannot hold
+            entries = [each for each in entries if each.form.keeps_values] or entries
+        ways = [self._way(name, each, bias, shapes, form) for each in entries]
         return ways[0] if len(ways) == 1 else OneOf(tuple(ways))
+
+    def module(self, name: str) -> str | None:
+        """The module whose tensors the canonical matrix ``name`` is read from, as checkpoints name
+        it; of several, such as a layer's experts, the first. None where the map does not have
+        it."""
+        pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
+        each = self.names.get(pattern)
+        while each is not None and not each.form.keeps_values and each.otherwise is not None:
+            each = each.otherwise
+        if each is None:
+            return None
+        numbers = [part for part in name.split(".") if part.isdigit()]
+        return _filled(each.stored, numbers).replace("#", "0")
 
     def _way(
         self,

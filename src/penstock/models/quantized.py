@@ -6,19 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from penstock.errors import ModelError
-from penstock.interface.sources import PackedFormat
-from penstock.models import gptq
+from penstock.models import awq, gptq
+from penstock.models.names import NameMap
+from penstock.models.packed_matrix import MatrixFormat
 from penstock.models.reader import ConfigReader
 from penstock.quant.scheme import QuantScheme
-
-
-class MatrixFormat(PackedFormat, Protocol):
-    """How one quantized matrix is kept in tensors of a checkpoint, and what it is then."""
-
-    @property
-    def scheme(self) -> QuantScheme:
-        """The scheme of the matrix as it is read."""
-        ...
 
 
 class QuantizedFormat(Protocol):
@@ -26,7 +18,7 @@ class QuantizedFormat(Protocol):
 
     @property
     def schemes(self) -> tuple[QuantScheme, ...]:
-        """All schemes that its matrices have."""
+        """All schemes that its matrices have; empty where all become floats."""
         ...
 
     @property
@@ -34,24 +26,38 @@ class QuantizedFormat(Protocol):
         """Whether the columns of a group may lie anywhere in a matrix, which weights tell."""
         ...
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a user should know of the checkpoint, a line each."""
+        ...
+
     def matrix(self, name: str) -> MatrixFormat | None:
         """How the matrix of a product is stored, by its canonical name; None: in floats."""
         ...
 
+    def is_idle(self, tensor: str) -> bool:
+        """Whether a tensor of the checkpoint is one that no matrix is read from."""
+        ...
 
-FORMATS: Final[Mapping[str, Callable[[ConfigReader], QuantizedFormat]]] = {gptq.METHOD: gptq.read}
-"""Readers of ``quantization_config``, by ``quant_method``."""
+
+FORMATS: Final[Mapping[str, Callable[[ConfigReader, NameMap], QuantizedFormat]]] = {
+    gptq.METHOD: gptq.read,
+    awq.METHOD: awq.read,
+}
+"""Readers of ``quantization_config``, by ``quant_method``. They get the names of the model's
+modules, which configurations tell of."""
 
 
 MXFP4: Final = "mxfp4"
 """The ``quant_method`` of checkpoints whose experts are in MXFP4."""
 
 
-def read_quantized(config: ConfigReader) -> QuantizedFormat | None:
+def read_quantized(config: ConfigReader, names: NameMap) -> QuantizedFormat | None:
     """What ``config.json`` says of quantization; None where it says nothing, or that experts are in
     MXFP4: these become floats as they are read.
 
-    Raises ModelError for formats, fields and values that Penstock does not know.
+    ``names`` are those of the checkpoint's tensors. Raises ModelError for formats, fields and
+    values that Penstock does not know.
     """
     section = config.section("quantization_config")
     if section is None:
@@ -63,12 +69,12 @@ def read_quantized(config: ConfigReader) -> QuantizedFormat | None:
         return None
     if method not in FORMATS:
         raise _unknown(section)
-    return FORMATS[method](section)
+    return FORMATS[method](section, names)
 
 
 def _unknown(section: ConfigReader) -> ModelError:
     return section.error(
         "quant_method",
-        f"is not supported; supported are {', '.join(FORMATS)}, or use the unquantized checkpoint "
-        "this one was made from",
+        f"is not supported; supported are {', '.join((*FORMATS, MXFP4))}, or use the unquantized "
+        "checkpoint this one was made from",
     )

@@ -116,6 +116,11 @@ class ConfigReader:
         return name if self._fields.get(other) is None and name in self._fields else other
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the fields that the object has."""
+        return tuple(self._fields)
+
+    @property
     def where(self) -> str:
         """The name of this object in error messages."""
         return self._where

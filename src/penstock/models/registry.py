@@ -12,6 +12,7 @@ from penstock.models.blocks import read_dtype
 from penstock.models.families import FAMILIES, Family
 from penstock.models.generation_config import read_generation_config
 from penstock.models.idle_fields import IDLE_FIELDS
+from penstock.models.names import NameMap
 from penstock.models.quantized import read_quantized
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import AttentionSpec, DType, ModelSpec
@@ -69,12 +70,12 @@ def read_spec(
     dtype = read_dtype(reader) or default_dtype
     if dtype is None:
         raise reader.error("dtype", "is required: float32, bfloat16 or float16")
-    quantized = read_quantized(reader)
-    spec = replace(family.read(reader, dtype), quantized=quantized)
+    spec = family.read(reader, dtype)
     if spec.names is None:
         spec = replace(spec, names=family.names)
     if part is not None and spec.names is not None:
         spec = placed(spec, tensors)
+    spec = replace(spec, quantized=read_quantized(reader, spec.names or NameMap({})))
     _finish(reader, spec, family.idle, ignore)
     if generation is not None:
         its = where.replace("config.json", "generation_config.json")

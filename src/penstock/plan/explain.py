@@ -11,9 +11,12 @@ from penstock.plan.ops import HeadLinear, Linear, Op, SelectRows
 from penstock.plan.plan import Plan
 
 
-def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
+def explain(plan: Plan, memory: MemoryPlan | None = None, state_bytes: int | None = None) -> str:
     """Return the plan as text, one line per op; layers that repeat the one before are printed
-    once."""
+    once.
+
+    ``state_bytes``: those of a state slot, where a backend says how many it allocates.
+    """
     spec = plan.spec
     stored = "" if spec.quantized is None else f", matrices as they are stored ({spec.quantized})"
     lines = [
@@ -21,7 +24,7 @@ def explain(plan: Plan, memory: MemoryPlan | None = None) -> str:
         f"vocabulary {spec.vocab_size:,}, "
         f"{plan.num_parameters:,} parameters{_active(plan)} in {plan.weight_dtype}{stored}",
         f"{len(plan.ops)} ops a step; T token rows, S selected, R with logits; "
-        f"KV cache in {plan.kv_dtype}{_groups(plan)}{_states(plan)}",
+        f"KV cache in {plan.kv_dtype}{_groups(plan)}{_states(plan, state_bytes)}",
     ]
     if any(isinstance(op, HeadLinear) for op in plan.ops) and any(
         isinstance(op, Linear) and op.scheme is not None for op in plan.ops
@@ -79,13 +82,14 @@ def _groups(plan: Plan) -> str:
     )
 
 
-def _states(plan: Plan) -> str:
+def _states(plan: Plan, num_bytes: int | None) -> str:
     """Return what layers that keep states keep of a sequence, if there are any."""
     count = len(plan.state_layers)
     if count == 0:
         return ""
     layers = f"{count} layer{'s' if count > 1 else ''}"
-    return f"; a state of {plan.state_bytes(log=0) / 2**20:.1f} MiB for each sequence, of {layers}"
+    size = (plan.state_bytes(log=0) if num_bytes is None else num_bytes) / 2**20
+    return f"; a state of {size:.1f} MiB for each sequence, of {layers}"
 
 
 def _sight(plan: Plan, group: KvGroup) -> str:

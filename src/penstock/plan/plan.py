@@ -65,16 +65,16 @@ class Plan:
         return self.weight_dtype if self.kv_dtype == "int8" else self.kv_dtype
 
     def state_bytes(self, log: int) -> int:
-        """Bytes of a state slot of which ``log`` tokens may be taken back; 0 where no layer keeps a
-        state."""
+        """Bytes of what a state slot holds of which ``log`` tokens may be taken back; 0 where no
+        layer keeps a state. A backend may lay it out with gaps (``Backend.state_bytes``)."""
         return sum(layer.num_bytes(self.state_dtype, log) for layer in self.state_layers)
 
-    def state_interval(self, log: int) -> int:
+    def state_interval(self, state_bytes: int) -> int:
         """Tokens, in whole blocks, of which keys and values take as many bytes as a state."""
         block = sum(layer.block_bytes(self.kv_dtype) for layer in self.kv_layers)
         if block == 0:
             return _STATE_INTERVAL
-        return -(-self.state_bytes(log) // block) * BLOCK_SIZE
+        return -(-state_bytes // block) * BLOCK_SIZE
 
     @property
     def num_parameters(self) -> int:

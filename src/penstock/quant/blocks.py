@@ -18,6 +18,9 @@ from penstock.quant.scheme import BlockScheme
 F32 = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
 
+_CHUNK = 1 << 18
+"""Number of values decoded at a time, so that what is between bytes and values runs in cache."""
+
 
 @dataclass(frozen=True)
 class BlockFormat:
@@ -57,5 +60,10 @@ class BlockTensor:
     def dequantize(self) -> F32:
         """The float32 matrix that the blocks stand for, ``[n, k]``."""
         n, count, nbytes = self.blocks.shape
-        values = self.format.decode(self.blocks.reshape(n * count, nbytes))
-        return values.reshape(n, count * self.scheme.columns)
+        values = np.empty((n, count * self.scheme.columns), np.float32)
+        rows = max(1, _CHUNK // max(values.shape[1], 1))
+        for first in range(0, n, rows):
+            some = self.blocks[first : first + rows]
+            decoded = self.format.decode(some.reshape(len(some) * count, nbytes))
+            values[first : first + rows] = decoded.reshape(len(some), -1)
+        return values

@@ -82,7 +82,7 @@ def decide_plans(
         max_logit_rows=logit_rows,
         block_bytes=groups.page_bytes + draft_bytes,
         deterministic=config.deterministic,
-        state_bytes=plan.state_bytes(rows_per_sequence(config.speculative, inputs.drafts)),
+        state_bytes=backend.state_bytes(plan, taken_back),
         kept_states=KEPT_STATES if config.enable_prefix_caching else 0,
     )
     backend.check_runnable(plan, inputs.trees)

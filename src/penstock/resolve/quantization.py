@@ -70,6 +70,8 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
             "quantize_head": f"the output matrix in {schemes.head or inputs.types.weights}",
         }
     notes = _order_notes(config, own, backend)
+    if own is not None:
+        notes += own.notes
     return QuantizationDecision(weights, activations, schemes, reasons, notes)
 
 

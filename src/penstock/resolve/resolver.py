@@ -83,6 +83,7 @@ def resolve(
         kv_cache_bytes=memory.kv_cache_bytes,
         kv_cache_dtype=inputs.types.kv_cache,
         num_states=memory.num_states,
+        state_bytes=plans.target.state_bytes,
         max_num_seqs=memory.max_num_seqs,
         max_num_batched_tokens=limits.max_num_batched_tokens,
         max_logit_rows=plans.target.max_logit_rows,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.cache.block_table import BlockTable
 from penstock.cache.kv_cache import KvCache
 from penstock.scheduler.output import ScheduledSequence, StepStates
 
@@ -12,15 +13,17 @@ def step_states(cache: KvCache, chosen: list[ScheduledSequence]) -> StepStates |
     if not cache.keeps_states:
         return None
     states = StepStates([], [], [], [], cache.take_state_copies())
-    for i, each in enumerate(chosen):
+    reached: list[tuple[BlockTable, int]] = []
+    for each in chosen:
         table = each.sequence.table
         assert table.state is not None
         states.slots.append(table.state.slot)
         states.seen.append(table.state.seen)
         tentative = _tentative(each)
         states.tentative.append(tentative)
-        for tokens, slot in cache.compose_state(table, each.start + each.num_tokens - tentative):
-            states.snapshots.append((i, tokens, slot))
+        reached.append((table, each.start + each.num_tokens - tentative))
+    for i, snapshots in enumerate(cache.compose_states(reached)):
+        states.snapshots.extend((i, tokens, slot) for tokens, slot in snapshots)
     return states
 
 

@@ -125,6 +125,8 @@ class CheckpointWeights:
                 if form is not None:
                     _refuse_quantized(tensor, unused, found)
         extra = sorted(n for n in unused if names is None or not names.is_idle(n))
+        if form is not None:
+            extra = [n for n in extra if not form.is_idle(n)]
         if extra:
             raise unexpected(extra, found[extra[0]][0])
 

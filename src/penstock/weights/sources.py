@@ -28,10 +28,12 @@ from penstock.interface.sources import (
     packed,
     tensors,
 )
+from penstock.models.awq import Awq
 from penstock.models.gptq import Gptq
 from penstock.models.names import NameMap
 from penstock.models.spec import DType
 from penstock.quant import StoredTensor
+from penstock.weights.awq import read_awq
 from penstock.weights.convert import convert
 from penstock.weights.gptq import read_gptq
 from penstock.weights.mxfp4 import read_mxfp4
@@ -61,7 +63,8 @@ class Span(NamedTuple):
 
 
 READERS: Final[Mapping[type[PackedFormat], Callable[[Packed, Found], StoredTensor]]] = {
-    Gptq: read_gptq
+    Gptq: read_gptq,
+    Awq: read_awq,
 }
 """What reads the matrices of each format of quantized checkpoints."""
 

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from support.interpreter import quick_interpreter
 
 if find_spec("torch") is not None:
     import torch
@@ -21,6 +22,15 @@ if find_spec("torch") is not None:
 @pytest.fixture(scope="session")
 def device() -> Any:
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def interpret_quickly() -> Iterator[None]:
+    if os.environ.get("TRITON_INTERPRET") != "1" or find_spec("triton") is None:
+        yield
+        return
+    with quick_interpreter():
+        yield
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ pytest.importorskip("transformers", reason="it makes the models")
 
 from support.checkpoints import VOCAB, tiny_checkpoint  # noqa: E402
 from support.families import FAMILIES  # noqa: E402
+from support.gptq_checkpoints import gptq_checkpoint  # noqa: E402
 from support.kv_tables import in_groups  # noqa: E402
 from support.tiny_plans import Chunk, step_of  # noqa: E402
 
@@ -25,12 +27,14 @@ from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.backends.cuda.memory import RESERVE, needs  # noqa: E402
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.backends.registry import BACKENDS  # noqa: E402
+from penstock.errors import WeightError  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402
 from penstock.interface.step import StepInput  # noqa: E402
 from penstock.models.spec import DType, ExpertsSpec  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.plan.plan import Plan  # noqa: E402
+from penstock.quant import Quantization  # noqa: E402
 from penstock.quant.choice import QuantizationName, choose  # noqa: E402
 from penstock.weights.checkpoint import open_weights  # noqa: E402
 from penstock.weights.model_folder import load_model_spec  # noqa: E402
@@ -151,6 +155,33 @@ def test_quantized_experts_agree_with_the_reference(
         assert np.abs(got - expected).max() < 0.05 * np.abs(expected).max()
         assert np.median(np.abs(got - expected)) < 1e-3 * np.abs(expected).max()
     executor.close()
+
+
+@pytest.mark.parametrize("bits", [4, pytest.param(8, marks=pytest.mark.slow)])
+def test_experts_that_a_checkpoint_has_quantized(
+    tmp_path: Path, bits: int, device: Any, steady_sums: None
+) -> None:
+    sizes = {"moe_intermediate_size": 40}
+    folder, _ = gptq_checkpoint(tmp_path, family="qwen3_moe", bits=bits, sym=False, config=sizes)
+    spec = load_model_spec(folder)
+    plan = fuse(lower(spec, "float32", 64, Quantization(activations=False)))
+    weights = open_weights(folder, spec, plan.weights, dtype="float32")
+    executor = bind(plan, weights, limits_of(plan), device)
+    reference = ReferenceExecutor(plan, weights, limits_of(plan))
+    for step in steps(plan)[:2]:
+        expected, got = reference.run(step).logits, executor.run(step).logits
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    executor.close()
+
+
+def test_columns_of_experts_in_another_order_are_refused(tmp_path: Path, device: Any) -> None:
+    form: dict[str, Any] = {"shuffled": True, "desc_act": True, "family": "mixtral"}
+    folder, _ = gptq_checkpoint(tmp_path, **form)
+    spec = load_model_spec(folder)
+    plan = fuse(lower(spec, "float32", 64))
+    weights = open_weights(folder, spec, plan.weights, dtype="float32")
+    with pytest.raises(WeightError, match="desc_act false or static_groups true"):
+        bind(plan, weights, limits_of(plan), device)
 
 
 @pytest.mark.parametrize(

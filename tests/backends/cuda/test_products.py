@@ -59,7 +59,7 @@ def expected(
         if scheme is None:
             y: F32 = x @ w.T
         elif isinstance(scheme, GridScheme):
-            grid = quantize_to_grid(w, scheme)
+            grid = quantize_to_grid(w, scheme, transformed=not weight_only)
             y = (numerics.points_on_grid if weight_only else numerics.grid_product)(x, grid)
         else:
             tensor = quantize(w, scheme)

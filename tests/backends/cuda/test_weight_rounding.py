@@ -58,13 +58,16 @@ def test_grid(bits: Any, dtype: str, device: Any) -> None:
     for matrix in matrices():
         rounded = torch.from_numpy(matrix).to(getattr(torch, dtype))
         finite = np.isfinite(rounded.float().numpy()).all()
-        codes, windows, scales, ok = rounding.round_to_grid(rounded.to(device), scheme)
-        assert bool(ok) == finite
-        if finite:
-            want = quantize_to_grid(rounded.float().numpy(), scheme)
-            same(codes, want.codes)
-            same(windows, want.windows)
-            same(scales, want.scales)
+        for transformed in (False, True):
+            codes, windows, scales, ok = rounding.round_to_grid(
+                rounded.to(device), scheme, transformed
+            )
+            assert bool(ok) == finite
+            if finite:
+                want = quantize_to_grid(rounded.float().numpy(), scheme, transformed=transformed)
+                same(codes, want.codes)
+                same(windows, want.windows)
+                same(scales, want.scales)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
@@ -96,7 +99,7 @@ def test_what_is_not_finite_is_noticed(
     matrix = torch.ones((3, 70), device=device)
     matrix[1, 69] = value
     if isinstance(scheme, GridScheme):
-        assert not rounding.round_to_grid(matrix, scheme)[3]
+        assert not rounding.round_to_grid(matrix, scheme, value > 0)[3]
     else:
         assert not rounding.round_to_groups(matrix, scheme)[3]
 

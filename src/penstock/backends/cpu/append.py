@@ -57,7 +57,8 @@ def _gather_columns(b: Binder, op: GatherColumns) -> None:
     columns = b.plan.buffers[op.x].cols
     outs = [b.buffers[out] for out in op.outs]
     orders = [b.order(weight, columns) for weight in op.matrices]
-    b.native.append_gather_columns(b.buffers[op.x], outs, orders)
+    ids = None if op.ids is None else b.buffers[op.ids]
+    b.native.append_gather_columns(b.buffers[op.x], outs, orders, ids)
 
 
 def _linear(b: Binder, op: ops.Linear) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.backends.backend import Backend, BackendChoice, Defaults, Obstacle
 from penstock.backends.cpu.kv_pages import KvPages
-from penstock.backends.cpu.state_slots import MOST_DEPTH, MOST_TAPS
+from penstock.backends.cpu.state_slots import MOST_DEPTH, MOST_TAPS, StateSlots
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.interface.budget import Budget
@@ -67,6 +67,9 @@ class CpuBackend(Backend):
         from penstock.backends.cpu.weight_bytes import weight_bytes
 
         return host_budget(demand, hardware.memory_available, weight_bytes)
+
+    def state_bytes(self, plan: Plan, log: int) -> int:
+        return StateSlots.of(plan.state_layers, plan.state_dtype, log).slot_bytes
 
     def notes(self) -> tuple[str, ...]:
         from penstock.backends.cpu import native

@@ -59,7 +59,8 @@ def bind(
         ) from error
     except MemoryError as error:
         kv_bytes = limits.num_blocks * plan.kv_groups.page_bytes
-        kv_bytes += limits.num_states * plan.state_bytes(limits.state_log)
+        states = StateSlots.of(plan.state_layers, plan.state_dtype, limits.state_log)
+        kv_bytes += limits.num_states * states.slot_bytes
         raise ConfigError(
             "the system has not enough memory for the packed weights and "
             f"{kv_bytes / 2**30:.2f} GiB of KV cache and states; lower kv_cache_bytes"

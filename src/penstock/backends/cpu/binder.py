@@ -80,14 +80,16 @@ class Binder:
         for part in op.parts:
             put: Put = partial(form.pack, MatrixPart(native, matrix, first, part.weight))
             if part.weight in self._orders:  # that an op before reads
-                put = partial(self._fill_in_order, self._orders.pop(part.weight), put)
+                put = partial(self._fill_in_order, self._orders.pop(part.weight), 0, put)
             self.fills.append(Fill(part.weight, put))
             first += part.n
         return matrix
 
     def order(self, name: ops.WeightName, columns: int) -> ConstantId:
-        """The order of the columns of the matrix ``name``, with which a product to come is."""
-        constant = self.native.reserve_constant(columns * _ORDER.itemsize)
+        """The order of the columns of the matrix ``name``, or of each of a stack, with which a
+        product to come is."""
+        number = math.prod(self.plan.weights[name].shape[:-2])
+        constant = self.native.reserve_constant(number * columns * _ORDER.itemsize)
         self.regions.append(f"{name} (order)")
         self._orders[name] = constant
         return constant
@@ -107,10 +109,14 @@ class Binder:
         number = self.plan.weights[op.parts[0].weight].shape[0]
         matrix = form.add(self.native, op, number)
         self.regions.append("+".join(part.weight for part in op.parts))
+        orders = {part.weight: self._orders.pop(part.weight, None) for part in op.parts}
         first = 0
         for expert in range(number):
             for part in op.parts:
-                put = partial(form.pack, MatrixPart(self.native, matrix, first, part.weight))
+                put: Put = partial(form.pack, MatrixPart(self.native, matrix, first, part.weight))
+                order = orders[part.weight]
+                if order is not None:  # that an op before reads
+                    put = partial(self._fill_in_order, order, expert * op.k, put)
                 self.fills.append(Fill(part.weight, put, expert))
                 first += part.n
         return matrix
@@ -185,13 +191,17 @@ class Binder:
 
     # What fills call, with the weight's array last.
 
-    def _fill_in_order(self, constant: ConstantId, put: Put, value: WeightValue) -> None:
-        """Put the matrix where its product reads it, and the order of its columns."""
+    def _fill_in_order(
+        self, constant: ConstantId, first: int, put: Put, value: WeightValue
+    ) -> None:
+        """Put the matrix where its product reads it, and the order of its columns behind ``first``
+        others."""
         order = value.order if isinstance(value, GroupTensor) else None
         if isinstance(value, GroupTensor):
             value = replace(value, order=None)
         places = np.arange(value.shape[1]) if order is None else order
-        self.native.fill_constant(constant, 0, as_bytes(places.astype(_ORDER)))
+        at = first * _ORDER.itemsize
+        self.native.fill_constant(constant, at, as_bytes(places.astype(_ORDER)))
         put(value)
 
     def _pack_heads(

@@ -231,9 +231,14 @@ class NativeOps(Protocol):
     def append_features(self, out: BufferId, first: int) -> None: ...
 
     def append_gather_columns(
-        self, x: BufferId, outs: Sequence[BufferId], orders: Sequence[ConstantId]
+        self,
+        x: BufferId,
+        outs: Sequence[BufferId],
+        orders: Sequence[ConstantId],
+        ids: BufferId | None = None,
     ) -> None:
-        """Each out gets ``out[r, j] = x[r, order[j]]`` by its order, int32, one for each column."""
+        """Each out gets ``out[r, j] = x[r, order[j]]`` by its order, int32, one for each column;
+        with ``ids``, for each of its row's expert."""
         ...
 
     def append_join(self, xs: Sequence[BufferId], out: BufferId, heads: int) -> None: ...

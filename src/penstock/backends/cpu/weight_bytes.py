@@ -28,7 +28,9 @@ def _op_bytes(plan: Plan, op: ops.Op) -> int:
     if isinstance(op, ops.Linear | ops.ExpertLinear):
         return _product_bytes(plan, op, element)
     if isinstance(op, GatherColumns):
-        return len(op.matrices) * plan.buffers[op.x].cols * _INT32  # the order
+        stacks = (plan.weights[name].shape[:-2] for name in op.matrices)
+        orders = sum(map(math.prod, stacks))
+        return orders * plan.buffers[op.x].cols * _INT32
     whole = isinstance(op, ops.Embed | ops.AddPositions | ops.HeadLinear)
     size = element if whole else _FLOAT32
     return sum(math.prod(plan.weights[name].shape) * size for name in op.weights)

@@ -21,7 +21,7 @@ from penstock.backends.reference.numerics import (
     soft_cap,
 )
 from penstock.backends.reference.schemes import CanonicalTensor, quantized_product, rounded
-from penstock.interface.weights import WeightSource
+from penstock.interface.weights import WeightSource, WeightValue
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 from penstock.quant import QuantScheme
@@ -35,24 +35,34 @@ class Values:
         self.weights: dict[str, F32] = {}
         self.quantized: dict[str, CanonicalTensor] = {}
         """Weights that come quantized, and those that were, as products first read them."""
-        for name in plan.weights:
-            value = weights.get(name)
+        self._experts: dict[str, list[F32 | CanonicalTensor]] = {}
+        """The matrices of all experts, likewise."""
+        experts = (op for op in plan.ops if isinstance(op, ops.ExpertLinear))
+        stacks = {part.weight for op in experts for part in op.parts}
+        for name, weight in plan.weights.items():
+            if name in stacks:
+                each = (weights.member(name, i) for i in range(weight.shape[0]))
+                self._experts[name] = list(map(_widened, each))
+                continue
+            value = _widened(weights.get(name))
             if isinstance(value, CanonicalTensor):
                 self.quantized[name] = value
             else:
-                self.weights[name] = np.asarray(value).astype(np.float32)
-        self._experts: dict[str, list[CanonicalTensor]] = {}
+                self.weights[name] = value
         self.buffers: dict[str, NDArray[Any]] = {}
 
     def experts(
-        self, name: str, scheme: QuantScheme, weight_only: bool
-    ) -> list[CanonicalTensor]:
+        self, name: str, scheme: QuantScheme | None, weight_only: bool
+    ) -> list[F32 | CanonicalTensor]:
         """The matrices of all experts of a stacked weight, rounded when they are first wanted."""
-        if name not in self._experts:
-            self._experts[name] = [
-                rounded(matrix, scheme, name, weight_only) for matrix in self.weights[name]
+        each = self._experts[name]
+        if scheme is not None and any(isinstance(matrix, np.ndarray) for matrix in each):
+            each = [
+                rounded(m, scheme, name, weight_only) if isinstance(m, np.ndarray) else m
+                for m in each
             ]
-        return self._experts[name]
+            self._experts[name] = each
+        return each
 
     def optional(self, name: str | None) -> F32 | None:
         """A weight that an op may have none of."""
@@ -67,6 +77,10 @@ class Values:
             with np.errstate(over="ignore"):  # to infinity, as everywhere
                 value = value.astype(np.float16)
         self.buffers[name] = value.astype(np.float32)
+
+
+def _widened(value: WeightValue) -> F32 | CanonicalTensor:
+    return value if isinstance(value, CanonicalTensor) else np.asarray(value).astype(np.float32)
 
 
 def _rms_norm(v: Values, op: ops.RmsNorm) -> None:
@@ -180,11 +194,9 @@ def _route(v: Values, op: ops.Route) -> None:
 def _expert_linear(v: Values, op: ops.ExpertLinear) -> None:
     x, ids = v.buffers[op.x], v.buffers[op.ids]
     biases = [v.optional(part.bias) for part in op.parts]
-    if op.scheme is None:
-        weights = [v.weights[part.weight] for part in op.parts]
-        v.put(op.out, expert_product(x, ids, weights, biases, op.gated))
-        return
-    multiply = partial(quantized_product, weight_only=op.weight_only)
+    multiply = (
+        product if op.scheme is None else partial(quantized_product, weight_only=op.weight_only)
+    )
     parts = [v.experts(part.weight, op.scheme, op.weight_only) for part in op.parts]
     v.put(op.out, expert_product(x, ids, parts, biases, op.gated, multiply))
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from penstock.cache.geometry import KvDType
 from penstock.errors import ConfigError, ModelError
 from penstock.interface.sources import PlanWeight, Shape, Shifted, Stored
 from penstock.models.names import own_names
-from penstock.models.quantized import MatrixFormat
+from penstock.models.packed_matrix import MatrixFormat
 from penstock.models.spec import DType, ModelSpec, NormSpec, PositionTable, RopeSpec
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import (
@@ -79,15 +79,15 @@ class PlanBuilder:
     def hidden_size(self) -> int:
         return self._spec.hidden_size
 
-    @property
-    def stores_quantized(self) -> bool:
-        """Whether the checkpoint has matrices that are quantized."""
-        return self._spec.quantized is not None
-
-    def rounding(self, weight: WeightName) -> tuple[QuantScheme | None, bool]:
-        """Return the scheme that a matrix is quantized to when it is read, and whether its products
-        leave activations as they are."""
-        scheme = self.quantization.of(weight)
+    def rounding(self, weight: WeightName, exact: bool = False) -> tuple[QuantScheme | None, bool]:
+        """Return the scheme of a matrix, or of all of a stack, and whether its products leave
+        activations as they are: what the checkpoint has it quantized in, or else what it is
+        quantized to when it is read, which it is not if ``exact``."""
+        scheme = None if exact else self.quantization.of(weight)
+        stored = self._stored(weight)
+        if stored is not None:
+            scheme = stored.scheme or scheme
+            self._packed[weight] = stored
         return scheme, scheme is not None and not self.quantization.activations
 
     def append(self, *ops: Op) -> None:
@@ -186,7 +186,7 @@ class PlanBuilder:
     ) -> BufferName:
         """Products of x with several matrices, side by side in out, each as :meth:`product`."""
         each = [self.product(x, out, part, exact) for part in parts]
-        assert len({(one.scheme, one.weight_only) for one in each}) == 1, "schemes differ"
+        require_alike({part.weight: one.scheme for part, one in zip(parts, each, strict=True)})
         self.new(out, sum(part.n for part in parts), rows=self._buffers[x].rows)
         self.append(replace(each[0], parts=tuple(parts)))
         return out
@@ -196,12 +196,7 @@ class PlanBuilder:
     ) -> Linear:
         """A product with the matrix and bias of ``part``, which is never quantized if ``exact``,
         unless the checkpoint has it so."""
-        scheme = None if exact else self.quantization.of(part.weight)
-        stored = self._stored(part.weight)
-        if stored is not None:
-            scheme = stored.scheme
-            self._packed[part.weight] = stored
-        weight_only = scheme is not None and not self.quantization.activations
+        scheme, weight_only = self.rounding(part.weight, exact)
         k = self._buffers[x].cols
         self.weight(part.weight, part.n, k)
         if part.bias is not None:
@@ -218,9 +213,13 @@ class PlanBuilder:
     ) -> BufferName:
         """A product of each head of x with its matrix in weight ``at``, for products to read.
 
-        Raises ModelError where the checkpoint has the weight quantized.
+        Raises ModelError where the checkpoint has the weight quantized, and not as what becomes
+        floats.
         """
-        if self._stored(at) is not None:
+        stored = self._stored(at)
+        if stored is not None:
+            self._packed[at] = stored
+        if stored is not None and stored.scheme is not None:
             raise ModelError(
                 f"the checkpoint has {at} quantized ({self._spec.quantized}), and matrices of "
                 "single heads are not read so; take the unquantized checkpoint"
@@ -336,3 +335,15 @@ class PlanBuilder:
             more_logits=more_logits,
             token_offsets=token_offsets,
         )
+
+
+def require_alike(schemes: Mapping[WeightName, QuantScheme | None]) -> None:
+    """Raise ModelError unless matrices that one op reads all have the same scheme."""
+    (name, scheme), *others = schemes.items()
+    for other, its in others:
+        if its != scheme:
+            raise ModelError(
+                f"the checkpoint has {name} in {scheme or 'floats'} and {other} in "
+                f"{its or 'floats'}, which are multiplied together and must be stored alike; "
+                "quantize them alike, or take the unquantized checkpoint"
+            )

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.errors import ConfigError
 from penstock.models.spec import ExpertsSpec, Gating, MlpSpec, NormSpec
-from penstock.plan.lower.builder import PlanBuilder
+from penstock.plan.lower.builder import PlanBuilder, require_alike
 from penstock.plan.ops import (
     Activate,
     Add,
@@ -60,11 +59,6 @@ def _gated(
 def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> BufferName:
     """Products of only those experts that a token is routed to, and their sum; what every token is
     given to is added to it."""
-    if build.stores_quantized:
-        raise ConfigError(
-            "weights of experts that a checkpoint has quantized are not read yet; take one in "
-            "float32, bfloat16 or float16, which quantization int8 or int4 rounds when it is loaded"
-        )
     norms, given_to_all = e.norms, x
     routing_x = x
     if norms is not None:
@@ -77,11 +71,6 @@ def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> Buff
         given = build.readable(build.linear(x, at + "latent_in", e.latent, e.latent_bias))
     hidden, wide, routed = build.buffer(given).cols, e.intermediate_size, Rows("T", e.top_k)
 
-    def part(name: str, n: int, k: int) -> LinearPart:
-        weight = build.weight(f"{at}experts.{name}", e.num_experts, n, k)
-        bias = build.weight(f"{weight}.bias", e.num_experts, n) if e.bias else None
-        return LinearPart(weight, n, bias)
-
     by: BufferName | None = shares
     if e.shares_on == "inputs":
         scaled = build.new(at + "given", hidden, build.activation, routed)
@@ -89,20 +78,14 @@ def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> Buff
         given, by = scaled, None
     inner = build.new(at + "inner", wide, build.activation, routed)
     if e.gates:
-        parts = (part("gate", wide, hidden), part("up", wide, hidden))
-        rounding = build.rounding(parts[0].weight)
-        build.append(ExpertLinear(given, ids, inner, hidden, parts, e.activation, *rounding))
+        _expert_linear(build, at, e, given, ids, inner, ("gate", "up"), e.activation)
     else:
-        up = part("up", wide, hidden)
         raised = build.new(at + "raised", wide, rows=routed)
-        build.append(
-            ExpertLinear(given, ids, raised, hidden, (up,), None, *build.rounding(up.weight))
-        )
+        _expert_linear(build, at, e, given, ids, raised, ("up",))
         assert isinstance(e.activation, str)
         build.append(Activate(raised, inner, e.activation))
-    outputs, down = build.new(at + "down", hidden, rows=routed), part("down", hidden, wide)
-    rounding = build.rounding(down.weight)
-    build.append(ExpertLinear(inner, ids, outputs, wide, (down,), None, *rounding))
+    outputs = build.new(at + "down", hidden, rows=routed)
+    _expert_linear(build, at, e, inner, ids, outputs, ("down",))
     out = build.new(at + "experts", hidden)
     build.append(CombineExperts(outputs, by, out))
     if e.latent is not None:
@@ -117,6 +100,28 @@ def _experts(build: PlanBuilder, at: str, e: ExpertsSpec, x: BufferName) -> Buff
         shared = build.norm(at_shared, at + "shared_post_norm", norm, shared, "float32")
     build.append(Add(out, shared, out))
     return out
+
+
+def _expert_linear(
+    build: PlanBuilder,
+    at: str,
+    e: ExpertsSpec,
+    x: BufferName,
+    ids: BufferName,
+    out: BufferName,
+    names: tuple[str, ...],
+    gated: Gating | None = None,
+) -> None:
+    """Products of x with matrices ``names`` of the experts ``ids``, into out."""
+    n, k = build.buffer(out).cols, build.buffer(x).cols
+    parts = []
+    for name in names:
+        weight = build.weight(f"{at}experts.{name}", e.num_experts, n, k)
+        bias = build.weight(f"{weight}.bias", e.num_experts, n) if e.bias else None
+        parts.append(LinearPart(weight, n, bias))
+    roundings = [build.rounding(part.weight) for part in parts]
+    require_alike({part.weight: each[0] for part, each in zip(parts, roundings, strict=True)})
+    build.append(ExpertLinear(x, ids, out, k, tuple(parts), gated, *roundings[0]))
 
 
 def _route(

@@ -5,28 +5,47 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.quant.blocks import F32, BlockFormat, Bytes
+from penstock.quant.formats.parts import bits, half, halves
 from penstock.quant.scheme import BlockScheme
 
 
 def _decode_q8_0(blocks: Bytes) -> F32:
-    """A float16 scale, then 32 codes int8."""
+    """A scale, then 32 codes int8."""
     values: F32 = blocks[:, 2:].view(np.int8).astype(np.float32) * half(blocks[:, :2])
     return values
 
 
 def _decode_q4_0(blocks: Bytes) -> F32:
-    """A float16 scale, then codes 0..15, which stand for themselves less 8: byte i has that of
-    column i in its low bits, and that of column i + 16 in its high ones."""
-    codes = blocks[:, 2:]
-    unsigned = np.concatenate([codes & np.uint8(15), codes >> np.uint8(4)], axis=1)
-    values: F32 = (unsigned.astype(np.float32) - np.float32(8)) * half(blocks[:, :2])
+    """A scale, then codes 0..15, which stand for themselves less 8."""
+    codes = halves(blocks[:, 2:]).astype(np.float32)
+    values: F32 = (codes - np.float32(8)) * half(blocks[:, :2])
     return values
 
 
-def half(two_bytes: Bytes) -> F32:
-    """Float16 numbers of bytes ``[blocks, 2]``, widened, ``[blocks, 1]``."""
-    return np.ascontiguousarray(two_bytes).view(np.float16).astype(np.float32)
+def _decode_q4_1(blocks: Bytes) -> F32:
+    """A scale and the value of code 0, then codes 0..15."""
+    codes = halves(blocks[:, 4:]).astype(np.float32)
+    values: F32 = codes * half(blocks[:, :2]) + half(blocks[:, 2:4])
+    return values
+
+
+def _decode_q5_0(blocks: Bytes) -> F32:
+    """A scale, the highest bits of codes 0..31, a bit for each column, and their low four. Codes
+    stand for themselves less 16."""
+    codes = halves(blocks[:, 6:]) | bits(blocks[:, 2:6]) << np.uint8(4)
+    values: F32 = (codes.astype(np.float32) - np.float32(16)) * half(blocks[:, :2])
+    return values
+
+
+def _decode_q5_1(blocks: Bytes) -> F32:
+    """A scale and the value of code 0, then codes 0..31 as those of Q5_0."""
+    codes = halves(blocks[:, 8:]) | bits(blocks[:, 4:8]) << np.uint8(4)
+    values: F32 = codes.astype(np.float32) * half(blocks[:, :2]) + half(blocks[:, 2:4])
+    return values
 
 
 Q4_0 = BlockFormat(BlockScheme("Q4_0", 32, 18), _decode_q4_0)
+Q4_1 = BlockFormat(BlockScheme("Q4_1", 32, 20), _decode_q4_1)
+Q5_0 = BlockFormat(BlockScheme("Q5_0", 32, 22), _decode_q5_0)
+Q5_1 = BlockFormat(BlockScheme("Q5_1", 32, 24), _decode_q5_1)
 Q8_0 = BlockFormat(BlockScheme("Q8_0", 32, 34), _decode_q8_0)

@@ -1,0 +1,46 @@
+"""The base that a model is compared with: mostly the same model unrounded."""
+
+from __future__ import annotations
+
+import argparse
+import typing
+
+import msgspec
+
+from penstock.config import DTypeOption, EngineConfig
+from penstock.quant.choice import QuantizationName
+
+
+def add_base_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("base")
+    group.add_argument("--base", metavar="MODEL", help="the base (default: MODEL)")
+    group.add_argument(
+        "--base-quantization",
+        choices=typing.get_args(QuantizationName),
+        default="none",
+        help="its quantization (default: none)",
+    )
+    group.add_argument(
+        "--base-dtype",
+        choices=typing.get_args(DTypeOption),
+        help="the type of its weights (default: as --dtype)",
+    )
+
+
+def base_config(config: EngineConfig, args: argparse.Namespace) -> EngineConfig:
+    """The base's options: those of the model, but for what says how weights are rounded."""
+    changes: dict[str, object] = {"quantization": args.base_quantization}
+    if args.base_quantization == "none":
+        defaults = EngineConfig()
+        for name in (
+            "quantization_group",
+            "quantization_zero_points",
+            "quantize_activations",
+            "quantize_head",
+        ):
+            changes[name] = getattr(defaults, name)
+    if args.base is not None:
+        changes["model"] = args.base
+    if args.base_dtype is not None:
+        changes["dtype"] = args.base_dtype
+    return msgspec.structs.replace(config, **changes)

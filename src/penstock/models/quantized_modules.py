@@ -1,0 +1,74 @@
+"""How a checkpoint is quantized whose configuration tells it of modules by their names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.models.modules import Modules
+from penstock.models.names import NameMap
+from penstock.models.packed_matrix import MatrixFormat
+from penstock.quant.scheme import QuantScheme
+
+_HEAD: Final = "head"
+_NEVER: Final = (".router", ".share")
+"""What names end with of matrices that choose experts and weigh them: tools leave them out."""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How the matrices of some modules are stored."""
+
+    modules: Modules
+    form: MatrixFormat | None
+    """None: in floats."""
+
+
+@dataclass(frozen=True)
+class QuantizedModules:
+    """Matrices of layers, and of the head, each of which is stored as the first rule says that its
+    module is in; as none is, in floats."""
+
+    method: str
+    """The method's name, for messages."""
+    rules: tuple[Rule, ...]
+    names: NameMap
+    """The names of modules."""
+    head: bool = False
+    """Whether the output matrix may be quantized."""
+    idle: str = r"(?!)"
+    """Regular expression of tensors that stand beside quantized matrices and are not read."""
+    notes: tuple[str, ...] = ()
+    """What a user should know of the checkpoint."""
+
+    def __str__(self) -> str:
+        return ", ".join((self.method, *dict.fromkeys(map(str, self._forms))))
+
+    @property
+    def _forms(self) -> tuple[MatrixFormat, ...]:
+        return tuple(rule.form for rule in self.rules if rule.form is not None)
+
+    @property
+    def schemes(self) -> tuple[QuantScheme, ...]:
+        schemes = (form.scheme for form in self._forms)
+        return tuple(dict.fromkeys(scheme for scheme in schemes if scheme is not None))
+
+    @property
+    def any_order(self) -> bool:
+        return any(form.any_order for form in self._forms)
+
+    def matrix(self, name: str) -> MatrixFormat | None:
+        """How the matrix ``name`` is stored."""
+        if name != _HEAD and (not name.startswith("layers.") or name.endswith(_NEVER)):
+            return None
+        if name == _HEAD and not self.head:
+            return None
+        module = self.names.module(name)
+        if module is None:
+            return None
+        return next((rule.form for rule in self.rules if module in rule.modules), None)
+
+    def is_idle(self, tensor: str) -> bool:
+        """Whether a tensor of the checkpoint is one that no matrix is read from."""
+        return re.fullmatch(self.idle, tensor) is not None

@@ -1,0 +1,34 @@
+"""What several formats have in common: scales in float16, codes in parts of bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.quant.blocks import F32, Bytes
+
+
+def half(two_bytes: Bytes) -> F32:
+    """Float16 numbers of bytes ``[blocks, 2]``, widened, ``[blocks, 1]``."""
+    return np.ascontiguousarray(two_bytes).view(np.float16).astype(np.float32)
+
+
+def halves(packed: Bytes) -> Bytes:
+    """Codes of 4 bits of bytes ``[..., n]``, ``[..., 2 n]``: byte i has that of column i in its low
+    bits, and that of column i + n in its high ones."""
+    return np.concatenate([packed & np.uint8(15), packed >> np.uint8(4)], axis=-1)
+
+
+def bits(packed: Bytes) -> Bytes:
+    """The bits of bytes ``[blocks, n]``, the lowest of each first, ``[blocks, 8 n]``."""
+    return np.unpackbits(np.ascontiguousarray(packed), axis=1, bitorder="little")
+
+
+def planes(packed: Bytes, together: int, width: int) -> Bytes:
+    """Codes of ``width`` bits of bytes ``[blocks, n]``, ``[blocks, n * 8 / width]``.
+
+    Each run of ``together`` bytes has the codes of as many columns in its lowest bits, those of the
+    columns after them in the next, and so on.
+    """
+    shifts = np.arange(0, 8, width, dtype=np.uint8)[:, None]
+    runs = packed.reshape(len(packed), -1, 1, together)
+    return ((runs >> shifts) & np.uint8((1 << width) - 1)).reshape(len(packed), -1)
