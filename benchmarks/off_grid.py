@@ -2,9 +2,9 @@
 
     python benchmarks/off_grid.py MODEL OUT --text wikitext2_valid.txt
 
-A checkpoint that was decoded from blocks of 4 bits (GGUF) has weights that the same blocks hold without
-a further error, so it says nothing of how roundings to 4 bits compare. After some hundred steps it has
-weights as any other trained model. Needs torch and transformers.
+A checkpoint that was decoded from blocks of 4 bits (GGUF) has weights that the same blocks hold
+without a further error, so it says nothing of how roundings to 4 bits compare. After some hundred
+steps it has weights as any other trained model. Needs torch and transformers.
 """
 
 from __future__ import annotations

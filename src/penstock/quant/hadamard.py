@@ -2,9 +2,9 @@
 
 An activation has columns that are tens of times as large as the others, and one scale for the row
 leaves these few of its 255 codes. In the transform each column is a sum of all of its block, with
-signs, so that none stands out. A matrix whose rows are transformed likewise gives the same products,
-since the transform is orthogonal but for a factor. (QuaRot, Ashkboos et al. 2024, does so by what it
-folds into other weights; here it is done to each product's rows, so any model will do.)
+signs, so that none stands out. A matrix whose rows are transformed likewise gives the same
+products, since the transform is orthogonal but for a factor. (QuaRot, Ashkboos et al. 2024, folds
+most of it into other weights; here it is done to each product's rows, so any model will do.)
 
 ``csrc/kernels/hadamard.h`` computes the same floats in the same order.
 """
@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 F32 = NDArray[np.float32]
 
 MOST = 512
-"""The most columns of a block. (Divergence of two models by rows in 8 bits, in thousandths of a nat:
-blocks of 64 1.5 and 4.3, of 128 1.3 and 2.5, whole rows 1.3 and 2.5, none 22 and 41.)"""
+"""The most columns of a block."""
 
 
 def block_of(k: int) -> int:
@@ -41,14 +40,14 @@ def signs(count: int) -> F32:
 
 
 def transform_weights(matrix: NDArray[Any]) -> F32:
-    """The rows of ``matrix`` ``[n, k]``, of any floating type, times signs and Hadamard's matrix."""
+    """Rows of ``matrix`` ``[n, k]``, of any floating type, times signs and Hadamard's matrix."""
     b = block_of(matrix.shape[-1])
     return _butterflies(_blocks(matrix, b) * signs(b)).reshape(matrix.shape)
 
 
 def transform_rows(x: NDArray[Any]) -> F32:
-    """As :func:`transform_weights`, divided by the block's columns: products with transformed weights
-    are those of ``x`` ``[rows, k]`` with the weights."""
+    """As :func:`transform_weights`, divided by the block's columns: products with transformed
+    weights are those of ``x`` ``[rows, k]`` with the weights."""
     b = block_of(x.shape[-1])
     return _butterflies(_blocks(x, b) * (signs(b) / np.float32(b))).reshape(x.shape)
 
@@ -64,7 +63,7 @@ def _blocks(x: NDArray[Any], b: int) -> F32:
 
 
 def _butterflies(x: F32) -> F32:
-    """``x`` ``[rows, b]`` times Hadamard's matrix: sums and differences at distances 1, 2, 4, ..."""
+    """``x`` ``[rows, b]`` times Hadamard's matrix: sums, differences at distances 1, 2, 4, ..."""
     rows, b = x.shape
     distance = 1
     with np.errstate(invalid="ignore", over="ignore"):

@@ -57,17 +57,19 @@ def test_grid(bits: Any, dtype: str, device: Any) -> None:
     scheme = GridScheme(bits)
     for matrix in matrices():
         rounded = torch.from_numpy(matrix).to(getattr(torch, dtype))
-        finite = np.isfinite(rounded.float().numpy()).all()
         for transformed in (False, True):
             codes, windows, scales, ok = rounding.round_to_grid(
                 rounded.to(device), scheme, transformed
             )
-            assert bool(ok) == finite
-            if finite:
+            try:
                 want = quantize_to_grid(rounded.float().numpy(), scheme, transformed=transformed)
-                same(codes, want.codes)
-                same(windows, want.windows)
-                same(scales, want.scales)
+            except WeightError:  # a value is not finite, or a sum of those of a block
+                assert not bool(ok)
+                continue
+            assert bool(ok)
+            same(codes, want.codes)
+            same(windows, want.windows)
+            same(scales, want.scales)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])

@@ -228,7 +228,9 @@ class GridMatrix(_CodedMatrix):
         super().__init__(shape, weights, workspace, x_dtype)
 
     def _keep(self, rows: Tensor, to: slice) -> tuple[Tensor, Tensor]:
-        codes, windows, scales, finite = rounding.round_to_grid(rows, self._scheme)
+        codes, windows, scales, finite = rounding.round_to_grid(
+            rows, self._scheme, transformed=self.weights.integers
+        )
         assert self.weights.scales is not None
         self.weights.scales[to] = scales
         if self.weights.marks is not None:

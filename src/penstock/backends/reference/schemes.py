@@ -31,7 +31,8 @@ CanonicalTensor = GroupTensor | GridTensor | BlockTensor
 def rounded(
     matrix: NDArray[Any], scheme: QuantScheme, name: str, weight_only: bool
 ) -> CanonicalTensor:
-    """Return ``matrix`` ``[n, k]`` quantized by ``scheme`` for a product of which x is, too, or not.
+    """Return ``matrix`` ``[n, k]`` quantized by ``scheme``, for products whose x is, too, or
+    for ``weight_only`` ones.
 
     Raises WeightError, naming ``name``, where a value is not finite.
     """
