@@ -300,6 +300,21 @@ void bind_executor(nb::module_& m) {
           },
           "matrix"_a, "first"_a, "count"_a, "elem"_a, exact("rows"))
       .def(
+          "add_block_matrix",
+          [](PyExecutor& self, const std::string& format, int64_t n, int64_t k, bool gated,
+             bool weight_only, int64_t experts) {
+            return self.get().add_matrix(
+                BlockMatrix{parse_block_format(format), n, k, gated, {}, {}, weight_only}, experts);
+          },
+          nb::kw_only(), "format"_a, "n"_a, "k"_a, "gated"_a, "weight_only"_a, "experts"_a = 1)
+      .def(
+          "pack_block_rows",
+          [](PyExecutor& self, MatrixId matrix, int64_t first, int64_t count, const Bytes& rows) {
+            nb::gil_scoped_release unlocked;
+            self.get().pack_block_rows(matrix, first, count, span_of(rows));
+          },
+          "matrix"_a, "first"_a, "count"_a, exact("rows"))
+      .def(
           "round_rows",
           [](PyExecutor& self, const std::string& elem, const Bytes& rows, int bits, int64_t group,
              MutableCodes codes, MutableScales scales, std::optional<MutableCodes> zeros) {

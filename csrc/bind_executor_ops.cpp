@@ -89,6 +89,12 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
              int64_t rows) { self.get().append_embed(table, parse_elem(elem), out, rows); },
           "table"_a, "elem"_a, "out"_a, "rows"_a)
       .def(
+          "append_block_embed",
+          [](PyExecutor& self, MatrixId table, BufferId out) {
+            self.get().append_block_embed(table, out);
+          },
+          "table"_a, "out"_a)
+      .def(
           "append_add_positions",
           [](PyExecutor& self, BufferId x, BufferId out, ConstantId table,
              const std::string& elem, int64_t rows, int64_t offset) {

@@ -9,8 +9,10 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "kernels/gemm.h"
+#include "kernels/gemm_block.h"
 #include "types.h"
 
 namespace penstock {
@@ -58,6 +60,21 @@ inline Elem parse_kv_elem(std::string_view name) {
 
 inline void expect(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
+}
+
+// Of a format of blocks, as GGUF's tools call it.
+inline WeightFormat parse_block_format(std::string_view name) {
+  static constexpr std::pair<std::string_view, WeightFormat> kFormats[] = {
+      {"Q4_0", WeightFormat::q4_0},     {"Q4_1", WeightFormat::q4_1},
+      {"Q5_0", WeightFormat::q5_0},     {"Q5_1", WeightFormat::q5_1},
+      {"Q8_0", WeightFormat::q8_0},     {"Q2_K", WeightFormat::q2_k},
+      {"Q3_K", WeightFormat::q3_k},     {"Q4_K", WeightFormat::q4_k},
+      {"Q5_K", WeightFormat::q5_k},     {"Q6_K", WeightFormat::q6_k},
+      {"IQ4_NL", WeightFormat::iq4_nl}, {"IQ4_XS", WeightFormat::iq4_xs},
+      {"MXFP4", WeightFormat::mxfp4},   {"NVFP4", WeightFormat::nvfp4}};
+  for (const auto& [known, format] : kFormats)
+    if (known == name) return format;
+  throw std::invalid_argument("no kernel has blocks of the format " + std::string(name));
 }
 
 // Of activations, which kernels take for float32 where they are not bfloat16.

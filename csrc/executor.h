@@ -93,6 +93,9 @@ class Executor {
   // finite.
   bool pack_grid_rows(MatrixId matrix, int64_t first, int64_t count, Elem elem,
                       std::span<const std::byte> rows);
+  // As pack_rows, of a BlockMatrix: rows of a file's blocks.
+  void pack_block_rows(MatrixId matrix, int64_t first, int64_t count,
+                       std::span<const std::byte> rows);
   // What pack_int_rows wants, from rows [count, k] of floating point: see round_weights().
   void round_rows(Elem elem, std::span<const std::byte> rows, int64_t count, int64_t k, int bits,
                   int64_t group, std::span<int8_t> codes, std::span<float> scales,
@@ -111,6 +114,8 @@ class Executor {
   // apart where the kernel needs them to.
   // `rows` of the table, at least as many as there are tokens.
   void append_embed(ConstantId table, Elem elem, BufferId out, int64_t rows);
+  // Of a BlockMatrix that is not gated, which products may read, too.
+  void append_block_embed(MatrixId table, BufferId out);
   // The table has a row for each position, from `offset` on.
   void append_add_positions(BufferId x, BufferId out, ConstantId table, Elem elem, int64_t rows,
                             int64_t offset);

@@ -27,6 +27,18 @@ void Executor::append_embed(ConstantId table, Elem elem, BufferId out, int64_t r
   ops_.push_back(EmbedOp{{constant(table, size_t(bytes), "an embedding table"), elem, y}});
 }
 
+void Executor::append_block_embed(MatrixId table, BufferId out) {
+  const Array& y = typed(out, {Elem::f32}, "an embedding's output");
+  if (bound(out).rows != RowKind::tokens) refuse("an embedding's rows are tokens");
+  const BlockMatrix* const w = std::get_if<BlockMatrix>(&matrix(table).packed);
+  if (!w || w->gated || matrix(table).experts != 1 || w->k != y.cols)
+    refuse("a table of embeddings in blocks is one matrix with the output's columns");
+  if (w->n < shape_.vocabulary)
+    refuse("an embedding table has a row for each of " + std::to_string(shape_.vocabulary) +
+           " tokens, and not " + std::to_string(w->n));
+  ops_.push_back(BlockEmbedOp{{*w, y}});
+}
+
 void Executor::append_add_positions(BufferId x, BufferId out, ConstantId table, Elem elem,
                                     int64_t rows, int64_t offset) {
   const Array& in = typed(x, {Elem::f32}, "what positions are added to");

@@ -15,6 +15,7 @@
 #include "kernels/experts.h"
 #include "kernels/gated_norm.h"
 #include "kernels/gemm.h"
+#include "kernels/gemm_block.h"
 #include "kernels/gemm_experts.h"
 #include "kernels/gemm_grid.h"
 #include "kernels/gemm_int.h"
@@ -53,10 +54,14 @@ RowKind routed(RowKind rows, int64_t chosen);
 using MatrixId = int;
 
 // Every kind has packed_bytes(), linear(), linear_scratch_bytes() and linear_shared_bytes().
-using AnyMatrix = std::variant<PackedMatrix, IntMatrix, GridMatrix>;
+using AnyMatrix = std::variant<PackedMatrix, IntMatrix, GridMatrix, BlockMatrix>;
 
 struct EmbedOp {
   EmbedArgs args;
+  const char* name() const { return "Embed"; }
+};
+struct BlockEmbedOp {
+  BlockEmbedArgs args;
   const char* name() const { return "Embed"; }
 };
 struct AddPositionsOp {
@@ -217,7 +222,7 @@ struct ScaleByPositionOp {
   const char* name() const { return "ScaleByPosition"; }
 };
 
-using Op = std::variant<EmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
+using Op = std::variant<EmbedOp, BlockEmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
                         KvWriteOp, RopeWriteOp, AttentionOp, ShortConvOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
                          JoinOp, GatherColumnsOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, XieluOp, ClampOp,
                          ScaleByPositionOp, HeadLinearOp, RouteOp, ExpertLinearOp, ScaleRowsOp,

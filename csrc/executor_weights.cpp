@@ -52,6 +52,13 @@ void check_shape(const GridMatrix& w) {
   if (w.bits != 8 && w.bits != 4) refuse("weights are quantized to 8 or 4 bits");
 }
 
+void check_shape(const BlockMatrix& w) {
+  check_depth(w.n, w.k, kMostBlockDepth);
+  if (block_row_bytes(w.format, w.k) == 0)
+    refuse("a matrix in blocks has rows of whole blocks, and not of " + std::to_string(w.k) +
+           " columns");
+}
+
 }  // namespace
 
 // Packing shares out the rows of each part, products the columns of the whole matrix: the pages of
@@ -139,6 +146,17 @@ bool Executor::pack_grid_rows(MatrixId id, int64_t first, int64_t count, Elem el
     if (!quantize_grid_part(w, elem, rows.data(), count, place, panels, worker)) finite = false;
   });
   return finite;
+}
+
+void Executor::pack_block_rows(MatrixId id, int64_t first, int64_t count,
+                               std::span<const std::byte> rows) {
+  const BlockMatrix& w = matrix_of<BlockMatrix>(id);
+  const auto [panels, place] = destination(w, id, first, count);
+  if (rows.size() != size_t(count * block_row_bytes(w.format, w.k)))
+    refuse("a part's bytes are not its rows of blocks");
+  pool_.run([&](Worker& worker) {
+    pack_block_part(w, rows.data(), count, place, panels, worker);
+  });
 }
 
 void Executor::round_rows(Elem elem, std::span<const std::byte> rows, int64_t count, int64_t k,

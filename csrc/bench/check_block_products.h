@@ -1,55 +1,160 @@
-// Products of blocks of files against the text of gemm_block.h, by what a Format reads.
+// Products of blocks of files against the text of gemm_block.h, by what read_block() sees.
 #pragma once
 
-#include "../kernels/gemm_formats.h"
+#include "../kernels/gemm_block_read.h"
 #include "check_int_products.h"
 
 namespace penstock::check {
 
+// A column's groups, by their definition.
+struct BlockColumn {
+  std::vector<int> points;
+  std::vector<float> scales, leasts;
+};
+
+template <class Format>
+BlockColumn read_column(WeightFormat format, const std::byte* row, int64_t k) {
+  const BlockSize size = block_size(format);
+  const bool super = size.columns == 256;
+  BlockColumn column;
+  for (int64_t first = 0; first < k; first += size.columns, row += size.bytes) {
+    const FileBlock block = read_block(format, row);
+    for (int64_t i = 0; i < size.columns; ++i)
+      column.points.push_back(point_of<Format>(block.codes[size_t(i)]));
+    for (int64_t g = 0; g < size.columns / Format::kGroup; ++g) {
+      float scale = to_f32(block.scale[super ? 0 : g]), least = to_f32(block.least[super ? 0 : g]);
+      if (format == WeightFormat::mxfp4) scale = std::ldexp(1.0f, int(block.exponent) - 128);
+      if (super) {
+        const int offset = format == WeightFormat::q6_k                                     ? 128
+                           : format == WeightFormat::q3_k || format == WeightFormat::iq4_xs ? 32
+                                                                                            : 0;
+        scale *= float(block.factors[g] - offset);
+        least *= -float(block.leasts[g]);
+      }
+      column.scales.push_back(scale);
+      column.leasts.push_back(least);
+    }
+  }
+  return column;
+}
+
+// The sum of x in a group.
+inline float sum_of(const float* x, int64_t group) {
+  const f32x16 low = f32x16::load(x);
+  return group == 16 ? hsum(low) : hsum(low + f32x16::load(x + 16));
+}
+
+template <class Format>
+Sum block_sum(const BlockColumn& w, const Quantized& q, const float* x, Elem elem, int64_t k,
+              bool weight_only) {
+  constexpr int64_t size = Format::kGroup;
+  const int apart = elem == Elem::bf16 ? 2 : 0;
+  Sum sum{0};
+  for (int64_t first = 0; first < k; first += size) {
+    const auto g = size_t(first / size);
+    if (weight_only) {
+      const Sum part = chain(x, [&](int64_t i) { return w.points[size_t(i)]; }, first, first + size,
+                             apart);
+      sum.value = multiply_add(w.scales[g], part.value, sum.value);
+      if (Format::kLeast) sum.value = multiply_add(w.leasts[g], sum_of(x + first, size), sum.value);
+      continue;
+    }
+    int dot = 0, codes = 0;
+    for (int64_t i = first; i < first + size; ++i) {
+      dot += q.codes[size_t(i)] * w.points[size_t(i)];
+      codes += q.codes[size_t(i)];
+    }
+    const float scale = q.scales[size_t(first / 32)];
+    sum.value = multiply_add(scale * w.scales[g], float(dot), sum.value);
+    if (Format::kLeast) sum.value = multiply_add(w.leasts[g], scale * float(codes), sum.value);
+  }
+  return sum;
+}
+
 template <class Format>
 void check_block_product(const std::string& name, BlockMatrix w, Elem elem, int64_t rows, Pool& pool,
                          std::mt19937& rng) {
-  const int64_t n = w.n, k = w.k, columns = w.gated ? 2 * n : n, blocks = k / kBlockK;
-  const int64_t block = block_bytes(w.format);
-  std::vector<std::byte> file(size_t(columns * blocks * block));
+  const int64_t n = w.n, k = w.k, columns = w.gated ? 2 * n : n;
+  const int64_t row_bytes = block_row_bytes(w.format, k), block = block_size(w.format).bytes;
+  std::vector<std::byte> file(size_t(columns * row_bytes));
   for (std::byte& b : file) b = std::byte(rng());
-  // Scales come first: none that is infinite, and few that are extreme.
-  for (int64_t i = 0; i < columns * blocks; ++i) {
-    std::byte* const scale = file.data() + i * block;
-    if (Format::kScaleBytes == 2) scale[1] = std::byte(rng() % 8 ? 0x2c + rng() % 4 : rng() % 0x7c);
-    else if (rng() % 8) scale[0] = std::byte(120 + rng() % 10);
-    else scale[0] = std::byte(rng() % 160);
+  // Scales in float16: none that is infinite, and few that are extreme.
+  std::vector<int64_t> halves;
+  switch (w.format) {
+    case WeightFormat::q4_1:
+    case WeightFormat::q5_1:
+    case WeightFormat::q4_k:
+    case WeightFormat::q5_k: halves = {0, 2}; break;
+    case WeightFormat::q2_k: halves = {80, 82}; break;
+    case WeightFormat::q3_k: halves = {108}; break;
+    case WeightFormat::q6_k: halves = {208}; break;
+    case WeightFormat::mxfp4:
+    case WeightFormat::nvfp4: break;
+    default: halves = {0};
+  }
+  for (size_t i = 0; i < file.size(); i += size_t(block)) {
+    for (const int64_t at : halves)
+      file[i + size_t(at) + 1] = std::byte(rng() % 8 ? 0x2c + rng() % 4 : rng() % 0x7c);
+    if (w.format == WeightFormat::mxfp4)
+      file[i] = std::byte(rng() % 8 ? 120 + rng() % 10 : rng() % 160);
   }
   Inputs x(rows, k, elem, rng);
   std::vector<Quantized> quantized;
-  for (int64_t r = 0; r < rows; ++r) quantized.emplace_back(x.row(r), k, kBlockK);
+  for (int64_t r = 0; r < rows; ++r) quantized.emplace_back(x.row(r), k, 32);
+  std::vector<BlockColumn> read;
+  for (int64_t i = 0; i < columns; ++i)
+    read.push_back(read_column<Format>(w.format, file.data() + i * row_bytes, k));
 
-  std::vector<BlockCodes> read;
-  for (int64_t i = 0; i < columns * blocks; ++i) read.push_back(Format::read(file.data() + i * block));
   const auto pack = [&](std::byte* panels, int part, PartPlace place, Worker& worker) {
-    pack_block_part(w, file.data() + part * n * blocks * block, n, place, panels, worker);
+    pack_block_part(w, file.data() + part * n * row_bytes, n, place, panels, worker);
   };
   const auto sum = [&](int64_t r, int part, int64_t c) {
-    const BlockCodes* const column = read.data() + (part * n + c) * blocks;
-    return sum_of_groups(
-        quantized[size_t(r)], k, kBlockK,
-        [&](int64_t i) { return Format::point(column[i / kBlockK].codes[size_t(i % kBlockK)]); },
-        [&](int64_t g) { return Format::scale(column[g]); });
+    return block_sum<Format>(read[size_t(part * n + c)], quantized[size_t(r)], x.row(r), elem, k,
+                             w.weight_only);
   };
-  check_product(name, w, x, rows, pool, pack, sum);
+  check_product(name + (w.weight_only ? " w" : ""), w, x, rows, pool, pack, sum);
+
+  // And as a table.
+  if (w.gated) return;
+  Memory panels(packed_bytes(w));
+  pool.run([&](Worker& worker) { pack(panels.data(), 0, joined_part(0, n, n), worker); });
+  w.panels = panels.data();
+  std::vector<float> values(static_cast<size_t>(k));
+  for (const int64_t row : {int64_t(0), n - 1}) {
+    block_row(w, row, values.data());
+    const BlockColumn& column = read[size_t(row)];
+    for (int64_t i = 0; i < k; ++i) {
+      const auto at = size_t(i), g = size_t(i / Format::kGroup);
+      float value = column.scales[g] * float(column.points[at]);
+      if (Format::kLeast) value += column.leasts[g];
+      expect(values[at] == value || (values[at] != values[at] && value != value),
+             name + ", row " + std::to_string(row) + " of the table");
+    }
+  }
 }
 
 inline void check_block_products(Pool& pool, std::mt19937& rng) {
-  for (const WeightFormat format : {WeightFormat::q8_0, WeightFormat::q4_0, WeightFormat::mxfp4})
+  for (int id = int(WeightFormat::q4_0); id <= int(WeightFormat::nvfp4); ++id) {
+    const auto format = WeightFormat(id);
     with_block_format(format, [&]<class Format>(Format) {
-      const std::string name = "blocks of format " + std::to_string(int(format));
-      for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 18, 35}) {
-        check_block_product<Format>(name, {format, 35, 224, rows % 2 == 0, {}, {}}, Elem::f32, rows,
-                                    pool, rng);
-        check_block_product<Format>(name, {format, 64, 96, rows % 2 == 1, {}, {}}, Elem::bf16, rows,
-                                    pool, rng);
+      const std::string name = "blocks of format " + std::to_string(id);
+      const int64_t least = block_size(format).columns;
+      for (const bool weight_only : {false, true}) {
+        const auto check = [&](int64_t n, int64_t k, Elem elem, int64_t rows, bool gated) {
+          check_block_product<Format>(name, {format, n, round_up(k, least), gated, {}, {}, weight_only},
+                                      elem, rows, pool, rng);
+        };
+        for (const int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 18, 35}) {
+          check(35, 224, Elem::f32, rows, rows % 2 == 0);
+          check(64, 96, Elem::bf16, rows, rows % 2 == 1);
+        }
+        check(20, 1312, Elem::bf16, 7, false);  // several slices
+        check(18, 544, Elem::f32, 5, true);
       }
+      // Several row blocks.
+      check_block_product<Format>(name, {format, 16, 256, false, {}, {}}, Elem::f32, 530, pool, rng);
     });
+  }
 }
 
 }  // namespace penstock::check

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "../types.h"
+#include "gemm_block.h"
 
 namespace penstock {
 
@@ -13,6 +14,14 @@ struct EmbedArgs {
 
 // out[t] = table[token_ids[t]]. Each worker takes whole rows.
 void embed(const EmbedArgs& args, const StepView& step, const Worker& worker);
+
+struct BlockEmbedArgs {
+  BlockMatrix table;  // [vocabulary, cols], not gated
+  Array out;          // [T, cols] f32
+};
+
+// The same, of a table in blocks, each element as its block's values are.
+void embed(const BlockEmbedArgs& args, const StepView& step, const Worker& worker);
 
 struct AddPositionsArgs {
   const std::byte* table;  // [rows, cols] row-major

@@ -1,6 +1,9 @@
 #include "gemm_block.h"
 
-#include "gemm_formats.h"
+#include <bit>
+
+#include "gemm_block_read.h"
+#include "gemm_panels.h"
 
 namespace penstock {
 namespace {
@@ -8,24 +11,21 @@ namespace {
 // Column `lane` of a panel from a row of blocks; null: zeros.
 template <class Format>
 void pack_column(const PanelView& p, const std::byte* row, int64_t k, int lane, std::byte* panel) {
-  constexpr int per_line = 32 / Format::kBits;
-  BlockCodes none{};
-  none.codes.fill(Format::kNothing);
-  for (int64_t b = 0; b < p.groups(); ++b) {
-    const bool there = row && b * kBlockK < k;
-    const BlockCodes block = there ? Format::read(row + b * block_bytes(p.format)) : none;
-    std::byte* const segment = panel + b / Format::kGroups * p.segment_bytes;
-    const int64_t group = b % Format::kGroups;
-    std::byte* line = segment + group * (p.scales_at / Format::kGroups) + lane * 4;
-    for (size_t i = 0; i < kBlockK; i += per_line, line += kLineBytes) {
-      uint8_t code[per_line];
-      std::copy_n(block.codes.data() + i, per_line, code);
-      if (Format::kBits == 4)
-        for (int j = 0; j < 4; ++j) code[j] = uint8_t(code[j] | code[per_line - 4 + j] << 4);
-      std::memcpy(line, code, 4);
-    }
-    std::memcpy(segment + p.scales_at + (group * kPanelColumns + lane) * Format::kScaleBytes,
-                block.scale.data(), Format::kScaleBytes);
+  const BlockSize size = block_size(p.format);
+  for (int64_t s = 0; s < p.segments; ++s)
+    for (int64_t line = 0; line < Format::kCodeBytes; line += kLineBytes)
+      std::memset(panel + s * Format::kSegmentBytes + line + lane * 4, 0, 4);
+  const int64_t groups = size.columns / Format::kGroup;
+  for (int64_t first = 0; first < p.depth; first += size.columns) {
+    const bool there = row && first < k;
+    const FileBlock block =
+        there ? read_block(p.format, row + first / size.columns * size.bytes) : FileBlock{};
+    std::byte* const segment = panel + first / Format::kSegment * Format::kSegmentBytes;
+    const int64_t at = first % Format::kSegment;
+    for (int64_t i = 0; there && i < size.columns; ++i)
+      Format::put(segment, lane, at + i, block.codes[size_t(i)]);
+    for (int64_t g = 0; g < groups; ++g)
+      Format::put_group(segment, lane, at / Format::kGroup + g, block, g);
   }
 }
 
@@ -38,12 +38,13 @@ PanelView panels_of(const BlockMatrix& w) {
     p.format = w.format;
     p.bits = Format::kBits;
     p.offset = Format::kOffset;
-    p.segment = Format::kGroups * kBlockK;
+    p.segment = Format::kSegment;
     p.segments = ceil_div(w.k, p.segment);
+    p.segment_bits = std::countr_zero(uint64_t(p.segment));
     p.depth = p.segments * p.segment;
-    p.scaled = kBlockK;
-    p.scales_at = p.segment * kPanelColumns * Format::kBits / 8;
-    p.segment_bytes = p.scales_at + Format::kGroups * kPanelColumns * Format::kScaleBytes;
+    p.scaled = Format::kGroup;
+    p.scales_at = Format::kCodeBytes;
+    p.segment_bytes = Format::kSegmentBytes;
     p.panel_bytes = p.segments * p.segment_bytes;
     p.units = ceil_div(w.n, kPanelColumns);
     p.per_unit = w.gated ? 2 : 1;
@@ -54,20 +55,43 @@ PanelView panels_of(const BlockMatrix& w) {
 
 size_t packed_bytes(const BlockMatrix& w) { return panel_bytes(panels_of(w)); }
 
-int64_t block_bytes(WeightFormat format) {
-  return with_block_format(format, []<class Format>(Format) {
-    return kBlockK * Format::kBits / 8 + Format::kScaleBytes;
-  });
+int64_t block_row_bytes(WeightFormat format, int64_t k) {
+  const BlockSize size = block_size(format);
+  return k % size.columns ? 0 : k / size.columns * size.bytes;
 }
 
 void pack_block_part(const BlockMatrix& w, const std::byte* rows, int64_t n, PartPlace place,
                      std::byte* panels, const Worker& worker) {
   const PanelView p = panels_of(w);
-  const int64_t row_bytes = w.k / kBlockK * block_bytes(w.format);
+  const int64_t row_bytes = block_row_bytes(w.format, w.k);
   with_block_format(w.format, [&]<class Format>(Format) {
     for_each_column(p, n, place, panels, worker, [&](int64_t row, int lane, std::byte* panel) {
       pack_column<Format>(p, row < 0 ? nullptr : rows + row * row_bytes, w.k, lane, panel);
     });
+  });
+}
+
+void block_row(const BlockMatrix& w, int64_t row, float* values) {
+  const PanelView p = panels_of(w);
+  const std::byte* const panel = p.data + row / kPanelColumns * p.panel_bytes;
+  const int64_t lane = row % kPanelColumns;
+  with_block_format(w.format, [&]<class Format>(Format) {
+    alignas(64) std::byte codes[kLineBytes];
+    float scale[kPanelColumns], least[kPanelColumns];
+    for (int64_t k = 0; k < w.k; k += 4) {
+      const std::byte* const segment = panel + k / p.segment * p.segment_bytes;
+      const int64_t in = k % p.segment;
+      if (k % Format::kGroup == 0) {
+        Format::scale(segment, in / Format::kGroup).store(scale);
+        if (Format::kLeast) Format::least(segment, in / Format::kGroup).store(least);
+      }
+      Format::quad(segment, in / kRunK, int(in % kRunK / 4)).store(codes);
+      for (int64_t i = 0; i < 4; ++i) {
+        const float value =
+            scale[lane] * float(point_of<Format>(int(codes[size_t(lane * 4 + i)])));
+        values[k + i] = Format::kLeast ? value + least[lane] : value;
+      }
+    }
   });
 }
 

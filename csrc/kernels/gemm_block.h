@@ -1,40 +1,56 @@
 // Matrix products with weights in blocks, as files have them: out = x @ W^T + bias, optionally gated.
 //
-// A block is 32 k of a row, with a scale of its own. The product is that of gemm_int.h in groups of
-// 32: x is quantized likewise, each dot is exact, and a group is one fused multiply-add. What codes
-// and scales stand for is in gemm_formats.h.
+// A weight is scale * point + least, where scale and least are those of its group of 32 k, or 16
+// (gemm_block_format.h). Each row of x is quantized to 8 bits in groups of 32 as in gemm_int.h; then
+//   out = sum over ascending groups g of  (x_scale[g] * scale[g]) * (dot of codes and points in g)
+//                                    and  least[g] * (x_scale[g] * (sum of x's codes in g)),
+// each a float32 fused multiply-add. Dots and sums of codes are integers, hence exact.
 //
-// Panels: as of gemm_int.h, but for segments of several groups, whose codes come before their scales,
-// as the file has them: of 64 k, mxfp4 of 128. k is padded to whole segments.
+// weight_only, x stays as it is, in bfloat16 where something multiplies that, else in float32:
+//   out = sum over ascending groups g of  scale[g] * (sum over the k of g of x * point)
+//                                    and  least[g] * (sum of x in g),
+// likewise. The inner sum of products is one chain of additions from zero, that of x a sum of 16
+// lanes: their order depends on the instruction set alone.
+//
+// Panels: as of gemm_int.h, but their segments are those of a format. k is padded to whole segments.
 #pragma once
 
 #include "gemm.h"
 
 namespace penstock {
 
-// How codes and scales of groups lie: those of IntMatrix, and blocks.
-enum class WeightFormat : uint8_t { int8, int4, q8_0, q4_0, mxfp4 };
-
-constexpr int64_t kBlockK = 32;
+// Of codes and scales: those of IntMatrix, and blocks.
+enum class WeightFormat : uint8_t {
+  int8, int4,
+  q4_0, q4_1, q5_0, q5_1, q8_0,
+  q2_k, q3_k, q4_k, q5_k, q6_k,
+  iq4_nl, iq4_xs, mxfp4, nvfp4,
+};
 
 struct BlockMatrix {
   WeightFormat format;  // of blocks
   int64_t n;            // output columns; a gated matrix holds twice as many
-  int64_t k;            // a multiple of 32, at most kMostIntDepth
+  int64_t k;            // of whole blocks
   bool gated;
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // as in PackedMatrix
-  // On vector registers alone.
-  Tuning tuning{.stream_ahead = 4 << 10, .streamed_rows = 2, .tile_rows_from = int64_t(1) << 40};
+  bool weight_only = false;
+  Tuning tuning{.stream_ahead = 4 << 10};
 };
+
+// As kMostIntDepth: a file's rows are shorter.
+constexpr int64_t kMostBlockDepth = int64_t(1) << 20;
 
 size_t packed_bytes(const BlockMatrix& w);
 
-// Bytes of a block in a file.
-int64_t block_bytes(WeightFormat format);
+// Bytes of k columns of a row in a file; 0 where they are no whole blocks.
+int64_t block_row_bytes(WeightFormat format, int64_t k);
 
-// Pack a part of n rows of a file, blocks of k each. Otherwise as pack_part.
+// Pack a part of n rows of a file. Otherwise as pack_part.
 void pack_block_part(const BlockMatrix& w, const std::byte* rows, int64_t n, PartPlace place,
                      std::byte* panels, const Worker& worker);
+
+// The values of a row of a matrix that is not gated: k of them.
+void block_row(const BlockMatrix& w, int64_t row, float* values);
 
 }  // namespace penstock

@@ -118,6 +118,7 @@ size_t expert_scratch_bytes(const Matrix& w, const ExpertsArgs& args, int64_t to
 PENSTOCK_EXPERTS_OF(PackedMatrix);
 PENSTOCK_EXPERTS_OF(IntMatrix);
 PENSTOCK_EXPERTS_OF(GridMatrix);
+PENSTOCK_EXPERTS_OF(BlockMatrix);
 #undef PENSTOCK_EXPERTS_OF
 
 }  // namespace penstock

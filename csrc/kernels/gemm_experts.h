@@ -8,6 +8,7 @@
 #pragma once
 
 #include "gemm.h"
+#include "gemm_block.h"
 #include "gemm_grid.h"
 #include "gemm_int.h"
 

@@ -50,13 +50,6 @@ PENSTOCK_INLINE uint8x16_t load_codes(const std::byte* from) {
   return vld1q_u8(reinterpret_cast<const uint8_t*>(from));
 }
 
-// What nibbles stand for, offset as everywhere.
-template <class Format>
-PENSTOCK_INLINE int8x16_t points(uint8x16_t nibbles) {
-  if constexpr (requires { Format::kTable; }) nibbles = vqtbl1q_u8(vld1q_u8(Format::kTable), nibbles);
-  return vreinterpretq_s8_u8(nibbles);
-}
-
 // Adds 16 k of `Rows` rows of x, `stride` bytes apart, to the dots of 16 columns: four lines of a
 // panel of bytes, two of nibbles. Quad: of x, for the first of them.
 template <class Format, int Quad, int Rows>
@@ -69,8 +62,8 @@ PENSTOCK_INLINE void add_rows(Dots (&dots)[Rows][4], const std::byte* weights,
         const int8x16_t w = vreinterpretq_s8_u8(veorq_u8(codes, vdupq_n_u8(0x80)));
         for (int r = 0; r < Rows; ++r) dots[r][c].template add<Quad>(w, x[r]);
       } else {
-        const int8x16_t low = points<Format>(vandq_u8(codes, vdupq_n_u8(15)));
-        const int8x16_t high = points<Format>(vshrq_n_u8(codes, 4));
+        const int8x16_t low = vreinterpretq_s8_u8(vandq_u8(codes, vdupq_n_u8(15)));
+        const int8x16_t high = vreinterpretq_s8_u8(vshrq_n_u8(codes, 4));
         for (int r = 0; r < Rows; ++r) {
           dots[r][c].template add<Quad>(low, x[r]);
           dots[r][c].template add<Quad + 1>(high, x[r]);
@@ -109,37 +102,31 @@ void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte
   const int64_t row_floats = x.row_bytes / 4;
   const std::byte* const panel = weights;
   const bool starts_at_zero = bits == 8 || p.zero_points;
-  const int64_t code_bytes = p.scales_at / Format::kGroups;  // of a group
-  for (int64_t s = 0; s < p.segments; ++s) {
-    const std::byte* scales = weights + p.scales_at;
-    for (int i = 0; i < Format::kGroups; ++i, scales += kPanelColumns * Format::kScaleBytes) {
-      const int64_t g = s * Format::kGroups + i;
-      Dots dots[Rows][4];
-      for (int r = 0; r < Rows; ++r)
-        for (int c = 0; c < 4; ++c)
-          dots[r][c] = Dots::broadcast(starts_at_zero ? 0 : starts[r * row_floats + g]);
-      const std::byte* end = weights + code_bytes;
-      for (; weights < end; weights += kStepBytes, codes += kStep) {
-        if (ahead)
-          for (int64_t at = 0; at < kStepBytes; at += 64)
-            __builtin_prefetch(weights + kStreamAhead + at);
-        int8x16_t k16[Rows];
-        for (int r = 0; r < Rows; ++r) k16[r] = vld1q_s8(codes + r * x.row_bytes);
-        add_rows<Format, 0, Rows>(dots, weights, k16);
-      }
-      const f32x16 scale = Format::scales(scales);
-      int32x4_t zeros[4] = {};
-      if (p.zero_points) load_zeros<bits>(p.zeros(panel, g), zeros);
-      for (int r = 0; r < Rows; ++r) {
-        const int32_t start = starts[r * row_floats + g];
-        const f32x16 whole = f32x16::each([&](int c) {
-          const int32x4_t dot = dots[r][c].total();
-          return vcvtq_f32_s32(p.zero_points ? vmlaq_n_s32(dot, zeros[c], start) : dot);
-        });
-        total[r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale, whole, total[r]);
-      }
+  for (int64_t g = 0; g < p.segments; ++g, weights += kScaleBytes) {
+    Dots dots[Rows][4];
+    for (int r = 0; r < Rows; ++r)
+      for (int c = 0; c < 4; ++c)
+        dots[r][c] = Dots::broadcast(starts_at_zero ? 0 : starts[r * row_floats + g]);
+    const std::byte* end = weights + p.scales_at;
+    for (; weights < end; weights += kStepBytes, codes += kStep) {
+      if (ahead)
+        for (int64_t at = 0; at < kStepBytes; at += 64)
+          __builtin_prefetch(weights + kStreamAhead + at);
+      int8x16_t k16[Rows];
+      for (int r = 0; r < Rows; ++r) k16[r] = vld1q_s8(codes + r * x.row_bytes);
+      add_rows<Format, 0, Rows>(dots, weights, k16);
     }
-    weights = scales;
+    const f32x16 scale = Format::scales(weights);
+    int32x4_t zeros[4] = {};
+    if (p.zero_points) load_zeros<bits>(p.zeros(panel, g), zeros);
+    for (int r = 0; r < Rows; ++r) {
+      const int32_t start = starts[r * row_floats + g];
+      const f32x16 whole = f32x16::each([&](int c) {
+        const int32x4_t dot = dots[r][c].total();
+        return vcvtq_f32_s32(p.zero_points ? vmlaq_n_s32(dot, zeros[c], start) : dot);
+      });
+      total[r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale, whole, total[r]);
+    }
   }
   for (int r = 0; r < Rows; ++r) total[r].store(sums + r * kPanelColumns);
 }

@@ -40,26 +40,18 @@ void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte
   const std::byte* const panel = weights;
   [[maybe_unused]] const i32x16 kept =
       i32x16::broadcast(kept_zero(bits, Format::kOffset) - Format::kOffset);
-  // Of a segment of several groups, codes of all come first.
-  [[maybe_unused]] const std::byte* behind = nullptr;
-  constexpr int64_t scale_bytes = kPanelColumns * Format::kScaleBytes;
-  const int64_t groups = p.segments * Format::kGroups;
-  for (int64_t g = 0; g < groups; ++g) {
-    const int64_t part = g % Format::kGroups;
-    if (Format::kGroups > 1 && part == 0) behind = weights + p.scales_at;
+  for (int64_t g = 0; g < p.segments; ++g) {
     i32x16 dots[Panels][Rows];
     for (int r = 0; r < Rows; ++r)
       for (int i = 0; i < Panels; ++i) dots[i][r] = i32x16::broadcast(starts[r * row_floats + g]);
-    if constexpr (Format::kZeros)
-      if (p.zero_points)
-        for (int i = 0; i < Panels; ++i) {
-          const std::byte* from = p.zeros(panel, g) + i * p.panel_bytes;
-          const i32x16 zero = i32x16::widen(from) + kept;
-          if (ahead && g % 4 == 0) __builtin_prefetch(from + ahead);
-          for (int r = 0; r < Rows; ++r) dots[i][r] = dots[i][r] * zero;
-        }
-    const std::byte* end =
-        weights + (Format::kGroups == 1 ? p.scales_at : kBlockK * kPanelColumns * bits / 8);
+    if (p.zero_points)
+      for (int i = 0; i < Panels; ++i) {
+        const std::byte* from = p.zeros(panel, g) + i * p.panel_bytes;
+        const i32x16 zero = i32x16::widen(from) + kept;
+        if (ahead && g % 4 == 0) __builtin_prefetch(from + ahead);
+        for (int r = 0; r < Rows; ++r) dots[i][r] = dots[i][r] * zero;
+      }
+    const std::byte* end = weights + p.scales_at;
     for (; weights < end; weights += kLineBytes, codes += 4 * kQuads<bits>) {
       if (ahead)
         for (int i = 0; i < Panels; ++i)
@@ -69,16 +61,15 @@ void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte
       for (int r = 0; r < Rows; ++r)
         for (int i = 0; i < Panels; ++i) dot<bits>(dots[i][r], lines[i], codes + r * x.row_bytes);
     }
-    const std::byte* const scales = Format::kGroups == 1 ? weights : behind + part * scale_bytes;
-    if (ahead && part == 0)
-      for (int i = 0; i < Panels; ++i) __builtin_prefetch(scales + i * p.panel_bytes + ahead);
+    if (ahead)
+      for (int i = 0; i < Panels; ++i) __builtin_prefetch(weights + i * p.panel_bytes + ahead);
     for (int i = 0; i < Panels; ++i) {
-      const f32x16 scale = Format::scales(scales + i * p.panel_bytes);
+      const f32x16 scale = Format::scales(weights + i * p.panel_bytes);
       for (int r = 0; r < Rows; ++r)
         total[i][r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale,
                           dots[i][r].to_float(), total[i][r]);
     }
-    if (part + 1 == Format::kGroups) weights = scales + scale_bytes;
+    weights += kScaleBytes;
   }
 
   for (int i = 0; i < Panels; ++i)

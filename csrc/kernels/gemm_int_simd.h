@@ -65,13 +65,6 @@ struct Line {
   }
 };
 
-// Codes by a table of 16 bytes.
-PENSTOCK_INLINE Line<4> lookup(const uint8_t (&table)[16], const Line<4>& codes) {
-  const __m512i all =
-      _mm512_broadcast_i32x4(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
-  return {{_mm512_shuffle_epi8(all, codes.quads[0]), _mm512_shuffle_epi8(all, codes.quads[1])}};
-}
-
 template <int Bits>
 PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {
   for (int q = 0; q < kQuads<Bits>; ++q)
@@ -145,13 +138,6 @@ struct Line<4> {
   }
 };
 
-PENSTOCK_INLINE Line<4> lookup(const uint8_t (&table)[16], const Line<4>& codes) {
-  const __m256i all =
-      _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
-  const auto points = [&](__m256i quad) { return _mm256_shuffle_epi8(all, quad); };
-  return {{points(codes.lo[0]), points(codes.lo[1])}, {points(codes.hi[0]), points(codes.hi[1])}};
-}
-
 PENSTOCK_INLINE __m256i add_pairs(__m256i sum, __m256i pairs) {
   return _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
 }
@@ -214,15 +200,6 @@ struct Line {
     return line;
   }
 };
-
-PENSTOCK_INLINE Line<4> lookup(const uint8_t (&table)[16], const Line<4>& codes) {
-  uint8_t bytes[sizeof(codes.quads)];
-  std::memcpy(bytes, codes.quads, sizeof(bytes));
-  for (uint8_t& byte : bytes) byte = table[byte];
-  Line<4> points;
-  std::memcpy(points.quads, bytes, sizeof(bytes));
-  return points;
-}
 
 template <int Bits>
 PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {

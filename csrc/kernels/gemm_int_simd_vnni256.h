@@ -55,13 +55,6 @@ struct Line {
   }
 };
 
-PENSTOCK_INLINE Line<4> lookup(const uint8_t (&table)[16], const Line<4>& codes) {
-  const __m256i all =
-      _mm256_broadcastsi128_si256(_mm_load_si128(reinterpret_cast<const __m128i*>(table)));
-  const auto points = [&](__m256i quad) { return _mm256_shuffle_epi8(all, quad); };
-  return {{points(codes.lo[0]), points(codes.lo[1])}, {points(codes.hi[0]), points(codes.hi[1])}};
-}
-
 template <int Bits>
 PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {
   for (int q = 0; q < kQuads<Bits>; ++q) {

@@ -43,6 +43,13 @@ template <class X>
 struct PointsPath;
 struct TilePointsPath;
 
+// Weights in blocks, as bytes by rounded rows, or alone (gemm_block_operands.h).
+template <class Operand>
+class BlockPath;
+struct ByteOperand;
+struct PairOperand;
+struct FloatOperand;
+
 // Calls f with what vector registers do of a product of floats, as std::type_identity<Product>.
 template <class F>
 auto with_registers(Elem weights, Elem x, F&& f) {

@@ -35,8 +35,13 @@ auto with_product(const GridMatrix& w, Elem x, F&& f) {
   return with_quantized<GridPath>(panels_of(w), w.weight_only, x, f);
 }
 template <class F>
-auto with_product(const BlockMatrix& w, Elem, F&& f) {
-  return f(panels_of(w), std::type_identity<Product<IntPath>>());
+auto with_product(const BlockMatrix& w, Elem x, F&& f) {
+  const PanelView p = panels_of(w);
+  if (!w.weight_only) return f(p, std::type_identity<Product<BlockPath<ByteOperand>>>());
+#if defined(__AVX512BF16__)
+  if (x == Elem::bf16) return f(p, std::type_identity<Product<BlockPath<PairOperand>>>());
+#endif
+  return (void)x, f(p, std::type_identity<Product<BlockPath<FloatOperand>>>());
 }
 
 // The most of bytes(panels, Product), whatever x is.

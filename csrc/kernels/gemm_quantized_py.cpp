@@ -13,6 +13,7 @@
 #include "../bindings.h"
 #include "../memory.h"
 #include "../pool.h"
+#include "gemm_block.h"
 #include "gemm_grid.h"
 #include "gemm_int.h"
 
@@ -134,6 +135,28 @@ void run_grid_linear(const std::vector<std::tuple<Codes, Windows, Floats>>& part
            });
 }
 
+// parts: uint8 [n, bytes of a row's blocks]
+void run_block_linear(const std::vector<Windows>& parts, const std::string& format, int64_t k,
+                      std::optional<Floats> bias, const std::string& gate, const Bytes& x,
+                      const std::string& x_elem, MutableBytes out, const std::string& out_elem,
+                      bool weight_only, int threads) {
+  const WeightFormat type = parse_block_format(format);
+  expect(!parts.empty() && k >= 1 && k <= kMostBlockDepth, "no such matrix");
+  const int64_t row_bytes = block_row_bytes(type, k);
+  std::vector<int64_t> sizes;
+  for (const Windows& rows : parts) {
+    expect(row_bytes > 0 && int64_t(rows.shape(1)) == row_bytes, "a row is no whole blocks");
+    expect(rows.shape(0) >= 1, "a part has rows");
+    sizes.push_back(int64_t(rows.shape(0)));
+  }
+  multiply(BlockMatrix{type, 0, k, false, {}, {}, weight_only}, sizes,
+           {bias, gate, x, x_elem, out, out_elem, threads},
+           [&](size_t i, const BlockMatrix& w, PartPlace place, std::byte* panels, Worker& worker) {
+             pack_block_part(w, reinterpret_cast<const std::byte*>(parts[i].data()), sizes[i], place,
+                             panels, worker);
+           });
+}
+
 // False if a value is not finite.
 bool run_quantize_grid(const Bytes& rows, const std::string& elem, int bits, bool transformed,
                        MutableCodes codes, MutableWindows windows, MutableFloats scales) {
@@ -162,6 +185,9 @@ void bind_quantized_linear(nb::module_& m) {
         exact("bias").none(), "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a,
         "weight_only"_a = false, "threads"_a);
   m.def("grid_linear", &run_grid_linear, nb::kw_only(), exact("parts"), "bits"_a,
+        exact("bias").none(), "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a,
+        "weight_only"_a = false, "threads"_a);
+  m.def("block_linear", &run_block_linear, nb::kw_only(), exact("parts"), "format"_a, "k"_a,
         exact("bias").none(), "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a,
         "weight_only"_a = false, "threads"_a);
   m.def("quantize_grid", &run_quantize_grid, nb::kw_only(), exact("rows"), "elem"_a, "bits"_a,

@@ -29,4 +29,10 @@ std::span<const TunedField> tuned_fields(const IntMatrix&) {
 #endif
 }
 
+std::span<const TunedField> tuned_fields(const BlockMatrix&) {
+  static constexpr TunedField fields[] = {
+      {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10}};
+  return fields;
+}
+
 }  // namespace penstock

@@ -15,6 +15,7 @@ namespace penstock {
 struct PackedMatrix;
 struct IntMatrix;
 struct GridMatrix;
+struct BlockMatrix;
 
 // Each kind of matrix has defaults of its own, and heeds what it needs.
 struct Tuning {
@@ -44,5 +45,6 @@ struct TunedField {
 std::span<const TunedField> tuned_fields(const PackedMatrix&);
 std::span<const TunedField> tuned_fields(const IntMatrix&);
 std::span<const TunedField> tuned_fields(const GridMatrix&);
+std::span<const TunedField> tuned_fields(const BlockMatrix&);
 
 }  // namespace penstock

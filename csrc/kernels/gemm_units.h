@@ -3,6 +3,7 @@
 // that linear() gives it.
 #pragma once
 
+#include "gemm_block.h"
 #include "gemm_blocks.h"
 #include "gemm_epilogue.h"
 #include "gemm_grid.h"

@@ -98,7 +98,7 @@ class Sequences(Driver):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("types", TYPES, ids=" ".join)
 @settings(
-    max_examples=12,
+    max_examples=6,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

@@ -17,8 +17,9 @@ from transformers import AutoModelForCausalLM
 
 from comparison.checkpoint import prepare_checkpoint
 from comparison.vocabulary import build_vocabulary
+from penstock.errors import TokenizerError
+from penstock.gguf.metadata import read_metadata
 from penstock.tokenizer import load_tokenizer
-from penstock.tokenizer.gguf import read_metadata
 
 ROOT = Path(__file__).parents[2]
 CONFIG: dict[str, Any] = {
@@ -151,7 +152,7 @@ def test_gguf_holds_the_same_weights(checkpoint: Path, tmp_path: Path) -> None:
         kept = weights[f"model.layers.1.self_attn.{name}_proj.weight"].view(heads, 2, 16, 128)
         assert torch.equal(rows[:, :, 0], kept[:, 0])
         assert torch.equal(rows[:, :, 1], kept[:, 1])
-    metadata = read_metadata(path)
+    metadata = read_metadata(path, TokenizerError)
     assert metadata["llama.attention.head_count_kv"] == 2
     assert metadata["tokenizer.ggml.eos_token_id"] == 1101
 
@@ -173,7 +174,7 @@ def test_gguf_of_experts_and_of_shifted_norms(config: dict[str, Any], tmp_path: 
     shift = 1 if config is GEMMA else 0
     assert torch.equal(torch.from_numpy(found["blk.1.attn_norm.weight"]), norm + shift)
     assert norm.mean().item() == pytest.approx(1 - shift, abs=0.05)
-    metadata = read_metadata(tmp_path / "bf16.gguf")
+    metadata = read_metadata(tmp_path / "bf16.gguf", TokenizerError)
     if config is GEMMA:
         assert metadata["gemma3.attention.sliding_window"] == 16
     else:

@@ -56,7 +56,15 @@ def folder_of(folder: Path, **changes: Any) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module", params=MODELS, ids=" ".join)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(
+            model, id=" ".join(model), marks=pytest.mark.slow if model[2] == "reference" else ()
+        )
+        for model in MODELS
+    ],
+)
 def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Model:
     dtype, kv_dtype, backend = request.param
     folder = folder_of(tmp_path_factory.mktemp("model"), torch_dtype=dtype)

@@ -29,7 +29,7 @@ from penstock.weights.model_folder import load_model_spec
 pytest.importorskip("torch", reason="checkpoints are made with it")
 pytest.importorskip("transformers", reason="checkpoints are made with it")
 
-FAMILIES = ["qwen3_next", "qwen3_5_text", "granitemoehybrid", "nemotron_h", "mamba2"]
+FAMILIES = ["qwen3_next", "qwen3_5_text", "granitemoehybrid", "nemotron_h", "mamba2", "falcon_h1"]
 PROMPTS = [
     np.random.default_rng(seed).integers(0, 256, length).tolist()
     for seed, length in enumerate((1, 3, 31, 33, 60, 64))
@@ -40,12 +40,15 @@ PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=12, ignore_eos=True,
 @pytest.fixture(
     scope="module",
     params=[
-        (family, backend)
+        pytest.param(
+            (family, backend),
+            id=f"{family} {backend}",
+            marks=pytest.mark.slow if backend == "reference" and family != "mamba2" else (),
+        )
         for family in FAMILIES
         for backend in ("reference", "cpu")
         if BACKENDS[backend].runs_states
     ],
-    ids=" ".join,
 )
 def served(request: pytest.FixtureRequest) -> tuple[Path, str]:
     family, backend = request.param
@@ -157,9 +160,10 @@ def test_preempted_sequences_go_on(served: tuple[Path, str], prefixes: bool) -> 
     long = SamplingParams(temperature=0.8, seed=1, max_tokens=90, ignore_eos=True, logprobs=1)
     with start(served) as llm:
         expected = bits(llm, prompts, long)
-    options = {"model": str(served[0]), "backend": "reference", "dtype": "float32"}
-    plan = plan_engine(EngineConfig(**options)).plan
-    sequences = 4 * plan.state_bytes(log=1)
+    planned = plan_engine(
+        EngineConfig(model=str(served[0]), backend=BACKENDS[served[1]].name, dtype="float32")
+    )
+    plan, sequences = planned.plan, 4 * planned.config.state_bytes
     # Blocks for less than 4 sequences of 6 blocks, and more states beside them.
     tight = max(sequences + 13 * plan.kv_groups.page_bytes, 2 * sequences)
     with start(

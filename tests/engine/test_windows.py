@@ -31,10 +31,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every test with windows and with chunks; those of both backends quickly where one is slow."""
     if "backend" in metafunc.fixturenames:
         pairs = [
-            ("reference", "window"),
-            pytest.param("reference", "chunk", marks=pytest.mark.slow),
             ("cpu", "window"),
             ("cpu", "chunk"),
+            ("reference", "window"),
+            pytest.param("reference", "chunk", marks=pytest.mark.slow),
         ]
         metafunc.parametrize(("backend", "sight"), pairs, indirect=True)
     else:
@@ -101,7 +101,7 @@ def core_of(model: str, **options: Any) -> EngineCore:
         "max_num_batched_tokens": 96,
         "kv_cache_bytes": 16 << 20,
         "artifact": False,
-        "threads": 2 if options.get("backend") == "cpu" else None,
+        "threads": 1 if options.get("backend") == "cpu" else None,
     } | options
     engine_plan = plan_engine(EngineConfig(model=model, **options))
     return EngineCore(engine_plan, load(engine_plan))
@@ -202,6 +202,7 @@ def test_a_prefix_is_found_after_its_blocks_were_given_back(backend: str, tmp_pa
     cold.close()
 
 
+@pytest.mark.thinned(3)
 def test_blocks_behind_a_window_may_hold_anything(backend: str, tmp_path: Path) -> None:
     """What a sequence has given back is somebody else's at once: here nothing but NaN."""
     core = core_of(folder(tmp_path), backend=backend, enable_prefix_caching=False)

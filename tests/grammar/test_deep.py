@@ -16,7 +16,7 @@ FACTORS = (0.7, 0.6, 0.5, 0.45, 0.4, 0.35, 0.3, 0.25, 0.2)
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM(backend="cpu", max_model_len=256) as llm:
+    with LLM(backend="cpu", max_model_len=256, threads=1) as llm:
         yield llm
 
 

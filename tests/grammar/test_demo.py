@@ -21,7 +21,7 @@ pytestmark = needs_native
 
 @pytest.fixture(scope="module")
 def llm() -> Iterator[LLM]:
-    with LLM(backend="cpu", max_model_len=512) as made:
+    with LLM(backend="cpu", max_model_len=512, threads=1) as made:
         yield made
         made.check_integrity()
 
@@ -136,7 +136,7 @@ def test_through_an_engine_in_a_process_of_its_own() -> None:
         return last.outputs[0].text, last.error
 
     async def main() -> None:
-        llm = await AsyncLLM.start(EngineConfig(backend="cpu", max_model_len=256))
+        llm = await AsyncLLM.start(EngineConfig(backend="cpu", max_model_len=256, threads=1))
         try:
             chosen, bad, free, coded = await asyncio.gather(
                 text_of(llm, choice("left", "right").spec),

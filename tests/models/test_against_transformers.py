@@ -52,7 +52,14 @@ def quick_first(name: str, *more: str) -> ParameterSet:
 
 
 RUNS = [
-    quick_first(name, backend) for name, (_, tiny) in CASES.items() for backend in tiny.backends
+    pytest.param(
+        name,
+        backend,
+        # The reference is what the CPU's kernels are compared with elsewhere, too.
+        marks=pytest.mark.slow if name not in FIRST or (backend == "reference" and i % 5) else (),
+    )
+    for i, (name, (_, tiny)) in enumerate(CASES.items())
+    for backend in tiny.backends
 ]
 NATIVE = [quick_first(name) for name, (_, tiny) in CASES.items() if "cpu" in tiny.backends]
 
@@ -124,7 +131,7 @@ def bound(name: str, backend: str, kv_dtype: KvDType | None = None) -> Iterator[
         max_tokens=CHUNK,
         max_logit_rows=CHUNK,
         max_sequences=1,
-        threads=2,
+        threads=1,
         num_states=2 if plan.state_layers else 0,
     )
     executor = named(backend).bind(plan, weights, limits)
@@ -249,7 +256,7 @@ def test_served_together(family: str, backend: str) -> None:
         str(folder),
         dtype="float32",
         backend=backend,
-        threads=2,
+        threads=1,
         max_num_batched_tokens=32,
         kv_cache_bytes=1 << 22,
     ) as llm:

@@ -35,16 +35,15 @@ def _completed(family: str, config: dict[str, Any]) -> dict[str, Any]:
     return {**made, **kept, **tokens}
 
 
-def _accepted(family: str) -> bool:
-    """Whether transformers takes the configuration, whose types it checks by now."""
-    try:
+REFUSED = {"llama4_text"}
+"""Families whose published configuration transformers refuses, whose types it checks by now."""
+ACCEPTED = [family for family in PUBLISHED if family not in REFUSED]
+
+
+@pytest.mark.parametrize("family", sorted(REFUSED))
+def test_what_transformers_refuses(family: str) -> None:
+    with pytest.raises(StrictDataclassError):
         _completed(family, edited(family))
-    except StrictDataclassError:
-        return False
-    return True
-
-
-ACCEPTED = [family for family in PUBLISHED if _accepted(family)]
 
 
 @pytest.mark.parametrize("family", ACCEPTED)

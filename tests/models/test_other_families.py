@@ -13,8 +13,8 @@ from support.checkpoints import tiny_checkpoint
 from support.families import FAMILIES, PUBLISHED, edited
 from support.families.phi3 import PHI4_MINI
 
-from penstock.errors import ConfigError, ModelError, PenstockError
-from penstock.interface.sources import OneOf, RowsOf, Shifted, Stacked, Stored
+from penstock.errors import ModelError, PenstockError
+from penstock.interface.sources import OneOf, Packed, RowsOf, Shifted, Stacked, Stored
 from penstock.models.registry import read_spec
 from penstock.models.rope import inverse_frequencies, rope_tables
 from penstock.models.spec import ExpertsSpec, MlpSpec, QkNormSpec, RopeSpec
@@ -167,10 +167,18 @@ def test_qwen3_moe() -> None:
     assert renamed == spec
 
 
-def test_experts_that_a_checkpoint_has_quantized_are_refused() -> None:
+def test_experts_that_a_checkpoint_has_quantized() -> None:
+    """Each matrix by itself, and not what chooses experts; stacks of them are never so."""
     form = {"quant_method": "gptq", "bits": 4}
-    with pytest.raises(ConfigError, match="experts that a checkpoint has quantized"):
-        lower(read_spec(edited("qwen3_moe", quantization_config=form)))
+    plan = lower(read_spec(edited("qwen3_moe", quantization_config=form)))
+    up = plan.weights["layers.1.experts.up"].source
+    assert isinstance(up, Stacked)
+    assert len(up.sources) == 128
+    assert isinstance(up.sources[3], Packed)
+    assert up.sources[3].name == "model.layers.1.mlp.experts.3.up_proj"
+    assert isinstance(plan.weights["layers.1.router"].source, Stored)
+    with pytest.raises(ModelError, match=r"layers\.0\.experts\.gate quantized: its values are"):
+        lower(read_spec(edited("gpt_oss", quantization_config=form)))
 
 
 def test_experts_are_quantized_and_routers_are_not() -> None:

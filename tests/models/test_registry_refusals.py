@@ -174,6 +174,13 @@ def test_unknown_architecture(architectures: object) -> None:
         assert f"docs/models.md lists the {len(READERS)}" in str(caught.value)
 
 
+def test_what_an_architecture_near_to_others_lacks() -> None:
+    with pytest.raises(
+        ModelError, match=r"Zamba2ForCausalLM.*is not supported: .*adapters.*; docs"
+    ):
+        read_spec(edited("llama", architectures=["Zamba2ForCausalLM"], model_type="zamba2"))
+
+
 def test_several_architectures() -> None:
     with pytest.raises(ModelError, match="must name one"):
         read_spec(edited("llama", architectures=["LlamaForCausalLM", "MistralForCausalLM"]))

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.checkpoints import tiny_checkpoint
 from support.gptq_checkpoints import gptq_checkpoint
 from support.needs import needs_native
 from support.ranks import in_ranks
@@ -51,6 +52,10 @@ SPECS = {
 }
 
 
+def slow(family: str) -> Any:
+    return pytest.param(family, marks=pytest.mark.slow)
+
+
 def run_all(executor: ReferenceExecutor, steps: Sequence[StepInput]) -> list[StepResult]:
     return [executor.run(step) for step in steps]
 
@@ -66,13 +71,15 @@ def check(
     def made(whole: Plan) -> Plan:
         return fuse(whole) if fused else whole
 
-    alone = run_all(ReferenceExecutor(made(plan), weights(plan), LIMITS), STEPS)
+    # Alike for all groups: the reference keeps layers apart.
+    steps = [replace(step, groups=step.groups * len(plan.kv_groups)) for step in STEPS]
+    alone = run_all(ReferenceExecutor(made(plan), weights(plan), LIMITS), steps)
     for world in worlds:
 
         def ranks_results(rank: ThreadRank) -> list[StepResult]:
             own = shard(plan, rank.rank, rank.world)
             executor = ReferenceExecutor(made(own), weights(own), LIMITS, rank)
-            return run_all(executor, STEPS)
+            return run_all(executor, steps)
 
         for results in in_ranks(world, ranks_results):
             for one, several in zip(alone, results, strict=True):
@@ -114,14 +121,68 @@ def test_ranks_read_their_rows_of_a_checkpoint(tmp_path: Path, family: str) -> N
         alone = ReferenceExecutor(plan, open_weights(folder, spec, plan.weights), LIMITS)
         expected = run_all(alone, STEPS)
 
-        def results_of(rank: ThreadRank) -> list[StepResult]:
+        def of_rank(rank: ThreadRank) -> list[StepResult]:
             own = shard(plan, rank.rank, rank.world)  # noqa: B023
             weights = open_weights(folder, spec, own.weights)  # noqa: B023
             return run_all(ReferenceExecutor(own, weights, LIMITS, rank), STEPS)
 
-        for results in in_ranks(2, results_of):
+        for results in in_ranks(2, of_rank):
             for one, several in zip(expected, results, strict=True):
                 np.testing.assert_array_equal(several.logits, one.logits)
+
+
+def check_checkpoint(folder: Path, world: int, fused: bool, dtype: Any = "float32") -> None:
+    """So many ranks give bitwise what one gives, of a checkpoint's weights."""
+    spec = load_model_spec(folder)
+    plan = lower(spec, dtype)
+    check(plan, lambda own: open_weights(folder, spec, own.weights, dtype), fused, [world])
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(
+    "family",
+    ["qwen3_moe", "qwen2_moe", *(slow(x) for x in ("gpt_oss", "llama4_text", "granitemoe"))],
+)
+def test_experts(family: str, fused: bool) -> None:
+    """Each rank has some columns of what every expert makes; those of shared ones, too."""
+    check_checkpoint(tiny_checkpoint(family), 2, fused)
+
+
+def test_experts_of_three_ranks_with_biases_and_norms() -> None:
+    heads = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 10}
+    check_checkpoint(tiny_checkpoint("mixtral", **heads), 3, True)
+    check_checkpoint(tiny_checkpoint("gpt_oss"), 2, False, "bfloat16")
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_experts_that_a_checkpoint_has_quantized(tmp_path: Path, shuffled: bool) -> None:
+    form: dict[str, Any] = {"shuffled": shuffled, "desc_act": shuffled, "sym": False}
+    folder, _ = gptq_checkpoint(tmp_path, family="mixtral", **form)
+    check_checkpoint(folder, 2, True)
+    own = shard(lower(load_model_spec(folder)), 1, 2)
+    assert own.weights["layers.0.experts.up.share"].shape == (5, 48, 64)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("family", ["deepseek_v3", slow("deepseek_v2"), slow("minicpm3")])
+def test_latents(family: str, world: int, fused: bool) -> None:
+    """Each rank has some of the heads, and all latents."""
+    folder = tiny_checkpoint(family)
+    plan = lower(load_model_spec(folder))
+    own = shard(plan, 1, world)
+    assert own.kv_layers == plan.kv_layers
+    heads = {op.heads for op in own.ops if isinstance(op, ops.Attention)}
+    assert heads == {op.heads // world for op in plan.ops if isinstance(op, ops.Attention)}
+    parts = {op.heads for op in own.ops if isinstance(op, ops.HeadLinear)}
+    assert parts == heads
+    check_checkpoint(folder, world, fused)
+
+
+def test_heads_of_latents_that_ranks_cannot_share() -> None:
+    plan = lower(load_model_spec(tiny_checkpoint("deepseek_v3")))
+    with pytest.raises(ConfigError, match=r"3 ranks cannot share 4 heads evenly; take one of 1, 2"):
+        shard(plan, 0, 3)
 
 
 def test_what_a_rank_has() -> None:

@@ -30,7 +30,7 @@ def params() -> list[SamplingParams]:
 
 
 def run(**options: Any) -> tuple[list[Any], Any]:
-    with LLM(max_model_len=256, **options) as llm:
+    with LLM(max_model_len=256, threads=1, **options) as llm:
         outputs = [o.outputs for o in llm.generate(PROMPTS, params())]
         stats = llm.stats()
     seen = [(c.text, list(c.token_ids), c.finish_reason, c.logprobs) for cs in outputs for c in cs]

@@ -28,6 +28,7 @@ from penstock.models.spec import (
     LatentSpec,
     LayerSpec,
     Mixer,
+    MixerSum,
     MlpSpec,
     ModelSpec,
     NormSpec,
@@ -39,7 +40,9 @@ from penstock.models.spec import (
     SelectiveSpec,
     SharedExpertSpec,
     ShortConvSpec,
+    StateSpec,
     TokenInputsSpec,
+    attention_of,
 )
 from penstock.plan.plan import Plan
 
@@ -65,18 +68,29 @@ ACTIVATION_NAMES: tuple[Activation, ...] = (
     "identity",
 )
 ACTIVATIONS = st.sampled_from(ACTIVATION_NAMES)
-MLPS = st.builds(
-    MlpSpec,
-    intermediate_size=st.sampled_from([20, 33]),
-    activation=ACTIVATIONS,
-    bias=st.booleans(),
-    gated=st.booleans(),
-) | st.builds(
-    MlpSpec,
-    intermediate_size=st.sampled_from([20, 33]),
-    bias=st.booleans(),
-    activation=st.just("xielu"),
-    gated=st.just(False),
+MLPS = (
+    st.builds(
+        MlpSpec,
+        intermediate_size=st.sampled_from([20, 33]),
+        activation=ACTIVATIONS,
+        bias=st.booleans(),
+        gated=st.just(False),
+        output_factor=st.sampled_from([1.0, 0.7]),
+    )
+    | st.builds(
+        MlpSpec,
+        intermediate_size=st.sampled_from([20, 33]),
+        activation=ACTIVATIONS,
+        bias=st.booleans(),
+        gate_factor=st.sampled_from([1.0, 1.0, 1.3]),
+    )
+    | st.builds(
+        MlpSpec,
+        intermediate_size=st.sampled_from([20, 33]),
+        bias=st.booleans(),
+        activation=st.just("xielu"),
+        gated=st.just(False),
+    )
 )
 CLAMPED: st.SearchStrategy[Gating] = st.just(ClampedSwiglu(limit=0.8, alpha=1.7))
 GATINGS = ACTIVATIONS | CLAMPED
@@ -159,9 +173,13 @@ SCANS = st.builds(
     groups=st.sampled_from([1, 2]),
     state=st.sampled_from([3, 16]),
     kernel=st.sampled_from([3, 4]),
-    eps=st.just(1e-5),
+    eps=st.sampled_from([1e-5, None]),
     conv_bias=st.booleans(),
     bias=st.booleans(),
+    output_bias=st.booleans(),
+    gate_first=st.booleans(),
+    z_factor=st.sampled_from([1.0, 0.6]),
+    dt_factor=st.sampled_from([1.0, 1.4]),
     dt_limits=st.sampled_from([(0.0, math.inf), (0.4, 0.9)]),
 )
 
@@ -268,26 +286,42 @@ def _mixers(
 ) -> Mixer:
     """What mixes tokens behind ``layers``, whose keys and values it may read."""
     kinds = ["heads", "heads", "latents", "convolution"]
-    kind = draw(st.sampled_from([*kinds, "delta", "scan"] if states else kinds))
-    if kind == "delta":
-        return draw(NETS)
-    if kind == "scan":
-        return draw(SCANS)
+    kind = draw(st.sampled_from([*kinds, "state"] if states else kinds))
+    if kind == "state":
+        return draw(NETS | SCANS)
     if kind == "convolution":
         return ShortConvSpec(HIDDEN, draw(st.sampled_from([2, 3, 5])), draw(st.booleans()))
     over_latents = kind == "latents"
     attention = draw(latents(heads) if over_latents else attentions(heads, kv_heads, dim))
     sources = [
-        (i, layer.mixer)
-        for i, layer in enumerate(layers)
-        if isinstance(layer.mixer, AttentionSpec)
-        and layer.mixer.kv_from is None
-        and (layer.mixer.latent is not None) == over_latents
+        (i, mixer)
+        for i, mixer in enumerate(map(attention_of, layers))
+        if mixer is not None
+        and mixer.kv_from is None
+        and (mixer.latent is not None) == over_latents
     ]
     if sources and draw(st.sampled_from([False, True])):
         source, read = draw(st.sampled_from(sources))
         return replace(attention, kv_from=source, window=read.window)
     return attention
+
+
+def _side_by_side(
+    mixers: st.SearchStrategy[Mixer], states: bool
+) -> st.SearchStrategy[Mixer | MixerSum]:
+    """One of ``mixers``, alone or with a factor, or beside another that keeps a state."""
+    factors = st.sampled_from([1.0, 0.8])
+    weighed = st.builds(lambda mixer, by: MixerSum((mixer,), (by,)), mixers, factors)
+    if not states:
+        return mixers | weighed
+
+    def beside(mixer: Mixer, state: StateSpec, by: tuple[float, float], last: bool) -> MixerSum:
+        if isinstance(mixer, StateSpec):
+            return MixerSum((mixer,), by[:1])
+        return MixerSum((mixer, state) if last else (state, mixer), by)
+
+    pairs = st.builds(beside, mixers, NETS | SCANS, st.tuples(factors, factors), st.booleans())
+    return mixers | weighed | pairs
 
 
 @st.composite
@@ -301,9 +335,10 @@ def specs(
     layers: list[LayerSpec] = []
     for _ in range(draw(st.integers(1, max_layers))):
         parts = draw(st.sampled_from(["both", "both", "both", "mixer", "mlp"]))
-        mixer: Mixer | None = None
+        mixer: Mixer | MixerSum | None = None
         if parts != "mlp":
-            mixer = draw(_mixers(layers, heads, kv_heads, dim, states))
+            mixers = _mixers(layers, heads, kv_heads, dim, states)
+            mixer = draw(_side_by_side(mixers, states))
         of_mixer = st.none() | NORMS if mixer is not None else st.none()
         of_mlp = st.none() | NORMS if parts != "mixer" else st.none()
         layers.append(
@@ -353,7 +388,7 @@ class TameWeights:
         """The weight, or a rank's rows of one."""
         weight = self._weights[name]
         if weight.share is not None:
-            return self._whole(weight.share.name, weight.share.shape)[slice(*weight.share.rows)]
+            return weight.share.of(self._whole(weight.share.name, weight.share.shape))
         return self._whole(name, weight.shape)
 
     def member(self, name: str, index: int) -> NDArray[Any]:

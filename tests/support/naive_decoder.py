@@ -17,6 +17,7 @@ from penstock.models.spec import (
     ExpertsSpec,
     GatedDeltaSpec,
     Mixer,
+    MixerSum,
     ModelSpec,
     NormSpec,
     Projection,
@@ -57,7 +58,9 @@ def logits_of(spec: ModelSpec, get: Callable[[str], NDArray[Any]], tokens: NDArr
 
         h, mixed = normed(x, layer.attn_norm, at + "attn_norm"), 0.0
         if layer.mixer is not None:
-            mixed = _mixed(spec, i, layer.mixer, h, kept, weight)
+            made = [_mixed(spec, i, mixer, h, kept, weight) for mixer in layer.mixers]
+            factors = layer.mixer.factors if isinstance(layer.mixer, MixerSum) else (1.0,)
+            mixed = sum(factor * each for factor, each in zip(factors, made, strict=True))
             mixed = normed(mixed, layer.attn_post_norm, at + "attn_post_norm")
             mixed = layer.residual_scale * mixed
         if not layer.parallel:

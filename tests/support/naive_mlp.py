@@ -61,10 +61,11 @@ def mlp(m: MlpSpec, x: F64, weight: Weight, at: str) -> F64:
     if m.activation == "xielu":
         inner = _xielu(up, weight, at)
     elif m.gated:
-        inner = _gated(linear(x, weight, at + "gate", m.bias), up, m.activation)
+        gate = m.gate_factor * linear(x, weight, at + "gate", m.bias)
+        inner = _gated(gate, up, m.activation)
     else:
         inner = activated(up, m.activation)
-    return linear(inner, weight, at + "down", m.bias)
+    return m.output_factor * linear(inner, weight, at + "down", m.bias)
 
 
 def _xielu(x: F64, weight: Weight, at: str) -> F64:

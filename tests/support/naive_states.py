@@ -43,17 +43,21 @@ def selective(s: SelectiveSpec, h: F64, weight: Weight, at: str) -> F64:
     """What a selective scan makes of h ``[tokens, hidden]``."""
     at += "scan."
 
-    def linear(x: F64, name: str) -> F64:
-        return x @ weight(at + name).T + (weight(f"{at}{name}.bias") if s.bias else 0.0)
+    def linear(x: F64, name: str, bias: bool) -> F64:
+        return x @ weight(at + name).T + (weight(f"{at}{name}.bias") if bias else 0.0)
 
-    xbc, dt, z = (linear(h, name) for name in ("xbc", "dt", "z"))
+    xbc, dt, z = (linear(h, name, s.bias) for name in ("xbc", "dt", "z"))
+    dt, z = s.dt_factor * dt, s.z_factor * z
     bias = weight(at + "conv.bias") if s.conv_bias else 0.0
     xbc = _silu(convolved(xbc, weight(at + "conv"), bias))
     numbers = (weight(at + name) for name in ("a_log", "dt_bias", "d"))
-    gated = scan(s, xbc, dt, *numbers) * _silu(z)
-    parts = gated.reshape(len(h), s.groups, -1)
-    normed = parts / np.sqrt((parts**2).mean(-1, keepdims=True) + s.eps)
-    return linear(normed.reshape(len(h), -1) * weight(at + "norm"), "o")
+    read, gate = scan(s, xbc, dt, *numbers), _silu(z)
+    if s.eps is None:
+        return linear(read * gate, "o", s.output_bias)
+    parts = (read * gate if s.gate_first else read).reshape(len(h), s.groups, -1)
+    parts = parts / np.sqrt((parts**2).mean(-1, keepdims=True) + s.eps)
+    normed = parts.reshape(len(h), -1) * weight(at + "norm")
+    return linear(normed if s.gate_first else normed * gate, "o", s.output_bias)
 
 
 def scan(s: SelectiveSpec, xbc: F64, dt: F64, a_log: F64, dt_bias: F64, skip: F64) -> F64:

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from support.needs import require_shared
 
 from penstock.errors import TokenizerError
+from penstock.gguf.metadata import read_metadata
 from penstock.tokenizer import Tokenizer
-from penstock.tokenizer.gguf import read_metadata
 from penstock.tokenizer.gguf_vocab import build_vocab
 
 NAMES = ["falcon", "llama-bpe", "llama-spm", "mpt", "qwen2"]
@@ -79,7 +79,7 @@ def sentencepiece(text: str, scores: dict[str, float]) -> list[str]:
 @pytest.fixture(scope="module")
 def spm_scores() -> dict[str, float]:
     path = require_shared("data/vocab/ggml-vocab-llama-spm.gguf")
-    fields: dict[str, Any] = read_metadata(path)
+    fields: dict[str, Any] = read_metadata(path, TokenizerError)
     names = ("tokens", "scores", "token_type")
     columns = [fields[f"tokenizer.ggml.{name}"] for name in names]
     return {token: score for token, score, kind in zip(*columns, strict=True) if kind == 1}
@@ -122,30 +122,35 @@ def small(**changes: object) -> dict[str, Any]:
 
 def test_settings_of_a_small_vocabulary() -> None:
     vocab = build_vocab(small(bos_token_id=1, eos_token_id=2, add_eos_token=True))
-    assert (vocab.bos_token_id, vocab.eos_token_id) == (1, 2)
-    assert (vocab.add_bos, vocab.add_eos) == (True, True)
+    assert (vocab.bos_token_id, vocab.end_token_ids) == (1, (2,))
+    assert (vocab.prefix_ids, vocab.suffix_ids) == ((1,), (2,))
     assert vocab.backend.encode("ab").ids == [7]
     bare = build_vocab(small(add_space_prefix=False, add_bos_token=False))
     assert bare.backend.encode("ab").ids == [6]
     assert bare.backend.decode([6]) == "ab"
-    assert not bare.add_bos
+    assert bare.prefix_ids == ()
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"tokens": None}, "no tokenizer.ggml.tokens"),
-        ({"model": "t5"}, "converts 'llama' and 'gpt2'"),
-        ({"model": None}, "converts 'llama' and 'gpt2'"),
+        ({"model": "t5"}, "'t5'; Penstock reads 'llama'"),
+        ({"model": None}, "Penstock reads 'llama'"),
         ({"model": 3}, "not of type str"),
         ({"scores": None}, "scores"),
         ({"scores": [0.0]}, "1 entries for 8 tokens"),
         ({"tokens": ["a"] * 8}, "'a' twice"),
         ({"tokens": [1] * 8}, "not an array of str"),
         ({"bos_token_id": 8}, "outside the vocabulary of 8"),
-        ({"model": "gpt2", "pre": "new-kind"}, "'new-kind'"),
+        ({"model": "gpt2", "pre": "new-kind"}, "'new-kind', which .* knows .*qwen2, "),
         ({"model": "gpt2", "merges": ["ab"]}, "not a pair"),
         ({"model": "gpt2", "merges": ["a z"]}, "disagree"),
+        ({"model": "gpt2", "merges": ["a b", "ab c"]}, "disagree"),
+        ({"model": "gpt2", "merges": []}, "no tokenizer.ggml.merges"),
+        ({"model": "gpt2", "merges": ["a b"], "add_bos_token": True}, "no .*bos_token_id"),
+        ({"tokens": ["a" * 300_000, *"bcdefgh"]}, "one of 300000 characters"),
+        ({"token_type": [1] * 7}, "7 entries for 8 tokens"),
         ({"add_bos_token": 1}, "not of type bool"),
     ],
 )
@@ -179,7 +184,7 @@ def test_merges_are_all_splits(pieces: set[str]) -> None:
 
 def test_long_pieces_with_few_merges() -> None:
     """Work is in proportion to the text, and not to its square."""
-    long = ["x" * 2_000_000 + end for end in "abcdefgh"]
+    long = ["x" * 60_000 + end for end in "abcdefgh"]
     tokens = ["<unk>", "x", *"abcdefgh", *long]
     count = len(tokens)
     vocab = build_vocab(
@@ -202,7 +207,7 @@ def test_a_panic_of_the_library_is_an_error(monkeypatch: pytest.MonkeyPatch) -> 
     def panic(*args: Any, **options: Any) -> Any:
         raise PanicException("index out of bounds")
 
-    monkeypatch.setattr("penstock.tokenizer.gguf_vocab.BPE", panic)
+    monkeypatch.setattr("penstock.tokenizer.gguf_byte_pairs.BPE", panic)
     with pytest.raises(TokenizerError, match="disagree: index out of bounds"):
         build_vocab(small())
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from support.checkpoints import tiny_checkpoint
 from support.published_heads import eagle1_chain, eagle3_chain
 from torch import Tensor
+from transformers import LlamaConfig
 
 from penstock.train.draft_heads import Heads, soft_cross_entropy
 from penstock.train.eagle1 import Eagle1Heads
@@ -68,6 +70,21 @@ def test_features_are_the_inputs_of_layers(target: Target) -> None:
     assert torch.allclose(observed.hidden @ target.output.T, observed.logits, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("family", "has"),
+    [("phi", "bias"), ("gemma2", "softcap"), ("granite", "scale"), ("cohere", "scale")],
+)
+def test_eagle1_reads_a_feature_as_its_target_does(family: str, has: str) -> None:
+    """With the bias, the scale and the cap of the target's logits, as a served head does."""
+    target = Target(tiny_checkpoint(family))
+    value = getattr(target.readout, has)
+    assert isinstance(value, Tensor) or value not in (None, 1.0)
+    heads = Eagle1Heads(LlamaConfig(hidden_size=64), target.embedding, target.readout)
+    observed = target.observe(tokens())
+    torch.testing.assert_close(heads.logits(observed.hidden), observed.logits)
+    assert not any("output" in name for name in heads.state_dict())
+
+
 def test_unrolled_eagle3_is_the_draft_of_every_prefix(target: Target) -> None:
     """Each row of each step has its own ancestors and nobody else's."""
     heads = eagle3(target).eval()
@@ -90,7 +107,7 @@ def test_unrolled_eagle3_is_the_draft_of_every_prefix(target: Target) -> None:
 
 
 def test_unrolled_eagle1_is_the_draft_of_every_prefix(target: Target) -> None:
-    heads = Eagle1Heads(target.draft_config(), target.embedding, target.output, STEPS).eval()
+    heads = Eagle1Heads(target.draft_config(), target.embedding, target.readout, STEPS).eval()
     randomize(heads)
     observed = target.observe(tokens(1))
     with torch.no_grad():
@@ -164,7 +181,7 @@ def test_a_linear_start_finds_a_linear_rule(target: Target, kind: str) -> None:
     heads: Heads = (
         MedusaHeads(target.output, 2, 1, "base")
         if kind == "medusa"
-        else Eagle1Heads(target.draft_config(), target.embedding, target.output)
+        else Eagle1Heads(target.draft_config(), target.embedding, target.readout)
     )
     windows = [tokens(8, 32) for _ in range(4)]
     heads.eval()
@@ -181,7 +198,7 @@ def test_steps_lower_the_loss(target: Target, kind: str) -> None:
     if kind == "medusa":
         heads: Heads = MedusaHeads(target.output, 2, 1, "base")
     elif kind == "eagle1":
-        heads = Eagle1Heads(target.draft_config(), target.embedding, target.output)
+        heads = Eagle1Heads(target.draft_config(), target.embedding, target.readout)
     else:
         heads = eagle3(target)
     windows = tokens(4, 32)
@@ -242,7 +259,7 @@ def test_a_target_of_sixteen_bits_has_the_same_heads(folder: Path) -> None:
     target.model.bfloat16()
     for heads in (
         MedusaHeads(target.output, 2, 1, "base"),
-        Eagle1Heads(target.draft_config(), target.embedding, target.output),
+        Eagle1Heads(target.draft_config(), target.embedding, target.readout),
         eagle3(target),
     ):
         windows = tokens(2, 32)

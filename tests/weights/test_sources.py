@@ -19,6 +19,7 @@ from penstock.interface.sources import (
     OneOf,
     RowsOf,
     RowsOfEach,
+    ScaledRows,
     Shifted,
     Source,
     Squeezed,
@@ -70,6 +71,10 @@ def value(source: Source) -> NDArray[Any]:
             return np.moveaxis(value(inner), -1, -2)
         case Shifted(inner, by):
             return value(inner) + np.float32(by)
+        case ScaledRows(inner, factors):
+            by_row = [factor for count, factor in factors for _ in range(count)]
+            rows = zip(value(inner), by_row, strict=True)
+            return np.stack([row * np.float32(factor) for row, factor in rows])
 
 
 @st.composite
@@ -126,6 +131,9 @@ def test_shapes_and_types_are_checked(found: Found) -> None:
 STACK = Stored("stack", (3, 8, 5))
 
 
+SCALES = ((1, 0.3), (2, 1.7))
+
+
 @pytest.mark.parametrize(
     ("source", "shape"),
     [
@@ -138,6 +146,7 @@ STACK = Stored("stack", (3, 8, 5))
         (Shifted(Flat(Stored("row", (1, 7))), 0.0), (7,)),
         (Squeezed(Stored("taps", (3, 1, 7))), (3, 7)),
         (Shifted(Squeezed(Stored("taps", (3, 1, 7))), 0.0), (3, 7)),
+        (Shifted(ScaledRows(Squeezed(Stored("taps", (3, 1, 7))), SCALES), 0.0), (3, 7)),
     ],
 )
 def test_stacks(source: Source, shape: tuple[int, ...], found: Found) -> None:

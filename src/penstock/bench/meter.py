@@ -17,7 +17,7 @@ from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import Int32s, StepInput, StepResult
-from penstock.models.spec import AttentionSpec, ModelSpec
+from penstock.models.spec import ModelSpec, attention_of
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import Embed, ExpertLinear, HeadLinear, Linear, Rows
 from penstock.plan.plan import Plan
@@ -109,8 +109,8 @@ class _KvTraffic:
         per_token = sum(layer.block_bytes(dtype) for layer in attended) // BLOCK_SIZE
         heads, total = Counter[Window | None](), 0
         for layer in spec.layers:
-            a = layer.mixer
-            if not isinstance(a, AttentionSpec):
+            a = attention_of(layer)
+            if a is None:
                 continue
             heads[a.window] += a.num_kv_heads * a.head_dim
             if a.kv_from is None:  # else what another layer has cached is read once more

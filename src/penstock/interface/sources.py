@@ -10,12 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Literal, Protocol
+from typing import Any, Final, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 Shape = tuple[int, ...]
 
 MXFP4_BLOCK: Final = 32
 """Columns that share a scale in MXFP4."""
+
+
+Element = Literal["float", "int32", "integer", "uint8", "int8", "float8", "scale"]
+"""What a tensor holds. float: any type that models are served from; integer: of 32 or 64 bits;
+float8: E4M3; scale: floats, or powers of two in a byte (E8M0)."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +32,9 @@ class Stored:
 
     name: str
     shape: Shape
-    element: Literal["float", "int32", "integer", "uint8"] = "float"
-    """float: any type that models are served from; integer: of 32 or 64 bits."""
+    element: Element = "float"
+    loose: bool = False
+    """Whether dimensions of 1 may be there or not."""
 
 
 class PackedFormat(Protocol):
@@ -46,9 +55,34 @@ class PackedFormat(Protocol):
 
 
 @dataclass(frozen=True)
+class EitherFormat:
+    """Formats of one kind that a configuration does not tell apart, and a matrix's tensors do."""
+
+    formats: tuple[PackedFormat, ...]
+
+    def __str__(self) -> str:
+        return str(self.formats[0])
+
+    @property
+    def scheme(self) -> None:
+        """They become floats."""
+        return None
+
+    @property
+    def any_order(self) -> bool:
+        return False
+
+    def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
+        return self.formats[0].tensors(name, shape)
+
+    def optional(self, name: str) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
 class Packed:
     """A matrix ``[n, k]`` that the checkpoint has quantized, as tensors whose names begin with
-    ``name``. It is read as it is quantized."""
+    ``name``. It is read as it is quantized, or as floats where no kernel has its format."""
 
     name: str
     shape: Shape
@@ -172,6 +206,19 @@ class Shifted:
 
 
 @dataclass(frozen=True)
+class ScaledRows:
+    """A tensor whose rows are multiplied in float32, run after run: ``factors`` are pairs of a
+    number of rows and what these are multiplied by."""
+
+    source: Source
+    factors: tuple[tuple[int, float], ...]
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+
+@dataclass(frozen=True)
 class UnitRows:
     """A matrix each of whose rows is divided by its Euclidean length, in float32. A row that is
     shorter than 1e-12 is divided by that."""
@@ -194,6 +241,7 @@ Source = (
     | Flat
     | Squeezed
     | Shifted
+    | ScaledRows
     | UnitRows
     | OneOf
 )
@@ -201,13 +249,21 @@ Source = (
 
 @dataclass(frozen=True)
 class Share:
-    """The rows of a canonical weight that one of several ranks has: from the first of ``rows`` to
-    before the second."""
+    """The rows of a canonical weight that one of several ranks has."""
 
     name: str
     shape: Shape
     """The shape of the whole weight."""
-    rows: tuple[int, int]
+    runs: tuple[tuple[int, int], ...]
+    """Runs of rows (first, end), one after another."""
+    each: bool = False
+    """Whether these are rows of each matrix of a stack."""
+
+    def of(self, whole: NDArray[Any]) -> NDArray[Any]:
+        """The rows, of all of the weight; of one matrix of a stack, its own."""
+        stack = self.each and whole.ndim == len(self.shape)
+        some = [whole[:, slice(*run)] if stack else whole[slice(*run)] for run in self.runs]
+        return some[0] if len(some) == 1 else np.concatenate(some, axis=int(stack))
 
 
 @dataclass(frozen=True)
@@ -243,6 +299,7 @@ def packed(source: Source) -> Iterator[Packed]:
             | Flat(inner)
             | Squeezed(inner)
             | Shifted(inner)
+            | ScaledRows(inner)
             | UnitRows(inner)
         ):
             yield from packed(inner)
@@ -270,6 +327,7 @@ def tensors(source: Source) -> Iterator[Stored]:
             | Flat(inner)
             | Squeezed(inner)
             | Shifted(inner)
+            | ScaledRows(inner)
             | UnitRows(inner)
         ):
             yield from tensors(inner)
@@ -293,7 +351,16 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
                 return fits, all(there), any(there)
 
             return max(sources, key=rank)
-        case RowsOf() | RowsOfEach() | Transposed() | Flat() | Squeezed() | Shifted() | UnitRows():
+        case (
+            RowsOf()
+            | RowsOfEach()
+            | Transposed()
+            | Flat()
+            | Squeezed()
+            | Shifted()
+            | ScaledRows()
+            | UnitRows()
+        ):
             return replace(source, source=chosen(source.source, stored))
         case Stacked(sources):
             return Stacked(tuple(chosen(each, stored) for each in sources))

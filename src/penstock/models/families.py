@@ -30,6 +30,7 @@ _NAMES: Final = (
     "exaone",
     "exaone4",
     "falcon",
+    "falcon_h1",
     "gemma",
     "gemma2",
     "gemma3",

@@ -12,6 +12,7 @@ from penstock.models.blocks import (
     uniform_windows,
     with_attention,
 )
+from penstock.models.factors import read_factor
 from penstock.models.limits import MAX_FACTOR
 from penstock.models.llama import NAMES as NAMES
 from penstock.models.reader import ConfigReader
@@ -64,7 +65,3 @@ def with_factors(config: ConfigReader, model: ModelSpec) -> ModelSpec:
         embedding_scale=EmbeddingScale(read_factor(config, "embedding_multiplier")),
         logits_scale=1.0 / read_factor(config, "logits_scaling"),
     )
-
-
-def read_factor(config: ConfigReader, name: str, default: float = 1.0) -> float:
-    return config.number(name, default, high=MAX_FACTOR)

@@ -18,7 +18,8 @@ from penstock.models.blocks import (
     read_num_layers,
     read_positions,
 )
-from penstock.models.granite import read_factor, with_factors
+from penstock.models.factors import read_factor
+from penstock.models.granite import with_factors
 from penstock.models.mixtures import TRAINING, read_expert_size
 from penstock.models.names import NameMap, fused, plain
 from penstock.models.reader import ConfigReader

@@ -1,4 +1,4 @@
-"""What mixes the tokens of a sequence in the place of attention."""
+"""What mixes the tokens of a sequence: attention, or what stands in its place or beside it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import ModelError
+from penstock.models.attention_spec import AttentionSpec
+from penstock.models.state_spec import StateSpec
 
 MOST_TAPS: Final = 16
 """Most tokens that a convolution along the sequence sees, by ``csrc/kernels/short_conv.h``."""
@@ -36,4 +38,32 @@ class ShortConvSpec:
         if not 2 <= self.kernel <= MOST_TAPS:
             raise ModelError(
                 f"a convolution along the sequence sees 2 to {MOST_TAPS} tokens, not {self.kernel}"
+            )
+
+
+Mixer = AttentionSpec | ShortConvSpec | StateSpec
+"""What makes a token's row depend on the tokens before it."""
+
+
+@dataclass(frozen=True)
+class MixerSum:
+    """Mixers of a layer side by side, such as attention and a selective scan (Falcon-H1).
+
+    All read the same rows; what each makes is multiplied by its factor, and these are added in
+    their order.
+
+    Raises ModelError where there is not a factor for each, and for two mixers of which both cache
+    rows of tokens or both keep states, as a layer has one place for each.
+    """
+
+    mixers: tuple[Mixer, ...]
+    factors: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.mixers or len(self.factors) != len(self.mixers):
+            raise ModelError("mixers side by side are one or more, with a factor for each")
+        states = sum(isinstance(mixer, StateSpec) for mixer in self.mixers)
+        if states > 1 or len(self.mixers) - states > 1:
+            raise ModelError(
+                "side by side are at most one mixer that keeps a state and one that does not"
             )

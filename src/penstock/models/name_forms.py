@@ -14,6 +14,7 @@ from penstock.interface.sources import (
     PackedFormat,
     RowsOf,
     RowsOfEach,
+    ScaledRows,
     Shape,
     Shifted,
     Source,
@@ -163,6 +164,19 @@ class Less(Form):
     def source(self, tensor: Tensor) -> Source:
         source = Rows().source(tensor)
         return source if tensor.bias else Shifted(source, self.by)
+
+
+@dataclass(frozen=True)
+class Times(Form):
+    """A weight, but not its bias, whose rows are multiplied, run after run of so many rows, before
+    they are used."""
+
+    form: Form
+    factors: tuple[tuple[int, float], ...]
+
+    def source(self, tensor: Tensor) -> Source:
+        source = self.form.source(tensor)
+        return source if tensor.bias else ScaledRows(source, self.factors)
 
 
 @dataclass(frozen=True)

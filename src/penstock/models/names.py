@@ -13,7 +13,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from penstock.errors import ModelError
-from penstock.interface.sources import OneOf, PackedFormat, Shape, Source, Stacked, Stored
+from penstock.interface.sources import (
+    EitherFormat,
+    OneOf,
+    PackedFormat,
+    Shape,
+    Source,
+    Stacked,
+    Stored,
+)
 from penstock.models.name_forms import Form, Kept, Less, Rows, Stack, Tensor
 
 BIAS = ".bias"
@@ -88,7 +96,8 @@ class NameMap:
             each = each.otherwise
         if form is not None:  # which some ways of keeping a weight cannot hold
             entries = [each for each in entries if each.form.keeps_values] or entries
-        ways = [self._way(name, each, bias, shapes, form) for each in entries]
+        forms = form.formats if isinstance(form, EitherFormat) else (form,)
+        ways = [self._way(name, each, bias, shapes, one) for each in entries for one in forms]
         return ways[0] if len(ways) == 1 else OneOf(tuple(ways))
 
     def module(self, name: str) -> str | None:

@@ -78,14 +78,25 @@ def read_parts(config: ConfigReader, norm: NormSpec) -> list[LayerSpec]:
 
 
 def _read_kinds(config: ConfigReader) -> list[str]:
-    """The kind of each layer: a letter of the pattern, or a name."""
-    name = _PATTERN if config.has(_PATTERN) else "layer_types"
-    kinds = list(config.text(name)) if name == _PATTERN else list(config.texts(name) or ())
-    config.raw("layer_types")
+    """The kind of each layer: a letter of the pattern, or a name. Where both are given they must
+    agree."""
+    pattern = list(config.text(_PATTERN)) if config.has(_PATTERN) else None
+    listed, said = config.texts("layer_types"), config.contains("layer_types")
+    name, kinds = "layer_types", list(listed or ())
+    if pattern is not None:
+        name, kinds = _PATTERN, pattern
     if not kinds or not set(kinds) <= _KINDS.keys():
         raise config.error(name, f"must name a kind for each layer, of {', '.join(_KINDS)}")
-    config.only("num_hidden_layers", len(kinds), f"must be the {len(kinds)} of {name}")
-    return [_KINDS[kind] for kind in kinds]
+    read = [_KINDS[kind] for kind in kinds]
+    if pattern is not None and said and listed is not None:
+        other = config.name("layer_types")
+        if [_KINDS.get(kind) for kind in listed] != read:
+            raise config.error(_PATTERN, f"contradicts {other}: leave out the one that is wrong")
+    stored = config.name(name)
+    if not said and pattern is None:
+        stored = f"{_PATTERN} or {stored}, which are absent"
+    config.only("num_hidden_layers", len(read), f"must be the {len(read)} of {stored}")
+    return read
 
 
 def _read_experts(config: ConfigReader) -> ExpertsSpec:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from penstock.errors import ModelError
-from penstock.models import awq, gptq
+from penstock.models import awq, bitsandbytes, compressed_tensors, fp8, gptq, modelopt
 from penstock.models.names import NameMap
 from penstock.models.packed_matrix import MatrixFormat
 from penstock.models.reader import ConfigReader
@@ -19,6 +19,11 @@ class QuantizedFormat(Protocol):
     @property
     def schemes(self) -> tuple[QuantScheme, ...]:
         """All schemes that its matrices have; empty where all become floats."""
+        ...
+
+    @property
+    def as_floats(self) -> tuple[str, ...]:
+        """The formats of those matrices that become floats."""
         ...
 
     @property
@@ -43,6 +48,11 @@ class QuantizedFormat(Protocol):
 FORMATS: Final[Mapping[str, Callable[[ConfigReader, NameMap], QuantizedFormat]]] = {
     gptq.METHOD: gptq.read,
     awq.METHOD: awq.read,
+    compressed_tensors.METHOD: compressed_tensors.read,
+    bitsandbytes.METHOD: bitsandbytes.read,
+    fp8.METHOD: fp8.read,
+    fp8.FBGEMM: fp8.read_fbgemm,
+    modelopt.METHOD: modelopt.read,
 }
 """Readers of ``quantization_config``, by ``quant_method``. They get the names of the model's
 modules, which configurations tell of."""
@@ -52,16 +62,13 @@ MXFP4: Final = "mxfp4"
 """The ``quant_method`` of checkpoints whose experts are in MXFP4."""
 
 
-def read_quantized(config: ConfigReader, names: NameMap) -> QuantizedFormat | None:
-    """What ``config.json`` says of quantization; None where it says nothing, or that experts are in
-    MXFP4: these become floats as they are read.
+def read_quantized(section: ConfigReader, names: NameMap) -> QuantizedFormat | None:
+    """What ``quantization_config`` says; None where that is that experts are in MXFP4: these become
+    floats as they are read.
 
     ``names`` are those of the checkpoint's tensors. Raises ModelError for formats, fields and
     values that Penstock does not know.
     """
-    section = config.section("quantization_config")
-    if section is None:
-        return None
     method = section.text("quant_method")
     if method == MXFP4:  # tensors tell which matrices are so, and they are read as floats
         section.raw("modules_to_not_convert"), section.raw("dequantize")

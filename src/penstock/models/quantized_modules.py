@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.errors import ModelError
 from penstock.models.modules import Modules
 from penstock.models.names import NameMap
 from penstock.models.packed_matrix import MatrixFormat
@@ -23,6 +24,8 @@ class Rule:
     modules: Modules
     form: MatrixFormat | None
     """None: in floats."""
+    level: int = 0
+    """Rules of one level other than 0 must agree where several have a module."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,10 @@ class QuantizedModules:
         return tuple(dict.fromkeys(scheme for scheme in schemes if scheme is not None))
 
     @property
+    def as_floats(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(str(form) for form in self._forms if form.scheme is None))
+
+    @property
     def any_order(self) -> bool:
         return any(form.any_order for form in self._forms)
 
@@ -67,7 +74,18 @@ class QuantizedModules:
         module = self.names.module(name)
         if module is None:
             return None
-        return next((rule.form for rule in self.rules if module in rule.modules), None)
+        rules = [rule for rule in self.rules if module in rule.modules]
+        if not rules:
+            return None
+        first = rules[0]
+        for other in rules[1:]:
+            if first.level and other.level == first.level and other.form != first.form:
+                raise ModelError(
+                    f"quantization_config has {module} in {first.form or 'floats'} and in "
+                    f"{other.form or 'floats'}: of targets of one kind, a module must be in one "
+                    "group alone"
+                )
+        return first.form
 
     def is_idle(self, tensor: str) -> bool:
         """Whether a tensor of the checkpoint is one that no matrix is read from."""

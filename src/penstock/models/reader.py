@@ -115,6 +115,10 @@ class ConfigReader:
         other = self._names.get(name, name)
         return name if self._fields.get(other) is None and name in self._fields else other
 
+    def name(self, name: str) -> str:
+        """What the file calls the field, or would."""
+        return self._stored(name)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The names of the fields that the object has."""

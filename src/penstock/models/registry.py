@@ -12,10 +12,11 @@ from penstock.models.blocks import read_dtype
 from penstock.models.families import FAMILIES, Family
 from penstock.models.generation_config import read_generation_config
 from penstock.models.idle_fields import IDLE_FIELDS
+from penstock.models.modelopt import METHOD as MODELOPT
 from penstock.models.names import NameMap
 from penstock.models.quantized import read_quantized
 from penstock.models.reader import ConfigReader
-from penstock.models.spec import AttentionSpec, DType, ModelSpec
+from penstock.models.spec import DType, ModelSpec, attention_of
 from penstock.models.text_part import NOT_CAUSAL, TEXT_CONFIG, TextPart, placed, text_part
 
 _ONLY: Final[tuple[tuple[str, object, str], ...]] = (
@@ -38,10 +39,22 @@ _ONLY_UNREAD: Final[tuple[tuple[str, object, str], ...]] = (
 """Fields that some families have, and tools write into configurations of others."""
 
 
+_LACKING: Final[Mapping[str, str]] = {
+    "Zamba2ForCausalLM": (
+        "its shared blocks read the embeddings beside the residual stream, their matrices have "
+        "adapters of low rank for each layer, and what they make is added to what the layer's scan "
+        "reads and not to the residual stream"
+    )
+}
+"""Architectures that are near to those that are supported, and what layers cannot be declared to
+have."""
+
+
 def read_spec(
     config: Mapping[str, object],
     *,
     generation: Mapping[str, object] | None = None,
+    quantization: Mapping[str, object] | None = None,
     default_dtype: DType | None = None,
     tensors: Collection[str] = (),
     ignore: Collection[str] = (),
@@ -51,10 +64,11 @@ def read_spec(
     """The model that a Hugging Face ``config.json`` describes.
 
     ``generation`` is ``generation_config.json``: end-of-sequence ids, and defaults of sampling.
-    ``default_dtype`` is used where the configuration names none. ``tensors`` are the names of those
-    that the checkpoint has, by which the layouts of text parts are told apart. ``ignore`` names
-    fields that are passed over though they are not known; without ``sampling_defaults`` those of
-    ``generation`` are. Raises
+    ``quantization`` is ``hf_quant_config.json``, for configurations that do not tell themselves how
+    the checkpoint is quantized. ``default_dtype`` is used where the configuration names none.
+    ``tensors`` are the names of those that the checkpoint has, by which the layouts of text parts
+    are told apart. ``ignore`` names fields that are passed over though they are not known; without
+    ``sampling_defaults`` those of ``generation`` are. Raises
     :class:`~penstock.errors.ModelError`, naming ``where``, for architectures, fields and values
     that Penstock does not know.
     """
@@ -75,7 +89,12 @@ def read_spec(
         spec = replace(spec, names=family.names)
     if part is not None and spec.names is not None:
         spec = placed(spec, tensors)
-    spec = replace(spec, quantized=read_quantized(reader, spec.names or NameMap({})))
+    own = reader.section("quantization_config")
+    if own is None and quantization is not None:
+        its = where.replace("config.json", "hf_quant_config.json")
+        own = ConfigReader({"quant_method": MODELOPT, **quantization}, its, ignore)
+    if own is not None:
+        spec = replace(spec, quantized=read_quantized(own, spec.names or NameMap({})))
     _finish(reader, spec, family.idle, ignore)
     if generation is not None:
         its = where.replace("config.json", "generation_config.json")
@@ -94,8 +113,8 @@ def _finish(
     """Refuse fields that nothing has read, and fields to be ignored that are none of these."""
     for name, value, why in _ONLY_UNREAD:
         reader.only_unread(name, value, why)
-    mixers = (layer.mixer for layer in spec.layers)
-    if not any(isinstance(each, AttentionSpec) and each.window for each in mixers):
+    attention = (attention_of(layer) for layer in spec.layers)
+    if not any(each is not None and each.window for each in attention):
         reader.raw("max_window_layers")
     reader.finish(IDLE_FIELDS.union(idle))
     for name in sorted(set(ignore) - set(reader.ignored)):
@@ -136,7 +155,8 @@ def _find_family(config: ConfigReader, part: TextPart | None) -> Family:
             )
         return family
     if family is None:
-        raise config.error("architectures", f"is not supported; {supported}")
+        lacking = f": {_LACKING[names[0]]}" if names[0] in _LACKING else ""
+        raise config.error("architectures", f"is not supported{lacking}; {supported}")
     named = config.text("model_type", family.model_type)
     if named != family.model_type and named not in family.other_types:
         raise config.error(

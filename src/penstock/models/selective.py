@@ -49,12 +49,13 @@ def scan_names(at: str) -> dict[str, Name]:
     return fused(f"{at}.in_proj", *rows) | {f"layers.*.scan.{k}": v for k, v in own.items()}
 
 
-def read_scan(config: ConfigReader, heads: int, head_dim: int, eps: float) -> SelectiveSpec:
+def read_scan(config: ConfigReader, heads: int, head_dim: int, eps: float | None) -> SelectiveSpec:
     """A scan of so many heads. Its fields have the names of :class:`SelectiveSpec` but for
     ``state_size`` and ``projection_bias``."""
     groups = config.integer("groups", high=heads)
     if heads % groups:
         raise config.error("groups", f"must divide the {heads} heads evenly")
+    bias = config.boolean("projection_bias", False)
     if heads > MAX_HEADS or heads * head_dim > MAX_HEADS_WIDTH:
         raise config.error(
             "heads", f"must be at most {MAX_HEADS}, and of at most {MAX_HEADS_WIDTH} components"
@@ -67,17 +68,23 @@ def read_scan(config: ConfigReader, heads: int, head_dim: int, eps: float) -> Se
         kernel=config.integer("kernel", low=2, high=MAX_TAPS),
         eps=eps,
         conv_bias=config.boolean("conv_bias", True),
-        bias=config.boolean("projection_bias", False),
+        bias=bias,
+        output_bias=bias,
         dt_limits=read_time_steps(config),
     )
 
 
-def read_expanded_scan(config: ConfigReader, eps: float) -> SelectiveSpec:
-    """A scan whose heads together are ``mamba_expand`` times as wide as the model."""
+def read_expanded_scan(
+    config: ConfigReader, eps: float | None, width: int | None = None
+) -> SelectiveSpec:
+    """A scan whose heads together are ``mamba_expand`` times as wide as the model, or of another
+    ``width``."""
     heads = config.integer("heads", high=MAX_HEADS)
-    width = config.integer("hidden_size", high=MAX_HIDDEN) * config.integer("mamba_expand", 2)
+    expanded = config.integer("hidden_size", high=MAX_HIDDEN) * config.integer("mamba_expand", 2)
+    whole = "mamba_expand times hidden_size" if width is None else "the width of the scan"
+    width = width or expanded
     if width % heads:
-        raise config.error("heads", f"must divide mamba_expand times hidden_size ({width})")
+        raise config.error("heads", f"must divide {whole} ({width})")
     if config.raw("mamba_d_head") != "auto":
         config.only("mamba_d_head", width // heads, f"must be {width // heads} or auto")
     return read_scan(config, heads, width // heads, eps)

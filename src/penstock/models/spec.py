@@ -22,7 +22,7 @@ from penstock.models.attention_spec import (
     QkNormSpec,
 )
 from penstock.models.experts_spec import ExpertNorms, ExpertsSpec, Routing, SharedExpertSpec
-from penstock.models.mixers_spec import ShortConvSpec
+from penstock.models.mixers_spec import Mixer, MixerSum, ShortConvSpec
 from penstock.models.names import NameMap, Published
 from penstock.models.position_scale import PositionScale
 from penstock.models.quantized import QuantizedFormat
@@ -47,6 +47,7 @@ __all__ = [
     "LatentSpec",
     "LayerSpec",
     "Mixer",
+    "MixerSum",
     "MlpSpec",
     "ModelSpec",
     "NormKind",
@@ -65,6 +66,7 @@ __all__ = [
     "TokenInputsSpec",
     "UngatedActivation",
     "Window",
+    "attention_of",
 ]
 
 DType = Literal["float32", "bfloat16", "float16"]
@@ -74,21 +76,23 @@ DType = Literal["float32", "bfloat16", "float16"]
 class MlpSpec:
     """``down(activation(gate(x)) * up(x))``, or ``down(activation(up(x)))`` where not gated.
 
-    Raises ModelError for a gated MLP with xIELU.
+    Raises ModelError for a gated MLP with xIELU, and for a factor of a gate that is not there.
     """
 
     intermediate_size: int
     activation: UngatedActivation = "silu"
     bias: bool = False
     gated: bool = True
+    gate_factor: float = 1.0
+    """What ``gate(x)`` is multiplied by."""
+    output_factor: float = 1.0
+    """What the MLP's output is multiplied by."""
 
     def __post_init__(self) -> None:
         if self.gated and self.activation == "xielu":
             raise ModelError("xIELU is of MLPs that are not gated")
-
-
-Mixer = AttentionSpec | ShortConvSpec | StateSpec
-"""What makes a token's row depend on the tokens before it."""
+        if not self.gated and self.gate_factor != 1.0:
+            raise ModelError("an MLP without a gate has no factor of it")
 
 
 @dataclass(frozen=True)
@@ -106,7 +110,7 @@ class LayerSpec:
     missing.
     """
 
-    mixer: Mixer | None
+    mixer: Mixer | MixerSum | None
     """None: the layer is an MLP alone."""
     mlp: MlpSpec | ExpertsSpec | None
     """None: the layer mixes tokens and has no MLP."""
@@ -134,14 +138,27 @@ class LayerSpec:
             raise ModelError("a layer without an MLP has no norms of it")
 
     @property
+    def mixers(self) -> tuple[Mixer, ...]:
+        """All that mix tokens: none, one, or several side by side."""
+        if isinstance(self.mixer, MixerSum):
+            return self.mixer.mixers
+        return () if self.mixer is None else (self.mixer,)
+
+    @property
     def attention(self) -> AttentionSpec:
-        """The mixer of a layer that is known to attend.
+        """The attention of a layer that is known to attend.
 
         Raises ModelError where it does not.
         """
-        if not isinstance(self.mixer, AttentionSpec):
+        attention = attention_of(self)
+        if attention is None:
             raise ModelError("the layer has no attention")
-        return self.mixer
+        return attention
+
+
+def attention_of(layer: LayerSpec) -> AttentionSpec | None:
+    """The attention of a layer, alone or beside other mixers."""
+    return next((each for each in layer.mixers if isinstance(each, AttentionSpec)), None)
 
 
 @dataclass(frozen=True)
@@ -211,7 +228,7 @@ class ModelSpec:
     @property
     def keeps_states(self) -> bool:
         """Whether layers keep a state of a sequence that is not the keys and values of tokens."""
-        return any(isinstance(layer.mixer, StateSpec) for layer in self.layers)
+        return any(isinstance(each, StateSpec) for layer in self.layers for each in layer.mixers)
 
     @property
     def published(self) -> Published:
@@ -226,11 +243,12 @@ class ModelSpec:
                 f"all of {self.max_positions} positions"
             )
         for index, layer in enumerate(self.layers):
-            reader = layer.mixer
-            if not isinstance(reader, AttentionSpec) or reader.kv_from is None:
+            reader = attention_of(layer)
+            if reader is None or reader.kv_from is None:
                 continue
-            source = self.layers[reader.kv_from].mixer if 0 <= reader.kv_from < index else None
-            if not isinstance(source, AttentionSpec) or not _same_cache(source, reader):
+            before = 0 <= reader.kv_from < index
+            source = attention_of(self.layers[reader.kv_from]) if before else None
+            if source is None or not _same_cache(source, reader):
                 raise ModelError(
                     f"layer {index} reads keys and values of layer {reader.kv_from}, which must "
                     "come before it and have its own, of the same heads and window"

@@ -56,8 +56,8 @@ class SelectiveSpec:
     Of a token ``x`` (``heads * head_dim``), ``B`` and ``C`` (``groups * state`` each) are projected
     and go through a causal convolution of ``kernel`` taps a channel and SiLU; a step ``dt`` for
     each head is projected, too. Each head has a state ``[head_dim, state]``
-    (:class:`penstock.plan.ops.SelectiveScan`). What is read of it is gated by SiLU of a projection,
-    normed in ``groups`` equal parts with ``eps``, and projected.
+    (:class:`penstock.plan.ops.SelectiveScan`). What is read of it is gated by SiLU of a projection
+    ``z``, normed in ``groups`` equal parts with ``eps``, and projected.
 
     Raises ModelError where heads cannot share the groups, or the kernel has one tap.
     """
@@ -69,10 +69,19 @@ class SelectiveSpec:
     state: int
     """Numbers that are kept for each component of a head."""
     kernel: int
-    eps: float
+    eps: float | None
+    """None: nothing is normed."""
     conv_bias: bool = True
     bias: bool = False
-    """Whether the projections into and out of the layer have biases."""
+    """Whether the projections into the layer have biases."""
+    output_bias: bool = False
+    """Whether the projection out of the layer has one."""
+    gate_first: bool = True
+    """Whether what is read is gated before its norm, or behind it."""
+    z_factor: float = 1.0
+    """What ``z`` is multiplied by."""
+    dt_factor: float = 1.0
+    """What ``dt`` is multiplied by, before its bias (``dt_bias``) is added."""
     dt_limits: tuple[float, float] = (0.0, math.inf)
     """The steps ``dt``, behind softplus, are clamped to these."""
 

@@ -112,8 +112,7 @@ def kv_layers(layers: Sequence[LayerSpec], taken_back: int | None = None) -> tup
     same; None: any number.
     """
     cached: list[KvLayer] = []
-    for layer in layers:
-        mixer = layer.mixer
+    for mixer in (mixer for layer in layers for mixer in layer.mixers):
         if isinstance(mixer, ShortConvSpec):
             rows = kept_rows(mixer.kernel, taken_back)
             cached.append(KvLayer(1, mixer.size, mixer.kernel, rows=rows))

@@ -43,7 +43,7 @@ class StateLayer:
 
 def state_layers(layers: Sequence[LayerSpec]) -> tuple[StateLayer, ...]:
     """Return what those of a model's layers keep that keep a state."""
-    mixers = (layer.mixer for layer in layers)
+    mixers = (mixer for layer in layers for mixer in layer.mixers)
     return tuple(_state_layer(mixer) for mixer in mixers if isinstance(mixer, StateSpec))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from penstock.plan.ops import ExpertLinear, Linear, WeightName
+from penstock.plan.ops import Embed, ExpertLinear, Linear, WeightName
 from penstock.plan.plan import Plan
 from penstock.quant.scheme import QuantScheme
 
@@ -22,6 +22,8 @@ def weight_bytes(plan: Plan) -> int:
         matrices: set[WeightName] = set()
         if isinstance(op, Linear | ExpertLinear):
             scheme, matrices = op.scheme, {part.weight for part in op.parts}
+        elif isinstance(op, Embed):
+            scheme, matrices = op.scheme, {op.weight}
         forms |= {(name, scheme if name in matrices else None) for name in op.weights}
     total = 0
     for name, scheme in forms:

@@ -1,6 +1,7 @@
 """Weights in 8 or 4 bits: how they are chosen, made from floating point, and undone."""
 
 from penstock.quant.blocks import BlockFormat, BlockTensor
+from penstock.quant.codebook import CodebookTensor
 from penstock.quant.errors import not_finite
 from penstock.quant.grid import GridTensor, quantize_to_grid
 from penstock.quant.hadamard import transform_rows
@@ -20,6 +21,7 @@ __all__ = [
     "BlockFormat",
     "BlockScheme",
     "BlockTensor",
+    "CodebookTensor",
     "GridScheme",
     "GridTensor",
     "GroupScheme",

@@ -79,7 +79,8 @@ def check_options(inputs: Inputs) -> None:
         )
     if config.speculative is not None:
         _check_states(inputs)
-    quantized = config.quantization != "none" or inputs.spec.quantized is not None
+    own = inputs.spec.quantized
+    quantized = config.quantization != "none" or (own is not None and bool(own.schemes))
     if config.quantize_activations is not None and not quantized:
         raise ConfigError(
             "quantize_activations has no effect without quantization; set quantization to int8 or "

@@ -53,7 +53,7 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
         config.quantization_zero_points,
         config.quantize_head,
     )
-    if own is not None:
+    if own is not None and own.schemes:
         weights = _as_stored(weights, own)
     activations = config.quantize_activations
     if activations is None:
@@ -71,7 +71,7 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
         }
     notes = _order_notes(config, own, backend)
     if own is not None:
-        notes += own.notes
+        notes += (*own.notes, *_float_notes(own, schemes, inputs.types.weights))
     return QuantizationDecision(weights, activations, schemes, reasons, notes)
 
 
@@ -103,6 +103,16 @@ def _as_stored(asked: WeightQuantization, own: QuantizedFormat) -> WeightQuantiz
     # Unless the user asks for more, what the checkpoint leaves in floats stays so.
     head = asked.head and asked.name != "none"
     return WeightQuantization(name, group, zero_points, head)
+
+
+def _float_notes(own: QuantizedFormat, schemes: Quantization, dtype: str) -> tuple[str, ...]:
+    """Return a note on matrices that the checkpoint has in fewer bits than they will take."""
+    if not own.as_floats:
+        return ()
+    kept = f"kept in {dtype}, with the memory that takes; --quantization int8 would round them"
+    if schemes.linear is not None:
+        kept = f"rounded once more, to {schemes.linear}"
+    return (f"matrices that the checkpoint has in {', '.join(own.as_floats)} are {kept}",)
 
 
 def _order_notes(

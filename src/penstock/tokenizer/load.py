@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,8 @@ import msgspec
 from tokenizers import Tokenizer as Backend
 
 from penstock.errors import TokenizerError, as_error
+from penstock.gguf.metadata import GgufValue, read_metadata
 from penstock.regular_file import read_regular
-from penstock.tokenizer.gguf import read_metadata
 from penstock.tokenizer.gguf_vocab import build_vocab
 from penstock.tokenizer.native_errors import refusing
 from penstock.tokenizer.tokenizer import Tokenizer, TokenizerSettings
@@ -61,32 +62,31 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
 
 def _load_gguf(path: Path) -> Tokenizer:
-    metadata = read_metadata(path)
+    metadata = read_metadata(path, TokenizerError)
     with as_error(lambda cause: TokenizerError(f"{path} is corrupt: {cause}; download it again")):
         vocab = build_vocab(metadata)
-    bos, eos = vocab.bos_token_id, vocab.eos_token_id
-    special = {
-        role: str(vocab.backend.id_to_token(token))
-        for role, token in (("bos_token", bos), ("eos_token", eos))
-        if token is not None
-    }
-    templates = {}
-    for key, name in (
-        ("tokenizer.chat_template", "default"),
-        ("tokenizer.chat_template.tool_use", "tool_use"),
-    ):
-        template = metadata.get(key)
-        if isinstance(template, str):
-            templates[name] = template
     settings = TokenizerSettings(
-        bos_token_id=bos,
-        eos_token_ids=() if eos is None else (eos,),
-        prefix_ids=(bos,) if vocab.add_bos and bos is not None else (),
-        suffix_ids=(eos,) if vocab.add_eos and eos is not None else (),
-        special_tokens=special,
-        chat_templates=templates,
+        bos_token_id=vocab.bos_token_id,
+        eos_token_ids=vocab.end_token_ids,
+        prefix_ids=vocab.prefix_ids,
+        suffix_ids=vocab.suffix_ids,
+        special_tokens=vocab.special_tokens,
+        chat_templates=_gguf_templates(metadata),
+        silent_ids=vocab.silent_ids,
     )
     return Tokenizer(vocab.backend, settings)
+
+
+def _gguf_templates(metadata: Mapping[str, GgufValue]) -> dict[str, str]:
+    """``tokenizer.chat_template`` and the named ones beside it."""
+    key = "tokenizer.chat_template"
+    templates = {}
+    for name, template in metadata.items():
+        if name == key or name.startswith(key + "."):
+            if not isinstance(template, str):
+                raise TokenizerError(f"{name} is not a text; convert the model again")
+            templates[name[len(key) + 1 :] or "default"] = template
+    return templates
 
 
 def _load_backend(folder: Path) -> Backend:

@@ -9,7 +9,7 @@ at once with the same result.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,11 +42,11 @@ class PieceRule:
 class Pieces(dict[int, bytes]):
     """The bytes of every token id, computed when first asked for.
 
-    An id that the vocabulary does not have has none.
+    An id that the vocabulary does not have has none, and ``silent`` ones have none either.
     """
 
-    def __init__(self, backend: Backend) -> None:
-        super().__init__()
+    def __init__(self, backend: Backend, silent: Iterable[int] = ()) -> None:
+        super().__init__(dict.fromkeys(silent, b""))
         decoder = backend.decoder
         # Its saved state is its entry in tokenizer.json.
         state = None if decoder is None else msgspec.json.decode(decoder.__getstate__())

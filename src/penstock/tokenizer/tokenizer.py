@@ -32,6 +32,8 @@ class TokenizerSettings:
     templates."""
     chat_templates: Mapping[str, str] = field(default_factory=dict)
     """Chat template sources by name: ``default`` and perhaps ``tool_use``."""
+    silent_ids: frozenset[int] = frozenset()
+    """Token ids whose entries in the vocabulary are names, not text: they stand for none."""
 
 
 class Tokenizer:
@@ -45,7 +47,7 @@ class Tokenizer:
         backend.no_truncation()
         backend.no_padding()
         self.settings = settings
-        self.pieces = Pieces(backend)
+        self.pieces = Pieces(backend, settings.silent_ids)
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self._backend = backend

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import torch
@@ -30,6 +30,33 @@ class Observed:
     """float32 ``[B, T, len(layers) * H]``: the residual stream at the input of tapped layers."""
     logits: Tensor
     """``[B, T, V]``; the logits of position ``t`` predict token ``t + 1``."""
+
+
+@dataclass(frozen=True)
+class Readout:
+    """How a target makes logits of hidden states: ``scale * (weight @ x + bias)``, capped."""
+
+    weight: Tensor
+    """``[V, H]``."""
+    bias: Tensor | None = None
+    """``[V]``."""
+    scale: float = 1.0
+    softcap: float | None = None
+    """Logits become ``softcap * tanh(logits / softcap)``."""
+
+    def frozen(self) -> Readout:
+        """A copy in float32."""
+        bias = None if self.bias is None else frozen(self.bias)
+        return replace(self, weight=frozen(self.weight), bias=bias)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Logits ``[..., V]`` of hidden states ``[..., H]``."""
+        logits = nn.functional.linear(x, self.weight, self.bias)
+        if self.scale != 1.0:
+            logits = logits * self.scale
+        if self.softcap is not None:
+            logits = self.softcap * torch.tanh(logits / self.softcap)
+        return logits
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from penstock.train.draft_attention import Ancestors
-from penstock.train.draft_heads import DECAY, Observed, frozen, soft_cross_entropy
+from penstock.train.draft_heads import DECAY, Observed, Readout, soft_cross_entropy
 from penstock.train.eagle import DraftLayer, EagleHeads
 
 NOISE: Final = 0.1
@@ -22,23 +23,28 @@ TOKEN_WEIGHT: Final = 0.1
 class Eagle1Heads(EagleHeads):
     """Predicts the target's next feature; the target's own output matrix reads it.
 
-    ``output`` is that matrix, ``[V, H]``; ``token_weight`` what tokens weigh in the loss beside
-    features.
+    ``readout`` is that matrix, and what else makes the target's logits of a feature;
+    ``token_weight`` what tokens weigh in the loss beside features.
     """
 
     output: Tensor
+    output_bias: Tensor | None
 
     def __init__(
         self,
         config: LlamaConfig,
         embedding: Tensor,
-        output: Tensor,
+        readout: Readout,
         steps: int = 1,
         token_weight: float = TOKEN_WEIGHT,
     ) -> None:
         super().__init__(config, embedding, steps)
         self.token_weight = token_weight
-        self.register_buffer("output", frozen(output), persistent=False)
+        own = readout.frozen()
+        self._readout = own
+        # As buffers they go where the module goes.
+        self.register_buffer("output", own.weight, persistent=False)
+        self.register_buffer("output_bias", own.bias, persistent=False)
         self.fc = nn.Linear(2 * config.hidden_size, config.hidden_size)
         self.layer = DraftLayer(config, config.hidden_size)
         nn.init.zeros_(self.fc.bias)
@@ -55,7 +61,7 @@ class Eagle1Heads(EagleHeads):
         return out
 
     def logits(self, x: Tensor) -> Tensor:
-        return nn.functional.linear(x, self.output)
+        return replace(self._readout, weight=self.output, bias=self.output_bias).logits(x)
 
     def loss(self, observed: Observed) -> Tensor:
         """Return the smooth L1 loss to the next feature plus the weighted cross entropy of its

@@ -143,7 +143,7 @@ def make_heads(
     config = target.draft_config()
     if settings.kind == "eagle1":
         heads: Heads = Eagle1Heads(
-            config, target.embedding, target.output, settings.steps, settings.token_weight
+            config, target.embedding, target.readout, settings.steps, settings.token_weight
         )
         return heads.to(settings.device)
     size = settings.draft_vocab

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from penstock.errors import ConfigError, ModelError, first_line
-from penstock.train.draft_heads import Observed
+from penstock.train.draft_heads import Observed, Readout
 from penstock.weights.model_folder import load_model_spec
 
 
@@ -52,6 +52,13 @@ class Target:
         module = self.model.get_output_embeddings()
         assert isinstance(module, nn.Linear)
         return module.weight
+
+    @property
+    def readout(self) -> Readout:
+        """What makes logits of what the output matrix reads."""
+        module = self.model.get_output_embeddings()
+        assert isinstance(module, nn.Linear)
+        return Readout(module.weight, module.bias, self.spec.logits_scale, self.spec.logits_softcap)
 
     @property
     def norm(self) -> Tensor:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.models.spec import DType
-from penstock.quant import StoredTensor
+from penstock.quant import CodebookTensor, StoredTensor
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
 _CHUNK: Final = 1 << 22  # values that are dequantized at a time
@@ -37,7 +37,7 @@ def convert(array: NDArray[Any], dtype: DType, name: str) -> NDArray[Any]:
     return result
 
 
-def dequantized(matrix: StoredTensor, dtype: DType, name: str) -> NDArray[Any]:
+def dequantized(matrix: StoredTensor | CodebookTensor, dtype: DType, name: str) -> NDArray[Any]:
     """The values of ``matrix`` in ``dtype``, read-only; some rows at a time: in float32, with the
     integers that it is made of, all of a vocabulary's would take several times the memory."""
     n, k = matrix.shape

@@ -8,11 +8,15 @@ from typing import Final
 
 from penstock.errors import WeightError
 from penstock.interface.sources import Packed, Source, packed
+from penstock.models.gptq import Gptq
 from penstock.models.quantized import QuantizedFormat
 from penstock.weights.sources import Found
 from penstock.weights.tensor_file import TensorFile
 
-_QUANTIZED: Final = (".qweight", ".qzeros", ".scales", ".g_idx", "_scale", "_scale_inv", "_packed")
+_QUANTIZED: Final = (
+    ".qweight", ".qzeros", ".scales", ".g_idx", "_scale", "_scale_inv", "_packed", "_scale_2",
+    ".absmax", ".SCB",
+)  # fmt: skip
 _PLAIN: Final = ".weight"
 _INSIDE_ANOTHER: Final = ("language_model.", "model.language_model.")
 
@@ -26,24 +30,35 @@ def refuse_dense(folder: Path, weight: str, matrix: Packed, found: Found) -> Non
     """Raise WeightError if ``matrix`` of ``weight``, which the configuration says is quantized, is
     there as it was before. Its shape may be one that cannot be quantized."""
     plain = matrix.name + _PLAIN
-    quantized = quantized_names(found) if plain in found else []
-    if plain not in found or any(name.startswith(f"{matrix.name}.") for name in quantized):
+    if plain not in found or found[plain][1].element is None:
         return
-    if weight == "head":
+    quantized = quantized_names(found)
+    if any(name.startswith(f"{matrix.name}.") for name in quantized):
+        return
+    gptq = isinstance(matrix.format, Gptq)
+    if weight == "head" and gptq:
         why = (
             "the output matrix is not quantized; set lm_head to false in the quantization_config "
             "of config.json"
         )
     elif not quantized:
         why = "nothing in the checkpoint is quantized; remove quantization_config from config.json"
-    else:
+    elif gptq:
         why = (
             "the checkpoint is incomplete, as that matrix is not quantized and others are; take "
             "one in which the matrices of all layers are quantized"
         )
+    else:
+        why = (
+            "that matrix is not quantized and others are; name it among the modules that "
+            "quantization_config leaves out, or take a checkpoint in which it is quantized"
+        )
+    # A matrix that was never packed may be one of which the format has no tensors.
+    lacks = f"{matrix.name}.qweight"
+    if not gptq:
+        lacks = next((each for each in _names(matrix) if each not in found), plain)
     raise WeightError(
-        f"{folder} lacks tensor '{matrix.name}.qweight', which config.json asks for, but has "
-        f"{plain!r}: {why}"
+        f"{folder} lacks tensor {lacks!r}, which config.json asks for, but has {plain!r}: {why}"
     )
 
 
@@ -115,8 +130,13 @@ def _of_quantized(weight: str, stem: str, matrix: Packed | None, found: Found) -
     """
     if matrix is None:
         its = next((n for n in quantized_names(found) if n.startswith(f"{stem}.")), None)
-        if weight != "head" or its is None:
+        if its is None:
             return None
+        if weight != "head":
+            return (
+                f", but has {its!r}: config.json says that this matrix is not quantized, and it "
+                "is; take quantization_config from the original checkpoint"
+            )
         return (
             f", but has {its!r}: the output matrix is quantized; set lm_head to true in the "
             "quantization_config of config.json"

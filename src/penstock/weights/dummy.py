@@ -51,18 +51,17 @@ class DummyWeights:
         """A new array in the source's dtype, read-only; of a share, its rows of the whole."""
         weight = self._weights[name]
         if weight.share is not None:
-            return self._values(weight.share.name, weight.share.shape)[slice(*weight.share.rows)]
+            return weight.share.of(self._values(weight.share.name, weight.share.shape))
         return self._values(name, weight.shape)
 
     def member(self, name: str, index: int) -> NDArray[Any]:
         """A matrix of a stack, the same as in all of it."""
-        weight = self._weights[name]
-        if weight.share is not None:
-            name, shape = weight.share.name, weight.share.shape
-            index += weight.share.rows[0]
-        else:
-            shape = weight.shape
-        return self._values(name, shape[1:], index * math.prod(shape[1:]))
+        weight, share = self._weights[name], self._weights[name].share
+        if share is not None:  # rows of each matrix
+            shape = share.shape[1:]
+            return share.of(self._values(share.name, shape, index * math.prod(shape)))
+        shape = weight.shape[1:]
+        return self._values(name, shape, index * math.prod(shape))
 
     def _values(self, name: str, shape: Shape, first: int = 0) -> NDArray[Any]:
         """Values of a weight from element ``first`` on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Collection
 from pathlib import Path
+from typing import Final
 
 from penstock.errors import ModelError
 from penstock.models.draft_heads import DraftHeadsSpec
@@ -20,6 +21,9 @@ from penstock.models.spec import ModelSpec
 from penstock.models.text_part import text_part
 from penstock.weights.published import open_draft_heads
 from penstock.weights.safetensors import stored_dtype, stored_names
+
+_QUANTIZED: Final = "hf_quant_config.json"
+"""What Model Optimizer writes in the place of ``quantization_config``, or beside it."""
 
 
 def load_model_spec(
@@ -43,10 +47,13 @@ def load_model_spec(
     generation = (
         read_json_object(generation_path, ModelError) if os.path.lexists(generation_path) else None
     )
+    beside = folder / _QUANTIZED
+    quantization = read_json_object(beside, ModelError) if os.path.lexists(beside) else None
     named = any(config.get(key) is not None for key in ("dtype", "torch_dtype"))
     return read_spec(
         config,
         generation=generation,
+        quantization=quantization,
         default_dtype=None if named else stored_dtype(folder),
         tensors=() if text_part(config) is None else stored_names(folder),
         ignore=ignore,

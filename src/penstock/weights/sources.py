@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.interface.sources import (
+    Element,
     Flat,
     Mxfp4,
     OneOf,
@@ -18,6 +19,8 @@ from penstock.interface.sources import (
     PackedFormat,
     RowsOf,
     RowsOfEach,
+    ScaledRows,
+    Shape,
     Shifted,
     Source,
     Squeezed,
@@ -29,13 +32,19 @@ from penstock.interface.sources import (
     tensors,
 )
 from penstock.models.awq import Awq
+from penstock.models.bitsandbytes import Bnb4, Bnb8
+from penstock.models.float_codes import Fp4, Fp8
 from penstock.models.gptq import Gptq
+from penstock.models.integer_matrix import Integers
 from penstock.models.names import NameMap
 from penstock.models.spec import DType
-from penstock.quant import StoredTensor
+from penstock.quant import CodebookTensor, StoredTensor
 from penstock.weights.awq import read_awq
-from penstock.weights.convert import convert
+from penstock.weights.bitsandbytes import read_bnb4, read_bnb8
+from penstock.weights.convert import convert, dequantized
+from penstock.weights.float_codes import read_fp4, read_fp8
 from penstock.weights.gptq import read_gptq
+from penstock.weights.integer_matrix import read_integers
 from penstock.weights.mxfp4 import read_mxfp4
 from penstock.weights.tensor_file import Tensor, TensorFile
 
@@ -54,6 +63,16 @@ def as_named(found: Found, names: NameMap | None) -> Found:
     return {name: found[stored] for name, stored in names.completed(found).items()}
 
 
+_TYPES: Final[Mapping[Element, tuple[tuple[str, ...], str]]] = {
+    "int32": (("I32",), "packed codes"),
+    "uint8": (("U8",), "codes or scales"),
+    "int8": (("I8",), "codes"),
+    "float8": (("F8_E4M3",), "numbers of 8 bits"),
+    "scale": (("F32", "BF16", "F16", "F8_E8M0"), "scales"),
+}
+"""The types of files that tensors of quantized matrices may have, and what they hold."""
+
+
 class Span(NamedTuple):
     """Bytes of a file, from ``start`` to ``stop``."""
 
@@ -62,9 +81,16 @@ class Span(NamedTuple):
     stop: int
 
 
-READERS: Final[Mapping[type[PackedFormat], Callable[[Packed, Found], StoredTensor]]] = {
+READERS: Final[
+    Mapping[type[PackedFormat], Callable[[Packed, Found], StoredTensor | CodebookTensor]]
+] = {
     Gptq: read_gptq,
     Awq: read_awq,
+    Integers: read_integers,
+    Fp8: read_fp8,
+    Fp4: read_fp4,
+    Bnb4: read_bnb4,
+    Bnb8: read_bnb8,
 }
 """What reads the matrices of each format of quantized checkpoints."""
 
@@ -76,6 +102,8 @@ def read(source: Source, found: Found, dtype: DType) -> NDArray[Any] | StoredTen
     :func:`check` has seen. Raises WeightError where a value is too large for ``dtype``.
     """
     array = _as_stored(source, found)
+    if isinstance(array, CodebookTensor):
+        return dequantized(array, dtype, ", ".join(each.name for each in packed(source)))
     if isinstance(array, StoredTensor):
         return array
     if not _is_shifted(source):
@@ -88,8 +116,11 @@ def read_member(
     source: Source, index: int, found: Found, dtype: DType
 ) -> NDArray[Any] | StoredTensor:
     """Matrix ``index`` of a stack, as :func:`read` has it."""
-    if isinstance(source, Stacked):
-        return read(source.sources[index], found, dtype)
+    match source:
+        case Stacked(sources):
+            return read(sources[index], found, dtype)
+        case RowsOfEach(Stacked(sources), first, count, 1):
+            return read(RowsOf(sources[index], ((first, first + count),)), found, dtype)
     stack = read(RowsOf(source, ((index, index + 1),)), found, dtype)
     assert isinstance(stack, np.ndarray)
     member: NDArray[Any] = stack[0]
@@ -108,14 +139,14 @@ def _is_shifted(source: Source) -> bool:
             return False
 
 
-def _as_stored(source: Source, found: Found) -> NDArray[Any] | StoredTensor:
+def _as_stored(source: Source, found: Found) -> NDArray[Any] | StoredTensor | CodebookTensor:
     """In the type of the file."""
     match source:
         case Packed():
             return READERS[type(source.format)](source, found)
         case RowsOf(Packed() | RowsOf() as inner, runs) if any(packed(inner)):
             matrix = _as_stored(inner, found)
-            assert isinstance(matrix, StoredTensor)
+            assert isinstance(matrix, StoredTensor | CodebookTensor)
             return matrix.rows(*runs)
         case _:
             return _floats(source, found)
@@ -161,13 +192,20 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             return read_mxfp4(source, found, ((0, source.shape[0]),))
         case Shifted(inner, by):
             return _floats(inner, found).astype(np.float32) + np.float32(by)
+        case ScaledRows(inner, factors):
+            runs_by = [np.full(count, factor, np.float32) for count, factor in factors]
+            values = _floats(inner, found).astype(np.float32)
+            return (values.T * np.concatenate(runs_by)).T
         case UnitRows(inner):
             matrix: NDArray[np.float32] = _floats(inner, found).astype(np.float32)
             lengths = np.sqrt(np.sum(matrix * matrix, axis=1, keepdims=True))
             matrix /= np.maximum(lengths, np.float32(1e-12))
             return matrix
         case Packed():
-            raise TypeError(f"{source.name} is quantized: only its rows can be taken")
+            value = READERS[type(source.format)](source, found)
+            if not isinstance(value, CodebookTensor):
+                raise TypeError(f"{source.name} is quantized: only its rows can be taken")
+            return value.dequantize()
         case OneOf():
             raise TypeError("the way in which a checkpoint has a weight has not been chosen")
 
@@ -178,23 +216,26 @@ def check(source: Source, found: Found) -> None:
     for wanted in tensors(source):
         file, tensor = found[wanted.name]
         where = f"{file.path}: tensor {tensor.name!r}"
-        if wanted.element == "int32" and tensor.dtype != "I32":
+        types, what = _TYPES.get(wanted.element, ((), ""))
+        if types and tensor.dtype not in types:
             raise WeightError(
-                f"{where} is stored as {tensor.dtype}, but its format has packed codes in I32; "
-                "take configuration and weights from one checkpoint"
-            )
-        if wanted.element == "uint8" and tensor.dtype != "U8":
-            raise WeightError(
-                f"{where} is stored as {tensor.dtype}, but MXFP4 has its blocks and scales in U8; "
-                "take configuration and weights from one checkpoint"
+                f"{where} is stored as {tensor.dtype}, but its format has {what} in "
+                f"{' or '.join(types)}; take configuration and weights from one checkpoint"
             )
         if wanted.element == "float" and tensor.element is None:
             raise _unreadable(where, tensor.dtype)
-        if tensor.shape != wanted.shape:
+        if not has_shape(tensor.shape, wanted):
             raise WeightError(
                 f"{where} has shape {list(tensor.shape)}, but config.json asks for "
                 f"{list(wanted.shape)}; take both from one checkpoint"
             )
+
+
+def has_shape(shape: Shape, wanted: Stored) -> bool:
+    """Whether a tensor of this shape may be ``wanted``."""
+    if not wanted.loose:
+        return shape == wanted.shape
+    return [n for n in shape if n != 1] == [n for n in wanted.shape if n != 1]
 
 
 def _unreadable(where: str, dtype: str) -> WeightError:
@@ -238,7 +279,7 @@ def spans(source: Source, found: Found) -> Iterator[Span]:
         case Stacked(sources):
             for each in sources:
                 yield from spans(each, found)
-        case Shifted(inner) | UnitRows(inner):
+        case Shifted(inner) | ScaledRows(inner) | UnitRows(inner):
             yield from spans(inner, found)
         case _:
             for stored in tensors(source):

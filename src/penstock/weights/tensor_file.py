@@ -25,6 +25,8 @@ NUMPY_DTYPES: Final[Mapping[DType, np.dtype[Any]]] = {
 _READABLE: Final[Mapping[str, DType]] = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 _INTEGERS: Final[Mapping[str, np.dtype[Any]]] = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 
+_OF_ONE_BYTE: Final = frozenset(("U8", "I8", "F8_E4M3", "F8_E8M0"))
+
 
 class Tensor(msgspec.Struct, frozen=True, gc=False):
     """The position of a tensor in its file: bytes ``start`` to ``stop``. ``dtype`` is the type that
@@ -73,6 +75,13 @@ class TensorFile:
         tensor = self.tensors[name]
         if tensor.dtype != "U8":
             self._fail(f"holds {name} as {tensor.dtype}; it must be U8")
+        return self._view(tensor, np.dtype(np.uint8))
+
+    def codes(self, name: str) -> NDArray[np.uint8]:
+        """View as :meth:`view` does the bits of a tensor whose elements take a byte each."""
+        tensor = self.tensors[name]
+        if tensor.dtype not in _OF_ONE_BYTE:
+            self._fail(f"holds {name} as {tensor.dtype}; its elements must take a byte each")
         return self._view(tensor, np.dtype(np.uint8))
 
     def _view(self, tensor: Tensor, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.cpu.forms import MatrixPart, form_of
+from penstock.backends.cpu.forms import BlockForm, MatrixPart, form_of
 from penstock.backends.cpu.interface import NativeExecutor
 from penstock.backends.cpu.native_ops import BufferId, ConstantId, MatrixId
 from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes
@@ -21,7 +21,8 @@ from penstock.backends.cpu.tune import Product
 from penstock.interface.weights import WeightValue
 from penstock.plan import ops
 from penstock.plan.plan import Plan
-from penstock.quant import GroupTensor
+from penstock.plan.tied import tied_product
+from penstock.quant import BlockScheme, GroupTensor
 
 PANEL_COLUMNS: Final = 16
 """Rows of a matrix that are packed together (``csrc/kernels/gemm.h``)."""
@@ -49,6 +50,8 @@ class Binder:
         self._matrices: dict[str, list[tuple[MatrixId, int, bool]]] = {}
         """The matrices by shape and format: each with its region and whether it multiplies selected
         rows only."""
+        self._tables: dict[ops.WeightName, MatrixId] = {}
+        """Tables in blocks that a product multiplies by, too."""
         self._orders: dict[ops.WeightName, ConstantId] = {}
         self.rope_tables = RopeTables(native, plan.max_positions)
         self._ropes: dict[int, tuple[ConstantId, ConstantId]] = {}
@@ -66,8 +69,26 @@ class Binder:
             for name, alike in self._matrices.items()
         ]
 
+    def block_table(self, op: ops.Embed, scheme: BlockScheme) -> MatrixId:
+        """The packed matrix of a table in blocks: that of the product with it, where there is
+        one."""
+        tied = tied_product(self.plan, op)
+        if tied is not None:
+            matrix = self.matrix(tied)
+            self._tables[op.weight] = matrix
+            return matrix
+        form = BlockForm(scheme)
+        rows, columns = self.plan.weights[op.weight].shape
+        matrix = form.add_table(self.native, rows, columns)
+        self.regions.append(op.weight)
+        put = partial(form.pack, MatrixPart(self.native, matrix, 0, op.weight))
+        self.fills.append(Fill(op.weight, put))
+        return matrix
+
     def matrix(self, op: ops.Linear) -> MatrixId:
         """The packed matrix of a product, its parts joined."""
+        if len(op.parts) == 1 and op.parts[0].weight in self._tables:
+            return self._tables[op.parts[0].weight]
         native = self.native
         form = form_of(op.scheme, self.plan.weight_dtype)
         matrix = form.add(native, op, 1)

@@ -6,8 +6,9 @@ A form is all that the CPU backend has to know of a scheme; :func:`form_of` choo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from penstock.models.spec import DType
 from penstock.plan.ops import ExpertLinear, Linear, WeightName
 from penstock.quant import (
     BlockScheme,
+    BlockTensor,
     GridScheme,
     GroupScheme,
     GroupTensor,
@@ -28,6 +30,7 @@ from penstock.quant import (
     require_finite,
     require_in_order,
 )
+from penstock.quant.formats import FORMATS
 
 Product = Linear | ExpertLinear
 
@@ -141,6 +144,83 @@ class GroupForm(MatrixForm):
         part.native.pack_int_rows(part.matrix, part.first, len(codes), codes, scales, zeros)
 
 
+class BlockForm(MatrixForm):
+    """Blocks of a file, whose codes and scales are put into the order of kernels."""
+
+    def __init__(self, scheme: BlockScheme) -> None:
+        self._scheme = scheme
+
+    def __str__(self) -> str:
+        return str(self._scheme)
+
+    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
+        return self.add_table(native, op.n, op.k, op.gated is not None, op.weight_only, experts)
+
+    def add_table(
+        self,
+        native: NativeExecutor,
+        n: int,
+        k: int,
+        gated: bool = False,
+        weight_only: bool = False,
+        experts: int = 1,
+    ) -> MatrixId:
+        """As :meth:`add`, of a matrix that need not be a product's."""
+        return native.add_block_matrix(
+            format=self._scheme.format,
+            n=n,
+            k=k,
+            gated=gated,
+            weight_only=weight_only,
+            experts=experts,
+        )
+
+    def pack(self, part: MatrixPart, value: WeightValue) -> None:
+        if not isinstance(value, BlockTensor):
+            raise ValueError(f"{part.name} is no matrix in blocks, and nothing rounds to {self}")
+        if value.scheme != self._scheme:
+            raise ValueError(f"{part.name} is in {value.scheme}, and not in {self}")
+        part.native.pack_block_rows(part.matrix, part.first, value.shape[0], as_bytes(value.blocks))
+
+
+_COLUMN_BYTES: Final[Mapping[str, tuple[int, int]]] = {
+    "Q4_0": (64, 36),
+    "Q4_1": (32, 20),
+    "Q5_0": (64, 44),
+    "Q5_1": (32, 24),
+    "Q8_0": (64, 68),
+    "Q2_K": (256, 84),
+    "Q3_K": (256, 116),
+    "Q4_K": (256, 148),
+    "Q5_K": (256, 180),
+    "Q6_K": (256, 212),
+    "IQ4_NL": (64, 36),
+    "IQ4_XS": (256, 140),
+    "MXFP4": (128, 68),
+    "NVFP4": (64, 40),
+}
+"""So many columns of a row, to whole ones of which it is padded, and their bytes as kernels have
+them (``csrc/kernels/gemm_block_format.h``)."""
+
+
+BLOCK_FORMATS: Final = frozenset(_COLUMN_BYTES)
+"""The formats of blocks that kernels multiply by, experts' too, and look rows up in."""
+
+
+def has_blocks(scheme: BlockScheme) -> bool:
+    """Whether kernels have matrices in these blocks."""
+    known = FORMATS.get(scheme.format)
+    return scheme.format in BLOCK_FORMATS and known is not None and known.scheme == scheme
+
+
+def packed_bytes(scheme: QuantScheme, n: int, k: int) -> int:
+    """The bytes of an ``[n, k]`` matrix as kernels have it, but for what pads whole panels."""
+    if not isinstance(scheme, BlockScheme):
+        return scheme.nbytes(n, k)
+    columns, nbytes = _COLUMN_BYTES[scheme.format]
+    return n * -(-k // columns) * nbytes
+
+
 def form_of(scheme: QuantScheme | None, dtype: DType) -> MatrixForm:
     """The form of matrices quantized by ``scheme``, or else kept in ``dtype``."""
     match scheme:
@@ -151,7 +231,9 @@ def form_of(scheme: QuantScheme | None, dtype: DType) -> MatrixForm:
         case GroupScheme():
             return GroupForm(scheme)
         case BlockScheme():
-            raise NotImplementedError(f"matrices in {scheme}")
+            if not has_blocks(scheme):
+                raise ValueError(f"no kernel has matrices in {scheme}")
+            return BlockForm(scheme)
 
 
 def round_weights(

@@ -97,6 +97,21 @@ class NativeExecutor(NativeOps, Protocol):
         """Round rows to the grid and pack them; False if a value is not finite."""
         ...
 
+    def add_block_matrix(
+        self,
+        *,
+        format: str,
+        n: int,
+        k: int,
+        gated: bool,
+        weight_only: bool,
+        experts: int = 1,
+    ) -> MatrixId: ...
+
+    def pack_block_rows(self, matrix: MatrixId, first: int, count: int, rows: Bytes) -> None:
+        """Pack rows of a file's blocks."""
+        ...
+
     def round_rows(
         self,
         elem: str,

@@ -17,6 +17,10 @@ class NativeOps(Protocol):
         """``rows``: of the table, at least as many as there are tokens."""
         ...
 
+    def append_block_embed(self, table: MatrixId, out: BufferId) -> None:
+        """Of a matrix in blocks, which a product may read, too."""
+        ...
+
     def append_add_positions(
         self, *, x: BufferId, out: BufferId, table: ConstantId, elem: str, rows: int, offset: int
     ) -> None: ...

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 
+from penstock.backends.cpu.forms import packed_bytes
 from penstock.backends.cpu.ordered import GatherColumns, gathered
 from penstock.plan import ops
 from penstock.plan.plan import Plan
+from penstock.plan.tied import tied_product
 
 _FLOAT32 = 4
 _INT32 = 4
@@ -16,7 +18,8 @@ def weight_bytes(plan: Plan) -> int:
     """Return the bytes of all weights of ``plan``, fused or not, as ``cpu.bind.bind`` keeps them.
 
     Every op has its weights in a form of its own: the lookup reads a table of rows and a product a
-    packed matrix, so a tied embedding counts twice even where both have the same element type.
+    packed matrix, so a tied embedding counts twice even where both have the same element type, and
+    once where both read blocks.
     Norms, biases and other vectors are float32. Not counted: what pads packed matrices to whole
     panels, and numbers that the plan itself holds, such as rotary tables.
     """
@@ -31,6 +34,9 @@ def _op_bytes(plan: Plan, op: ops.Op) -> int:
         stacks = (plan.weights[name].shape[:-2] for name in op.matrices)
         orders = sum(map(math.prod, stacks))
         return orders * plan.buffers[op.x].cols * _INT32
+    if isinstance(op, ops.Embed) and op.scheme is not None:
+        rows, columns = plan.weights[op.weight].shape
+        return 0 if tied_product(plan, op) else packed_bytes(op.scheme, rows, columns)
     whole = isinstance(op, ops.Embed | ops.AddPositions | ops.HeadLinear)
     size = element if whole else _FLOAT32
     return sum(math.prod(plan.weights[name].shape) * size for name in op.weights)
@@ -42,6 +48,6 @@ def _product_bytes(plan: Plan, op: ops.Linear | ops.ExpertLinear, element: int) 
     if isinstance(op, ops.ExpertLinear):
         experts = plan.weights[op.parts[0].weight].shape[0]
     rows = experts * sum(part.n for part in op.parts)
-    matrices = rows * op.k * element if op.scheme is None else op.scheme.nbytes(rows, op.k)
+    matrices = rows * op.k * element if op.scheme is None else packed_bytes(op.scheme, rows, op.k)
     biased = any(part.bias is not None for part in op.parts)
     return matrices + (rows * _FLOAT32 if biased else 0)

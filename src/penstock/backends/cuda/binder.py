@@ -35,6 +35,7 @@ from penstock.models.rope import rope_tables
 from penstock.models.spec import PositionScale
 from penstock.plan import ops
 from penstock.plan.plan import Plan
+from penstock.plan.tied import tied_product
 
 
 def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspace) -> Matrix:
@@ -64,12 +65,6 @@ def head_matrix(op: ops.HeadLinear, plan: Plan, limits: Limits, workspace: Works
     max_rows = plan.buffers[op.out].rows.count(*most)
     x_dtype = ELEMENTS[plan.buffers[op.x].element]
     return HeadMatrix(op, max_rows, plan.weight_dtype, workspace, x_dtype)
-
-
-def tied_product(plan: Plan, weight: ops.WeightName) -> ops.Linear | None:
-    """The product with the embedding's matrix as it is: the lookup then reads that one, too."""
-    products = (op for op in plan.ops if isinstance(op, ops.Linear) and op.scheme is None)
-    return next((op for op in products if [part.weight for part in op.parts] == [weight]), None)
 
 
 class Geometry(NamedTuple):
@@ -152,7 +147,9 @@ class Binder:
         append(self, op)
 
     def _embed(self, op: ops.Embed) -> None:
-        tied = tied_product(self.plan, op.weight)
+        if op.scheme is not None:
+            raise ValueError(f"no GPU kernel looks up rows of a table in {op.scheme}")
+        tied = tied_product(self.plan, op)
         if tied is None:
             table = self.weight(op.weight, TORCH_DTYPES[self.plan.weight_dtype])
         else:

@@ -17,7 +17,6 @@ from penstock.backends.cuda.binder import (
     attention_kernel,
     head_matrix,
     linear_matrix,
-    tied_product,
 )
 from penstock.backends.cuda.executor import buffer_capacity
 from penstock.backends.cuda.expert_matrix import expert_matrix
@@ -31,6 +30,7 @@ from penstock.interface.executor import Limits
 from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
+from penstock.plan.tied import tied_product
 from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.scheme import Quantization
 
@@ -89,7 +89,7 @@ def needs(plan: Plan, limits: Limits) -> Needs:
     geometries: dict[Geometry, AttentionKernel] = {}
     for op in plan.ops:
         if isinstance(op, ops.Embed):
-            if tied_product(plan, op.weight) is None:
+            if tied_product(plan, op) is None:
                 weights += math.prod(shapes[op.weight]) * element
         elif isinstance(op, ops.Linear):
             biases = sum(part.n for part in op.parts) if any(p.bias for p in op.parts) else 0

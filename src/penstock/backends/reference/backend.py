@@ -12,6 +12,7 @@ from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.memory_budget import Demand, host_budget
 from penstock.plan.plan import Plan
+from penstock.quant.formats import FORMATS
 from penstock.threads import Threads
 
 
@@ -21,6 +22,9 @@ class ReferenceBackend(Backend):
     runs_share_scales = True
     runs_clamped_gates = True
     runs_any_order = True
+    block_formats = frozenset(FORMATS)
+    looks_up_blocks = True
+    runs_expert_blocks = True
     runs_states = True
     defaults = Defaults(64, 512, True, "products of integers are exact")
 

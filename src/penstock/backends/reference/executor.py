@@ -33,6 +33,7 @@ from penstock.interface.weights import WeightSource
 from penstock.models.rope import check_computable, positions_to_fill, rope_rows
 from penstock.plan import ops
 from penstock.plan.plan import Plan
+from penstock.quant import BlockTensor
 from penstock.sampling.reference import NumpySampler
 
 
@@ -120,7 +121,12 @@ class ReferenceExecutor(HostExecutor):
         self._cache = []
 
     def _embed(self, op: ops.Embed, step: StepInput) -> None:
-        self._put(op.out, self._weights[op.weight][step.token_ids])
+        table = self._quantized.get(op.weight)
+        if op.scheme is not None and isinstance(table, BlockTensor):
+            rows = BlockTensor(table.format, table.blocks[step.token_ids])
+            self._put(op.out, rows.dequantize())
+        else:
+            self._put(op.out, self._weights[op.weight][step.token_ids])
 
     def _linear(self, op: ops.Linear, step: StepInput) -> None:
         x = self._buffers[op.x]

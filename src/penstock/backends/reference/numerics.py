@@ -11,12 +11,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.models.spec import Activation, ClampedSwiglu, Gating
-from penstock.quant import GridTensor, GroupTensor, transform_rows
+from penstock.quant import BlockTensor, GridTensor, GroupTensor, transform_rows
 
 F32 = NDArray[np.float32]
 
 LEAST_MAGNITUDE = np.float32(1e-30)
 """Rows of activations that are all smaller count as zero: the reciprocal stays finite."""
+
+BLOCK_GROUP: Final = 32
+"""Columns of x that are rounded together for products of weights in blocks."""
 
 _WHOLE_SUM: Final = 8192
 """Terms that ``np.einsum`` sums without a cut: the elements of NumPy's buffer, by default."""
@@ -157,6 +160,21 @@ def points_by_group(x: F32, w: GroupTensor) -> F32:
     for g, first in enumerate(range(0, k, size)):
         columns = slice(first, min(first + size, k))
         out += w.scales[:, g] * product(x[:, columns], w_points[:, columns])
+    return out
+
+
+def block_product(x: F32, w: BlockTensor) -> F32:
+    """``x @ W.T`` of rounded x and W in blocks, as :class:`penstock.plan.ops.Linear` defines it.
+
+    x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``. A group's scale and least value are in its
+    values already, which the sum of their products with codes tells from them by rounding alone.
+    """
+    values = w.dequantize().astype(np.float64)
+    out = np.zeros((len(x), len(values)), np.float32)
+    for first in range(0, x.shape[1], BLOCK_GROUP):
+        columns = slice(first, first + BLOCK_GROUP)
+        codes, scales = quantize_rows(x[:, columns])
+        out += scales * (codes.astype(np.float64) @ values[:, columns].T).astype(np.float32)
     return out
 
 

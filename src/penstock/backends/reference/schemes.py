@@ -8,10 +8,12 @@ from numpy.typing import NDArray
 
 from penstock.backends.reference.numerics import (
     F32,
+    block_product,
     grid_product,
     int_product,
     points_by_group,
     points_on_grid,
+    product,
 )
 from penstock.quant import (
     BlockScheme,
@@ -56,4 +58,4 @@ def quantized_product(x: F32, w: CanonicalTensor, weight_only: bool) -> F32:
         case GroupTensor():
             return points_by_group(x, w) if weight_only else int_product(x, w)
         case BlockTensor():
-            raise NotImplementedError(f"products with weights in {w.scheme}")
+            return product(x, w.dequantize()) if weight_only else block_product(x, w)

@@ -35,7 +35,7 @@ from penstock.plan.ops import (
 )
 from penstock.plan.plan import Plan
 from penstock.plan.state_layers import state_layers
-from penstock.quant.scheme import Quantization, QuantScheme
+from penstock.quant.scheme import BlockScheme, Quantization, QuantScheme
 
 RESIDUAL = "x"
 
@@ -255,8 +255,14 @@ class PlanBuilder:
         self.look_up(out, "embed", self._spec.vocab_size, self._spec.hidden_size)
 
     def look_up(self, out: BufferName, table: WeightName, rows: int, cols: int) -> None:
-        """Each token's row of a table, in float32."""
-        self.append(Embed(self.weight(table, rows, cols), self.new(out, cols)))
+        """Each token's row of a table, in float32; a table in blocks stays in them."""
+        stored = self._stored(table)
+        scheme = None if stored is None else stored.scheme
+        if stored is not None and isinstance(scheme, BlockScheme):
+            self._packed[table] = stored
+        else:
+            scheme = None
+        self.append(Embed(self.weight(table, rows, cols), self.new(out, cols), scheme))
 
     def add_positions(self, x: BufferName, table: PositionTable) -> None:
         """Add to x the embeddings of positions."""

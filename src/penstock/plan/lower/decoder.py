@@ -9,6 +9,7 @@ from penstock.models.spec import (
     GatedDeltaSpec,
     LayerSpec,
     Mixer,
+    MixerSum,
     ModelSpec,
     NormSpec,
     SelectiveSpec,
@@ -22,7 +23,7 @@ from penstock.plan.lower.mlp import lower_mlp
 from penstock.plan.lower.selective import lower_selective
 from penstock.plan.lower.short_conv import lower_short_conv
 from penstock.plan.lower.token_inputs import add_token_input, lower_token_inputs
-from penstock.plan.ops import BufferName, Rows, Scale, ScaleBy, SelectRows, SoftCap, WeightName
+from penstock.plan.ops import Add, BufferName, Rows, Scale, ScaleBy, SelectRows, SoftCap, WeightName
 from penstock.plan.plan import Plan
 
 TAPS = "taps"
@@ -102,7 +103,7 @@ def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName)
 
     mixed, g = None, h
     if layer.mixer is not None:
-        mixed = _lower_mixer(build, index, layer.mixer, h)
+        mixed = _lower_mixers(build, index, layer.mixer, h)
         if not layer.parallel:
             add(mixed, "attn_post_norm", layer.attn_post_norm)
         if layer.mlp is None:
@@ -114,6 +115,25 @@ def lower_layer(build: PlanBuilder, index: int, layer: LayerSpec, h: BufferName)
     if layer.parallel and mixed is not None:
         add(mixed, "attn_post_norm", layer.attn_post_norm)
     add(made, "mlp_post_norm", layer.mlp_post_norm)
+
+
+def _lower_mixers(
+    build: PlanBuilder, index: int, mixer: Mixer | MixerSum, h: BufferName
+) -> BufferName:
+    """What the one mixer of layer ``index``, or several side by side, make of h."""
+    if not isinstance(mixer, MixerSum):
+        return _lower_mixer(build, index, mixer, h)
+    total: BufferName | None = None
+    for each, factor in zip(mixer.mixers, mixer.factors, strict=True):
+        made = _lower_mixer(build, index, each, h)
+        if factor != 1.0:
+            build.append(Scale(made, made, factor))
+        if total is None:
+            total = made
+        else:
+            build.append(Add(total, made, total))
+    assert total is not None
+    return total
 
 
 def _lower_mixer(build: PlanBuilder, index: int, mixer: Mixer, h: BufferName) -> BufferName:

@@ -29,8 +29,12 @@ def lower_mlp(
     if isinstance(m, ExpertsSpec):
         return _experts(build, at, m, x)
     if m.gated and m.activation != "xielu":
-        return _gated(build, at, x, m.intermediate_size, m.activation, m.bias)
-    return _plain(build, at, x, m)
+        made = _gated(build, at, x, m.intermediate_size, m.activation, m.bias, m.gate_factor)
+    else:
+        made = _plain(build, at, x, m)
+    if m.output_factor != 1.0:
+        build.append(Scale(made, made, m.output_factor))
+    return made
 
 
 def _plain(build: PlanBuilder, at: str, x: BufferName, m: MlpSpec) -> BufferName:
@@ -46,10 +50,18 @@ def _plain(build: PlanBuilder, at: str, x: BufferName, m: MlpSpec) -> BufferName
 
 
 def _gated(
-    build: PlanBuilder, at: str, x: BufferName, wide: int, activation: Gating, bias: bool
+    build: PlanBuilder,
+    at: str,
+    x: BufferName,
+    wide: int,
+    activation: Gating,
+    bias: bool,
+    gate_factor: float = 1.0,
 ) -> BufferName:
     """A gated MLP whose weights' names begin with ``at``."""
     gate = build.linear(x, at + "gate", wide, bias)
+    if gate_factor != 1.0:
+        build.append(Scale(gate, gate, gate_factor))
     up = build.linear(x, at + "up", wide, bias)
     inner = build.new(at + "inner", wide, build.activation)
     build.append(Gate(gate, up, inner, activation))

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from penstock.models.spec import SelectiveSpec
 from penstock.plan.lower.builder import PlanBuilder
-from penstock.plan.ops import BufferName, GatedNorm, LinearPart, SelectiveScan, StateConv
+from penstock.plan.ops import (
+    BufferName,
+    Gate,
+    GatedNorm,
+    LinearPart,
+    Scale,
+    SelectiveScan,
+    StateConv,
+)
 
 
 def lower_selective(build: PlanBuilder, index: int, s: SelectiveSpec, x: BufferName) -> BufferName:
@@ -19,6 +27,8 @@ def lower_selective(build: PlanBuilder, index: int, s: SelectiveSpec, x: BufferN
     dt = build.new(at + "dt", s.heads)
     part = LinearPart(dt, s.heads, f"{dt}.bias" if s.bias else None)
     build.append(build.product(x, dt, part, exact=True))
+    if s.dt_factor != 1.0:
+        build.append(Scale(dt, dt, s.dt_factor))
     read = build.new(at + "read", s.inner_size)
     build.append(
         SelectiveScan(
@@ -38,7 +48,12 @@ def lower_selective(build: PlanBuilder, index: int, s: SelectiveSpec, x: BufferN
     )
     # Behind the scan: of the last layer's rows, only those that are selected.
     z = build.linear(x, at + "z", s.inner_size, s.bias)
+    if s.z_factor != 1.0:
+        build.append(Scale(z, z, s.z_factor))
     normed = build.new(at + "normed", s.inner_size, build.activation)
+    if s.eps is None:
+        build.append(Gate(z, read, normed, "silu"))
+        return build.linear(normed, at + "o", build.hidden_size, s.output_bias)
     build.append(
         GatedNorm(
             x=read,
@@ -47,8 +62,8 @@ def lower_selective(build: PlanBuilder, index: int, s: SelectiveSpec, x: BufferN
             weight=build.weight(at + "norm", s.inner_size),
             eps=s.eps,
             size=s.inner_size // s.groups,
-            gate_first=True,
+            gate_first=s.gate_first,
             each_part=True,
         )
     )
-    return build.linear(normed, at + "o", build.hidden_size, s.bias)
+    return build.linear(normed, at + "o", build.hidden_size, s.output_bias)

@@ -6,17 +6,21 @@ from dataclasses import dataclass
 
 from penstock.models.activation import Gating
 from penstock.plan.ops.base import BufferName, Op, WeightName
-from penstock.quant.scheme import QuantScheme
+from penstock.quant.scheme import BlockScheme, QuantScheme
 
 
 @dataclass(frozen=True)
 class Embed(Op):
-    """``out[t] = weight[token_ids[t]]`` as float32. out ``[T, hidden]``."""
+    """``out[t] = weight[token_ids[t]]`` as float32. out ``[T, hidden]``.
+
+    With a ``scheme`` the table is in blocks, and a row is what their decoder makes of it.
+    """
 
     _writes = ("out",)
     _weights = ("weight",)
     weight: WeightName
     out: BufferName
+    scheme: BlockScheme | None = None
 
 
 @dataclass(frozen=True)
@@ -86,10 +90,19 @@ class Linear(Op):
     Where a checkpoint has its columns in an order of its own (``GroupTensor.order``), x is what has
     been put into that order.
 
+    In blocks (:class:`~penstock.quant.scheme.BlockScheme`) the decoder's values are
+    ``w_scale[n, g] * w_point + w_least[n, g]``, where g is a group of 32 columns, or of 16 in Q2_K,
+    Q3_K, Q6_K and NVFP4, and formats without least values have zeros. x is quantized over groups of
+    32 columns as above, of superblocks, too. ``x @ W.T`` is then the sum, in float32 over ascending
+    g, of ``(x_scale[g] * w_scale[n, g]) * dot(x_code, w_point)`` and, where there are least values,
+    of ``w_least[n, g] * (x_scale[g] * sum(x_code))``, with both sums over the columns of g exact in
+    int32.
+
     ``weight_only``, x stays as it is, and its products with the points, which are whole numbers
     that bfloat16 holds exactly, are accumulated in float32 as without a scheme: on the grid over
     all of k and then times ``w_scale[n]``, in groups over the columns of g, the sum over ascending
-    g of ``w_scale[n, g]`` times that.
+    g of ``w_scale[n, g]`` times that; in blocks, also of ``w_least[n, g]`` times the sum of x over
+    g.
     """
 
     _reads = ("x",)

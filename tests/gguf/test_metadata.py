@@ -14,8 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import TokenizerError
-from penstock.tokenizer import gguf as gguf_module
-from penstock.tokenizer.gguf import Numbers, parse_metadata, read_metadata
+from penstock.gguf import metadata as module
+from penstock.gguf.metadata import GgufValue, Numbers, read_metadata
+from penstock.gguf.metadata import parse_metadata as parse
+
+
+def parse_metadata(data: bytes) -> dict[str, GgufValue]:
+    return parse(data, "some data", TokenizerError).pairs
 
 
 def string(text: str) -> bytes:
@@ -129,12 +134,12 @@ def test_a_key_may_occur_once() -> None:
 def test_files(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     with pytest.raises(TokenizerError, match="cannot read"):
-        read_metadata(path)
+        read_metadata(path, TokenizerError)
     path.write_bytes(b"")
     with pytest.raises(TokenizerError, match="empty"):
-        read_metadata(path)
+        read_metadata(path, TokenizerError)
     path.write_bytes(gguf({"a": "b"}))
-    assert read_metadata(path) == {"a": "b"}
+    assert read_metadata(path, TokenizerError) == {"a": "b"}
 
 
 def array(kind: int, count: int, content: bytes) -> bytes:
@@ -166,8 +171,8 @@ def test_counts_that_the_file_cannot_hold(kind: int, count: int) -> None:
 
 def test_many_small_values() -> None:
     """Each would be an object: strings, inner arrays, and pairs."""
-    many = gguf_module._MAX_ITEMS + 1
-    limit = f"more than {gguf_module._MAX_ITEMS}"
+    many = module._MAX_ITEMS + 1
+    limit = f"more than {module._MAX_ITEMS}"
     with pytest.raises(TokenizerError, match=limit):
         parse_metadata(one(array(8, many, bytes(8 * many))))
     inner = struct.pack("<IQ", 9, 1000) + (struct.pack("<IQ", 0, 0)) * 1000
@@ -181,4 +186,4 @@ def test_metadata_of_gigabytes(tmp_path: Path) -> None:
     path.write_bytes(one(array(0, 1 << 35, b"")))
     os.truncate(path, 1 << 36)
     with pytest.raises(TokenizerError, match="metadata may have"):
-        read_metadata(path)
+        read_metadata(path, TokenizerError)

@@ -16,13 +16,15 @@ import operator
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import TokenizerError
+from penstock.errors import PenstockError
 from penstock.regular_file import open_regular
 
 GgufScalar = bool | int | float | str
@@ -88,49 +90,76 @@ _NUMBERS: dict[int, np.dtype[Any]] = {
 _LEAST_BYTES = {_STRING: 8, _ARRAY: 12}
 
 
-def read_metadata(path: Path) -> dict[str, GgufValue]:
-    """Return all key-value pairs of a GGUF file. Raises TokenizerError if it is missing or
-    malformed."""
+@dataclass(frozen=True)
+class Metadata:
+    """The key-value pairs of a GGUF file, and what stands around them."""
+
+    pairs: dict[str, GgufValue]
+    num_tensors: int
+    """Number of tensors that the file says it has."""
+    end: int
+    """Offset of the first byte behind the pairs, where the directory of tensors begins."""
+
+
+def read_metadata(path: Path, error: type[PenstockError]) -> dict[str, GgufValue]:
+    """Return all key-value pairs of a GGUF file. Raises ``error`` if it is missing or malformed."""
+    with mapped(path, error) as data:
+        return parse_metadata(data, str(path), error).pairs
+
+
+@contextmanager
+def mapped(path: Path, error: type[PenstockError]) -> Iterator[mmap.mmap]:
+    """The bytes of a file. Raises ``error`` if it is missing or empty."""
     try:
         with open(open_regular(path), "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
-                raise TokenizerError(f"{path} is empty; download it again")
+                raise error(f"{path} is empty; download it again")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return parse_metadata(data, str(path))
-    except OSError as error:
-        raise TokenizerError(f"cannot read {path}: {error.strerror}") from error
+                yield data
+    except OSError as e:
+        raise error(f"cannot read {path}: {e.strerror}") from e
 
 
-def parse_metadata(data: bytes | mmap.mmap, name: str = "GGUF data") -> dict[str, GgufValue]:
-    """The key-value pairs of a GGUF file's contents; ``name`` is what errors call it."""
-    reader = _Reader(data, name)
+def parse_metadata(data: bytes | mmap.mmap, name: str, error: type[PenstockError]) -> Metadata:
+    """The metadata in a GGUF file's contents; ``name`` is what errors, of type ``error``, call the
+    file."""
+    reader = Reader(data, name, error)
     if reader.take(4) != b"GGUF":
-        raise TokenizerError(f"{name} is not a GGUF file: it does not start with GGUF")
+        raise error(f"{name} is not a GGUF file: it does not start with GGUF")
     version = reader.number("I")
     if version not in (2, 3):
         if version in (2 << 24, 3 << 24):
-            raise TokenizerError(f"{name} is a big-endian GGUF file; convert it to little-endian")
-        raise TokenizerError(f"{name} is GGUF version {version}; Penstock reads versions 2 and 3")
-    reader.number("Q")  # tensor count
+            raise error(f"{name} is a big-endian GGUF file; convert it to little-endian")
+        raise error(f"{name} is GGUF version {version}; Penstock reads versions 2 and 3")
+    num_tensors = reader.number("Q")
     pairs: dict[str, GgufValue] = {}
     for _ in range(reader.items(least_bytes=13)):
         key = reader.string(_MAX_KEY_BYTES)
         if key in pairs:
             reader.fail(f"the key {key!r} occurs twice")
         pairs[key] = reader.value(reader.number("I"), 0)
-    return pairs
+    return Metadata(pairs, num_tensors, reader.at)
 
 
-class _Reader:
-    def __init__(self, data: bytes | mmap.mmap, name: str) -> None:
+class Reader:
+    """Reads numbers, strings and values one behind the other, from offset ``at`` on."""
+
+    def __init__(
+        self, data: bytes | mmap.mmap, name: str, error: type[PenstockError], at: int = 0
+    ) -> None:
         self._data = data
-        self._at = 0
-        self._end = min(len(data), _MAX_BYTES)
+        self._at = at
+        self._end = min(len(data), at + _MAX_BYTES)
         self._items_left = _MAX_ITEMS
         self._name = name
+        self._error = error
+
+    @property
+    def at(self) -> int:
+        return self._at
 
     def fail(self, what: str) -> NoReturn:
-        raise TokenizerError(
+        raise self._error(
             f"{self._name} is corrupt at byte {self._at}: {what}; download or convert it again"
         )
 

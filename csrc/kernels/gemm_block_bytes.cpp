@@ -1,0 +1,6 @@
+// Products of weights in blocks with x rounded to int8.
+#include "gemm_block_walk.h"
+
+namespace penstock {
+template struct Product<BlockPath<ByteOperand>>;
+}  // namespace penstock

@@ -1,0 +1,6 @@
+// Products of weights in blocks with x in float32.
+#include "gemm_block_walk.h"
+
+namespace penstock {
+template struct Product<BlockPath<FloatOperand>>;
+}  // namespace penstock

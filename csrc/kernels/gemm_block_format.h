@@ -1,0 +1,238 @@
+// Formats of blocks of files: a decoder each. Kernels and packing are instantiated with one, so a new
+// format is a struct here, a line in with_block_format() and what reads its blocks in
+// gemm_block_read.cpp.
+//
+// A weight is scale * point(code) + least, with the scale and least of its group, both exact in
+// float32. A panel is segments of whole blocks, or of a few: first the codes of 16 columns, then
+// what belongs to their groups. To kernels a Format says
+//   kSegment, kSegmentBytes  k of a segment, and its size
+//   kGroup                   k of a group: 32 or 16
+//   kBits                    of a code
+//   kLeast                   whether groups have a least value
+//   kOffset                  of unsigned points from points
+//   kTable                   with kTabled: the unsigned points of codes; else they are the codes
+//   kWide                    unsigned points exceed 63
+//   quad(segment, run, q)    codes of 4 k of 16 columns: quad q of 8 of a run of 32 k
+//   scale(segment, group), least(segment, group)
+// and to packing
+//   put(segment, lane, k, code), put_group(segment, lane, group, block, group of the block)
+#pragma once
+
+#include <array>
+#include <cstring>
+
+#include "gemm_block.h"
+#include "gemm_block_quad.h"
+#include "gemm_blocks.h"
+
+namespace penstock {
+
+constexpr int64_t kRunK = 32;  // what a quad is counted in
+constexpr int kRunQuads = 8;
+
+// A block of a file as read: codes in the order of k, the bits of its scales in float16, and whole
+// numbers that groups multiply them by.
+struct FileBlock {
+  std::array<uint8_t, 256> codes;
+  f16 scale[4], least[4];         // by group where groups have their own, else the first
+  uint8_t factors[16], leasts[16];  // as stored, offset where they are signed
+  uint8_t exponent;
+};
+
+// Codes in planes: the low bits of all k of the segment, then the high ones.
+template <int LowBits, int HighBits, int64_t Segment>
+struct CodePlanes {
+  static constexpr int kBits = LowBits + HighBits;
+  static constexpr int64_t kSegment = Segment;
+  static constexpr int64_t kHighAt = Segment * kPanelColumns * LowBits / 8;
+  static constexpr int64_t kCodeBytes = Segment * kPanelColumns * kBits / 8;
+
+  static PENSTOCK_INLINE Quad quad(const std::byte* segment, int64_t run, int q) {
+    Quad codes = plane<LowBits>(segment, run, q);
+    if constexpr (LowBits < 8) codes = codes.masked((1 << LowBits) - 1);
+    if constexpr (HighBits > 0) {
+      // Shifted to where they belong, up or down.
+      constexpr int per_line = 8 / HighBits;
+      const Quad line = Quad::load(segment + kHighAt + line_at<HighBits>(run, q));
+      const int by = LowBits - q % per_line * HighBits;
+      codes = codes.with(by >= 0 ? line.left(by) : line.right(-by),
+                         ((1 << HighBits) - 1) << LowBits);
+    }
+    return codes;
+  }
+
+  // Codes lie there as zeros.
+  static void put(std::byte* segment, int lane, int64_t k, uint8_t code) {
+    put_bits<LowBits>(segment, lane, k, uint8_t(code & ((1 << LowBits) - 1)));
+    if constexpr (HighBits > 0)
+      put_bits<HighBits>(segment + kHighAt, lane, k, uint8_t(code >> LowBits));
+  }
+
+ private:
+  template <int Bits>
+  static constexpr int64_t line_at(int64_t run, int q) {
+    return (run * Bits + q * Bits / 8) * kLineBytes;
+  }
+  template <int Bits>
+  static PENSTOCK_INLINE Quad plane(const std::byte* at, int64_t run, int q) {
+    const Quad line = Quad::load(at + line_at<Bits>(run, q));
+    const int by = Bits == 8 ? 0 : q % (8 / Bits) * Bits;
+    return by ? line.right(by) : line;
+  }
+  template <int Bits>
+  static void put_bits(std::byte* at, int lane, int64_t k, uint8_t bits) {
+    const int q = int(k % kRunK / 4);
+    at += line_at<Bits>(k / kRunK, q) + lane * 4 + k % 4;
+    *at |= std::byte(bits << (Bits == 8 ? 0 : q % (8 / Bits) * Bits));
+  }
+};
+
+inline void put_half(std::byte* at, int lane, f16 value) { std::memcpy(at + lane * 2, &value, 2); }
+PENSTOCK_INLINE f32x16 halves(const std::byte* from) {
+  return f32x16::load(reinterpret_cast<const f16*>(from));
+}
+
+template <int Offset, bool Wide>
+struct PlainPoints {
+  static constexpr int kOffset = Offset;
+  static constexpr bool kWide = Wide, kTabled = false;
+  static constexpr std::array<uint8_t, 16> kTable{};
+};
+
+// The code book of IQ4.
+struct Iq4Points {
+  static constexpr int kOffset = 128;
+  static constexpr bool kWide = true, kTabled = true;
+  static constexpr std::array<uint8_t, 16> kTable{1,   24,  45,  63,  79,  93,  106, 118,
+                                                  129, 141, 153, 166, 181, 197, 217, 241};
+};
+// Numbers of E2M1, twice.
+struct E2m1Points {
+  static constexpr int kOffset = 12;
+  static constexpr bool kWide = false, kTabled = true;
+  static constexpr std::array<uint8_t, 16> kTable{12, 13, 14, 15, 16, 18, 20, 24,
+                                                  12, 11, 10, 9,  8,  6,  4,  0};
+};
+
+// The point of a code.
+template <class Format>
+constexpr int point_of(int code) {
+  return (Format::kTabled ? int(Format::kTable[size_t(code & 15)]) : code) - Format::kOffset;
+}
+
+// A scale in float16 for each group, and perhaps a least value.
+template <class Codes, class Points, int64_t Group, bool Least>
+struct HalfFormat : Codes, Points {
+  static constexpr int64_t kGroup = Group, kGroups = Codes::kSegment / Group;
+  static constexpr bool kLeast = Least;
+  static constexpr int64_t kHalves = kPanelColumns * 2;
+  static constexpr int64_t kLeastAt = Codes::kCodeBytes + kGroups * kHalves;
+  static constexpr int64_t kSegmentBytes = kLeastAt + (Least ? kGroups * kHalves : 0);
+
+  static PENSTOCK_INLINE f32x16 scale(const std::byte* segment, int64_t group) {
+    return halves(segment + Codes::kCodeBytes + group * kHalves);
+  }
+  static PENSTOCK_INLINE f32x16 least(const std::byte* segment, int64_t group) {
+    return halves(segment + kLeastAt + group * kHalves);
+  }
+  static void put_group(std::byte* segment, int lane, int64_t group, const FileBlock& from, int64_t i) {
+    put_half(segment + Codes::kCodeBytes + group * kHalves, lane, from.scale[i]);
+    if (Least) put_half(segment + kLeastAt + group * kHalves, lane, from.least[i]);
+  }
+};
+
+// Powers of two, a byte each.
+struct Mxfp4Format : CodePlanes<4, 0, 128>, E2m1Points {
+  static constexpr int64_t kGroup = 32;
+  static constexpr bool kLeast = false;
+  static constexpr int64_t kSegmentBytes = kCodeBytes + 4 * kPanelColumns;
+
+  static PENSTOCK_INLINE f32x16 scale(const std::byte* segment, int64_t group) {
+    return powers_of_two(segment + kCodeBytes + group * kPanelColumns) * f32x16::broadcast(0.5f);
+  }
+  static PENSTOCK_INLINE f32x16 least(const std::byte*, int64_t) { return f32x16::zero(); }
+  static void put_group(std::byte* segment, int lane, int64_t group, const FileBlock& from, int64_t) {
+    segment[kCodeBytes + group * kPanelColumns + lane] = std::byte(from.exponent);
+  }
+};
+
+// Superblocks of 256: a scale and perhaps a least value in float16, which each group multiplies by a
+// whole number; offset: of these as stored. Nibbles: both are four bits of one byte.
+template <class Codes, class Points, int64_t Group, int Offset, bool Least, bool Nibbles = false>
+struct SuperFormat : Codes, Points {
+  static constexpr int64_t kGroup = Group, kGroups = 256 / Group;
+  static constexpr bool kLeast = Least;
+  static constexpr int64_t kFactorsAt = Codes::kCodeBytes + kLineBytes;
+  static constexpr int64_t kLeastsAt = kFactorsAt + kGroups * kPanelColumns;
+  static constexpr int64_t kSegmentBytes =
+      kLeastsAt + (Least && !Nibbles ? kGroups * kPanelColumns : 0);
+
+  static PENSTOCK_INLINE f32x16 scale(const std::byte* segment, int64_t group) {
+    f32x16 by = stored(segment + kFactorsAt, group);
+    if constexpr (Nibbles) by = fma(high_nibble(by), f32x16::broadcast(-16.0f), by);
+    if constexpr (Offset != 0) by = by - f32x16::broadcast(float(Offset));
+    return halves(segment + Codes::kCodeBytes) * by;
+  }
+  static PENSTOCK_INLINE f32x16 least(const std::byte* segment, int64_t group) {
+    const f32x16 unit = f32x16::zero() - halves(segment + Codes::kCodeBytes + kPanelColumns * 2);
+    if constexpr (Nibbles) return unit * high_nibble(stored(segment + kFactorsAt, group));
+    return unit * stored(segment + kLeastsAt, group);
+  }
+  static void put_group(std::byte* segment, int lane, int64_t group, const FileBlock& from, int64_t i) {
+    put_half(segment + Codes::kCodeBytes, lane, from.scale[0]);
+    put_half(segment + Codes::kCodeBytes + kPanelColumns * 2, lane, Least ? from.least[0] : f16{0});
+    const int64_t at = group * kPanelColumns + lane;
+    const auto least = Nibbles ? unsigned(from.leasts[i]) << 4 : 0u;
+    segment[kFactorsAt + at] = std::byte(from.factors[i] | least);
+    if (Least && !Nibbles) segment[kLeastsAt + at] = std::byte(from.leasts[i]);
+  }
+
+ private:
+  static PENSTOCK_INLINE f32x16 stored(const std::byte* from, int64_t group) {
+    return i32x16::widen(from + group * kPanelColumns).to_float();
+  }
+  // Of a byte.
+  static PENSTOCK_INLINE f32x16 high_nibble(f32x16 byte) {
+    return round_even(fma(byte, f32x16::broadcast(0.0625f), f32x16::broadcast(-0.46875f)));
+  }
+};
+
+using Q4_0 = HalfFormat<CodePlanes<4, 0, 64>, PlainPoints<8, false>, 32, false>;
+using Q4_1 = HalfFormat<CodePlanes<4, 0, 32>, PlainPoints<0, false>, 32, true>;
+using Q5_0 = HalfFormat<CodePlanes<4, 1, 64>, PlainPoints<16, false>, 32, false>;
+using Q5_1 = HalfFormat<CodePlanes<4, 1, 32>, PlainPoints<0, false>, 32, true>;
+using Q8_0 = HalfFormat<CodePlanes<8, 0, 64>, PlainPoints<128, true>, 32, false>;
+using Iq4Nl = HalfFormat<CodePlanes<4, 0, 64>, Iq4Points, 32, false>;
+using Nvfp4 = HalfFormat<CodePlanes<4, 0, 64>, E2m1Points, 16, false>;
+using Q2K = SuperFormat<CodePlanes<2, 0, 256>, PlainPoints<0, false>, 16, 0, true, true>;
+using Q3K = SuperFormat<CodePlanes<2, 1, 256>, PlainPoints<4, false>, 16, 32, false>;
+using Q4K = SuperFormat<CodePlanes<4, 0, 256>, PlainPoints<0, false>, 32, 0, true>;
+using Q5K = SuperFormat<CodePlanes<4, 1, 256>, PlainPoints<0, false>, 32, 0, true>;
+using Q6K = SuperFormat<CodePlanes<4, 2, 256>, PlainPoints<32, false>, 16, 128, false>;
+using Iq4Xs = SuperFormat<CodePlanes<4, 0, 256>, Iq4Points, 32, 32, false>;
+
+// Calls f with the Format of a matrix.
+template <class F>
+auto with_block_format(WeightFormat format, F&& f) {
+  switch (format) {
+    case WeightFormat::q4_1: return f(Q4_1());
+    case WeightFormat::q5_0: return f(Q5_0());
+    case WeightFormat::q5_1: return f(Q5_1());
+    case WeightFormat::q8_0: return f(Q8_0());
+    case WeightFormat::q2_k: return f(Q2K());
+    case WeightFormat::q3_k: return f(Q3K());
+    case WeightFormat::q4_k: return f(Q4K());
+    case WeightFormat::q5_k: return f(Q5K());
+    case WeightFormat::q6_k: return f(Q6K());
+    case WeightFormat::iq4_nl: return f(Iq4Nl());
+    case WeightFormat::iq4_xs: return f(Iq4Xs());
+    case WeightFormat::mxfp4: return f(Mxfp4Format());
+    case WeightFormat::nvfp4: return f(Nvfp4());
+    case WeightFormat::q4_0:
+    case WeightFormat::int8:
+    case WeightFormat::int4: break;
+  }
+  return f(Q4_0());
+}
+
+}  // namespace penstock

@@ -1,0 +1,196 @@
+// What blocks' weights become to be multiplied, by what x is: points in bytes, in pairs of bfloat16,
+// in float32.
+//
+// An Operand says
+//   Sum              16 columns' sums of products in a group
+//   kElement         bytes of an element of x
+//   kQuads           quads of codes that are a step; its k are 4 * kQuads
+//   Weights          a step of 16 columns, and how it is stored and loaded: kStepBytes
+//   decode<Format>   Weights from codes
+//   add              to a Sum, a step's products with x
+#pragma once
+
+#include "gemm_block_format.h"
+
+namespace penstock {
+
+// x in int8, exact dots.
+struct ByteOperand {
+  using Sum = i32x16;
+  static constexpr bool kRounded = true;
+  static constexpr int64_t kElement = 1;
+  static constexpr int kQuads = 2;
+  static constexpr int64_t kStepBytes = kQuads * kLineBytes;
+
+  struct Weights {
+    Quad quads[kQuads];
+    static PENSTOCK_INLINE Weights load(const std::byte* from) {
+      return {{Quad::load(from), Quad::load(from + kLineBytes)}};
+    }
+    PENSTOCK_INLINE void store(std::byte* to) const {
+      quads[0].store(to);
+      quads[1].store(to + kLineBytes);
+    }
+  };
+
+  // How far the points of weights are from what they stand for.
+  template <class Format>
+  static constexpr int kept_offset() {
+    return Format::kWide && kSignedBytes ? 0 : Format::kOffset;
+  }
+
+  template <class Format>
+  static PENSTOCK_INLINE Weights decode(const Quad (&codes)[kQuads]) {
+    Weights w;
+    for (int i = 0; i < kQuads; ++i) {
+      Quad points = codes[i];
+      if constexpr (Format::kTabled) points = points.lookup(Format::kTable);
+      if constexpr (Format::kWide && kSignedBytes) points = points.flipped(128);
+      w.quads[i] = points;
+    }
+    return w;
+  }
+  static PENSTOCK_INLINE Sum zero() { return i32x16::broadcast(0); }
+  template <bool Wide>
+  static PENSTOCK_INLINE void add(Sum& sum, const Weights& w, const std::byte* x) {
+    dot_quads<Wide>(sum, w.quads, reinterpret_cast<const int8_t*>(x));
+  }
+};
+
+// x in float32.
+struct FloatOperand {
+  using Sum = f32x16;
+  static constexpr bool kRounded = false;
+  static constexpr int64_t kElement = 4;
+  static constexpr int kQuads = 1;
+  static constexpr int64_t kStepBytes = 4 * 4 * kPanelColumns;
+
+  struct Weights {
+    f32x16 k[4];
+    static PENSTOCK_INLINE Weights load(const std::byte* from) {
+      const float* const f = reinterpret_cast<const float*>(from);
+      return {{f32x16::load(f), f32x16::load(f + 16), f32x16::load(f + 32), f32x16::load(f + 48)}};
+    }
+    PENSTOCK_INLINE void store(std::byte* to) const {
+      for (int i = 0; i < 4; ++i) k[i].store(reinterpret_cast<float*>(to) + 16 * i);
+    }
+  };
+
+  template <class Format>
+  static PENSTOCK_INLINE Weights decode(const Quad (&codes)[kQuads]) {
+    Weights w;
+#if defined(__AVX512F__)
+    if constexpr (Format::kBits <= 4) {
+      alignas(64) static constexpr std::array<float, 16> kPoints = points<Format>();
+      const __m512 table = _mm512_load_ps(kPoints.data());
+      for (int i = 0; i < 4; ++i)
+        w.k[i] = {_mm512_permutexvar_ps(codes[0].right(8 * i).v, table)};
+      return w;
+    }
+#endif
+    Quad all = codes[0];
+    if constexpr (Format::kTabled) all = all.lookup(Format::kTable);
+    for (int i = 0; i < 4; ++i) {
+      w.k[i] = all.number(i);
+      if constexpr (Format::kOffset != 0)
+        w.k[i] = w.k[i] - f32x16::broadcast(float(Format::kOffset));
+    }
+    return w;
+  }
+  static PENSTOCK_INLINE Sum zero() { return f32x16::zero(); }
+  template <bool>
+  static PENSTOCK_INLINE void add(Sum& sum, const Weights& w, const std::byte* x) {
+    const float* const f = reinterpret_cast<const float*>(x);
+    for (int i = 0; i < 4; ++i) sum = fma(f32x16::broadcast(f[i]), w.k[i], sum);
+  }
+  static PENSTOCK_INLINE float element(float x) { return x; }
+
+ private:
+  template <class Format>
+  static constexpr std::array<float, 16> points() {
+    std::array<float, 16> all{};
+    for (int code = 0; code < 1 << Format::kBits; ++code)
+      for (int at = code; at < 16; at += 1 << Format::kBits)
+        all[size_t(at)] = float(point_of<Format>(code));
+    return all;
+  }
+};
+
+#if defined(__AVX512BF16__)
+
+// x in bfloat16 by VDPBF16PS. Of each four k the pairs are the first and third, the second and
+// fourth, as 16-bit lanes of codes have them; so x's inner two change places.
+struct PairOperand {
+  using Sum = f32x16;
+  static constexpr bool kRounded = false;
+  static constexpr int64_t kElement = 2;
+  static constexpr int kQuads = 1;
+  static constexpr int64_t kStepBytes = 2 * kLineBytes;
+
+  struct Weights {
+    __m512i pairs[2];
+    static PENSTOCK_INLINE Weights load(const std::byte* from) {
+      return {{_mm512_load_si512(from), _mm512_load_si512(from + kLineBytes)}};
+    }
+    PENSTOCK_INLINE void store(std::byte* to) const {
+      _mm512_store_si512(to, pairs[0]);
+      _mm512_store_si512(to + kLineBytes, pairs[1]);
+    }
+  };
+
+  template <class Format>
+  static PENSTOCK_INLINE Weights decode(const Quad (&codes)[kQuads]) {
+    const __m512i even = codes[0].v;
+    if constexpr (Format::kBits == 8) {
+      return bytes<Format>(even);
+    } else {
+      // VPERMW reads the lowest five bits of a lane, VPERMI2W six.
+      alignas(64) static constexpr std::array<uint16_t, 64> kPoints = points<Format>();
+      const __m512i table = _mm512_load_si512(kPoints.data());
+      const __m512i odd = _mm512_srli_epi16(even, 8);
+      if constexpr (Format::kBits <= 5)
+        return {{_mm512_permutexvar_epi16(even, table), _mm512_permutexvar_epi16(odd, table)}};
+      const __m512i more = _mm512_load_si512(kPoints.data() + 32);
+      return {{_mm512_permutex2var_epi16(table, even, more),
+               _mm512_permutex2var_epi16(table, odd, more)}};
+    }
+  }
+  static PENSTOCK_INLINE Sum zero() { return f32x16::zero(); }
+  template <bool>
+  static PENSTOCK_INLINE void add(Sum& sum, const Weights& w, const std::byte* x) {
+    uint32_t pairs[2];
+    std::memcpy(pairs, x, sizeof(pairs));
+    sum = dpbf16(sum, w.pairs[0], pairs[0]);
+    sum = dpbf16(sum, w.pairs[1], pairs[1]);
+  }
+
+ private:
+  template <class Format>
+  static constexpr std::array<uint16_t, 64> points() {
+    std::array<uint16_t, 64> all{};
+    // The bits above a code are those of its neighbour: 16 repeats where there are four.
+    for (int i = 0; i < 64; ++i) {
+      const int code = i & ((1 << Format::kBits) - 1);
+      all[size_t(i)] = uint16_t(std::bit_cast<uint32_t>(float(point_of<Format>(code))) >> 16);
+    }
+    return all;
+  }
+  // 2^23 with a byte as its last bits is 2^23 + the byte.
+  template <class Format>
+  static PENSTOCK_INLINE Weights bytes(__m512i row) {
+    const __m512i mask = _mm512_set1_epi32(255), magic = _mm512_set1_epi32(0x4b000000);
+    const __m512 less = _mm512_set1_ps(-(0x1p23f + float(Format::kOffset)));
+    const auto point = [&](__m512i at) __attribute__((always_inline)) {
+      return _mm512_castps_si512(_mm512_add_ps(
+          _mm512_castsi512_ps(_mm512_ternarylogic_epi32(at, mask, magic, 0xea)), less));
+    };
+    const __m512i first = point(row), second = point(_mm512_srli_epi32(row, 8));
+    const __m512i third = point(_mm512_srli_epi32(row, 16)), fourth = point(_mm512_srli_epi32(row, 24));
+    return {{_mm512_or_si512(_mm512_srli_epi32(first, 16), third),
+             _mm512_or_si512(_mm512_srli_epi32(second, 16), fourth)}};
+  }
+};
+
+#endif
+
+}  // namespace penstock

@@ -1,0 +1,8 @@
+// Products of weights in blocks with x in bfloat16.
+#include "gemm_block_walk.h"
+
+namespace penstock {
+#if defined(__AVX512BF16__)
+template struct Product<BlockPath<PairOperand>>;
+#endif
+}  // namespace penstock

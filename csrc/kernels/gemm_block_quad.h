@@ -1,0 +1,216 @@
+// Quads: the codes of 16 columns by 4 k, a byte each, column by column, for each instruction set.
+//
+// Their dots with int8 rows of x are exact. Where the hardware multiplies no unsigned bytes of full
+// range by signed ones exactly (kSignedBytes), codes that need all 8 bits go into dots signed.
+#pragma once
+
+#include <array>
+
+#include "gemm_int_simd.h"
+
+namespace penstock {
+
+#if defined(__AVX512VNNI__)
+
+constexpr bool kSignedBytes = false;
+
+struct Quad {
+  __m512i v;
+  static PENSTOCK_INLINE Quad load(const std::byte* from) { return {_mm512_load_si512(from)}; }
+  PENSTOCK_INLINE void store(std::byte* to) const { _mm512_store_si512(to, v); }
+  // By so many bits within each column's four bytes: what comes over from a neighbour is to be masked.
+  PENSTOCK_INLINE Quad right(int bits) const { return {_mm512_srli_epi32(v, unsigned(bits))}; }
+  PENSTOCK_INLINE Quad left(int bits) const { return {_mm512_slli_epi32(v, unsigned(bits))}; }
+  PENSTOCK_INLINE Quad masked(int mask) const {
+    return {_mm512_and_si512(v, _mm512_set1_epi8(char(mask)))};
+  }
+  PENSTOCK_INLINE Quad flipped(int mask) const {
+    return {_mm512_xor_si512(v, _mm512_set1_epi8(char(mask)))};
+  }
+  // This, and the masked bits of b.
+  PENSTOCK_INLINE Quad with(Quad b, int mask) const {
+    return {_mm512_ternarylogic_epi32(v, b.v, _mm512_set1_epi8(char(mask)), 0xf8)};
+  }
+  // By a table of 16 bytes.
+  PENSTOCK_INLINE Quad lookup(const std::array<uint8_t, 16>& table) const {
+    const __m512i all = _mm512_broadcast_i32x4(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(table.data())));
+    return {_mm512_shuffle_epi8(all, v)};
+  }
+  // Byte i of each column as a number.
+  PENSTOCK_INLINE f32x16 number(int i) const {
+    return {_mm512_cvtepi32_ps(
+        _mm512_and_si512(_mm512_srli_epi32(v, unsigned(8 * i)), _mm512_set1_epi32(255)))};
+  }
+};
+
+// Two quads by 8 k of x.
+template <bool Wide>
+PENSTOCK_INLINE void dot_quads(i32x16& sum, const Quad (&w)[2], const int8_t* x) {
+  sum.v = _mm512_dpbusd_epi32(sum.v, w[0].v, _mm512_set1_epi32(load_quad(x)));
+  sum.v = _mm512_dpbusd_epi32(sum.v, w[1].v, _mm512_set1_epi32(load_quad(x + 4)));
+}
+
+#elif defined(__AVX2__)
+
+struct Quad {
+  __m256i lo, hi;
+  static PENSTOCK_INLINE Quad load(const std::byte* from) {
+    const __m256i* row = reinterpret_cast<const __m256i*>(from);
+    return {_mm256_load_si256(row), _mm256_load_si256(row + 1)};
+  }
+  PENSTOCK_INLINE void store(std::byte* to) const {
+    _mm256_store_si256(reinterpret_cast<__m256i*>(to), lo);
+    _mm256_store_si256(reinterpret_cast<__m256i*>(to) + 1, hi);
+  }
+  PENSTOCK_INLINE Quad right(int bits) const {
+    return {_mm256_srli_epi32(lo, bits), _mm256_srli_epi32(hi, bits)};
+  }
+  PENSTOCK_INLINE Quad left(int bits) const {
+    return {_mm256_slli_epi32(lo, bits), _mm256_slli_epi32(hi, bits)};
+  }
+  PENSTOCK_INLINE Quad masked(int mask) const {
+    const __m256i all = _mm256_set1_epi8(char(mask));
+    return {_mm256_and_si256(lo, all), _mm256_and_si256(hi, all)};
+  }
+  PENSTOCK_INLINE Quad flipped(int mask) const {
+    const __m256i all = _mm256_set1_epi8(char(mask));
+    return {_mm256_xor_si256(lo, all), _mm256_xor_si256(hi, all)};
+  }
+  PENSTOCK_INLINE Quad with(Quad b, int mask) const {
+    const Quad some = b.masked(mask);
+    return {_mm256_or_si256(lo, some.lo), _mm256_or_si256(hi, some.hi)};
+  }
+  PENSTOCK_INLINE Quad lookup(const std::array<uint8_t, 16>& table) const {
+    const __m256i all = _mm256_broadcastsi128_si256(
+        _mm_loadu_si128(reinterpret_cast<const __m128i*>(table.data())));
+    return {_mm256_shuffle_epi8(all, lo), _mm256_shuffle_epi8(all, hi)};
+  }
+  PENSTOCK_INLINE f32x16 number(int i) const {
+    const __m256i byte = _mm256_set1_epi32(255);
+    return {_mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(lo, 8 * i), byte)),
+            _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(hi, 8 * i), byte))};
+  }
+};
+
+#if defined(__AVXVNNI__)
+
+constexpr bool kSignedBytes = false;
+
+template <bool Wide>
+PENSTOCK_INLINE void dot_quads(i32x16& sum, const Quad (&w)[2], const int8_t* x) {
+  for (int q = 0; q < 2; ++q) {
+    const __m256i quad = _mm256_set1_epi32(load_quad(x + 4 * q));
+    sum.lo = _mm256_dpbusd_avx_epi32(sum.lo, w[q].lo, quad);
+    sum.hi = _mm256_dpbusd_avx_epi32(sum.hi, w[q].hi, quad);
+  }
+}
+
+#else
+
+constexpr bool kSignedBytes = true;
+
+// PMADDUBSW saturates the sum of two products at 32767. Of codes below 64 four stay below it:
+// 4 * 63 * 127. Those of full range go as |w| times x with the sign of w: 2 * 128 * 127.
+template <bool Wide>
+PENSTOCK_INLINE void dot_quads(i32x16& sum, const Quad (&w)[2], const int8_t* x) {
+  const __m256i a = _mm256_set1_epi32(load_quad(x)), b = _mm256_set1_epi32(load_quad(x + 4));
+  const auto add = [&](__m256i total, __m256i first, __m256i second) __attribute__((always_inline)) {
+    if constexpr (Wide) {
+      const __m256i one = _mm256_maddubs_epi16(_mm256_abs_epi8(first), _mm256_sign_epi8(a, first));
+      const __m256i two = _mm256_maddubs_epi16(_mm256_abs_epi8(second), _mm256_sign_epi8(b, second));
+      return add_pairs(add_pairs(total, one), two);
+    } else {
+      return add_pairs(total, _mm256_add_epi16(_mm256_maddubs_epi16(first, a),
+                                               _mm256_maddubs_epi16(second, b)));
+    }
+  };
+  sum.lo = add(sum.lo, w[0].lo, w[1].lo);
+  sum.hi = add(sum.hi, w[0].hi, w[1].hi);
+}
+
+#endif
+
+#else  // AArch64, and any machine
+
+struct Quad {
+  typedef uint32_t vector __attribute__((vector_size(64)));
+  typedef uint8_t bytes __attribute__((vector_size(64)));
+  vector v;
+  static PENSTOCK_INLINE Quad load(const std::byte* from) {
+    Quad quad;
+    std::memcpy(&quad.v, from, sizeof(quad.v));
+    return quad;
+  }
+  PENSTOCK_INLINE void store(std::byte* to) const { std::memcpy(to, &v, sizeof(v)); }
+  static constexpr uint32_t all(int mask) { return uint32_t(mask) * 0x01010101u; }
+  PENSTOCK_INLINE Quad right(int bits) const { return {v >> uint32_t(bits)}; }
+  PENSTOCK_INLINE Quad left(int bits) const { return {v << uint32_t(bits)}; }
+  PENSTOCK_INLINE Quad masked(int mask) const { return {v & all(mask)}; }
+  PENSTOCK_INLINE Quad flipped(int mask) const { return {v ^ all(mask)}; }
+  PENSTOCK_INLINE Quad with(Quad b, int mask) const { return {v | (b.v & all(mask))}; }
+  PENSTOCK_INLINE Quad lookup(const std::array<uint8_t, 16>& table) const {
+#if defined(__aarch64__)
+    const uint8x16_t known = vld1q_u8(table.data());
+    alignas(64) uint8_t codes[64];
+    store(reinterpret_cast<std::byte*>(codes));
+    for (int c = 0; c < 64; c += 16) vst1q_u8(codes + c, vqtbl1q_u8(known, vld1q_u8(codes + c)));
+#else
+    alignas(64) uint8_t codes[64];
+    store(reinterpret_cast<std::byte*>(codes));
+    for (uint8_t& code : codes) code = table[code & 15];
+#endif
+    return load(reinterpret_cast<const std::byte*>(codes));
+  }
+  PENSTOCK_INLINE f32x16 number(int i) const {
+    typedef float floats __attribute__((vector_size(64)));
+    const i32x16::vector byte = std::bit_cast<i32x16::vector>(v >> uint32_t(8 * i) & 255u);
+    return std::bit_cast<f32x16>(__builtin_convertvector(byte, floats));
+  }
+};
+
+#if defined(__aarch64__)
+
+constexpr bool kSignedBytes = true;
+
+template <bool Wide>
+PENSTOCK_INLINE void dot_quads(i32x16& sum, const Quad (&w)[2], const int8_t* x) {
+  struct Columns {
+    int32x4_t four[4];
+  };
+  struct Codes {
+    int8x16_t four[4];
+  };
+  Columns sums = std::bit_cast<Columns>(sum.v);
+  for (int q = 0; q < 2; ++q) {
+    const Codes codes = std::bit_cast<Codes>(w[q].v);
+    const int8x16_t k = vreinterpretq_s8_s32(vdupq_n_s32(load_quad(x + 4 * q)));
+    for (int c = 0; c < 4; ++c) {
+#if defined(__ARM_FEATURE_DOTPROD)
+      sums.four[c] = vdotq_s32(sums.four[c], codes.four[c], k);
+#else
+      const int16x8_t low = vmull_s8(vget_low_s8(codes.four[c]), vget_low_s8(k));
+      const int16x8_t high = vmull_s8(vget_high_s8(codes.four[c]), vget_high_s8(k));
+      sums.four[c] = vaddq_s32(sums.four[c], vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
+#endif
+    }
+  }
+  sum.v = std::bit_cast<i32x16::vector>(sums);
+}
+
+#else
+
+constexpr bool kSignedBytes = false;
+
+template <bool Wide>
+PENSTOCK_INLINE void dot_quads(i32x16& sum, const Quad (&w)[2], const int8_t* x) {
+  for (int q = 0; q < 2; ++q)
+    for (int i = 0; i < 4; ++i)
+      sum.v += std::bit_cast<i32x16::vector>(w[q].v >> uint32_t(8 * i) & 255u) *
+               int32_t(x[4 * q + i]);
+}
+
+#endif
+#endif
+
+}  // namespace penstock

@@ -1,0 +1,193 @@
+"""Checkpoints in the formats of compressed-tensors, as LLM Compressor writes them.
+
+A configuration has groups of modules, each with its own way of rounding weights. A module is in the
+group that names it, else in the one with a regular expression that its name begins with, else in
+the one that targets all of its class, which is ``Linear``.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from penstock.models.float_codes import IDLE, Fp4, Fp8, Tile
+from penstock.models.integer_groups import is_kept
+from penstock.models.integer_matrix import Integers, Span
+from penstock.models.modelopt import CACHE_NOTE
+from penstock.models.modules import EVERY, Modules, beginning
+from penstock.models.names import NameMap
+from penstock.models.packed_matrix import MatrixFormat
+from penstock.models.quantized_modules import QuantizedModules, Rule
+from penstock.models.reader import ConfigReader
+from penstock.quant.scheme import Bits
+
+METHOD: Final = "compressed-tensors"
+_MIXED: Final = "mixed-precision"
+_REGEX: Final = "re:"
+_LINEAR: Final = "Linear"
+_FORMATS: Final = (
+    "pack-quantized", "int-quantized", "naive-quantized", "float-quantized",
+    "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized",
+)  # fmt: skip
+_NVFP4_GROUP, _MX_GROUP = 16, 32
+_OBSERVED: Final = ("observer", "observer_kwargs", "scale_dtype", "zp_dtype", "dynamic")
+_NAMED, _MATCHED, _CLASS = 1, 2, 3
+
+
+def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
+    """Read ``quantization_config``; raises ModelError for what would be read wrongly."""
+    groups = config.section("config_groups")
+    if groups is None or not groups.names:
+        raise config.error("config_groups", "must have a group of modules")
+    usual = config.text("format")
+    rules = [Rule(_ignored(config), None)]
+    for name in groups.names:
+        section = groups.section(name)
+        if section is None:
+            raise groups.error(name, "must be an object with targets and weights")
+        rules += _group(section, usual, names)
+    rules.sort(key=lambda rule: rule.level)
+    for field in ("sparsity_config", "transform_config", "moe_sparsity_config"):
+        section = config.section(field)
+        if section is not None and section.names and section.raw("format") != "dense":
+            raise config.error(field, "is not supported; take a checkpoint without it")
+    cached = config.raw("kv_cache_scheme") is not None
+    config.finish(("global_compression_ratio", "quantization_status", "version"))
+    return QuantizedModules(
+        METHOD,
+        tuple(rules),
+        names,
+        head=True,
+        idle=IDLE,
+        notes=(CACHE_NOTE,) if cached else (),
+    )
+
+
+def _ignored(config: ConfigReader) -> Modules:
+    """The modules of ``ignore``; a class there other than Linear has no quantized modules."""
+    named, expressions = [], []
+    for entry in config.texts("ignore") or ():
+        if entry.startswith(_REGEX):
+            expressions.append(beginning(config, "ignore", entry.removeprefix(_REGEX)))
+        else:
+            named.append(entry)
+    return Modules(frozenset(named), tuple(expressions), every=_LINEAR in named)
+
+
+def _group(section: ConfigReader, usual: str, names: NameMap) -> list[Rule]:
+    """The rules of one group."""
+    targets = section.texts("targets") or ()
+    section.raw("format")  # null where it is the usual one
+    own = section.text("format") if section.has("format") else usual
+    if section.raw("output_activations") is not None:
+        raise section.error("output_activations", "is not supported; take a checkpoint without it")
+    section.raw("input_activations")  # how they are rounded is an option here
+    weights = section.section("weights")
+    section.finish()
+    if weights is None:
+        return []
+    if own == _MIXED:
+        raise section.error("format", f"is required beside {_MIXED}: {', '.join(_FORMATS)}")
+    form = _form(weights, own)
+    weights.finish(_OBSERVED)
+    rules = []
+    for target in targets:
+        if target.startswith(_REGEX):
+            found = beginning(section, "targets", target.removeprefix(_REGEX))
+            rules.append(Rule(Modules(patterns=(found,)), form, _MATCHED))
+        elif target == _LINEAR:
+            rules.append(Rule(EVERY, form, _CLASS))
+        elif "." in target or target == names.module("head"):
+            rules.append(Rule(Modules(frozenset((target,))), form, _NAMED))
+        else:
+            raise section.error(
+                "targets",
+                f"has {target!r}, which is not supported; supported are {_LINEAR}, names of "
+                f"modules, and regular expressions behind {_REGEX}",
+            )
+    return rules
+
+
+def _form(weights: ConfigReader, form: str) -> MatrixFormat:
+    """How matrices of a group are stored."""
+    kind, bits = weights.text("type", "int").lower(), weights.integer("num_bits", 8)
+    symmetric = weights.boolean("symmetric", True)
+    weights.only("dynamic", False, "must be false: weights are rounded once")
+    span, tile = _span(weights)
+    if form not in _FORMATS:
+        raise weights.error("format", _unknown(form))
+    if kind == "float" and not symmetric:
+        raise weights.error("symmetric", "must be true for floating-point types")
+    order = weights.raw("actorder")
+    by_index = order is True or (isinstance(order, str) and order.lower() in ("group", "dynamic"))
+    if order not in (None, False, True) and not isinstance(order, str):
+        raise weights.error("actorder", "must be text")
+    if kind == "int" and form in ("pack-quantized", "int-quantized", "naive-quantized"):
+        return _integers(weights, form, span, symmetric, by_index)
+    if kind == "float" and not by_index:
+        found = _floats(form, bits, tile)
+        if found is not None:
+            return found
+    raise weights.error(
+        "num_bits",
+        f"is not supported with type {kind!r}, strategy {weights.raw('strategy')!r}, group_size "
+        f"{weights.raw('group_size')!r} and format {form!r}; take another checkpoint",
+    )
+
+
+def _unknown(form: str) -> str:
+    return f"{form!r} is not supported; supported are {', '.join(_FORMATS)} and {_MIXED}"
+
+
+def _span(weights: ConfigReader) -> tuple[Span, Tile]:
+    """What shares a scale, of integers and of floats."""
+    group, block = weights.optional_integer("group_size", low=-1), weights.raw("block_structure")
+    usual = "tensor" if group is None else "channel" if group == -1 else "group"
+    strategy = weights.text("strategy", usual).lower() if weights.has("strategy") else usual
+    weights.raw("strategy")
+    match strategy:
+        case "tensor":
+            return "matrix", (None, None)
+        case "channel":
+            return "row", (1, None)
+        case "group" | "tensor_group" if group is not None and group > 0:
+            return group, (1, group)
+        case "block" if isinstance(block, list | str):
+            sizes = block.split("x") if isinstance(block, str) else block
+            if len(sizes) == 2 and all(str(size).isdecimal() and int(size) for size in sizes):
+                rows, columns = map(int, sizes)
+                return "matrix", (rows, columns)
+            raise weights.error("block_structure", "must be two integers, rows and columns")
+    raise weights.error(
+        "strategy", "must be tensor, channel, group with a group_size, or block with its structure"
+    )
+
+
+def _integers(
+    weights: ConfigReader, form: str, span: Span, symmetric: bool, by_index: bool
+) -> Integers:
+    bits = weights.integer("num_bits", 8)
+    if bits not in (4, 8):
+        raise weights.error("num_bits", "is not supported for integers; supported are 4 and 8")
+    if weights.raw("strategy") == "block":
+        raise weights.error("strategy", "is not supported for integers: blocks are of FP8")
+    if isinstance(span, int) and not is_kept(span) and (bits == 8 or by_index):
+        raise weights.error(
+            "group_size",
+            "is not supported with 8 bits or with actorder; supported are 32, 64, 128 and "
+            "multiples of 128",
+        )
+    by_index = by_index and isinstance(span, int)
+    return Integers(cast(Bits, bits), span, not symmetric, form == "pack-quantized", by_index)
+
+
+def _floats(form: str, bits: int, tile: Tile) -> MatrixFormat | None:
+    match form, bits, tile:
+        case ("float-quantized" | "naive-quantized", 8, _):
+            return Fp8(tile, "weight_scale")
+        case ("mxfp8-quantized", 8, (1, 32)):
+            return Fp8(tile, "weight_scale")
+        case ("nvfp4-pack-quantized", 4, (1, 16)):
+            return Fp4(_NVFP4_GROUP, "weight_packed", "weight_global_scale", divides=True)
+        case ("mxfp4-pack-quantized", 4, (1, 32)):
+            return Fp4(_MX_GROUP, "weight_packed")
+    return None

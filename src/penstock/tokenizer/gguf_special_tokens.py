@@ -1,0 +1,138 @@
+"""What a GGUF file says about single tokens: their kinds, and which of them end a text.
+
+Conversions of one model differ in what they say. So llama.cpp, which their authors try them with,
+also goes by the names of tokens: :data:`END_NAMES` end a generation, and they and
+:data:`INFILL_NAMES` are control tokens, whatever the file calls them. This module does the same,
+but for ``</s>``: that is also the tag that ends struck-out text in HTML, and a token of that kind
+in many vocabularies (Gemma's, for one), so it ends a text only where the file calls it a control
+token.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from tokenizers import AddedToken
+
+END_NAMES = frozenset(
+    {
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|im_end|>",
+        "<|end|>",
+        "<|return|>",
+        "<|call|>",
+        "<|calls|>",
+        "<|flush|>",
+        "<end_of_turn>",
+        "<|endoftext|>",
+        "<|end_of_text|>",
+        "<EOT>",
+        "_<EOT>",
+        "[EOT]",
+        "[EOS]",
+        "<end_of_utterance>",
+        "<eos>",
+        "<turn|>",
+        "<|tool_response>",
+        "<｜end▁of▁sentence｜>",  # noqa: RUF001
+        "[e~[",
+        # What pads, or parts files, in a model that fills in code: the answer is over.
+        *("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+        *("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>"),
+    }
+)
+"""Names of tokens that end a generation, as llama.cpp has them."""
+INFILL_NAMES = frozenset(
+    {
+        *("<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>"),  # noqa: RUF001
+        *("<|fim_suffix|>", "<fim-suffix>", "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>"),  # noqa: RUF001
+        *("<|fim_middle|>", "<fim-middle>", "<fim_middle>", "<｜fim▁end｜>", "<MID>"),  # noqa: RUF001
+        *("▁<PRE>", "▁<SUF>", "▁<MID>", "<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+        *("<|prefix|>", "<|suffix|>", "<|middle|>"),
+    }
+)
+"""Names of control tokens around the code that a model fills in."""
+_STRUCK = "</s>"
+_MESSAGE_ENDS = (frozenset({"<|return|>", "<|call|>"}), frozenset({"<|calls|>", "<|flush|>"}))
+"""Where a vocabulary has these ends, ``<|end|>`` ends a message within a text and not the text."""
+END_FIELDS = (
+    *("eot_token_id", "eom_token_id"),
+    *("fim_pad_token_id", "fim_rep_token_id", "fim_sep_token_id"),
+)
+"""Fields of ``tokenizer.ggml`` that, besides ``eos_token_id``, name tokens that end a text."""
+
+
+class Kind(enum.IntEnum):
+    """``tokenizer.ggml.token_type``."""
+
+    NORMAL = 1
+    UNKNOWN = 2
+    CONTROL = 3
+    USER_DEFINED = 4
+    UNUSED = 5
+    BYTE = 6
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The tokens that are not merged, and what they do."""
+
+    control: tuple[int, ...]
+    """Tokens that stand for no text, and are found in a text only on demand."""
+    user_defined: tuple[int, ...]
+    """Tokens that are found in any text before it is cut into words."""
+    silent: frozenset[int]
+    """Tokens that are never found and have no text: those the file calls unused or undefined."""
+    ends: tuple[int, ...]
+    """Tokens that end a generation: the EOS token first."""
+
+    @classmethod
+    def read(
+        cls, tokens: Sequence[str], kinds: Sequence[int], eos: int | None, ends: Iterable[int]
+    ) -> SpecialTokens:
+        """``ends`` are what :data:`END_FIELDS` name."""
+        special = (Kind.CONTROL, Kind.UNKNOWN)
+        control = {token for token, kind in enumerate(kinds) if kind in special}
+        plain = {token for token, kind in enumerate(kinds) if kind == Kind.USER_DEFINED}
+        ids = _named(tokens, END_NAMES | INFILL_NAMES | {_STRUCK})
+        ending = {ids[name] for name in ids.keys() & END_NAMES}
+        control |= ending | {ids[name] for name in ids.keys() & INFILL_NAMES}
+        if ids.get(_STRUCK) in control:
+            ending.add(ids[_STRUCK])
+        ending.update(ends)
+        if "<|end|>" in ids and any(names <= ids.keys() for names in _MESSAGE_ENDS):
+            ending.discard(ids["<|end|>"])
+        first = [] if eos is None else [eos]
+        known = {*special, Kind.NORMAL, Kind.USER_DEFINED, Kind.BYTE}
+        silent = {token for token, kind in enumerate(kinds) if kind not in known}
+        return cls(
+            control=tuple(sorted(control)),
+            user_defined=tuple(sorted(plain - control)),
+            silent=frozenset(silent - control),
+            ends=tuple(first + sorted(ending - set(first))),
+        )
+
+    def added(self, tokens: Sequence[str], stripping: bool) -> list[AddedToken]:
+        """The same for a ``tokenizers`` tokenizer.
+
+        ``stripping`` control tokens take the white space that follows them, as Phi-3's do.
+        """
+        keeping = ("<unk>", "<s>", "<|endoftext|>")
+        return [
+            AddedToken(
+                tokens[token],
+                special=special,
+                normalized=False,
+                rstrip=stripping and tokens[token] not in keeping,
+            )
+            for special, ids in ((True, self.control), (False, self.user_defined))
+            for token in ids
+        ]
+
+
+def _named(tokens: Sequence[str], names: Iterable[str]) -> Mapping[str, int]:
+    wanted = frozenset(names)
+    return {token: token_id for token_id, token in enumerate(tokens) if token in wanted}
