@@ -81,7 +81,6 @@ void quantize_row(const float* x, int64_t k, const QuantizedRows& to, int64_t ro
       std::memset(codes, 0, kGridStep);
       continue;
     }
-    f32x16 group = f32x16::zero();
     for (int64_t i = 0; i < kGridStep; i += lanes) {
       f32x16 q = f32x16::zero();
       if (const int64_t left = k - first - i; left > 0) {
@@ -91,8 +90,8 @@ void quantize_row(const float* x, int64_t k, const QuantizedRows& to, int64_t ro
       }
       total += q;
       store_codes(q, codes + i);
-      group = i % kGridGroup ? group + q : q;
-      if (sums && i % kGridGroup) sums[2 * s + i / kGridGroup] = -int32_t(hsum(group));
+      static_assert(kGridGroup == lanes);
+      if (sums) sums[kStepGroups * s + i / lanes] = -int32_t(hsum(q));
     }
   }
   // Below 2^24 in every lane, hence exact.
@@ -128,8 +127,8 @@ void pack_column(const GridPanels& p, const GridRows* rows, int64_t row, int64_t
     }
     if (p.bits == 8) continue;
     const int64_t groups = ceil_div(k, kGridGroup);
-    for (int64_t g = 0; g < 2; ++g) {
-      const int64_t at = 2 * s + g;
+    for (int64_t g = 0; g < kStepGroups; ++g) {
+      const int64_t at = kStepGroups * s + g;
       panel[p.windows_at(s) + g * kPanelColumns + lane] =
           std::byte(at < groups ? rows->windows[row * groups + at] : 0);
     }
@@ -152,7 +151,7 @@ PanelView panels_of(const GridMatrix& w) {
   p.depth = p.segments * p.segment;
   p.segment_bytes = bytes ? kGridTileBytes : kWindowedBytes;
   p.scales_at = p.segments * p.segment_bytes;
-  p.shifts_at = bytes ? 0 : kWindowedBytes - kLineBytes;
+  p.shifts_at = bytes ? 0 : kWindowedBytes - kWindowsBytes;
   p.panel_bytes = p.scales_at + kScaleBytes;
   p.units = ceil_div(w.n, kPanelColumns);
   p.per_unit = w.gated ? 2 : 1;

@@ -7,8 +7,8 @@
 // where the dot is one exact int32. No order of arithmetic can be seen in it: rows, instruction
 // sets, threads and blockings all agree to the bit.
 //
-// With 4 bits, 32 k of a row of W form a group that uses 16 of the grid's points: code u stands
-// for step * (u - origin), step 1..16, origin 0..15. The two share a byte, so a weight takes 4.25
+// With 4 bits, 16 k of a row of W form a group that uses 16 of the grid's points: code u stands
+// for step * (u - origin), step 1..16, origin 0..15. The two share a byte, so a weight takes 4.5
 // bits, and once expanded to the grid it is an 8-bit weight like any other. (Two-level scales, as
 // in QServe, Lin et al. 2024, with an origin inside the grid.)
 //
@@ -17,7 +17,7 @@
 // operands of VPDPBUSD and, 16 of them, of an AMX tile.
 //   8 bits: [K/64][16][16][4], then 16 float scales.
 //   4 bits: for each 128 k 16 lines of 16 columns by 8 k, the first 4 in the low nibbles, then 16
-//           bytes for each of 4 groups: step - 1 in the low nibble, origin in the high one. After
+//           bytes for each of 8 groups: step - 1 in the low nibble, origin in the high one. After
 //           the last, 16 float scales.
 // k is padded to 64 or 128; what pads it is multiplied by zeros.
 #pragma once
@@ -41,7 +41,7 @@ struct GridMatrix {
   Tuning tuning{.stream_ahead = 2 << 10, .streamed_rows = 2, .tile_rows_from = 3};
 };
 
-constexpr int64_t kGridGroup = 32;  // k that share a step and an origin, with 4 bits
+constexpr int64_t kGridGroup = 16;  // k that share a step and an origin, with 4 bits
 
 // Dots are summed in int32, biased by 128: 255 * 127 * k must fit.
 constexpr int64_t kMostGridDepth = int64_t(1) << 16;

@@ -34,7 +34,7 @@ def native_quantize(
     module: Any, matrix: np.ndarray, scheme: GridScheme, transformed: bool
 ) -> tuple[GridTensor, bool]:
     n, k = matrix.shape
-    groups = -(-k // 32) if scheme.bits == 4 else 0
+    groups = -(-k // 16) if scheme.bits == 4 else 0
     codes, windows = np.empty((n, k), np.int8), np.empty((n, groups), np.uint8)
     scales = np.empty(n, np.float32)
     finite = module.quantize_grid(
@@ -92,7 +92,7 @@ def test_points_at_their_limits(module: Any, scheme: GridScheme) -> None:
         every = GridTensor(
             scheme,
             np.tile(np.array([0, 15], np.int8), (256, 32)),
-            np.repeat(_fitting_windows(), 2).reshape(-1, 2)[:256],
+            np.repeat(_fitting_windows(), 4).reshape(-1, 4)[:256],
             np.ones(256, np.float32),
             transformed=True,
         )

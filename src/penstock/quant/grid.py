@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from penstock.quant.errors import not_finite
 from penstock.quant.hadamard import restore_weights, transform_weights
-from penstock.quant.scheme import GRID_GROUP, GridScheme
+from penstock.quant.scheme import GridScheme
 
 F32 = NDArray[np.float32]
 
@@ -33,9 +33,9 @@ class GridTensor:
     """An ``[n, k]`` matrix on the grid.
 
     codes int8 ``[n, k]``: points -127..127, or with 4 bits u, 0..15; windows uint8
-    ``[n, ceil(k / GRID_GROUP)]``, ``step - 1 + 16 * origin`` with step 1..16 and origin 0..15, and
-    of no columns with 8 bits; scales float32 ``[n]``. ``transformed``: the codes are of the rows'
-    Hadamard transform (:mod:`penstock.quant.hadamard`), with which transformed rows are multiplied.
+    ``[n, ceil(k / scheme.columns)]``, ``step - 1 + 16 * origin`` with step 1..16 and origin 0..15,
+    and of no columns with 8 bits; scales float32 ``[n]``. ``transformed``: the codes are of the
+    Hadamard transform (:mod:`penstock.quant.hadamard`) of rows, which transformed rows multiply.
     """
 
     scheme: GridScheme
@@ -54,9 +54,9 @@ class GridTensor:
         codes = self.codes.astype(np.int32)
         if self.scheme.bits == 8:
             return codes
-        k = self.codes.shape[1]
-        steps = np.repeat(self.windows % 16, GRID_GROUP, axis=1)[:, :k].astype(np.int32) + 1
-        origins = np.repeat(self.windows // 16, GRID_GROUP, axis=1)[:, :k].astype(np.int32)
+        k, size = self.codes.shape[1], self.scheme.columns
+        steps = np.repeat(self.windows % 16, size, axis=1)[:, :k].astype(np.int32) + 1
+        origins = np.repeat(self.windows // 16, size, axis=1)[:, :k].astype(np.int32)
         return steps * (codes - origins)
 
     def dequantize(self) -> F32:
@@ -93,15 +93,16 @@ def quantize_to_grid(
     if scheme.bits == 8:
         codes = np.clip(np.rint(on_grid), -127, 127).astype(np.int8)
         return GridTensor(scheme, codes, np.empty((n, 0), np.uint8), scales, transformed)
-    groups = -(-k // GRID_GROUP)
-    padded = np.zeros((n, groups * GRID_GROUP), np.float32)
+    size = scheme.columns
+    groups = -(-k // size)
+    padded = np.zeros((n, groups * size), np.float32)
     padded[:, :k] = on_grid
-    codes = np.empty((n, groups, GRID_GROUP), np.int8)
+    codes = np.empty((n, groups, size), np.int8)
     windows = np.empty((n, groups), np.uint8)
     rows = max(1, _CHUNK // max(k, 1))
     for first in range(0, n, rows):
         some = slice(first, first + rows)
-        codes[some], windows[some] = _fit(padded[some].reshape(-1, groups, GRID_GROUP))
+        codes[some], windows[some] = _fit(padded[some].reshape(-1, groups, size))
     nil = scales == 0
     codes[nil], windows[nil] = 0, 0
     narrow = np.ascontiguousarray(codes.reshape(n, -1)[:, :k])

@@ -9,7 +9,7 @@ from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.models.quantized import QuantizedFormat
 from penstock.quant.choice import QuantizationName, choose
-from penstock.quant.scheme import GroupScheme, Quantization
+from penstock.quant.scheme import GroupScheme, Quantization, WindowColumns
 from penstock.resolve.inputs import Inputs, Reasons, reason
 
 
@@ -22,7 +22,7 @@ class WeightQuantization:
     zero_points: bool
     head: bool
 
-    def schemes(self, activations: bool) -> Quantization:
+    def schemes(self, activations: bool, window_columns: WindowColumns) -> Quantization:
         """Raises ConfigError where the options do not go together."""
         return choose(
             self.name,
@@ -30,6 +30,7 @@ class WeightQuantization:
             self.head,
             zero_points=self.zero_points,
             activations=activations,
+            window_columns=window_columns,
         )
 
 
@@ -58,7 +59,7 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
     activations = config.quantize_activations
     if activations is None:
         activations = backend.defaults.quantize_activations
-    schemes = weights.schemes(activations)
+    schemes = weights.schemes(activations, backend.defaults.window_columns)
     reasons = {"quantization": "the checkpoint's values"}
     if schemes.linear is not None or own is not None:
         matrices = f"in {schemes.linear}" if own is None else f"as the checkpoint has them ({own})"

@@ -54,7 +54,7 @@ def same(device_array: Any, expected: NDArray[Any]) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("bits", [8, 4])
 def test_grid(bits: Any, dtype: str, device: Any) -> None:
-    scheme = GridScheme(bits)
+    scheme = GridScheme(bits, 32)
     for matrix in matrices():
         rounded = torch.from_numpy(matrix).to(getattr(torch, dtype))
         for transformed in (False, True):
@@ -94,7 +94,7 @@ def test_groups(scheme: GroupScheme, dtype: str, device: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("scheme", [GridScheme(8), GridScheme(4), *GROUPS], ids=str)
+@pytest.mark.parametrize("scheme", [GridScheme(8), GridScheme(4, 32), *GROUPS], ids=str)
 def test_what_is_not_finite_is_noticed(
     scheme: GridScheme | GroupScheme, value: float, device: Any
 ) -> None:

@@ -206,6 +206,8 @@ class GridMatrix(_CodedMatrix):
         x_dtype: torch.dtype,
         weight_only: bool,
     ) -> None:
+        if scheme.bits == 4 and scheme.columns != 32:
+            raise ValueError(f"windows of {scheme.columns} columns, which no kernel multiplies")
         self._scheme = scheme
         n, device = shape.weight_rows, workspace.device
         as_bytes = scheme.bits == 8 and not weight_only

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from penstock.quant.grid import LARGEST_STEP, ORIGINS
 from penstock.quant.hadamard import block_of, signs
-from penstock.quant.scheme import GRID_GROUP, GridScheme, GroupScheme
+from penstock.quant.scheme import GridScheme, GroupScheme
 
 SLICE = 1 << 22
 """Elements rounded at a time. At most about 30 bytes an element are in use: 120 MiB."""
@@ -30,7 +30,7 @@ def slices(rows: int, k: int) -> Iterator[slice]:
 def round_to_grid(
     matrix: Tensor, scheme: GridScheme, transformed: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Codes int8 ``[n, k]``, windows uint8 ``[n, ceil(k / 32)]`` (none in 8 bits), scales ``[n]``.
+    """Codes int8 ``[n, k]``, windows uint8 ``[n, groups]`` (none in 8 bits), scales ``[n]``.
 
     As :class:`penstock.quant.GridTensor` has them; last, a bool ``[]``: all of ``matrix`` is
     finite. If it is not, the others mean nothing.
@@ -46,9 +46,10 @@ def round_to_grid(
     if scheme.bits == 8:
         codes = on_grid.round_().clamp_(-127, 127).to(torch.int8)
         return codes, torch.empty((n, 0), dtype=torch.uint8, device=x.device), scales, finite
-    groups = -(-k // GRID_GROUP)
-    padded = torch.nn.functional.pad(on_grid, (0, groups * GRID_GROUP - k))
-    codes, windows = _fit(padded.view(n, groups, GRID_GROUP))
+    size = scheme.columns
+    groups = -(-k // size)
+    padded = torch.nn.functional.pad(on_grid, (0, groups * size - k))
+    codes, windows = _fit(padded.view(n, groups, size))
     codes = torch.where(nil[:, :, None], 0, codes).view(n, -1)[:, :k]
     return codes, torch.where(nil, 0, windows), scales, finite
 
@@ -70,7 +71,7 @@ def _transform(x: Tensor) -> Tensor:
 
 
 def _fit(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Codes int8 and windows uint8 of points ``[n, groups, 32]``."""
+    """Codes int8 and windows uint8 of points ``[n, groups, columns]``."""
     low, high = x.aminmax(dim=2)
     low, high = low.clamp_(max=0), high.clamp_(min=0)
     span = high - low
