@@ -2,8 +2,8 @@
 //
 //   gemm_int_bench [threads [NAME]]   decode GB/s beside a plain read of the same bytes, prefill TOP/s
 //
-// of the kinds whose names begin with NAME: grid8, "int4 by 64", with z: zero points, with w: weights
-// alone are quantized, x is in bfloat16.
+// of the kinds whose names begin with NAME: grid8, "int4 by 64", Q4_K, with z: zero points, with w:
+// weights alone are quantized, x is in bfloat16.
 //
 // Times are of the processor (thread 0), so that other load on the machine shows less.
 #include <sys/mman.h>
@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "read_loop.h"
+#include "../kernels/gemm_block.h"
 #include "../kernels/gemm_grid.h"
 #include "../kernels/gemm_int.h"
 #include "../memory.h"
@@ -104,7 +105,7 @@ void speed(int threads, const char* name, Matrix w) {
     std::printf("%-15s %-8s read %5.1f GB/s, M=1 %5.1f GB/s (%3.0f %%)", name, s.name, double(bytes) / read_time * 1e-9, double(bytes) / one * 1e-9,
                 100 * read_time / one);
     const double operations = 2.0 * double(s.n) * double(s.k) * (s.gated ? 2 : 1);
-    for (const int64_t rows : {2, 3, 4, 8, 16, 32, 64, 128, 512}) {
+    for (const int64_t rows : {2, 4, 8, 16, 32, 128, 512}) {
       const double time = best_of(rows > 100 ? 4 : 8, [&] { product(rows); });
       std::printf("  M=%ld %.3f", long(rows), operations * double(rows) / time * 1e-12);
     }
@@ -141,5 +142,19 @@ int main(int argc, char** argv) {
             speed(threads, name.c_str(),
                   IntMatrix{bits, group, 0, 0, false, {}, {}, zero_points, weight_only});
         }
+  constexpr std::pair<const char*, WeightFormat> kBlocks[] = {
+      {"Q4_0", WeightFormat::q4_0},     {"Q4_1", WeightFormat::q4_1},
+      {"Q5_0", WeightFormat::q5_0},     {"Q5_1", WeightFormat::q5_1},
+      {"Q8_0", WeightFormat::q8_0},     {"Q2_K", WeightFormat::q2_k},
+      {"Q3_K", WeightFormat::q3_k},     {"Q4_K", WeightFormat::q4_k},
+      {"Q5_K", WeightFormat::q5_k},     {"Q6_K", WeightFormat::q6_k},
+      {"IQ4_NL", WeightFormat::iq4_nl}, {"IQ4_XS", WeightFormat::iq4_xs},
+      {"MXFP4", WeightFormat::mxfp4},   {"NVFP4", WeightFormat::nvfp4}};
+  for (const auto& [format, id] : kBlocks)
+    for (const bool weight_only : {false, true}) {
+      const std::string name = std::string(format) + (weight_only ? " w" : "");
+      if (name.find(only) == 0)
+        speed(threads, name.c_str(), BlockMatrix{id, 0, 0, false, {}, {}, weight_only});
+    }
   return 0;
 }

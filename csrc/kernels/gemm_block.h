@@ -6,6 +6,10 @@
 //                                    and  least[g] * (x_scale[g] * (sum of x's codes in g)),
 // each a float32 fused multiply-add. Dots and sums of codes are integers, hence exact.
 //
+// Superblocks are of 256 k, and x is rounded in groups of 32 all the same: of Gemma 3 270M's inputs of
+// 256 k and more, which have values up to 340 times the median, products then differ from exact ones by
+// 0.7 %, and with one scale for 256 k by 1.5 %.
+//
 // weight_only, x stays as it is, in bfloat16 where something multiplies that, else in float32:
 //   out = sum over ascending groups g of  scale[g] * (sum over the k of g of x * point)
 //                                    and  least[g] * (sum of x in g),

@@ -1,8 +1,8 @@
 // Products of weights in blocks: the walk, for every Operand. A Path of gemm_product.h.
 //
-// Up to kDirectRows rows codes become weights in the registers that multiply them, and a panel is
-// read once, as one stream. For more rows a slice of the depth of a block's panels is expanded into
-// L1 first, and all bands take it from there; their sums wait in the carry.
+// For few bands of rows codes become weights in the registers that multiply them, and a panel is read
+// as one stream. For more a slice of the depth of a block's panels is expanded into L1 first, and all
+// bands take it from there; their sums wait in the carry.
 #pragma once
 
 #include "gemm_block_operands.h"
@@ -197,7 +197,7 @@ struct BlockFunctions {
   bool least;  // Format::kLeast
   int64_t run_bytes;
   void (*expand)(const std::byte* segment, int64_t runs, int64_t ahead, std::byte* to);
-  BlockKernel direct[4];       // one panel, by rows less one
+  BlockKernel direct[8];       // one panel, by rows less one
   BlockKernel expanded[2][6];  // by panels and rows less one
 };
 
@@ -233,7 +233,7 @@ class BlockPath {
 
   void multiply(Range units, std::byte* work) const {
     float* const sums = reinterpret_cast<float*>(work + kBlockPanels * kExpandedBytes);
-    if (rows_.size() <= kDirectRows) return direct(units, sums);
+    if (rows_.size() <= kDirectBands * kDirectRows) return direct(units, sums);
     const int64_t fit = std::max(kLeastRows, kRowsBytes / ready_.row_bytes);
     const int64_t blocks = ceil_div(rows_.size(), fit);
     for (int64_t b = 0; b < blocks; ++b)
@@ -241,11 +241,17 @@ class BlockPath {
   }
 
  private:
-  static constexpr int64_t kDirectRows = 4;
+  // So many bands of so many rows read codes rather than expanded weights. (One thread, avx512, TOP/s
+  // of 4, 8, 16 and 32 rows: Q4_0 from codes 0.27 0.33 0.33, expanded 0.21 at 8, 0.26, 0.29; Q6_K
+  // from codes 0.12 0.20 0.22, expanded 0.15, 0.19, 0.23. Q4_0 alone: 0.13 0.14 0.14, expanded 0.12,
+  // 0.15, 0.17.)
+  static constexpr int64_t kDirectBands = Operand::kRounded ? 4 : 1;
 #if defined(__AVX512F__)
+  static constexpr int64_t kDirectRows = Operand::kElement < 4 ? 8 : 4;
   static constexpr int kPanels = 2;
   static constexpr int kRows = Operand::kStepBytes / Operand::kQuads > 2 * kLineBytes ? 4 : 6;
 #else
+  static constexpr int64_t kDirectRows = 4;
   static constexpr int kPanels = 1;
   static constexpr int kRows = 4;
 #endif
@@ -304,14 +310,18 @@ class BlockPath {
   }
 
   void direct(Range units, float* sums) const {
-    const int64_t rows = rows_.size(), panel = rows * kPanelColumns;
-    const BlockKernel kernel = functions_.direct[rows - 1];
-    for (int64_t unit = units.first; unit < units.last; ++unit) {
-      for (int i = 0; i < p_.per_unit; ++i)
-        kernel({ready_, 0, 0, p_.panel(unit) + i * p_.panel_bytes, 0, p_.depth / kRunK,
-                p_.tuning.stream_ahead, false, sums + i * panel});
-      e_.finish(FloatSums{sums, panel}, rows_.first, rows, unit * kPanelColumns);
-    }
+    const int64_t bands = ceil_div(rows_.size(), kDirectRows);
+    for (int64_t unit = units.first; unit < units.last; ++unit)
+      for (int64_t b = 0; b < bands; ++b) {
+        const Range band = even_share(rows_.size(), b, bands);
+        const int64_t panel = band.size() * kPanelColumns;
+        for (int i = 0; i < p_.per_unit; ++i)
+          functions_.direct[band.size() - 1](
+              {ready_, band.first, 0, p_.panel(unit) + i * p_.panel_bytes, 0, p_.depth / kRunK,
+               b ? 0 : p_.tuning.stream_ahead, false, sums + i * panel});
+        e_.finish(FloatSums{sums, panel}, rows_.first + band.first, band.size(),
+                  unit * kPanelColumns);
+      }
   }
 
   // Some of the rows, counted from the row block's first.

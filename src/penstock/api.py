@@ -181,7 +181,8 @@ class LLM:
         if started is not None:
             started += ids
         # A model of token ids alone (dummy weights, say) needs no tokenizer: then there is no text.
-        has_tokenizer = (Path(self.config.tokenizer_path) / "tokenizer.json").exists()
+        path = Path(self.config.tokenizer_path)
+        has_tokenizer = not path.is_dir() or (path / "tokenizer.json").exists()
         processor = OutputProcessor(self.tokenizer if has_tokenizer else None)
         entered = [request for request, _ in requests]
         self._core.check(entered)

@@ -23,7 +23,7 @@ from penstock.errors import ConfigError
 from penstock.interface.executor import Limits
 from penstock.interface.step import StepInput
 from penstock.interface.weights import PackedRegions, Place
-from penstock.models.spec import DType, MlpSpec, ModelSpec
+from penstock.models.spec import DType, ExpertsSpec, MlpSpec, ModelSpec
 from penstock.plan import ops
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
@@ -46,6 +46,13 @@ def spec_of(formats: BlockFormats, tie: bool = True) -> ModelSpec:
     spec = make_spec(tie=tie, heads=(16, 8))
     layers = tuple(replace(layer, mlp=MlpSpec(512)) for layer in spec.layers)
     return replace(spec, hidden_size=256, layers=layers, quantized=formats)
+
+
+def experts_of(formats: BlockFormats) -> ModelSpec:
+    """A mixture of experts, whose routers' matrices are in blocks, too."""
+    spec = spec_of(formats)
+    layers = tuple(replace(layer, mlp=ExpertsSpec(5, 2, 256)) for layer in spec.layers)
+    return replace(spec, layers=layers)
 
 
 def plan_of(spec: ModelSpec, dtype: DType, activations: bool = True) -> Plan:
@@ -91,6 +98,20 @@ def test_logits_agree_with_the_reference(
         expected, got = reference.run(step).logits, executor.run(step).logits
         size = np.abs(expected).max()
         assert np.abs(got - expected).max() <= size * (1e-4 if exact else 6e-2)
+    executor.close()
+
+
+@pytest.mark.parametrize("isa", native.runnable())
+@pytest.mark.parametrize("activations", [True, False], ids=["int8", "alone"])
+def test_experts_agree_with_the_reference(activations: bool, isa: str) -> None:
+    spec = experts_of(MIXED)
+    plan = plan_of(spec, "float32", activations)
+    assert any(isinstance(op, ops.ExpertLinear) and op.scheme is not None for op in plan.ops)
+    executor = executor_of(spec, MIXED, plan, isa)
+    reference = ReferenceExecutor(plan, weights_of(spec, MIXED), LIMITS)
+    for step in mixed_steps():
+        expected, got = reference.run(step).logits, executor.run(step).logits
+        assert np.abs(got - expected).max() <= np.abs(expected).max() * 2e-2
     executor.close()
 
 

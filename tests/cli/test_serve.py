@@ -18,6 +18,8 @@ from penstock.cli.main import main
         (["--tls-cert", "cert.pem"], "both --tls-cert and --tls-key"),
         (["--tls-key", "key.pem"], "both --tls-cert and --tls-key"),
         (["--tls-cert", "no.pem", "--tls-key", "no.pem"], "no certificate and its private key"),
+        (["--chat-template", "no.jinja"], "--chat-template no.jinja cannot be used: "),
+        (["--chat-template", os.devnull], "cannot be used: "),
         (["--port", "70000"], "not a port"),
         (["--grace", "-1"], "not a whole number"),
         (["--request-timeout", "0"], "not a number of seconds above 0"),
@@ -37,6 +39,19 @@ def test_options_that_cannot_be_honoured(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     assert main(["serve", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"{% if", "not valid Jinja"), (b"\xff", "utf-8"), (b" \n", "is empty")],
+)
+def test_files_that_are_no_chat_template(
+    content: bytes, message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "chat.jinja"
+    path.write_bytes(content)
+    assert main(["serve", "--chat-template", str(path)]) == 2
     assert message in capsys.readouterr().err
 
 

@@ -9,13 +9,21 @@ import sys
 from pathlib import Path
 
 import pytest
-from support import sandbox_processes
+from support import byte_tokenizer, sandbox_processes
 from support.waiting import PATIENCE_S
 
 from penstock.grammar.spec import GrammarSpec
 from penstock.processes.frames import FrameReader
 from penstock.sandbox import worker
-from penstock.sandbox.jobs import Checked, CheckGrammar, FromWorker, Started
+from penstock.sandbox.jobs import (
+    Checked,
+    CheckGrammar,
+    FromWorker,
+    Refused,
+    Started,
+    TokenizeChat,
+    Tokens,
+)
 from penstock.sandbox.local import LocalWorker
 
 SCARCE = """
@@ -96,3 +104,29 @@ def test_workers_are_given_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_what_a_job_is_blamed_for(status: int, cause: str | None) -> None:
     assert worker._cause(status) == cause
+
+
+def test_a_job_may_bring_its_chat_template(tmp_path: Path) -> None:
+    folder = str(byte_tokenizer.write(tmp_path))
+    served = worker.Worker()
+
+    def ask(template: str) -> object:
+        job = TokenizeChat.of(
+            folder,
+            [{"role": "user", "content": "hi"}],
+            [],
+            {},
+            add_generation_prompt=True,
+            add_special_tokens=False,
+            max_tokens=100,
+            chat_template=template,
+        )
+        answer = served.answer(job)
+        return answer.lists()[0] if isinstance(answer, Tokens) else answer
+
+    own = ask("")
+    spell = served.load(folder).encode
+    assert ask("<{{ messages[0].content }}>") == spell("<hi>", False)
+    assert ask("{{ messages[0].content }}!") == spell("hi!", False)
+    assert isinstance(ask("{{ raise_exception('no') }}"), Refused)
+    assert ask("") == own

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import openai
@@ -94,10 +95,26 @@ def test_a_repeated_prompt_is_found_in_the_cache(served: Served) -> None:
 
 
 def test_without_a_chat_template_a_chat_is_refused(served: Served) -> None:
-    with pytest.raises(openai.BadRequestError, match="no chat template"):
+    with pytest.raises(openai.BadRequestError, match=r"no chat template.*--chat-template FILE"):
         served.client().chat.completions.create(
             model="stories", messages=[{"role": "user", "content": "Hi"}]
         )
+
+
+def test_a_chat_template_of_the_server(tmp_path: Path) -> None:
+    template = tmp_path / "chat.jinja"
+    template.write_text("{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}")
+    words = ("--served-model-name", "stories", "--backend", "reference")
+    with serving(str(MODEL), *words, "--chat-template", str(template)) as other:
+        answer = other.client().chat.completions.create(
+            model="stories",
+            messages=[{"role": "user", "content": "Once upon a time"}],
+            temperature=0,
+            max_tokens=20,
+        )
+    text = answer.choices[0].message.content
+    assert text
+    assert STORY.startswith(text)
 
 
 def test_embeddings_are_those_of_the_model_in_process(served: Served) -> None:

@@ -210,3 +210,15 @@ def test_what_is_there_and_no_file_is_not_taken_as_absent(
     put(folder / name)
     with pytest.raises(TokenizerError, match=f"{name}: it is a .*, not a regular file"):
         load_tokenizer(folder)
+
+
+def test_another_chat_template(byte_level: Tokenizer) -> None:
+    other = byte_level.with_chat_template("<{{ messages[0].content }}>{{ eos_token }}")
+    message = {"role": "user", "content": "hi"}
+    assert other.apply_chat_template([message]) == "<hi></s>"
+    assert other.apply_chat_template([message], tools=[{"name": "f"}]) == "<hi></s>"
+    assert other.settings.chat_templates.keys() == {"default"}
+    assert other.encode("the fox") == byte_level.encode("the fox")
+    assert not byte_level.has_chat_template
+    with pytest.raises(TokenizerError, match=r"not valid Jinja .*--chat-template"):
+        byte_level.with_chat_template("{% if")

@@ -211,9 +211,10 @@ def test_a_dummy_expert_is_what_it_is_in_the_stack() -> None:
         stack = weights.get("experts")
         for index in range(shape[0]):
             assert np.array_equal(weights.member("experts", index), stack[index])
-    share = PlanWeight(Stored("experts", (2, 5, 7)), Share("experts", (4, 5, 7), (1, 3)))
+    runs = ((1, 2), (3, 5))
+    share = PlanWeight(Stored("experts", (4, 3, 7)), Share("experts", (4, 5, 7), runs, each=True))
     part = DummyWeights({"experts.share": share}, 5, "float32")
-    for index in range(2):
+    for index in range(4):
         assert np.array_equal(part.member("experts.share", index), part.get("experts.share")[index])
 
 
@@ -231,7 +232,7 @@ def test_dummy_values_are_the_same_for_ever() -> None:
     digest = hashlib.sha256(b"".join(weights.get(name).tobytes() for name in shapes))
     assert digest.hexdigest()[:32] == "d57258cd8c178a2e6fc7ada68aa9680c"
     rows = RowsOf(Stored("wide", (1100, 1000)), ((7, 900),))
-    share = PlanWeight(rows, Share("wide", (1100, 1000), (7, 900)))
+    share = PlanWeight(rows, Share("wide", (1100, 1000), ((7, 900),)))
     part = DummyWeights({"wide.share": share}, 3, "bfloat16").get("wide.share")
     np.testing.assert_array_equal(part, weights.get("wide")[7:900])
 

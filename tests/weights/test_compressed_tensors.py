@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 from support.needs import needs_native
 from support.packed_floats import fp8, nvfp4
+from support.packed_integers import ints
 from support.quantized_checkpoints import (
     Pack,
     assert_values,
@@ -18,8 +18,6 @@ from support.quantized_checkpoints import (
     load,
     logits,
     quantized_checkpoint,
-    scales_of,
-    words,
 )
 
 from penstock.errors import ModelError, WeightError
@@ -29,54 +27,6 @@ from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
 
 Q = "model.layers.1.self_attn.q_proj"
-
-
-def ints(
-    bits: int = 4,
-    span: int | str = 32,
-    *,
-    symmetric: bool = True,
-    packed: bool = True,
-    order: bool = False,
-    flat: bool = False,
-    skipped: tuple[str, ...] = ("lm_head",),
-) -> Pack:
-    """``span``: columns of a group, row or matrix. ``flat``: scales of rows have one dimension."""
-
-    def pack(generator: np.random.Generator, module: str, n: int, k: int) -> Any:
-        if any(name in f"{module}." for name in skipped):
-            return None
-        groups = k // span if isinstance(span, int) else 1
-        rows = 1 if span == "matrix" else n
-        top = 1 << (bits - 1)
-        codes = generator.integers(-top, top, (n, k))
-        scales = scales_of(generator, k, top, rows, groups)
-        zeros = np.zeros((rows, groups), int)
-        if not symmetric:
-            zeros = generator.integers(-top, top, (rows, groups))
-        group_of = np.arange(k) // (k // groups)
-        if order:
-            group_of = generator.permutation(group_of)
-        every = np.zeros((n, 1), int)
-        points = codes - (zeros + every)[:, group_of]
-        values = points.astype(np.float32) * (scales + every.astype(np.float32))[:, group_of]
-        own: dict[str, Any] = {"weight_scale": scales.astype(ml_dtypes.bfloat16)}
-        if flat:
-            own["weight_scale"] = own["weight_scale"].reshape(-1)
-        if packed:
-            own["weight_packed"] = words(codes + top, bits)
-            own["weight_shape"] = np.array([n, k], np.int64)
-        else:
-            own["weight"] = codes.astype(np.int8)
-        if not symmetric and packed and span != "matrix":
-            own["weight_zero_point"] = np.ascontiguousarray(words(zeros.T + top, bits).T)
-        elif not symmetric:
-            own["weight_zero_point"] = zeros.astype(np.int8)
-        if order:
-            own["weight_g_idx"] = group_of.astype(np.int32)
-        return own, values
-
-    return pack
 
 
 def group(weights: dict[str, Any], *targets: str, **fields: Any) -> dict[str, Any]:
@@ -331,6 +281,17 @@ def test_experts(tmp_path: Path) -> None:
     pack = ints(skipped=("lm_head", ".gate."))
     packed, plain = quantized_checkpoint(tmp_path, own, pack, family="mixtral")
     np.testing.assert_allclose(logits(packed), logits(plain), rtol=0, atol=2e-4)
+
+
+@needs_native
+@pytest.mark.parametrize("family", ["deepseek_v2", "deepseek_v3"])
+def test_matrices_of_single_heads_become_floats(tmp_path: Path, family: str) -> None:
+    """Those that take heads to latents and back, in one matrix of the checkpoint."""
+    own = config(PACK, group(integers(4, "channel")), ignore=["lm_head", "re:.*gate$"])
+    pack = ints(4, "row", skipped=("lm_head", "mlp.gate."))
+    packed, plain = quantized_checkpoint(tmp_path, own, pack, family=family)
+    for backend in ("reference", "cpu"):
+        np.testing.assert_allclose(logits(packed, backend), logits(plain), rtol=0, atol=2e-4)
 
 
 def test_rows_of_fused_matrices(tmp_path: Path) -> None:

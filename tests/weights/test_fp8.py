@@ -220,6 +220,15 @@ def test_a_matrix_of_floats_among_others(tmp_path: Path) -> None:
     assert_values(packed, floats)
 
 
+def test_tensors_that_are_there_twice(tmp_path: Path) -> None:
+    extra = {f"{Q}.weight_scale": np.ones((2, 1), np.float32)}
+    pack = fp8((32, 64), "weight_scale_inv")
+    packed, _ = quantized_checkpoint(tmp_path, BLOCKS, pack, extra=extra)
+    spec = load_model_spec(packed)
+    with pytest.raises(WeightError, match=f"have no place in the model: '{Q}.weight_scale'"):
+        open_weights(packed, spec, lower(spec).weights)
+
+
 def test_a_configuration_without_its_tensors(tmp_path: Path) -> None:
     packed, floats = quantized_checkpoint(tmp_path, BLOCKS, fp8((32, 64), "weight_scale_inv"))
     save_file(load_file(floats / "model.safetensors"), packed / "model.safetensors")

@@ -16,6 +16,7 @@ from penstock.interface.weights import Packing
 from penstock.plan.plan import Plan
 from penstock.regular_file import read_regular
 from penstock.version import __version__
+from penstock.weights.gguf_file import is_gguf
 from penstock.weights.identity import (
     Digests,
     NoDigests,
@@ -37,7 +38,7 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
     byte."""
 
     config: str
-    """Digest of config.json."""
+    """Digest of config.json; empty for a GGUF file."""
     weights: tuple[WeightFile, ...] = ()
     dummy_seed: int | None = None
     """Seed of dummy weights, which have no files; None for weights from files."""
@@ -111,7 +112,8 @@ class ArtifactSource:
             if config.target_path is not None:
                 files += stamped_weights(Path(config.target_path))
         key = ArtifactKey(
-            config=_digest_file(folder / "config.json"),
+            # The configuration of a GGUF file is in the file, whose digest is among the weights'.
+            config="" if is_gguf(folder) else _digest_file(folder / "config.json"),
             weights=tuple(
                 WeightFile(name=path.name, bytes=stamp.bytes, digest="") for path, stamp in files
             ),

@@ -22,7 +22,8 @@ from penstock.cli.serve_options import add_arguments
 from penstock.config import EngineConfig
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.engine.ipc.startup import Ledger, describe, process_started_at
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, PenstockError, TokenizerError
+from penstock.regular_file import read_regular
 from penstock.server.guardian import Guardian, GuardOptions, Life
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ __all__ = ["add_arguments", "run"]
 def run(args: argparse.Namespace) -> int:
     ledger = Ledger(process_started_at())
     _check_tls(args.tls_cert, args.tls_key)
+    _chat_template(args.chat_template)
     raise_file_limit()
     with bind(args.host, args.port) as listener:
         config = engine_config(args)
@@ -148,6 +150,7 @@ def _options(args: argparse.Namespace, listener: socket.socket, restarts: int) -
     return RunOptions(
         grace_s=args.grace,
         request_timeout_s=args.request_timeout,
+        chat_template=_chat_template(args.chat_template),
         server=ServerOptions(
             keys=keys,
             cors_origins=tuple(args.cors_origin),
@@ -168,6 +171,22 @@ def _options(args: argparse.Namespace, listener: socket.socket, restarts: int) -
         traces=trace_options(args.otlp_endpoint, os.environ),
         guarded=True,
     )
+
+
+def _chat_template(path: Path | None) -> str:
+    """What the file holds. Raises ConfigError for what would fail once the model is loaded."""
+    if path is None:
+        return ""
+    from penstock.tokenizer.chat import ChatTemplate
+
+    try:
+        source = read_regular(path).decode()
+        ChatTemplate(source, {})
+    except (OSError, UnicodeDecodeError, TokenizerError) as error:
+        raise ConfigError(f"--chat-template {path} cannot be used: {error}") from error
+    if not source.strip():
+        raise ConfigError(f"--chat-template {path} is empty, and every prompt would be")
+    return source
 
 
 def _check_tls(certificate: Path | None, key: Path | None) -> None:

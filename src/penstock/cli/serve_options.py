@@ -70,7 +70,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_answer_arguments(parser: argparse.ArgumentParser) -> None:
     from penstock.server.parsing.styles import REASONING_CHOICES, TOOL_CHOICES
 
-    group = parser.add_argument_group("chat answers")
+    group = parser.add_argument_group("chats")
+    group.add_argument(
+        "--chat-template",
+        type=Path,
+        metavar="FILE",
+        help="a Jinja template that makes a prompt of messages, in place of the model's own; "
+        "needed for chats with a model that has none",
+    )
     group.add_argument(
         "--tool-call-parser",
         choices=TOOL_CHOICES,

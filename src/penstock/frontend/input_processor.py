@@ -23,9 +23,12 @@ class InputProcessor:
 
     Short texts are tokenized in this process. Long ones, chat templates and checks of grammars
     are left to workers. It may serve one engine after another. Belongs to one event loop.
+
+    ``chat_template`` takes the place of the model's own, if it is not empty.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, chat_template: str = "") -> None:
+        self._chat_template = chat_template
         self.workers = WorkerPool()
         self.grammars = GrammarCheck(self.workers)
         self._path = ""
@@ -36,7 +39,8 @@ class InputProcessor:
         """Begin to load the tokenizer of this folder or file, unless that was done before."""
         if self._loading is None:
             self._path = path
-            self._loading = asyncio.get_running_loop().create_task(asyncio.to_thread(_load, path))
+            loading = asyncio.to_thread(_load, path, self._chat_template)
+            self._loading = asyncio.get_running_loop().create_task(loading)
 
     async def serve(self, model: ModelFacts) -> Tokenizer:
         """Process texts for this model from now on; returns its tokenizer. Raises
@@ -110,6 +114,7 @@ class InputProcessor:
             add_generation_prompt=add_generation_prompt,
             add_special_tokens=add_special_tokens,
             max_tokens=self._max_model_len,
+            chat_template=self._chat_template,
         )
         answer = await self.workers.run(job, tenant)
         assert isinstance(answer, Tokens)
@@ -122,7 +127,9 @@ class InputProcessor:
             await asyncio.gather(self._loading, return_exceptions=True)
 
 
-def _load(path: str) -> Tokenizer:
+def _load(path: str, chat_template: str) -> Tokenizer:
     tokenizer = load_tokenizer(path)
+    if chat_template:
+        tokenizer = tokenizer.with_chat_template(chat_template)
     _ = tokenizer.length_bound  # found out now, not when a long text holds the event loop
     return tokenizer

@@ -196,7 +196,7 @@ class Reader:
     def string(self, limit: int | None = None) -> str:
         size = self.number("Q")
         if limit is not None and size > limit:
-            self.fail(f"a key of {size} bytes is declared")
+            self.fail(f"a name of {size} bytes is declared")
         raw = self.take(size)
         try:
             return raw.decode()

@@ -21,9 +21,10 @@ MXFP4_BLOCK: Final = 32
 """Columns that share a scale in MXFP4."""
 
 
-Element = Literal["float", "int32", "integer", "uint8", "int8", "float8", "scale"]
+Element = Literal["float", "int32", "integer", "uint8", "int8", "float8", "scale", "blocks"]
 """What a tensor holds. float: any type that models are served from; integer: of 32 or 64 bits;
-float8: E4M3; scale: floats, or powers of two in a byte (E8M0)."""
+float8: E4M3; scale: floats, or powers of two in a byte (E8M0, also as U8); blocks: as a published
+format has them (``quant/formats``), of a stack the matrices one below another."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +142,20 @@ class RowsOfEach:
 
 
 @dataclass(frozen=True)
+class Unpaired:
+    """A matrix, or a bias, of ``heads`` heads in each of which row 2 i of the source is row i, and
+    row 2 i + 1 the one half a head behind it: components that rotate together lie side by side
+    there."""
+
+    source: Source
+    heads: int
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+
+@dataclass(frozen=True)
 class Mxfp4:
     """A stack of matrices ``[number, n, k]`` in MXFP4, read as floats, which hold it exactly.
 
@@ -237,6 +252,7 @@ Source = (
     | RowsOfEach
     | Stacked
     | Transposed
+    | Unpaired
     | Mxfp4
     | Flat
     | Squeezed
@@ -277,6 +293,9 @@ class PlanWeight:
     """Whose checkpoint the source is in: the model's own, or that of the model which a head that
     drafts shares the weight with. What the target has quantized is then read as floats, as heads
     have a quantization of their own."""
+    floats: bool = False
+    """Whether a matrix is read as floats though the checkpoint has it quantized in a scheme: where
+    its op multiplies no such."""
 
     @property
     def shape(self) -> Shape:
@@ -296,6 +315,7 @@ def packed(source: Source) -> Iterator[Packed]:
             RowsOf(inner)
             | RowsOfEach(inner)
             | Transposed(inner)
+            | Unpaired(inner)
             | Flat(inner)
             | Squeezed(inner)
             | Shifted(inner)
@@ -324,6 +344,7 @@ def tensors(source: Source) -> Iterator[Stored]:
             RowsOf(inner)
             | RowsOfEach(inner)
             | Transposed(inner)
+            | Unpaired(inner)
             | Flat(inner)
             | Squeezed(inner)
             | Shifted(inner)
@@ -355,6 +376,7 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
             RowsOf()
             | RowsOfEach()
             | Transposed()
+            | Unpaired()
             | Flat()
             | Squeezed()
             | Shifted()

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from penstock.interface.sources import (
     MXFP4_BLOCK,
@@ -23,6 +23,7 @@ from penstock.interface.sources import (
     Stored,
     Transposed,
     UnitRows,
+    Unpaired,
 )
 
 Kept = Literal["rows", "columns", "mxfp4"]
@@ -53,9 +54,12 @@ class Form(ABC):
 
     of: tuple[str, ...] = ()
     """Patterns of the weights that lie in the tensor; empty: it is one weight alone."""
-    keeps_values: ClassVar[bool] = False
-    """Whether a weight is what is stored, but for its shape and the place of its rows, so that it
-    may be stored quantized."""
+
+    @property
+    def keeps_values(self) -> bool:
+        """Whether a weight is what is stored, but for its shape and the place of its rows, so that
+        it may be stored quantized."""
+        return False
 
     def fits(self, shape: Shape) -> bool:
         """Whether a weight of this shape can be stored so."""
@@ -76,7 +80,10 @@ class Rows(Form):
     share of each, then the second of each, and so on."""
     transposed: bool = False
     """Whether a matrix is stored as ``[inputs, outputs]``. Its bias is as any other."""
-    keeps_values: ClassVar[bool] = True
+
+    @property
+    def keeps_values(self) -> bool:
+        return True
 
     def source(self, tensor: Tensor) -> Source:
         shapes = tensor.shapes
@@ -107,6 +114,12 @@ class Stack(Form):
     and ``..._scales``. Matrices whose columns are not in whole blocks never are."""
     interleaved: bool = False
     """Whether rows of the weights take turns."""
+    quantized: bool = False
+    """Whether files have such stacks quantized, the matrices one below another."""
+
+    @property
+    def keeps_values(self) -> bool:
+        return self.quantized
 
     def fits(self, shape: Shape) -> bool:
         return self.kept != "mxfp4" or shape[-1] % MXFP4_BLOCK == 0
@@ -116,6 +129,8 @@ class Stack(Form):
         number, count, *columns = tensor.shape
         whole: Shape = (number, sum(shape[1] for shape in shapes), *columns)
         source: Source
+        if tensor.packed is not None:
+            return self._packed(tensor, tensor.packed, whole)
         if self.kept == "mxfp4":
             source = _mxfp4(tensor.name, whole)
         elif self.kept == "columns" and columns:
@@ -127,6 +142,42 @@ class Stack(Form):
         if self.interleaved:
             return RowsOfEach(source, tensor.place, count, len(shapes))
         return RowsOfEach(source, sum(shape[1] for shape in shapes[: tensor.place]), count)
+
+    def _packed(self, tensor: Tensor, form: PackedFormat, whole: Shape) -> Source:
+        """The rows of each matrix, where they lie quantized one below another."""
+        number, rows, columns = whole
+        source = Packed(tensor.name, (number * rows, columns), form)
+        first = sum(shape[1] for shape in tensor.shapes[: tensor.place])
+        count = tensor.shape[1]
+        starts = (index * rows + first for index in range(number))
+        return Stacked(tuple(RowsOf(source, ((start, start + count),)) for start in starts))
+
+
+@dataclass(frozen=True)
+class Paired(Form):
+    """Rows of a matrix of heads, or of its bias, in which components that rotate together lie side
+    by side, as GGUF has those of Llama."""
+
+    heads: int
+    rows: Rows = field(default_factory=Rows)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "of", self.rows.of)
+
+    @property
+    def keeps_values(self) -> bool:
+        return True
+
+    def source(self, tensor: Tensor) -> Source:
+        return Unpaired(self.rows.source(tensor), self.heads)
+
+
+@dataclass(frozen=True)
+class AsVector(Form):
+    """A matrix of one row that is stored as a vector."""
+
+    def source(self, tensor: Tensor) -> Source:
+        return Stacked((Stored(tensor.name, tensor.shape[1:]),))
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ and the names in a checkpoint, in which ``*`` stands for the same numbers in the
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
@@ -81,7 +81,7 @@ class NameMap:
         formats keep ``[n, k]``, it is then never transposed. Raises KeyError where the map does not
         have it.
         """
-        pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
+        pattern = _pattern(name)
         stem = pattern.removesuffix(BIAS)
         entry, bias = self.names.get(pattern), False
         if entry is None and stem != pattern:
@@ -100,12 +100,21 @@ class NameMap:
         ways = [self._way(name, each, bias, shapes, one) for each in entries for one in forms]
         return ways[0] if len(ways) == 1 else OneOf(tuple(ways))
 
+    def matrices(self, name: str) -> Iterator[str]:
+        """The tensors that may hold the canonical matrix ``name``, in the order in which they are
+        looked for: those alone that may be quantized."""
+        entry = self.names.get(_pattern(name))
+        numbers = [part for part in name.split(".") if part.isdigit()]
+        while entry is not None:
+            if entry.form.keeps_values and "#" not in entry.stored:
+                yield _filled(entry.stored, numbers) + entry.suffix
+            entry = entry.otherwise
+
     def module(self, name: str) -> str | None:
         """The module whose tensors the canonical matrix ``name`` is read from, as checkpoints name
         it; of several, such as a layer's experts, the first. None where the map does not have
         it."""
-        pattern = ".".join("*" if part.isdigit() else part for part in name.split("."))
-        each = self.names.get(pattern)
+        each = self.names.get(_pattern(name))
         while each is not None and not each.form.keeps_values and each.otherwise is not None:
             each = each.otherwise
         if each is None:
@@ -203,10 +212,11 @@ def stacked(
     suffix: str = "",
     kept: Kept = "rows",
     interleaved: bool = False,
+    quantized: bool = False,
 ) -> dict[str, Name]:
     """The names of weights, one for each expert, that a checkpoint has in one tensor, the rows of
     one weight behind those of another, or in turns."""
-    form = Stack(patterns if len(patterns) > 1 else (), kept, interleaved)
+    form = Stack(patterns if len(patterns) > 1 else (), kept, interleaved, quantized)
     return {pattern: Name(stored, suffix, form) for pattern in patterns}
 
 
@@ -221,6 +231,10 @@ def either(first: Mapping[str, Name], *others: Mapping[str, Name]) -> dict[str, 
 def own_names(shapes: Mapping[str, Shape]) -> dict[str, Source]:
     """The sources of weights that are stored under their canonical names."""
     return {name: Stored(name, shape) for name, shape in shapes.items()}
+
+
+def _pattern(name: str) -> str:
+    return ".".join("*" if part.isdigit() else part for part in name.split("."))
 
 
 def _filled(pattern: str, numbers: list[str]) -> str:

@@ -57,6 +57,10 @@ class BlockTensor:
         taken = [self.blocks[first:end] for first, end in runs]
         return BlockTensor(self.format, np.concatenate(taken))
 
+    def taken(self, rows: NDArray[np.intp]) -> BlockTensor:
+        """The matrix of those rows, in that order."""
+        return BlockTensor(self.format, self.blocks[rows])
+
     def dequantize(self) -> F32:
         """The float32 matrix that the blocks stand for, ``[n, k]``."""
         n, count, nbytes = self.blocks.shape

@@ -12,6 +12,7 @@ from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.plan.lower import lower
 from penstock.resolve.inputs import Inputs, Reasons, model_types, reason
+from penstock.resolve.quantization import as_read
 from penstock.threads import Threads
 
 
@@ -51,11 +52,11 @@ def decide_backend(inputs: Inputs) -> BackendDecision:
     def obstacle(candidate: Backend) -> Obstacle | None:
         # What a backend lacks does not depend on how it rounds weights: any plan can be asked.
         types = inputs.types
-        plan = lower(inputs.spec, types.weights, kv_dtype=types.kv_cache)
+        plan = lower(as_read(inputs.spec, candidate), types.weights, kv_dtype=types.kv_cache)
         found = candidate.obstacle(plan, inputs.trees)
         if found is None and inputs.draft is not None:
             types = model_types(config, inputs.draft)
-            plan = lower(inputs.draft, types.weights, kv_dtype=types.kv_cache)
+            plan = lower(as_read(inputs.draft, candidate), types.weights, kv_dtype=types.kv_cache)
             found = candidate.obstacle(plan)
         return found
 

@@ -63,10 +63,11 @@ def decide_memory(
     blocks = _blocks(inputs, plans, budget.kv_cache, states.num_bytes)
     in_full = blocks.tokens >= served.max_len
     less = f", less {states.num_bytes:,} of states" if states.num_bytes else ""
+    quantized = schemes.linear is not None or inputs.spec.quantized is not None
     rounded = f"codes, scales, and the rest in {weights}"
     reasons = {
         "kv_cache_dtype": reason(config.kv_cache_dtype, "the weights' type"),
-        "weight_bytes": f"all in {weights}" if schemes.linear is None else rounded,
+        "weight_bytes": rounded if quantized else f"all in {weights}",
         "kv_cache_bytes": reason(config.kv_cache_bytes, budget.why) + less,
         "num_blocks": blocks.why,
         "max_model_len": reason(

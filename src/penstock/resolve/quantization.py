@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.backends.backend import Backend
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
+from penstock.models.gguf.blocks import GgufTypes
 from penstock.models.quantized import QuantizedFormat
+from penstock.models.spec import ModelSpec
 from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.scheme import GroupScheme, Quantization, WindowColumns
 from penstock.resolve.inputs import Inputs, Reasons, reason
@@ -60,9 +62,12 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
     if activations is None:
         activations = backend.defaults.quantize_activations
     schemes = weights.schemes(activations, backend.defaults.window_columns)
+    read = _read_by(own, backend)
     reasons = {"quantization": "the checkpoint's values"}
-    if schemes.linear is not None or own is not None:
-        matrices = f"in {schemes.linear}" if own is None else f"as the checkpoint has them ({own})"
+    if schemes.linear is not None or read is not None:
+        matrices = f"in {schemes.linear}"
+        if read is not None:
+            matrices = f"as the checkpoint has them ({read})"
         reasons = {
             "quantization": f"matrices {matrices}",
             "quantize_activations": reason(
@@ -73,7 +78,33 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
     notes = _order_notes(config, own, backend)
     if own is not None:
         notes += (*own.notes, *_float_notes(own, schemes, inputs.types.weights))
+    notes += _block_notes(inputs, backend)
     return QuantizationDecision(weights, activations, schemes, reasons, notes)
+
+
+def as_read(spec: ModelSpec, backend: Backend) -> ModelSpec:
+    """Return the model as ``backend`` reads it: matrices in formats of blocks that it does not
+    multiply by are floats then."""
+    return replace(spec, quantized=_read_by(spec.quantized, backend))
+
+
+def _read_by(own: QuantizedFormat | None, backend: Backend) -> QuantizedFormat | None:
+    if not isinstance(own, GgufTypes):
+        return own
+    return own.limited(backend.block_formats, backend.looks_up_blocks, backend.runs_expert_blocks)
+
+
+def _block_notes(inputs: Inputs, backend: Backend) -> tuple[str, ...]:
+    """Return a note where matrices in blocks become floats."""
+    own = inputs.spec.quantized
+    found = own.left_out(backend.block_formats) if isinstance(own, GgufTypes) else ""
+    if not found:
+        return ()
+    dtype = inputs.types.weights
+    return (
+        f"matrices in blocks become {dtype} as they are read, since the {backend.name} backend "
+        f"does not multiply by them as they are: {found}",
+    )
 
 
 def _as_stored(asked: WeightQuantization, own: QuantizedFormat) -> WeightQuantization:

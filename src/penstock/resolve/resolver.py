@@ -13,7 +13,7 @@ from penstock.resolve.backend import decide_artifacts, decide_backend, decide_th
 from penstock.resolve.inputs import Inputs, Reasons, check_options, reason
 from penstock.resolve.memory import decide_memory
 from penstock.resolve.plans import decide_plans
-from penstock.resolve.quantization import decide_quantization
+from penstock.resolve.quantization import as_read, decide_quantization
 from penstock.resolve.sampling import decide_sampling
 from penstock.resolve.step_limits import decide_step_limits
 from penstock.speculative_config import describe
@@ -50,6 +50,8 @@ def resolve(
     chosen = decide_backend(inputs)
     backend = chosen.backend
     quantization = decide_quantization(inputs, backend)
+    spec = as_read(spec, backend)
+    inputs = replace(inputs, spec=spec, draft=None if draft is None else as_read(draft, backend))
     compute = decide_threads(inputs, backend)
     limits = decide_step_limits(config, backend.defaults)
     plans = decide_plans(inputs, backend, quantization.schemes, limits)

@@ -97,6 +97,8 @@ class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=Tru
     add_special_tokens: bool
     max_tokens: int
     """Token limit: a text that certainly has more is refused before it is tokenized."""
+    chat_template: str = ""
+    """A template that takes the place of the tokenizer's own, if it is not empty."""
 
     @classmethod
     def of(
@@ -109,6 +111,7 @@ class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=Tru
         add_generation_prompt: bool,
         add_special_tokens: bool,
         max_tokens: int,
+        chat_template: str = "",
     ) -> TokenizeChat:
         """Make a job. Raises RequestError for messages that are not valid JSON."""
         try:
@@ -121,6 +124,7 @@ class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=Tru
             add_generation_prompt=add_generation_prompt,
             add_special_tokens=add_special_tokens,
             max_tokens=max_tokens,
+            chat_template=chat_template,
         )
 
     def parts(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]], dict[str, Any]]:

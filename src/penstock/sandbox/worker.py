@@ -56,10 +56,12 @@ DATA_BYTES = 2 << 30
 
 
 class Worker:
-    """Runs jobs, and keeps the tokenizer of the last job."""
+    """Runs jobs, and keeps the tokenizer of the last job, and of the last with its own template."""
 
     def __init__(self) -> None:
         self._path = ""
+        self._template = ""
+        self._templated: Tokenizer | None = None
         self._tokenizer: Tokenizer | None = None
 
     def answer(self, job: Job) -> Answer:
@@ -98,7 +100,7 @@ class Worker:
                 )
 
     def _tokenize_chat(self, job: TokenizeChat) -> Answer:
-        tokenizer = self.load(job.tokenizer)
+        tokenizer = self._with_template(self.load(job.tokenizer), job.chat_template)
         messages, tools, options = job.parts()
         ids = tokenize_chat(
             tokenizer,
@@ -111,10 +113,19 @@ class Worker:
         )
         return Tokens.of([ids])
 
+    def _with_template(self, tokenizer: Tokenizer, template: str) -> Tokenizer:
+        if not template:
+            return tokenizer
+        if self._templated is None or self._template != template:
+            self._templated = tokenizer.with_chat_template(template)
+            self._template = template
+        return self._templated
+
     def load(self, path: str) -> Tokenizer:
         """Load a tokenizer. Raises TokenizerError."""
         if self._tokenizer is None or self._path != path:
             self._tokenizer, self._path = load_tokenizer(path), path
+            self._templated = None
             gc.collect()
             gc.freeze()  # what is loaded lives until the end
         return self._tokenizer

@@ -57,6 +57,8 @@ class RunOptions:
     """Most seconds for a request, from its arrival to its last token; None means no limit."""
     headers_timeout_s: float = HEADERS_TIMEOUT_S
     """Most seconds for a request head, from its first byte or from the connection's start."""
+    chat_template: str = ""
+    """What takes the place of the model's own chat template, if it is not empty."""
     server: ServerOptions = ServerOptions()  # noqa: RUF009
     supervisor: SupervisorOptions = SupervisorOptions()  # noqa: RUF009
     logs: LogOptions = LogOptions()  # noqa: RUF009
@@ -95,7 +97,8 @@ async def serve(
         loop.add_signal_handler(number, on_signal, number)
     loop.set_exception_handler(_on_loop_error)
     with logging_to(options.logs) as log:
-        async with contextlib.aclosing(InputProcessor()) as inputs:  # outlives engines
+        # It outlives engines.
+        async with contextlib.aclosing(InputProcessor(options.chat_template)) as inputs:
             llm = await _start(child, stop, inputs)
             if llm is None:
                 return

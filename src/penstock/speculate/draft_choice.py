@@ -16,6 +16,7 @@ from penstock.demo_model import (
     medusa_heads_path,
 )
 from penstock.errors import ConfigError, TokenizerError
+from penstock.gguf.metadata import read_metadata
 from penstock.memory_budget import Served
 from penstock.models.reader import read_json_object
 from penstock.models.spec import ModelSpec
@@ -30,6 +31,7 @@ from penstock.speculate.draft_heads_choice import (
     stretched,
 )
 from penstock.speculative_config import DraftModel, Eagle, Medusa, QuantizedSelf, SpeculativeConfig
+from penstock.weights.gguf_file import is_gguf
 from penstock.weights.hub import resolve_model_folder
 from penstock.weights.model_folder import load_model_spec
 
@@ -84,7 +86,8 @@ def draft_spec(config: EngineConfig, folder: Path, target: ModelSpec, tokenizer:
             f"one of {target.vocab_size}; a draft must have the model's own"
         )
     own, theirs = _vocabulary(folder), _vocabulary(tokenizer)
-    if own is not None and theirs is not None and own != theirs:
+    alike = is_gguf(folder) == is_gguf(tokenizer)  # others are spelled otherwise
+    if alike and own is not None and theirs is not None and own != theirs:
         raise ConfigError(
             f"the draft {folder.name} has another tokenizer than the model: the same ids stand for "
             "other tokens; a draft must have the model's own"
@@ -235,7 +238,10 @@ def _fits_scheme(config: EngineConfig) -> bool:
 
 
 def _vocabulary(folder: Path) -> object:
-    """Return the vocabulary in the folder's tokenizer.json; None if it has none."""
+    """Return the vocabulary in the folder's tokenizer.json, or in a GGUF file; None if it has
+    none."""
+    if is_gguf(folder):
+        return read_metadata(folder, TokenizerError).get("tokenizer.ggml.tokens")
     path = folder / "tokenizer.json"
     if not os.path.lexists(path):
         return None

@@ -71,7 +71,7 @@ class ChatTemplate:
             line = getattr(error, "lineno", None)
             raise TokenizerError(
                 f"the chat template is not valid Jinja (line {line}): {error}; fix it in "
-                "chat_template.jinja or tokenizer_config.json"
+                "chat_template.jinja or tokenizer_config.json, or name another with --chat-template"
             ) from error
 
     def render(

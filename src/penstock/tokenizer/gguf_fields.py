@@ -33,7 +33,8 @@ class Fields:
         if isinstance(values, Numbers):
             right = values.kind is kind or not values
         else:
-            right = isinstance(values, list) and all(type(value) is kind for value in values)
+            # An array of GGUF has elements of one type, so one stands for all.
+            right = isinstance(values, list) and (not values or type(values[0]) is kind)
         if not right:
             raise TokenizerError(f"tokenizer.ggml.{name} is not an array of {kind.__name__}")
         assert isinstance(values, (list, Numbers))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, normalizers
 
 from penstock.errors import TokenizerError
@@ -14,10 +16,9 @@ from penstock.tokenizer.gguf_special_tokens import Kind
 
 _MAX_MERGE_CHARS = 1 << 26
 """Maximum number of characters in all merges; those of Llama 2 have less than a million."""
-_MAX_CHARS = 1 << 24
-"""Maximum number of characters in all pieces of usual length; Gemma's have two million."""
-_LONG = 64
-"""Length in characters above which it pays to look at a piece's beginnings in order."""
+_MAX_CHARS = 1 << 23
+"""Maximum number of characters in all pieces; Gemma's have two million."""
+_Array = NDArray[Any]
 
 
 def sentencepiece(
@@ -34,13 +35,14 @@ def sentencepiece(
     """
     if not all(map(math.isfinite, scores)):
         raise TokenizerError("tokenizer.ggml.scores holds a value that is not finite")
-    apart = (Kind.CONTROL, Kind.UNKNOWN, Kind.BYTE)
-    rank = sorted(
-        (token_id for token_id in vocab.values() if kinds[token_id] not in apart),
-        key=[-score for score in scores].__getitem__,
+    apart = frozenset(map(int, (Kind.CONTROL, Kind.UNKNOWN, Kind.BYTE)))
+    ranked = sorted(
+        (-score, token_id)
+        for token_id, (score, kind) in enumerate(zip(scores, kinds, strict=True))
+        if kind not in apart
     )
     names = list(vocab)
-    merges = _all_splits([names[token_id] for token_id in rank])
+    merges = _all_splits([names[token_id] for _, token_id in ranked])
     backend = Tokenizer(
         make_model(vocab, merges, unk_token=unknown, fuse_unk=False, byte_fallback=True)
     )
@@ -55,65 +57,64 @@ def sentencepiece(
 
 
 def _all_splits(pieces: Sequence[str]) -> list[tuple[str, str]]:
-    """Every way to put a piece together from two others, the pieces in their order."""
-    known = frozenset(pieces)
-    long = _LongPieces(pieces) if any(len(piece) > _LONG for piece in pieces) else None
-    room, chars = _MAX_MERGE_CHARS, _MAX_CHARS
-    merges: list[tuple[str, str]] = []
-    for piece in pieces:
-        size = len(piece)
-        before = len(merges)
-        if long is not None and size > _LONG:
-            merges += long.splits(piece)
-        else:
-            chars -= size
-            for cut in range(1, size):
-                left = piece[:cut]
-                if left in known and (right := piece[cut:]) in known:
-                    merges.append((left, right))
-        room -= size * (len(merges) - before)
-        if room < 0 or chars < 0:
-            raise TokenizerError(
-                "tokenizer.ggml.tokens is no vocabulary: its pieces can be put together from each "
-                "other in too many ways, or they have too many characters"
-            )
-    return merges
+    """Every way to put a piece together from two others, the pieces in their order.
 
-
-class _LongPieces:
-    """The splits of long pieces, in time in proportion to the text and not to its square."""
-
-    def __init__(self, pieces: Sequence[str]) -> None:
-        self._left = _longest_beginnings(pieces)
-        self._right = _longest_beginnings([piece[::-1] for piece in pieces])
-
-    def splits(self, piece: str) -> list[tuple[str, str]]:
-        rights = {len(piece) - len(right) for right in _chain(self._right, piece[::-1])}
-        cuts = [len(left) for left in _chain(self._left, piece) if len(left) in rights]
-        if len(piece) * len(cuts) > _MAX_MERGE_CHARS:
-            raise TokenizerError(
-                f"tokenizer.ggml.tokens can be put together from each other in too many ways: one "
-                f"of {len(piece)} characters in {len(cuts)}"
-            )
-        return [(piece[:cut], piece[cut:]) for cut in reversed(cuts)]
-
-
-def _longest_beginnings(pieces: Iterable[str]) -> dict[str, str]:
-    """Map each piece to the longest other piece that it begins with, or to "" if there is none.
-
-    Sorted, what begins with a piece follows it at once, so the work is in proportion to the text.
+    Stretches of the pieces are compared by their hashes, of which each takes the same time however
+    long it is. Two different ones have the same by a chance of 1 to 10^7 in a vocabulary, or by
+    somebody's design, who could have scored the pieces to his liking as well.
     """
-    found: dict[str, str] = {}
-    open_pieces = [""]
-    for piece in sorted(pieces):
-        while not piece.startswith(open_pieces[-1]):
-            open_pieces.pop()
-        found[piece] = open_pieces[-1]
-        open_pieces.append(piece)
-    return found
+    lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
+    if lengths.sum() > _MAX_CHARS:
+        raise TokenizerError(
+            f"tokenizer.ggml.tokens has more than {_MAX_CHARS} characters, which no vocabulary has"
+        )
+    ends = np.cumsum(lengths)
+    hashes = _Hashes("".join(pieces))
+    whole = hashes.of(ends - lengths, ends)
+    order = np.argsort(whole)
+    whole = whole[order]
+
+    def find(stretches: _Array) -> tuple[_Array, _Array]:
+        """Which of them are pieces, and which pieces these are."""
+        at = np.minimum(np.searchsorted(whole, stretches), max(len(whole) - 1, 0))
+        (found,) = np.nonzero(whole[at] == stretches)
+        return found, order[at[found]]
+
+    # Every character but a piece's first is where it may be cut.
+    piece = np.repeat(np.arange(len(pieces)), np.maximum(lengths - 1, 0))
+    cut = np.arange(len(piece)) + piece + 1
+    if not len(piece):
+        return []
+    found, left = find(hashes.of((ends - lengths)[piece], cut))
+    piece, cut = piece[found], cut[found]
+    found, right = find(hashes.of(cut, ends[piece]))
+    left, piece = left[found], piece[found]
+    if lengths[piece].sum() > _MAX_MERGE_CHARS:
+        raise TokenizerError(
+            "tokenizer.ggml.tokens can be put together from each other in too many ways: the "
+            f"merges have more than {_MAX_MERGE_CHARS} characters"
+        )
+    name = pieces.__getitem__
+    return list(zip(map(name, left.tolist()), map(name, right.tolist()), strict=True))
 
 
-def _chain(longest: dict[str, str], piece: str) -> Iterator[str]:
-    """All pieces that ``piece`` begins with, itself left out, the longest first."""
-    while piece := longest[piece]:
-        yield piece
+class _Hashes:
+    """Hashes of stretches of a text: polynomials in its characters, modulo 2^64."""
+
+    _BASE = 0x9E3779B97F4A7C15
+
+    def __init__(self, text: str) -> None:
+        codes = np.frombuffer(text.encode("utf-32-le"), np.uint32).astype(np.uint64)
+        self._back = _powers(pow(self._BASE, -1, 1 << 64), len(codes) + 1)
+        self._sums = np.zeros(len(codes) + 1, np.uint64)
+        np.cumsum(codes * _powers(self._BASE, len(codes)), out=self._sums[1:])
+
+    def of(self, starts: _Array, ends: _Array) -> _Array:
+        """A stretch has the same hash wherever it stands."""
+        return (self._sums[ends] - self._sums[starts]) * self._back[starts]
+
+
+def _powers(base: int, count: int) -> _Array:
+    factors = np.full(count, base, np.uint64)
+    factors[:1] = 1
+    return np.cumprod(factors)

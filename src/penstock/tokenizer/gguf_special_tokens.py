@@ -94,9 +94,10 @@ class SpecialTokens:
         cls, tokens: Sequence[str], kinds: Sequence[int], eos: int | None, ends: Iterable[int]
     ) -> SpecialTokens:
         """``ends`` are what :data:`END_FIELDS` name."""
-        special = (Kind.CONTROL, Kind.UNKNOWN)
-        control = {token for token, kind in enumerate(kinds) if kind in special}
-        plain = {token for token, kind in enumerate(kinds) if kind == Kind.USER_DEFINED}
+        normal = int(Kind.NORMAL)  # not an enum's member: most tokens are, and it is compared fast
+        others = [(token, kind) for token, kind in enumerate(kinds) if kind != normal]
+        control = {token for token, kind in others if kind in (Kind.CONTROL, Kind.UNKNOWN)}
+        plain = {token for token, kind in others if kind == Kind.USER_DEFINED}
         ids = _named(tokens, END_NAMES | INFILL_NAMES | {_STRUCK})
         ending = {ids[name] for name in ids.keys() & END_NAMES}
         control |= ending | {ids[name] for name in ids.keys() & INFILL_NAMES}
@@ -106,12 +107,11 @@ class SpecialTokens:
         if "<|end|>" in ids and any(names <= ids.keys() for names in _MESSAGE_ENDS):
             ending.discard(ids["<|end|>"])
         first = [] if eos is None else [eos]
-        known = {*special, Kind.NORMAL, Kind.USER_DEFINED, Kind.BYTE}
-        silent = {token for token, kind in enumerate(kinds) if kind not in known}
+        silent = {token for token, kind in others if kind != Kind.BYTE} - control - plain
         return cls(
             control=tuple(sorted(control)),
             user_defined=tuple(sorted(plain - control)),
-            silent=frozenset(silent - control),
+            silent=frozenset(silent),
             ends=tuple(first + sorted(ending - set(first))),
         )
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -57,6 +58,13 @@ class Tokenizer:
             name: ChatTemplate(source, settings.special_tokens)
             for name, source in settings.chat_templates.items()
         }
+
+    def with_chat_template(self, source: str) -> Tokenizer:
+        """The same tokenizer, whose one chat template is ``source``. Raises TokenizerError."""
+        other = copy.copy(self)  # shares the backend, and the lock that guards it
+        other.settings = replace(self.settings, chat_templates={"default": source})
+        other._templates = {"default": ChatTemplate(source, self.settings.special_tokens)}
+        return other
 
     @property
     def bos_token_id(self) -> int | None:
@@ -168,8 +176,8 @@ class Tokenizer:
         template = self._templates.get(name)
         if template is None:
             raise RequestError(
-                "this checkpoint has no chat template; put a chat_template.jinja beside its "
-                "tokenizer.json, or send a plain completion request",
+                "this model has no chat template: start the server with --chat-template FILE, or "
+                "put a chat_template.jinja beside the tokenizer.json; plain completions need none",
                 "messages",
             )
         return template.render(

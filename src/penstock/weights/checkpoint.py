@@ -35,7 +35,6 @@ from penstock.weights.disagreement import (
 )
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.published import open_published
-from penstock.weights.safetensors import open_folder
 from penstock.weights.sources import Found, as_named, check, read, read_member
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
@@ -88,6 +87,7 @@ class CheckpointWeights:
         shapes = {stored: tensor.shape for stored, (_, tensor) in found.items()}
         form = spec.quantized
         indexed, lacks = False, None
+        self._as_floats = {n for n, w in weights.items() if w.floats or w.checkpoint == "target"}
         self._shared = {n: w.source for n, w in weights.items() if w.checkpoint == "target"}
         if self._shared:
             self._share(target, None if names is None else names.target_names)
@@ -135,9 +135,9 @@ class CheckpointWeights:
 
     def get(self, name: str) -> WeightValue:
         """The weight, read-only, in the dtype this source was opened with; one that the checkpoint
-        has quantized, as it is, but as floats if it is the target's."""
+        has quantized, as it is, but as floats if it is the target's or its op reads floats."""
         value = read(*self._sources[name], self._dtype)
-        if name in self._shared and isinstance(value, StoredTensor):
+        if name in self._as_floats and isinstance(value, StoredTensor):
             return dequantized(value, self._dtype, name)
         return value
 
@@ -151,7 +151,7 @@ class CheckpointWeights:
         names."""
         if target is None:
             raise ValueError("heads that share weights with their target need its checkpoint")
-        found = as_named(open_folder(target), names)
+        found = as_named(open_published(target, "model"), names)
         shapes = {stored: tensor.shape for stored, (_, tensor) in found.items()}
         for name, shared in self._shared.items():
             source = chosen(shared, shapes)

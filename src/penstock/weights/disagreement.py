@@ -8,8 +8,10 @@ from typing import Final
 
 from penstock.errors import WeightError
 from penstock.interface.sources import Packed, Source, packed
+from penstock.models.gguf.blocks import BlockMatrix
 from penstock.models.gptq import Gptq
 from penstock.models.quantized import QuantizedFormat
+from penstock.weights.gguf_file import SUFFIX
 from penstock.weights.sources import Found
 from penstock.weights.tensor_file import TensorFile
 
@@ -30,6 +32,8 @@ def refuse_dense(folder: Path, weight: str, matrix: Packed, found: Found) -> Non
     """Raise WeightError if ``matrix`` of ``weight``, which the configuration says is quantized, is
     there as it was before. Its shape may be one that cannot be quantized."""
     plain = matrix.name + _PLAIN
+    if isinstance(matrix.format, BlockMatrix):  # the quantized matrix has that name
+        return
     if plain not in found or found[plain][1].element is None:
         return
     quantized = quantized_names(found)
@@ -74,6 +78,11 @@ def missing(
 
     ``form``: how the configuration says that the checkpoint is quantized.
     """
+    if folder.suffix == SUFFIX:
+        return WeightError(
+            f"{folder} lacks tensor {stored!r}, which its metadata ask for; download it again, or "
+            "convert the model again"
+        )
     problem = f"{folder} lacks tensor {stored!r}, which config.json asks for"
     inside = next((n for n in found if n.startswith(_INSIDE_ANOTHER)), None)
     if inside is not None:
@@ -159,6 +168,11 @@ def unexpected(names: list[str], file: TensorFile) -> WeightError:
     """Return the error for tensors of ``file`` that the model has no use for."""
     shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
     problem = f"{file.path}: {len(names)} tensor(s) have no place in the model: {shown}"
+    if file.path.suffix == SUFFIX:
+        return WeightError(
+            f"{problem}; it may be of a form of its architecture that Penstock does not read from "
+            "GGUF files: take the model's Hugging Face checkpoint"
+        )
     if quantized_names(names):
         return WeightError(
             f"{problem}; quantized checkpoints are read where the quantization_config in "

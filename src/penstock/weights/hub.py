@@ -1,13 +1,19 @@
-"""Resolves what a user names as a model to a folder on disk."""
+"""Resolves what a user names as a model to a folder, or a GGUF file, on disk."""
 
 from __future__ import annotations
 
+import glob
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import ModelError
+from penstock.weights.gguf_choice import in_folder, named
+from penstock.weights.gguf_file import SUFFIX
 
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
 
 # What serving needs and nothing that can run code. Only the top folder: makers keep their own
@@ -20,11 +26,13 @@ _IGNORE: Final = ["*/*", "consolidated*.safetensors"]
 
 
 def resolve_model_folder(model: str, revision: str | None = None, heads: bool = False) -> Path:
-    """The folder of ``model``: a folder's path, or a hub id, downloaded unless it is in the cache.
+    """The folder of ``model``, or its GGUF file: a path, or a hub id, downloaded unless it is in
+    the cache.
 
-    ``revision`` is a branch, tag or commit of a hub id; ``heads``: what is there are heads that
-    draft. Raises ModelError where there is no such
-    folder and the hub does not have it, does not grant it, or cannot be reached.
+    A hub id with a quantization behind it (``owner/name:Q4_K_M``) is the GGUF file of that name. A
+    folder whose model is one GGUF file is that file. ``revision`` is a branch, tag or commit of a
+    hub id; ``heads``: what is there are heads that draft. Raises ModelError where there is no such
+    path and the hub does not have it, does not grant it, or cannot be reached.
     """
     path = Path(model).expanduser()
     if path.is_dir():
@@ -33,22 +41,88 @@ def resolve_model_folder(model: str, revision: str | None = None, heads: bool = 
                 f"revision {revision!r} was given, but {model} is a folder, which has none; "
                 "leave the revision out"
             )
-        return path
-    if path.exists():
-        raise ModelError(f"{model} is a file; give the folder of a Hugging Face checkpoint")
-    if _HUB_ID.fullmatch(model) is None:
+        return path if heads else in_folder(path) or path
+    if path.exists() or path.suffix == SUFFIX:
+        return _file(path, revision)
+    hub_id, _, quantization = model.partition(":")
+    if _HUB_ID.fullmatch(hub_id) is None or (":" in model and not _NAME.fullmatch(quantization)):
         raise ModelError(f"there is no folder {model}, and it is not a hub id (owner/name)")
+    if quantization:
+        return _download_gguf(hub_id, quantization, revision)
     return _download(model, revision, _ALLOW + _PICKLED if heads else _ALLOW)
+
+
+def _file(path: Path, revision: str | None) -> Path:
+    if path.suffix != SUFFIX:
+        raise ModelError(
+            f"{path} is a file; give a GGUF file ({SUFFIX}), or the folder of a Hugging Face "
+            "checkpoint"
+        )
+    if not path.exists():
+        raise ModelError(f"there is no file {path}")
+    if revision is not None:
+        raise ModelError(
+            f"revision {revision!r} was given, but {path} is a file, which has none; leave the "
+            "revision out"
+        )
+    return path
 
 
 def _download(model: str, revision: str | None, allow: list[str]) -> Path:
     # Imported here: it takes longer than the rest of Penstock, and local folders do not need it.
-    from huggingface_hub import errors, snapshot_download
+    from huggingface_hub import snapshot_download
+
+    with _explained(model, revision):
+        return Path(
+            snapshot_download(
+                model, revision=revision, allow_patterns=allow, ignore_patterns=_IGNORE
+            )
+        )
+
+
+def _download_gguf(model: str, quantization: str, revision: str | None) -> Path:
+    """The file of a repository in this quantization, all parts beside it."""
+    from huggingface_hub import errors, list_repo_files, snapshot_download
+
+    with _explained(model, revision):
+        try:
+            files = list_repo_files(model, revision=revision)
+        except (
+            errors.GatedRepoError,
+            errors.RepositoryNotFoundError,
+            errors.RevisionNotFoundError,
+        ):
+            raise
+        except Exception:
+            # Without a connection, what is in the cache will do, if it is there.
+            try:
+                cached = Path(snapshot_download(model, revision=revision, local_files_only=True))
+            except errors.LocalEntryNotFoundError:
+                cached = None
+            if cached is None:
+                raise
+            files = [str(each.relative_to(cached)) for each in cached.rglob(f"*{SUFFIX}")]
+            names = named(files, quantization, model)
+            return cached / names[0]
+    names = named(files, quantization, model)
+    with _explained(model, revision):
+        folder = Path(
+            snapshot_download(
+                model, revision=revision, allow_patterns=list(map(glob.escape, names))
+            )
+        )
+    return folder / names[0]
+
+
+@contextmanager
+def _explained(model: str, revision: str | None) -> Iterator[None]:
+    """Raise ModelError, with the cause and the fix, for whatever the hub's client raises."""
+    from huggingface_hub import errors
 
     try:
-        folder = snapshot_download(
-            model, revision=revision, allow_patterns=allow, ignore_patterns=_IGNORE
-        )
+        yield
+    except ModelError:
+        raise
     except errors.GatedRepoError as e:
         raise ModelError(
             f"the hub asks for consent before it gives out {model}; accept its terms at "
@@ -73,4 +147,3 @@ def _download(model: str, revision: str | None, allow: list[str]) -> Path:
             f"there is no folder {model}, and downloading it from the hub failed: "
             f"{type(e).__name__}: {e}"
         ) from e
-    return Path(folder)

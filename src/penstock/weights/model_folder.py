@@ -19,6 +19,8 @@ from penstock.models.reader import ConfigReader, read_json_object
 from penstock.models.registry import read_spec
 from penstock.models.spec import ModelSpec
 from penstock.models.text_part import text_part
+from penstock.weights.gguf_file import is_gguf
+from penstock.weights.gguf_spec import load_gguf_spec
 from penstock.weights.published import open_draft_heads
 from penstock.weights.safetensors import stored_dtype, stored_names
 
@@ -29,18 +31,22 @@ _QUANTIZED: Final = "hf_quant_config.json"
 def load_model_spec(
     folder: Path, ignore: Collection[str] = (), sampling_defaults: bool = True
 ) -> ModelSpec:
-    """The model in a checkpoint folder, from ``config.json`` and ``generation_config.json``.
+    """The model in a checkpoint folder, from ``config.json`` and ``generation_config.json``, or in
+    a GGUF file.
 
     Weights are not read; only where the configuration names no dtype, or is of more than a language
     model, headers of weight files are asked. ``ignore`` names fields of ``config.json`` that are
     passed over though they are not known; without ``sampling_defaults`` those that the model
     recommends are. Raises ModelError, and WeightError if such a header is corrupt.
     """
+    if is_gguf(folder):
+        return load_gguf_spec(folder, ignore, sampling_defaults)
     path = folder / "config.json"
     if not os.path.lexists(path):
         raise ModelError(
             f"{folder} has no config.json; give a Hugging Face checkpoint folder "
-            "(config.json, model.safetensors, tokenizer.json)"
+            "(config.json, model.safetensors, tokenizer.json), a GGUF file, or of a hub repository "
+            "of GGUF files the quantization behind its name (owner/name:Q4_K_M)"
         )
     config = read_json_object(path, ModelError, infinite=True)
     generation_path = folder / "generation_config.json"

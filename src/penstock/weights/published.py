@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.errors import WeightError
 from penstock.models.names import Published
+from penstock.weights.gguf_file import is_gguf, open_gguf
 from penstock.weights.safetensors import INDEX, SINGLE, SafetensorsFile, member, open_folder
 from penstock.weights.tensor_file import Tensor, TensorFile
 from penstock.weights.torch_file import TorchFile
@@ -20,7 +21,9 @@ _PREFIXES: Final = re.compile(r"(medusa_head|model)\.")
 
 
 def open_published(folder: Path, published: Published) -> dict[str, tuple[TensorFile, Tensor]]:
-    """Every tensor of a checkpoint of this kind. Raises WeightError."""
+    """Every tensor of a checkpoint of this kind, or of a GGUF file. Raises WeightError."""
+    if is_gguf(folder):
+        return dict(open_gguf(folder).tensors)
     return open_draft_heads(folder) if published == "heads" else open_folder(folder)
 
 

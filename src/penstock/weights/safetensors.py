@@ -215,5 +215,5 @@ def _no_weights(folder: Path) -> WeightError:
             "use the checkpoint in Hugging Face layout"
         )
     if any(n.endswith(".gguf") for n in names):
-        return WeightError(f"{here}; GGUF files are not supported yet")
+        return WeightError(f"{here}, but GGUF files; give the path of the one that is meant")
     return WeightError(f"{here}; download the checkpoint again, or use load_format='dummy'")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -28,21 +29,25 @@ from penstock.interface.sources import (
     Stored,
     Transposed,
     UnitRows,
+    Unpaired,
     packed,
     tensors,
 )
 from penstock.models.awq import Awq
 from penstock.models.bitsandbytes import Bnb4, Bnb8
 from penstock.models.float_codes import Fp4, Fp8
+from penstock.models.gguf.blocks import BlockMatrix
 from penstock.models.gptq import Gptq
 from penstock.models.integer_matrix import Integers
 from penstock.models.names import NameMap
 from penstock.models.spec import DType
-from penstock.quant import CodebookTensor, StoredTensor
+from penstock.quant import BlockTensor, CodebookTensor, StoredTensor
 from penstock.weights.awq import read_awq
 from penstock.weights.bitsandbytes import read_bnb4, read_bnb8
+from penstock.weights.blocks import read_blocks
 from penstock.weights.convert import convert, dequantized
 from penstock.weights.float_codes import read_fp4, read_fp8
+from penstock.weights.gguf_file import SUFFIX
 from penstock.weights.gptq import read_gptq
 from penstock.weights.integer_matrix import read_integers
 from penstock.weights.mxfp4 import read_mxfp4
@@ -68,7 +73,7 @@ _TYPES: Final[Mapping[Element, tuple[tuple[str, ...], str]]] = {
     "uint8": (("U8",), "codes or scales"),
     "int8": (("I8",), "codes"),
     "float8": (("F8_E4M3",), "numbers of 8 bits"),
-    "scale": (("F32", "BF16", "F16", "F8_E8M0"), "scales"),
+    "scale": (("F32", "BF16", "F16", "F8_E8M0", "U8"), "scales"),
 }
 """The types of files that tensors of quantized matrices may have, and what they hold."""
 
@@ -84,6 +89,7 @@ class Span(NamedTuple):
 READERS: Final[
     Mapping[type[PackedFormat], Callable[[Packed, Found], StoredTensor | CodebookTensor]]
 ] = {
+    BlockMatrix: read_blocks,
     Gptq: read_gptq,
     Awq: read_awq,
     Integers: read_integers,
@@ -131,7 +137,14 @@ def _is_shifted(source: Source) -> bool:
     match source:
         case Shifted():
             return True
-        case RowsOf(inner) | RowsOfEach(inner) | Transposed(inner) | Flat(inner) | Squeezed(inner):
+        case (
+            RowsOf(inner)
+            | RowsOfEach(inner)
+            | Transposed(inner)
+            | Unpaired(inner)
+            | Flat(inner)
+            | Squeezed(inner)
+        ):
             return _is_shifted(inner)
         case Stacked(sources):
             return any(map(_is_shifted, sources))
@@ -144,10 +157,14 @@ def _as_stored(source: Source, found: Found) -> NDArray[Any] | StoredTensor | Co
     match source:
         case Packed():
             return READERS[type(source.format)](source, found)
-        case RowsOf(Packed() | RowsOf() as inner, runs) if any(packed(inner)):
+        case RowsOf(Packed() | RowsOf() | Unpaired() as inner, runs) if any(packed(inner)):
             matrix = _as_stored(inner, found)
             assert isinstance(matrix, StoredTensor | CodebookTensor)
             return matrix.rows(*runs)
+        case Unpaired(inner, heads) if any(packed(inner)):
+            blocks = _as_stored(inner, found)
+            assert isinstance(blocks, BlockTensor)
+            return blocks.taken(_unpaired(blocks.shape[0], heads))
         case _:
             return _floats(source, found)
 
@@ -158,6 +175,13 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
         case Stored(name):
             file, tensor = found[name]
             return file.view(tensor.name)
+        case RowsOf(Stored(name), runs):
+            file, tensor = found[name]
+            return file.slices(tensor.name, runs)
+        case Unpaired(inner, heads):
+            paired = _floats(inner, found)
+            unpaired: NDArray[Any] = paired[_unpaired(len(paired), heads)]
+            return unpaired
         case RowsOf(Stacked(sources), runs) if any(first < end for first, end in runs):
             wanted = [each for first, end in runs for each in sources[first:end]]
             return _floats(Stacked(tuple(wanted)), found)
@@ -210,6 +234,12 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             raise TypeError("the way in which a checkpoint has a weight has not been chosen")
 
 
+def _unpaired(rows: int, heads: int) -> NDArray[np.intp]:
+    """The rows that :class:`Unpaired` takes, in its order."""
+    order = np.arange(rows, dtype=np.intp).reshape(heads, -1, 2)
+    return order.transpose(0, 2, 1).reshape(-1)
+
+
 def check(source: Source, found: Found) -> None:
     """Raise WeightError unless each tensor, all of which are there, has the shape that is asked for
     and a type that models are served from."""
@@ -222,20 +252,32 @@ def check(source: Source, found: Found) -> None:
                 f"{where} is stored as {tensor.dtype}, but its format has {what} in "
                 f"{' or '.join(types)}; take configuration and weights from one checkpoint"
             )
+        if wanted.element == "blocks" and not tensor.in_blocks:
+            raise WeightError(
+                f"{where} is stored as {tensor.dtype}, but was in blocks before; the file has "
+                "changed: start again"
+            )
         if wanted.element == "float" and tensor.element is None:
             raise _unreadable(where, tensor.dtype)
         if not has_shape(tensor.shape, wanted):
+            asks = _asks(file.path)
             raise WeightError(
-                f"{where} has shape {list(tensor.shape)}, but config.json asks for "
-                f"{list(wanted.shape)}; take both from one checkpoint"
+                f"{where} has shape {list(tensor.shape)}, but {asks} for {list(wanted.shape)}; "
+                "take both from one checkpoint"
             )
 
 
 def has_shape(shape: Shape, wanted: Stored) -> bool:
     """Whether a tensor of this shape may be ``wanted``."""
+    if wanted.element == "blocks":
+        return (math.prod(shape[:-1]), shape[-1]) == wanted.shape
     if not wanted.loose:
         return shape == wanted.shape
     return [n for n in shape if n != 1] == [n for n in wanted.shape if n != 1]
+
+
+def _asks(path: Path) -> str:
+    return "its metadata ask" if path.suffix == SUFFIX else "config.json asks"
 
 
 def _unreadable(where: str, dtype: str) -> WeightError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.models.spec import DType
+from penstock.quant.formats import FORMATS
 from penstock.regular_file import open_regular
 
 NUMPY_DTYPES: Final[Mapping[DType, np.dtype[Any]]] = {
@@ -22,7 +23,13 @@ NUMPY_DTYPES: Final[Mapping[DType, np.dtype[Any]]] = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
-_READABLE: Final[Mapping[str, DType]] = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+_IQ: Final = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
+CONVERTED: Final = (*_IQ, "TQ1_0", "TQ2_0")
+"""Types of blocks that are read as floats alone, by the ``gguf`` package."""
+_READABLE: Final[Mapping[str, DType]] = {
+    **{"F32": "float32", "BF16": "bfloat16", "F16": "float16"},
+    **dict.fromkeys((*FORMATS, *CONVERTED), "float32"),
+}
 _INTEGERS: Final[Mapping[str, np.dtype[Any]]] = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 
 _OF_ONE_BYTE: Final = frozenset(("U8", "I8", "F8_E4M3", "F8_E8M0"))
@@ -30,7 +37,7 @@ _OF_ONE_BYTE: Final = frozenset(("U8", "I8", "F8_E4M3", "F8_E8M0"))
 
 class Tensor(msgspec.Struct, frozen=True, gc=False):
     """The position of a tensor in its file: bytes ``start`` to ``stop``. ``dtype`` is the type that
-    the file gives, in the names of safetensors."""
+    the file gives, in the names of safetensors or, of blocks, of GGUF."""
 
     name: str
     dtype: str
@@ -40,8 +47,14 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def element(self) -> DType | None:
-        """The dtype in Penstock's words; None if it is not one that models are served from."""
+        """The dtype in Penstock's words, of blocks that of their values; None if it is not one that
+        models are served from."""
         return _READABLE.get(self.dtype)
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether it is kept in blocks that kernels may read as they are."""
+        return self.dtype in FORMATS
 
 
 class TensorFile:
@@ -62,6 +75,14 @@ class TensorFile:
         if tensor.element is None:
             self._fail(f"holds {name} as {tensor.dtype}, which cannot be read")
         return self._view(tensor, NUMPY_DTYPES[tensor.element])
+
+    def slices(self, name: str, runs: Sequence[tuple[int, int]]) -> NDArray[Any]:
+        """Those slices of the first dimension, one run (first, end) after another, as :meth:`view`
+        has them; of one run, a view."""
+        whole = self.view(name)
+        if len(runs) == 1:
+            return whole[slice(*runs[0])]
+        return np.concatenate([whole[first:end] for first, end in runs])
 
     def integers(self, name: str) -> NDArray[Any]:
         """View as :meth:`view` does a tensor of 32- or 64-bit integers."""

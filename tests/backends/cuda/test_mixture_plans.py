@@ -19,6 +19,9 @@ from support.checkpoints import VOCAB, tiny_checkpoint  # noqa: E402
 from support.families import FAMILIES  # noqa: E402
 from support.gptq_checkpoints import gptq_checkpoint  # noqa: E402
 from support.kv_tables import in_groups  # noqa: E402
+from support.packed_floats import fp8  # noqa: E402
+from support.packed_integers import ints  # noqa: E402
+from support.quantized_checkpoints import quantized_checkpoint  # noqa: E402
 from support.tiny_plans import Chunk, step_of  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
@@ -168,6 +171,39 @@ def test_experts_that_a_checkpoint_has_quantized(
     weights = open_weights(folder, spec, plan.weights, dtype="float32")
     executor = bind(plan, weights, limits_of(plan), device)
     reference = ReferenceExecutor(plan, weights, limits_of(plan))
+    for step in steps(plan)[:2]:
+        expected, got = reference.run(step).logits, executor.run(step).logits
+        np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4 * np.abs(expected).max())
+    executor.close()
+
+
+@pytest.mark.parametrize("kept", ["groups", "floats"])
+def test_formats_that_name_modules(
+    tmp_path: Path, kept: str, device: Any, steady_sums: None
+) -> None:
+    """Groups of four bits, in which some modules differ; and FP8, which becomes floats."""
+    weights_of = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+    pack, form = ints(symmetric=False), "pack-quantized"
+    if kept == "floats":
+        weights_of = {"num_bits": 8, "type": "float", "strategy": "channel"}
+        pack, form = fp8((1, None), "weight_scale"), "float-quantized"
+    own = {
+        "quant_method": "compressed-tensors",
+        "format": form,
+        "ignore": ["lm_head"],
+        "config_groups": {
+            "a": {"targets": ["Linear"], "weights": weights_of | {"symmetric": kept == "floats"}}
+        },
+    }
+    folder, floats = quantized_checkpoint(tmp_path, own, pack)
+    spec, plain = load_model_spec(folder), load_model_spec(floats)
+    plan = fuse(lower(spec, "float32", 64, Quantization(activations=False)))
+    executor = bind(
+        plan, open_weights(folder, spec, plan.weights, dtype="float32"), limits_of(plan), device
+    )
+    other = fuse(lower(plain, "float32", 64))
+    weights = open_weights(floats, plain, other.weights, dtype="float32")
+    reference = ReferenceExecutor(other, weights, limits_of(other))
     for step in steps(plan)[:2]:
         expected, got = reference.run(step).logits, executor.run(step).logits
         np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4 * np.abs(expected).max())

@@ -72,6 +72,7 @@ class PlanBuilder:
         self._buffers: dict[BufferName, Buffer] = {}
         self._shapes: dict[WeightName, Shape] = {}
         self._packed: dict[WeightName, MatrixFormat] = {}
+        self._as_floats: set[WeightName] = set()
         self._wide: set[WeightName] = set()
         self._ropes: list[RopeSpec] = []
 
@@ -79,16 +80,27 @@ class PlanBuilder:
     def hidden_size(self) -> int:
         return self._spec.hidden_size
 
-    def rounding(self, weight: WeightName, exact: bool = False) -> tuple[QuantScheme | None, bool]:
+    def rounding(
+        self, weight: WeightName, exact: bool = False, stored: bool = True
+    ) -> tuple[QuantScheme | None, bool]:
         """Return the scheme of a matrix, or of all of a stack, and whether its products leave
-        activations as they are: what the checkpoint has it quantized in, or else what it is
-        quantized to when it is read, which it is not if ``exact``."""
+        activations as they are: what the checkpoint has it quantized in, where it is read as
+        ``stored``, or else what it is quantized to when it is read, which it is not if
+        ``exact``."""
         scheme = None if exact else self.quantization.of(weight)
-        stored = self._stored(weight)
-        if stored is not None:
-            scheme = stored.scheme or scheme
-            self._packed[weight] = stored
+        form = self._stored(weight) if stored else None
+        if form is not None:
+            scheme = form.scheme or scheme
+            self._packed[weight] = form
         return scheme, scheme is not None and not self.quantization.activations
+
+    def as_stored(self, weights: Sequence[WeightName]) -> bool:
+        """Whether matrices that one op multiplies by are read as the checkpoint has them: not where
+        that is in blocks of several formats, which are read as floats then."""
+        forms = [self._stored(weight) for weight in weights]
+        schemes = [None if form is None else form.scheme for form in forms]
+        blocks = any(isinstance(each, BlockScheme) for each in schemes)
+        return not blocks or all(each == schemes[0] for each in schemes)
 
     def append(self, *ops: Op) -> None:
         self._ops += ops
@@ -127,7 +139,8 @@ class PlanBuilder:
                 if name in names.target:
                     weights[name] = PlanWeight(names.target[name], checkpoint="target")
                     continue
-                weights[name] = PlanWeight(names.source(name, shapes, self._packed.get(name)))
+                source = names.source(name, shapes, self._packed.get(name))
+                weights[name] = PlanWeight(source, floats=name in self._as_floats)
         for name in self._wide:
             # Sums stay in float32.
             weights[name] = replace(weights[name], source=Shifted(weights[name].source, 0.0))
@@ -185,18 +198,24 @@ class PlanBuilder:
         self, x: BufferName, out: BufferName, parts: Sequence[LinearPart], exact: bool = False
     ) -> BufferName:
         """Products of x with several matrices, side by side in out, each as :meth:`product`."""
-        each = [self.product(x, out, part, exact) for part in parts]
+        stored = self.as_stored([part.weight for part in parts])
+        each = [self.product(x, out, part, exact, stored) for part in parts]
         require_alike({part.weight: one.scheme for part, one in zip(parts, each, strict=True)})
         self.new(out, sum(part.n for part in parts), rows=self._buffers[x].rows)
         self.append(replace(each[0], parts=tuple(parts)))
         return out
 
     def product(
-        self, x: BufferName, out: BufferName, part: LinearPart, exact: bool = False
+        self,
+        x: BufferName,
+        out: BufferName,
+        part: LinearPart,
+        exact: bool = False,
+        stored: bool = True,
     ) -> Linear:
         """A product with the matrix and bias of ``part``, which is never quantized if ``exact``,
-        unless the checkpoint has it so."""
-        scheme, weight_only = self.rounding(part.weight, exact)
+        unless the checkpoint has it so and it is read as ``stored``."""
+        scheme, weight_only = self.rounding(part.weight, exact, stored)
         k = self._buffers[x].cols
         self.weight(part.weight, part.n, k)
         if part.bias is not None:
@@ -211,19 +230,12 @@ class PlanBuilder:
     def head_linear(
         self, x: BufferName, at: str, heads: int, n: int, transposed: bool = False
     ) -> BufferName:
-        """A product of each head of x with its matrix in weight ``at``, for products to read.
-
-        Raises ModelError where the checkpoint has the weight quantized, and not as what becomes
-        floats.
-        """
+        """A product of each head of x with its matrix in weight ``at``, for products to read. One
+        that the checkpoint has quantized is read as floats."""
         stored = self._stored(at)
         if stored is not None:
             self._packed[at] = stored
-        if stored is not None and stored.scheme is not None:
-            raise ModelError(
-                f"the checkpoint has {at} quantized ({self._spec.quantized}), and matrices of "
-                "single heads are not read so; take the unquantized checkpoint"
-            )
+            self._as_floats.add(at)
         k = self._buffers[x].cols // heads
         shape = (heads * k, n) if transposed else (heads * n, k)
         out = self.new(f"{at}.out", heads * n, self.activation, self._buffers[x].rows)

@@ -1,0 +1,97 @@
+"""How the matrices of a GGUF file are quantized: each in blocks of the type that its tensor has."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from penstock.interface.sources import Shape, Stored
+from penstock.models.names import NameMap
+from penstock.quant.formats import FORMATS
+from penstock.quant.scheme import BlockScheme
+
+_SUFFIX: Final = ".weight"
+_OF_HEADS: Final = (".k_up", ".v_up")
+"""Matrices that are one for each head, which are multiplied as floats."""
+_EXPERTS: Final = ".experts."
+
+
+@dataclass(frozen=True)
+class BlockMatrix:
+    """A matrix in one tensor of blocks, or matrices one below another in one."""
+
+    scheme: BlockScheme
+    any_order: bool = False
+
+    def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
+        return (Stored(f"{name}{_SUFFIX}", shape, "blocks"),)
+
+    def optional(self, name: str) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class GgufTypes:
+    """The types of a file's tensors, and which of them are read as they are.
+
+    As text, the types of its matrices, most frequent first.
+    """
+
+    types: Mapping[str, str] = field(hash=False)
+    """The type of each tensor in blocks, by the tensor's name."""
+    names: NameMap = field(hash=False)
+    kept: frozenset[str]
+    """Types that are read as blocks; all others are read as floats."""
+    looked_up: bool
+    """Whether a matrix that tokens are looked up in is read as blocks, too."""
+    experts: bool
+    """Whether experts' matrices are, too."""
+    any_order: bool = False
+    notes: tuple[str, ...] = ()
+    as_floats: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return "GGUF: " + _counted(Counter(e for e in self.types.values() if e in self.kept))
+
+    @property
+    def schemes(self) -> tuple[BlockScheme, ...]:
+        kept = self.kept.intersection(self.types.values())
+        return tuple(FORMATS[name].scheme for name in sorted(kept))
+
+    def matrix(self, name: str) -> BlockMatrix | None:
+        """How the matrix of a product is stored, by its canonical name; None: it is read as
+        floats."""
+        if (name == "embed" and not self.looked_up) or name.endswith(_OF_HEADS):
+            return None
+        if _EXPERTS in name and not self.experts:
+            return None
+        for tensor in self.names.matrices(name):
+            kind = self.types.get(tensor)
+            if kind is not None and kind in self.kept:
+                return BlockMatrix(FORMATS[kind].scheme)
+        return None
+
+    def is_idle(self, tensor: str) -> bool:
+        """No tensor: all that are there are weights."""
+        return False
+
+    def limited(self, kept: Collection[str], looked_up: bool, experts: bool) -> GgufTypes | None:
+        """The same where types other than ``kept`` are read as floats; None if all are."""
+        limited = replace(
+            self,
+            kept=self.kept.intersection(kept),
+            looked_up=self.looked_up and looked_up,
+            experts=self.experts and experts,
+        )
+        return limited if limited.schemes else None
+
+    def left_out(self, kept: Collection[str]) -> str:
+        """The types that are not among ``kept``, with how many tensors each has; empty: none."""
+        counts = Counter(each for each in self.types.values() if each not in kept)
+        return _counted(counts)
+
+
+def _counted(counts: Counter[str]) -> str:
+    return ", ".join(f"{name} x {count}" for name, count in counts.most_common())

@@ -1,0 +1,175 @@
+"""The model that a GGUF file's metadata describe."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.errors import ModelError
+from penstock.gguf.metadata import GgufValue
+from penstock.interface.sources import Shape
+from penstock.models.gguf.architecture import COMMON, Architecture, Fields
+from penstock.models.gguf.architectures import ARCHITECTURES
+from penstock.models.gguf.blocks import GgufTypes
+from penstock.models.gguf.keys import Keys
+from penstock.models.gguf.names import GENERAL, IDLE
+from penstock.models.gguf.rope import Floats, RopeScaling, read_scaling
+from penstock.models.names import NameMap
+from penstock.models.registry import read_spec
+from penstock.models.spec import DType, ModelSpec
+from penstock.quant.formats import FORMATS
+
+_ENDS: Final = ("eos", "eot", "eom")
+"""Tokens of the vocabulary that end a text or a turn."""
+_SAMPLING: Final = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
+"""The keys of ``general.sampling`` by the names of ``generation_config.json``."""
+_IDLE_KEYS: Final = ("vocab_size", "attention.causal", "rope.dimension_count", "expert_count")
+_EXPERTS: Final = " with experts"
+
+
+@dataclass(frozen=True)
+class GgufTensors:
+    """What is known of a file's tensors before they are read."""
+
+    shapes: Mapping[str, Shape]
+    types: Mapping[str, str]
+    """The type of each, by the names of GGUF."""
+    floats: Floats
+
+
+def read_gguf_spec(
+    metadata: Mapping[str, GgufValue],
+    tensors: GgufTensors,
+    *,
+    ignore: Collection[str] = (),
+    sampling_defaults: bool = True,
+    where: str,
+) -> ModelSpec:
+    """The model in a file of this metadata and these tensors.
+
+    ``ignore`` names keys of the architecture that are passed over though they are not known;
+    without ``sampling_defaults`` what the makers recommend is. Raises ModelError, naming ``where``,
+    for architectures, keys and values that Penstock does not know.
+    """
+    keys = Keys(metadata, where)
+    architecture = _architecture(keys)
+    fields, scaling = _fields(keys, architecture, tensors)
+    generation: Fields = {
+        name: value for name, key in _SAMPLING.items() if (value := keys.sampling(key)) is not None
+    }
+    spec = read_spec(
+        fields, generation=generation, sampling_defaults=sampling_defaults, where=where
+    )
+    ignored = keys.finish(ignore)
+    names = NameMap({**GENERAL, **architecture.names(spec)}, f"{IDLE}|{architecture.idle}")
+    blocks = {name: kind for name, kind in tensors.types.items() if kind in FORMATS}
+    own = GgufTypes(blocks, names, frozenset(FORMATS), True, True) if blocks else None
+    notes = (f"{where}: {', '.join(ignored)} ignored, as asked",) if ignored else ()
+    spec = replace(spec, names=names, quantized=own, notes=(*spec.notes, *notes))
+    return scaling.applied(spec)
+
+
+def _architecture(keys: Keys) -> Architecture:
+    name = keys.architecture
+    found = ARCHITECTURES.get(name)
+    if keys.integer("expert_count", 0) and name + _EXPERTS in ARCHITECTURES:
+        found = ARCHITECTURES[name + _EXPERTS]
+    if found is None:
+        known = ", ".join(sorted(each for each in ARCHITECTURES if _EXPERTS not in each))
+        raise ModelError(
+            f"{keys.where}: general.architecture is {name!r:.60}, which is not read from GGUF "
+            f"files; those that are: {known}. If the model's Hugging Face checkpoint is supported "
+            "(docs/models.md), take that"
+        )
+    return found
+
+
+def _fields(
+    keys: Keys, architecture: Architecture, tensors: GgufTensors
+) -> tuple[Fields, RopeScaling]:
+    """The fields of the model's ``config.json``, and what these cannot say of its rotation."""
+    embed = tensors.shapes.get("token_embd.weight")
+    if embed is None or len(embed) != 2:
+        raise ModelError(
+            f"{keys.where} has no matrix token_embd.weight, so it is no model: a vocabulary, an "
+            "adapter or a projector; give the file of the model"
+        )
+    if keys.value("attention.causal") is False:
+        raise keys.error("attention.causal", "must be true: only causal models are served")
+    heads = keys.integer("attention.head_count", 1)
+    fields: Fields = {
+        "architectures": [architecture.family],
+        "dtype": _dtype(tensors),
+        "vocab_size": embed[0],
+        "tie_word_embeddings": "output.weight" not in tensors.shapes,
+        "bos_token_id": keys.id_of("bos"),
+        "eos_token_id": sorted({i for each in _ENDS if (i := keys.id_of(each)) is not None}),
+    }
+    usual: Fields = {
+        "num_key_value_heads": heads,
+        "head_dim": keys.integer("embedding_length") // max(heads, 1),
+        "rope_theta": 10_000.0,
+        **architecture.otherwise,
+    }
+    sources = {**COMMON, **architecture.fields}
+    for name, key in sources.items():
+        if name in architecture.without:
+            continue
+        value = keys.value(key)
+        if value is None:
+            value = usual.get(name)
+        if value is not None:
+            fields[name] = value
+    fields |= architecture.fixed
+    fields |= {name: tensor in tensors.shapes for name, tensor in architecture.present.items()}
+    for key in (*_IDLE_KEYS, *architecture.idle_keys):
+        keys.raw(key)
+    _check_heads(keys, architecture)
+    scaling = _rope(keys, architecture, fields, tensors.floats)
+    architecture.adjust(keys, fields)
+    return fields, scaling
+
+
+def _check_heads(keys: Keys, architecture: Architecture) -> None:
+    if "head_dim" in architecture.without:
+        return
+    size = keys.value("attention.key_length")
+    if keys.value("attention.value_length") not in (None, size):
+        raise keys.error("attention.value_length", "must be attention.key_length here")
+
+
+def _rope(keys: Keys, architecture: Architecture, fields: Fields, floats: Floats) -> RopeScaling:
+    """The rotation of all layers, added to ``fields``."""
+    if not architecture.rotates:
+        fields.pop("rope_theta", None)
+        return RopeScaling(None)
+    heads = keys.integer("attention.head_count")
+    head_dim = keys.integer(
+        "attention.key_length", keys.integer("embedding_length") // max(heads, 1)
+    )
+    dim = keys.integer("rope.dimension_count", head_dim)
+    if architecture.partial is not None:
+        fields[architecture.partial] = dim / head_dim
+    elif dim != head_dim and "head_dim" not in architecture.without:
+        raise keys.error("rope.dimension_count", f"must be {head_dim}, the size of a head, here")
+    theta = keys.number("rope.freq_base", 10_000.0)
+    scaling = read_scaling(keys, theta, dim, floats)
+    if scaling.parameters is not None:
+        fields["rope_scaling"] = scaling.parameters
+    return scaling
+
+
+def _dtype(tensors: GgufTensors) -> DType:
+    """The type to serve in: that of matrices in floats, or bfloat16 where they are in blocks."""
+    matrices = [kind for name, kind in tensors.types.items() if len(tensors.shapes[name]) > 1]
+    kinds = set(matrices)
+    if kinds <= {"F32"}:
+        return "float32"
+    return "float16" if kinds <= {"F32", "F16"} else "bfloat16"

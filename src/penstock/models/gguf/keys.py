@@ -1,0 +1,125 @@
+"""Strict reading of a GGUF file's metadata: every key of the model is used, idle, or refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import numpy as np
+
+from penstock.errors import ModelError, shown
+from penstock.gguf.metadata import GgufValue, Numbers
+
+_NAME: Final = "general.architecture"
+
+
+class Keys:
+    """The keys of one architecture, without its name before them, and those that were asked for.
+
+    Numbers come as configurations have them: of float32, the shortest decimal that it is nearest
+    to. Getters raise :class:`~penstock.errors.ModelError` for a value of the wrong type.
+    """
+
+    def __init__(self, metadata: Mapping[str, GgufValue], where: str) -> None:
+        self._metadata, self._where = metadata, where
+        self._used: set[str] = set()
+        self.architecture = self.text_of(_NAME)
+        """What ``general.architecture`` says."""
+
+    @property
+    def where(self) -> str:
+        """The file, as messages name it."""
+        return self._where
+
+    def error(self, key: str, problem: str) -> ModelError:
+        """Return a ModelError about a key of the architecture."""
+        whole = f"{self.architecture}.{key}"
+        value = self._metadata.get(whole)
+        said = "absent" if value is None else shown(_plain(value))
+        return ModelError(f"{self._where}: {whole} ({said}) {problem}")
+
+    def has(self, key: str) -> bool:
+        return f"{self.architecture}.{key}" in self._metadata
+
+    def raw(self, key: str) -> object:
+        """The value, an array as a list; None where the key is absent."""
+        whole = f"{self.architecture}.{key}"
+        self._used.add(whole)
+        value = self._metadata.get(whole)
+        return None if value is None else _plain(value)
+
+    def value(self, key: str) -> object:
+        """The value; of an array that has one for each layer, the one that all have.
+
+        Raises ModelError where layers differ.
+        """
+        value = self.raw(key)
+        if not isinstance(value, list):
+            return value
+        if not value or any(each != value[0] for each in value):
+            raise self.error(key, "differs between layers, which is not supported here")
+        return value[0]
+
+    def integer(self, key: str, default: int | None = None) -> int:
+        value = self.value(key)
+        if value is None and default is not None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self.error(key, "must be an integer; convert the model again")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        value = self.value(key)
+        if value is None:
+            return default
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise self.error(key, "must be a number; convert the model again")
+        return float(value)
+
+    def text_of(self, whole: str) -> str:
+        """The text of a key, which is given in full."""
+        value = self._metadata.get(whole)
+        if not isinstance(value, str):
+            raise ModelError(
+                f"{self._where} has no {whole}, so it is no model: a vocabulary, an adapter or a "
+                "projector; give the file of the model"
+            )
+        return value
+
+    def id_of(self, name: str) -> int | None:
+        """The id of a special token of the vocabulary, if it has one."""
+        value = self._metadata.get(f"tokenizer.ggml.{name}_token_id")
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def sampling(self, name: str) -> float | int | None:
+        """What the makers recommend, if they do."""
+        value = self._metadata.get(f"general.sampling.{name}")
+        if value is None or isinstance(value, bool) or not isinstance(value, (int, float)):
+            return None
+        plain = _plain(value)
+        return plain if isinstance(plain, (int, float)) else None
+
+    def finish(self, ignore: Collection[str] = ()) -> tuple[str, ...]:
+        """Refuse keys of the architecture that nothing has asked for, but for those of ``ignore``,
+        which are returned."""
+        prefix = f"{self.architecture}."
+        unread = [key for key in self._metadata if key.startswith(prefix) and key not in self._used]
+        for key in unread:
+            if key not in ignore:
+                raise self.error(
+                    key.removeprefix(prefix),
+                    "is not a key Penstock knows here, so it might change the model's results; if "
+                    f"it does not, say so with ignore_config_field {key}",
+                )
+        return tuple(unread)
+
+
+def _plain(value: GgufValue) -> object:
+    if isinstance(value, Numbers):
+        return [_plain(each) for each in value]
+    if isinstance(value, float) and math.isfinite(value):
+        with np.errstate(over="ignore"):
+            short = np.float32(value)
+        return float(str(short)) if float(short) == value else value
+    return value

@@ -1,0 +1,134 @@
+"""The rotary embedding of a GGUF file, as the fields of a configuration."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from penstock.models.gguf.keys import Keys
+from penstock.models.spec import AttentionSpec, ModelSpec
+
+FACTORS: Final = "rope_freqs.weight"
+LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
+_LLAMA3: Final = (1.0, 4.0, 8192)
+"""What all published models have of the kind ``llama3``: both factors of frequencies, and the
+original number of positions. Files hold the divisors alone that follow from these."""
+_CLOSE: Final = 1e-5
+
+Floats = Callable[[str], tuple[float, ...] | None]
+"""Returns the values of a small tensor; None where the file does not have it."""
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """How frequencies are scaled."""
+
+    parameters: dict[str, object] | None
+    """``rope_scaling`` of a configuration; None: they are not, as far as it can say so."""
+    divisors: tuple[float, ...] = ()
+    """What each frequency is divided by, where no kind of scaling says so."""
+
+    def applied(self, spec: ModelSpec) -> ModelSpec:
+        """The model with its frequencies divided."""
+        if not self.divisors:
+            return spec
+
+        def divided(mixer: AttentionSpec) -> AttentionSpec:
+            if mixer.rope is None:
+                return mixer
+            rope = replace(
+                mixer.rope,
+                kind="longrope",
+                original_max_positions=spec.max_positions,
+                short_factors=self.divisors,
+                long_factors=self.divisors,
+            )
+            return replace(mixer, rope=rope)
+
+        layers = tuple(
+            replace(layer, mixer=divided(layer.mixer))
+            if isinstance(layer.mixer, AttentionSpec)
+            else layer
+            for layer in spec.layers
+        )
+        return replace(spec, layers=layers)
+
+
+def read_scaling(keys: Keys, theta: float, dim: int, floats: Floats) -> RopeScaling:
+    """Read how frequencies are scaled, of a base and so many components of a head that rotate.
+
+    Raises ModelError for kinds that are not known.
+    """
+    kind = keys.raw("rope.scaling.type") or "none"
+    factor = keys.number("rope.scaling.factor", keys.number("rope.scale_linear", 1.0))
+    original = keys.raw("rope.scaling.original_context_length")
+    attention = keys.raw("rope.scaling.attn_factor")
+    keys.raw("rope.scaling.finetuned")
+    yarn = {
+        name: keys.raw(f"rope.scaling.yarn_{key}")
+        for name, key in (
+            ("beta_fast", "beta_fast"),
+            ("beta_slow", "beta_slow"),
+            ("attention_factor", "attn_factor"),
+        )
+    }
+    extrapolation = keys.number("rope.scaling.yarn_ext_factor", 1.0)
+    weight = keys.raw("rope.scaling.yarn_log_multiplier")
+    divisors, long, short = floats(FACTORS), floats(LONG), floats(SHORT)
+    if long is not None and short is not None:
+        return RopeScaling(_longrope(long, short, original, attention))
+    if divisors is not None and any(each != 1.0 for each in divisors):
+        if len(divisors) != dim // 2:
+            raise keys.error(
+                "rope.dimension_count",
+                f"asks for {dim // 2} frequencies, and {FACTORS} has {len(divisors)}",
+            )
+        llama3 = _llama3(theta, dim, divisors)
+        return RopeScaling(None, divisors) if llama3 is None else RopeScaling(llama3)
+    if kind == "linear" and factor != 1.0:
+        return RopeScaling({"rope_type": "linear", "factor": factor})
+    if kind == "yarn":
+        if extrapolation not in (1.0, -1.0):
+            raise keys.error("rope.scaling.yarn_ext_factor", "must be 1: others are not supported")
+        scaling: dict[str, object] = {"rope_type": "yarn", "factor": factor}
+        scaling["original_max_position_embeddings"] = original
+        if isinstance(weight, float | int) and weight:
+            scaling["mscale"] = scaling["mscale_all_dim"] = round(10.0 * weight, 6)
+        scaling |= {name: value for name, value in yarn.items() if value is not None}
+        return RopeScaling({name: each for name, each in scaling.items() if each is not None})
+    if kind not in ("none", "linear", "longrope"):
+        raise keys.error("rope.scaling.type", "is not supported; supported are linear and yarn")
+    return RopeScaling(None)
+
+
+def _longrope(
+    long: tuple[float, ...], short: tuple[float, ...], original: object, attention: object
+) -> dict[str, object]:
+    scaling: dict[str, object] = {
+        "rope_type": "longrope",
+        "long_factor": list(long),
+        "short_factor": list(short),
+        "original_max_position_embeddings": original,
+        "attention_factor": attention,
+    }
+    return {name: each for name, each in scaling.items() if each is not None}
+
+
+def _llama3(theta: float, dim: int, divisors: tuple[float, ...]) -> dict[str, object] | None:
+    """The parameters of Llama 3 that these divisors follow from; None if they do not."""
+    low, high, original = _LLAMA3
+    factor = round(max(divisors), 4)
+    for index, divisor in enumerate(divisors):
+        turns = original * theta ** (-2 * index / dim) / (2 * math.pi)
+        smooth = min(max((turns - low) / (high - low), 0.0), 1.0)
+        if abs(divisor * ((1 - smooth) / factor + smooth) - 1.0) > _CLOSE:
+            return None
+    return {
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": low,
+        "high_freq_factor": high,
+        "original_max_position_embeddings": original,
+    }

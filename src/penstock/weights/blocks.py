@@ -1,0 +1,18 @@
+"""Reads matrices that a GGUF file has in blocks, as views of the mapped file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from penstock.interface.sources import Packed
+from penstock.quant import BlockTensor
+from penstock.weights.gguf_file import GgufFile
+from penstock.weights.tensor_file import Tensor, TensorFile
+
+
+def read_blocks(packed: Packed, found: Mapping[str, tuple[TensorFile, Tensor]]) -> BlockTensor:
+    """The matrix ``[n, k]``; of a stack, its matrices one below another."""
+    (stored,) = packed.format.tensors(packed.name, packed.shape)
+    file, tensor = found[stored.name]
+    assert isinstance(file, GgufFile)
+    return file.blocks(tensor.name)

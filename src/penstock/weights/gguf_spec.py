@@ -1,0 +1,60 @@
+"""What model a GGUF file holds."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from penstock.models.gguf.config import GgufTensors, read_gguf_spec
+from penstock.models.spec import ModelSpec
+from penstock.weights.gguf_file import GgufModel, open_gguf
+
+_MAX_SMALL = 1 << 16
+"""Values of a tensor that says how frequencies are scaled, at most."""
+
+
+def load_gguf_spec(
+    path: Path, ignore: Collection[str] = (), sampling_defaults: bool = True
+) -> ModelSpec:
+    """The model in a GGUF file, or in the parts of one, by its metadata.
+
+    Parameters are those of :func:`~penstock.weights.model_folder.load_model_spec`. Raises
+    ModelError for what Penstock does not know, and WeightError for a file that is corrupt.
+    """
+    model = open_gguf(path)
+
+    def floats(name: str) -> tuple[float, ...] | None:
+        return _small(model, name)
+
+    tensors = GgufTensors(
+        {name: tensor.shape for name, (_, tensor) in model.tensors.items()},
+        {name: tensor.dtype for name, (_, tensor) in model.tensors.items()},
+        floats,
+    )
+    spec = read_gguf_spec(
+        model.metadata,
+        tensors,
+        ignore=ignore,
+        sampling_defaults=sampling_defaults,
+        where=str(model.path),
+    )
+    if not model.converted:
+        return spec
+    note = (
+        f"tensors in {', '.join(model.converted)} become {spec.dtype} as they are read: no backend "
+        "multiplies by them as they are"
+    )
+    return replace(spec, notes=(*spec.notes, note))
+
+
+def _small(model: GgufModel, name: str) -> tuple[float, ...] | None:
+    """The values of a small tensor of floats; None where there is none."""
+    if name not in model.tensors:
+        return None
+    file, tensor = model.tensors[name]
+    if tensor.element is None or len(tensor.shape) != 1 or tensor.shape[0] > _MAX_SMALL:
+        return None
+    return tuple(float(str(each)) for each in file.view(name).astype(np.float32))
