@@ -55,7 +55,7 @@ inline Elem parse_elem(std::string_view name) {
 
 // Of the KV cache, which may also be quantized.
 inline Elem parse_kv_elem(std::string_view name) {
-  return name == "int8" ? Elem::i8 : parse_elem(name);
+  return name == "int8" ? Elem::i8 : name == "int4" ? Elem::i4 : parse_elem(name);
 }
 
 inline void expect(bool holds, const char* what) {

@@ -29,7 +29,7 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages, const State
     refuse("sequences have at most " + std::to_string(kMostPositions) + " positions, not " +
            std::to_string(shape.max_positions));
   if (shape.kv_elem == Elem::i32)
-    refuse("a KV cache holds float32, bfloat16, float16 or int8");
+    refuse("a KV cache holds float32, bfloat16, float16, int8 or int4");
   arena_ = std::make_shared<Memory>(shape.arena_bytes);
   if (pages.groups < least_blocks || pages.parts < least_blocks)
     refuse("layers that are cached have groups and a place in their pages");
@@ -50,9 +50,14 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages, const State
     if (!g.value_dim && !g.rows && (g.head_dim % 2 != 0 || g.head_dim > kMostHeadDim))
       refuse("heads of a KV layer have an even size up to " + std::to_string(kMostHeadDim) +
              ", not " + std::to_string(g.head_dim));
+    if (shape.kv_elem == Elem::i4 && g.value_dim)
+      refuse("latents are not cached in int4");
+    if (shape.kv_elem == Elem::i4 && !g.rows && g.head_dim % 8 != 0)
+      refuse("heads of a cache in int4 have a multiple of 8 components, not " +
+             std::to_string(g.head_dim));
     if (g.group < 0 || g.group >= pages.groups || g.part < 0 || g.part >= pages.parts)
       refuse("a KV layer is of no group, or in no part of its pages");
-    const bool codes = shape.kv_elem == Elem::i8;
+    const bool codes = shape.kv_elem == Elem::i8 || shape.kv_elem == Elem::i4;
     KvLayer layer{nullptr, g.rows && codes ? Elem::bf16 : shape.kv_elem, g.kv_heads, g.head_dim,
                   pages.part_bytes, g.group, g.value_dim, g.rows};
     if (g.offset % 64 != 0 || g.offset > pages.part_bytes ||

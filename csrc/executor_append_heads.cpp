@@ -3,6 +3,7 @@
 #include <string>
 
 #include "executor.h"
+#include "kernels/taps.h"
 #include "refuse.h"
 
 namespace penstock {

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "executor.h"
+#include "kernels/taps.h"
 #include "refuse.h"
 #include "sizes.h"
 
@@ -66,8 +67,9 @@ void Executor::append_state_conv(const StateConvSpec& s) {
   const int64_t cols = args.state.at.ring_columns;
   args.x = token_floats(s.x, cols, "the input of a convolution");
   args.out = token_floats(s.out, cols, "the output of a convolution");
-  if (s.kernel < 2 || s.kernel > kMostStateTaps || args.state.at.ring_rows < s.kernel - 1 + state_log_)
-    refuse("a convolution sees 2 to " + std::to_string(kMostStateTaps) +
+  if (s.kernel < 2 || s.kernel > kMostTaps ||
+      args.state.at.ring_rows < s.kernel - 1 + state_log_)
+    refuse("a convolution sees 2 to " + std::to_string(kMostTaps) +
            " tokens, and the state keeps all but the last, and those that may be taken back; it " +
            "keeps " + std::to_string(args.state.at.ring_rows) + " and is to see " +
            std::to_string(s.kernel));

@@ -18,8 +18,6 @@ namespace penstock {
 constexpr int kTileColumns = 16;
 // Rows of a tile: what a thread keeps of a key or query is on its stack.
 constexpr int kMostTileRows = 1024;
-// Tokens that a convolution over a ring sees at most.
-constexpr int kMostStateTaps = 8;
 
 constexpr int tiles_of(int columns) { return (columns + kTileColumns - 1) / kTileColumns; }
 

@@ -20,9 +20,10 @@ constexpr int kRowLanes = 16;
 // So that positions, and those of the split of attention behind them, are 32-bit.
 constexpr int kMostPositions = 1 << 30;
 
-enum class Elem : uint8_t { f32, bf16, f16, i32, i8 };
+enum class Elem : uint8_t { f32, bf16, f16, i32, i8, i4 };
 
 constexpr size_t elem_bytes(Elem e) {
+  if (e == Elem::i4) return 1;  // a pair of codes
   return e == Elem::f32 || e == Elem::i32 ? 4 : e == Elem::i8 ? 1 : 2;
 }
 
@@ -98,6 +99,9 @@ struct Array {
 // i8:       keys [D/4][32][4], values [8][D][4], likewise for dots of bytes, with D rounded up to a
 //           multiple of 4 (the codes that are added to keys are zeros); each tile is followed by a
 //           scale per token, bf16 [32]: one cache line.
+// i4:       as i8 of half as many components, D a multiple of 8: the byte of component d has the code
+//           of d in its low half and that of d + D/2 in its high half, of heads that are turned
+//           (turn_head.h). So a byte has codes of one token alone.
 // f32, f16: keys [D][32], values [32][D].
 // A cache of latents has no values but the first value_dim components of its keys, and its blocks
 // are rows of tokens, [32][D]: one product of attention takes them as they lie, and the other as it
@@ -128,12 +132,21 @@ struct KvLayer {
   bool latent() const { return value_dim > 0; }
   // Components of what attention makes of values.
   int out_dim() const { return latent() ? value_dim : head_dim; }
+  bool coded() const { return elem == Elem::i8 || elem == Elem::i4; }
+  // This layer's tiles where each code has a byte.
+  KvLayer widened() const {
+    KvLayer wide = *this;
+    if (elem == Elem::i4) wide.elem = Elem::i8;
+    return wide;
+  }
+  // Elements of a token's head as they lie in a tile; of i4 bytes.
   int padded_dim() const {
     if (elem == Elem::i8) return (head_dim + 3) / 4 * 4;
+    if (elem == Elem::i4) return (head_dim + 7) / 8 * 4;
     return latent() ? (head_dim + 1) / 2 * 2 : head_dim;
   }
   size_t scale_bytes() const {
-    return elem == Elem::i8 ? size_t(latent() ? 4 : 2) * kBlockSize : 0;
+    return coded() ? size_t(latent() ? 4 : 2) * kBlockSize : 0;
   }
   // Of the elements alone; a tile's scales, where it has any, begin here.
   size_t tile_bytes() const { return size_t(padded_dim()) * kBlockSize * elem_bytes(elem); }

@@ -23,13 +23,15 @@ from comparison.artifacts import Shape
 from comparison.cases import Case, standard_cases
 from comparison.contender import Contender, Limits
 from comparison.environments import Environment
-from comparison.peers import PEERS, PENSTOCK, PRECISIONS, Peer
+from comparison.peers import PEERS, PENSTOCK, PRECISIONS, Peer, Precision
 from comparison.report import render
 from comparison.results import Absence, Comparison, EngineRecord, case_record, read, write
 from comparison.rounds import run_rounds
 from penstock.bench.machine import describe_machine, measure_speeds
+from penstock.config import EngineConfig
+from penstock.engine.loader import plan_engine
 from penstock.hardware import detect
-from penstock.weights.model_folder import load_model_spec
+from penstock.models.spec import ModelSpec
 
 HERE = Path(__file__).resolve().parent
 CONFIGS = HERE.parent / "configs"
@@ -86,6 +88,12 @@ def parse() -> argparse.Namespace:
         "checkpoints", parents=[common, shapes], help="write the models that they read"
     )
     run = commands.add_parser("run", parents=[common, shapes], help="measure and report")
+    run.add_argument(
+        "--gguf",
+        type=Path,
+        metavar="FILE",
+        help="compare this file, as it is, instead of a shape's checkpoints",
+    )
     run.add_argument("--cases", type=_list, help="by name (default: all)")
     run.add_argument("--profile", choices=tuple(PROFILES), default="full", help="lengths of output")
     run.add_argument("--rounds", type=int, default=3)
@@ -116,6 +124,9 @@ def setup(args: argparse.Namespace) -> int:
 
 
 def shape_of(args: argparse.Namespace) -> Shape:
+    file: Path | None = getattr(args, "gguf", None)
+    if file is not None:
+        return Shape(file.stem, file.parent, args.work.resolve(), file.resolve())
     for folder in (CONFIGS / args.shape, Path(args.shape)):
         if (folder / "config.json").exists():
             return Shape(folder.name, folder, args.work.resolve())
@@ -134,14 +145,14 @@ def checkpoints(args: argparse.Namespace) -> int:
 
 def compare(args: argparse.Namespace) -> int:
     shape, hardware = shape_of(args), detect()
-    vocabulary = shape.checkpoint().vocabulary
-    cases = chosen_cases(args)
+    spec = plan_engine(EngineConfig(model=str(shape.file or shape.config_folder))).spec
+    ids, cases = words(shape, spec), chosen_cases(args)
     threads = args.threads or hardware.compute_threads
     limits = Limits(
         processors=one_per_core(threads),
         max_sequences=64,
         max_length=-(-max(case.longest for case in cases) // 32) * 32,
-        kv_bytes=kv_bytes(shape, cases),
+        kv_bytes=kv_bytes(spec, cases),
         clients=max((case.clients or 1 for case in cases), default=1),
         run_seconds=args.timeout,
     )
@@ -164,7 +175,7 @@ def compare(args: argparse.Namespace) -> int:
         cases,
         comparison,
         rounds=args.rounds,
-        ids=range(vocabulary.first_word, vocabulary.last_word),
+        ids=ids,
         seed=args.seed,
         deadline=deadline,
         say=lambda text: print(text, flush=True),
@@ -176,9 +187,18 @@ def compare(args: argparse.Namespace) -> int:
     return report(out, None)
 
 
-def kv_bytes(shape: Shape, cases: list[Case]) -> int:
+def words(shape: Shape, spec: ModelSpec) -> range:
+    """Return the ids of tokens that are words, of which prompts are drawn; a shape's checkpoint is
+    made if it is not there."""
+    if shape.file is not None:
+        return range(1000, spec.vocab_size - 1000)  # special ones stand at either end
+    vocabulary = shape.checkpoint().vocabulary
+    return range(vocabulary.first_word, vocabulary.last_word)
+
+
+def kv_bytes(spec: ModelSpec, cases: list[Case]) -> int:
     """Return the KV cache's bytes for the case with the most tokens, in bfloat16."""
-    attention = [layer.attention for layer in load_model_spec(shape.config_folder).layers]
+    attention = [layer.attention for layer in spec.layers]
     per_token = sum(2 * 2 * a.num_kv_heads * a.head_dim for a in attention)
     return per_token * max(sum(p + o for p, o in case.lengths) for case in cases)
 
@@ -205,7 +225,8 @@ def line_up(
     contenders = []
     served = any(case.over_http for case in cases)
     in_process = any(not case.over_http for case in cases)
-    for precision in args.precisions:
+    precisions: list[Precision] = args.precisions if shape.file is None else ["file"]
+    for precision in precisions:
         for name in dict.fromkeys([PENSTOCK.name, *args.engines]):
             peer = PEERS[name]
             reason = obstacle(peer, precision, shape)
@@ -235,6 +256,8 @@ def line_up(
 
 def obstacle(peer: Peer, precision: str, shape: Shape) -> str | None:
     """Why a peer cannot run a precision at all; None if nothing is in the way."""
+    if shape.file is not None:
+        return Environment(peer, shape.work).state().error if peer.reads_gguf else "reads no GGUF"
     for known in PRECISIONS:
         if known == precision and known in peer.artifacts:
             state = Environment(peer, shape.work).state()

@@ -116,7 +116,7 @@ struct Setup {
                           model.head_dim, model.value_dim);
   }
   Elem activations() const {
-    return elem == Elem::bf16 || elem == Elem::i8 ? Elem::bf16 : Elem::f32;
+    return elem == Elem::f32 || elem == Elem::f16 ? Elem::f32 : Elem::bf16;
   }
   Array array(const std::vector<std::byte>& v, int dim) const {
     return {const_cast<std::byte*>(v.data()), activations(), int64_t(model.heads) * dim};
@@ -136,7 +136,7 @@ struct Setup {
   }
 
   void fill_cache(std::mt19937& random) {
-    if (elem != Elem::i8) return fill(cache.data(), cache.bytes(), elem, random);
+    if (!kv().coded()) return fill(cache.data(), cache.bytes(), elem, random);
     for (size_t i = 0; i < cache.bytes(); ++i)
       cache.data()[i] = std::byte(uint8_t(int(random() % 255) - 127));
     const KvLayer layer = kv();
@@ -246,7 +246,8 @@ int main(int argc, char** argv) {
   std::printf("threads: %d\n", threads);
   for (const Model& model : kModels) {
     if (std::string_view(model.name).find(only) == std::string_view::npos) continue;
-    for (const Elem elem : {Elem::bf16, Elem::i8}) {
+    for (const Elem elem : {Elem::bf16, Elem::i8, Elem::i4}) {
+      if (elem == Elem::i4 && model.value_dim) continue;
       for (const auto& [sequences, context] :
            {std::pair{1, 512}, {1, 2048}, {1, 8192}, {1, 32768}, {16, 2048}})
         decode(model, elem, sequences, context, pool);

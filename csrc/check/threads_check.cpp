@@ -300,7 +300,7 @@ int main(int argc, char** argv) {
       check_barrier(pool, rounds);
       check_tickets(pool, rounds);
     }
-  for (const Elem kv : {Elem::f32, Elem::bf16, Elem::i8}) {
+  for (const Elem kv : {Elem::f32, Elem::bf16, Elem::i8, Elem::i4}) {
     const std::vector<float> alone = Layer(1, false, kv).run(rounds / 10 + 2);
     for (const int threads : {2, 3})
       for (const bool crowded : {false, true})

@@ -61,7 +61,7 @@ void merge_rows(float* merged, const float* partial, int rows, int dim) {
   for (int r = 0; r < rows; ++r) merge(merged + r * stride, partial + r * stride, dim);
 }
 
-// Divides by the sum, which the sink is part of. Adding zero makes a negative zero positive: its sign is the one thing that
+// Divides by the sum, which the sink is part of, and turns back what is weighed of turned values. Adding zero makes a negative zero positive: its sign is the one thing that
 // a masked product may change.
 template <class T>
 void finish(const Tile& tile, const float* merged) {
@@ -72,9 +72,16 @@ void finish(const Tile& tile, const float* merged) {
     const f32x16 factor = f32x16::broadcast(
         sinks ? factor_with_sink(merged[dim], merged[dim + 1], sinks[tile.head(r)])
               : 1.0f / merged[dim + 1]);
+    alignas(64) float turned[kMostHeadDim];
+    const float* from = merged;
+    if (tile.args.kv.elem == Elem::i4) {
+      std::copy_n(merged, dim, turned);
+      turn_head(turned, dim);
+      from = turned;
+    }
     for (int i = 0; i < dim; i += f32x16::lanes) {
       const int count = std::min(f32x16::lanes, dim - i);
-      (f32x16::load_n(merged + i, count) * factor + f32x16::zero()).store_n(out + i, count);
+      (f32x16::load_n(from + i, count) * factor + f32x16::zero()).store_n(out + i, count);
     }
   }
 }
@@ -154,6 +161,7 @@ struct AttentionUnit {
       case Elem::f16:
         return run<FloatSplits<VectorTiles<FloatDot<f16>>, f16>>();
       case Elem::i8:
+      case Elem::i4:
 #if defined(__AMX_INT8__)
         if (AmxByteTiles::supports(tile.dim())) return run<ByteSplits<AmxByteTiles>>();
 #endif

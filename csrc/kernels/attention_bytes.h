@@ -197,7 +197,7 @@ class ByteSplits {
  public:
   ByteSplits(const Tile& tile, const Scratch& scratch)
       : tile_(tile), scratch_(scratch), kernel_(tile.rows, tile.dim()) {
-    const int padded = tile.args.kv.padded_dim();
+    const int padded = tile.args.kv.widened().padded_dim();
     const ByteRows q = queries();
     alignas(64) float wide[kMostHeadDim + f32x16::lanes];
     for (int r = 0; r < tile.rows; ++r) {
@@ -213,7 +213,7 @@ class ByteSplits {
     Feed feed(blocks, tile_.args.kv.part_bytes());
     const ByteRows p = weights();
     float* scores = scratch_.scores;
-    kernel_.scores(queries(), tile_.args.kv, blocks, feed, scores);
+    kernel_.scores(queries(), tile_.args.kv.widened(), blocks, feed, scores);
     widen_value_scales(tile_, blocks, scratch_.value_scales);
     const bool shaped = tile_.args.shapes_scores();
     // All maxima come first: the latency of one then does not hold up the next.
@@ -244,7 +244,7 @@ class ByteSplits {
 
  private:
   ByteRows queries() const {
-    return {scratch_.queries, tile_.args.kv.padded_dim(), tile_.rows};
+    return {scratch_.queries, tile_.args.kv.widened().padded_dim(), tile_.rows};
   }
   ByteRows weights() const { return {scratch_.weights, kWeightStride, tile_.rows}; }
 

@@ -1,4 +1,6 @@
-// Attention over an INT8 cache: a token's keys are codes times one scale, its values likewise.
+// Attention over an INT8 cache: a token's keys are codes times one scale, its values likewise. An
+// INT4 cache is the same once a split's codes have a byte each (wide_codes.h): queries are turned as
+// its heads are, and what is weighed is turned back at the end.
 //
 // A score is (q . codes) * key scale, and a value weighs p * value scale. Where there are dots of
 // bytes, each row of q, and each row of a split's weights, is rounded to 16-bit integers under a
@@ -17,6 +19,7 @@
 #include "attention_item.h"
 #include "attention_softmax.h"
 #include "attention_tiles.h"
+#include "turn_head.h"
 
 namespace penstock {
 
@@ -33,18 +36,19 @@ inline void widen_query(const Tile& tile, int row, float* out) {
     convert(out, q.row<const bf16>(tile.token[row]) + tile.column[row], dim);
   else
     convert(out, q.row<const float>(tile.token[row]) + tile.column[row], dim);
-  std::fill(out + dim, out + tile.args.kv.padded_dim(), 0.0f);
+  if (tile.args.kv.elem == Elem::i4) turn_head(out, dim);
+  std::fill(out + dim, out + tile.args.kv.widened().padded_dim(), 0.0f);
 }
 
 // Wanted between keys and values, so ahead of what streams both.
 inline void prefetch_value_scales(const Tile& tile, const SplitBlocks& blocks) {
   for (int b = blocks.first; b < blocks.last; ++b)
-    __builtin_prefetch(scales_of(blocks.values[b], tile.args.kv));
+    __builtin_prefetch(scales_of(blocks.values[b], tile.args.kv.widened()));
 }
 
 inline void widen_value_scales(const Tile& tile, const SplitBlocks& blocks, float* out) {
   for (int b = blocks.first; b < blocks.last; ++b) {
-    const bf16* scales = scales_of(blocks.values[b], tile.args.kv);
+    const bf16* scales = scales_of(blocks.values[b], tile.args.kv.widened());
     convert(out + b * kBlockSize, scales, kBlockSize);
   }
 }
@@ -138,12 +142,12 @@ class CodeSplits {
   }
 
  private:
-  int padded() const { return tile_.args.kv.padded_dim(); }
+  int padded() const { return tile_.args.kv.widened().padded_dim(); }
   float* queries() const { return reinterpret_cast<float*>(scratch_.queries); }
 
   void rescale(const SplitBlocks& blocks, float* scores) const {
     for (int b = blocks.first; b < blocks.last; ++b) {
-      const bf16* scales = scales_of(blocks.keys[b], tile_.args.kv);
+      const bf16* scales = scales_of(blocks.keys[b], tile_.args.kv.widened());
       for (int i = 0; i < kBlockSize; i += f32x16::lanes) {
         float* x = scores + b * kBlockSize + i;
         (f32x16::load(x) * f32x16::load(scales + i)).store(x);

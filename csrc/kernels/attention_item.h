@@ -10,6 +10,7 @@
 #include "attention_softmax.h"
 #include "attention_tiles.h"
 #include "draft_tree.h"
+#include "wide_codes.h"
 
 namespace penstock {
 
@@ -31,6 +32,7 @@ struct Scratch {
   std::byte* values[2];   // value tiles with rows out of sight zeroed
   float* value_scales;    // [kSplitTokens], of an INT8 cache
   std::byte* path;        // [kPathBlocks] keys and values of a KV head, with their scales
+  std::byte* codes;       // [kSplitBlocks][2] tiles of an INT4 cache, a byte for each code
   float* transposed;      // [kBlockSize][kTileRows] scores, of latents
   std::byte* stripe;      // some columns of a split's latents as values, or all of them as floats
   size_t bytes;
@@ -53,6 +55,7 @@ struct Scratch {
     for (auto& tile : values) tile = take(int64_t(kBlockSize) * dim);
     value_scales = reinterpret_cast<float*>(take(kSplitTokens));
     path = take(int64_t(kPathBlocks) * 2 * kBlockSize * (dim + 1));
+    codes = take(latent ? 0 : int64_t(kSplitBlocks) * 2 * kBlockSize * (dim + 2) / 4);
     transposed = reinterpret_cast<float*>(take(latent ? kBlockSize * kTileRows : 0));
     stripe = take(latent ? int64_t(kSplitTokens) * std::max(dim, kLeastStripe) : 0);
     bytes = size_t(at - base);
@@ -190,6 +193,18 @@ SplitBlocks gather(const Tile& tile, int split, const Scratch& scratch) {
       out.fetch_values[b] = out.values[b];
       if (base + ahead * kBlockSize < tile.end[0])
         out.fetch_keys[b] = tile.keys(first_block + ahead);
+    }
+    if (std::is_same_v<T, int8_t> && tile.args.kv.elem == Elem::i4) {
+      const KvLayer wide = tile.args.kv.widened();
+      std::byte* const keys = scratch.codes + size_t(b) * wide.head_bytes();
+      std::byte* const values = keys + wide.part_bytes();
+      widen_keys(tile.args.kv, out.keys[b], keys);
+      widen_values(tile.args.kv, out.values[b], values);
+      out.keys[b] = keys;
+      out.values[b] = values;
+      // These have been read: what is fetched is the next split's.
+      const std::byte* const next = out.fetch_keys[b];
+      out.fetch_values[b] = next ? next + tile.args.kv.part_bytes() : nullptr;
     }
     if constexpr (!std::is_same_v<T, int8_t>) {  // codes are finite: a weight of zero hides them
       const int low = std::max(begin - b * kBlockSize, 0);

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "head_rows.h"
+#include "turn_head.h"
 
 namespace penstock {
 
@@ -35,10 +36,16 @@ inline void store_value(bf16* tile, const float* x, int n, int offset) {
   for (int d = 0; d < n; ++d) out[2 * d] = row[d];
 }
 
-// Symmetric codes of x and their scale, max|x| / 127 in bf16: codes are of the scale as it is kept,
-// so rounding it costs half a percent of a step and no code leaves [-127, 127]. A row of zeros has
+// Codes of x, in [least, most], and their scale, max|x| / steps in bf16: codes are of the scale as it
+// is kept, so rounding it costs half a percent of a step of int8. A row of zeros has
 // scale 0; one with a value that is not finite has scale NaN; either has codes 0.
-inline bf16 quantize_head(const float* x, int n, int8_t* codes) {
+struct CodeRange {
+  float steps, least, most;
+};
+constexpr CodeRange kInt8{127.0f, -127.0f, 127.0f};
+constexpr CodeRange kInt4{8.0f, -8.0f, 7.0f};
+
+inline bf16 quantize_head(const float* x, int n, int8_t* codes, const CodeRange& range = kInt8) {
   const f32x16 zero = f32x16::zero();
   f32x16 most = zero, bad = zero;
   for_lanes(n, [&](int i, int count) {
@@ -50,7 +57,7 @@ inline bf16 quantize_head(const float* x, int n, int8_t* codes) {
     std::fill_n(codes, n, int8_t(0));
     return to_bf16(std::numeric_limits<float>::quiet_NaN());
   }
-  const bf16 kept = to_bf16(hmax(most) / 127.0f);
+  const bf16 kept = to_bf16(hmax(most) / range.steps);
   const float scale = to_f32(kept);
   if (scale == 0.0f) {
     std::fill_n(codes, n, int8_t(0));
@@ -58,7 +65,7 @@ inline bf16 quantize_head(const float* x, int n, int8_t* codes) {
   }
   alignas(64) float rounded[kMostLatentDim];
   const f32x16 divisor = f32x16::broadcast(scale);
-  const f32x16 low = f32x16::broadcast(-127.0f), high = f32x16::broadcast(127.0f);
+  const f32x16 low = f32x16::broadcast(range.least), high = f32x16::broadcast(range.most);
   for_lanes(n, [&](int i, int count) {
     const f32x16 v = f32x16::load_n(x + i, count) / divisor;
     round_even(max(min(v, high), low)).store(rounded + i);
@@ -80,29 +87,55 @@ struct CacheWriter {
   }
 };
 
-template <>
-struct CacheWriter<int8_t> {
+// A code in each byte.
+struct Bytes {
+  static bf16 quantize(const float* x, int n, int8_t* codes) { return quantize_head(x, n, codes); }
+  static int stored(int n) { return n; }
+};
+
+// Codes of turned heads, two in each byte.
+struct Nibbles {
+  static bf16 quantize(const float* x, int n, int8_t* codes) {
+    alignas(64) float turned[kMostHeadDim];
+    std::copy_n(x, n, turned);
+    turn_head(turned, n);
+    const bf16 scale = quantize_head(turned, n, codes, kInt4);
+    for (int d = 0; d < n / 2; ++d)
+      codes[d] = int8_t((codes[d] & 15) | (uint8_t(codes[d + n / 2]) << 4));
+    return scale;
+  }
+  static int stored(int n) { return n / 2; }
+};
+
+template <class Codes>
+struct CodeWriter {
   const KvLayer& kv;
 
   void key(int64_t block, int head, const float* x, int offset) const {
     std::byte* tile = kv.keys(block, head);
     alignas(64) int8_t codes[kMostHeadDim + 4];
-    store_scale(tile, quantize_head(x, kv.head_dim, codes), offset);
-    std::fill(codes + kv.head_dim, codes + kv.padded_dim(), int8_t(0));
-    for (int d = 0; d < kv.head_dim; d += 4)
+    store_scale(tile, Codes::quantize(x, kv.head_dim, codes), offset);
+    const int stored = Codes::stored(kv.head_dim);
+    std::fill(codes + stored, codes + kv.padded_dim(), int8_t(0));
+    for (int d = 0; d < stored; d += 4)
       std::memcpy(tile + d * kBlockSize + offset * 4, codes + d, 4);
   }
   void value(int64_t block, int head, const float* x, int offset) const {
     std::byte* tile = kv.values(block, head);
     alignas(64) int8_t codes[kMostHeadDim];
-    store_scale(tile, quantize_head(x, kv.head_dim, codes), offset);
+    store_scale(tile, Codes::quantize(x, kv.head_dim, codes), offset);
     auto* out = reinterpret_cast<int8_t*>(tile) + offset / 4 * 4 * kv.padded_dim() + offset % 4;
-    for (int d = 0; d < kv.head_dim; ++d) out[4 * d] = codes[d];
+    for (int d = 0; d < Codes::stored(kv.head_dim); ++d) out[4 * d] = codes[d];
   }
   void store_scale(std::byte* tile, bf16 scale, int offset) const {
     reinterpret_cast<bf16*>(tile + kv.tile_bytes())[offset] = scale;
   }
 };
+
+template <>
+struct CacheWriter<int8_t> : CodeWriter<Bytes> {};
+template <>
+struct CacheWriter<Nibbles> : CodeWriter<Nibbles> {};
 
 // A token's row of a cache of latents.
 template <class T>
@@ -128,6 +161,7 @@ PENSTOCK_INLINE void with_cache_element(Elem elem, F f) {
     case Elem::bf16: return f.template operator()<bf16>();
     case Elem::f16: return f.template operator()<f16>();
     case Elem::i8: return f.template operator()<int8_t>();
+    case Elem::i4: return f.template operator()<Nibbles>();
     default: return f.template operator()<float>();
   }
 }

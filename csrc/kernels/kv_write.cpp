@@ -29,9 +29,11 @@ void kv_write_heads(const KvWriteArgs& args, const StepView& step, Share some) {
 template <class Cache>
 void write_latents(const KvWriteArgs& args, const StepView& step, Share some) {
   const int32_t* const slots = step.groups[size_t(args.kv.group)].slots;
-  for (int64_t token = some.begin; token < some.end; ++token)
-    write_latent<Cache>(args.kv, args.k.row<const float>(token), slots[token] / kBlockSize,
-                        slots[token] % kBlockSize);
+  if constexpr (!std::is_same_v<Cache, Nibbles>) {  // which no latents are
+    for (int64_t token = some.begin; token < some.end; ++token)
+      write_latent<Cache>(args.kv, args.k.row<const float>(token), slots[token] / kBlockSize,
+                          slots[token] % kBlockSize);
+  }
 }
 
 }  // namespace

@@ -44,6 +44,7 @@ inline void copy_token(const KvLayer& kv, const std::byte* from, int from_at, st
     case Elem::f16:
       return copy_token_as<uint16_t, 1>(kv, from, from_at, to, to_at);
     case Elem::i8:
+    case Elem::i4:
       copy_token_as<uint8_t, 4>(kv, from, from_at, to, to_at);
       for (size_t part : {size_t(0), kv.part_bytes()}) {
         const size_t scales = part + kv.tile_bytes();

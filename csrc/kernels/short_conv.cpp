@@ -4,23 +4,12 @@
 
 #include "../pool.h"
 #include "../simd.h"
+#include "taps.h"
 
 namespace penstock {
 namespace {
 
 constexpr int64_t kLeastTasks = 4;  // to take at a time
-
-// As it is kept.
-template <class T>
-PENSTOCK_INLINE f32x16 rounded(f32x16 x) {
-  if constexpr (std::is_same_v<T, float>) {
-    return x;
-  } else {
-    alignas(64) T kept[f32x16::lanes];
-    x.store(kept);
-    return f32x16::load(kept);
-  }
-}
 
 // The rows of one sequence.
 template <class T>
@@ -34,23 +23,17 @@ class Line {
         blocks_(step.groups[size_t(args.kv.group)].block_ids +
                 step.groups[size_t(args.kv.group)].block_starts[sequence]) {}
 
-  // Columns [column, column + n), at most a register of them.
-  void convolve(int64_t column, int n) const {
-    const int before = args_.kernel - 1, start = context_ - (end_ - first_);
-    f32x16 taps[kMostTaps], seen[kMostTaps];  // seen: of the tokens that the taps are for
-    for (int j = 0; j <= before; ++j) {
-      taps[j] = f32x16::load_n(args_.taps + j * args_.x.cols + column, n);
-      const int place = start - before + j;
-      seen[j] = j < before && place >= 0 ? f32x16::load_n(kept(place) + column, n) : f32x16::zero();
-    }
-    const f32x16 bias = args_.bias ? f32x16::load_n(args_.bias + column, n) : f32x16::zero();
+  template <int K>
+  void convolve(const TapColumns& at) const {
+    const int start = context_ - (end_ - first_);
+    Taps<K> taps(args_.taps, args_.bias, args_.kernel, args_.x.cols, at);
+    for (int back = 1; back < taps.count() && back <= start; ++back)
+      taps.precede(back, f32x16::load_n(kept(start - back) + at.first, at.n));
     for (int row = first_, place = start; row < end_; ++row, ++place) {
-      seen[before] = rounded<T>(f32x16::load_n(args_.x.row<const float>(row) + column, n));
-      f32x16 sum = bias;
-      for (int j = 0; j <= before; ++j) sum = fma(taps[j], seen[j], sum);
-      sum.store_n(args_.out.row<float>(row) + column, n);
-      if (stays(place)) seen[before].store_n(kept(place) + column, n);
-      for (int j = 0; j < before; ++j) seen[j] = seen[j + 1];
+      const f32x16 u =
+          as_kept<T>(f32x16::load_n(args_.x.row<const float>(row) + at.first, at.n));
+      taps.next(u).store_n(args_.out.row<float>(row) + at.first, at.n);
+      if (stays(place)) u.store_n(kept(place) + at.first, at.n);
     }
   }
 
@@ -71,7 +54,7 @@ class Line {
   const int32_t* const blocks_;
 };
 
-template <class T>
+template <class T, int K>
 void convolve(const ShortConvArgs& args, const StepView& step, const Worker& worker) {
   const int64_t cols = args.x.cols, pieces = convolved_pieces(cols);
   Tickets::Phase phase = worker.tickets->open(worker, step.sequences * pieces, kLeastTasks);
@@ -81,8 +64,13 @@ void convolve(const ShortConvArgs& args, const StepView& step, const Worker& wor
       const int64_t first = task % pieces * kConvolvedColumns;
       const int64_t end = std::min(first + kConvolvedColumns, cols);
       for (int64_t column = first; column < end; column += f32x16::lanes)
-        line.convolve(column, int(std::min<int64_t>(f32x16::lanes, end - column)));
+        line.template convolve<K>({column, int(std::min<int64_t>(f32x16::lanes, end - column))});
     }
+}
+
+template <class T>
+void convolve(const ShortConvArgs& args, const StepView& step, const Worker& worker) {
+  with_taps(args.kernel, [&](auto k) { convolve<T, k()>(args, step, worker); });
 }
 
 }  // namespace

@@ -5,15 +5,13 @@
 
 namespace penstock {
 
-constexpr int kMostTaps = 16;  // models/mixers_spec.py has the same
-
 struct ShortConvArgs {
   KvLayer kv;           // of rows
   Array x;              // [T, c] f32
   Array out;            // the same; apart from x
   const float* taps;    // [kernel, c], the oldest token's first
   const float* bias;    // [c], or null
-  int kernel;
+  int kernel;           // 2 to kMostTaps
 };
 
 // So many columns of a sequence are a task: whole cache lines of rows in any type.

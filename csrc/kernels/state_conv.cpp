@@ -4,6 +4,7 @@
 
 #include "../pool.h"
 #include "../simd.h"
+#include "taps.h"
 
 namespace penstock {
 namespace {
@@ -11,76 +12,48 @@ namespace {
 constexpr int kLanes = f32x16::lanes;
 constexpr int64_t kColumns = 64;  // for a thread to take at a time: a few lines of each row
 
-struct Columns {
-  int64_t first;
-  int n;  // at most kLanes
-};
-
 template <class T>
 PENSTOCK_INLINE f32x16 kept(const StateConvArgs& args, const StateSpan& span, int64_t position,
-                            const Columns& at) {
+                            const TapColumns& at) {
   return f32x16::load_n(args.state.ring_row<const T>(span.slot, position) + at.first, at.n);
 }
 
 // The input of a row of the step, as it is kept.
 template <class T>
-PENSTOCK_INLINE f32x16 rounded(const StateConvArgs& args, int64_t row, const Columns& at) {
-  alignas(64) T values[kLanes];
-  f32x16::load_n(args.x.row<const float>(row) + at.first, at.n).store(values);
-  return f32x16::load(values);
+PENSTOCK_INLINE f32x16 input(const StateConvArgs& args, int64_t row, const TapColumns& at) {
+  return as_kept<T>(f32x16::load_n(args.x.row<const float>(row) + at.first, at.n));
 }
 
 template <class T>
 void snapshot(const StateConvArgs& args, const StateSpan& span, const Snapshot& one,
-              const Columns& at) {
+              const TapColumns& at) {
   for (int64_t p = std::max(0, one.tokens - args.kernel + 1); p < one.tokens; ++p) {
     const f32x16 u = p < span.start ? kept<T>(args, span, p, at)
-                                    : rounded<T>(args, span.row + (p - span.start), at);
+                                    : input<T>(args, span.row + (p - span.start), at);
     u.store_n(args.state.ring_row<T>(one.slot, p) + at.first, at.n);
   }
 }
 
 template <class T, int K>
 void convolve(const StateConvArgs& args, const StateSpan& span,
-              std::span<const Snapshot> snapshots, const Columns& at) {
+              std::span<const Snapshot> snapshots, const TapColumns& at) {
   // All that the ring has is read before anything is written there: a token's row takes the place of
   // an earlier one's.
   for (const Snapshot& one : snapshots) snapshot<T>(args, span, one, at);
-  f32x16 weight[K], seen[K];  // the last seen is the token's own
-  for (int j = 0; j < K; ++j) {
-    weight[j] = f32x16::load_n(args.weight + j * args.x.cols + at.first, at.n);
-    const int64_t position = span.start - K + j;
-    seen[j] = j == 0 || position < 0 ? f32x16::zero() : kept<T>(args, span, position, at);
-  }
-  const f32x16 bias = args.bias ? f32x16::load_n(args.bias + at.first, at.n) : f32x16::zero();
+  Taps<K> taps(args.weight, args.bias, args.kernel, args.x.cols, at);
+  for (int back = 1; back < taps.count() && back <= span.start; ++back)
+    taps.precede(back, kept<T>(args, span, span.start - back, at));
   for (int64_t p = span.start; p < span.end; ++p) {
     const int64_t row = span.row + (p - span.start);
-    for (int j = 1; j < K; ++j) seen[j - 1] = seen[j];
-    seen[K - 1] = rounded<T>(args, row, at);
+    const f32x16 u = input<T>(args, row, at);
     if (span.end - p <= args.state.at.ring_rows)
-      seen[K - 1].store_n(args.state.ring_row<T>(span.slot, p) + at.first, at.n);
-    f32x16 sum = bias;
-    for (int j = 0; j < K; ++j) sum = fma(weight[j], seen[j], sum);
+      u.store_n(args.state.ring_row<T>(span.slot, p) + at.first, at.n);
+    const f32x16 sum = taps.next(u);
     (args.silu ? silu(sum) : sum).store_n(args.out.row<float>(row) + at.first, at.n);
   }
 }
 
-template <class T>
-void convolve(const StateConvArgs& args, const StateSpan& span,
-              std::span<const Snapshot> snapshots, const Columns& at) {
-  switch (args.kernel) {
-    case 2: return convolve<T, 2>(args, span, snapshots, at);
-    case 3: return convolve<T, 3>(args, span, snapshots, at);
-    case 4: return convolve<T, 4>(args, span, snapshots, at);
-    case 5: return convolve<T, 5>(args, span, snapshots, at);
-    case 6: return convolve<T, 6>(args, span, snapshots, at);
-    case 7: return convolve<T, 7>(args, span, snapshots, at);
-    default: return convolve<T, 8>(args, span, snapshots, at);
-  }
-}
-static_assert(kMostStateTaps == 8);
-
-template <class T>
+template <class T, int K>
 void walk(const StateConvArgs& args, const StepView& step, const Worker& worker) {
   const int64_t cols = args.x.cols, pieces = (cols + kColumns - 1) / kColumns;
   Tickets::Phase phase = worker.tickets->open(worker, pieces * step.sequences, 1);
@@ -91,8 +64,13 @@ void walk(const StateConvArgs& args, const StepView& step, const Worker& worker)
       const auto snapshots = snapshots_of(step, sequence);
       const int64_t last = std::min(cols, (task % pieces + 1) * kColumns);
       for (int64_t i = task % pieces * kColumns; i < last; i += kLanes)
-        convolve<T>(args, span, snapshots, {i, int(std::min<int64_t>(kLanes, last - i))});
+        convolve<T, K>(args, span, snapshots, {i, int(std::min<int64_t>(kLanes, last - i))});
     }
+}
+
+template <class T>
+void walk(const StateConvArgs& args, const StepView& step, const Worker& worker) {
+  with_taps(args.kernel, [&](auto k) { walk<T, k()>(args, step, worker); });
 }
 
 }  // namespace

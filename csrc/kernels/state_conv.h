@@ -13,7 +13,7 @@ struct StateConvArgs {
   Array out;            // [T, cols] f32; does not alias x
   const float* weight;  // [kernel, cols], that of the oldest token first
   const float* bias;    // [cols]; null without
-  int kernel;           // tokens that one sees, itself included: 2 to kMostStateTaps
+  int kernel;           // tokens that one sees, itself included: 2 to kMostTaps
   bool silu;            // of the sum
 };
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 from support.attention_parts import Part, sequence
 from support.native_attention import attend
-from support.native_cache import ELEMENTS, F32, Shape
+from support.native_cache import CODED, ELEMENTS, F32, Shape, fitted
 
 from penstock.backends.cpu import native
 
@@ -37,7 +37,7 @@ def assert_close(shape: Shape, part: Part, actual: F32) -> None:
     # Weights are rounded to bfloat16 (half an ulp is at most 2**-8); otherwise float32 throughout.
     relative = 2.0**-8 * 1.05 if shape.element == "bfloat16" else 2e-5
     error = np.abs(actual - expected)
-    if shape.element == "int8":
+    if shape.element in CODED:
         # Weights and queries are rounded to 16 bits of their row's largest, not each to its own.
         relative, size = 4e-4, size.mean(-1, keepdims=True)
     assert np.all(error <= relative * size + 1e-6)
@@ -59,7 +59,7 @@ def ragged(shape: Shape, seed: int) -> list[Part]:
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("head_dim", [8, 50, 64, 80, 96, 128, 256, 320, 512])
 def test_head_dims(module: Any, head_dim: int, element: str) -> None:
-    shape = Shape(head_dim=head_dim, element=element)
+    shape = Shape(head_dim=fitted(head_dim, element), element=element)
     check(module, shape, ragged(shape, head_dim))
 
 
@@ -122,7 +122,7 @@ def test_chunking_changes_nothing(
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("head_dim", [50, 80, 128])
 def test_company_changes_nothing(module: Any, head_dim: int, element: str) -> None:
-    shape = Shape(6, 2, head_dim, element)
+    shape = Shape(6, 2, fitted(head_dim, element), element)
     parts = ragged(shape, 77)
     alone = [attend(module, shape, [part], seed=i)[0] for i, part in enumerate(parts)]
     order = np.random.default_rng(3).permutation(len(parts))
@@ -152,7 +152,7 @@ def test_threads_change_nothing(module: Any, threads: int, window: int, element:
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("element", ["float32", "int8"])
+@pytest.mark.parametrize("element", ["float32", "int8", "int4"])
 @pytest.mark.parametrize("bad_value", [np.nan, np.inf])
 def test_own_bad_keys_are_not_hidden(module: Any, bad_value: float, element: str) -> None:
     """A key that is not finite reaches the outputs that see it, and no earlier query's."""
@@ -168,11 +168,12 @@ def test_own_bad_keys_are_not_hidden(module: Any, bad_value: float, element: str
 
 @pytest.mark.parametrize("bad_value", [np.nan, np.inf])
 @pytest.mark.parametrize("where", ["q", "v"])
-def test_own_bad_queries_and_values_of_an_int8_cache(
-    module: Any, where: str, bad_value: float
+@pytest.mark.parametrize("element", CODED)
+def test_own_bad_queries_and_values_of_a_cache_of_codes(
+    module: Any, element: str, where: str, bad_value: float
 ) -> None:
     """One value that is not finite spoils its token's head: its row of q, or whoever sees it."""
-    shape = Shape(2, 1, 32, "int8")
+    shape = Shape(2, 1, 32, element)
     s = sequence(shape, 300, 4)
     bad = replace(s, **{where: getattr(s, where).copy()})
     getattr(bad, where)[290, 0, 3] = bad_value

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from support.attention_parts import Part, sequence
 from support.draft_trees import Tree, line_of, make_tree, parent_lists
 from support.native_attention import Scores, attend
-from support.native_cache import ELEMENTS, F32, Cache, Shape
+from support.native_cache import F32, LATENT_ELEMENTS, Cache, Shape
 from support.native_executor import Buffers, make
 from support.needs import needs_native
 
@@ -63,7 +63,7 @@ def same(a: F32, b: F32) -> None:
 
 
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", LATENT_ELEMENTS)
 @pytest.mark.parametrize(
     ("heads", "value_dim", "rope_dim"),
     [(1, 11, 4), (3, 40, 8), (5, 33, 2), (17, 64, 0), (33, 96, 32), (16, 512, 64), (2, 1, 1)],
@@ -75,7 +75,7 @@ def test_sizes(module: Any, heads: int, value_dim: int, rope_dim: int, element: 
         check(shape, part, rows)
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", LATENT_ELEMENTS)
 @pytest.mark.parametrize("window", [1, 7, 32, 57, 256, 300])
 def test_windows(module: Any, window: int, element: str) -> None:
     shape = latent(5, 24, 8, element, window)
@@ -85,7 +85,7 @@ def test_windows(module: Any, window: int, element: str) -> None:
 
 
 @pytest.mark.thinned(5)
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", LATENT_ELEMENTS)
 @pytest.mark.parametrize("window", [0, 20, 300])
 @pytest.mark.parametrize("chunk", [1, 7, 33])
 def test_chunking_changes_nothing(module: Any, chunk: int, window: int, element: str) -> None:
@@ -100,7 +100,7 @@ def test_chunking_changes_nothing(module: Any, chunk: int, window: int, element:
         same(rows, whole[start:end])
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", LATENT_ELEMENTS)
 @pytest.mark.parametrize("heads", [3, 16, 40])
 def test_company_changes_nothing(module: Any, heads: int, element: str) -> None:
     shape = latent(heads, 50, 6, element)
@@ -112,7 +112,7 @@ def test_company_changes_nothing(module: Any, heads: int, element: str) -> None:
         same(rows, alone[i])
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", LATENT_ELEMENTS)
 @pytest.mark.parametrize("threads", [2, 3])
 def test_threads_change_nothing(module: Any, threads: int, element: str) -> None:
     """Long contexts: with more threads, tiles are cut, and partials merged."""
@@ -137,7 +137,7 @@ def test_activation_elements(module: Any, bf16_activations: bool) -> None:
         np.testing.assert_array_equal(b, shape.rounded(a) if bf16_activations else a)
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", LATENT_ELEMENTS)
 def test_caps_and_sinks(module: Any, element: str) -> None:
     """Those of a cache of values whose keys and values are the same, but for rounding."""
     shape = latent(4, 48, 0, element)
@@ -165,7 +165,7 @@ def test_own_bad_latents_are_not_hidden(module: Any, bad_value: float, element: 
     assert np.isnan(rows).all()
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", LATENT_ELEMENTS)
 @given(
     start=st.sampled_from([0, 17, 31, 32, 225, 255, 256, 257, 290, 513]),
     parents=parent_lists(),
@@ -194,7 +194,7 @@ def test_a_row_of_a_tree_is_a_decoded_token(
             same(rows[row], alone[0])
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", LATENT_ELEMENTS)
 @pytest.mark.parametrize(("value_dim", "rope_dim"), [(11, 4), (40, 8)])
 def test_moves_are_made_one_after_another(
     module: Any, value_dim: int, rope_dim: int, element: str
@@ -238,7 +238,7 @@ def step_arrays(tokens: int, slots: NDArray[np.int32], order: list[int]) -> list
     ]
 
 
-@pytest.mark.parametrize("element", ELEMENTS)
+@pytest.mark.parametrize("element", LATENT_ELEMENTS)
 @pytest.mark.parametrize(("value_dim", "rope_dim"), [(11, 4), (40, 8), (512, 64), (600, 2)])
 def test_latents_are_written(module: Any, value_dim: int, rope_dim: int, element: str) -> None:
     """What NumPy puts there, and nothing else."""

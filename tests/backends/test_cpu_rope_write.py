@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.native_cache import ELEMENTS, F32, Cache, Shape
+from support.native_cache import CODED, ELEMENTS, F32, Cache, Shape, fitted
 
 from penstock.cache.geometry import BLOCK_SIZE
 
@@ -38,6 +38,13 @@ def expected_heads(
     return np.concatenate([a * c - b * s, b * c + a * s, y[..., 2 * half :]], axis=-1)
 
 
+def codes_of(tiles: NDArray[np.int8], element: str) -> NDArray[np.int32]:
+    """The codes in these bytes."""
+    if element == "int8":
+        return tiles.astype(np.int32)
+    return np.stack([(tiles << 4) >> 4, tiles >> 4]).astype(np.int32)
+
+
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize(
@@ -45,6 +52,7 @@ def expected_heads(
     [(8, 8), (64, 64), (80, 80), (80, 32), (96, 20), (128, 128), (64, 0), (322, 64), (512, 512)],
 )
 def test_rope_write(module: Any, head_dim: int, rope_dim: int, norm: bool, element: str) -> None:
+    head_dim = fitted(head_dim, element)
     shape = Shape(6, 2, head_dim, element)
     rng = np.random.default_rng(head_dim + rope_dim)
     tokens, blocks = 45, 5
@@ -82,7 +90,13 @@ def test_rope_write(module: Any, head_dim: int, rope_dim: int, norm: bool, eleme
     expected = Cache(shape, blocks)
     for t in range(tokens):
         expected.write(int(slots[t]), keys[t].astype(np.float32), qkv[t, 8:])
-    ulp = {"float32": 2.0**-22, "bfloat16": 2.0**-8, "float16": 2.0**-10, "int8": 2.0**-8}
+    ulp = {
+        "float32": 2.0**-22,
+        "bfloat16": 2.0**-8,
+        "float16": 2.0**-10,
+        "int8": 2.0**-8,
+        "int4": 2.0**-8,
+    }
     np.testing.assert_allclose(
         queries.reshape(tokens, 6, head_dim),
         expected_heads(qkv[:, :6], weights[0], positions, tables),
@@ -90,9 +104,9 @@ def test_rope_write(module: Any, head_dim: int, rope_dim: int, norm: bool, eleme
         atol=1e-6,
     )
     # NaN must stand where NaN stands: nothing is written but the tokens' slots.
-    if element == "int8":
+    if element in CODED:
         # Keys are computed twice here, and on the border of two codes either may be chosen.
-        codes, wanted = (c.tiles[:, :, 0].astype(np.int32) for c in (cache, expected))
+        codes, wanted = (codes_of(c.tiles[:, :, 0], element) for c in (cache, expected))
         assert np.abs(codes - wanted).max() <= 1
         assert np.mean(codes != wanted) < 0.01
         np.testing.assert_array_equal(cache.tiles[:, :, 1], expected.tiles[:, :, 1])

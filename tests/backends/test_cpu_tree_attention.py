@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.attention_parts import Part, sequence
 from support.draft_trees import Tree, line_of, make_tree, parent_lists
 from support.native_attention import attend
-from support.native_cache import ELEMENTS, Cache, Shape
+from support.native_cache import ELEMENTS, Cache, Shape, fitted
 from support.needs import needs_native
 
 from penstock.backends.cpu import native
@@ -62,7 +62,7 @@ def test_a_row_of_a_tree_is_a_decoded_token(
     threads: int,
     company: bool,
 ) -> None:
-    shape = Shape(*heads, head_dim, element, sight[0], chunk=sight[1])
+    shape = Shape(*heads, fitted(head_dim, element), element, sight[0], chunk=sight[1])
     others = [Part(sequence(shape, n, n), first, n) for first, n in ((69, 70), (3, 40))]
     tree = make_tree(shape, start, parents, seed=len(parents))
     for isa in VARIANTS:
@@ -122,6 +122,7 @@ def test_moves_are_made_one_after_another(
     element: str, moves: list[tuple[int, int]], head_dim: int
 ) -> None:
     """What a slot holds after them is what it would hold, had it been written there."""
+    head_dim = fitted(head_dim, element)
     shape = Shape(4, 2, head_dim, element)
     s = sequence(shape, 3 * BLOCK_SIZE, 2)
     before, after = Cache(shape, 3), Cache(shape, 3)

@@ -67,10 +67,20 @@ BLOCKS = [7, 3, 20]
 
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize(
-    ("dtype", "kv_dtype"),
-    [("float32", None), ("float16", None), ("bfloat16", None), ("bfloat16", "int8")],
+    ("name", "dtype", "kv_dtype"),
+    [
+        (name, dtype, kv_dtype)
+        for name in SPECS
+        for dtype, kv_dtype in (
+            ("float32", None),
+            ("float16", None),
+            ("bfloat16", None),
+            ("bfloat16", "int8"),
+            ("float32", "int4"),
+        )
+        if (name, kv_dtype) != ("latents", "int4")
+    ],
 )
-@pytest.mark.parametrize("name", SPECS)
 def test_trees_are_bitwise_plain_decoding(
     name: str, dtype: DType, kv_dtype: KvDType | None, isa: str
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 from support.checkpoints import tiny_checkpoint
 from support.convolved import convolved
 from support.families import PUBLISHED
+from support.latents import over_latents
 from support.needs import needs_native
 from support.state_plans import state_spec
 from support.tiny_plans import make_spec
@@ -244,6 +245,24 @@ def _many_experts(spec: ModelSpec) -> ModelSpec:
 
 @needs_native
 @pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        (
+            spec_of((1, 36, None)),
+            "in int4 have a multiple of 8 components, not 36",
+        ),
+        (over_latents(make_spec()), "latents are not cached in int4"),
+    ],
+)
+def test_what_is_not_cached_in_int4_is_an_obstacle(spec: ModelSpec, why: str) -> None:
+    plan = lower(spec, kv_dtype="int4")
+    assert why in str(BACKENDS["cpu"].obstacle(plan))
+    assert BACKENDS["reference"].obstacle(plan) is None
+    assert "no kernel reads a KV cache in int4 yet" in str(BACKENDS["cuda"].obstacle(plan))
+
+
+@needs_native
+@pytest.mark.parametrize(
     ("change", "why"),
     [
         (_odd_heads, "even size up to 512, not 514"),
@@ -287,15 +306,31 @@ def test_a_gpu_refuses_convolutions_along_the_sequence() -> None:
         BACKENDS["cpu"].check_runnable(plan, trees=True)
 
 
-@pytest.mark.parametrize(("state", "kernel"), [(1025, 4), (16, 9)])
-def test_the_cpu_refuses_states_that_its_kernels_cannot_hold(state: int, kernel: int) -> None:
+@pytest.mark.parametrize(
+    ("state", "kernel", "why"),
+    [(1025, 4, "heads of 1 to 1024 rows"), (16, 17, "a convolution sees 2 to 16 tokens")],
+)
+@needs_native
+def test_the_cpu_refuses_states_that_its_kernels_cannot_hold(
+    state: int, kernel: int, why: str
+) -> None:
+    """The executor says so: no number stands twice."""
     scan = SelectiveSpec(2, head_dim=16, groups=1, state=state, kernel=kernel, eps=1e-5)
     spec = state_spec(scan)
-    with pytest.raises(ConfigError, match=f"at most 8 tokens; .* has {state} and {kernel}"):
+    with pytest.raises(ConfigError, match=f"{why}.*--backend reference"):
         resolved(spec, backend="cpu")
     assert BACKENDS["reference"].obstacle(lower(spec)) is None
-    fits = replace(scan, state=1024, kernel=8)
+    fits = replace(scan, state=1024, kernel=16)
     assert BACKENDS["cpu"].obstacle(lower(state_spec(fits))) is None
+
+
+@needs_native
+def test_the_cpu_refuses_convolutions_of_too_many_taps() -> None:
+    plan = lower(convolved(make_spec(), "ca", kernel=17))
+    with pytest.raises(ConfigError, match=r"2 to 16 taps.*--backend reference"):
+        BACKENDS["cpu"].check_runnable(plan)
+    assert BACKENDS["reference"].obstacle(plan) is None
+    assert BACKENDS["cpu"].obstacle(lower(convolved(make_spec(), "ca", kernel=16))) is None
 
 
 def test_where_no_backend_runs_a_model_the_last_says_why(monkeypatch: pytest.MonkeyPatch) -> None:

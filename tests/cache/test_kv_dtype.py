@@ -87,7 +87,13 @@ def test_the_same_bytes_hold_nearly_twice_the_tokens(head_dim: int, times: float
 
 @pytest.mark.parametrize(
     ("dtype", "head_dim", "row"),
-    [("float32", 50, 200), ("bfloat16", 50, 100), ("int8", 50, 54), ("int8", 64, 66)],
+    [
+        ("float32", 50, 200),
+        ("bfloat16", 50, 100),
+        ("int8", 50, 54),
+        ("int8", 64, 66),
+        ("int4", 64, 34),
+    ],
 )
 def test_bytes_of_a_block(dtype: KvDType, head_dim: int, row: int) -> None:
     """``row``: bytes of one head's keys of one token."""
@@ -105,5 +111,7 @@ def test_layers_of_several_shapes_add_up() -> None:
 
 def test_an_unknown_type_is_refused_with_those_that_are() -> None:
     options: dict[str, Any] = {"kv_cache_dtype": "fp8"}
-    with pytest.raises(ConfigError, match="auto, int8, float32, bfloat16 or float16, not 'fp8'"):
+    with pytest.raises(
+        ConfigError, match="auto, int4, int8, float32, bfloat16 or float16, not 'fp8'"
+    ):
         resolved(make_spec(), **options)

@@ -118,6 +118,19 @@ def test_long_prompts_are_kept_at_intervals() -> None:
     assert begun(cache, tokens[:40])[1] == 36
 
 
+def test_a_long_prompt_takes_its_share_of_what_is_spare() -> None:
+    """Its snapshots lie further apart, and neither they nor others' are driven out."""
+    cache, tokens, other = cache_of(8, sequences=2, interval=SIZE), list(range(50)), [90, *range(9)]
+    table, _ = begun(cache, other)
+    assert computed(cache, table, other, 10) == [4, 8]
+    cache.free(table)
+    table, _ = begun(cache, tokens)
+    assert [computed(cache, table, tokens, end) for end in (25, 50)] == [[20], [40, 48]]
+    cache.free(table)
+    assert begun(cache, tokens[:30])[1] == 20
+    assert begun(cache, other)[1] == 8
+
+
 def test_an_answer_keeps_its_last_border_alone() -> None:
     cache, tokens = cache_of(12), list(range(30))
     table, _ = begun(cache, tokens[:6])
@@ -183,14 +196,14 @@ def test_a_state_that_is_all_there_is_left_is_taken_as_it_is() -> None:
 def test_no_more_states_wait_to_be_found_than_are_spare() -> None:
     cache, tokens = cache_of(4, sequences=2, interval=SIZE), list(range(30))
     table, _ = begun(cache, tokens)
-    assert borders_of(cache, table, 30) == [4, 28]
+    assert [borders_of(cache, table, end) for end in (30, 33, 37)] == [[28], [32], []]
     assert begun(cache, [99])[0].state is not None
     cache.check_integrity()
 
 
 def test_where_prompts_end_and_part_is_kept_before_intervals() -> None:
     """Of all prompts of a step, whichever is first."""
-    cache, stem = cache_of(6, interval=3 * SIZE), list(range(10))
+    cache, stem = cache_of(6, sequences=2, interval=3 * SIZE), list(range(10))
     other = [*stem, *range(50, 59)]
     table, _ = begun(cache, other)
     assert computed(cache, table, other, 19) == [12, 16]
@@ -201,7 +214,7 @@ def test_where_prompts_end_and_part_is_kept_before_intervals() -> None:
     for table, end in zip(tables, ends, strict=True):
         assert cache.extend(table, 0, end, [])
     snapshots = cache.compose_states(list(zip(tables, ends, strict=True)))
-    assert [[border for border, _ in each] for each in snapshots] == [[28], [8, 16]]
+    assert [[border for border, _ in each] for each in snapshots] == [[24, 28], [8, 16]]
     for table, tokens in zip(tables, prompts, strict=True):
         cache.commit(table, array("i", tokens), len(tokens))
         cache.free(table)

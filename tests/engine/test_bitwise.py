@@ -22,6 +22,8 @@ MODELS: list[tuple[str, KvDType, int]] = [
     ("float32", "int8", 40),
     ("bfloat16", "int8", 40),
     ("bfloat16", "int8", 64),
+    ("float32", "int4", 40),
+    ("bfloat16", "int4", 64),
 ]
 """Types of weights and cache, and the size of a head."""
 INT8_MODELS = [model for model in MODELS if model[1] == "int8"]

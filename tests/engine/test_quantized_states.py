@@ -85,7 +85,7 @@ def test_long_prompts_in_chunks(family: str, scheme: str) -> None:
     positions = {} if family == "mamba2" else {"max_position_embeddings": 8400}
     folder = tiny_checkpoint(family, **positions)
     prompt = np.random.default_rng(1).integers(0, 256, 8192).tolist()
-    other = [*prompt[:8150], *np.random.default_rng(2).integers(0, 256, 90).tolist()]
+    other = [*prompt[:5000], *np.random.default_rng(2).integers(0, 256, 300).tolist()]
     roomy = {"kv_cache_bytes": 1 << 25, "max_num_seqs": 2, "max_model_len": 8300}
     with start(folder, scheme, max_num_batched_tokens=512, threads=2, **roomy) as llm:
         first, second = bits(llm, [prompt]), bits(llm, [other])

@@ -8,6 +8,7 @@ import pytest
 from support.families import edited
 
 from penstock.errors import ModelError
+from penstock.models.mxfp4_experts import Mxfp4Experts
 from penstock.models.position_scale import PositionScale
 from penstock.models.registry import read_spec
 from penstock.models.spec import (
@@ -87,7 +88,7 @@ def test_gpt_oss() -> None:
     assert (windowed.window, full.window, full.sinks, full.output_bias) == (128, None, True, True)
     assert full.rope is not None
     assert (full.rope.kind, full.rope.truncate, full.rope.theta) == ("yarn", False, 150000)
-    assert spec.quantized is None
+    assert spec.quantized == Mxfp4Experts(kept=False)
     silent = ("rope_scaling", "layer_types", "head_dim", "sliding_window", "attention_bias")
     assert read_spec(edited("gpt_oss", **dict.fromkeys(silent, ...))) == spec
     assert read_spec(edited("gpt_oss", rope_scaling=None, rope_parameters=None)) == spec
@@ -243,7 +244,7 @@ def test_llama4_with_dense_layers() -> None:
         ("gpt_oss", {"hidden_act": "gelu"}, "must be 'silu'"),
         ("gpt_oss", {"swiglu_limit": 0}, "swiglu_limit"),
         ("gpt_oss", {"layer_types": ["full_attention"]}, "must be 2 times"),
-        ("gpt_oss", {"quantization_config": {"quant_method": "fp8"}}, "is not supported"),
+        ("gpt_oss", {"quantization_config": {"quant_method": "hqq"}}, "is not supported"),
         ("gpt_oss", {"quantization_config": {"quant_method": "mxfp4", "bits": 4}}, "bits"),
         ("glm4_moe", {"n_group": 7}, "n_group .7. must divide the 160 experts"),
         ("glm4_moe", {"n_group": 160}, "at least two experts in a group"),

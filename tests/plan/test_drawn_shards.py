@@ -9,20 +9,23 @@ import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.drawn_specs import TameWeights, specs
+from support.drawn_specs import TameWeights, specs, two_ranks_can_share
 from support.ranks import in_ranks
+from support.state_steps import with_states
 from support.tiny_plans import Chunk, step_of, tokens_of
 
 from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.interface.collective import Collective, ThreadRank
 from penstock.interface.executor import Limits
-from penstock.models.spec import AttentionSpec, ModelSpec
+from penstock.models.spec import ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.plan.shard import shard
 
-LIMITS = Limits(num_blocks=4, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=1)
+LIMITS = Limits(
+    num_blocks=4, max_tokens=64, max_logit_rows=64, max_sequences=4, threads=1, num_states=4
+)
 TOKENS = tokens_of(1, 20)
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
 
@@ -53,19 +56,17 @@ def logits(whole: Plan, plan: Plan, fused: bool, rank: Collective | None = None)
     chunks = [Chunk(TOKENS, 0, 11, [3], rows=range(11))], [Chunk(TOKENS, 11, 12, [3])]
     rows = []
     for step in map(step_of, chunks):
+        if plan.state_layers:
+            step = with_states(step)
         tables = step.groups * len(plan.kv_groups)  # alike: the reference keeps layers apart
         rows.append(executor.run(replace(step, groups=tables)).logits)
     return np.concatenate(rows)
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=SLOW)
-@given(spec=specs(), dtype=st.sampled_from(["float32", "bfloat16"]), fused=st.booleans())
+@given(spec=specs(states=True), dtype=st.sampled_from(["float32", "bfloat16"]), fused=st.booleans())
 def test_two_ranks_compute_what_one_does(spec: ModelSpec, dtype: Any, fused: bool) -> None:
-    mixers = [mixer for layer in spec.layers for mixer in layer.mixers]
-    attentions = [mixer for mixer in mixers if isinstance(mixer, AttentionSpec)]
-    assume(len(attentions) == len(mixers))
-    assume(all(a.num_kv_heads % 2 == 0 or a.latent is not None for a in attentions))
-    assume(all(a.qk_norm is None or a.qk_norm.over == "head" for a in attentions))
+    assume(two_ranks_can_share(spec))
     plan = lower(spec, dtype)
     expected = logits(plan, plan, fused)
 

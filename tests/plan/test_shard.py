@@ -13,6 +13,7 @@ from support.checkpoints import tiny_checkpoint
 from support.gptq_checkpoints import gptq_checkpoint
 from support.needs import needs_native
 from support.ranks import in_ranks
+from support.state_steps import with_states
 from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
 
 from penstock.backends.reference.executor import ReferenceExecutor
@@ -23,19 +24,22 @@ from penstock.interface.executor import Limits
 from penstock.interface.sources import RowsOf
 from penstock.interface.step import StepInput, StepResult
 from penstock.interface.weights import WeightSource
-from penstock.models.spec import ModelSpec
+from penstock.models.spec import GatedDeltaSpec, ModelSpec
 from penstock.plan import ops
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
 from penstock.plan.shard import shard
+from penstock.plan.shard_states import own_state
 from penstock.quant.choice import choose
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.model_folder import load_model_spec
 
-LIMITS = Limits(num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=4, threads=1)
+LIMITS = Limits(
+    num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=4, threads=1, num_states=40
+)
 
 A, B, C = tokens_of(1, 90), tokens_of(2, 70), tokens_of(3, 8)
 A_BLOCKS, B_BLOCKS = [7, 0, 39], [12, 5, 31]
@@ -72,7 +76,8 @@ def check(
         return fuse(whole) if fused else whole
 
     # Alike for all groups: the reference keeps layers apart.
-    steps = [replace(step, groups=step.groups * len(plan.kv_groups)) for step in STEPS]
+    steps = [with_states(step) if plan.state_layers else step for step in STEPS]
+    steps = [replace(step, groups=step.groups * len(plan.kv_groups)) for step in steps]
     alone = run_all(ReferenceExecutor(made(plan), weights(plan), LIMITS), steps)
     for world in worlds:
 
@@ -177,6 +182,68 @@ def test_latents(family: str, world: int, fused: bool) -> None:
     parts = {op.heads for op in own.ops if isinstance(op, ops.HeadLinear)}
     assert parts == heads
     check_checkpoint(folder, world, fused)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize(
+    ("family", "world"),
+    [
+        ("qwen3_next", 2),
+        ("falcon_h1", 2),
+        ("lfm2", 2),
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                ("granitemoehybrid", 2),  # one group of B and C, and norms of all columns
+                ("nemotron_h", 2),
+                ("bamba", 2),
+                ("mamba2", 2),
+                ("mamba2", 4),
+                ("lfm2_moe", 2),
+            )
+        ),
+    ],
+)
+def test_states_and_convolutions(family: str, world: int, fused: bool) -> None:
+    """Each rank keeps the states of some heads, and caches some columns."""
+    folder = tiny_checkpoint(family)
+    plan = lower(load_model_spec(folder))
+    own = shard(plan, 1, world)
+    for layer, mine in zip(plan.state_layers, own.state_layers, strict=True):
+        assert mine.heads * world == layer.heads
+        assert mine.channels < layer.channels
+    for cached, mine in zip(plan.kv_layers, own.kv_layers, strict=True):
+        if cached.rows is not None:
+            assert mine == replace(cached, head_dim=cached.head_dim // world)
+    check_checkpoint(folder, world, fused)
+
+
+@pytest.mark.parametrize(
+    ("family", "message"),
+    [
+        ("mamba2", "3 ranks cannot share .* heads and .* groups of B and C evenly"),
+        ("lfm2", "3 ranks cannot share the 64 columns of convolutions"),
+    ],
+)
+def test_states_that_ranks_cannot_share(family: str, message: str) -> None:
+    plan = lower(load_model_spec(tiny_checkpoint(family)))
+    with pytest.raises(ConfigError, match=message):
+        shard(plan, 0, 3)
+
+
+@pytest.mark.parametrize(("heads", "world"), [((2, 4), 3), ((3, 6), 2), ((1, 3), 2)])
+def test_heads_of_states_that_ranks_cannot_share(heads: tuple[int, int], world: int) -> None:
+    net = GatedDeltaSpec(*heads, key_dim=4, value_dim=4, kernel=2, eps=1e-6)
+    with pytest.raises(ConfigError, match=f"{world} ranks cannot share {heads[1]} value heads"):
+        own_state(net, 0, world)
+
+
+def test_what_heads_of_states_share() -> None:
+    """Keys of two ranks each, where there are fewer key heads than ranks."""
+    net = GatedDeltaSpec(2, 8, key_dim=3, value_dim=5, kernel=2, eps=1e-6)
+    own = own_state(net, 2, 4)
+    assert own.spec == replace(net, key_heads=1, value_heads=2)
+    assert (own.heads, own.channels) == ((4, 6), ((3, 6), (9, 12), (32, 42)))
 
 
 def test_heads_of_latents_that_ranks_cannot_share() -> None:

@@ -375,6 +375,20 @@ def specs(
     )
 
 
+def two_ranks_can_share(spec: ModelSpec) -> bool:
+    """Whether each of two ranks can have half of the heads of every layer."""
+
+    def fits(mixer: Mixer) -> bool:
+        if isinstance(mixer, GatedDeltaSpec):
+            return mixer.value_heads % 2 == 0
+        if not isinstance(mixer, AttentionSpec):
+            return True
+        over_all = mixer.qk_norm is not None and mixer.qk_norm.over == "projection"
+        return mixer.latent is not None or (mixer.num_kv_heads % 2 == 0 and not over_all)
+
+    return all(fits(mixer) for layer in spec.layers for mixer in layer.mixers)
+
+
 class TameWeights:
     """A WeightSource of a plan's weights, so small that models without norms do not blow up."""
 

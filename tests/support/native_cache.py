@@ -21,7 +21,15 @@ DTYPES: dict[str, Any] = {
     "float16": np.float16,
     "bfloat16": ml_dtypes.bfloat16,
 }
-ELEMENTS = (*DTYPES, "int8")
+LATENT_ELEMENTS = (*DTYPES, "int8")
+ELEMENTS = (*LATENT_ELEMENTS, "int4")
+CODED = ("int8", "int4")
+
+
+def fitted(head_dim: int, element: str) -> int:
+    """A size of heads that a cache of these elements takes: the next smaller one, where not all
+    even ones are."""
+    return head_dim // 8 * 8 if element == "int4" else head_dim
 
 
 @dataclass(frozen=True)
@@ -54,15 +62,41 @@ class Shape:
             cuts = [self.value_dim] if self.value_dim else []
             parts = [quantized(part) for part in np.split(x, cuts, axis=-1)]
             return np.concatenate([c * s.astype(np.float32)[..., None] for c, s in parts], axis=-1)
+        if self.element == "int4":
+            codes, scales = quantized(turned(x), 8, (-8, 7))
+            return turned(codes * scales.astype(np.float32)[..., None])
         return x.astype(DTYPES[self.element]).astype(np.float32)
 
+    def coded(self, x: F32) -> tuple[NDArray[np.int8], NDArray[Any]]:
+        """What is kept of x ``[..., D]`` in a cache of codes, and the scales ``[...]``."""
+        if self.element == "int8":
+            return quantized(x)
+        codes, scales = quantized(turned(x), 8, (-8, 7))
+        low, high = np.split(codes, 2, axis=-1)
+        return (low & 15) | (high << 4), scales
 
-def quantized(x: F32) -> tuple[NDArray[np.int8], NDArray[Any]]:
-    """Codes ``[..., D]`` and bfloat16 scales ``[...]`` of an INT8 cache."""
-    most = np.abs(x).max(-1, initial=0) / np.float32(127)
+
+def turned(x: F32) -> F32:
+    """Heads ``[..., D]`` times the Hadamard matrix of as many rows as divide D, in the order of
+    sums that the cache's contract has."""
+    run = x.shape[-1] & -x.shape[-1]
+    y = x * np.float32(run**-0.5)
+    for apart in (2**i for i in range(run.bit_length() - 1)):
+        pairs = y.reshape(*x.shape[:-1], -1, 2, apart)
+        a, b = pairs[..., 0, :], pairs[..., 1, :]
+        with np.errstate(invalid="ignore"):  # infinities
+            y = np.stack([a + b, a - b], axis=-2).reshape(x.shape)
+    return y
+
+
+def quantized(
+    x: F32, steps: int = 127, ends: tuple[int, int] = (-127, 127)
+) -> tuple[NDArray[np.int8], NDArray[Any]]:
+    """Codes ``[..., D]`` and bfloat16 scales ``[...]`` of an INT8 cache, or of smaller codes."""
+    most = np.abs(x).max(-1, initial=0) / np.float32(steps)
     scales = np.where(np.isfinite(most), most, np.nan).astype(ml_dtypes.bfloat16)
     wide = scales.astype(np.float32)[..., None]
-    codes = np.rint(x / np.where(wide > 0, wide, 1))
+    codes = np.clip(np.rint(x / np.where(wide > 0, wide, 1)), *ends)
     return np.where(wide > 0, codes, 0).astype(np.int8), scales
 
 
@@ -71,7 +105,7 @@ class Cache:
 
     def __init__(self, shape: Shape, blocks: int) -> None:
         self.shape = shape
-        quads = shape.element == "int8"
+        quads = shape.element in CODED
         dtype = np.dtype(np.int8 if quads else DTYPES[shape.element])
         if shape.value_dim:
             self.dim = -(-shape.head_dim // 4) * 4 if quads else -(-shape.head_dim // 2) * 2
@@ -83,6 +117,8 @@ class Cache:
             self.scales = whole[:, tile:].view(ml_dtypes.bfloat16)
             return
         self.dim = -(-shape.head_dim // 4) * 4 if quads else shape.head_dim
+        if shape.element == "int4":
+            self.dim = shape.head_dim // 2  # bytes
         tile = BLOCK_SIZE * self.dim * dtype.itemsize
         part = tile + (2 * BLOCK_SIZE if quads else 0)
         # All bits set is NaN in every format, and so are the scales of its codes.
@@ -106,13 +142,13 @@ class Cache:
             pairs = k.reshape(tokens, outer[1], -1, 2)
             _view(keys, (*outer, dim // 2, BLOCK_SIZE, 2))[block, :, :, at] = pairs
             _view(values, (*outer, BLOCK_SIZE // 2, dim, 2))[block, :, at // 2, :, at % 2] = v
-        elif self.shape.element == "int8":
-            n = self.shape.head_dim
+        elif self.shape.element in CODED:
+            n = self.shape.head_dim if self.shape.element == "int8" else dim
             codes = np.zeros((tokens, outer[1], dim), np.int8)
-            codes[..., :n], self.scales[block, :, 0, at] = quantized(k)
+            codes[..., :n], self.scales[block, :, 0, at] = self.shape.coded(k)
             quads = _view(keys, (*outer, dim // 4, BLOCK_SIZE, 4))
             quads[block, :, :, at] = codes.reshape(tokens, outer[1], -1, 4)
-            codes, self.scales[block, :, 1, at] = quantized(v)
+            codes, self.scales[block, :, 1, at] = self.shape.coded(v)
             by_four = _view(values, (*outer, BLOCK_SIZE // 4, dim, 4))
             by_four[block, :, at // 4, :n, at % 4] = codes
         else:

@@ -53,6 +53,8 @@ class Scan:
     """What the op makes of a sequence's rows, in float64."""
     draw: Callable[[Any, int], F32]
     """Inputs of so many tokens, side by side."""
+    weights: tuple[F32, F32 | None] | None = None
+    """Those of a convolution, and its biases."""
 
 
 class StateRunner:
@@ -300,7 +302,8 @@ def conv(shape: ConvShape) -> Scan:
         return rows
 
     layer = StateLayer(shape.channels, shape.kernel, 1, 1, 1, 1)
-    return Scan(layer, (shape.channels,), shape.channels, append, wide, draw)
+    weights = (weight, bias if shape.bias else None)
+    return Scan(layer, (shape.channels,), shape.channels, append, wide, draw, weights)
 
 
 def rounded(x: F32, dtype: DType) -> F32:

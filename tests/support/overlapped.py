@@ -56,7 +56,7 @@ def stateful(engine_plan: EnginePlan, num_states: int) -> EnginePlan:
     """The same model with a layer that keeps states, if there are any, in so many slots."""
     if not num_states:
         return engine_plan
-    layer = StateLayer(channels=4, kernel=2, heads=1, depth=4, lanes=4, log_size=9)
+    layer = StateLayer(channels=4, kernel=2, heads=1, rows=4, columns=4, log_size=9)
     return dataclasses.replace(
         engine_plan,
         plan=dataclasses.replace(engine_plan.plan, state_layers=(layer,)),

@@ -36,6 +36,56 @@ def test_file(tmp_path: Path) -> None:
     path.touch()
     with pytest.raises(ModelError, match="is a file"):
         resolve_model_folder(str(path))
+    path = tmp_path / "model.gguf"
+    with pytest.raises(ModelError, match="there is no file"):
+        resolve_model_folder(str(path))
+    path.touch()
+    assert resolve_model_folder(str(path)) == path
+    assert resolve_model_folder(str(tmp_path)) == path
+    with pytest.raises(ModelError, match="leave the revision out"):
+        resolve_model_folder(str(path), "main")
+
+
+def test_a_quantization_behind_a_hub_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {}
+
+    def listed(repo: str, **options: Any) -> list[str]:
+        return ["a-Q4_K_M.gguf", "a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf"]
+
+    def download(repo: str, **options: Any) -> str:
+        asked.update(options, repo=repo)
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", listed)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    path = tmp_path / "a-Q8_0-00001-of-00002.gguf"
+    assert resolve_model_folder("owner/name:Q8_0", "v1") == path
+    assert (asked["repo"], asked["revision"]) == ("owner/name", "v1")
+    assert asked["allow_patterns"] == listed("")[1:]
+    with pytest.raises(ModelError, match=r"no GGUF file in Q2_K, but a-Q4_K_M\.gguf"):
+        resolve_model_folder("owner/name:Q2_K")
+    for wrong in ("owner/name:", "owner/name:a/b", "owner/name:Q4_K_M:x"):
+        with pytest.raises(ModelError, match="not a hub id"):
+            resolve_model_folder(wrong)
+
+
+def test_a_quantization_that_was_downloaded_before(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def listed(repo: str, **options: Any) -> list[str]:
+        raise httpx.ConnectError("dns")
+
+    def cached(repo: str, **options: Any) -> str:
+        assert options["local_files_only"]
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", listed)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", cached)
+    (tmp_path / "a-Q4_K_M.gguf").touch()
+    assert resolve_model_folder("owner/name:Q4_K_M") == tmp_path / "a-Q4_K_M.gguf"
+    hub_raises(monkeypatch, errors.LocalEntryNotFoundError("none"))
+    with pytest.raises(ModelError, match="ConnectError: dns"):
+        resolve_model_folder("owner/name:Q4_K_M")
 
 
 @pytest.mark.parametrize("name", ["./missing", "/missing/folder", "a/b/c", "../up", "a b"])

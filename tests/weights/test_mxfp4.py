@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,25 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import tiny_checkpoint
+from support.kv_tables import in_groups
+from support.needs import needs_native
+from support.tiny_plans import Chunk, step_of
 
+from penstock.backends.registry import backend as named
+from penstock.cli.main import main
+from penstock.config import EngineConfig
+from penstock.engine.loader import load, plan_engine
 from penstock.errors import WeightError
+from penstock.interface.executor import Limits, run
 from penstock.interface.sources import Mxfp4, RowsOf, Stored
+from penstock.models.mxfp4_experts import Mxfp4Experts
+from penstock.models.spec import ModelSpec
+from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
+from penstock.plan.ops import ExpertLinear
+from penstock.quant import BlockTensor
+from penstock.quant.formats import FORMATS
+from penstock.resolve.quantization import as_read
 from penstock.weights.checkpoint import CheckpointWeights
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.safetensors import open_folder
@@ -150,3 +166,54 @@ def test_missing_scales_are_named(packed: Path, tmp_path: Path) -> None:
     save_file(tensors, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(WeightError, match=r"lacks tensor '.*gate_up_proj_scales'"):
         weights_of(tmp_path)
+
+
+def kept(folder: Path) -> ModelSpec:
+    return replace(load_model_spec(folder), quantized=Mxfp4Experts(kept=True))
+
+
+def test_experts_stay_in_blocks(packed: Path) -> None:
+    spec = kept(packed)
+    plan = lower(spec)
+    experts = [op for op in plan.ops if isinstance(op, ExpertLinear)]
+    assert {op.scheme for op in experts} == {FORMATS["MXFP4"].scheme}
+    ours, floats = CheckpointWeights(packed, spec, plan.weights, "float32"), weights_of(packed)
+    for name in {part.weight for op in experts for part in op.parts}:
+        for index in range(EXPERTS):
+            matrix = ours.member(name, index)
+            assert isinstance(matrix, BlockTensor)
+            np.testing.assert_array_equal(matrix.dequantize(), floats.member(name, index))
+
+
+@needs_native
+def test_engines_multiply_by_blocks(packed: Path) -> None:
+    """And compute what they do with floats."""
+    chunk = Chunk(np.arange(40, dtype=np.int32), 0, 40, [1, 2], rows=range(40))
+    step = in_groups(step_of([chunk]), 2, 4)
+    results = {}
+    for backend in ("cpu", "reference"):
+        config = EngineConfig(
+            model=str(packed), backend=backend, max_model_len=64, quantize_activations=False
+        )
+        executor = load(plan_engine(config), keeping="never")
+        results[backend] = run(executor, step).logits.copy()
+        executor.close()
+    spec = load_model_spec(packed)
+    plan = fuse(lower(spec, "float32"))
+    limits = Limits(num_blocks=8, max_tokens=96, max_logit_rows=96, max_sequences=4, threads=2)
+    executor = named("reference").bind(plan, weights_of(packed), limits)
+    expected = run(executor, step).logits
+    for got in results.values():
+        np.testing.assert_allclose(got, expected, rtol=0, atol=2e-3 * np.abs(expected).max())
+
+
+def test_when_they_become_floats(packed: Path, capsys: Any) -> None:
+    """Where a backend does not multiply by blocks of experts, and where they are rounded."""
+    spec = load_model_spec(packed)
+    own = as_read(spec, EngineConfig(model=str(packed)), named("cuda")).quantized
+    assert own == Mxfp4Experts(kept=False)
+    common = ["explain", str(packed), "--no-plan", "--max-model-len", "64", "--backend"]
+    assert main([*common, "reference"]) == 0
+    assert "MXFP4 are" not in capsys.readouterr().out
+    assert main([*common, "reference", "--quantization", "int8"]) == 0
+    assert "in MXFP4 are rounded once more, to int8" in " ".join(capsys.readouterr().out.split())

@@ -20,6 +20,9 @@ class Shape:
     name: str
     config_folder: Path
     work: Path
+    file: Path | None = None
+    """A GGUF file that is compared as it is, by all engines that read such; there is then no
+    config.json, and nothing is made."""
 
     @property
     def folder(self) -> Path:
@@ -30,7 +33,7 @@ class Shape:
         return prepare_checkpoint(self.config_folder, self.folder / CHECKPOINT, seed)
 
     def artifact(self, peer: Peer, precision: Precision) -> Path:
-        return self.folder / peer.artifacts[precision]
+        return self.folder / peer.artifacts[precision] if self.file is None else self.file
 
     def export(
         self, peer: Peer, precisions: Sequence[Precision], say: Callable[[str], None] = print

@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Literal, get_args
 
-Precision = Literal["int4", "int8", "bf16"]
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
+Precision = Literal["int4", "int8", "bf16", "file"]
+"""file: as a GGUF file that is compared has it."""
+PRECISIONS: tuple[Precision, ...] = tuple(p for p in get_args(Precision) if p != "file")
+"""Those that checkpoints of a shape are made in."""
 TORCH = "torch==2.13.0"
 """The version with a CPU build on every index that the peers need; a range takes CUDA's."""
 
@@ -31,6 +33,7 @@ class Peer:
     removed: tuple[str, ...] = ()
     """Installed by a requirement, unusable without CUDA, and not needed: taken out again."""
     exporter: str | None = None
+    reads_gguf: bool = False
     missing: Mapping[str, str] = field(default_factory=lambda: _NONE)
     """Why a precision, or "http", is not compared."""
     environment: Mapping[str, str] = field(default_factory=lambda: _NONE)
@@ -55,6 +58,7 @@ PENSTOCK = Peer(
     artifacts=_same(CHECKPOINT),
     worker="penstock",
     server="penstock_server",
+    reads_gguf=True,
 )
 LLAMA_CPP = Peer(
     name="llama.cpp",
@@ -63,6 +67,7 @@ LLAMA_CPP = Peer(
     server="llama_server",
     requirements=("gguf>=0.19", "cmake", "ninja", "scikit-build-core"),  # for llama_build.py
     exporter="gguf_file.py",
+    reads_gguf=True,
 )
 OPENVINO = Peer(
     name="openvino",

@@ -10,7 +10,7 @@ from penstock import LLM, SamplingParams
 from penstock.api import Prompt
 from workers.loop import TokenTimes, serve
 
-QUANTIZATION = {"int4": "int4", "int8": "int8", "bf16": "none"}
+QUANTIZATION = {"int4": "int4", "int8": "int8", "bf16": "none", "file": "none"}
 
 
 class Penstock:

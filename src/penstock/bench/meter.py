@@ -121,7 +121,7 @@ class _KvTraffic:
         self._of_rows = [
             (layer.window, layer.block_bytes(dtype) // layer.rows) for layer in layers if layer.rows
         ]
-        inputs = config.dtype if dtype == "int8" else dtype
+        inputs = config.dtype if dtype == "int8" or dtype == "int4" else dtype
         self._state = sum(layer.num_bytes(inputs, 0) for layer in state_layers(spec.layers))
 
     def bytes(self, step: StepInput) -> int:

@@ -10,20 +10,30 @@ from typing import Literal
 BLOCK_SIZE = 32
 """Tokens per KV block. 32 keys fill two 16-lane score registers and one 64-byte row of pairs."""
 
-KvDType = Literal["float32", "bfloat16", "float16", "int8"]
-"""Type of cached keys and values, or latents and rotated keys. int8 is codes with bfloat16 scales:
-one per token and KV head for each of keys and values, and two per token where latents are cached,
-one of the latent and one of the rotated key."""
+KvDType = Literal["float32", "bfloat16", "float16", "int8", "int4"]
+"""Type of cached keys and values, or latents and rotated keys. int8 and int4 are codes with
+bfloat16 scales: one per token and KV head for each of keys and values, and two per token where
+latents are cached, one of the latent and one of the rotated key. ``plan.ops.KvWrite`` says what the
+codes are of."""
 
 _ELEMENT_BYTES: dict[KvDType, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
 _SCALE_BYTES = 2
 
 
+def is_coded(dtype: KvDType) -> bool:
+    """Whether what is cached are codes and their scales."""
+    return dtype in ("int8", "int4")
+
+
+def _code_bytes(dtype: KvDType, dim: int) -> int:
+    """Bytes of the codes of so many components, which lie in fours, of int4 two in a byte."""
+    return -(-dim // 4) * 4 if dtype == "int8" else -(-dim // 8) * 4
+
+
 def layer_block_bytes(dtype: KvDType, kv_heads: int, head_dim: int) -> int:
     """Bytes of one block's keys and values in one layer, as ``csrc/types.h`` lays them out."""
-    if dtype == "int8":
-        # Codes lie in fours along the head, and their scales beside them.
-        row = -(-head_dim // 4) * 4 + _SCALE_BYTES
+    if is_coded(dtype):
+        row = _code_bytes(dtype, head_dim) + _SCALE_BYTES
     else:
         row = head_dim * _ELEMENT_BYTES[dtype]
     return 2 * kv_heads * row * BLOCK_SIZE
@@ -32,8 +42,8 @@ def layer_block_bytes(dtype: KvDType, kv_heads: int, head_dim: int) -> int:
 def latent_block_bytes(dtype: KvDType, latent_dim: int, rope_dim: int) -> int:
     """Bytes of one block in a layer that caches latents, and rotated keys behind them."""
     dim = latent_dim + rope_dim
-    if dtype == "int8":  # a scale for each of both
-        return (-(-dim // 4) * 4 + 2 * _SCALE_BYTES) * BLOCK_SIZE
+    if is_coded(dtype):  # a scale for each of both
+        return (_code_bytes(dtype, dim) + 2 * _SCALE_BYTES) * BLOCK_SIZE
     return -(-dim // 2) * 2 * _ELEMENT_BYTES[dtype] * BLOCK_SIZE
 
 
@@ -42,8 +52,8 @@ ROW_LANES = 16
 
 
 def rows_dtype(dtype: KvDType) -> KvDType:
-    """The type of rows in a cache of this type: rows are never rounded to int8."""
-    return "bfloat16" if dtype == "int8" else dtype
+    """The type of rows in a cache of this type: rows are never rounded to codes."""
+    return "bfloat16" if is_coded(dtype) else dtype
 
 
 def rows_block_bytes(dtype: KvDType, rows: int, columns: int) -> int:

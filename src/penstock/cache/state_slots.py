@@ -8,7 +8,8 @@ are of no use. The policy, in full:
 
 - A step stores states at borders of blocks in passing (``StateTables.snapshots``): at the last
   border before the last token that is known when a sequence begins; every ``interval`` tokens, of
-  which the keys and values take as many bytes; where a prefix was found in blocks and not in
+  which the keys and values take as many bytes, or further apart, so that a long prompt takes no
+  more than its sequence's share of what is spare; where a prefix was found in blocks and not in
   states; and, as a sequence decodes, at each border, in the place of the one before, so that a long
   answer drives out one snapshot and not all.
 - A snapshot can be found, by the key of the blocks that it has seen, once its step was executed.
@@ -44,6 +45,8 @@ class StateHold:
     """Tokens in the slot's state, behind all steps that were composed."""
     last: int
     """The last border before the last token that was known when the table began."""
+    interval: int
+    """Tokens from one of its prompt's snapshots to the next."""
     branch: int = 0
     """The border up to which blocks were found, and no state."""
     pending: list[Snapshot] = field(default_factory=list)
@@ -77,6 +80,7 @@ class StateSlots:
         self.num_slots = limits.slots
         self._interval, self._block_size = limits.interval, block_size
         self._spare = limits.slots - limits.sequences if keep else 0
+        self._share = max(self._spare // limits.sequences, 1)
         self._pool = BlockPool(limits.slots)
         self._index = PrefixIndex()
         self._num_pending = 0
@@ -98,23 +102,24 @@ class StateSlots:
         """A slot for a table of ``known`` tokens, of which a ``snapshot`` has seen some, or from
         zeros. Raises IndexError where more sequences run than there are slots for."""
         last = (known - 1) // self._block_size * self._block_size
+        interval = self._interval * max(-(-known // (self._interval * self._share)), 1)
         if snapshot is None:
-            return StateHold(self._take(), 0, last, branch)
+            return StateHold(self._take(), 0, last, interval, branch)
         self._pool.share(snapshot)
         if not self._pool.num_free:  # the snapshot itself is what is left
             self._forget(snapshot)
-            return StateHold(snapshot, seen, last, branch)
+            return StateHold(snapshot, seen, last, interval, branch)
         self._found.add(snapshot)
         slot = self._take()
         self._copies.append((snapshot, slot))
         self._pool.release(snapshot, keep=True)
-        return StateHold(slot, seen, last, branch)
+        return StateHold(slot, seen, last, interval, branch)
 
     def fork(self, parent: StateHold) -> StateHold:
         """A slot that is the parent's from the next step on: that copies it before all else."""
         slot = self._take()
         self._copies.append((parent.slot, slot))
-        return StateHold(slot, parent.seen, parent.last)
+        return StateHold(slot, parent.seen, parent.last, parent.interval)
 
     def compose(self, reached: Sequence[tuple[StateHold, int]]) -> list[list[Snapshot]]:
         """Note that a step brings the state of each hold to so many tokens; returns the snapshots
@@ -200,9 +205,9 @@ class StateSlots:
 
     def _within(self, hold: StateHold, seen: int, end: int) -> Iterable[int]:
         """The borders at intervals, those of :meth:`_ends` left out."""
-        first = seen - seen % self._interval + self._interval
+        first = seen - seen % hold.interval + hold.interval
         ends = set(self._ends(hold, seen, end))
-        return (border for border in range(first, end + 1, self._interval) if border not in ends)
+        return (border for border in range(first, end + 1, hold.interval) if border not in ends)
 
     def _store(self, border: int, taken: list[Snapshot]) -> None:
         """Take a slot for a snapshot, if one more may wait to be found."""
@@ -212,7 +217,7 @@ class StateSlots:
 
     def _next(self, hold: StateHold, end: int) -> Iterator[int]:
         """Borders behind ``end``, the next that is wanted among them."""
-        yield end - end % self._interval + self._interval
+        yield end - end % hold.interval + hold.interval
         yield from (border for border in (hold.last, hold.branch) if border > end)
         if end >= hold.last:
             yield end - end % self._block_size + self._block_size

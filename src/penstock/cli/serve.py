@@ -89,7 +89,7 @@ def _serve(
     from penstock.server.run import serve
     from penstock.version import __version__
 
-    options = _options(args, listener, life.restarts)
+    options = _options(args, config, listener, life.restarts)
     host, port = listener.getsockname()[:2]
     scheme = "http" if options.tls is None else "https"
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
@@ -136,7 +136,9 @@ def _styles(args: argparse.Namespace, llm: AsyncLLM) -> Styles:
     return Styles.choose(args.tool_call_parser, args.reasoning_parser, templates)
 
 
-def _options(args: argparse.Namespace, listener: socket.socket, restarts: int) -> RunOptions:
+def _options(
+    args: argparse.Namespace, config: EngineConfig, listener: socket.socket, restarts: int
+) -> RunOptions:
     from penstock.server.hosts import HostRule
     from penstock.server.keys import Keys
     from penstock.server.logs import LogOptions
@@ -150,6 +152,7 @@ def _options(args: argparse.Namespace, listener: socket.socket, restarts: int) -
     return RunOptions(
         grace_s=args.grace,
         request_timeout_s=args.request_timeout,
+        tokenizer=config.tokenizer or config.model or "",
         chat_template=_chat_template(args.chat_template),
         server=ServerOptions(
             keys=keys,

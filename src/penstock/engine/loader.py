@@ -38,6 +38,8 @@ from penstock.speculate.make import LoadedDraft
 from penstock.speculate.suffix import SuffixAutomaton
 from penstock.speculative_config import Ngram
 from penstock.weights.checkpoint import open_weights
+from penstock.weights.gguf_file import is_gguf
+from penstock.weights.gguf_spec import gguf_name
 from penstock.weights.hub import resolve_model_folder
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.token_map import Int32s, read_token_map
@@ -71,6 +73,8 @@ def plan_engine(config: EngineConfig) -> EnginePlan:
     # The revision is the model's; a tokenizer from elsewhere has its own history.
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
     refuse_draft_heads(folder, config.load_format == "dummy")
+    if config.served_model_name is None and is_gguf(folder) and Path(config.model or "").exists():
+        config = msgspec.structs.replace(config, served_model_name=gguf_name(folder))
     return _draw(
         config,
         folder,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from penstock.engine.ipc.wire import ModelFacts
@@ -34,9 +35,26 @@ class InputProcessor:
         self._path = ""
         self._max_model_len = 0
         self._loading: asyncio.Task[Tokenizer] | None = None
+        self._expected = False
+        self._dropped: asyncio.Task[Tokenizer] | None = None
+
+    def expect(self, source: str) -> None:
+        """Begin to load the tokenizer that the engine will probably name, while it starts.
+
+        ``source`` is what the user named. Nothing is done unless it is a file or folder with a
+        tokenizer; of another, :meth:`load` makes nothing of what was begun.
+        """
+        path = Path(source)
+        gguf = path.suffix == ".gguf" and path.is_file()
+        if source and (gguf or (path / "tokenizer.json").is_file()):
+            self.load(str(path))
+            self._expected = True
 
     def load(self, path: str) -> None:
         """Begin to load the tokenizer of this folder or file, unless that was done before."""
+        if self._loading is not None and self._expected and path != self._path:
+            self._dropped, self._loading = self._loading, None
+        self._expected = False
         if self._loading is None:
             self._path = path
             loading = asyncio.to_thread(_load, path, self._chat_template)
@@ -123,8 +141,8 @@ class InputProcessor:
     async def aclose(self) -> None:
         """End the workers. Safe to repeat."""
         await self.workers.aclose()
-        if self._loading is not None:
-            await asyncio.gather(self._loading, return_exceptions=True)
+        begun = [task for task in (self._loading, self._dropped) if task is not None]
+        await asyncio.gather(*begun, return_exceptions=True)
 
 
 def _load(path: str, chat_template: str) -> Tokenizer:

@@ -166,6 +166,8 @@ class Mxfp4:
 
     blocks: Stored
     scales: Stored
+    kept: bool = False
+    """Whether single matrices of it are read in blocks instead, as ``quant/formats`` has them."""
 
     @property
     def shape(self) -> Shape:

@@ -14,7 +14,6 @@ from penstock.models.blocks import (
     read_num_layers,
 )
 from penstock.models.limits import MAX_HIDDEN
-from penstock.models.mixers_spec import MOST_TAPS
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields
 from penstock.models.spec import DType, MlpSpec, ModelSpec, ShortConvSpec
@@ -63,7 +62,7 @@ def read_hybrid(
     fixed = {"block_norm_eps": norm.eps, "block_use_swiglu": True, "hidden_act": "silu"}
     for name, value in {**same, **fixed, "use_pos_enc": True}.items():
         config.only(name, value, f"must be {value!r} here: other forms are not supported")
-    taps = config.integer("conv_L_cache", low=2, high=MOST_TAPS)
+    taps = config.integer("conv_L_cache", low=2)
     conv = ShortConvSpec(hidden, taps, config.boolean("conv_bias", False))
     pairs = zip(model.layers, kinds, strict=True)
     layers = (replace(layer, mixer=conv) if kind == _CONV else layer for layer, kind in pairs)

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal
 
+from penstock.errors import ModelError
 from penstock.interface.sources import (
     MXFP4_BLOCK,
     Flat,
@@ -25,6 +26,7 @@ from penstock.interface.sources import (
     UnitRows,
     Unpaired,
 )
+from penstock.models.mxfp4_experts import Mxfp4Stack
 
 Kept = Literal["rows", "columns", "mxfp4"]
 """How the matrices of a stack are kept."""
@@ -119,7 +121,7 @@ class Stack(Form):
 
     @property
     def keeps_values(self) -> bool:
-        return self.quantized
+        return self.quantized or self.kept == "mxfp4"
 
     def fits(self, shape: Shape) -> bool:
         return self.kept != "mxfp4" or shape[-1] % MXFP4_BLOCK == 0
@@ -129,10 +131,11 @@ class Stack(Form):
         number, count, *columns = tensor.shape
         whole: Shape = (number, sum(shape[1] for shape in shapes), *columns)
         source: Source
-        if tensor.packed is not None:
+        in_blocks = isinstance(tensor.packed, Mxfp4Stack)
+        if tensor.packed is not None and not in_blocks:
             return self._packed(tensor, tensor.packed, whole)
         if self.kept == "mxfp4":
-            source = _mxfp4(tensor.name, whole)
+            source = _mxfp4(tensor.name, whole, in_blocks)
         elif self.kept == "columns" and columns:
             source = Transposed(Stored(tensor.name, (*whole[:-2], whole[-1], whole[-2])))
         else:
@@ -145,6 +148,11 @@ class Stack(Form):
 
     def _packed(self, tensor: Tensor, form: PackedFormat, whole: Shape) -> Source:
         """The rows of each matrix, where they lie quantized one below another."""
+        if not self.quantized:
+            raise ModelError(
+                f"a checkpoint of this architecture cannot have {tensor.name} quantized so; use "
+                "the unquantized checkpoint this one was made from"
+            )
         number, rows, columns = whole
         source = Packed(tensor.name, (number * rows, columns), form)
         first = sum(shape[1] for shape in tensor.shapes[: tensor.place])
@@ -239,10 +247,11 @@ class OfAnyLength(Form):
         return source if tensor.bias else UnitRows(source)
 
 
-def _mxfp4(name: str, whole: Shape) -> Mxfp4:
+def _mxfp4(name: str, whole: Shape, kept: bool) -> Mxfp4:
     *stack, columns = whole
     blocks = (*stack, columns // MXFP4_BLOCK)
     return Mxfp4(
         Stored(f"{name}_blocks", (*blocks, 16), "uint8"),
         Stored(f"{name}_scales", blocks, "uint8"),
+        kept,
     )

@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 from penstock.errors import ModelError
-from penstock.models import awq, bitsandbytes, compressed_tensors, fp8, gptq, modelopt
+from penstock.models import (
+    awq,
+    bitsandbytes,
+    compressed_tensors,
+    fp8,
+    gptq,
+    modelopt,
+    mxfp4_experts,
+)
 from penstock.models.names import NameMap
 from penstock.models.packed_matrix import MatrixFormat
 from penstock.models.reader import ConfigReader
@@ -58,22 +66,15 @@ FORMATS: Final[Mapping[str, Callable[[ConfigReader, NameMap], QuantizedFormat]]]
 modules, which configurations tell of."""
 
 
-MXFP4: Final = "mxfp4"
-"""The ``quant_method`` of checkpoints whose experts are in MXFP4."""
-
-
-def read_quantized(section: ConfigReader, names: NameMap) -> QuantizedFormat | None:
-    """What ``quantization_config`` says; None where that is that experts are in MXFP4: these become
-    floats as they are read.
+def read_quantized(section: ConfigReader, names: NameMap) -> QuantizedFormat:
+    """What ``quantization_config`` says.
 
     ``names`` are those of the checkpoint's tensors. Raises ModelError for formats, fields and
     values that Penstock does not know.
     """
     method = section.text("quant_method")
-    if method == MXFP4:  # tensors tell which matrices are so, and they are read as floats
-        section.raw("modules_to_not_convert"), section.raw("dequantize")
-        section.finish()
-        return None
+    if method == mxfp4_experts.METHOD:
+        return mxfp4_experts.read(section)
     if method not in FORMATS:
         raise _unknown(section)
     return FORMATS[method](section, names)
@@ -82,6 +83,6 @@ def read_quantized(section: ConfigReader, names: NameMap) -> QuantizedFormat | N
 def _unknown(section: ConfigReader) -> ModelError:
     return section.error(
         "quant_method",
-        f"is not supported; supported are {', '.join((*FORMATS, MXFP4))}, or use the unquantized "
-        "checkpoint this one was made from",
+        f"is not supported; supported are {', '.join((*FORMATS, mxfp4_experts.METHOD))}, or use "
+        "the unquantized checkpoint this one was made from",
     )

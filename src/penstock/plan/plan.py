@@ -60,9 +60,11 @@ class Plan:
 
     @property
     def state_dtype(self) -> DType:
-        """The type in which slots keep inputs of convolutions: the KV cache's, or of one in int8
-        the weights'."""
-        return self.weight_dtype if self.kv_dtype == "int8" else self.kv_dtype
+        """The type in which slots keep inputs of convolutions: the KV cache's, or of one of
+        codes the weights'."""
+        if self.kv_dtype == "int8" or self.kv_dtype == "int4":
+            return self.weight_dtype
+        return self.kv_dtype
 
     def state_bytes(self, log: int) -> int:
         """Bytes of what a state slot holds of which ``log`` tokens may be taken back; 0 where no

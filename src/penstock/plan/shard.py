@@ -3,6 +3,8 @@
 Products are cut by output columns, those of experts too, and those of attention by KV groups: a
 rank has some of the KV heads and the query heads that use them, so that it caches its own keys and
 values alone. Over latents, which all heads read, it has some of the heads and caches all latents.
+Of layers that keep a state it has some of the heads, and of convolutions some of the columns.
+
 What works column by column or head by head stays cut. Where an op reads whole rows, an
 ``AllGather`` puts the ranks' columns together before it. Every sum is computed whole by one rank,
 so no bit depends on the number of ranks. Embeddings, norms, and whatever this pass does not know
@@ -30,15 +32,12 @@ def shard(plan: Plan, rank: int, world: int) -> Plan:
         return plan
     if any(isinstance(op, AddNorm | RopeWrite) for op in plan.ops):
         raise ValueError("a plan is sharded before it is fused")
-    if plan.state_layers:
-        raise ConfigError(
-            f"{world} ranks cannot share layers that keep a state of a sequence yet; run the model "
-            "on one"
-        )
-    if any(layer.rows is not None for layer in plan.kv_layers):
-        raise ConfigError(
-            f"{world} ranks cannot share convolutions along the sequence yet; run the model on one"
-        )
+    for size in {layer.head_dim for layer in plan.kv_layers if layer.rows is not None}:
+        if size % world:
+            raise ConfigError(
+                f"{world} ranks cannot share the {size} columns of convolutions along the sequence "
+                "evenly; take a number of ranks that divides these"
+            )
     for kind, heads in {_shared_heads(op) for op in plan.ops if isinstance(op, Attention)}:
         if heads % world:
             fits = ", ".join(str(n) for n in range(1, heads + 1) if heads % n == 0)

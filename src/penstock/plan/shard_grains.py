@@ -19,6 +19,7 @@ from penstock.plan.ops import (
     Rope,
     Scale,
     ScaleByPosition,
+    SelectiveScan,
     SoftCap,
     Xielu,
 )
@@ -47,6 +48,8 @@ def grains(plan: Plan, world: int) -> dict[BufferName, int]:
         elif isinstance(op, KvWrite):
             if op.v is not None:
                 found |= dict.fromkeys(op.reads, op.head_dim)
+        elif isinstance(op, SelectiveScan):
+            found[op.dt] = op.heads // world
         elif isinstance(op, HeadLinear):
             if op.out in found:
                 found[op.x] = found[op.out] // op.n * op.k

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.errors import ConfigError
-from penstock.interface.sources import PlanWeight, RowsOf, RowsOfEach, Share, Source
+from penstock.models.spec import GatedDeltaSpec, SelectiveSpec, StateSpec
+from penstock.plan.kv_groups import KvLayer
 from penstock.plan.ops import (
-    AllGather,
     Attention,
-    Buffer,
     BufferName,
     CombineExperts,
     ExpertLinear,
+    GatedDelta,
+    GatedNorm,
     HeadLinear,
     HeadNorm,
     Join,
@@ -22,54 +21,74 @@ from penstock.plan.ops import (
     LinearPart,
     Op,
     ScaleRows,
-    WeightName,
+    SelectiveScan,
+    ShortConv,
+    StateConv,
 )
 from penstock.plan.plan import Plan
-from penstock.plan.shard_grains import BY_HEAD, grains, is_local
+from penstock.plan.shard_grains import grains, is_local
+from penstock.plan.shard_states import Runs, own_state, within
+from penstock.plan.shares import Columns, Shares, share_name
+from penstock.plan.state_layers import state_layer
 
-Columns = tuple[int, int]
-"""The range of a buffer's columns that a rank has."""
 
-
-class Sharding:
-    """Rewrites ops one by one and knows of each buffer which columns the rank has."""
+class Sharding(Shares):
+    """Rewrites ops one by one."""
 
     def __init__(self, plan: Plan, rank: int, world: int) -> None:
-        self._whole = plan
-        self._rank = rank
-        self._world = world
-        self._ops: list[Op] = []
-        self._buffers: dict[BufferName, Buffer] = {}
-        self._weights: dict[WeightName, PlanWeight] = {}
-        self._cut: dict[BufferName, Columns] = {}
-        """Buffers of which the rank has computed its own columns, under :func:`_share_name`."""
-        self._gathered: set[BufferName] = set()
-        """Those of them that all ranks have whole as well."""
+        super().__init__(plan, rank, world)
         self._grain = grains(plan, world)
+        mixers = (mixer for layer in plan.spec.layers for mixer in layer.mixers)
+        specs = [mixer for mixer in mixers if isinstance(mixer, StateSpec)]
+        self._states = [own_state(spec, rank, world) for spec in specs]
+        self._runs = self._inputs_of_states()
+        """Of buffers that states alone read: the columns that the rank has, in several runs."""
 
     def plan(self) -> Plan:
         for op in self._whole.ops:
             self._append(op)
         for name in self._whole.results:
             self._read_whole(name)
-        layers = tuple(
-            layer
-            if layer.value_dim is not None
-            else replace(layer, kv_heads=layer.kv_heads // self._world)
-            for layer in self._whole.kv_layers
-        )
+        layers = tuple(map(self._own_cache, self._whole.kv_layers))
         return replace(
             self._whole,
             ops=tuple(self._ops),
             buffers=self._buffers,
             weights=self._weights,
             kv_layers=layers,
+            state_layers=tuple(state_layer(own.spec) for own in self._states),
         )
+
+    def _own_cache(self, layer: KvLayer) -> KvLayer:
+        """What the rank caches of a layer."""
+        if layer.value_dim is not None:
+            return layer
+        if layer.rows is not None:
+            return replace(layer, head_dim=layer.head_dim // self._world)
+        return replace(layer, kv_heads=layer.kv_heads // self._world)
+
+    def _inputs_of_states(self) -> dict[BufferName, Runs]:
+        runs: dict[BufferName, Runs] = {}
+        for op in self._whole.ops:
+            if isinstance(op, StateConv):
+                runs[op.x] = runs[op.out] = self._states[op.layer].channels
+            elif isinstance(op, GatedDelta):
+                first, end = self._states[op.layer].heads
+                runs[op.ba] = (first, end), (op.value_heads + first, op.value_heads + end)
+        return runs
 
     def _append(self, op: Op) -> None:
         match op:
+            case Linear() if op.out in self._runs:
+                self._in_runs(op)
             case Linear():
                 self._linear(op)
+            case StateConv() | GatedDelta() | SelectiveScan():
+                self._state(op)
+            case ShortConv():
+                self._short_conv(op)
+            case GatedNorm() if self._own_parts(op):
+                self._gated_norm(op)
             case ExpertLinear():
                 self._expert_linear(op)
             case HeadLinear() if self._own_heads([op.x], op.heads) is not None:
@@ -108,7 +127,7 @@ class Sharding:
             # Weights of a head's components, which all heads share, and xIELU's numbers.
             for name in op.weights:
                 self._weights[name] = self._whole.weights[name]
-        names = {name: _share_name(name) for name in op.reads}
+        names = {name: share_name(name) for name in op.reads}
         names[written] = self._write_cut(written, columns)
         self._ops.append(op.renamed(names))
 
@@ -121,26 +140,15 @@ class Sharding:
             return
         if numbers is not None:
             self._read_whole(numbers)
-        x = _share_name(op.x)  # which may be written
+        x = share_name(op.x)  # which may be written
         self._ops.append(replace(op, x=x, out=self._write_cut(op.out, columns)))
-
-    def _own_heads(self, names: Sequence[BufferName], heads: int) -> Columns | None:
-        """The heads of all these buffers that the rank has; None where it has not the same of
-        each, or has all."""
-        own = set()
-        for name in names:
-            columns, size = self._cut.get(name), self._whole.buffers[name].cols // heads
-            if columns is None or any(edge % size for edge in columns):
-                return None
-            own.add((columns[0] // size, columns[1] // size))
-        return own.pop() if len(own) == 1 else None
 
     def _join(self, op: Join, of: int) -> None:
         heads = self._own_heads(op.xs, of)
         assert heads is not None
         size = self._whole.buffers[op.out].cols // of
         out = self._write_cut(op.out, (heads[0] * size, heads[1] * size))
-        xs = tuple(map(_share_name, op.xs))
+        xs = tuple(map(share_name, op.xs))
         self._ops.append(replace(op, xs=xs, out=out, heads=heads[1] - heads[0]))
 
     def _head_linear(self, op: HeadLinear) -> None:
@@ -151,7 +159,7 @@ class Sharding:
         self._ops.append(
             replace(
                 op,
-                x=_share_name(op.x),
+                x=share_name(op.x),
                 out=self._write_cut(op.out, (first * op.n, end * op.n)),
                 weight=self._rows(op.weight, (first * rows, end * rows)),
                 heads=end - first,
@@ -191,6 +199,94 @@ class Sharding:
         )
         self._ops.append(replace(op, out=self._write_cut(op.out, columns), parts=(own,)))
 
+    def _in_runs(self, op: Linear) -> None:
+        """A product that a state reads: of each part, the rows for the rank's heads."""
+        self._read_whole(op.x)
+        runs, parts, first = self._runs[op.out], [], 0
+        for part in op.parts:
+            own = within(runs, first, first + part.n)
+            bias = None if part.bias is None else self._rows(part.bias, *own)
+            n = sum(b - a for a, b in own)
+            parts.append(LinearPart(self._rows(part.weight, *own), n, bias))
+            first += part.n
+        self._ops.append(replace(op, out=self._write_runs(op.out), parts=tuple(parts)))
+
+    def _write_runs(self, name: BufferName) -> BufferName:
+        """Declare the rank's share of a buffer that is never read whole."""
+        own, width = share_name(name), sum(b - a for a, b in self._runs[name])
+        self._buffers[own] = replace(self._whole.buffers[name], name=own, cols=width)
+        return own
+
+    def _state(self, op: StateConv | GatedDelta | SelectiveScan) -> None:
+        own = self._states[op.layer]
+        if isinstance(op, StateConv):
+            bias = None if op.bias is None else self._rows(op.bias, *own.channels)
+            weight, x = self._rows(op.weight, *own.channels), share_name(op.x)
+            out = self._write_runs(op.out)
+            self._ops.append(replace(op, x=x, out=out, weight=weight, bias=bias))
+            return
+        first, end = own.heads
+        a_log, dt_bias = self._rows(op.a_log, own.heads), self._rows(op.dt_bias, own.heads)
+        if isinstance(op, GatedDelta):
+            assert isinstance(own.spec, GatedDeltaSpec)
+            self._ops.append(
+                replace(
+                    op,
+                    qkv=share_name(op.qkv),
+                    ba=share_name(op.ba),
+                    out=self._write_cut(op.out, (first * op.value_dim, end * op.value_dim)),
+                    a_log=a_log,
+                    dt_bias=dt_bias,
+                    key_heads=own.spec.key_heads,
+                    value_heads=own.spec.value_heads,
+                )
+            )
+            return
+        assert isinstance(own.spec, SelectiveSpec)
+        self._ops.append(
+            replace(
+                op,
+                xbc=share_name(op.xbc),
+                dt=self._own(op.dt, end - first),
+                out=self._write_cut(op.out, (first * op.head_dim, end * op.head_dim)),
+                a_log=a_log,
+                dt_bias=dt_bias,
+                d=self._rows(op.d, own.heads),
+                heads=own.spec.heads,
+                groups=own.spec.groups,
+            )
+        )
+
+    def _short_conv(self, op: ShortConv) -> None:
+        count = self._whole.buffers[op.x].cols // self._world
+        columns = (self._rank * count, (self._rank + 1) * count)
+        self._ops.append(
+            replace(
+                op,
+                x=self._own(op.x, count),
+                out=self._write_cut(op.out, columns),
+                weight=self._rows(op.weight, columns),
+                bias=None if op.bias is None else self._rows(op.bias, columns),
+            )
+        )
+
+    def _own_parts(self, op: GatedNorm) -> bool:
+        """Whether the rank has whole parts of what is normed, and their gates."""
+        columns = self._cut.get(op.x)
+        same = columns is not None and columns == self._cut.get(op.gate)
+        return same and columns is not None and not any(edge % op.size for edge in columns)
+
+    def _gated_norm(self, op: GatedNorm) -> None:
+        columns = self._cut[op.x]
+        if op.each_part:
+            weight = self._rows(op.weight, columns)
+        else:
+            weight = op.weight
+            self._weights[weight] = self._whole.weights[weight]
+        x, gate = share_name(op.x), share_name(op.gate)
+        out = self._write_cut(op.out, columns)
+        self._ops.append(replace(op, x=x, gate=gate, out=out, weight=weight))
+
     def _own_norms(self, op: HeadNorm, columns: Columns) -> HeadNorm:
         """The norm of the rank's heads, by their weights."""
         heads = (columns[0] // op.head_dim, columns[1] // op.head_dim)
@@ -220,67 +316,3 @@ class Sharding:
                 sinks=sinks,
             )
         )
-
-    def _share(self, n: int, grain: int) -> Columns | None:
-        """The rank's columns of ``n``, in whole grains; None where there are fewer of these than
-        ranks, so that all compute all."""
-        grains = n // grain
-        if grains < self._world:
-            return None
-        first, end = (grains * r // self._world * grain for r in (self._rank, self._rank + 1))
-        return first, end
-
-    def _stays_cut(self, op: Op) -> bool:
-        """Whether the rank can compute its columns of the op's output from those that it has."""
-        cuts = {self._cut.get(name) for name in op.reads}
-        if len(cuts) != 1:
-            return False
-        (columns,) = cuts
-        if columns is None:
-            return False
-        return not isinstance(op, BY_HEAD) or all(edge % op.head_dim == 0 for edge in columns)
-
-    def _own(self, name: BufferName, columns: int) -> BufferName:
-        """The rank's share of a buffer of heads."""
-        first = self._rank * columns
-        if self._cut.get(name) != (first, first + columns):
-            raise ConfigError(
-                "the model computes queries, keys or values over all heads at once, so that ranks "
-                "cannot share its KV heads; run it on one"
-            )
-        return _share_name(name)
-
-    def _read_whole(self, name: BufferName) -> None:
-        """Have all of a buffer's columns, under its own name."""
-        if name in self._cut and name not in self._gathered:
-            self._ops.append(AllGather(_share_name(name), name))
-            self._buffers[name] = self._whole.buffers[name]
-            self._gathered.add(name)
-
-    def _write_whole(self, name: BufferName) -> None:
-        self._buffers[name] = self._whole.buffers[name]
-        self._cut.pop(name, None)
-        self._gathered.discard(name)
-
-    def _write_cut(self, name: BufferName, columns: Columns) -> BufferName:
-        own = _share_name(name)
-        width = columns[1] - columns[0]
-        self._buffers[own] = replace(self._whole.buffers[name], name=own, cols=width)
-        self._cut[name] = columns
-        self._gathered.discard(name)
-        return own
-
-    def _rows(self, name: WeightName, rows: Columns, each: bool = False) -> WeightName:
-        """The rank's rows of a weight, or of each matrix of a stack, under a name of their own:
-        others may read it whole."""
-        own, whole = _share_name(name), self._whole.weights[name]
-        source: Source = RowsOf(whole.source, (rows,))
-        if each:
-            source = RowsOfEach(whole.source, rows[0], rows[1] - rows[0])
-        share = Share(name, whole.shape, (rows,), each)
-        self._weights[own] = replace(whole, source=source, share=share)
-        return own
-
-
-def _share_name(name: str) -> str:
-    return f"{name}.share"

@@ -14,9 +14,9 @@ _ELEMENT_BYTES: dict[DType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 class StateLayer:
     """A layer's part of a slot: matrices, a ring of inputs of a convolution, and a log.
 
-    What each holds is said in ``penstock.plan.ops.state``. A matrix is ``[depth, lanes]``: sums go
-    over ``depth`` (components of a key, or the numbers that a selective scan keeps), and no two of
-    the ``lanes`` (components of a value, or of a head) ever meet.
+    What each holds is said in ``penstock.plan.ops.state``. A matrix is ``[rows, columns]``: sums
+    go over ``rows`` (components of a key, or the numbers that a selective scan keeps), and no two
+    of the ``columns`` (components of a value, or of a head) ever meet.
     """
 
     channels: int
@@ -25,8 +25,8 @@ class StateLayer:
     """Taps of each channel."""
     heads: int
     """Number of matrices."""
-    depth: int
-    lanes: int
+    rows: int
+    columns: int
     log_size: int
     """Numbers in a row of the log."""
 
@@ -38,31 +38,31 @@ class StateLayer:
         """Bytes of the layer's part of a slot: float32, but for inputs of convolutions, which are
         kept in ``dtype``."""
         ring = self.ring_rows(log) * self.channels * _ELEMENT_BYTES[dtype]
-        return 4 * (self.heads * self.depth * self.lanes + log * self.log_size) + ring
+        return 4 * (self.heads * self.rows * self.columns + log * self.log_size) + ring
 
 
 def state_layers(layers: Sequence[LayerSpec]) -> tuple[StateLayer, ...]:
     """Return what those of a model's layers keep that keep a state."""
     mixers = (mixer for layer in layers for mixer in layer.mixers)
-    return tuple(_state_layer(mixer) for mixer in mixers if isinstance(mixer, StateSpec))
+    return tuple(state_layer(mixer) for mixer in mixers if isinstance(mixer, StateSpec))
 
 
-def _state_layer(spec: StateSpec) -> StateLayer:
+def state_layer(spec: StateSpec) -> StateLayer:
     """Return what a layer of this kind keeps."""
     if isinstance(spec, GatedDeltaSpec):
         return StateLayer(
             channels=2 * spec.key_size + spec.value_size,
             kernel=spec.kernel,
             heads=spec.value_heads,
-            depth=spec.key_dim,
-            lanes=spec.value_dim,
+            rows=spec.key_dim,
+            columns=spec.value_dim,
             log_size=spec.key_size + spec.value_size + 2 * spec.value_heads,
         )
     return StateLayer(
         channels=spec.conv_size,
         kernel=spec.kernel,
         heads=spec.heads,
-        depth=spec.state,
-        lanes=spec.head_dim,
+        rows=spec.state,
+        columns=spec.head_dim,
         log_size=spec.groups * spec.state + spec.inner_size + spec.heads,
     )

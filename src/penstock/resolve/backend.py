@@ -52,11 +52,15 @@ def decide_backend(inputs: Inputs) -> BackendDecision:
     def obstacle(candidate: Backend) -> Obstacle | None:
         # What a backend lacks does not depend on how it rounds weights: any plan can be asked.
         types = inputs.types
-        plan = lower(as_read(inputs.spec, candidate), types.weights, kv_dtype=types.kv_cache)
+        plan = lower(
+            as_read(inputs.spec, config, candidate), types.weights, kv_dtype=types.kv_cache
+        )
         found = candidate.obstacle(plan, inputs.trees)
         if found is None and inputs.draft is not None:
             types = model_types(config, inputs.draft)
-            plan = lower(as_read(inputs.draft, candidate), types.weights, kv_dtype=types.kv_cache)
+            plan = lower(
+                as_read(inputs.draft, config, candidate), types.weights, kv_dtype=types.kv_cache
+            )
             found = candidate.obstacle(plan)
         return found
 

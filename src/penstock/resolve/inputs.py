@@ -10,6 +10,7 @@ from penstock.cache.geometry import KvDType
 from penstock.config import EngineConfig, KvCacheDTypeOption
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
+from penstock.models.mxfp4_experts import Mxfp4Experts
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.plan import Plan
 
@@ -74,13 +75,14 @@ def check_options(inputs: Inputs) -> None:
             raise ConfigError(f"{name} must be at least 1, not {value}")
     if config.kv_cache_dtype not in get_args(KvCacheDTypeOption):
         raise ConfigError(
-            "kv_cache_dtype must be auto, int8, float32, bfloat16 or float16, "
+            "kv_cache_dtype must be auto, int4, int8, float32, bfloat16 or float16, "
             f"not {config.kv_cache_dtype!r}"
         )
     if config.speculative is not None:
         _check_states(inputs)
     own = inputs.spec.quantized
-    quantized = config.quantization != "none" or (own is not None and bool(own.schemes))
+    kept = isinstance(own, Mxfp4Experts) or (own is not None and bool(own.schemes))
+    quantized = config.quantization != "none" or kept
     if config.quantize_activations is not None and not quantized:
         raise ConfigError(
             "quantize_activations has no effect without quantization; set quantization to int8 or "

@@ -8,6 +8,7 @@ from penstock.backends.backend import Backend
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.models.gguf.blocks import GgufTypes
+from penstock.models.mxfp4_experts import Mxfp4Experts
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.spec import ModelSpec
 from penstock.quant.choice import QuantizationName, choose
@@ -56,13 +57,13 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
         config.quantization_zero_points,
         config.quantize_head,
     )
+    read = _read_by(own, config, backend)
     if own is not None and own.schemes:
         weights = _as_stored(weights, own)
     activations = config.quantize_activations
     if activations is None:
         activations = backend.defaults.quantize_activations
     schemes = weights.schemes(activations, backend.defaults.window_columns)
-    read = _read_by(own, backend)
     reasons = {"quantization": "the checkpoint's values"}
     if schemes.linear is not None or read is not None:
         matrices = f"in {schemes.linear}"
@@ -77,18 +78,25 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
         }
     notes = _order_notes(config, own, backend)
     if own is not None:
-        notes += (*own.notes, *_float_notes(own, schemes, inputs.types.weights))
+        notes += own.notes
+    if read is not None:
+        notes += _float_notes(read, schemes, inputs.types.weights)
     notes += _block_notes(inputs, backend)
     return QuantizationDecision(weights, activations, schemes, reasons, notes)
 
 
-def as_read(spec: ModelSpec, backend: Backend) -> ModelSpec:
+def as_read(spec: ModelSpec, config: EngineConfig, backend: Backend) -> ModelSpec:
     """Return the model as ``backend`` reads it: matrices in formats of blocks that it does not
-    multiply by are floats then."""
-    return replace(spec, quantized=_read_by(spec.quantized, backend))
+    multiply by are floats then, and so are experts in MXFP4 that are to be rounded."""
+    return replace(spec, quantized=_read_by(spec.quantized, config, backend))
 
 
-def _read_by(own: QuantizedFormat | None, backend: Backend) -> QuantizedFormat | None:
+def _read_by(
+    own: QuantizedFormat | None, config: EngineConfig, backend: Backend
+) -> QuantizedFormat | None:
+    if isinstance(own, Mxfp4Experts):
+        rounded = config.quantization != "none"
+        return own.limited(backend.block_formats, backend.runs_expert_blocks, rounded)
     if not isinstance(own, GgufTypes):
         return own
     return own.limited(backend.block_formats, backend.looks_up_blocks, backend.runs_expert_blocks)

@@ -50,8 +50,10 @@ def resolve(
     chosen = decide_backend(inputs)
     backend = chosen.backend
     quantization = decide_quantization(inputs, backend)
-    spec = as_read(spec, backend)
-    inputs = replace(inputs, spec=spec, draft=None if draft is None else as_read(draft, backend))
+    spec = as_read(spec, config, backend)
+    inputs = replace(
+        inputs, spec=spec, draft=None if draft is None else as_read(draft, config, backend)
+    )
     compute = decide_threads(inputs, backend)
     limits = decide_step_limits(config, backend.defaults)
     plans = decide_plans(inputs, backend, quantization.schemes, limits)

@@ -57,6 +57,9 @@ class RunOptions:
     """Most seconds for a request, from its arrival to its last token; None means no limit."""
     headers_timeout_s: float = HEADERS_TIMEOUT_S
     """Most seconds for a request head, from its first byte or from the connection's start."""
+    tokenizer: str = ""
+    """Where the tokenizer is expected: it is loaded while the engine starts. Anything else, or
+    nothing, only costs time."""
     chat_template: str = ""
     """What takes the place of the model's own chat template, if it is not empty."""
     server: ServerOptions = ServerOptions()  # noqa: RUF009
@@ -99,6 +102,7 @@ async def serve(
     with logging_to(options.logs) as log:
         # It outlives engines.
         async with contextlib.aclosing(InputProcessor(options.chat_template)) as inputs:
+            inputs.expect(options.tokenizer)
             llm = await _start(child, stop, inputs)
             if llm is None:
                 return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,8 +10,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, normalizers
 
 from penstock.errors import TokenizerError
+from penstock.gguf.special_tokens import Kind
 from penstock.tokenizer.gguf_byte_pairs import SPACE, make_model
-from penstock.tokenizer.gguf_special_tokens import Kind
 
 _MAX_MERGE_CHARS = 1 << 26
 """Maximum number of characters in all merges; those of Llama 2 have less than a million."""
@@ -33,16 +32,13 @@ def sentencepiece(
     With every way to split a piece as a merge, ranked by the piece's score, BPE does the same.
     Control tokens are no pieces: what a text says never becomes one. Raises TokenizerError.
     """
-    if not all(map(math.isfinite, scores)):
+    ranks = -np.array(scores, np.float64)
+    if not np.isfinite(ranks).all():
         raise TokenizerError("tokenizer.ggml.scores holds a value that is not finite")
-    apart = frozenset(map(int, (Kind.CONTROL, Kind.UNKNOWN, Kind.BYTE)))
-    ranked = sorted(
-        (-score, token_id)
-        for token_id, (score, kind) in enumerate(zip(scores, kinds, strict=True))
-        if kind not in apart
-    )
+    apart = np.isin(np.array(kinds), (Kind.CONTROL, Kind.UNKNOWN, Kind.BYTE))
+    order = np.argsort(ranks, kind="stable")
     names = list(vocab)
-    merges = _all_splits([names[token_id] for _, token_id in ranked])
+    merges = _all_splits([names[token_id] for token_id in order[~apart[order]].tolist()])
     backend = Tokenizer(
         make_model(vocab, merges, unk_token=unknown, fuse_unk=False, byte_fallback=True)
     )

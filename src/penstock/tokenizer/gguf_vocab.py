@@ -9,11 +9,11 @@ from tokenizers import AddedToken, Tokenizer
 
 from penstock.errors import TokenizerError
 from penstock.gguf.metadata import GgufValue
+from penstock.gguf.special_tokens import END_FIELDS, Kind, SpecialTokens
 from penstock.tokenizer.gguf_byte_pairs import byte_pairs
 from penstock.tokenizer.gguf_fields import Fields
 from penstock.tokenizer.gguf_pre_tokenizers import pre_tokenizer
 from penstock.tokenizer.gguf_sentencepiece import sentencepiece
-from penstock.tokenizer.gguf_special_tokens import END_FIELDS, Kind, SpecialTokens
 from penstock.tokenizer.native_errors import refusing
 
 _MAX_TOKEN_CHARS = 1 << 16
@@ -80,7 +80,7 @@ def build_vocab(metadata: dict[str, GgufValue]) -> GgufVocab:
     ends = [fields.token_id(name, count) for name in END_FIELDS]
     special = SpecialTokens.read(tokens, kinds, eos, (i for i in ends if i is not None))
     stripping = "phi-3" in _name(metadata) or "phi3" in _name(metadata)
-    _add(backend, special.added(tokens, stripping))
+    _add(backend, _added(special, tokens, stripping))
     return GgufVocab(
         backend,
         bos_token_id=bos,
@@ -142,6 +142,21 @@ def _around(
 def _name(metadata: dict[str, GgufValue]) -> str:
     name = metadata.get("general.name")
     return name.lower() if isinstance(name, str) else ""
+
+
+def _added(special: SpecialTokens, tokens: Sequence[str], stripping: bool) -> list[AddedToken]:
+    """``stripping`` control tokens take the white space that follows them, as Phi-3's do."""
+    keeping = ("<unk>", "<s>", "<|endoftext|>")
+    return [
+        AddedToken(
+            tokens[token],
+            special=is_special,
+            normalized=False,
+            rstrip=stripping and tokens[token] not in keeping,
+        )
+        for is_special, ids in ((True, special.control), (False, special.user_defined))
+        for token in ids
+    ]
 
 
 def _add(backend: Tokenizer, added: Sequence[AddedToken]) -> None:

@@ -63,6 +63,12 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
 def _load_gguf(path: Path) -> Tokenizer:
     metadata = read_metadata(path, TokenizerError)
+    part = metadata.get("split.no", 0)
+    if part and "tokenizer.ggml.tokens" not in metadata:
+        raise TokenizerError(
+            f"{path} is a later part of a split model (split.no is {part!r:.20}), and the first "
+            "one has the vocabulary; name that"
+        )
     with as_error(lambda cause: TokenizerError(f"{path} is corrupt: {cause}; download it again")):
         vocab = build_vocab(metadata)
     settings = TokenizerSettings(

@@ -8,12 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
+from penstock.errors import WeightError
+from penstock.gguf.metadata import read_metadata
 from penstock.models.gguf.config import GgufTensors, read_gguf_spec
 from penstock.models.spec import ModelSpec
-from penstock.weights.gguf_file import GgufModel, open_gguf
+from penstock.weights.gguf_file import GgufModel, open_gguf, parts
 
 _MAX_SMALL = 1 << 16
 """Values of a tensor that says how frequencies are scaled, at most."""
+
+_MAX_NAME = 200
 
 
 def load_gguf_spec(
@@ -48,6 +52,19 @@ def load_gguf_spec(
         "multiplies by them as they are"
     )
     return replace(spec, notes=(*spec.notes, note))
+
+
+def gguf_name(path: Path) -> str:
+    """What the model in a file is called: as it says itself, or as the file is called.
+
+    Raises WeightError for a file that is corrupt.
+    """
+    metadata = read_metadata(parts(path)[0], WeightError)
+    for key in ("general.name", "general.basename"):
+        name = metadata.get(key)
+        if isinstance(name, str) and name.strip() and len(name) <= _MAX_NAME:
+            return name.strip()
+    return path.stem
 
 
 def _small(model: GgufModel, name: str) -> tuple[float, ...] | None:

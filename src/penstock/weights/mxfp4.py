@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.interface.sources import MXFP4_BLOCK, Mxfp4
+from penstock.quant import BlockTensor
+from penstock.quant.formats import FORMATS
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 _MAGNITUDES: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -31,14 +33,7 @@ def read_mxfp4(
 
     Raises WeightError where a scale is no number, or so large that values exceed bfloat16.
     """
-    file, _ = found[source.scales.name]
-    scales = _of(runs, file.octets(source.scales.name))
-    if scales.size and scales.max() > _LARGEST:
-        what = "is no number" if scales.max() == _NOT_A_NUMBER else "makes values too large"
-        raise WeightError(
-            f"{file.path}: tensor {source.scales.name!r} has a scale, {scales.max()}, that {what}; "
-            "download the checkpoint again"
-        )
+    scales = _scales(source, found, runs)
     blocks = _of(runs, found[source.blocks.name][0].octets(source.blocks.name))
     shape = (len(blocks), *source.shape[1:])
     blocks, scales = blocks.reshape(-1, blocks.shape[-1]), scales.reshape(-1)
@@ -49,6 +44,42 @@ def read_mxfp4(
         exponents = scales[some].astype(np.int32)[:, None] - _BIAS
         result[some] = np.ldexp(pairs[blocks[some]].reshape(len(exponents), -1), exponents)
     return result.reshape(shape)
+
+
+def read_mxfp4_blocks(
+    source: Mxfp4, index: int, found: Mapping[str, tuple[TensorFile, Tensor]]
+) -> BlockTensor:
+    """Matrix ``index`` of the stack in blocks as GGUF has them: a byte of the scale, then bytes
+    with a column of the first half and one of the second.
+
+    Raises WeightError as :func:`read_mxfp4` does.
+    """
+    runs = ((index, index + 1),)
+    scales = _scales(source, found, runs)[0]
+    stored = _of(runs, found[source.blocks.name][0].octets(source.blocks.name))[0]
+    codes = np.stack([stored & 15, stored >> 4], axis=-1).reshape(*scales.shape, MXFP4_BLOCK)
+    form = FORMATS["MXFP4"]
+    blocks = np.empty((*scales.shape, form.scheme.block_bytes), np.uint8)
+    blocks[..., 0] = scales
+    half = MXFP4_BLOCK // 2
+    blocks[..., 1:] = codes[..., :half] | codes[..., half:] << 4
+    return BlockTensor(form, blocks)
+
+
+def _scales(
+    source: Mxfp4,
+    found: Mapping[str, tuple[TensorFile, Tensor]],
+    runs: Sequence[tuple[int, int]],
+) -> NDArray[np.uint8]:
+    file, _ = found[source.scales.name]
+    scales = _of(runs, file.octets(source.scales.name))
+    if scales.size and scales.max() > _LARGEST:
+        what = "is no number" if scales.max() == _NOT_A_NUMBER else "makes values too large"
+        raise WeightError(
+            f"{file.path}: tensor {source.scales.name!r} has a scale, {scales.max()}, that {what}; "
+            "download the checkpoint again"
+        )
+    return scales
 
 
 def _of(runs: Sequence[tuple[int, int]], stack: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -50,7 +50,7 @@ from penstock.weights.float_codes import read_fp4, read_fp8
 from penstock.weights.gguf_file import SUFFIX
 from penstock.weights.gptq import read_gptq
 from penstock.weights.integer_matrix import read_integers
-from penstock.weights.mxfp4 import read_mxfp4
+from penstock.weights.mxfp4 import read_mxfp4, read_mxfp4_blocks
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 Found = Mapping[str, tuple[TensorFile, Tensor]]
@@ -123,6 +123,11 @@ def read_member(
 ) -> NDArray[Any] | StoredTensor:
     """Matrix ``index`` of a stack, as :func:`read` has it."""
     match source:
+        case Mxfp4(kept=True):
+            return read_mxfp4_blocks(source, index, found)
+        case RowsOfEach(Mxfp4(kept=True) as blocks, first, count, step):
+            matrix = read_mxfp4_blocks(blocks, index, found)
+            return matrix.taken(np.arange(first, first + count * step, step))
         case Stacked(sources):
             return read(sources[index], found, dtype)
         case RowsOfEach(Stacked(sources), first, count, 1):

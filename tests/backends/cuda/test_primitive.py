@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,6 +18,7 @@ from penstock.backends.cuda.binder import Binder  # noqa: E402
 from penstock.backends.cuda.cache import allocate  # noqa: E402
 from penstock.backends.cuda.kernels import combine, heads, latents, norm, xielu  # noqa: E402
 from penstock.backends.cuda.kernels import positions as position_kernels  # noqa: E402
+from penstock.backends.cuda.pages import KV_TYPES  # noqa: E402
 from penstock.backends.reference import numerics  # noqa: E402
 from penstock.backends.reference.cache import KvStore, LatentStore  # noqa: E402
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
@@ -242,7 +243,7 @@ def test_what_positions_add_and_multiply(cols: int, device: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("kv", get_args(KvDType))
+@pytest.mark.parametrize("kv", KV_TYPES)
 @pytest.mark.parametrize(("latent", "behind"), [(40, 8), (3, 50)])
 def test_latents_are_written(latent: int, behind: int, kv: KvDType, device: Any) -> None:
     slots = np.array([40, 95, 0, -1, 33], np.int32)
@@ -283,7 +284,7 @@ def test_parts_of_heads_are_put_together(dtype: str, device: Any) -> None:
     assert bool((out[:, 141:] == -1).all())
 
 
-@pytest.mark.parametrize("kv", get_args(KvDType))
+@pytest.mark.parametrize("kv", KV_TYPES)
 @pytest.mark.parametrize("dim", [16, 50])
 def test_kv_write(dim: int, kv: KvDType, device: Any) -> None:
     slots = np.array([40, 95, 0, -1, 33], np.int32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.backends.backend import Backend, BackendChoice, Defaults, Obstacle
 from penstock.backends.cpu.forms import BLOCK_FORMATS
 from penstock.backends.cpu.kv_pages import KvPages
-from penstock.backends.cpu.state_slots import MOST_DEPTH, MOST_TAPS, StateSlots
+from penstock.backends.cpu.state_slots import StateSlots
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.interface.budget import Budget
@@ -46,14 +46,6 @@ class CpuBackend(Backend):
                 "choose a speculative method that drafts chains (ngram, draft, self, or eagle "
                 "with width=1), or the slow NumPy backend with --backend reference",
             )
-        for layer in plan.state_layers:
-            if layer.kernel > MOST_TAPS or layer.depth > MOST_DEPTH:
-                return Obstacle(
-                    f"the cpu backend keeps states of at most {MOST_DEPTH} numbers for each "
-                    f"component of a head, and convolutions of at most {MOST_TAPS} tokens; "
-                    f"{plan.spec.architecture} has {layer.depth} and {layer.kernel}",
-                    "choose the slow NumPy backend with --backend reference, or another model",
-                )
         found = super().obstacle(plan, trees)
         if found is not None:
             return found

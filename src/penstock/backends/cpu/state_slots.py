@@ -11,11 +11,6 @@ from penstock.plan.state_layers import StateLayer
 TILE_COLUMNS = 16
 """Columns of a state that are computed together (``csrc/states.h``)."""
 
-MOST_DEPTH = 1024
-"""Depth of a matrix at most."""
-MOST_TAPS = 8
-"""Tokens that a convolution sees at most."""
-
 _LINE = 64
 
 
@@ -23,12 +18,12 @@ _LINE = 64
 class StateSlots:
     """Slots of ``slot_bytes``, in each of which every layer has a part.
 
-    The lanes of a head's matrix are cut into tiles of :data:`TILE_COLUMNS`, the last filled up.
+    The columns of a head's matrix are cut into tiles of :data:`TILE_COLUMNS`, the last filled up.
     """
 
     slot_bytes: int
     layers: tuple[tuple[int, int, int, int, int, int, int, int, int], ...]
-    """Nine numbers a layer: the place of its matrices, their number, depth and lanes; the place,
+    """Nine numbers a layer: the place of its matrices, their number, rows and columns; the place,
     rows and columns of its ring; the place and columns of its log."""
 
     @classmethod
@@ -44,15 +39,15 @@ class StateSlots:
             return start
 
         for layer in state_layers:
-            lanes = -(-layer.lanes // TILE_COLUMNS) * TILE_COLUMNS
-            rows = layer.ring_rows(log)
-            matrices = place(layer.heads * layer.depth * lanes * 4)
-            ring = place(rows * layer.channels * element)
+            columns = -(-layer.columns // TILE_COLUMNS) * TILE_COLUMNS
+            ring_rows = layer.ring_rows(log)
+            matrices = place(layer.heads * layer.rows * columns * 4)
+            ring = place(ring_rows * layer.channels * element)
             logged = place(log * layer.log_size * 4)
             layers.append(
                 (
-                    *(matrices, layer.heads, layer.depth, layer.lanes),
-                    *(ring, rows, layer.channels),
+                    *(matrices, layer.heads, layer.rows, layer.columns),
+                    *(ring, ring_rows, layer.channels),
                     *(logged, layer.log_size),
                 )
             )

@@ -103,14 +103,7 @@ class AttentionKernel:
         kv_dtype: KvDType = "bfloat16",
     ) -> None:
         """``capability``: of the GPU that the kernel is for; by default what ``device`` has."""
-        if heads % kv_heads:
-            raise ValueError(f"{heads} query heads are not a multiple of {kv_heads} KV heads")
-        if value_dim is None and head_dim not in HEAD_DIMS:
-            raise ValueError(f"a head of {head_dim} is outside 8..256, which attention handles")
-        if not (math.isfinite(scale) and scale > 0):
-            raise ValueError(f"a scale of scores of {scale} is not positive")
-        if window is not None and window_size(window) < 1:
-            raise ValueError(f"a window of {window} shows no token")
+        _check(heads, kv_heads, head_dim, value_dim, scale, window)
         at = capability or capability_of(device)
         self._heads = heads
         self._head_dim = head_dim if value_dim is None else value_dim
@@ -124,8 +117,6 @@ class AttentionKernel:
         self.stages = stages_for(at)
         self._latent = None
         if value_dim is not None:
-            if kv_heads != 1 or value_dim not in LATENT_DIMS or self._tail not in TAIL_DIMS:
-                raise ValueError(f"{kv_heads} latents of {value_dim} in {head_dim} have no kernel")
             product_bytes = 4 if kv_dtype == "float32" else 2
             self._latent = latent_tiling(heads, value_dim, product_bytes, at)
             kv_heads = self._latent.groups
@@ -160,6 +151,35 @@ class AttentionKernel:
         self._partial_sums = torch.zeros(sums, dtype=torch.float32, device=device)
         self._partial_weights = torch.zeros((*rows, 2), dtype=torch.float32, device=device)
         self._finished = torch.zeros(rows, dtype=torch.int32, device=device)
+        self._columns = max(16, _power_of_2(self._head_dim))
+        self._constants = self._geometry()
+
+    def _geometry(self) -> dict[str, int | bool]:
+        """Constants that all launches compile the kernel with."""
+        return {
+            "HEADS": self._heads,
+            "KV_HEADS": self._kv_heads,
+            "HEAD_DIM": self._head_dim,
+            "TAIL": self._tail,
+            "COLUMNS": self._columns,
+            "TAIL_COLUMNS": max(16, _power_of_2(self._tail)),
+            "ROWS": self._rows,
+            "WINDOW": self._window,
+            "CHUNK": self._chunk,
+            "BLOCK_SIZE": BLOCK_SIZE,
+            "FIELDS": FIELDS,
+            "CAPACITY": self.planner.capacity,
+            "MAX_ROWS": MAX_ROWS,
+            "INTERPRETED": INTERPRETED,
+        }
+
+    def _tiling(self, product_bytes: int) -> tuple[int, int, int]:
+        """Tokens of a tile of keys, loop stages and warps, where products are of numbers of so many
+        bytes."""
+        if self._latent is not None:
+            return self._latent.tile, self._latent.stages, self._latent.warps
+        tile, stages = _tile(self._columns * product_bytes), self.stages - (product_bytes == 4)
+        return tile, stages, 8 if self._columns > 128 or self._rows > _ROWS else 4
 
     @property
     def work_shape(self) -> tuple[int, int]:
@@ -199,13 +219,8 @@ class AttentionKernel:
         else:
             keys, values = cache.keys, cache.values
             scales = cache.key_scales, cache.value_scales
-        columns = max(16, _power_of_2(self._head_dim))
-        product_bytes = 4 if keys.dtype == torch.float32 else 2
-        if self._latent is not None:
-            tile, stages, warps = self._latent.tile, self._latent.stages, self._latent.warps
-        else:
-            tile, stages = _tile(columns * product_bytes), self.stages - (product_bytes == 4)
-            warps = 8 if columns > 128 or self._rows > _ROWS else 4
+        exact = keys.dtype == torch.float32
+        tile, stages, warps = self._tiling(4 if exact else 2)
         attention[(self._programs,)](
             q,
             out,
@@ -228,32 +243,42 @@ class AttentionKernel:
             self._log2_scale,
             (scores.softcap or 1.0) / math.log(2),
             (scores.slope_factor or 1.0) / math.log(2),
-            HEADS=self._heads,
-            KV_HEADS=self._kv_heads,
-            HEAD_DIM=self._head_dim,
-            TAIL=self._tail,
-            COLUMNS=columns,
-            TAIL_COLUMNS=max(16, _power_of_2(self._tail)),
-            ROWS=self._rows,
+            **self._constants,
             TILE=tile,
-            WINDOW=self._window,
-            CHUNK=self._chunk,
-            BLOCK_SIZE=BLOCK_SIZE,
-            FIELDS=FIELDS,
-            CAPACITY=self.planner.capacity,
             TREE=tree is not None,
-            MAX_ROWS=MAX_ROWS,
             QUANTIZED=scales[0] is not None,
             CAPPED=scores.softcap is not None,
             SLOPED=scores.slopes is not None,
             ROUNDED=scores.slope_factor is not None,
             HAS_SINKS=scores.sinks is not None,
-            PRECISION="tf32x3" if keys.dtype == torch.float32 else "ieee",
+            PRECISION="tf32x3" if exact else "ieee",
             STAGES=stages,
-            INTERPRETED=INTERPRETED,
             num_warps=warps,
             enable_fp_fusion=False,
         )
+
+
+def _check(
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    value_dim: int | None,
+    scale: float,
+    window: Window | None,
+) -> None:
+    """Raise ValueError for a geometry that has no kernel."""
+    if heads % kv_heads:
+        raise ValueError(f"{heads} query heads are not a multiple of {kv_heads} KV heads")
+    if value_dim is None and head_dim not in HEAD_DIMS:
+        raise ValueError(f"a head of {head_dim} is outside 8..256, which attention handles")
+    if not (math.isfinite(scale) and scale > 0):
+        raise ValueError(f"a scale of scores of {scale} is not positive")
+    if window is not None and window_size(window) < 1:
+        raise ValueError(f"a window of {window} shows no token")
+    if value_dim is not None:
+        tail = head_dim - value_dim
+        if kv_heads != 1 or value_dim not in LATENT_DIMS or tail not in TAIL_DIMS:
+            raise ValueError(f"{kv_heads} latents of {value_dim} in {head_dim} have no kernel")
 
 
 def _tile(row_bytes: int) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.reference.numerics import F32
-from penstock.cache.geometry import BLOCK_SIZE, KvDType, rows_dtype
+from penstock.cache.geometry import BLOCK_SIZE, KvDType, is_coded, rows_dtype
 from penstock.plan.kv_groups import KvLayer
 
 _DTYPES: dict[KvDType, Any] = {
@@ -17,27 +17,34 @@ _DTYPES: dict[KvDType, Any] = {
     "float16": np.float16,
     "float32": np.float32,
     "int8": np.int8,
+    "int4": np.int8,
 }
+_CODES: dict[KvDType, tuple[int, int, int]] = {"int8": (127, -127, 127), "int4": (8, -8, 7)}
+"""How many steps the largest magnitude is, the least code and the largest."""
 
 
 class KvStore:
     """Keys, or values, of one layer: ``[slots, kv_heads, head_dim]`` in the cache's type.
 
-    With int8 these are codes, and ``scales`` ``[slots, kv_heads]`` holds theirs in bfloat16.
+    With int8 and int4 these are codes, and ``scales`` ``[slots, kv_heads]`` holds theirs in
+    bfloat16. Those of int4 are of heads that are turned; reading turns them back.
     """
 
     def __init__(self, dtype: KvDType, num_blocks: int, kv_heads: int, head_dim: int) -> None:
         slots = num_blocks * BLOCK_SIZE
         self.data: NDArray[Any] = np.zeros((slots, kv_heads, head_dim), _DTYPES[dtype])
-        quantized = dtype == "int8"
+        quantized = is_coded(dtype)
         self.scales = np.zeros((slots, kv_heads), ml_dtypes.bfloat16) if quantized else None
+        self._dtype = dtype
 
     def write(self, slots: NDArray[np.int32], x: F32) -> None:
         """Store rows ``[n, kv_heads, head_dim]``, rounded to the cache's type."""
         if self.scales is None:
             self.data[slots] = x.astype(self.data.dtype)
         else:
-            self.data[slots], self.scales[slots] = quantize_heads(x)
+            turned = turn_heads(x) if self._dtype == "int4" else x
+            coded = quantize_heads(turned, *_CODES[self._dtype])
+            self.data[slots], self.scales[slots] = coded
 
     def read(self, slots: NDArray[np.int32]) -> F32:
         """Rows ``[n, kv_heads, head_dim]`` as they were rounded."""
@@ -45,7 +52,7 @@ class KvStore:
         if self.scales is None:
             return rows
         result: F32 = rows * self.scales[slots].astype(np.float32)[..., None]
-        return result
+        return turn_heads(result) if self._dtype == "int4" else result
 
     def move_slot(self, source: int, target: int) -> None:
         for array in (self.data, self.scales):
@@ -132,14 +139,32 @@ def layer_stores(layer: KvLayer, dtype: KvDType, num_blocks: int) -> tuple[Store
     return KvStore(*shape), KvStore(*shape)
 
 
-def quantize_heads(x: F32) -> tuple[NDArray[np.int8], NDArray[Any]]:
-    """Codes and bfloat16 scales of heads ``[..., head_dim]``, as ``plan.ops.KvWrite`` says."""
+def turn_heads(x: F32) -> F32:
+    """Heads ``[..., head_dim]`` turned, or turned back, as ``plan.ops.KvWrite`` says."""
+    dim = x.shape[-1]
+    run = dim & -dim
+    turned = x * np.float32(run**-0.5)
+    apart = 1
+    while apart < run:
+        pairs = turned.reshape(*x.shape[:-1], -1, 2, apart)
+        first, second = pairs[..., 0, :], pairs[..., 1, :]
+        with np.errstate(invalid="ignore"):  # infinities have no difference
+            turned = np.stack([first + second, first - second], axis=-2).reshape(x.shape)
+        apart *= 2
+    return turned
+
+
+def quantize_heads(
+    x: F32, steps: int = 127, least: int = -127, most_code: int = 127
+) -> tuple[NDArray[np.int8], NDArray[Any]]:
+    """Codes in ``least .. most_code`` and bfloat16 scales of heads ``[..., head_dim]``, as
+    ``plan.ops.KvWrite`` says."""
     most = np.abs(x).max(axis=-1)
-    scales = np.where(np.isfinite(most), most, np.nan) / np.float32(127)
+    scales = np.where(np.isfinite(most), most, np.nan) / np.float32(steps)
     rounded = scales.astype(ml_dtypes.bfloat16)
     divisor = rounded.astype(np.float32)[..., None]
     usable = divisor > 0
-    codes = np.clip(np.rint(x / np.where(usable, divisor, np.float32(1))), -127, 127)
+    codes = np.clip(np.rint(x / np.where(usable, divisor, np.float32(1))), least, most_code)
     return np.where(usable, codes, 0).astype(np.int8), rounded
 
 

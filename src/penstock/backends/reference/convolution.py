@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.reference.cache import RowStore
+from penstock.backends.reference.fused import fma
 from penstock.backends.reference.numerics import F32
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.step import KvTables, StepInput
@@ -28,7 +31,7 @@ def convolve(
             line = _line(row, parents, before)
             known = max(len(cached) - (before + 1 - len(line)), 0)
             seen = [*cached[known:], *x[first:end][line]]
-            out[first + row] = _weighted(seen, weight, bias)
+            out[first + row] = weighted(seen, weight, bias)
     store.write(tables.slots, x)
     return out
 
@@ -42,11 +45,15 @@ def _line(row: int, parents: NDArray[np.int32] | None, before: int) -> list[int]
     return line[::-1]
 
 
-def _weighted(seen: list[F32], weight: F32, bias: F32 | None) -> F32:
-    """The sum over the taps, of which the last are of ``seen`` and the others of zeros."""
+def weighted(seen: Sequence[F32], weight: F32, bias: F32 | None) -> F32:
+    """Return the sum over the taps, weight ``[c, kernel]``: from bias ``[c]`` or 0, one fused
+    multiply-add for each in ascending order.
+
+    ``seen`` has what each tap is for, ``[..., c]``; where there is less than taps, the first ones
+    are for zeros.
+    """
     total = np.zeros(len(weight), np.float32) if bias is None else bias
     lacking = weight.shape[1] - len(seen)
-    for row, taps in zip([np.zeros_like(total)] * lacking + seen, weight.T, strict=True):
-        # A product of two float32 is exact in float64.
-        total = (taps.astype(np.float64) * row + total).astype(np.float32)
+    for row, taps in zip([np.zeros_like(seen[0])] * lacking + [*seen], weight.T, strict=True):
+        total = fma(taps, row, total)
     return total

@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.backends.reference.convolution import weighted
 from penstock.backends.reference.numerics import F32, sigmoid
 from penstock.backends.reference.row_ops import Values
 from penstock.interface.executor import Limits
@@ -27,14 +28,14 @@ _DTYPES: Final[dict[DType, Any]] = {
 }
 
 Update: TypeAlias = "Callable[[F32, F32], None]"
-"""Carries out a row of the log on a state ``[heads, depth, lanes]``, in place."""
+"""Carries out a row of the log on a state ``[heads, rows, columns]``, in place."""
 
 
 class LayerStates:
     """What one layer keeps in all slots; ``penstock.plan.ops.state`` says what it is."""
 
     def __init__(self, layer: StateLayer, dtype: DType, num_slots: int, log: int) -> None:
-        shape = (num_slots, layer.heads, layer.depth, layer.lanes)
+        shape = (num_slots, layer.heads, layer.rows, layer.columns)
         self.state: F32 = np.zeros(shape, np.float32)
         ring = (num_slots, layer.ring_rows(log), layer.channels)
         self.conv: NDArray[Any] = np.zeros(ring, _DTYPES[dtype])
@@ -100,10 +101,7 @@ class States:
             past[before - known :] = ring[at]
             u = np.concatenate([past, x[line.rows]])  # row i is of position first - before + i
             wide, count = u.astype(np.float32), len(u) - before
-            y = np.zeros((count, x.shape[1]), np.float32)
-            y += np.float32(0) if bias is None else bias
-            for j in range(op.kernel):
-                y += weight[:, j] * wide[j : j + count]
+            y = weighted([wide[j : j + count] for j in range(op.kernel)], weight, bias)
             out[line.rows] = y * sigmoid(y) if op.silu else y
             for tokens, slot in line.snapshots.items():
                 end = tokens - (line.first - before)  # in u

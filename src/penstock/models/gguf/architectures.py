@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.models.blocks import FULL, SLIDING, every
-from penstock.models.gguf.architecture import Architecture, Fields
+from penstock.models.gguf.architecture import Architecture, Fields, without
 from penstock.models.gguf.keys import Keys
 from penstock.models.gguf.names import one_more, paired
-from penstock.models.names import Name
+from penstock.models.names import Name, fused, plain
 from penstock.models.spec import ModelSpec
 
 _EXPERTS: Final = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
@@ -73,11 +73,49 @@ def _phi3(keys: Keys, fields: Fields) -> None:
         fields["original_max_position_embeddings"] = original
 
 
+def _gpt_oss(keys: Keys, fields: Fields) -> None:
+    _windows(keys, fields, 2)
+    scaling = fields.get("rope_scaling")
+    if isinstance(scaling, dict):  # files do not say so, and all models are so
+        scaling["truncate"] = False
+
+
+def _exaone4(keys: Keys, fields: Fields) -> None:
+    if keys.value("attention.sliding_window"):
+        _windows(keys, fields, 4)
+    else:
+        fields["sliding_window"] = None
+
+
+def _cohere2(keys: Keys, fields: Fields) -> None:
+    _windows(keys, fields, 4)
+
+
+def _gates_before_ups(spec: ModelSpec) -> Mapping[str, Name]:
+    return fused("blk.*.ffn_up", "layers.*.gate", "layers.*.up")
+
+
+def _norm_behind_attention(spec: ModelSpec) -> Mapping[str, Name]:
+    return plain({"layers.*.mlp_norm": "blk.*.post_attention_norm"})
+
+
 _LLAMA: Final = Architecture(
     "LlamaForCausalLM",
     present={"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"},
     names=_paired,
 )
+_GRANITE: Final = Architecture(
+    "GraniteForCausalLM",
+    fields={
+        "attention_multiplier": "attention.scale",
+        "embedding_multiplier": "embedding_scale",
+        "residual_multiplier": "residual_scale",
+        "logits_scaling": "logit_scale",
+    },
+    names=_paired,
+)
+_LAYER_NORM: Final = "attention.layer_norm_epsilon"
+_PARTIAL: Final = "partial_rotary_factor"
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "llama": _LLAMA,
@@ -88,11 +126,99 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         present={},
         idle_keys=frozenset({"expert_feed_forward_length"}),
     ),
-    "qwen2": Architecture("Qwen2ForCausalLM"),
-    "qwen3": Architecture("Qwen3ForCausalLM"),
+    "arcee": Architecture("ArceeForCausalLM", names=_paired),
+    "cohere2": Architecture(
+        "Cohere2ForCausalLM",
+        fields={"layer_norm_eps": _LAYER_NORM, "logit_scale": "logit_scale"},
+        without=without("rms_norm_eps"),
+        adjust=_cohere2,
+    ),
+    "command-r": Architecture(
+        "CohereForCausalLM",
+        fields={"layer_norm_eps": _LAYER_NORM, "logit_scale": "logit_scale"},
+        without=without("rms_norm_eps"),
+        present={"use_qk_norm": "blk.0.attn_q_norm.weight"},
+    ),
+    "exaone4": Architecture("Exaone4ForCausalLM", adjust=_exaone4),
     "gemma": Architecture("GemmaForCausalLM", names=_one_more),
     "gemma2": Architecture("Gemma2ForCausalLM", adjust=_gemma2, names=_one_more),
     "gemma3": Architecture("Gemma3ForCausalLM", adjust=_gemma3, names=_one_more),
+    "glm4": Architecture(
+        "Glm4ForCausalLM",
+        present={"attention_bias": "blk.0.attn_q.bias"},
+        partial=_PARTIAL,
+        names=_gates_before_ups,
+    ),
+    "gpt-oss": Architecture(
+        "GptOssForCausalLM",
+        fields=_EXPERTS | {"intermediate_size": "expert_feed_forward_length"},
+        idle_keys=frozenset({"feed_forward_length"}),
+        adjust=_gpt_oss,
+        names=_norm_behind_attention,
+    ),
+    "granite": _GRANITE,
+    "granitemoe": replace(
+        _GRANITE, family="GraniteMoeForCausalLM", fields={**_GRANITE.fields, **_EXPERTS}
+    ),
+    "nemotron": Architecture(
+        "NemotronForCausalLM",
+        fields={"norm_eps": _LAYER_NORM},
+        without=without("rms_norm_eps"),
+        partial=_PARTIAL,
+        names=_one_more,
+        idle_keys=frozenset({"attention.layer_norm_rms_epsilon"}),
+    ),
+    "olmo2": Architecture("Olmo2ForCausalLM"),
+    "olmoe": Architecture("OlmoeForCausalLM", fields=_EXPERTS, fixed={"norm_topk_prob": False}),
+    "phi2": Architecture(
+        "PhiForCausalLM",
+        fields={"layer_norm_eps": _LAYER_NORM},
+        without=without("rms_norm_eps"),
+        partial=_PARTIAL,
+    ),
+    "phi3": Architecture(
+        "Phi3ForCausalLM", partial=_PARTIAL, adjust=_phi3, names=_gates_before_ups
+    ),
+    "qwen2": Architecture("Qwen2ForCausalLM"),
+    "qwen2moe": Architecture(
+        "Qwen2MoeForCausalLM",
+        fields=_EXPERTS
+        | {
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
+        },
+        fixed={"norm_topk_prob": False},
+    ),
+    "qwen3": Architecture("Qwen3ForCausalLM"),
+    "qwen3moe": Architecture(
+        "Qwen3MoeForCausalLM",
+        fields=_EXPERTS | {"moe_intermediate_size": "expert_feed_forward_length"},
+        fixed={"norm_topk_prob": True},
+    ),
+    "seed_oss": Architecture(
+        "SeedOssForCausalLM",
+        present={
+            "attention_bias": "blk.0.attn_q.bias",
+            "attention_out_bias": "blk.0.attn_output.bias",
+        },
+        names=_norm_behind_attention,
+    ),
+    "smollm3": Architecture("SmolLM3ForCausalLM", names=_paired),
+    "stablelm": Architecture(
+        "StableLmForCausalLM",
+        fields={"layer_norm_eps": _LAYER_NORM, "use_parallel_residual": "use_parallel_residual"},
+        without=without("rms_norm_eps"),
+        present={
+            "use_qkv_bias": "blk.0.attn_q.bias",
+            "qk_layernorm": "blk.0.attn_q_norm.weight",
+        },
+        partial=_PARTIAL,
+    ),
+    "starcoder2": Architecture(
+        "Starcoder2ForCausalLM",
+        fields={"norm_epsilon": _LAYER_NORM},
+        without=without("rms_norm_eps"),
+    ),
 }
 """By ``general.architecture``; ``with experts`` stands for files that have some though others of
 the same name do not."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.errors import ModelError
 from penstock.gguf.metadata import GgufValue
+from penstock.gguf.special_tokens import end_token_ids
 from penstock.interface.sources import Shape
 from penstock.models.gguf.architecture import COMMON, Architecture, Fields
 from penstock.models.gguf.architectures import ARCHITECTURES
@@ -20,8 +21,6 @@ from penstock.models.registry import read_spec
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant.formats import FORMATS
 
-_ENDS: Final = ("eos", "eot", "eom")
-"""Tokens of the vocabulary that end a text or a turn."""
 _SAMPLING: Final = {
     "temperature": "temp",
     "top_k": "top_k",
@@ -60,7 +59,7 @@ def read_gguf_spec(
     """
     keys = Keys(metadata, where)
     architecture = _architecture(keys)
-    fields, scaling = _fields(keys, architecture, tensors)
+    fields, scaling = _fields(keys, architecture, tensors, end_token_ids(metadata))
     generation: Fields = {
         name: value for name, key in _SAMPLING.items() if (value := keys.sampling(key)) is not None
     }
@@ -92,7 +91,7 @@ def _architecture(keys: Keys) -> Architecture:
 
 
 def _fields(
-    keys: Keys, architecture: Architecture, tensors: GgufTensors
+    keys: Keys, architecture: Architecture, tensors: GgufTensors, ends: Sequence[int]
 ) -> tuple[Fields, RopeScaling]:
     """The fields of the model's ``config.json``, and what these cannot say of its rotation."""
     embed = tensors.shapes.get("token_embd.weight")
@@ -110,7 +109,7 @@ def _fields(
         "vocab_size": embed[0],
         "tie_word_embeddings": "output.weight" not in tensors.shapes,
         "bos_token_id": keys.id_of("bos"),
-        "eos_token_id": sorted({i for each in _ENDS if (i := keys.id_of(each)) is not None}),
+        "eos_token_id": list(ends),
     }
     usual: Fields = {
         "num_key_value_heads": heads,

@@ -45,8 +45,11 @@ GENERAL: Final[Mapping[str, Name]] = (
     | either(plain({each: f"{_AT}attn_{each[-1]}" for each in QKV}), fused(f"{_AT}attn_qkv", *QKV))
     | {
         CHOICE_BIAS: Name(f"{_AT}exp_probs_b", suffix=".bias"),
-        "layers.*.shared.share": Name(f"{_AT}ffn_gate_inp_shexp", form=AsVector()),
     }
+    | either(
+        plain({"layers.*.shared.share": f"{_AT}ffn_gate_inp_shexp"}),
+        {"layers.*.shared.share": Name(f"{_AT}ffn_gate_inp_shexp", form=AsVector())},
+    )
     | either(
         stacked(f"{_AT}ffn_gate_exps", GATE, suffix=".weight", quantized=True)
         | stacked(f"{_AT}ffn_up_exps", UP, suffix=".weight", quantized=True),

@@ -225,9 +225,17 @@ class KvWrite(Op):
     ``scale = max|x| / 127`` in bfloat16 (nearest even) and ``code = x / scale`` rounded to nearest
     even; all codes are 0 where the scale is 0, or NaN because a value is not finite.
 
+    An INT4 cache gets the same of each head turned: runs of P components, P the largest power of
+    two that divides their number, are multiplied by the Hadamard matrix of P rows over sqrt(P), in
+    float32 (components over sqrt(P) first, then sums and differences of those 1, 2, 4 ... apart).
+    This spreads a component that is larger than all others over its run. Scales are max|x| / 8, and
+    codes end at -8 and 7.
+    Queries that are turned likewise have the same products with turned keys, and sums of turned
+    values are turned back, once they are added up.
+
     Without ``v`` the cache is of latents: the first ``value_dim`` components of k are the values,
-    and k alone is stored. An INT8 cache then has two scales for each head of k: one of these
-    components, and one of those behind them.
+    and k alone is stored. An INT8 or INT4 cache then has two scales for each head of k, one of
+    these components, and one of those behind them, of which each are turned by themselves.
     """
 
     _reads = ("k", "v")

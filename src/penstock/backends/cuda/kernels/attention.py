@@ -165,16 +165,11 @@ def attention(
         columns = query_head[:, None] * HEAD_DIM + column[None, :]
         token_row = (row + token).to(tl.int64)[:, None]
         asked = q + token_row * q_stride + (query_head * KEY_DIM)[:, None]
-        query = tl.load(asked + column[None, :], mask=inside, other=0.0)
-        query = cast(query.to(tl.float32), product_type, INTERPRETED)
-        query_tail = query
-        cached_head = head
-        if TAIL:
-            behind = tl.arange(0, TAIL_COLUMNS)[None, :]
-            in_tail = (folded < rows)[:, None] & (behind < TAIL)
-            query_tail = tl.load(asked + HEAD_DIM + behind, mask=in_tail, other=0.0)
-            query_tail = cast(query_tail.to(tl.float32), product_type, INTERPRETED)
-            cached_head = head * 0
+        query, query_tail = load_queries(
+            asked, inside, (folded < rows)[:, None], product_type, HEAD_DIM, TAIL, TAIL_COLUMNS,
+            INTERPRETED,
+        )  # fmt: skip
+        cached_head = head * 0 if TAIL else head
         positions = position + token
         slope = tl.zeros([ROWS], tl.float32)
         if SLOPED:
@@ -183,6 +178,7 @@ def attention(
                 slope = slope * 1.4426950408889634
         least = oldest_seen(position, WINDOW, CHUNK) if WINDOW + CHUNK else 0
         oldest = position
+        fork, path, paths = position, tree_paths, 0
         if TREE:
             positions = tl.load(token_positions + row + token, mask=folded < rows, other=0)
             fork = tl.load(item + 10)
@@ -195,141 +191,138 @@ def attention(
         weight = tl.zeros([ROWS], tl.float32)
         sums = tl.zeros([ROWS, COLUMNS], tl.float32)
         for split in range(begin, end):
-            first, whole, whole_end, last = tile_bounds(
-                tl.load(split_starts + split),
-                tl.load(split_starts + split + 1),
-                oldest,
-                stop,
-                TILE,
-                WINDOW,
-                CHUNK,
-            )
-            split_peak = tl.full([ROWS], float("-inf"), tl.float32)
-            split_weight = tl.zeros([ROWS], tl.float32)
-            split_sums = tl.zeros([ROWS, COLUMNS], tl.float32)
-            line_end = last
-            if TREE:
-                line_end = tl.where(fork >= 0, whole_end, last)
-            # Tiles that the window's old end cuts, that all rows see whole, that are cut by now.
-            for phase in tl.static_range(0 if WINDOW + CHUNK else 1, 3):
-                split_peak, split_weight, split_sums = add_tiles(
-                    split_peak,
-                    split_weight,
-                    split_sums,
-                    query,
-                    query_tail,
-                    positions,
-                    first if phase == 0 else (whole if phase == 1 else whole_end),
-                    whole if phase == 0 else (whole_end if phase == 1 else line_end),
-                    least,
-                    last,
-                    cached_head,
-                    table,
-                    keys,
-                    values,
-                    key_scales,
-                    value_scales,
-                    log2_scale,
-                    tree_paths,
-                    0,
-                    softcap,
-                    slope,
-                    slope_factor,
-                    MASKED=phase != 1,
-                    PATH=False,
-                    CAPPED=CAPPED,
-                    SLOPED=SLOPED,
-                    ROUNDED=ROUNDED,
-                    KV_HEADS=CACHED_HEADS,
-                    HEAD_DIM=HEAD_DIM,
-                    TAIL=TAIL,
-                    COLUMNS=COLUMNS,
-                    TILE=TILE,
-                    WINDOW=WINDOW,
-                    CHUNK=CHUNK,
-                    BLOCK_SIZE=BLOCK_SIZE,
-                    QUANTIZED=QUANTIZED,
-                    PRECISION=PRECISION,
-                    STAGES=STAGES,
-                    INTERPRETED=INTERPRETED,
-                )
-            if TREE:
-                # Behind the fork each token has tiles of its own, in which all rows take part, so
-                # that arithmetic stays in its layouts, and its own rows keep what comes of it.
-                for i in range(paths):
-                    end_of_path = tl.minimum(last, tl.load(token_positions + row + i) + 1)
-                    own_peak, own_weight, own_sums = add_tiles(
-                        split_peak,
-                        split_weight,
-                        split_sums,
-                        query,
-                        query_tail,
-                        positions,
-                        whole_end,
-                        end_of_path,
-                        least,
-                        end_of_path,
-                        cached_head,
-                        table,
-                        keys,
-                        values,
-                        key_scales,
-                        value_scales,
-                        log2_scale,
-                        path + i * MAX_ROWS,
-                        fork,
-                        softcap,
-                        slope,
-                        slope_factor,
-                        MASKED=True,
-                        PATH=True,
-                        CAPPED=CAPPED,
-                        SLOPED=SLOPED,
-                        ROUNDED=ROUNDED,
-                        KV_HEADS=CACHED_HEADS,
-                        HEAD_DIM=HEAD_DIM,
-                        TAIL=TAIL,
-                        COLUMNS=COLUMNS,
-                        TILE=TILE,
-                        WINDOW=WINDOW,
-                        CHUNK=CHUNK,
-                        BLOCK_SIZE=BLOCK_SIZE,
-                        QUANTIZED=QUANTIZED,
-                        PRECISION=PRECISION,
-                        STAGES=STAGES,
-                        INTERPRETED=INTERPRETED,
-                    )
-                    own = token == i
-                    split_peak = tl.where(own, own_peak, split_peak)
-                    split_weight = tl.where(own, own_weight, split_weight)
-                    split_sums = tl.where(own[:, None], own_sums, split_sums)
+            split_peak, split_weight, split_sums = split_state(
+                split_starts + split, oldest, stop, query, query_tail, positions, least,
+                cached_head, table, keys, values, key_scales, value_scales, log2_scale, softcap,
+                slope, slope_factor, tree_paths, path, fork, paths, token_positions + row, token,
+                TREE, MAX_ROWS, CAPPED, SLOPED, ROUNDED, CACHED_HEADS, HEAD_DIM, TAIL, COLUMNS,
+                TILE, WINDOW, CHUNK, BLOCK_SIZE, QUANTIZED, PRECISION, STAGES, INTERPRETED,
+            )  # fmt: skip
             peak, weight, sums = join(peak, weight, sums, split_peak, split_weight, split_sums)
 
         target = out + token_row * out_stride + columns
-        if parts == 1:
+        finish(
+            target, inside, peak, weight, sums, parts, part, rows, head * CAPACITY + base,
+            partial_sums, partial_weights, finished, sinks, query_head,
+            ROWS, COLUMNS, HEAD_DIM, HAS_SINKS, INTERPRETED,
+        )  # fmt: skip
+
+
+@triton.jit
+def load_queries(
+    asked, inside, used, product_type: tl.constexpr, HEAD_DIM: tl.constexpr, TAIL: tl.constexpr,
+    TAIL_COLUMNS: tl.constexpr, INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Return a tile's queries, as products take them, and their tails; without a TAIL, themselves.
+
+    ``asked`` points at each row's query; ``inside`` ``[ROWS, COLUMNS]``: which columns there are;
+    ``used`` ``[ROWS, 1]``: which rows.
+    """
+    column = tl.arange(0, inside.shape[1])
+    query = tl.load(asked + column[None, :], mask=inside, other=0.0)
+    query = cast(query.to(tl.float32), product_type, INTERPRETED)
+    query_tail = query
+    if TAIL:
+        behind = tl.arange(0, TAIL_COLUMNS)[None, :]
+        query_tail = tl.load(asked + HEAD_DIM + behind, mask=used & (behind < TAIL), other=0.0)
+        query_tail = cast(query_tail.to(tl.float32), product_type, INTERPRETED)
+    return query, query_tail
+
+
+@triton.jit
+def split_state(
+    starts, oldest, stop, query, query_tail, positions, least,
+    head, table, keys, values, key_scales, value_scales, log2_scale, softcap,
+    slope, slope_factor, no_path, path, fork, paths, row_positions, token,
+    TREE: tl.constexpr,
+    MAX_ROWS: tl.constexpr,
+    CAPPED: tl.constexpr,
+    SLOPED: tl.constexpr,
+    ROUNDED: tl.constexpr,
+    KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    TAIL: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    TILE: tl.constexpr,
+    WINDOW: tl.constexpr,
+    CHUNK: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    QUANTIZED: tl.constexpr,
+    PRECISION: tl.constexpr,
+    STAGES: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Return the state of a tile's rows after one split of the cache, that at ``starts``.
+
+    Where TREE, each of ``paths`` tokens, whose positions are at ``row_positions``, has tiles of its
+    own from position ``fork`` on, along its row of ``path``.
+    """
+    first, whole, whole_end, last = tile_bounds(
+        tl.load(starts), tl.load(starts + 1), oldest, stop, TILE, WINDOW, CHUNK
+    )
+    peak = tl.full([query.shape[0]], float("-inf"), tl.float32)
+    weight = tl.zeros([query.shape[0]], tl.float32)
+    sums = tl.zeros([query.shape[0], COLUMNS], tl.float32)
+    line_end = last
+    if TREE:
+        line_end = tl.where(fork >= 0, whole_end, last)
+    # Tiles that the window's old end cuts, that all rows see whole, that are cut by now.
+    for phase in tl.static_range(0 if WINDOW + CHUNK else 1, 3):
+        peak, weight, sums = add_tiles(
+            peak, weight, sums, query, query_tail, positions,
+            first if phase == 0 else (whole if phase == 1 else whole_end),
+            whole if phase == 0 else (whole_end if phase == 1 else line_end),
+            least, last, head, table, keys, values, key_scales, value_scales, log2_scale,
+            no_path, 0, softcap, slope, slope_factor,
+            phase != 1, False, CAPPED, SLOPED, ROUNDED, KV_HEADS, HEAD_DIM, TAIL, COLUMNS, TILE,
+            WINDOW, CHUNK, BLOCK_SIZE, QUANTIZED, PRECISION, STAGES, INTERPRETED,
+        )  # fmt: skip
+    if TREE:
+        # Behind the fork each token has tiles of its own, in which all rows take part, so that
+        # arithmetic stays in its layouts, and its own rows keep what comes of it.
+        for i in range(paths):
+            end_of_path = tl.minimum(last, tl.load(row_positions + i) + 1)
+            own_peak, own_weight, own_sums = add_tiles(
+                peak, weight, sums, query, query_tail, positions, whole_end, end_of_path,
+                least, end_of_path, head, table, keys, values, key_scales, value_scales, log2_scale,
+                path + i * MAX_ROWS, fork, softcap, slope, slope_factor,
+                True, True, CAPPED, SLOPED, ROUNDED, KV_HEADS, HEAD_DIM, TAIL, COLUMNS, TILE,
+                WINDOW, CHUNK, BLOCK_SIZE, QUANTIZED, PRECISION, STAGES, INTERPRETED,
+            )  # fmt: skip
+            own = token == i
+            peak = tl.where(own, own_peak, peak)
+            weight = tl.where(own, own_weight, weight)
+            sums = tl.where(own[:, None], own_sums, sums)
+    return peak, weight, sums
+
+
+@triton.jit
+def finish(
+    target, inside, peak, weight, sums, parts, part, rows, scratch,
+    partial_sums, partial_weights, finished, sinks, query_head,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HAS_SINKS: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Store a tile's result, where all its splits have been seen; else leave the state of this one
+    from row ``scratch`` on, and the last one joins those of all."""
+    if parts == 1:
+        weight, sums = join_sink(peak, weight, sums, sinks, query_head, rows, HAS_SINKS)
+        store_result(target, weight, sums, inside, INTERPRETED)
+    else:
+        last_one = leave_state(
+            partial_sums, partial_weights, finished + scratch, scratch + part * rows, parts,
+            peak, weight, sums, rows, HEAD_DIM,
+        )  # fmt: skip
+        if last_one:
+            peak, weight, sums = join_states(
+                partial_sums, partial_weights, scratch, parts, rows, ROWS, COLUMNS, HEAD_DIM
+            )
             weight, sums = join_sink(peak, weight, sums, sinks, query_head, rows, HAS_SINKS)
             store_result(target, weight, sums, inside, INTERPRETED)
-        else:
-            scratch = head * CAPACITY + base
-            last_one = leave_state(
-                partial_sums,
-                partial_weights,
-                finished + scratch,
-                scratch + part * rows,
-                parts,
-                peak,
-                weight,
-                sums,
-                rows,
-                HEAD_DIM,
-            )
-            if last_one:
-                peak, weight, sums = join_states(
-                    partial_sums, partial_weights, scratch, parts, rows, ROWS, COLUMNS, HEAD_DIM
-                )
-                weight, sums = join_sink(peak, weight, sums, sinks, query_head, rows, HAS_SINKS)
-                store_result(target, weight, sums, inside, INTERPRETED)
-                tl.store(finished + scratch, 0)
+            tl.store(finished + scratch, 0)
 
 
 @triton.jit

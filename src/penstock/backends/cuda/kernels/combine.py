@@ -12,11 +12,8 @@ from penstock.backends.cuda.kernels.cast import cast
 from penstock.backends.cuda.kernels.finish import activate
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.kernels.soft_cap import soft_cap as capped
-from penstock.backends.cuda.kernels.tiling import rows_at_once
+from penstock.backends.cuda.kernels.tiling import launch_rows
 from penstock.models.spec import Activation
-
-_BLOCK = 1024
-_ROWS = rows_at_once(1)
 
 
 def combine(
@@ -28,9 +25,10 @@ def combine(
     ``Join`` (of each of its parts), ``Activate``, ``Add`` and ``AddActivated`` of plan/ops.
     """
     rows, cols = out.shape
-    if rows == 0:
-        return
-    _combine[(triton.cdiv(rows, _ROWS), triton.cdiv(cols, _BLOCK))](
+    launch_rows(
+        _combine,
+        rows,
+        cols,
         y if x is None else x,
         y,
         out,
@@ -42,10 +40,6 @@ def combine(
         HAS_X=x is not None,
         ACTIVATION=activation,
         INTERPRETED=INTERPRETED,
-        ROWS=_ROWS,
-        BLOCK=_BLOCK,
-        num_warps=4,
-        enable_fp_fusion=False,
     )
 
 
@@ -71,9 +65,10 @@ def clamp(x: Tensor, out: Tensor, limit: float) -> None:
 
 def _change(x: Tensor, by: Tensor | None, out: Tensor, kind: str, factor: float) -> None:
     rows, cols = out.shape
-    if rows == 0:
-        return
-    _change_rows[(triton.cdiv(rows, _ROWS), triton.cdiv(cols, _BLOCK))](
+    launch_rows(
+        _change_rows,
+        rows,
+        cols,
         x,
         x if by is None else by,
         out,
@@ -85,10 +80,6 @@ def _change(x: Tensor, by: Tensor | None, out: Tensor, kind: str, factor: float)
         factor,
         KIND=kind,
         INTERPRETED=INTERPRETED,
-        ROWS=_ROWS,
-        BLOCK=_BLOCK,
-        num_warps=4,
-        enable_fp_fusion=False,
     )
 
 

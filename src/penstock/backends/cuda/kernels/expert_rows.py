@@ -8,10 +8,7 @@ from torch import Tensor
 
 from penstock.backends.cuda.kernels.cast import cast
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
-from penstock.backends.cuda.kernels.tiling import rows_at_once
-
-_BLOCK = 1024
-_ROWS = rows_at_once(1)
+from penstock.backends.cuda.kernels.tiling import launch_rows
 
 
 def scale_rows(x: Tensor, by: Tensor, out: Tensor, sigmoid: bool) -> None:
@@ -20,7 +17,10 @@ def scale_rows(x: Tensor, by: Tensor, out: Tensor, sigmoid: bool) -> None:
     rows, cols = out.shape
     if rows == 0:
         return
-    _scale_rows[(triton.cdiv(rows, _ROWS), triton.cdiv(cols, _BLOCK))](
+    launch_rows(
+        _scale_rows,
+        rows,
+        cols,
         x,
         by,
         out,
@@ -33,10 +33,6 @@ def scale_rows(x: Tensor, by: Tensor, out: Tensor, sigmoid: bool) -> None:
         X_TIMES=rows // len(x),
         SIGMOID=sigmoid,
         INTERPRETED=INTERPRETED,
-        ROWS=_ROWS,
-        BLOCK=_BLOCK,
-        num_warps=4,
-        enable_fp_fusion=False,
     )
 
 
@@ -46,7 +42,10 @@ def combine_experts(x: Tensor, shares: Tensor | None, out: Tensor) -> None:
     rows, cols = out.shape
     if rows == 0:
         return
-    _combine_experts[(triton.cdiv(rows, _ROWS), triton.cdiv(cols, _BLOCK))](
+    launch_rows(
+        _combine_experts,
+        rows,
+        cols,
         x,
         x if shares is None else shares,
         out,
@@ -57,10 +56,6 @@ def combine_experts(x: Tensor, shares: Tensor | None, out: Tensor) -> None:
         out.stride(0),
         TIMES=len(x) // rows,
         HAS_SHARES=shares is not None,
-        ROWS=_ROWS,
-        BLOCK=_BLOCK,
-        num_warps=4,
-        enable_fp_fusion=False,
     )
 
 

@@ -11,11 +11,9 @@ from torch import Tensor
 from penstock.backends.cuda.kernels.cast import cast
 from penstock.backends.cuda.kernels.head_parts import coded
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
-from penstock.backends.cuda.kernels.tiling import rows_at_once
+from penstock.backends.cuda.kernels.tiling import launch_rows, rows_at_once
 
 _TOKENS = rows_at_once(4)
-_ROWS = rows_at_once(1)
-_BLOCK = 1024
 
 
 class LatentArrays(Protocol):
@@ -64,9 +62,10 @@ def put_in_heads(x: Tensor, out: Tensor, heads: int, first: int) -> None:
     """Put each head's columns of x ``[rows, heads * c]`` into that head of out ``[rows, heads *
     d]``, from its column ``first`` on, rounded to out's type."""
     rows, cols = x.shape
-    if rows == 0:
-        return
-    _put_in_heads[(triton.cdiv(rows, _ROWS), triton.cdiv(cols, _BLOCK))](
+    launch_rows(
+        _put_in_heads,
+        rows,
+        cols,
         x,
         out,
         rows,
@@ -77,10 +76,6 @@ def put_in_heads(x: Tensor, out: Tensor, heads: int, first: int) -> None:
         FROM=cols // heads,
         TO=out.shape[1] // heads,
         INTERPRETED=INTERPRETED,
-        ROWS=_ROWS,
-        BLOCK=_BLOCK,
-        num_warps=4,
-        enable_fp_fusion=False,
     )
 
 

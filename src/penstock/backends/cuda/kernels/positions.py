@@ -8,10 +8,7 @@ from torch import Tensor
 
 from penstock.backends.cuda.kernels.cast import cast
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
-from penstock.backends.cuda.kernels.tiling import rows_at_once
-
-_BLOCK = 1024
-_ROWS = rows_at_once(1)
+from penstock.backends.cuda.kernels.tiling import launch_rows
 
 
 def add_positions(x: Tensor, positions: Tensor, table: Tensor, offset: int, out: Tensor) -> None:
@@ -38,9 +35,10 @@ def _launch(
     factors: bool,
 ) -> None:
     rows, cols = out.shape
-    if rows == 0:
-        return
-    _by_position[(triton.cdiv(rows, _ROWS), triton.cdiv(cols, _BLOCK))](
+    launch_rows(
+        _by_position,
+        rows,
+        cols,
         x,
         positions,
         table,
@@ -53,10 +51,6 @@ def _launch(
         PERIOD=period,
         FACTORS=factors,
         INTERPRETED=INTERPRETED,
-        ROWS=_ROWS,
-        BLOCK=_BLOCK,
-        num_warps=4,
-        enable_fp_fusion=False,
     )
 
 

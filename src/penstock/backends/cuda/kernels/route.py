@@ -138,6 +138,49 @@ def _in_chosen_groups(
     return kept
 
 
+@triton.jit
+def _choose(
+    key, expert, z, from_row, left, there, near,
+    SCORES: tl.constexpr, ROWS: tl.constexpr, CHOSEN: tl.constexpr, PLACES: tl.constexpr,
+):  # fmt: skip
+    """Return the ids of each row's highest keys, ``[ROWS, PLACES]``, and, of sparsemixer, their
+    shares; ``left``: which columns are experts of a row."""
+    ranked = _ranked(key, expert)
+    places = tl.arange(0, PLACES)[None, :]
+    chosen = tl.zeros([ROWS, PLACES], tl.int32)
+    share = tl.zeros([ROWS, PLACES], tl.float32)
+    for place in range(CHOSEN):
+        best = _highest(ranked)
+        ranked = _without(ranked, expert, best)
+        chosen = tl.where(places == place, best[:, None], chosen)
+        if SCORES == "sparsemixer":
+            top = tl.load(from_row + best[:, None], mask=there, other=0.0)
+            below = tl.div_rn(top - z, tl.maximum(tl.abs(z), top))
+            part = tl.where(left & ~(below > near), tl.exp(z - top), 0.0)
+            one = tl.full([ROWS, 1], 1.0, tl.float32)
+            mixed = tl.div_rn(one, tl.sum(part, axis=1)[:, None])
+            share = tl.where(places == place, mixed, share)
+            left = left & (expert != best[:, None])
+    return chosen, share
+
+
+@triton.jit
+def _shares(
+    z, most, total,
+    SCORES: tl.constexpr, ROWS: tl.constexpr, CHOSEN: tl.constexpr, PLACES: tl.constexpr,
+):  # fmt: skip
+    """Return the scores of the chosen, whose logits are ``z`` ``[ROWS, PLACES]``."""
+    if SCORES == "softmax":
+        share = _by(tl.exp(z - most), total)
+    elif SCORES == "sigmoid":
+        share = _logistic(z)
+    else:
+        tl.static_assert(SCORES == "softmax_chosen")
+        exponential = tl.exp(z - tl.max(z, axis=1)[:, None])
+        share = _by(exponential, _sum(exponential, ROWS, CHOSEN, PLACES))
+    return share
+
+
 @triton.jit(do_not_specialize=["rows", "eps", "least", "scale", "near"])
 def _route(
     logits, bias, ids, shares, rows, stride, ids_stride, shares_stride, eps, least, scale, near,
@@ -184,34 +227,14 @@ def _route(
         key = _in_chosen_groups(
             key, TOP2, GROUPS, GROUPS_CHOSEN, ROWS, LINES, COLUMNS
         )  # fmt: skip
-    ranked = _ranked(key, expert)
+    chosen, share = _choose(
+        key, expert, z, from_row, real & there, there, near, SCORES, ROWS, CHOSEN, PLACES
+    )  # fmt: skip
     places = tl.arange(0, PLACES)[None, :]
-    chosen = tl.zeros([ROWS, PLACES], tl.int32)
-    share = tl.zeros([ROWS, PLACES], tl.float32)
-    left = real & there
-    for place in range(CHOSEN):
-        best = _highest(ranked)
-        ranked = _without(ranked, expert, best)
-        chosen = tl.where(places == place, best[:, None], chosen)
-        if SCORES == "sparsemixer":
-            top = tl.load(from_row + best[:, None], mask=there, other=0.0)
-            below = tl.div_rn(top - z, tl.maximum(tl.abs(z), top))
-            part = tl.where(left & ~(below > near), tl.exp(z - top), 0.0)
-            one = tl.full([ROWS, 1], 1.0, tl.float32)
-            mixed = tl.div_rn(one, tl.sum(part, axis=1)[:, None])
-            share = tl.where(places == place, mixed, share)
-            left = left & (expert != best[:, None])
     kept = there & (places < CHOSEN)
     if SCORES != "sparsemixer":
         z = tl.load(from_row + chosen, mask=kept, other=float("-inf"))
-        if SCORES == "softmax":
-            share = _by(tl.exp(z - most), total)
-        elif SCORES == "sigmoid":
-            share = _logistic(z)
-        else:
-            tl.static_assert(SCORES == "softmax_chosen")
-            exponential = tl.exp(z - tl.max(z, axis=1)[:, None])
-            share = _by(exponential, _sum(exponential, ROWS, CHOSEN, PLACES))
+        share = _shares(z, most, total, SCORES, ROWS, CHOSEN, PLACES)
     if NORMALIZE:
         total = _sum(share, ROWS, CHOSEN, PLACES)
         total = tl.where(total < least, least, total)  # a sum that is NaN stays one

@@ -8,19 +8,17 @@ from torch import Tensor
 
 from penstock.backends.cuda.kernels.cast import cast
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
-from penstock.backends.cuda.kernels.tiling import rows_at_once
-
-_BLOCK = 1024
-_ROWS = rows_at_once(1)
+from penstock.backends.cuda.kernels.tiling import launch_rows
 
 
 def xielu(x: Tensor, p: Tensor, n: Tensor, beta: Tensor, eps: Tensor, out: Tensor) -> None:
     """Run ``plan.ops.Xielu``: x float32 ``[rows, c]``, the parameters float32 ``[1]``; out may be
     x."""
     rows, cols = out.shape
-    if rows == 0:
-        return
-    _xielu[(triton.cdiv(rows, _ROWS), triton.cdiv(cols, _BLOCK))](
+    launch_rows(
+        _xielu,
+        rows,
+        cols,
         x,
         p,
         n,
@@ -32,10 +30,6 @@ def xielu(x: Tensor, p: Tensor, n: Tensor, beta: Tensor, eps: Tensor, out: Tenso
         x.stride(0),
         out.stride(0),
         INTERPRETED=INTERPRETED,
-        ROWS=_ROWS,
-        BLOCK=_BLOCK,
-        num_warps=4,
-        enable_fp_fusion=False,
     )
 
 

@@ -9,8 +9,8 @@ import pytest
 from support.gguf_files import write_metadata
 
 from penstock.errors import RequestError, TokenizerError
+from penstock.server.parsing.styles import Styles
 from penstock.tokenizer import Tokenizer, load_tokenizer
-from penstock.tokenizer.gguf_special_tokens import END_NAMES, SpecialTokens
 from penstock.tokenizer.pieces import byte_alphabet
 
 CONTROL, USER, UNUSED = 3, 4, 5
@@ -67,24 +67,6 @@ def test_ends_by_field_and_by_name(tmp_path: Path) -> None:
     assert 260 not in tokenizer.encode("<|im_end|>", parse_special=False)
 
 
-@pytest.mark.parametrize("name", sorted(END_NAMES))
-def test_every_name_of_an_end(name: str) -> None:
-    special = SpecialTokens.read(["a", name], [1, 1], None, ())
-    assert (special.ends, special.control) == ((1,), (1,))
-
-
-def test_names_that_end_only_sometimes() -> None:
-    def ends(*names: str, kind: int = CONTROL) -> tuple[int, ...]:
-        return SpecialTokens.read(names, [kind] * len(names), None, ()).ends
-
-    assert ends("<|end|>") == (0,)
-    assert ends("<|end|>", "<|return|>", "<|call|>") == (1, 2)
-    assert ends("<|end|>", "<|calls|>", "<|flush|>") == (1, 2)
-    assert ends("</s>") == (0,)
-    assert ends("</s>", kind=USER) == ()  # of HTML
-    assert ends("</s>", kind=1) == ()
-
-
 def test_around_a_text(tmp_path: Path) -> None:
     kinds = {"<s>": CONTROL, "<end>": CONTROL}
     both = load(tmp_path, kinds, bos_token_id=257, eos_token_id=258, add_bos_token=True)
@@ -126,3 +108,20 @@ def test_chat_templates(tmp_path: Path) -> None:
         load(tmp_path, {}, {key: 3})
     with pytest.raises(TokenizerError, match=r"not valid Jinja"):
         load(tmp_path, {}, {key: "{% for"})
+
+
+def test_parts_of_a_split_model(tmp_path: Path) -> None:
+    first = load(tmp_path, {"<end>": CONTROL}, {"split.no": 0, "split.count": 2}, eos_token_id=257)
+    assert first.eos_token_ids == (257,)
+    second = write_metadata(tmp_path / "second.gguf", {"split.no": 1, "split.count": 2})
+    with pytest.raises(TokenizerError, match="later part of a split model"):
+        load_tokenizer(second)
+
+
+def test_parsers_are_chosen_by_the_template(tmp_path: Path) -> None:
+    template = "{% for tool in tools %}<tool_call>{{ tool | tojson }}</tool_call>{% endfor %}"
+    template += "<think>{{ enable_thinking }}</think>"
+    tokenizer = load(tmp_path, {}, {"tokenizer.chat_template": template})
+    found = Styles.choose("auto", "auto", tokenizer.settings.chat_templates)
+    assert found == Styles.choose("auto", "auto", {"default": template})
+    assert found != Styles.choose("auto", "auto", {})

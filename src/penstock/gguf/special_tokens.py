@@ -14,7 +14,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tokenizers import AddedToken
+from penstock.gguf.metadata import GgufValue, Numbers
 
 END_NAMES = frozenset(
     {
@@ -115,22 +115,27 @@ class SpecialTokens:
             ends=tuple(first + sorted(ending - set(first))),
         )
 
-    def added(self, tokens: Sequence[str], stripping: bool) -> list[AddedToken]:
-        """The same for a ``tokenizers`` tokenizer.
 
-        ``stripping`` control tokens take the white space that follows them, as Phi-3's do.
-        """
-        keeping = ("<unk>", "<s>", "<|endoftext|>")
-        return [
-            AddedToken(
-                tokens[token],
-                special=special,
-                normalized=False,
-                rstrip=stripping and tokens[token] not in keeping,
-            )
-            for special, ids in ((True, self.control), (False, self.user_defined))
-            for token in ids
-        ]
+def end_token_ids(metadata: Mapping[str, GgufValue]) -> tuple[int, ...]:
+    """The tokens that end a generation of the model in a file of this metadata, the EOS token
+    first. Empty where the file has no vocabulary; a malformed one is the tokenizer's to refuse.
+    """
+
+    def field(name: str) -> int | None:
+        value = metadata.get(f"tokenizer.ggml.{name}")
+        return value if type(value) is int and 0 <= value < len(tokens) else None
+
+    listed = metadata.get("tokenizer.ggml.tokens", [])
+    tokens = listed if isinstance(listed, list) else []
+    kinds = metadata.get("tokenizer.ggml.token_type", [])
+    ends = [token for name in END_FIELDS if (token := field(name)) is not None]
+    special = SpecialTokens.read(
+        [token if isinstance(token, str) else "" for token in tokens],
+        [int(kind) for kind in kinds] if isinstance(kinds, Numbers) else [],
+        field("eos_token_id"),
+        ends,
+    )
+    return special.ends
 
 
 def _named(tokens: Sequence[str], names: Iterable[str]) -> Mapping[str, int]:

@@ -1,0 +1,102 @@
+"""Engines of GGUF files: what they compute, what is told, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.checkpoints import tiny_checkpoint
+from support.gguf_models import floats, mixed, write_gguf
+
+from penstock import LLM, SamplingParams
+from penstock.backends.cpu.backend import CpuBackend
+from penstock.config import EngineConfig
+from penstock.engine.loader import plan_engine
+from penstock.errors import ConfigError
+from penstock.speculative_config import DraftModel
+
+PROMPTS = [list(range(3, 60)), [7, 5, 7, 5, 9]]
+
+
+@pytest.fixture(scope="module")
+def folder() -> Path:
+    return tiny_checkpoint("llama", intermediate_size=96, vocab_size=320)
+
+
+@pytest.fixture(scope="module")
+def in_blocks(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(folder, tmp_path_factory.mktemp("gguf") / "mixed.gguf", mixed)
+
+
+def tokens(path: Path, tokenizer: Path, **options: Any) -> list[list[int]]:
+    options = {"max_model_len": 128, "artifact": False, "threads": 1, **options}
+    llm = LLM(str(path), tokenizer=str(tokenizer), **options)
+    params = SamplingParams(max_tokens=8, temperature=0.0, ignore_eos=True)
+    outputs = llm.generate([{"prompt_token_ids": each} for each in PROMPTS], params)
+    return [output.outputs[0].token_ids for output in outputs]
+
+
+def test_a_file_of_floats_has_the_bits_of_its_checkpoint(folder: Path, tmp_path: Path) -> None:
+    path = write_gguf(folder, tmp_path / "model.gguf", floats)
+    assert tokens(path, folder) == tokens(folder, folder)
+
+
+def test_blocks_on_both_backends(in_blocks: Path, folder: Path) -> None:
+    options = {"dtype": "float32", "quantize_activations": False}
+    cpu = tokens(in_blocks, folder, backend="cpu", **options)
+    assert cpu == tokens(in_blocks, folder, backend="reference", **options)
+
+
+def test_a_backend_without_blocks_reads_floats(
+    in_blocks: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = EngineConfig(
+        model=str(in_blocks), tokenizer=str(folder), backend="cpu", dtype="float32"
+    )
+    kept = plan_engine(config)
+    assert not any("become float32" in note for note in kept.config.notes)
+    assert any(str(getattr(op, "scheme", None)) == "Q4_0" for op in kept.plan.ops)
+    monkeypatch.setattr(CpuBackend, "block_formats", frozenset({"Q8_0"}))
+    some = plan_engine(config)
+    (note,) = (note for note in some.config.notes if "become float32" in note)
+    assert "Q4_0 x 9, Q4_1 x 2, Q5_0 x 2" in note
+    schemes = {str(getattr(op, "scheme", None)) for op in some.plan.ops}
+    assert schemes == {"None", "Q8_0"}
+    options = {"backend": "cpu", "dtype": "float32", "quantize_activations": False}
+    monkeypatch.setattr(CpuBackend, "block_formats", frozenset())
+    none = tokens(in_blocks, folder, **options)
+    monkeypatch.undo()
+    assert none == tokens(in_blocks, folder, **options)
+
+
+def test_nothing_is_rounded_once_more(in_blocks: Path, folder: Path, tmp_path: Path) -> None:
+    config = EngineConfig(model=str(in_blocks), tokenizer=str(folder), quantization="int8")
+    with pytest.raises(ConfigError, match=r"quantized already .*Q4_0 x 9.* not rounded once more"):
+        plan_engine(config)
+    path = write_gguf(folder, tmp_path / "model.gguf", floats)
+    assert len(tokens(path, folder, quantization="int8")) == 2
+
+
+def test_a_file_drafts_for_a_file(in_blocks: Path, folder: Path, tmp_path: Path) -> None:
+    plain = tokens(in_blocks, folder)
+    draft = DraftModel(model=str(write_gguf(folder, tmp_path / "draft.gguf")))
+    assert tokens(in_blocks, folder, speculative=draft) == plain
+
+
+def test_the_name_that_a_server_has_for_it(
+    in_blocks: Path, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def served(path: Path, **options: Any) -> str:
+        config = EngineConfig(model=str(path), tokenizer=str(folder), **options)
+        return plan_engine(config).config.served_model_name
+
+    assert served(in_blocks) == "mixed"
+    assert served(in_blocks, served_model_name="mine") == "mine"
+
+
+def test_engine_artifacts(in_blocks: Path, folder: Path, tmp_path: Path) -> None:
+    """Packed blocks are restored; another file of the same name has others."""
+    options: dict[str, Any] = {"artifact": True, "artifact_dir": str(tmp_path / "kept")}
+    fresh = tokens(in_blocks, folder, **options)
+    assert tokens(in_blocks, folder, **options) == fresh

@@ -1,0 +1,176 @@
+"""A GGUF file is the model that the checkpoint it was made of is: specs and weights are equal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from gguf import GGMLQuantizationType as Type
+from gguf.quants import dequantize, quantize
+from support.checkpoints import tiny_checkpoint
+from support.gguf_models import converted, mixed, write_gguf
+
+from penstock.errors import ModelError, WeightError
+from penstock.models.spec import ModelSpec
+from penstock.plan.lower import lower
+from penstock.quant import BlockTensor
+from penstock.weights.checkpoint import CheckpointWeights
+from penstock.weights.model_folder import load_model_spec
+
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mistral": {"sliding_window": None},
+    "mixtral": {},
+    "qwen2": {},
+    "qwen3": {},
+    "gemma": {},
+    "gemma3": {"query_pre_attn_scalar": 16, "head_dim": 16},
+    "phi3": {},
+    "qwen3_moe": {"norm_topk_prob": True},
+}
+
+
+def weights_of(path: Path, spec: ModelSpec) -> CheckpointWeights:
+    plan = lower(replace(spec, dtype="float32"), "float32")
+    return CheckpointWeights(path, spec, plan.weights, "float32")
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_model(family: str, tmp_path: Path) -> None:
+    folder = tiny_checkpoint(family, **FAMILIES[family])
+    path = write_gguf(folder, tmp_path / "model.gguf")
+    theirs, own = load_model_spec(folder), load_model_spec(path)
+    alike = {"names": None, "quantized": None, "notes": (), "architecture": ""}
+    assert replace(own, **alike) == replace(theirs, **alike)
+    expected, found = weights_of(folder, theirs), weights_of(path, own)
+    assert set(found.names()) == set(expected.names())
+    for name in expected.names():
+        assert np.array_equal(found.get(name), expected.get(name)), name
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe", "phi3", "gemma3"])
+def test_matrices_in_blocks_stay_in_them(family: str, tmp_path: Path) -> None:
+    """Rows of heads and stacks of experts, too: the values are those of the package's decoder."""
+    options = FAMILIES[family] | {"intermediate_size": 96}
+    if family == "qwen3_moe":
+        options["moe_intermediate_size"] = 32
+    folder = tiny_checkpoint(family, **options)
+    path = write_gguf(folder, tmp_path / "model.gguf", mixed)
+    rounded = write_gguf(folder, tmp_path / "rounded.gguf")
+    _overwrite(rounded, folder)
+    spec, oracle = load_model_spec(path), load_model_spec(rounded)
+    assert spec.quantized is not None
+    assert {str(each) for each in spec.quantized.schemes} == {"Q4_0", "Q4_1", "Q5_0", "Q8_0"}
+    expected = weights_of(rounded, oracle)
+    found = weights_of(path, spec)
+    blocks = 0
+    for name in found.names():
+        shape = expected.get(name).shape
+        for index in range(shape[0]) if len(shape) == 3 else (None,):
+            value = found.get(name) if index is None else found.member(name, index)
+            other = expected.get(name) if index is None else expected.member(name, index)
+            if isinstance(value, BlockTensor):
+                blocks += 1
+                value = value.dequantize()
+            assert np.array_equal(value, other), name
+    assert blocks >= 2 * 7
+
+
+def _overwrite(path: Path, folder: Path) -> None:
+    """Put what blocks stand for into a file of float32."""
+    import json
+
+    from gguf import GGUFReader
+
+    reader = GGUFReader(path, "r+")
+    tensors = converted(folder, json.loads((folder / "config.json").read_text()))
+    for tensor in reader.tensors:
+        values = tensors[tensor.name]
+        kind = mixed(tensor.name, values.shape)
+        if kind is not Type.F32:
+            tensor.data[:] = dequantize(quantize(values, kind), kind).reshape(tensor.data.shape)
+    reader.data.flush()
+
+
+def test_frequencies_of_llama_3(tmp_path: Path) -> None:
+    """Files have the divisors that follow from the parameters, which are found again."""
+    scaling = {
+        "rope_type": "llama3",
+        "rope_theta": 500000.0,
+        "factor": 32.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
+    folder = tiny_checkpoint("llama", rope_parameters=scaling)
+    theirs = load_model_spec(folder)
+    divisors = _llama3_divisors(scaling, 16)
+    own = load_model_spec(_with_vector(folder, tmp_path, "rope_freqs.weight", divisors))
+    assert own.layers[0].attention.rope == theirs.layers[0].attention.rope
+    other = load_model_spec(_with_vector(folder, tmp_path, "rope_freqs.weight", divisors * 1.5))
+    rope = other.layers[0].attention.rope
+    assert rope is not None
+    assert rope.short_factors == rope.long_factors
+    assert np.allclose(rope.short_factors, divisors * 1.5)
+
+
+def _llama3_divisors(scaling: dict[str, Any], dim: int) -> np.ndarray:
+    frequencies = scaling["rope_theta"] ** (-np.arange(0, dim, 2) / dim)
+    turns = scaling["original_max_position_embeddings"] * frequencies / (2 * np.pi)
+    smooth = np.clip((turns - 1.0) / 3.0, 0.0, 1.0)
+    return (1 / ((1 - smooth) / scaling["factor"] + smooth)).astype(np.float32)
+
+
+def _with_vector(folder: Path, tmp_path: Path, name: str, values: np.ndarray) -> Path:
+    import support.gguf_models as module
+
+    path, plain = tmp_path / f"{name}{values[-1]}.gguf", module.converted
+
+    def more(folder: Path, config: Any) -> dict[str, np.ndarray]:
+        return {name: values.astype(np.float32), **plain(folder, config)}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "converted", more)
+        return write_gguf(folder, path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"attention__clamp_kqv": 5.0}, r"llama.attention.clamp_kqv \(5.0\) is not a key"),
+        ({"rope__dimension_count": 8}, "must be 16, the size of a head"),
+        ({"attention__value_length": 8}, "must be attention.key_length"),
+        ({"attention__causal": False}, "only causal"),
+        ({"rope__scaling__type": "new"}, "rope.scaling.type .*not supported"),
+        ({"attention__head_count": [4, 2]}, "differs between layers"),
+        ({"block_count": None}, "block_count|num_hidden_layers"),
+        ({"embedding_length": 32}, "asks? for|ask for"),
+    ],
+)
+def test_what_is_not_known_is_refused(keys: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = write_gguf(tiny_checkpoint("llama"), tmp_path / "model.gguf", **keys)
+    with pytest.raises((ModelError, WeightError), match=message) as refused:
+        weights_of(path, load_model_spec(path))
+    assert str(path) in str(refused.value)
+
+
+def test_a_key_that_is_ignored(tmp_path: Path) -> None:
+    path = write_gguf(tiny_checkpoint("llama"), tmp_path / "model.gguf", attention__new=1)
+    spec = load_model_spec(path, ["llama.attention.new"])
+    assert "ignored, as asked" in spec.notes[-1]
+
+
+def test_gemma_3_without_a_pattern_and_a_local_base(tmp_path: Path) -> None:
+    folder = tiny_checkpoint(
+        "gemma3", query_pre_attn_scalar=16, head_dim=16, num_hidden_layers=6, layer_types=None
+    )
+    spec = load_model_spec(write_gguf(folder, tmp_path / "model.gguf"))
+    windows = [layer.attention.window for layer in spec.layers]
+    assert windows[5] is None
+    assert None not in windows[:5]
+    ropes = [layer.attention.rope for layer in spec.layers]
+    assert ropes[0] is not None
+    assert ropes[0].theta == 10_000.0

@@ -1,0 +1,165 @@
+"""GGUF files of tiny Hugging Face checkpoints, written with the ``gguf`` package.
+
+The names of tensors are those that the package maps a checkpoint's to, and what converters do to
+values is done here once more, by other code than that which undoes it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Type
+from gguf.quants import quantize
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+Types = Callable[[str, tuple[int, ...]], Type]
+ARCHITECTURES = {
+    "llama": gguf.MODEL_ARCH.LLAMA,
+    "mistral": gguf.MODEL_ARCH.LLAMA,
+    "mixtral": gguf.MODEL_ARCH.LLAMA,
+    "qwen2": gguf.MODEL_ARCH.QWEN2,
+    "qwen3": gguf.MODEL_ARCH.QWEN3,
+    "gemma": gguf.MODEL_ARCH.GEMMA,
+    "gemma3": gguf.MODEL_ARCH.GEMMA3,
+    "phi3": gguf.MODEL_ARCH.PHI3,
+    "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+}
+
+
+def floats(name: str, shape: tuple[int, ...]) -> Type:
+    return Type.F32
+
+
+def mixed(name: str, shape: tuple[int, ...]) -> Type:
+    """Matrices in several formats of blocks, side by side as in files of llama.cpp."""
+    if len(shape) == 1 or "ffn_gate_inp" in name or shape[-1] % 32:
+        return Type.F32
+    kinds = {"attn_v": Type.Q8_0, "attn_q": Type.Q5_0, "ffn_down": Type.Q4_1, "token": Type.Q8_0}
+    return next((kind for part, kind in kinds.items() if part in name), Type.Q4_0)
+
+
+def write_gguf(folder: Path, path: Path, types: Types = floats, **keys: Any) -> Path:
+    """The checkpoint in ``folder`` as a file, each tensor of the type that ``types`` says.
+
+    ``keys`` are further ones of the architecture, with ``__`` for a dot; None takes one away.
+    """
+    config = json.loads((folder / "config.json").read_text())
+    tensors = converted(folder, config)
+    arch = ARCHITECTURES[folder_family(config)]
+    name = gguf.MODEL_ARCH_NAMES[arch]
+    writer = gguf.GGUFWriter(path, name)
+    fields = {**_fields(config), **{k.replace("__", "."): v for k, v in keys.items()}}
+    for key, value in fields.items():
+        if value is not None:
+            _add(writer, f"{name}.{key}", value)
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    for tensor, values in tensors.items():
+        kind = types(tensor, values.shape)
+        data = values if kind is Type.F32 else quantize(values, kind)
+        writer.add_tensor(tensor, data, raw_dtype=None if kind is Type.F32 else kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def folder_family(config: Mapping[str, Any]) -> str:
+    return str(config["model_type"]).removesuffix("_text")
+
+
+def converted(folder: Path, config: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
+    """The tensors of a checkpoint by their names in GGUF."""
+    family = folder_family(config)
+    names = gguf.get_tensor_name_map(ARCHITECTURES[family], config["num_hidden_layers"])
+    stored = {k: v.astype(np.float32) for k, v in load_file(folder / "model.safetensors").items()}
+    heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
+    tensors: dict[str, NDArray[np.float32]] = {}
+    experts: dict[str, dict[int, NDArray[np.float32]]] = {}
+    for name, values in stored.items():
+        if family in ("llama", "mistral", "mixtral"):
+            if "q_proj" in name:
+                values = _paired(values, heads)
+            if "k_proj" in name:
+                values = _paired(values, kv_heads)
+        if family.startswith("gemma") and name.endswith("norm.weight"):
+            values = values + np.float32(1)
+        before, found, rest = name.partition(".experts.")
+        if found:
+            number, _, matrix = rest.partition(".")
+            experts.setdefault(f"{before}.experts.{matrix}", {})[int(number)] = values
+            continue
+        tensors[_mapped(names, name)] = values
+    for name, each in experts.items():
+        tensors[_mapped(names, name)] = np.stack([each[i] for i in range(len(each))])
+    return tensors
+
+
+def _mapped(names: gguf.TensorNameMap, name: str) -> str:
+    mapped = names.get_name(name, try_suffixes=(".weight", ".bias"))
+    assert mapped is not None, name
+    return mapped
+
+
+def _paired(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Rows i and i + half of each head side by side."""
+    result = np.empty_like(values)
+    size = len(values) // heads
+    for head in range(heads):
+        first = head * size
+        for i in range(size // 2):
+            result[first + 2 * i] = values[first + i]
+            result[first + 2 * i + 1] = values[first + size // 2 + i]
+    return result
+
+
+def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
+    rope = config["rope_parameters"]
+    rope = rope.get("full_attention", rope)
+    fields = {
+        "context_length": config["max_position_embeddings"],
+        "embedding_length": config["hidden_size"],
+        "block_count": config["num_hidden_layers"],
+        "feed_forward_length": config["intermediate_size"],
+        "attention.head_count": config["num_attention_heads"],
+        "attention.head_count_kv": config["num_key_value_heads"],
+        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "rope.freq_base": rope["rope_theta"],
+        "attention.sliding_window": config.get("sliding_window"),
+        "attention.key_length": config.get("head_dim"),
+        "attention.value_length": config.get("head_dim"),
+        "attention.sliding_window_pattern": _windows(config),
+        "expert_count": config.get("num_local_experts", config.get("num_experts")),
+        "expert_used_count": config.get("num_experts_per_tok"),
+        "expert_feed_forward_length": config.get("moe_intermediate_size"),
+    }
+    return {key: value for key, value in fields.items() if value is not None}
+
+
+def _windows(config: Mapping[str, Any]) -> list[bool] | None:
+    """Which layers have a window, where not all have and not by the usual pattern."""
+    kinds = config.get("layer_types") or []
+    usual = [bool((i + 1) % 6) for i in range(len(kinds))]
+    windows = [kind == "sliding_attention" for kind in kinds]
+    return windows if any(windows) and windows != usual else None
+
+
+def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+    match value:
+        case bool():
+            writer.add_bool(key, value)
+        case int():
+            writer.add_uint32(key, value)
+        case float():
+            writer.add_float32(key, value)
+        case str():
+            writer.add_string(key, value)
+        case _:
+            writer.add_array(key, value)
