@@ -94,7 +94,8 @@ class Layer {
       : executor_({threads, {}, crowded, kBlocks, kTokens, kTokens, 4, 256, kVocabulary,
                    size_t(kTokens) * 4 * (9 * kHidden + 4 * kJoined + kVocabulary + 160), kv},
                   {1, 4, KvLayer::alone(nullptr, kv, kKvHeads, kDim).block_bytes(),
-                   {{kKvHeads, kDim, 0, 0, 0}, {kKvHeads, kDim, 0, 1, 0}, {1, kDim, 0, 2, 0, kLatent},
+                   {{kKvHeads, kDim, 0, 0, 0}, {kKvHeads, kDim, 0, 1, 0},
+                    {1, kDim, 0, 2, 0, kv == Elem::i4 ? 0 : kLatent},
                     {1, kHidden, 0, 3, 0, 0, 4}}}) {
     const BufferId x = buffer(Elem::f32, kHidden, RowKind::tokens);
     const BufferId normed = buffer(Elem::f32, kHidden, RowKind::tokens);
@@ -112,7 +113,7 @@ class Layer {
     executor_.append_attention({0, q, out, kHeads, 0.25f, 0});
     executor_.append_add_activated(x, out, x, Activation::silu);
     append_apart(x, normed, q, out);
-    append_latents(x, q, out);
+    if (kv != Elem::i4) append_latents(x, q, out);  // which are not cached in int4
     append_convolution(x, q, out);
     append_experts(x, out);
     executor_.append_select_rows(x, last, 0);

@@ -13,6 +13,7 @@
 //   kTable                   with kTabled: the unsigned points of codes; else they are the codes
 //   kWide                    unsigned points exceed 63
 //   quad(segment, run, q)    codes of 4 k of 16 columns: quad q of 8 of a run of 32 k
+//   loose_quad(...)          likewise, for who looks at the bits of a code alone
 //   scale(segment, group), least(segment, group)
 // and to packing
 //   put(segment, lane, k, code), put_group(segment, lane, group, block, group of the block)
@@ -59,6 +60,12 @@ struct CodePlanes {
                          ((1 << HighBits) - 1) << LowBits);
     }
     return codes;
+  }
+
+  // The same, where codes of 4 bits may have others above them.
+  static PENSTOCK_INLINE Quad loose_quad(const std::byte* segment, int64_t run, int q) {
+    if constexpr (LowBits == 4 && HighBits == 0) return plane<4>(segment, run, q);
+    return quad(segment, run, q);
   }
 
   // Codes lie there as zeros.
@@ -198,9 +205,9 @@ struct SuperFormat : Codes, Points {
 };
 
 using Q4_0 = HalfFormat<CodePlanes<4, 0, 64>, PlainPoints<8, false>, 32, false>;
-using Q4_1 = HalfFormat<CodePlanes<4, 0, 32>, PlainPoints<0, false>, 32, true>;
+using Q4_1 = HalfFormat<CodePlanes<4, 0, 64>, PlainPoints<0, false>, 32, true>;
 using Q5_0 = HalfFormat<CodePlanes<4, 1, 64>, PlainPoints<16, false>, 32, false>;
-using Q5_1 = HalfFormat<CodePlanes<4, 1, 32>, PlainPoints<0, false>, 32, true>;
+using Q5_1 = HalfFormat<CodePlanes<4, 1, 64>, PlainPoints<0, false>, 32, true>;
 using Q8_0 = HalfFormat<CodePlanes<8, 0, 64>, PlainPoints<128, true>, 32, false>;
 using Iq4Nl = HalfFormat<CodePlanes<4, 0, 64>, Iq4Points, 32, false>;
 using Nvfp4 = HalfFormat<CodePlanes<4, 0, 64>, E2m1Points, 16, false>;

@@ -7,6 +7,7 @@
 //   kQuads           quads of codes that are a step; its k are 4 * kQuads
 //   Weights          a step of 16 columns, and how it is stored and loaded: kStepBytes
 //   decode<Format>   Weights from codes
+//   kLoose           whether decode() looks at no bits above a code
 //   add              to a Sum, a step's products with x
 #pragma once
 
@@ -17,7 +18,7 @@ namespace penstock {
 // x in int8, exact dots.
 struct ByteOperand {
   using Sum = i32x16;
-  static constexpr bool kRounded = true;
+  static constexpr bool kRounded = true, kLoose = false;
   static constexpr int64_t kElement = 1;
   static constexpr int kQuads = 2;
   static constexpr int64_t kStepBytes = kQuads * kLineBytes;
@@ -60,7 +61,7 @@ struct ByteOperand {
 // x in float32.
 struct FloatOperand {
   using Sum = f32x16;
-  static constexpr bool kRounded = false;
+  static constexpr bool kRounded = false, kLoose = false;
   static constexpr int64_t kElement = 4;
   static constexpr int kQuads = 1;
   static constexpr int64_t kStepBytes = 4 * 4 * kPanelColumns;
@@ -122,7 +123,7 @@ struct FloatOperand {
 // fourth, as 16-bit lanes of codes have them; so x's inner two change places.
 struct PairOperand {
   using Sum = f32x16;
-  static constexpr bool kRounded = false;
+  static constexpr bool kRounded = false, kLoose = true;
   static constexpr int64_t kElement = 2;
   static constexpr int kQuads = 1;
   static constexpr int64_t kStepBytes = 2 * kLineBytes;

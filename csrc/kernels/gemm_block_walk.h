@@ -61,7 +61,8 @@ struct DirectWeights {
   static PENSTOCK_INLINE Operand::Weights step(const std::byte* segment, int64_t run, int step) {
     Quad codes[Operand::kQuads];
     for (int i = 0; i < Operand::kQuads; ++i)
-      codes[i] = Format::quad(segment, run, step * Operand::kQuads + i);
+      codes[i] = Operand::kLoose ? Format::loose_quad(segment, run, step * Operand::kQuads + i)
+                                 : Format::quad(segment, run, step * Operand::kQuads + i);
     return Operand::template decode<Format>(codes);
   }
   static PENSTOCK_INLINE f32x16 scale(const std::byte* segment, int64_t group) {
@@ -123,7 +124,11 @@ void expand_runs(const std::byte* segment, int64_t runs, int64_t ahead, std::byt
 template <class Source, class Operand, int Rows, int Panels>
 void multiply_blocks(const BlockJob& job) {
   using Sum = Operand::Sum;
-  constexpr int64_t groups = kRunK / Source::kGroup;  // of a run
+  constexpr int groups = int(kRunK / Source::kGroup);  // of a run
+  // Few rows have few chains of additions, each of which waits for itself: those of the groups of two
+  // runs are taken in turn.
+  constexpr int span = Rows <= 2 && Source::kRuns % 2 == 0 ? 2 : 1;
+  constexpr int together = Rows <= 2 ? span * groups : 1;
   constexpr int steps = int(kRunQuads / Operand::kQuads / groups);
   constexpr int64_t step_bytes = 4 * Operand::kQuads * Operand::kElement;  // of x
   constexpr int64_t per_run = Source::kBytes / Source::kRuns;
@@ -135,9 +140,9 @@ void multiply_blocks(const BlockJob& job) {
 
   const int64_t row_bytes = job.x.row_bytes;
   const std::byte* x = job.x.row(job.row) + job.k * Operand::kElement;
-  const int64_t first = job.k / Source::kGroup;
-  const std::byte* scales = job.x.row(job.row) + job.x.scales_at + first * 4;
-  const std::byte* shifts = job.x.row(job.row) + job.x.shifts_at + first * 4;
+  const int64_t first_group = job.k / Source::kGroup;
+  const std::byte* scales = job.x.row(job.row) + job.x.scales_at + first_group * 4;
+  const std::byte* shifts = job.x.row(job.row) + job.x.shifts_at + first_group * 4;
   const auto number = [&]<class T>(T, const std::byte* from, int r) __attribute__((always_inline)) {
     T value;
     std::memcpy(&value, from + r * row_bytes, sizeof(value));
@@ -145,46 +150,54 @@ void multiply_blocks(const BlockJob& job) {
   };
   const std::byte* segment = job.weights;
   for (int64_t done = 0; done < job.runs; segment += Source::kBytes)
-    for (int64_t run = 0; run < Source::kRuns; ++run, ++done) {
+    for (int64_t run = 0; run < Source::kRuns; run += span, done += span) {
       if (job.ahead)
-        for (int64_t at = 0; at < per_run; at += kLineBytes)
+        for (int64_t at = 0; at < span * per_run; at += kLineBytes)
           __builtin_prefetch(segment + job.ahead + run * per_run + at);
-#pragma GCC unroll 2
-      for (int64_t g = 0; g < groups; ++g, scales += 4, shifts += 4) {
-        Sum sums[Panels][Rows];
-        for (int i = 0; i < Panels; ++i)
-          for (int r = 0; r < Rows; ++r) {
-            if constexpr (Operand::kRounded && !Source::kLeast)
-              sums[i][r] = Sum::broadcast(number(int32_t(), shifts, r));
-            else
-              sums[i][r] = Operand::zero();
-          }
-#pragma GCC unroll 8
-        for (int s = 0; s < steps; ++s, x += step_bytes) {
-          typename Operand::Weights w[Panels];
+#pragma GCC unroll 4
+      for (int first = 0; first < span * groups; first += together) {
+        Sum sums[together][Panels][Rows];
+        for (int t = 0; t < together; ++t)
           for (int i = 0; i < Panels; ++i)
-            w[i] = Source::step(segment + i * job.panel_bytes, run, int(g) * steps + s);
-          for (int r = 0; r < Rows; ++r)
+            for (int r = 0; r < Rows; ++r) {
+              if constexpr (Operand::kRounded && !Source::kLeast)
+                sums[t][i][r] = Sum::broadcast(number(int32_t(), shifts + 4 * t, r));
+              else
+                sums[t][i][r] = Operand::zero();
+            }
+#pragma GCC unroll 8
+        for (int s = 0; s < steps; ++s)
+#pragma GCC unroll 4
+          for (int t = 0; t < together; ++t) {
+            const int g = first + t, part = g % groups * steps + s;
+            typename Operand::Weights w[Panels];
             for (int i = 0; i < Panels; ++i)
-              Operand::template add<Source::kWide>(sums[i][r], w[i], x + r * row_bytes);
-        }
-        for (int i = 0; i < Panels; ++i) {
-          const std::byte* const own = segment + i * job.panel_bytes;
-          const f32x16 scale = Source::scale(own, run * groups + g);
-          for (int r = 0; r < Rows; ++r) {
-            if constexpr (Operand::kRounded)
-              total[i][r] = fma(f32x16::broadcast(number(float(), scales, r)) * scale,
-                                sums[i][r].to_float(), total[i][r]);
-            else
-              total[i][r] = fma(scale, sums[i][r], total[i][r]);
-          }
-          if constexpr (Source::kLeast) {
-            const f32x16 least = Source::least(own, run * groups + g);
+              w[i] = Source::step(segment + i * job.panel_bytes, run + g / groups, part);
             for (int r = 0; r < Rows; ++r)
-              total[i][r] =
-                  fma(least, f32x16::broadcast(number(float(), shifts, r)), total[i][r]);
+              for (int i = 0; i < Panels; ++i)
+                Operand::template add<Source::kWide>(
+                    sums[t][i][r], w[i], x + (t * steps + s) * step_bytes + r * row_bytes);
           }
-        }
+        x += together * steps * step_bytes;
+        for (int t = 0; t < together; ++t, scales += 4, shifts += 4)
+          for (int i = 0; i < Panels; ++i) {
+            const std::byte* const own = segment + i * job.panel_bytes;
+            const int64_t group = run * groups + first + t;
+            const f32x16 scale = Source::scale(own, group);
+            for (int r = 0; r < Rows; ++r) {
+              if constexpr (Operand::kRounded)
+                total[i][r] = fma(f32x16::broadcast(number(float(), scales, r)) * scale,
+                                  sums[t][i][r].to_float(), total[i][r]);
+              else
+                total[i][r] = fma(scale, sums[t][i][r], total[i][r]);
+            }
+            if constexpr (Source::kLeast) {
+              const f32x16 least = Source::least(own, group);
+              for (int r = 0; r < Rows; ++r)
+                total[i][r] =
+                    fma(least, f32x16::broadcast(number(float(), shifts, r)), total[i][r]);
+            }
+          }
       }
     }
   for (int i = 0; i < Panels; ++i)

@@ -159,7 +159,10 @@ class Selective : public Head {
     step = select_less(most, step, most, step);
     step.store(step_);
     exp(f32x16::zero() - rate_ * step).store(decay_);
-    for (int i = 0; i < n; ++i) {
+    const float* const only = args_.xbc.row<const float>(first);
+    in_ = n == 1 ? b(only) : in(0);
+    out_ = n == 1 ? c(only) : out(0);
+    for (int i = 0; i < n && n > 1; ++i) {
       const float* const x = args_.xbc.row<const float>(first + i);
       std::memcpy(in(i), b(x), size_t(rows_) * sizeof(float));
       std::memcpy(out(i), c(x), size_t(rows_) * sizeof(float));
@@ -169,11 +172,11 @@ class Selective : public Head {
   void walk(float* tile, const Columns& at, int64_t first, int n) {
     for (int i = 0; i < n; ++i) {
       const int64_t row = first + i;
-      const float* const c = out(i);
+      const float* const c = out_ + i * stride();
       const f32x16 x = load_up_to(args_.xbc.row<const float>(row) + column() + at.first, at.n);
       const f32x16 u = f32x16::broadcast(step_[i]) * x, decay = f32x16::broadcast(decay_[i]);
       Sums read;
-      update(tile, in(i), u, decay, [&](int r, int part, f32x16 state) {
+      update(tile, in_ + i * stride(), u, decay, [&](int r, int part, f32x16 state) {
         read.parts[part] = fma(f32x16::broadcast(c[r]), state, read.parts[part]);
       });
       store_up_to(fma(f32x16::broadcast(args_.d[head_]), x, read.total()),
@@ -184,7 +187,7 @@ class Selective : public Head {
   // B, u and decays.
   void write_log(float* log, int64_t row) {
     const float* const x = args_.xbc.row<const float>(row);
-    if (leads_) std::memcpy(log + this->row(), in(0), size_t(rows_) * sizeof(float));
+    if (leads_) std::memcpy(log + this->row(), in_, size_t(rows_) * sizeof(float));
     for (int j = 0; j < width_; ++j) log[all_rows_ + column() + j] = step_[0] * x[column() + j];
     log[all_rows_ + all_columns_ + head_] = decay_[0];
   }
@@ -209,6 +212,7 @@ class Selective : public Head {
   }
 
   const Args& args_;
+  const float *in_ = nullptr, *out_ = nullptr;  // a token alone is read where it lies
   alignas(64) float decay_[kBlockTokens];
   alignas(64) float step_[kBlockTokens];
 };

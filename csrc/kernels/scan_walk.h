@@ -77,8 +77,8 @@ class Head {
         all_rows_(int64_t(groups) * at.rows),
         rate_(exp(f32x16::broadcast(a_log[head]))),
         stride_(padded(at.rows)),
-        in_(reinterpret_cast<float*>(scratch)),
-        out_(in_ + kBlockTokens * stride_) {}
+        ins_(reinterpret_cast<float*>(scratch)),
+        outs_(ins_ + kBlockTokens * stride_) {}
 
   static int64_t padded(int rows) { return (int64_t(rows) + kLanes - 1) / kLanes * kLanes; }
   static size_t scratch_bytes(int rows) {
@@ -89,8 +89,9 @@ class Head {
   // Vectors of token i of those that were made ready: the one that writes rows, and the one that reads
   // them. Of tokens, since where rows of the step lie at a distance of many pages, those of a block
   // would drive each other out of L1.
-  PENSTOCK_INLINE float* in(int i) const { return in_ + i * stride_; }
-  PENSTOCK_INLINE float* out(int i) const { return out_ + i * stride_; }
+  PENSTOCK_INLINE float* in(int i) const { return ins_ + i * stride_; }
+  PENSTOCK_INLINE float* out(int i) const { return outs_ + i * stride_; }
+  int64_t stride() const { return stride_; }
   int64_t column() const { return int64_t(head_) * width_; }  // of the first of the head's
   int64_t row() const { return int64_t(group_) * rows_; }
 
@@ -102,7 +103,7 @@ class Head {
 
  private:
   int64_t stride_;
-  float *in_, *out_;
+  float *ins_, *outs_;
 };
 
 // Some tiles of a head, in the state of one sequence.

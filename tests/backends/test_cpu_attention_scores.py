@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from support.attention_parts import Part, sequence
 from support.draft_trees import line_of, make_tree
 from support.native_attention import PLAIN, Scores, attend
-from support.native_cache import ELEMENTS, F32, Shape
+from support.native_cache import CODED, ELEMENTS, F32, Shape
 
 
 def make_scores(heads: int, softcap: bool, slopes: bool, sinks: bool) -> Scores:
@@ -55,7 +55,7 @@ def assert_close(shape: Shape, part: Part, scores: Scores, actual: F32) -> None:
     expected, size = oracle(shape, part, scores)
     # As in test_cpu_attention: weights are rounded to bfloat16, or to 16 bits of a row's largest.
     relative = 2.0**-8 * 1.05 if shape.element == "bfloat16" else 2e-5
-    if shape.element == "int8":
+    if shape.element in CODED:
         relative, size = 4e-4, size.mean(-1, keepdims=True)
     error = np.abs(actual - expected)
     assert np.all(error <= relative * size + 1e-6)

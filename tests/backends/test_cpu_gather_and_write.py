@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.native_arrays import as_bytes
-from support.native_cache import ELEMENTS, Cache, Shape
+from support.native_cache import ELEMENTS, Cache, Shape, fitted
 from support.native_experts import gathered_by_expert
 from support.native_row_ops import POSITIONS, TYPES, run
 
@@ -18,6 +18,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 @pytest.mark.parametrize("head_dim", [8, 50, 64])
 def test_kv_write(module: Any, head_dim: int, element: str) -> None:
     """What NumPy puts there, and nothing else; NaN stands where nothing is written."""
+    head_dim = fitted(head_dim, element)
     shape = Shape(2, 2, head_dim, element)
     tokens, blocks = 37, 3
     rng = np.random.default_rng(head_dim)

@@ -15,7 +15,7 @@ from support.checkpoints import tiny_checkpoint
 from support.families import PUBLISHED, edited
 from support.families.deepseek_v3 import KIMI_K2
 
-from penstock.errors import ConfigError, ModelError, WeightError
+from penstock.errors import ModelError, WeightError
 from penstock.interface.sources import RowsOf, Stored
 from penstock.models.registry import read_spec
 from penstock.models.spec import (
@@ -31,7 +31,6 @@ from penstock.models.spec import (
     SharedExpertSpec,
 )
 from penstock.plan.lower import lower
-from penstock.plan.shard import shard
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
 
@@ -250,13 +249,6 @@ def test_layers_that_draft_are_passed_over(tmp_path: Path) -> None:
     save_file({**tensors, **other}, file, {"format": "pt"})
     with pytest.raises(WeightError, match=r"model\.layers\.4\.eh_proj\.weight"):
         open_weights(folder, spec, lower(spec).weights, dtype="float32")
-
-
-def test_several_ranks_are_refused() -> None:
-    plan = lower(read_spec(PUBLISHED["deepseek_v2"]), max_positions=64)
-    assert shard(plan, 0, 1) is plan
-    with pytest.raises(ConfigError, match="2 ranks cannot share attention over latents"):
-        shard(plan, 1, 2)
 
 
 def test_a_specification_that_contradicts_itself_is_refused() -> None:

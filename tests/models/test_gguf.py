@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 from gguf import GGMLQuantizationType as Type
@@ -14,6 +17,7 @@ from support.checkpoints import tiny_checkpoint
 from support.gguf_models import converted, mixed, write_gguf
 
 from penstock.errors import ModelError, WeightError
+from penstock.models.gguf.architectures import ARCHITECTURES
 from penstock.models.spec import ModelSpec
 from penstock.plan.lower import lower
 from penstock.quant import BlockTensor
@@ -30,7 +34,20 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma3": {"query_pre_attn_scalar": 16, "head_dim": 16},
     "phi3": {},
     "qwen3_moe": {"norm_topk_prob": True},
+    "qwen2_moe": {},
+    "olmo2": {},
+    "olmoe": {},
+    "granite": {},
+    "smollm3": {},
+    "starcoder2": {},
+    "phi": {},
+    "stablelm": {},
+    "seed_oss": {},
+    "ernie4_5": {},
+    "cohere": {"tie_word_embeddings": True},
 }
+ROTATING = {"phi": 8, "stablelm": 4}
+"""Components of a head that rotate, where not all do."""
 
 
 def weights_of(path: Path, spec: ModelSpec) -> CheckpointWeights:
@@ -41,7 +58,8 @@ def weights_of(path: Path, spec: ModelSpec) -> CheckpointWeights:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_model(family: str, tmp_path: Path) -> None:
     folder = tiny_checkpoint(family, **FAMILIES[family])
-    path = write_gguf(folder, tmp_path / "model.gguf")
+    keys = {"rope__dimension_count": ROTATING.get(family)}
+    path = write_gguf(folder, tmp_path / "model.gguf", **keys)
     theirs, own = load_model_spec(folder), load_model_spec(path)
     alike = {"names": None, "quantized": None, "notes": (), "architecture": ""}
     assert replace(own, **alike) == replace(theirs, **alike)
@@ -174,3 +192,43 @@ def test_gemma_3_without_a_pattern_and_a_local_base(tmp_path: Path) -> None:
     ropes = [layer.attention.rope for layer in spec.layers]
     assert ropes[0] is not None
     assert ropes[0].theta == 10_000.0
+
+
+def test_the_page_names_every_architecture() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "gguf.md").read_text()
+    named = set(re.findall(r"`([\w.-]+)`", page))
+    assert {name.partition(" ")[0] for name in ARCHITECTURES} <= named
+
+
+def test_an_architecture_that_is_not_read(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "rwkv7")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match=r"'rwkv7', which is not read .*those that are: arcee, "):
+        load_model_spec(tmp_path / "model.gguf")
+
+
+@pytest.mark.parametrize("name", ["SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-q4_k_m"])
+def test_published_files(name: str) -> None:
+    """All tensors have a place in the model, and every matrix stays in its blocks."""
+    path = Path(os.environ.get("PENSTOCK_GGUF_FILES", "/nowhere")) / f"{name}.gguf"
+    if not path.exists():
+        pytest.skip(f"PENSTOCK_GGUF_FILES names no folder with {path.name}")
+    spec = load_model_spec(path)
+    weights = CheckpointWeights(path, spec, lower(spec, "bfloat16").weights, "bfloat16")
+    for name in weights.names():
+        value = weights.get(name)
+        is_matrix = len(value.shape) > 1
+        assert isinstance(value, BlockTensor) is is_matrix, name
+
+
+def test_tokens_that_the_vocabulary_names_as_ends(tmp_path: Path) -> None:
+    folder = tiny_checkpoint("llama")
+    path = write_gguf(folder, tmp_path / "plain.gguf")
+    assert load_model_spec(path).eos_token_ids == (257,)
+    tokens = [f"t{i}" for i in range(301)]
+    tokens[255] = "<|im_end|>"
+    with_tokens = write_gguf(folder, tmp_path / "named.gguf", tokenizer=("gpt2", tokens))
+    assert set(load_model_spec(with_tokens).eos_token_ids) == {257, 255}

@@ -53,7 +53,7 @@ BNB = {
     "llm_int8_skip_modules": ["lm_head", "multi_modal_projector", "model.layers.1.mlp"],
     "load_in_8bit": False, "quant_method": "bitsandbytes",
 }  # fmt: skip
-FP8_WEIGHTS = {
+FP8_WEIGHTS: dict[str, Any] = {
     "actorder": None, "block_structure": None, "dynamic": False, "group_size": None, "num_bits": 8,
     "observer": "minmax", "observer_kwargs": {}, "strategy": "tensor", "symmetric": True,
     "type": "float",

@@ -17,7 +17,6 @@ from penstock.interface.executor import Limits
 from penstock.models.spec import GatedDeltaSpec, ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
-from penstock.plan.shard import shard
 from penstock.resolve import resolve
 from penstock.speculative_config import Ngram
 
@@ -137,11 +136,6 @@ def test_models_of_attention_alone_have_none() -> None:
     config = resolved(state_spec())
     assert config.num_states == 0
     assert "num_states" not in config.reasons
-
-
-def test_ranks_are_refused() -> None:
-    with pytest.raises(ConfigError, match="2 ranks cannot share layers that keep a state"):
-        shard(lower(SPEC), 0, 2)
 
 
 @pytest.mark.parametrize("drafts", [0, 3])

@@ -29,7 +29,21 @@ ARCHITECTURES = {
     "gemma3": gguf.MODEL_ARCH.GEMMA3,
     "phi3": gguf.MODEL_ARCH.PHI3,
     "qwen3_moe": gguf.MODEL_ARCH.QWEN3MOE,
+    "qwen2_moe": gguf.MODEL_ARCH.QWEN2MOE,
+    "olmo2": gguf.MODEL_ARCH.OLMO2,
+    "olmoe": gguf.MODEL_ARCH.OLMOE,
+    "granite": gguf.MODEL_ARCH.GRANITE,
+    "smollm3": gguf.MODEL_ARCH.SMOLLM3,
+    "starcoder2": gguf.MODEL_ARCH.STARCODER2,
+    "phi": gguf.MODEL_ARCH.PHI2,
+    "stablelm": gguf.MODEL_ARCH.STABLELM,
+    "seed_oss": gguf.MODEL_ARCH.SEED_OSS,
+    "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
+    "cohere": gguf.MODEL_ARCH.COMMAND_R,
 }
+
+_PAIRED = ("llama", "mistral", "mixtral", "granite", "smollm3")
+_LAYER_NORMS = ("norm_epsilon", "layer_norm_eps")
 
 
 def floats(name: str, shape: tuple[int, ...]) -> Type:
@@ -44,8 +58,16 @@ def mixed(name: str, shape: tuple[int, ...]) -> Type:
     return next((kind for part, kind in kinds.items() if part in name), Type.Q4_0)
 
 
-def write_gguf(folder: Path, path: Path, types: Types = floats, **keys: Any) -> Path:
+def write_gguf(
+    folder: Path,
+    path: Path,
+    types: Types = floats,
+    tokenizer: tuple[str, list[str]] | None = None,
+    **keys: Any,
+) -> Path:
     """The checkpoint in ``folder`` as a file, each tensor of the type that ``types`` says.
+
+    ``tokenizer``: what kind of vocabulary the file has, and its tokens; all are control tokens.
 
     ``keys`` are further ones of the architecture, with ``__`` for a dot; None takes one away.
     """
@@ -56,10 +78,14 @@ def write_gguf(folder: Path, path: Path, types: Types = floats, **keys: Any) -> 
     writer = gguf.GGUFWriter(path, name)
     fields = {**_fields(config), **{k.replace("__", "."): v for k, v in keys.items()}}
     for key, value in fields.items():
-        if value is not None:
+        if value is not None and not (key == "attention.sliding_window" and value == 0):
             _add(writer, f"{name}.{key}", value)
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
+    if tokenizer is not None:
+        writer.add_tokenizer_model(tokenizer[0])
+        writer.add_token_list(tokenizer[1])
+        writer.add_token_types([gguf.TokenType.CONTROL] * len(tokenizer[1]))
     for tensor, values in tensors.items():
         kind = types(tensor, values.shape)
         data = values if kind is Type.F32 else quantize(values, kind)
@@ -84,7 +110,7 @@ def converted(folder: Path, config: Mapping[str, Any]) -> dict[str, NDArray[np.f
     tensors: dict[str, NDArray[np.float32]] = {}
     experts: dict[str, dict[int, NDArray[np.float32]]] = {}
     for name, values in stored.items():
-        if family in ("llama", "mistral", "mixtral"):
+        if family in _PAIRED:
             if "q_proj" in name:
                 values = _paired(values, heads)
             if "k_proj" in name:
@@ -130,7 +156,10 @@ def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
         "feed_forward_length": config["intermediate_size"],
         "attention.head_count": config["num_attention_heads"],
         "attention.head_count_kv": config["num_key_value_heads"],
-        "attention.layer_norm_rms_epsilon": config["rms_norm_eps"],
+        "attention.layer_norm_rms_epsilon": config.get("rms_norm_eps"),
+        "attention.layer_norm_epsilon": next(
+            (config[name] for name in _LAYER_NORMS if name in config), None
+        ),
         "rope.freq_base": rope["rope_theta"],
         "attention.sliding_window": config.get("sliding_window"),
         "attention.key_length": config.get("head_dim"),
@@ -139,6 +168,11 @@ def _fields(config: Mapping[str, Any]) -> dict[str, Any]:
         "expert_count": config.get("num_local_experts", config.get("num_experts")),
         "expert_used_count": config.get("num_experts_per_tok"),
         "expert_feed_forward_length": config.get("moe_intermediate_size"),
+        "expert_shared_feed_forward_length": config.get("shared_expert_intermediate_size"),
+        "attention.scale": config.get("attention_multiplier"),
+        "embedding_scale": config.get("embedding_multiplier"),
+        "residual_scale": config.get("residual_multiplier"),
+        "logit_scale": config.get("logits_scaling", config.get("logit_scale")),
     }
     return {key: value for key, value in fields.items() if value is not None}
 

@@ -60,7 +60,9 @@ def stateful(engine_plan: EnginePlan, num_states: int) -> EnginePlan:
     return dataclasses.replace(
         engine_plan,
         plan=dataclasses.replace(engine_plan.plan, state_layers=(layer,)),
-        config=msgspec.structs.replace(engine_plan.config, num_states=num_states),
+        config=msgspec.structs.replace(
+            engine_plan.config, num_states=num_states, state_bytes=layer.num_bytes("float32", 1)
+        ),
     )
 
 

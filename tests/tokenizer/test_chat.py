@@ -188,3 +188,19 @@ def test_a_real_template(gguf_tokenizer: Callable[[str], Tokenizer]) -> None:
         "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
     )
     assert qwen.encode(text, add_special_tokens=False)[0] == 151644
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("{{" + "(" * 100_000, "nested too deep"),
+        ("{{ " + "[" * 3000 + "]" * 3000 + " }}", "nested too deep"),
+        ("{% for a in b %}" * 60 + "{% endfor %}" * 60, "nested too deep|cannot be compiled"),
+        ("{{ " + "not " * 50_000 + "a }}", "nested too deep"),
+        ("a" * (1 << 20) + "b", "1048577 characters"),
+    ],
+)
+def test_sources_that_cannot_be_compiled(source: str, message: str) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        ChatTemplate(source, {})
+    assert variables_read(source) <= {"a", "b"}

@@ -106,8 +106,13 @@ def test_chat_templates(tmp_path: Path) -> None:
         bare.apply_chat_template(hello)
     with pytest.raises(TokenizerError, match=f"{key} is not a text"):
         load(tmp_path, {}, {key: 3})
-    with pytest.raises(TokenizerError, match=r"not valid Jinja"):
+    with pytest.raises(TokenizerError, match=r"not valid Jinja.*--chat-template"):
         load(tmp_path, {}, {key: "{% for"})
+    broken = load_tokenizer(tmp_path / "model.gguf", check_templates=False)
+    other = broken.with_chat_template("{{ messages[0].content }}!")
+    assert other.apply_chat_template(hello) == "hi!"
+    with pytest.raises(TokenizerError, match="not valid Jinja"):
+        broken.apply_chat_template(hello)
 
 
 def test_parts_of_a_split_model(tmp_path: Path) -> None:
@@ -116,6 +121,11 @@ def test_parts_of_a_split_model(tmp_path: Path) -> None:
     second = write_metadata(tmp_path / "second.gguf", {"split.no": 1, "split.count": 2})
     with pytest.raises(TokenizerError, match="later part of a split model"):
         load_tokenizer(second)
+    named = second.rename(tmp_path / "m-00002-of-00002.gguf")
+    with pytest.raises(TokenizerError, match="later part of a split model"):
+        load_tokenizer(named)  # the first is elsewhere
+    (tmp_path / "model.gguf").rename(tmp_path / "m-00001-of-00002.gguf")
+    assert load_tokenizer(named).eos_token_ids == (257,)
 
 
 def test_parsers_are_chosen_by_the_template(tmp_path: Path) -> None:

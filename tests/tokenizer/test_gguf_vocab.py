@@ -200,6 +200,13 @@ def test_pieces_with_too_many_merges() -> None:
         build_vocab(small(tokens=tokens, scores=[0.0] * count, token_type=[2] + [1] * (count - 1)))
 
 
+def test_more_special_tokens_than_any_vocabulary_has() -> None:
+    count = (1 << 16) + 1
+    tokens = [f"<{i}>" for i in range(count)]
+    with pytest.raises(TokenizerError, match="calls 65537 tokens control"):
+        build_vocab(small(tokens=tokens, token_type=[3] * count, scores=[0.0] * count))
+
+
 def test_a_panic_of_the_library_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     class PanicException(BaseException):
         pass

@@ -220,6 +220,25 @@ def test_a_matrix_of_floats_among_others(tmp_path: Path) -> None:
     assert_values(packed, floats)
 
 
+@pytest.mark.parametrize(
+    "own",
+    [
+        {"quant_method": "gptq", "bits": 4},
+        {"quant_method": "awq", "bits": 4, "group_size": 32},
+        {"quant_method": "bitsandbytes", "load_in_8bit": True},
+        OPT | {"quant_algo": "NVFP4"},
+    ],
+    ids=str,
+)
+def test_a_configuration_of_another_format(tmp_path: Path, own: Any) -> None:
+    packed, _ = quantized_checkpoint(tmp_path, BLOCKS, fp8((32, 64), "weight_scale_inv"))
+    path = packed / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"quantization_config": own}))
+    spec = load_model_spec(packed)
+    with pytest.raises(WeightError, match=r"q_proj.*another format than quantization_config says"):
+        open_weights(packed, spec, lower(spec).weights)
+
+
 def test_tensors_that_are_there_twice(tmp_path: Path) -> None:
     extra = {f"{Q}.weight_scale": np.ones((2, 1), np.float32)}
     pack = fp8((32, 64), "weight_scale_inv")

@@ -74,7 +74,7 @@ def test_floats_may_be_rounded_once_more(tmp_path: Path) -> None:
         executor = load(plan_engine(config), keeping="never")
         results.append(run(executor, step).logits.copy())
         executor.close()
-    np.testing.assert_array_equal(*results)
+    np.testing.assert_array_equal(results[0], results[1])
 
 
 def test_options_of_what_is_not_quantized(tmp_path: Path) -> None:

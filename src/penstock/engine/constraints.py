@@ -236,7 +236,9 @@ class Constraints:
                         "grammar",
                     )
                 vocabulary = self._vocabulary = Vocabulary(
-                    load_tokenizer(path), self._vocab_size, self._eos_token_ids
+                    load_tokenizer(path, check_templates=False),
+                    self._vocab_size,
+                    self._eos_token_ids,
                 )
         return compile_grammar(spec, vocabulary)
 

@@ -146,7 +146,7 @@ class InputProcessor:
 
 
 def _load(path: str, chat_template: str) -> Tokenizer:
-    tokenizer = load_tokenizer(path)
+    tokenizer = load_tokenizer(path, check_templates=not chat_template)
     if chat_template:
         tokenizer = tokenizer.with_chat_template(chat_template)
     _ = tokenizer.length_bound  # found out now, not when a long text holds the event loop

@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal
 
-from penstock.errors import ModelError
 from penstock.interface.sources import (
     MXFP4_BLOCK,
     Flat,
@@ -62,6 +61,10 @@ class Form(ABC):
         """Whether a weight is what is stored, but for its shape and the place of its rows, so that
         it may be stored quantized."""
         return False
+
+    def holds(self, form: PackedFormat) -> bool:
+        """Whether it may be stored so."""
+        return self.keeps_values
 
     def fits(self, shape: Shape) -> bool:
         """Whether a weight of this shape can be stored so."""
@@ -121,7 +124,10 @@ class Stack(Form):
 
     @property
     def keeps_values(self) -> bool:
-        return self.quantized or self.kept == "mxfp4"
+        return self.quantized
+
+    def holds(self, form: PackedFormat) -> bool:
+        return self.kept == "mxfp4" if isinstance(form, Mxfp4Stack) else self.quantized
 
     def fits(self, shape: Shape) -> bool:
         return self.kept != "mxfp4" or shape[-1] % MXFP4_BLOCK == 0
@@ -148,11 +154,6 @@ class Stack(Form):
 
     def _packed(self, tensor: Tensor, form: PackedFormat, whole: Shape) -> Source:
         """The rows of each matrix, where they lie quantized one below another."""
-        if not self.quantized:
-            raise ModelError(
-                f"a checkpoint of this architecture cannot have {tensor.name} quantized so; use "
-                "the unquantized checkpoint this one was made from"
-            )
         number, rows, columns = whole
         source = Packed(tensor.name, (number * rows, columns), form)
         first = sum(shape[1] for shape in tensor.shapes[: tensor.place])

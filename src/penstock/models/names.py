@@ -95,7 +95,7 @@ class NameMap:
                 entries.append(each)
             each = each.otherwise
         if form is not None:  # which some ways of keeping a weight cannot hold
-            entries = [each for each in entries if each.form.keeps_values] or entries
+            entries = [each for each in entries if each.form.holds(form)] or entries
         forms = form.formats if isinstance(form, EitherFormat) else (form,)
         ways = [self._way(name, each, bias, shapes, one) for each in entries for one in forms]
         return ways[0] if len(ways) == 1 else OneOf(tuple(ways))
@@ -131,7 +131,7 @@ class NameMap:
         form: PackedFormat | None,
     ) -> Source:
         """Return the source of a weight by its ``entry``; with ``bias``, of the bias beside it."""
-        if form is not None and not entry.form.keeps_values:
+        if form is not None and not entry.form.holds(form):
             raise ModelError(
                 f"a checkpoint of this architecture cannot have {name} quantized: its values are "
                 "changed as they are read; use the unquantized checkpoint this one was made from"

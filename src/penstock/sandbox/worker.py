@@ -124,7 +124,8 @@ class Worker:
     def load(self, path: str) -> Tokenizer:
         """Load a tokenizer. Raises TokenizerError."""
         if self._tokenizer is None or self._path != path:
-            self._tokenizer, self._path = load_tokenizer(path), path
+            # The server has checked the template that it uses.
+            self._tokenizer, self._path = load_tokenizer(path, check_templates=False), path
             self._templated = None
             gc.collect()
             gc.freeze()  # what is loaded lives until the end

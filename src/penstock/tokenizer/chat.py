@@ -21,12 +21,14 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from penstock.errors import RequestError, TokenizerError
+from penstock.errors import RequestError, TokenizerError, first_line
 
 Message = Mapping[str, Any]
 
 MAX_CHARACTERS = 1 << 25
 """Longest prompt, and longest string or list made in one operation: beyond any context window."""
+MAX_SOURCE = 1 << 20
+"""Longest template in characters: ten times the longest in use."""
 MAX_LOOP_ITEMS = 1_000_000
 """Maximum number of items in all ``range`` calls of one rendering."""
 
@@ -65,8 +67,19 @@ class ChatTemplate:
         environment.filters["indent"] = _bounded(environment.filters["indent"])
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
+        if len(source) > MAX_SOURCE:
+            raise TokenizerError(
+                f"the chat template has {len(source)} characters, and {MAX_SOURCE} is the most; "
+                "name another with --chat-template"
+            )
         try:
             self._template = environment.from_string(source)
+        except (RecursionError, MemoryError, SyntaxError, ValueError) as error:
+            # Of parsing, or of compiling the Python that it becomes.
+            raise TokenizerError(
+                f"the chat template is nested too deep or cannot be compiled: {first_line(error)}; "
+                "name another with --chat-template"
+            ) from None
         except jinja2.TemplateError as error:
             line = getattr(error, "lineno", None)
             raise TokenizerError(
@@ -143,7 +156,7 @@ def variables_read(source: str) -> frozenset[str]:
     finder = _VariableFinder(environment, None, None)
     try:
         finder.visit(environment.parse(source))
-    except jinja2.TemplateError:
+    except (jinja2.TemplateError, RecursionError, SyntaxError, ValueError):
         return frozenset()
     return frozenset(finder.found)
 

@@ -53,6 +53,9 @@ def build_vocab(metadata: dict[str, GgufValue]) -> GgufVocab:
     kinds = fields.array("token_type", int, count) or [int(Kind.NORMAL)] * count
     roles = _roles(fields, model, count)
     unknown, eos, bos = roles.get("unk_token"), roles.get("eos_token"), roles.get("bos_token")
+    ends = [fields.token_id(name, count) for name in END_FIELDS]
+    special = SpecialTokens.read(tokens, kinds, eos, (i for i in ends if i is not None))
+    _check(special)
     if model == "llama":
         scores = fields.array("scores", float, count)
         if not scores:
@@ -77,8 +80,6 @@ def build_vocab(metadata: dict[str, GgufValue]) -> GgufVocab:
             "'gpt2' and 'gemma4' (byte pairs). Name a folder with the tokenizer.json of the "
             "original checkpoint by --tokenizer"
         )
-    ends = [fields.token_id(name, count) for name in END_FIELDS]
-    special = SpecialTokens.read(tokens, kinds, eos, (i for i in ends if i is not None))
     stripping = "phi-3" in _name(metadata) or "phi3" in _name(metadata)
     _add(backend, _added(special, tokens, stripping))
     return GgufVocab(
@@ -124,6 +125,15 @@ def _roles(fields: Fields, model: str, count: int) -> dict[str, int]:
     return roles
 
 
+def _check(special: SpecialTokens) -> None:
+    count = len(special.control) + len(special.user_defined)
+    if count > _MAX_SPECIAL:
+        raise TokenizerError(
+            f"tokenizer.ggml.token_type calls {count} tokens control, unknown or user defined "
+            f"ones, and {_MAX_SPECIAL} may be; download or convert the file again"
+        )
+
+
 def _around(
     fields: Fields, role: str, token: int | None, usual: bool, always: bool = False
 ) -> tuple[int, ...]:
@@ -160,11 +170,6 @@ def _added(special: SpecialTokens, tokens: Sequence[str], stripping: bool) -> li
 
 
 def _add(backend: Tokenizer, added: Sequence[AddedToken]) -> None:
-    if len(added) > _MAX_SPECIAL:
-        raise TokenizerError(
-            f"tokenizer.ggml.token_type calls {len(added)} tokens control, unknown or user defined "
-            f"ones, and {_MAX_SPECIAL} may be; download or convert the file again"
-        )
     with refusing("the GGUF file's tokenizer.ggml.tokens cannot be used"):
         backend.add_special_tokens([token for token in added if token.special])
         backend.add_tokens([token for token in added if not token.special])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -26,16 +27,25 @@ _ROLES = (
     "cls_token",
     "mask_token",
 )
+_PART = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
 _PROBE = "a"  # any text that encodes to something
 
 
-def load_tokenizer(source: str | Path) -> Tokenizer:
-    """Load the tokenizer of a checkpoint folder (with tokenizer.json) or of a ``.gguf`` file.
+def load_tokenizer(source: str | Path, check_templates: bool = True) -> Tokenizer:
+    """Load the tokenizer of a checkpoint folder (with tokenizer.json) or of a ``.gguf`` file, which
+    may be any part of a model in several.
 
     From a folder, tokenizer_config.json, special_tokens_map.json, generation_config.json and
     chat_template.jinja are read where present. Raises TokenizerError naming the file at fault.
+    Without ``check_templates`` a chat template that is no program is only refused when it is used.
     """
-    path = Path(source)
+    tokenizer = _load(Path(source))
+    if check_templates:
+        tokenizer.check_templates()
+    return tokenizer
+
+
+def _load(path: Path) -> Tokenizer:
     if path.suffix == ".gguf" and not path.is_dir():
         return _load_gguf(path)
     if not path.is_dir():
@@ -62,6 +72,9 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
 
 def _load_gguf(path: Path) -> Tokenizer:
+    if match := _PART.fullmatch(path.name):  # the vocabulary is in the first
+        first = path.with_name(f"{match[1]}-00001-of-{match[2]}.gguf")
+        path = first if first.exists() else path
     metadata = read_metadata(path, TokenizerError)
     part = metadata.get("split.no", 0)
     if part and "tokenizer.ggml.tokens" not in metadata:

@@ -54,17 +54,20 @@ class Tokenizer:
         self._backend = backend
         self._vocab_size = max([backend.get_vocab_size(), *(i + 1 for i in added)])
         self._lock = threading.Lock()
-        self._templates = {
-            name: ChatTemplate(source, settings.special_tokens)
-            for name, source in settings.chat_templates.items()
-        }
+        self._templates: dict[str, ChatTemplate] = {}
 
     def with_chat_template(self, source: str) -> Tokenizer:
         """The same tokenizer, whose one chat template is ``source``. Raises TokenizerError."""
         other = copy.copy(self)  # shares the backend, and the lock that guards it
         other.settings = replace(self.settings, chat_templates={"default": source})
-        other._templates = {"default": ChatTemplate(source, self.settings.special_tokens)}
+        other._templates = {}
+        other.check_templates()
         return other
+
+    def check_templates(self) -> None:
+        """Raise TokenizerError if there is a chat template that cannot be compiled."""
+        for name in self.settings.chat_templates:
+            self._template(name)
 
     @property
     def bos_token_id(self) -> int | None:
@@ -86,7 +89,7 @@ class Tokenizer:
 
     @property
     def has_chat_template(self) -> bool:
-        return bool(self._templates)
+        return bool(self.settings.chat_templates)
 
     @cached_property
     def length_bound(self) -> LengthBound | None:
@@ -172,8 +175,8 @@ class Tokenizer:
         checkpoint's ``tool_use`` template, if it has one, serves requests with tools. Raises
         RequestError if there is no template, or with the template's own message.
         """
-        name = "tool_use" if tools and "tool_use" in self._templates else "default"
-        template = self._templates.get(name)
+        known = self.settings.chat_templates
+        template = self._template("tool_use" if tools and "tool_use" in known else "default")
         if template is None:
             raise RequestError(
                 "this model has no chat template: start the server with --chat-template FILE, or "
@@ -188,6 +191,14 @@ class Tokenizer:
             continue_final_message=continue_final_message,
             template_options=template_options,
         )
+
+    def _template(self, name: str) -> ChatTemplate | None:
+        source = self.settings.chat_templates.get(name)
+        if source is None:
+            return None
+        if name not in self._templates:
+            self._templates[name] = ChatTemplate(source, self.settings.special_tokens)
+        return self._templates[name]
 
     def _encode(self, text: str, parse_special: bool) -> list[int]:
         backend = self._backend

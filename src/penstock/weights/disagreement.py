@@ -93,7 +93,7 @@ def missing(
     matrix = next((each for each in packed(source) if stored in _names(each)), None)
     if form is not None:
         stem = stored.removesuffix(_PLAIN) if matrix is None else matrix.name
-        fix = _of_quantized(weight, stem, matrix, found)
+        fix = _of_quantized(weight, stem, matrix, found, form)
         if fix is not None:
             return WeightError(f"{problem}{fix}")
     if weight == "head":
@@ -132,7 +132,9 @@ def missing_of_target(folder: Path, weight: str, stored: str) -> WeightError:
     return WeightError(f"{folder} lacks tensor {stored!r}, which the heads share; {fix}")
 
 
-def _of_quantized(weight: str, stem: str, matrix: Packed | None, found: Found) -> str | None:
+def _of_quantized(
+    weight: str, stem: str, matrix: Packed | None, found: Found, form: QuantizedFormat
+) -> str | None:
     """What is wrong with the tensors of ``stem``, and the fix; None where there are none.
 
     ``matrix``: itself, if the configuration says that it is quantized.
@@ -150,7 +152,15 @@ def _of_quantized(weight: str, stem: str, matrix: Packed | None, found: Found) -
             f", but has {its!r}: the output matrix is quantized; set lm_head to true in the "
             "quantization_config of config.json"
         )
-    if any(name in found for name in _names(matrix)):
+    names = _names(matrix)
+    others = (n for n in quantized_names(found) if n not in names and not form.is_idle(n))
+    its = next((n for n in others if n.startswith(f"{stem}.")), None)
+    if its is not None:
+        return (
+            f", but has {its!r}: the matrix is stored in another format than quantization_config "
+            "says; take config.json and weights from one checkpoint"
+        )
+    if any(name in found for name in names):
         return (
             f" beside the other tensors of the quantized matrix {stem!r}: the checkpoint is "
             "incomplete; download it again, or take the one that it was copied from"

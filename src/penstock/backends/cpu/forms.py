@@ -187,9 +187,9 @@ class BlockForm(MatrixForm):
 
 _COLUMN_BYTES: Final[Mapping[str, tuple[int, int]]] = {
     "Q4_0": (64, 36),
-    "Q4_1": (32, 20),
+    "Q4_1": (64, 40),
     "Q5_0": (64, 44),
-    "Q5_1": (32, 24),
+    "Q5_1": (64, 48),
     "Q8_0": (64, 68),
     "Q2_K": (256, 84),
     "Q3_K": (256, 116),

@@ -10,7 +10,9 @@ from penstock.models.blocks import FULL, SLIDING, every
 from penstock.models.gguf.architecture import Architecture, Fields, without
 from penstock.models.gguf.keys import Keys
 from penstock.models.gguf.names import one_more, paired
-from penstock.models.names import Name, fused, plain
+from penstock.models.mixtures import CHOICE_BIAS
+from penstock.models.name_forms import OneRow
+from penstock.models.names import Name, either, fused, plain
 from penstock.models.spec import ModelSpec
 
 _EXPERTS: Final = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
@@ -91,6 +93,49 @@ def _cohere2(keys: Keys, fields: Fields) -> None:
     _windows(keys, fields, 4)
 
 
+def _ernie_moe(keys: Keys, fields: Fields) -> None:
+    fields["moe_layer_end_index"] = keys.integer("block_count") - 1
+
+
+def _ernie_moe_names(spec: ModelSpec) -> Mapping[str, Name]:
+    name = Name("blk.*.exp_probs_b", suffix=".bias")
+    return either({CHOICE_BIAS: name}, {CHOICE_BIAS: replace(name, form=OneRow())})
+
+
+def _lfm2(keys: Keys, fields: Fields) -> None:
+    heads = keys.raw("attention.head_count_kv")
+    kinds = heads if isinstance(heads, list) else [heads] * keys.integer("block_count")
+    several = {each for each in kinds if each}
+    if len(several) != 1:
+        raise keys.error("attention.head_count_kv", "must be one number, or 0 for convolutions")
+    fields["num_key_value_heads"] = several.pop()
+    fields["layer_types"] = [FULL if each else "conv" for each in kinds]
+
+
+def _lfm2_names(spec: ModelSpec) -> Mapping[str, Name]:
+    at = "blk.*.shortconv."
+    parts = (f"layers.*.conv_{name}" for name in "bcx")
+    return plain({"layers.*.conv": f"{at}conv", "layers.*.conv_out": f"{at}out_proj"}) | (
+        fused(f"{at}in_proj", *parts)
+        | either(plain({"final_norm": "token_embd_norm"}), plain({"final_norm": "output_norm"}))
+    )
+
+
+def _falcon(keys: Keys, fields: Fields) -> None:
+    heads = keys.integer("attention.head_count")
+    kv_heads = keys.integer("attention.head_count_kv", heads)
+    fields["num_kv_heads"] = kv_heads
+    fields["multi_query"] = kv_heads == 1 and not fields["new_decoder_architecture"]
+
+
+def _falcon_names(spec: ModelSpec) -> Mapping[str, Name]:
+    """Of two norms in parallel, the second is that of attention."""
+    if spec.layers[0].mlp_norm is None:
+        return {}
+    at = "blk.*.attn_norm"
+    return plain({"layers.*.attn_norm": f"{at}_2", "layers.*.mlp_norm": at})
+
+
 def _gates_before_ups(spec: ModelSpec) -> Mapping[str, Name]:
     return fused("blk.*.ffn_up", "layers.*.gate", "layers.*.up")
 
@@ -114,7 +159,19 @@ _GRANITE: Final = Architecture(
     },
     names=_paired,
 )
+_DEEPSEEK_EXPERTS: Final = {
+    "n_routed_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "n_group": "expert_group_count",
+    "topk_group": "expert_group_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
+    "first_k_dense_replace": "leading_dense_block_count",
+    "n_shared_experts": "expert_shared_count",
+    "routed_scaling_factor": "expert_weights_scale",
+    "norm_topk_prob": "expert_weights_norm",
+}
 _LAYER_NORM: Final = "attention.layer_norm_epsilon"
+_OLD: Final = without("rms_norm_eps", "head_dim", "num_key_value_heads")
 _PARTIAL: Final = "partial_rotary_factor"
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
@@ -127,6 +184,15 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         idle_keys=frozenset({"expert_feed_forward_length"}),
     ),
     "arcee": Architecture("ArceeForCausalLM", names=_paired),
+    "bloom": Architecture(
+        "BloomForCausalLM",
+        fields={"layer_norm_epsilon": _LAYER_NORM},
+        without=_OLD | {"intermediate_size"},
+        rotates=False,
+        idle_keys=frozenset(
+            {"feed_forward_length", "attention.head_count_kv", "attention.max_alibi_bias"}
+        ),
+    ),
     "cohere2": Architecture(
         "Cohere2ForCausalLM",
         fields={"layer_norm_eps": _LAYER_NORM, "logit_scale": "logit_scale"},
@@ -139,7 +205,40 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         without=without("rms_norm_eps"),
         present={"use_qk_norm": "blk.0.attn_q_norm.weight"},
     ),
+    "dots1": Architecture(
+        "Dots1ForCausalLM",
+        fields=_DEEPSEEK_EXPERTS,
+        fixed={"sliding_window": None},
+        otherwise={"n_group": 1, "topk_group": 1, "norm_topk_prob": False},
+        idle_keys=frozenset({"expert_gating_func"}),
+    ),
+    "ernie4_5": Architecture("Ernie4_5ForCausalLM"),
+    "ernie4_5-moe": Architecture(
+        "Ernie4_5_MoeForCausalLM",
+        fields={
+            "moe_num_experts": "expert_count",
+            "moe_k": "expert_used_count",
+            "moe_num_shared_experts": "expert_shared_count",
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "moe_layer_start_index": "leading_dense_block_count",
+            "moe_layer_interval": "interleave_moe_layer_step",
+        },
+        without=without("head_dim"),
+        adjust=_ernie_moe,
+        names=_ernie_moe_names,
+        idle_keys=frozenset({"expert_shared_feed_forward_length"}),
+    ),
     "exaone4": Architecture("Exaone4ForCausalLM", adjust=_exaone4),
+    "falcon": Architecture(
+        "FalconForCausalLM",
+        fields={"layer_norm_epsilon": _LAYER_NORM},
+        without=_OLD | {"intermediate_size"},
+        fixed={"parallel_attn": True, "bias": False},
+        present={"new_decoder_architecture": "blk.0.attn_norm_2.weight"},
+        adjust=_falcon,
+        names=_falcon_names,
+        idle_keys=frozenset({"tensor_data_layout", "feed_forward_length"}),
+    ),
     "gemma": Architecture("GemmaForCausalLM", names=_one_more),
     "gemma2": Architecture("Gemma2ForCausalLM", adjust=_gemma2, names=_one_more),
     "gemma3": Architecture("Gemma3ForCausalLM", adjust=_gemma3, names=_one_more),
@@ -156,9 +255,27 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         adjust=_gpt_oss,
         names=_norm_behind_attention,
     ),
+    "gpt2": Architecture(
+        "GPT2LMHeadModel",
+        fields={"layer_norm_epsilon": _LAYER_NORM, "n_inner": "feed_forward_length"},
+        without=_OLD | {"intermediate_size"},
+        rotates=False,
+    ),
     "granite": _GRANITE,
     "granitemoe": replace(
         _GRANITE, family="GraniteMoeForCausalLM", fields={**_GRANITE.fields, **_EXPERTS}
+    ),
+    "hunyuan-dense": Architecture("HunYuanDenseV1ForCausalLM"),
+    "lfm2": Architecture(
+        "Lfm2ForCausalLM",
+        fields={
+            "norm_eps": "attention.layer_norm_rms_epsilon",
+            "conv_L_cache": "shortconv.l_cache",
+        },
+        without=without("rms_norm_eps", "head_dim", "num_key_value_heads"),
+        fixed={"block_auto_adjust_ff_dim": False},
+        adjust=_lfm2,
+        names=_lfm2_names,
     ),
     "nemotron": Architecture(
         "NemotronForCausalLM",
@@ -167,6 +284,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         partial=_PARTIAL,
         names=_one_more,
         idle_keys=frozenset({"attention.layer_norm_rms_epsilon"}),
+    ),
+    "olmo": Architecture(
+        "OlmoForCausalLM",
+        fields={"clip_qkv": "attention.clamp_kqv"},
+        without=without("rms_norm_eps", "head_dim"),
+        names=_paired,
+        idle_keys=frozenset({_LAYER_NORM}),
     ),
     "olmo2": Architecture("Olmo2ForCausalLM"),
     "olmoe": Architecture("OlmoeForCausalLM", fields=_EXPERTS, fixed={"norm_topk_prob": False}),

@@ -109,7 +109,7 @@ def _fields(
         "vocab_size": embed[0],
         "tie_word_embeddings": "output.weight" not in tensors.shapes,
         "bos_token_id": keys.id_of("bos"),
-        "eos_token_id": list(ends),
+        "eos_token_id": list(ends) or keys.id_of("eos"),  # without a vocabulary: what it says
     }
     usual: Fields = {
         "num_key_value_heads": heads,
