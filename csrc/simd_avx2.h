@@ -135,6 +135,17 @@ PENSTOCK_INLINE f32x16 high_bf16(f32x16 pairs) {
   PENSTOCK_HALVES(_mm256_and_ps(pairs.lo, mask), _mm256_and_ps(pairs.hi, mask));
 }
 #undef PENSTOCK_HALVES
+// Lane i from lane i ^ kDistance, a power of two.
+template <int kDistance>
+PENSTOCK_INLINE f32x16 swap_lanes(f32x16 a) {
+  if constexpr (kDistance == 1)
+    return {_mm256_permute_ps(a.lo, 0xb1), _mm256_permute_ps(a.hi, 0xb1)};
+  else if constexpr (kDistance == 2)
+    return {_mm256_permute_ps(a.lo, 0x4e), _mm256_permute_ps(a.hi, 0x4e)};
+  else if constexpr (kDistance == 4)
+    return {_mm256_permute2f128_ps(a.lo, a.lo, 1), _mm256_permute2f128_ps(a.hi, a.hi, 1)};
+  else return {a.hi, a.lo};
+}
 // Lane i of the first n from x, the others from y.
 PENSTOCK_INLINE f32x16 select_first(int n, f32x16 x, f32x16 y) {
   return select_less(f32x16::iota(), f32x16::broadcast(float(n)), x, y);

@@ -91,6 +91,14 @@ PENSTOCK_INLINE f32x16 scale_pow2(f32x16 a, f32x16 n) { return {_mm512_scalef_ps
 PENSTOCK_INLINE f32x16 select_first(int n, f32x16 x, f32x16 y) {
   return {_mm512_mask_blend_ps(f32x16::first(n), y.v, x.v)};
 }
+// Lane i from lane i ^ kDistance, a power of two.
+template <int kDistance>
+PENSTOCK_INLINE f32x16 swap_lanes(f32x16 a) {
+  if constexpr (kDistance == 1) return {_mm512_permute_ps(a.v, 0xb1)};
+  else if constexpr (kDistance == 2) return {_mm512_permute_ps(a.v, 0x4e)};
+  else if constexpr (kDistance == 4) return {_mm512_shuffle_f32x4(a.v, a.v, 0xb1)};
+  else return {_mm512_shuffle_f32x4(a.v, a.v, 0x4e)};
+}
 // Each lane's 32 bits as two bf16: the one in the low half, and the one in the high half.
 PENSTOCK_INLINE f32x16 low_bf16(f32x16 pairs) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs.v), 16))};

@@ -126,6 +126,15 @@ PENSTOCK_INLINE f32x16 scale_pow2(f32x16 a, f32x16 n) {
     return vmulq_f32(vmulq_f32(a.v[i], vreinterpretq_f32_s32(one)), vreinterpretq_f32_s32(two));
   });
 }
+// Lane i from lane i ^ kDistance, a power of two.
+template <int kDistance>
+PENSTOCK_INLINE f32x16 swap_lanes(f32x16 a) {
+  return f32x16::each([&](int i) {
+    if constexpr (kDistance == 1) return vrev64q_f32(a.v[i]);
+    else if constexpr (kDistance == 2) return vextq_f32(a.v[i], a.v[i], 2);
+    else return a.v[i ^ (kDistance / 4)];
+  });
+}
 // Lane i of the first n from x, the others from y.
 PENSTOCK_INLINE f32x16 select_first(int n, f32x16 x, f32x16 y) {
   return select_less(f32x16::iota(), f32x16::broadcast(float(n)), x, y);

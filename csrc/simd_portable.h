@@ -87,6 +87,13 @@ PENSTOCK_INLINE f32x16 scale_pow2(f32x16 a, f32x16 n) {
   const f32x16 two{(f32x16::vector)((whole - half + 127) << 23)};
   return a * one * two;
 }
+// Lane i from lane i ^ kDistance, a power of two.
+template <int kDistance>
+PENSTOCK_INLINE f32x16 swap_lanes(f32x16 a) {
+  f32x16 swapped = a;
+  for (int i = 0; i < f32x16::lanes; ++i) swapped.v[i] = a.v[i ^ kDistance];
+  return swapped;
+}
 // Lane i of the first n from x, the others from y.
 PENSTOCK_INLINE f32x16 select_first(int n, f32x16 x, f32x16 y) {
   return select_less(f32x16::iota(), f32x16::broadcast(float(n)), x, y);

@@ -2,9 +2,29 @@
 // against that of gemm_points_walk.h.
 #pragma once
 
+#include "../kernels/hadamard.h"
 #include "check_int_products.h"
 
 namespace penstock::check {
+
+// By its definition: signs over the block's columns, and sums and differences of pairs.
+inline std::vector<float> transformed_rows(const Inputs& x, int64_t rows, int64_t k) {
+  const int64_t block = hadamard_block(k);
+  std::vector<float> all(size_t(rows * k));
+  for (int64_t r = 0; r < rows; ++r) {
+    float* const row = all.data() + r * k;
+    for (int64_t i = 0; i < k; ++i)
+      row[i] = x.row(r)[i] * (hadamard_sign(uint32_t(i % block)) / float(block));
+    for (int64_t distance = 1; distance < block; distance *= 2)
+      for (int64_t i = 0; i < k; ++i) {
+        if (i % block & distance) continue;
+        const float first = row[i], second = row[i + distance];
+        row[i] = first + second;
+        row[i + distance] = first - second;
+      }
+  }
+  return all;
+}
 
 inline void check_grid_product(GridMatrix w, Elem elem, int64_t rows, Pool& pool,
                                std::mt19937& rng) {
@@ -21,6 +41,7 @@ inline void check_grid_product(GridMatrix w, Elem elem, int64_t rows, Pool& pool
   }
   for (float& s : scales) s = float(1 + rng() % 1000) * 1e-4f;
   Inputs x(rows, k, elem, rng);
+  const std::vector<float> transformed = transformed_rows(x, rows, k);
 
   const auto pack = [&](std::byte* panels, int part, PartPlace place, Worker& worker) {
     pack_grid_part(w,
@@ -38,9 +59,9 @@ inline void check_grid_product(GridMatrix w, Elem elem, int64_t rows, Pool& pool
       return (window % 16 + 1) * (code - window / 16);
     };
     const float scale = scales[size_t(column)];
-    const float* const row = x.row(r);
     if (w.weight_only)
-      return sum_of_points(row, elem, k, k, point, [&](int64_t) { return scale; });
+      return sum_of_points(x.row(r), elem, k, k, point, [&](int64_t) { return scale; });
+    const float* const row = transformed.data() + r * k;
     float largest = 0;
     for (int64_t i = 0; i < k; ++i) largest = std::max(largest, std::fabs(row[i]));
     if (largest < 1e-30f) return Sum{0};
@@ -64,6 +85,7 @@ inline void check_grid_products(Pool& pool, std::mt19937& rng) {
       check(35, 200, Elem::f32, rows, rows % 2 == 1, true);
       check(67, 232, Elem::bf16, rows, rows % 2 == 0, true);
     }
+    for (const int64_t k : {256, 320, 512, 1536}) check(20, k, Elem::bf16, k % 7 + 1, false, false);
     check(33, 1100, Elem::f32, 100, false, false);  // several slices
     check(33, 1100, Elem::bf16, 70, true, true);
     check(18, 70, Elem::f32, 600, false, false);  // several row blocks

@@ -236,7 +236,7 @@ class BlockPath {
         ready_(BlockRows::of<Operand>(p, ready)),
         functions_(functions_of(p.format)) {}
 
-  void make(int64_t id, int64_t count) const {
+  void make(int64_t id, int64_t count, std::byte*) const {
     const Range own = even_share(rows_.size(), id, count);
     for (int64_t r = own.first; r < own.last; ++r) {
       if (x_.elem == Elem::bf16) make_row(x_.row<bf16>(rows_.first + r), r);

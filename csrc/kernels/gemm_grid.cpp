@@ -8,6 +8,7 @@
 #include "gemm_int_blocks.h"
 #include "gemm_int_simd.h"
 #include "gemm_product.h"
+#include "hadamard.h"
 
 namespace penstock {
 namespace {
@@ -46,8 +47,7 @@ QuantizedRows rows_in(std::byte* memory, const GridPanels& p, int64_t rows) {
 // Smaller than any activation that matters, and its reciprocal is finite.
 constexpr float kLeastMagnitude = 1e-30f;
 
-template <class T>
-void quantize_row(const T* x, int64_t k, const QuantizedRows& to, int64_t row) {
+void quantize_row(const float* x, int64_t k, const QuantizedRows& to, int64_t row) {
   constexpr int64_t lanes = f32x16::lanes;
   f32x16 most = f32x16::zero(), nothing = f32x16::zero();
   const int64_t whole = k / lanes * lanes;
@@ -81,7 +81,6 @@ void quantize_row(const T* x, int64_t k, const QuantizedRows& to, int64_t row) {
       std::memset(codes, 0, kGridStep);
       continue;
     }
-    f32x16 group = f32x16::zero();
     for (int64_t i = 0; i < kGridStep; i += lanes) {
       f32x16 q = f32x16::zero();
       if (const int64_t left = k - first - i; left > 0) {
@@ -91,18 +90,21 @@ void quantize_row(const T* x, int64_t k, const QuantizedRows& to, int64_t row) {
       }
       total += q;
       store_codes(q, codes + i);
-      group = i % kGridGroup ? group + q : q;
-      if (sums && i % kGridGroup) sums[2 * s + i / kGridGroup] = -int32_t(hsum(group));
+      static_assert(kGridGroup == lanes);
+      if (sums) sums[kStepGroups * s + i / lanes] = -int32_t(hsum(q));
     }
   }
   // Below 2^24 in every lane, hence exact.
   to.starts[row] = -kept_zero(8, code_offset(8)) * int32_t(hsum(total));
 }
 
-void quantize_rows(const InputRows& x, Range rows, const QuantizedRows& to) {
+// `transformed` has room for a row.
+void quantize_rows(const InputRows& x, Range rows, const QuantizedRows& to, float* transformed) {
+  const float by = 1.0f / float(hadamard_block(x.cols));
   for (int64_t r = rows.first; r < rows.last; ++r) {
-    if (x.elem == Elem::bf16) quantize_row(x.row<bf16>(r), x.cols, to, r);
-    else quantize_row(x.row<float>(r), x.cols, to, r);
+    if (x.elem == Elem::bf16) hadamard_row(x.row<bf16>(r), x.cols, by, transformed);
+    else hadamard_row(x.row<float>(r), x.cols, by, transformed);
+    quantize_row(transformed, x.cols, to, r);
   }
 }
 
@@ -125,8 +127,8 @@ void pack_column(const GridPanels& p, const GridRows* rows, int64_t row, int64_t
     }
     if (p.bits == 8) continue;
     const int64_t groups = ceil_div(k, kGridGroup);
-    for (int64_t g = 0; g < 2; ++g) {
-      const int64_t at = 2 * s + g;
+    for (int64_t g = 0; g < kStepGroups; ++g) {
+      const int64_t at = kStepGroups * s + g;
       panel[p.windows_at(s) + g * kPanelColumns + lane] =
           std::byte(at < groups ? rows->windows[row * groups + at] : 0);
     }
@@ -149,7 +151,7 @@ PanelView panels_of(const GridMatrix& w) {
   p.depth = p.segments * p.segment;
   p.segment_bytes = bytes ? kGridTileBytes : kWindowedBytes;
   p.scales_at = p.segments * p.segment_bytes;
-  p.shifts_at = bytes ? 0 : kWindowedBytes - kLineBytes;
+  p.shifts_at = bytes ? 0 : kWindowedBytes - kWindowsBytes;
   p.panel_bytes = p.scales_at + kScaleBytes;
   p.units = ceil_div(w.n, kPanelColumns);
   p.per_unit = w.gated ? 2 : 1;
@@ -178,7 +180,7 @@ bool quantize_grid_part(const GridMatrix& w, Elem elem, const std::byte* rows, i
   for_each_column(p, n, place, panels, worker, [&](int64_t row, int lane, std::byte* panel) {
     if (row < 0) return pack_column(p, nullptr, row, w.k, lane, panel);
     float scale;
-    finite &= quantize_grid_row(w.bits, elem, rows + row * row_bytes, w.k, codes.data(),
+    finite &= quantize_grid_row(w.bits, elem, !w.weight_only, rows + row * row_bytes, w.k, codes.data(),
                                 windows.data(), scale, scratch);
     const GridRows one{codes.data(), windows.data(), &scale};
     pack_column(p, &one, 0, w.k, lane, panel);
@@ -196,7 +198,8 @@ struct GridPath {
   }
   static int64_t work_bytes(const PanelView& view, [[maybe_unused]] int64_t rows) {
     const GridPanels p(view);
-    int64_t work = grid_registers_scratch_bytes(p);
+    const int64_t row = p.depth * int64_t(sizeof(float));
+    int64_t work = std::max(grid_registers_scratch_bytes(p), row);
 #if defined(__AMX_INT8__)
     work = std::max(work, grid_amx_scratch_bytes(p, rows));
 #endif
@@ -207,8 +210,8 @@ struct GridPath {
            std::byte* ready)
       : p_(p), x_(x), e_(e), rows_(rows.size()), quantized_(rows_in(ready, p_, rows_)) {}
 
-  void make(int64_t id, int64_t count) const {
-    quantize_rows(x_, even_share(rows_, id, count), quantized_);
+  void make(int64_t id, int64_t count, std::byte* work) const {
+    quantize_rows(x_, even_share(rows_, id, count), quantized_, reinterpret_cast<float*>(work));
   }
   void multiply(Range units, std::byte* work) const {
 #if defined(__AMX_INT8__)

@@ -1,13 +1,14 @@
 // Matrix products with weights on an 8-bit grid: out = x @ W^T + bias, optionally gated.
 //
 // A row of W has one scale, so a weight is w_scale[n] times an integer of 8 bits; a row of x is
-// quantized to 8 bits with one scale, max|x| / 127. Then
+// quantized to 8 bits with one scale, max|x| / 127. Both are of the rows' Hadamard transform
+// (hadamard.h), which spreads what is large. Then
 //   out = float(dot of all k integers) * (x_scale * w_scale[n]),
 // where the dot is one exact int32. No order of arithmetic can be seen in it: rows, instruction
 // sets, threads and blockings all agree to the bit.
 //
-// With 4 bits, 32 k of a row of W form a group that uses 16 of the grid's points: code u stands
-// for step * (u - origin), step 1..16, origin 0..15. The two share a byte, so a weight takes 4.25
+// With 4 bits, 16 k of a row of W form a group that uses 16 of the grid's points: code u stands
+// for step * (u - origin), step 1..16, origin 0..15. The two share a byte, so a weight takes 4.5
 // bits, and once expanded to the grid it is an 8-bit weight like any other. (Two-level scales, as
 // in QServe, Lin et al. 2024, with an origin inside the grid.)
 //
@@ -16,7 +17,7 @@
 // operands of VPDPBUSD and, 16 of them, of an AMX tile.
 //   8 bits: [K/64][16][16][4], then 16 float scales.
 //   4 bits: for each 128 k 16 lines of 16 columns by 8 k, the first 4 in the low nibbles, then 16
-//           bytes for each of 4 groups: step - 1 in the low nibble, origin in the high one. After
+//           bytes for each of 8 groups: step - 1 in the low nibble, origin in the high one. After
 //           the last, 16 float scales.
 // k is padded to 64 or 128; what pads it is multiplied by zeros.
 #pragma once
@@ -40,7 +41,7 @@ struct GridMatrix {
   Tuning tuning{.stream_ahead = 2 << 10, .streamed_rows = 2, .tile_rows_from = 3};
 };
 
-constexpr int64_t kGridGroup = 32;  // k that share a step and an origin, with 4 bits
+constexpr int64_t kGridGroup = 16;  // k that share a step and an origin, with 4 bits
 
 // Dots are summed in int32, biased by 128: 255 * 127 * k must fit.
 constexpr int64_t kMostGridDepth = int64_t(1) << 16;
@@ -54,13 +55,9 @@ struct GridRows {
   const float* scales;     // [n]
 };
 
-// A row of a matrix in 4 bits reaches to this multiple of its scale: 8 of the largest steps that do
-// not leave the grid.
-constexpr float kWindowReach = 120.0f;
-
-// Rounds a row of k values to the grid: codes [k], windows [ceil(k / 32)] with 4 bits. False if a
-// value is not finite. `scratch` is for the caller to keep from row to row.
-bool quantize_grid_row(int bits, Elem elem, const std::byte* row, int64_t k, int8_t* codes,
+// Rounds a row of k values, or its transform, to the grid: codes [k], windows [ceil(k / kGridGroup)]
+// with 4 bits. False if a value is not finite. `scratch` is for the caller to keep from row to row.
+bool quantize_grid_row(int bits, Elem elem, bool transformed, const std::byte* row, int64_t k, int8_t* codes,
                        uint8_t* windows, float& scale, std::vector<float>& scratch);
 
 // Pack a part of n rows. Otherwise as pack_part.

@@ -164,15 +164,16 @@ class GridWalk {
     return p_.data + at.unit * p_.per_unit * p_.panel_bytes;
   }
 
-  // A group of k, of every panel of a place, from codes to the grid.
+  // Half a step, of every panel of a place, from codes to the grid.
   PENSTOCK_INLINE void expand(const Place& at, int64_t item, std::byte* to,
                               int64_t panel_bytes) const {
-    const int64_t s = at.slice * x_.slice_steps + item / 2, g = item % 2;
-    const std::byte* codes = panel(at) + p_.step_at(s) + g * (kGridTileBytes / 4);
-    const std::byte* windows = panel(at) + p_.windows_at(s) + g * kPanelColumns;
+    const int64_t s = at.slice * x_.slice_steps + item / 2, half = item % 2;
+    const std::byte* codes = panel(at) + p_.step_at(s) + half * (kGridTileBytes / 4);
+    const std::byte* windows =
+        panel(at) + p_.windows_at(s) + half * (kStepGroups / 2) * kPanelColumns;
     for (int i = 0; i < at.panels; ++i)
-      expand_group(codes + i * p_.panel_bytes, windows + i * p_.panel_bytes,
-                   to + i * panel_bytes);
+      expand_half(codes + i * p_.panel_bytes, windows + i * p_.panel_bytes,
+                  to + i * panel_bytes);
   }
   void expand_all(const Place& at) {
     for (int64_t item = 0; item < 2 * steps_of(at); ++item)
@@ -182,7 +183,7 @@ class GridWalk {
   PENSTOCK_INLINE void prefetch(const Place& at, int64_t item, int64_t ahead = 0) const {
     const int64_t s = at.slice * x_.slice_steps + item / 2;
     const std::byte* codes =
-        panel(at) + p_.step_at(s) + item % 2 * (kGridGroup * kPanelColumns / 2) + ahead;
+        panel(at) + p_.step_at(s) + item % 2 * (kGridTileBytes / 4) + ahead;
     const std::byte* windows = panel(at) + p_.windows_at(s) + ahead;
     for (int i = 0; i < at.panels; ++i) {
       for (int64_t line = 0; line < 4; ++line)

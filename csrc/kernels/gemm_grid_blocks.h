@@ -8,8 +8,10 @@ namespace penstock {
 
 constexpr int64_t kGridStep = 64;        // k of 16 lines, and of an AMX tile
 constexpr int64_t kGridTileBytes = kGridStep * kPanelColumns;
-constexpr int64_t kWindowedK = 128;      // with 4 bits: k whose windows fill a line
-constexpr int64_t kWindowedBytes = kWindowedK * kPanelColumns / 2 + kLineBytes;
+constexpr int64_t kWindowedK = 128;      // with 4 bits: k whose windows lie together
+constexpr int64_t kWindowsBytes = kWindowedK / kGridGroup * kPanelColumns;
+constexpr int64_t kWindowedBytes = kWindowedK * kPanelColumns / 2 + kWindowsBytes;
+constexpr int64_t kStepGroups = kGridStep / kGridGroup;
 
 // Panels seen as steps, 64 k each. What a window calls its step is a distance between points and has
 // nothing to do with these.
@@ -23,9 +25,9 @@ struct GridPanels : PanelView {
     return bits == 8 ? s * kGridTileBytes
                      : s / 2 * kWindowedBytes + s % 2 * (kGridStep * kPanelColumns / 2);
   }
-  // Where the windows of its two groups begin.
+  // Where the windows of its groups begin.
   int64_t windows_at(int64_t s) const {
-    return (s / 2 + 1) * kWindowedBytes - kLineBytes + s % 2 * 2 * kPanelColumns;
+    return (s / 2 + 1) * kWindowedBytes - kWindowsBytes + s % 2 * kStepGroups * kPanelColumns;
   }
   const float* scales(int64_t panel) const {
     return reinterpret_cast<const float*>(data + panel * panel_bytes + scales_at);
@@ -40,7 +42,7 @@ struct QuantizedRows {
   std::byte* codes;
   float* scales;
   int32_t* starts;   // -128 * (sum of the row): takes the weights' offset away
-  int32_t* group_sums;  // of up to kSummedRows rows, [row][group of 32]: minus the group's sum
+  int32_t* group_sums;  // of up to kSummedRows rows, [row][group]: minus the group's sum
   int64_t tile_rows;  // an AMX tile's, or a band's of the kernel for registers
   int64_t tiles;
   int64_t steps;
@@ -60,11 +62,12 @@ struct QuantizedRows {
         slice_steps(steps_per_slice) {}
 
   static int64_t bytes(int64_t rows, int64_t per_tile, int64_t all_steps) {
-    const int64_t sums = std::min(rows, kSummedRows) * 2 * all_steps * int64_t(sizeof(int32_t));
+    const int64_t sums =
+        std::min(rows, kSummedRows) * kStepGroups * all_steps * int64_t(sizeof(int32_t));
     return round_up(rows, per_tile) * all_steps * kGridStep + 8 * round_up(rows, 16) +
            round_up(sums, 64);
   }
-  int64_t groups_stride() const { return 2 * steps; }
+  int64_t groups_stride() const { return kStepGroups * steps; }
   int32_t* minus_sums(int64_t row) const { return group_sums + row * groups_stride(); }
 
   int64_t row_step() const { return tile_rows * kGridStep; }  // bytes from step to step

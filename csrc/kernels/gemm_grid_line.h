@@ -120,11 +120,19 @@ PENSTOCK_INLINE void expand_lines(const Window& window, const std::byte* from, L
 }
 #endif
 
-// One group, a quarter of 128 k: 4 lines of codes to 8 lines of the grid.
+// One group: 2 lines of codes to 4 lines of the grid.
 PENSTOCK_INLINE void expand_group(const std::byte* codes, const std::byte* windows,
                                   std::byte* to) {
   const Window window = Window::load(windows);
-  for (int i = 0; i < 4; ++i) window.expand(codes + i * kLineBytes, to + 2 * i * kLineBytes);
+  for (int i = 0; i < kGridGroup / 8; ++i)
+    window.expand(codes + i * kLineBytes, to + 2 * i * kLineBytes);
+}
+
+// Half a step, 32 k.
+PENSTOCK_INLINE void expand_half(const std::byte* codes, const std::byte* windows, std::byte* to) {
+  for (int g = 0; g < kStepGroups / 2; ++g)
+    expand_group(codes + g * kGridGroup * kPanelColumns / 2, windows + g * kPanelColumns,
+                 to + g * kGridGroup * kPanelColumns);
 }
 
 }  // namespace penstock

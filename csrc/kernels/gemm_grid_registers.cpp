@@ -16,6 +16,8 @@ constexpr int kRows = 4;
 constexpr int kPanels = 1;
 #endif
 
+constexpr int kQuads = int(kGridGroup / 4);  // of a group
+
 // dots: [Panels][Rows][16]
 template <int Bits, int Rows, int Panels>
 void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const std::byte* panel,
@@ -51,12 +53,12 @@ void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const st
       const std::byte* const windows = panel + p.windows_at(s);
       prefetch(windows);
 #pragma GCC unroll 1
-      for (int g = 0; g < 2; ++g) {
+      for (int g = 0; g < kStepGroups; ++g) {
         Window window[Panels];
         for (int i = 0; i < Panels; ++i)
           window[i] = Window::load(windows + i * p.panel_bytes + g * kPanelColumns);
 #pragma GCC unroll 4
-        for (int quad = 8 * g; quad < 8 * g + 8; quad += 2) {
+        for (int quad = kQuads * g; quad < kQuads * g + kQuads; quad += 2) {
           prefetch(codes + quad / 2 * kLineBytes);
           for (int i = 0; i < Panels; ++i)
             expand_lines(window[i], codes + i * p.panel_bytes + quad / 2 * kLineBytes, line[i],
@@ -87,11 +89,11 @@ void multiply_windows(const GridPanels& p, const QuantizedRows& x, int64_t row,
   const int8_t* x_codes = x.codes_at(row, 0);
   const int32_t* minus_sums = x.minus_sums(row);
   const __m512i nibble = _mm512_set1_epi32(15);
-  for (int64_t s = 0; s < p.steps; ++s, x_codes += x.row_step(), minus_sums += 2) {
+  for (int64_t s = 0; s < p.steps; ++s, x_codes += x.row_step(), minus_sums += kStepGroups) {
     const std::byte* const codes = panel + p.step_at(s);
     const std::byte* const windows = panel + p.windows_at(s);
-#pragma GCC unroll 2
-    for (int g = 0; g < 2; ++g) {
+#pragma GCC unroll 4
+    for (int g = 0; g < kStepGroups; ++g) {
       __m512i step[Panels], group[Panels][Rows];
       for (int i = 0; i < Panels; ++i) {
         const __m512i both = _mm512_cvtepu8_epi32(_mm_load_si128(
@@ -102,7 +104,7 @@ void multiply_windows(const GridPanels& p, const QuantizedRows& x, int64_t row,
           group[i][r] = _mm512_madd_epi16(
               origin, _mm512_set1_epi32(minus_sums[r * x.groups_stride() + g]));
       }
-      for (int quad = 8 * g; quad < 8 * g + 8; quad += 2) {
+      for (int quad = kQuads * g; quad < kQuads * g + kQuads; quad += 2) {
         const std::byte* const at = codes + quad / 2 * kLineBytes;
         if (ahead)
           for (int i = 0; i < Panels; ++i) __builtin_prefetch(at + i * p.panel_bytes + ahead);
@@ -169,9 +171,9 @@ bool has_windows_to_stream([[maybe_unused]] const GridPanels& p, [[maybe_unused]
 void expand_step(const GridPanels& p, const std::byte* panel, int64_t s, std::byte* to) {
   const std::byte* codes = panel + p.step_at(s);
   const std::byte* windows = panel + p.windows_at(s);
-  constexpr int64_t group_bytes = kGridGroup * kPanelColumns;
-  expand_group(codes, windows, to);
-  expand_group(codes + group_bytes / 2, windows + kPanelColumns, to + group_bytes);
+  constexpr int64_t half = kGridTileBytes / 2;
+  expand_half(codes, windows, to);
+  expand_half(codes + half / 2, windows + kStepGroups / 2 * kPanelColumns, to + half);
 }
 
 constexpr int64_t kDotsBytes = 2 * kRows * kPanelColumns * int64_t(sizeof(int32_t));

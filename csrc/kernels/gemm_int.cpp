@@ -123,7 +123,7 @@ struct IntPath {
           std::byte* ready)
       : p_(p), x_(x), e_(e), rows_(rows.size()), quantized_(p, ready) {}
 
-  void make(int64_t id, int64_t count) const {
+  void make(int64_t id, int64_t count, std::byte*) const {
     quantize_rows(p_, x_, even_share(rows_, id, count), quantized_);
   }
   void multiply(Range units, std::byte* hot) const {

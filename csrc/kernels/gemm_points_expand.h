@@ -9,8 +9,10 @@
 
 namespace penstock {
 
-// k of a run, what is expanded at once: a group, a window and a tile's depth are whole runs.
+// k of a run, what is expanded at once: a group and a tile's depth are whole runs, and a run is whole
+// windows.
 constexpr int64_t kPointRun = 32;
+static_assert(kPointRun % kGridGroup == 0);
 
 // Points of 16 columns are step * code + shift, exact in float32.
 struct PointLine {
@@ -40,9 +42,11 @@ struct FloatPoints {
                                      std::byte* to) {
     typedef int32_t ints __attribute__((vector_size(64)));
     typedef float floats __attribute__((vector_size(64)));
-    const PointLine line = PointLine::load<Bits, Kind>(shifts);
+    PointLine line = PointLine::load<Bits, Kind>(shifts);
     float* out = reinterpret_cast<float*>(to);
     for (int64_t k = 0; k < kPointRun; k += 32 / Bits, codes += kLineBytes) {
+      if (Kind == PointKind::windows && k && k % kGridGroup == 0)
+        line = PointLine::load<Bits, Kind>(shifts += kPanelColumns);
       ints row;
       std::memcpy(&row, codes, sizeof(row));
       for (int i = 0; i < 32 / Bits; ++i, out += kPanelColumns) {
@@ -73,9 +77,12 @@ struct PairPoints {
       for (int i = 0; i < lines; ++i, codes += kLineBytes, to += 2 * kLineBytes)
         bytes(_mm512_load_si512(codes), line.shift.v, to);
     } else if constexpr (Kind == PointKind::windows) {
-      const PointLine line = PointLine::load<Bits, Kind>(shifts);
-      for (int i = 0; i < lines; ++i, codes += kLineBytes, to += 4 * kLineBytes)
-        windows(_mm512_load_si512(codes), line, to);
+      constexpr int of_window = int(kGridGroup) * Bits / 32;
+      for (int i = 0; i < lines; i += of_window, shifts += kPanelColumns) {
+        const PointLine line = PointLine::load<Bits, Kind>(shifts);
+        for (int j = 0; j < of_window; ++j, codes += kLineBytes, to += 4 * kLineBytes)
+          windows(_mm512_load_si512(codes), line, to);
+      }
     } else {
       const __m512i zero = Kind == PointKind::zeros ? spread(shifts) : __m512i();
       for (int i = 0; i < lines; ++i, codes += kLineBytes, to += 4 * kLineBytes)

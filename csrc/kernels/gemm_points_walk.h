@@ -73,7 +73,7 @@ class PointsWalk {
         packed_(ready),
         padded_(Kernel::padded_rows(rows.size())) {}
 
-  void make(int64_t id, int64_t count) const { pack(kernel_, rows_, id, count); }
+  void make(int64_t id, int64_t count, std::byte*) const { pack(kernel_, rows_, id, count); }
 
   void multiply(Range units, std::byte* work) {
     points_ = work;

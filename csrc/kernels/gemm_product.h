@@ -7,9 +7,9 @@
 //   kOwnRows                    up to so many rows are made ready by every thread for itself
 //   kRowBlock                   rows that are made ready at once, at most
 //   ready_bytes(p, rows, shared)  of them, for any number up to `rows`; a thread's own, or shared
-//   work_bytes(p, rows)         scratch of multiply()
+//   work_bytes(p, rows)         scratch of make() and of multiply(), each thread's own
 //   Path(p, x, e, rows, shared, ready)
-//   make(id, count)             a thread's part of making the rows ready, in `ready`
+//   make(id, count, work)       a thread's part of making the rows ready, in `ready`
 //   multiply(units, work)       through the epilogue; with tile registers as the constructor set them
 #pragma once
 
@@ -31,10 +31,10 @@ void Product<Path, View>::run(const View& p, const InputRows& x, const Epilogue&
   for (int64_t i = 0; i < blocks; ++i) {
     Path path(p, x, e, even_share(rows, i, blocks), !own, own ? worker.scratch : shared);
     if (own) {
-      if (units.size()) path.make(0, 1);
+      if (units.size()) path.make(0, 1, work);
     } else {
       if (i) worker.barrier->wait(worker);  // before what others may still read is written over
-      path.make(worker.id, worker.count);
+      path.make(worker.id, worker.count, work);
       worker.barrier->wait(worker);
     }
     if (units.size()) path.multiply(units, work);
@@ -48,7 +48,7 @@ void Product<Path, View>::run_units(const View& p, const InputRows& x, const Epi
   const int64_t blocks = ceil_div(rows, Path::kRowBlock);
   for (int64_t i = 0; i < blocks; ++i) {
     Path path(p, x, e, even_share(rows, i, blocks), false, scratch);
-    if (!ready || blocks > 1) path.make(0, 1);
+    if (!ready || blocks > 1) path.make(0, 1, work);
     path.multiply(units, work);
   }
 }

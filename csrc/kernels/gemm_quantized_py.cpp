@@ -158,8 +158,8 @@ void run_block_linear(const std::vector<Windows>& parts, const std::string& form
 }
 
 // False if a value is not finite.
-bool run_quantize_grid(const Bytes& rows, const std::string& elem, int bits, MutableCodes codes,
-                       MutableWindows windows, MutableFloats scales) {
+bool run_quantize_grid(const Bytes& rows, const std::string& elem, int bits, bool transformed,
+                       MutableCodes codes, MutableWindows windows, MutableFloats scales) {
   const Elem type = parse_float_elem(elem);
   const int64_t n = int64_t(codes.shape(0)), k = int64_t(codes.shape(1));
   expect((bits == 8 || bits == 4) && k >= 1, "no such matrix");
@@ -171,7 +171,7 @@ bool run_quantize_grid(const Bytes& rows, const std::string& elem, int bits, Mut
   std::vector<float> scratch;
   bool finite = true;
   for (int64_t r = 0; r < n; ++r)
-    finite &= quantize_grid_row(bits, type, span_of(rows).data() + r * row_bytes, k,
+    finite &= quantize_grid_row(bits, type, transformed, span_of(rows).data() + r * row_bytes, k,
                                 codes.data() + r * k,
                                 bits == 4 ? windows.data() + r * groups : nullptr,
                                 scales.data()[r], scratch);
@@ -191,7 +191,7 @@ void bind_quantized_linear(nb::module_& m) {
         exact("bias").none(), "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a,
         "weight_only"_a = false, "threads"_a);
   m.def("quantize_grid", &run_quantize_grid, nb::kw_only(), exact("rows"), "elem"_a, "bits"_a,
-        exact("codes"), exact("windows"), exact("scales"));
+        "transformed"_a, exact("codes"), exact("windows"), exact("scales"));
 }
 
 }  // namespace penstock

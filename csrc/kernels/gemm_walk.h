@@ -94,7 +94,7 @@ class Walk {
         packed_(ready) {}
 
   // By each thread for itself slices are packed one by one, when they are multiplied.
-  void make([[maybe_unused]] int64_t id, [[maybe_unused]] int64_t count) const {
+  void make([[maybe_unused]] int64_t id, [[maybe_unused]] int64_t count, std::byte*) const {
     if (!shared_) return;
     const Blocking by = shared_blocking(0);
     const int64_t bands = Kernel::bands(rows_.size());

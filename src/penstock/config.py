@@ -10,7 +10,7 @@ from msgspec import Meta
 from penstock.cache.geometry import KvDType
 from penstock.models.spec import DType
 from penstock.quant.choice import QuantizationName, choose
-from penstock.quant.scheme import Quantization
+from penstock.quant.scheme import Quantization, WindowColumns
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.speculative_config import SpeculativeConfig
 
@@ -258,6 +258,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What stands in for sampling options that a request leaves out."""
     seed: int
     reasons: dict[str, str]
+    window_columns: WindowColumns = 16
+    """Columns of a window of weights in 4 bits: the backend's."""
     target_path: str | None = None
     """The target's checkpoint, where heads that draft share weights with their target; otherwise
     None."""
@@ -283,6 +285,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
             self.quantize_head,
             zero_points=self.quantization_zero_points,
             activations=self.quantize_activations,
+            window_columns=self.window_columns,
         )
 
     def explain(self) -> str:

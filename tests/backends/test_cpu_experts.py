@@ -98,7 +98,7 @@ def test_sums_of_integers_are_those_of_the_reference(module: Any, form: Form) ->
     experts = Experts.random(rng, form, 5, 45, 130)
     ids, x = distinct(rng, 9, 5, 3), rng.standard_normal((9, 130)).astype(np.float32)
     assert form.scheme is not None
-    codes = [rounded(matrix, form.scheme, "an expert") for matrix in experts.parts[0]]
+    codes = [rounded(matrix, form.scheme, "an expert", False) for matrix in experts.parts[0]]
     multiply = partial(quantized_product, weight_only=False)
     expected = expert_product(x, ids, (codes,), (None,), None, multiply)
     got = experts.run(module, x, ids)

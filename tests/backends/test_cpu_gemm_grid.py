@@ -30,20 +30,23 @@ from penstock.quant import GridScheme, GridTensor, quantize_to_grid
 SCHEMES = [GridScheme(8), GridScheme(4)]
 
 
-def native_quantize(module: Any, matrix: np.ndarray, scheme: GridScheme) -> tuple[GridTensor, bool]:
+def native_quantize(
+    module: Any, matrix: np.ndarray, scheme: GridScheme, transformed: bool
+) -> tuple[GridTensor, bool]:
     n, k = matrix.shape
-    groups = -(-k // 32) if scheme.bits == 4 else 0
+    groups = -(-k // 16) if scheme.bits == 4 else 0
     codes, windows = np.empty((n, k), np.int8), np.empty((n, groups), np.uint8)
     scales = np.empty(n, np.float32)
     finite = module.quantize_grid(
         rows=as_bytes(matrix),
         elem=matrix.dtype.name,
         bits=scheme.bits,
+        transformed=transformed,
         codes=codes,
         windows=windows,
         scales=scales,
     )
-    return GridTensor(scheme, codes, windows, scales), finite
+    return GridTensor(scheme, codes, windows, scales, transformed), finite
 
 
 def expected(product: QuantizedProduct, x: np.ndarray) -> np.ndarray:
@@ -54,7 +57,7 @@ def expected(product: QuantizedProduct, x: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-@pytest.mark.parametrize("k", [1, 5, 31, 64, 100, 129, 257, 688, 1100])
+@pytest.mark.parametrize("k", [1, 5, 31, 64, 100, 129, 257, 512, 688, 1100, 1536])
 def test_equals_the_reference(module: Any, k: int, scheme: GridScheme) -> None:
     rng = np.random.default_rng(k)
     for n in (1, 15, 33, 64):
@@ -80,7 +83,7 @@ def test_points_at_their_limits(module: Any, scheme: GridScheme) -> None:
     signs = np.where(np.arange(48) % 2, 1, -1)[:, None]
     matrix = (np.ones((48, 512)) * signs).astype(np.float32)
     matrix[:, ::2] *= -1
-    product = QuantizedProduct((quantize_to_grid(matrix, scheme),))
+    product = QuantizedProduct((quantize_to_grid(matrix, scheme, transformed=True),))
     for m in (1, 5, 33):
         x = np.ones((m, 512), np.float32)
         x[:, ::2] = -1
@@ -89,8 +92,9 @@ def test_points_at_their_limits(module: Any, scheme: GridScheme) -> None:
         every = GridTensor(
             scheme,
             np.tile(np.array([0, 15], np.int8), (256, 32)),
-            np.repeat(_fitting_windows(), 2).reshape(-1, 2)[:256],
+            np.repeat(_fitting_windows(), 4).reshape(-1, 4)[:256],
             np.ones(256, np.float32),
+            transformed=True,
         )
         x = np.full((7, 64), 3, np.float32)
         assert np.array_equal(
@@ -182,11 +186,13 @@ matrices = hnp.arrays(
 
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
 @settings(max_examples=60, deadline=None)
-@given(matrix=matrices)
-def test_the_native_quantizer_is_the_reference(scheme: GridScheme, matrix: np.ndarray) -> None:
+@given(matrix=matrices, transformed=st.booleans())
+def test_the_native_quantizer_is_the_reference(
+    scheme: GridScheme, matrix: np.ndarray, transformed: bool
+) -> None:
     module = native.load()
-    expected = quantize_to_grid(matrix, scheme)
-    got, finite = native_quantize(module, matrix, scheme)
+    expected = quantize_to_grid(matrix, scheme, transformed=transformed)
+    got, finite = native_quantize(module, matrix, scheme, transformed)
     assert finite
     assert np.array_equal(got.scales, expected.scales)
     assert np.array_equal(got.windows, expected.windows)
@@ -195,14 +201,20 @@ def test_the_native_quantizer_is_the_reference(scheme: GridScheme, matrix: np.nd
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, np.float32])
 @pytest.mark.parametrize("scheme", SCHEMES, ids=str)
-def test_every_variant_quantizes_every_type(module: Any, scheme: GridScheme, dtype: Any) -> None:
+@pytest.mark.parametrize("k", [333, 334, 340, 344, 352, 416, 448, 640, 1280, 3072])
+def test_every_variant_quantizes_every_type(
+    module: Any, k: int, scheme: GridScheme, dtype: Any
+) -> None:
+    """Of every block that the transform has."""
     rng = np.random.default_rng(14)
-    matrix = (rng.standard_t(3, (70, 333)) * 0.02).astype(dtype)
-    expected = quantize_to_grid(matrix, scheme)
-    got, finite = native_quantize(module, matrix, scheme)
-    assert finite
-    assert np.array_equal(got.codes, expected.codes)
-    assert np.array_equal(got.windows, expected.windows)
-    assert np.array_equal(got.scales, expected.scales)
-    matrix[1, 332] = np.nan
-    assert not native_quantize(module, matrix, scheme)[1]
+    matrix = (rng.standard_t(3, (20, k)) * 0.02).astype(dtype)
+    for transformed in (False, True):
+        expected = quantize_to_grid(matrix, scheme, transformed=transformed)
+        got, finite = native_quantize(module, matrix, scheme, transformed)
+        assert finite
+        assert np.array_equal(got.scales, expected.scales)
+        assert np.array_equal(got.windows, expected.windows)
+        assert np.array_equal(got.codes, expected.codes)
+    matrix[1, k - 1] = np.nan
+    assert not native_quantize(module, matrix, scheme, False)[1]
+    assert not native_quantize(module, matrix, scheme, True)[1]

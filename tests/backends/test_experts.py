@@ -83,7 +83,7 @@ def test_quantized_products_are_those_of_the_experts_own_matrices(
     generator = np.random.default_rng(3)
     multiply = partial(quantized_product, weight_only=weight_only)
     matrices = generator.standard_normal((5, 7, 70)).astype(np.float32)
-    experts = [rounded(matrix, scheme, "experts") for matrix in matrices]
+    experts = [rounded(matrix, scheme, "experts", weight_only) for matrix in matrices]
     ids = np.array([[4, 0, 2], [2, 3, 4]], np.int32)
     x = generator.standard_normal((2, 70)).astype(np.float32)
     out = expert_product(x, ids, (experts,), (None,), None, multiply)

@@ -46,6 +46,10 @@ def test_products_are_of_what_the_codes_stand_for(scheme: QuantScheme) -> None:
     if isinstance(scheme, GridScheme):
         grid = quantize_to_grid(w, scheme)
         stands_for, floats = grid.dequantize(), points_on_grid(x, grid)
+        transformed = quantize_to_grid(w, scheme, transformed=True)
+        np.testing.assert_allclose(
+            grid_product(x, transformed), x @ transformed.dequantize().T, rtol=0, atol=0.3
+        )
         ints = grid_product(x, grid)
     else:
         tensor = quantize(w, scheme)

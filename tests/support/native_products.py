@@ -47,7 +47,8 @@ class QuantizedProduct:
     ) -> QuantizedProduct:
         """Weights that are not centred at zero, so that zero points matter."""
         parts = tuple(
-            round_to(scheme, (rng.standard_normal((n, k)) + 0.4).astype(np.float32)) for n in sizes
+            round_to(scheme, (rng.standard_normal((n, k)) + 0.4).astype(np.float32), weight_only)
+            for n in sizes
         )
         shift = rng.standard_normal(sum(sizes)).astype(np.float32) if bias else None
         return cls(parts, gate, shift, weight_only)
@@ -82,9 +83,11 @@ class QuantizedProduct:
         return out.view(DTYPES[out_elem])
 
 
-def round_to(scheme: GridScheme | GroupScheme, matrix: np.ndarray) -> GridTensor | GroupTensor:
+def round_to(
+    scheme: GridScheme | GroupScheme, matrix: np.ndarray, weight_only: bool = False
+) -> GridTensor | GroupTensor:
     if isinstance(scheme, GridScheme):
-        return quantize_to_grid(matrix, scheme)
+        return quantize_to_grid(matrix, scheme, transformed=not weight_only)
     return quantize(matrix, scheme)
 
 

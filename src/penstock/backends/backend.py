@@ -21,6 +21,7 @@ from penstock.memory_budget import Demand
 from penstock.models.spec import ClampedSwiglu
 from penstock.plan import ops
 from penstock.plan.plan import Plan
+from penstock.quant.scheme import WindowColumns
 from penstock.threads import Threads, choose_threads
 
 
@@ -33,6 +34,8 @@ class Defaults:
     quantize_activations: bool
     """Whether activations are quantized along with the weights."""
     quantize_activations_why: str
+    window_columns: WindowColumns = 16
+    """Columns of a window of 4 bits: what the backend's kernels multiply, no option."""
 
 
 @dataclass(frozen=True)

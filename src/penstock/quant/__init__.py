@@ -4,6 +4,7 @@ from penstock.quant.blocks import BlockFormat, BlockTensor
 from penstock.quant.codebook import CodebookTensor
 from penstock.quant.errors import not_finite
 from penstock.quant.grid import GridTensor, quantize_to_grid
+from penstock.quant.hadamard import transform_rows
 from penstock.quant.scheme import (
     BlockScheme,
     GridScheme,
@@ -33,4 +34,5 @@ __all__ = [
     "quantize_to_grid",
     "require_finite",
     "require_in_order",
+    "transform_rows",
 ]

@@ -12,6 +12,7 @@ from penstock.quant.scheme import (
     GroupScheme,
     Quantization,
     QuantScheme,
+    WindowColumns,
 )
 
 QuantizationName = Literal["none", "int8", "int4"]
@@ -28,8 +29,11 @@ def choose(
     *,
     zero_points: bool = False,
     activations: bool = True,
+    window_columns: WindowColumns = 16,
 ) -> Quantization:
     """The schemes that the options ask for; ``group`` 0 is a whole row, None a row's grid.
+
+    ``window_columns`` are those of a window that the backend's kernels multiply.
 
     Raises ConfigError where they do not go together.
     """
@@ -52,7 +56,7 @@ def choose(
         raise ConfigError(
             f"quantization_group must be 32, 64, 128, or 0 for whole rows, not {group}"
         )
-    scheme: QuantScheme = GridScheme(bits[name])
+    scheme: QuantScheme = GridScheme(bits[name], window_columns if name == "int4" else 16)
     if zero_points or group not in (None, 0) or (name, group) == ("int4", 0):
         scheme = GroupScheme(bits[name], group or None, zero_points)
     return Quantization(scheme, HEAD_SCHEME if head else None, activations)

@@ -9,19 +9,21 @@ from typing import Final, Literal
 Bits = Literal[4, 8]
 
 GROUP_SIZES = (32, 64, 128)
-GRID_GROUP = 32
-"""Number of columns that share a window of a row's grid."""
+WindowColumns = Literal[16, 32]
+"""Columns that share a window of a row's grid."""
 
 
 @dataclass(frozen=True)
 class GridScheme:
     """Whole numbers of 8 bits with one float32 scale per row, its grid.
 
-    With 4 bits, groups of 32 columns use 16 points of the grid each, evenly apart: a window, whose
-    step and origin take a byte. Products are one exact sum of integers per output.
+    With 4 bits, groups of ``columns`` use 16 points of the grid each, evenly apart: a window, whose
+    step and origin take a byte. Products are one exact sum of integers per output. Where x is
+    quantized, too, both are of the rows' Hadamard transform (:mod:`penstock.quant.hadamard`).
     """
 
     bits: Bits
+    columns: WindowColumns = 16
 
     def __post_init__(self) -> None:
         _check_bits(self.bits)
@@ -31,7 +33,7 @@ class GridScheme:
 
     def nbytes(self, n: int, k: int) -> int:
         """Bytes of an ``[n, k]`` matrix: codes, windows and scales."""
-        return n * (k + 4 if self.bits == 8 else -(-k // 2) + -(-k // GRID_GROUP) + 4)
+        return n * (k + 4 if self.bits == 8 else -(-k // 2) + -(-k // self.columns) + 4)
 
 
 @dataclass(frozen=True)

@@ -88,9 +88,14 @@ def decide_plans(
     backend.check_runnable(plan, inputs.trees)
     drafting = None
     if draft is not None:
-        activations = backend.defaults.quantize_activations
         drafting = served_draft(
-            config, target, draft, draft_bytes, half=half, quantize_activations=activations
+            config,
+            target,
+            draft,
+            draft_bytes,
+            half=half,
+            quantize_activations=backend.defaults.quantize_activations,
+            window_columns=backend.defaults.window_columns,
         )
         backend.check_runnable(drafting.plan)
     notes: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from penstock.models.mxfp4_experts import Mxfp4Experts
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.spec import ModelSpec
 from penstock.quant.choice import QuantizationName, choose
-from penstock.quant.scheme import GroupScheme, Quantization
+from penstock.quant.scheme import GroupScheme, Quantization, WindowColumns
 from penstock.resolve.inputs import Inputs, Reasons, reason
 
 
@@ -25,7 +25,7 @@ class WeightQuantization:
     zero_points: bool
     head: bool
 
-    def schemes(self, activations: bool) -> Quantization:
+    def schemes(self, activations: bool, window_columns: WindowColumns) -> Quantization:
         """Raises ConfigError where the options do not go together."""
         return choose(
             self.name,
@@ -33,6 +33,7 @@ class WeightQuantization:
             self.head,
             zero_points=self.zero_points,
             activations=activations,
+            window_columns=window_columns,
         )
 
 
@@ -62,7 +63,7 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
     activations = config.quantize_activations
     if activations is None:
         activations = backend.defaults.quantize_activations
-    schemes = weights.schemes(activations)
+    schemes = weights.schemes(activations, backend.defaults.window_columns)
     reasons = {"quantization": "the checkpoint's values"}
     if schemes.linear is not None or read is not None:
         matrices = f"in {schemes.linear}"

@@ -76,6 +76,7 @@ def resolve(
         quantization_group=weights.group,
         quantization_zero_points=weights.zero_points,
         quantize_activations=quantization.activations,
+        window_columns=backend.defaults.window_columns,
         quantize_head=weights.head,
         weight_bytes=memory.weight_bytes,
         backend=backend.name,

@@ -24,6 +24,7 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
+from penstock.quant.scheme import WindowColumns
 from penstock.speculate.draft_heads_choice import (
     draft_heads_spec,
     refuse_draft_heads,
@@ -164,11 +165,13 @@ def served_draft(
     *,
     half: bool,
     quantize_activations: bool,
+    window_columns: WindowColumns,
 ) -> Served:
     """Return what memory planning must know of the draft of ``target``.
 
     ``block_bytes`` is the size of a block of the draft's KV cache. ``half`` is as in
-    :func:`~penstock.plan.lower.lower`, and ``quantize_activations`` the backend's default.
+    :func:`~penstock.plan.lower.lower`, and ``quantize_activations`` and ``window_columns`` the
+    backend's defaults.
     """
     options = msgspec.structs.replace(config, **_quantization(config, spec))
     activations = options.quantize_activations
@@ -181,6 +184,7 @@ def served_draft(
         options.quantize_head,
         zero_points=options.quantization_zero_points,
         activations=quantize_activations if activations is None else activations,
+        window_columns=window_columns,
     )
     kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
     plan = fuse(lower(spec, dtype, max_len, schemes, kv_dtype, half=half))

@@ -95,8 +95,8 @@ def resources(cubin: bytes) -> dict[str, int]:
 def cases() -> Iterator[tuple[QuantScheme | None, bool, Activation | None]]:
     yield None, False, "silu"
     yield GridScheme(8), False, None
-    yield GridScheme(4), False, "silu"
-    yield GridScheme(4), True, None
+    yield GridScheme(4, 32), False, "silu"
+    yield GridScheme(4, 32), True, None
     yield GroupScheme(4, 128), True, "silu"
     yield GroupScheme(4, 32, True), True, None
     yield GroupScheme(8, 128, True), False, None

@@ -38,7 +38,7 @@ FORMS = [
         Form("bfloat16", scheme, weight_only)
         for scheme in (
             GridScheme(8),
-            GridScheme(4),
+            GridScheme(4, 32),
             GroupScheme(4, 32),
             GroupScheme(4, 128, True),
             GroupScheme(8, 64, True),

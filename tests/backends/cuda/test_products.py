@@ -33,7 +33,7 @@ F32 = NDArray[np.float32]
 
 SCHEMES: list[QuantScheme] = [
     GridScheme(8),
-    GridScheme(4),
+    GridScheme(4, 32),
     *(
         GroupScheme(bits, size, zeros)
         for bits in (8, 4)
@@ -59,7 +59,7 @@ def expected(
         if scheme is None:
             y: F32 = x @ w.T
         elif isinstance(scheme, GridScheme):
-            grid = quantize_to_grid(w, scheme)
+            grid = quantize_to_grid(w, scheme, transformed=not weight_only)
             y = (numerics.points_on_grid if weight_only else numerics.grid_product)(x, grid)
         else:
             tensor = quantize(w, scheme)
@@ -194,7 +194,7 @@ def test_products_of_floats(
     [
         (None, False, True),
         (None, False, False),
-        (GridScheme(4), False, True),
+        (GridScheme(4, 32), False, True),
         (GridScheme(8), True, True),
         (GroupScheme(4, 64, True), False, True),
         (GroupScheme(4, 128), True, True),
@@ -245,7 +245,12 @@ def test_one_program_and_many_add_splits_alike(
 @pytest.mark.thinned(11)
 @pytest.mark.parametrize(
     ("scheme", "weight_only"),
-    [(None, False), (GridScheme(4), False), (GridScheme(4), True), (GroupScheme(4, 32), True)],
+    [
+        (None, False),
+        (GridScheme(4, 32), False),
+        (GridScheme(4, 32), True),
+        (GroupScheme(4, 32), True),
+    ],
     ids=str,
 )
 def test_rows_keep_to_themselves(
@@ -302,7 +307,7 @@ def test_no_rows(device: Any) -> None:
             assert product(matrix, np.zeros((0, 70), np.float32), device).shape == (0, 9)
 
 
-@pytest.mark.parametrize("scheme", [GridScheme(8), GridScheme(4), GroupScheme(4, 32)], ids=str)
+@pytest.mark.parametrize("scheme", [GridScheme(8), GridScheme(4, 32), GroupScheme(4, 32)], ids=str)
 def test_weights_that_are_not_finite_are_refused(scheme: QuantScheme, device: Any) -> None:
     matrix, _ = matrix_of(drawn(9, 70), device, scheme)
     w = torch.ones(9, 70)

@@ -70,7 +70,7 @@ def test_few_rows_use_every_tile_that_any_number_can(at: tuple[int, int]) -> Non
     shapes = [Shape(6144, 4096, 2048), Shape(4096, 4096, 2048), Shape(14336, 4096, 2048, True)]
     shapes += [Shape(4096, 14336, 2048), Shape(128256, 4096, 300)]
     nowhere = Workspace(torch.device("meta"), at)
-    for scheme in (GridScheme(8), GridScheme(4), GroupScheme(4, 128), None):
+    for scheme in (GridScheme(8), GridScheme(4, 32), GroupScheme(4, 128), None):
         matrices = [
             make_matrix(shape, "bfloat16", scheme, nowhere, torch.bfloat16) for shape in shapes
         ]
@@ -91,7 +91,7 @@ def test_what_torch_multiplies_has_no_tiles() -> None:
 
 
 @pytest.mark.parametrize(
-    "scheme", [None, GridScheme(8), GridScheme(4), GroupScheme(4, 32, True)], ids=str
+    "scheme", [None, GridScheme(8), GridScheme(4, 32), GroupScheme(4, 32, True)], ids=str
 )
 @pytest.mark.parametrize("gated", [False, True])
 def test_no_number_of_rows_needs_more_scratch_than_was_reserved(
@@ -112,7 +112,7 @@ def test_no_number_of_rows_needs_more_scratch_than_was_reserved(
 
 
 def test_bytes_are_known_without_memory() -> None:
-    for scheme in (None, GridScheme(4), GroupScheme(8, 64, True)):
+    for scheme in (None, GridScheme(4, 32), GroupScheme(8, 64, True)):
         spaces = Workspace(torch.device("cpu")), Workspace(torch.device("meta"))
         real, planned = (
             make_matrix(Shape(300, 1100, 90), "bfloat16", scheme, space, torch.bfloat16)

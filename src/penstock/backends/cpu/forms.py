@@ -90,6 +90,8 @@ class GridForm(MatrixForm):
     """Points of each row's grid, which the executor rounds to while it packs."""
 
     def __init__(self, scheme: GridScheme) -> None:
+        if scheme.columns != 16:
+            raise ValueError(f"windows of {scheme.columns} columns, which no kernel multiplies")
         self._scheme = scheme
 
     def __str__(self) -> str:

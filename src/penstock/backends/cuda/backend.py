@@ -20,7 +20,7 @@ BATCHED_TOKENS = 2048
 
 class CudaBackend(Backend):
     name = "cuda"
-    defaults = Defaults(256, BATCHED_TOKENS, False, "reading weights takes the time")
+    defaults = Defaults(256, BATCHED_TOKENS, False, "reading weights takes the time", 32)
     on_gpu = True
     half_rows = True
     can_be_nondeterministic = True

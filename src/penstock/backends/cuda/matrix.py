@@ -206,6 +206,8 @@ class GridMatrix(_CodedMatrix):
         x_dtype: torch.dtype,
         weight_only: bool,
     ) -> None:
+        if scheme.bits == 4 and scheme.columns != 32:
+            raise ValueError(f"windows of {scheme.columns} columns, which no kernel multiplies")
         self._scheme = scheme
         n, device = shape.weight_rows, workspace.device
         as_bytes = scheme.bits == 8 and not weight_only
@@ -228,7 +230,9 @@ class GridMatrix(_CodedMatrix):
         super().__init__(shape, weights, workspace, x_dtype)
 
     def _keep(self, rows: Tensor, to: slice) -> tuple[Tensor, Tensor]:
-        codes, windows, scales, finite = rounding.round_to_grid(rows, self._scheme)
+        codes, windows, scales, finite = rounding.round_to_grid(
+            rows, self._scheme, transformed=self.weights.integers
+        )
         assert self.weights.scales is not None
         self.weights.scales[to] = scales
         if self.weights.marks is not None:

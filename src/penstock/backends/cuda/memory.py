@@ -170,7 +170,7 @@ def _smaller(
     found = []
     names: tuple[QuantizationName, ...] = ("int8", "int4")
     for name in names:
-        plan = plan_with(choose(name, None, True, activations=False))
+        plan = plan_with(choose(name, None, True, activations=False, window_columns=32))
         other = replace(needs(plan, limits), draft=need.draft)
         if other.weights < need.weights and other.total < free:
             found.append(f"quantization {name} ({gib(other.weights)} of weights)")

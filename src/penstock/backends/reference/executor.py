@@ -146,7 +146,8 @@ class ReferenceExecutor(HostExecutor):
         if op.scheme is None:
             return product(x, self._weights[weight])
         if weight not in self._quantized:
-            self._quantized[weight] = rounded(self._weights[weight], op.scheme, weight)
+            matrix = self._weights[weight]
+            self._quantized[weight] = rounded(matrix, op.scheme, weight, op.weight_only)
         return quantized_product(x, self._quantized[weight], op.weight_only)
 
     def _attention(self, op: ops.Attention, step: StepInput) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.models.spec import Activation, ClampedSwiglu, Gating
-from penstock.quant import BlockTensor, GridTensor, GroupTensor
+from penstock.quant import BlockTensor, GridTensor, GroupTensor, transform_rows
 
 F32 = NDArray[np.float32]
 
@@ -131,9 +131,9 @@ def int_product(x: F32, w: GroupTensor) -> F32:
 def grid_product(x: F32, w: GridTensor) -> F32:
     """``x @ W.T`` with W on its grid, as :class:`penstock.plan.ops.Linear` defines it.
 
-    x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
+    x ``[rows, k]``, w ``[n, k]``, transformed or not; returns ``[rows, n]``.
     """
-    codes, scales = quantize_whole_rows(x)
+    codes, scales = quantize_whole_rows(transform_rows(x) if w.transformed else x)
     dots = codes.astype(np.float64) @ w.points().T.astype(np.float64)
     result: F32 = dots.astype(np.float32) * (scales * w.scales)
     return result

@@ -51,11 +51,16 @@ class Values:
                 self.weights[name] = value
         self.buffers: dict[str, NDArray[Any]] = {}
 
-    def experts(self, name: str, scheme: QuantScheme | None) -> list[F32 | CanonicalTensor]:
+    def experts(
+        self, name: str, scheme: QuantScheme | None, weight_only: bool
+    ) -> list[F32 | CanonicalTensor]:
         """The matrices of all experts of a stacked weight, rounded when they are first wanted."""
         each = self._experts[name]
         if scheme is not None and any(isinstance(matrix, np.ndarray) for matrix in each):
-            each = [rounded(m, scheme, name) if isinstance(m, np.ndarray) else m for m in each]
+            each = [
+                rounded(m, scheme, name, weight_only) if isinstance(m, np.ndarray) else m
+                for m in each
+            ]
             self._experts[name] = each
         return each
 
@@ -192,7 +197,7 @@ def _expert_linear(v: Values, op: ops.ExpertLinear) -> None:
     multiply = (
         product if op.scheme is None else partial(quantized_product, weight_only=op.weight_only)
     )
-    parts = [v.experts(part.weight, op.scheme) for part in op.parts]
+    parts = [v.experts(part.weight, op.scheme, op.weight_only) for part in op.parts]
     v.put(op.out, expert_product(x, ids, parts, biases, op.gated, multiply))
 
 

@@ -30,14 +30,17 @@ from penstock.quant import (
 CanonicalTensor = GroupTensor | GridTensor | BlockTensor
 
 
-def rounded(matrix: NDArray[Any], scheme: QuantScheme, name: str) -> CanonicalTensor:
-    """Return ``matrix`` ``[n, k]`` quantized by ``scheme``.
+def rounded(
+    matrix: NDArray[Any], scheme: QuantScheme, name: str, weight_only: bool
+) -> CanonicalTensor:
+    """Return ``matrix`` ``[n, k]`` quantized by ``scheme``, for products whose x is, too, or
+    for ``weight_only`` ones.
 
     Raises WeightError, naming ``name``, where a value is not finite.
     """
     match scheme:
         case GridScheme():
-            return quantize_to_grid(matrix, scheme, name)
+            return quantize_to_grid(matrix, scheme, name, transformed=not weight_only)
         case GroupScheme():
             return quantize(matrix, scheme, name)
         case BlockScheme():

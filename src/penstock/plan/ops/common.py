@@ -73,7 +73,10 @@ class Linear(Op):
     With a ``scheme`` W is quantized by it, and x on the way, unless the op is ``weight_only``: the
     product is then one of integers.
 
-    On the grid, each row of x is quantized to int8: ``x_scale = max|x| / 127`` in float32,
+    On the grid, rows of W and of x are transformed by blocks of columns (:func:`transform_weights
+    <penstock.quant.hadamard.transform_weights>` and :func:`transform_rows
+    <penstock.quant.hadamard.transform_rows>`) before they are quantized, which leaves products
+    as they are. Each row of x is then quantized to int8: ``x_scale = max|x| / 127`` in float32,
     ``x_code = x * (127 / max|x|)`` rounded to nearest even (scale and codes are 0 where max|x| is
     below 1e-30; a value that is not finite makes the scale NaN). ``x @ W.T`` is then
     ``float32(dot) * (x_scale * w_scale[n])``, with the dot of codes and points exact in int32.

@@ -104,8 +104,7 @@ def expert_product(
     carved = workspace.carve(*_parts(weights, tile, tokens, shape, x.dtype))
     k, x_scales, x_sums = shape.k, x, x
     if weights.integers:
-        codes, x_scales, x_sums = carved[:3]
-        round_rows(weights, x, codes, x_scales, x_sums)
+        codes, x_scales, x_sums = round_rows(weights, x, carved)
         x, k = codes, weights.padded
     row_tiles = most_tiles(rows, shape.experts, tile.rows)
     direct = by_expert.is_direct

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,11 +12,16 @@ from torch import Tensor
 
 from penstock.backends.cuda.capability import Capability
 from penstock.backends.cuda.kernels.product import epilogue_kernel, product_kernel
-from penstock.backends.cuda.kernels.round_rows import round_groups_kernel, round_rows_kernel
+from penstock.backends.cuda.kernels.round_rows import (
+    round_groups_kernel,
+    round_rows_kernel,
+    transform_rows_kernel,
+)
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.kernels.tiles import Kind, Tile, choose
 from penstock.backends.cuda.workspace import Workspace, carved_bytes
 from penstock.models.spec import ClampedSwiglu, Gating
+from penstock.quant.hadamard import block_of
 
 _ROUNDED_AT_ONCE = 4096
 """Elements of a row in registers: 16 a thread at 8 warps."""
@@ -106,11 +112,14 @@ def rounded_parts(weights: Weights, rows: int) -> Parts:
     if not weights.integers:
         return []
     groups = weights.x_groups
-    return [
+    parts: Parts = [
         ((rows, weights.padded), torch.int8),
         ((groups, rows), torch.float32),
         ((groups, rows), torch.int32),
     ]
+    if weights.format == "grid":
+        parts.append(((rows, weights.padded), torch.float32))  # the rows' transform
+    return parts
 
 
 def _parts(weights: Weights, kind: Kind, tile: Tile, rows: int, shape: Extent) -> Parts:
@@ -144,8 +153,7 @@ def product(
     carved = workspace.carve(*_parts(weights, kind, tile, rows, shape))
     k, x_scales, x_sums = shape.k, x, x
     if weights.integers:
-        codes, x_scales, x_sums = carved[:3]
-        round_rows(weights, x, codes, x_scales, x_sums)
+        codes, x_scales, x_sums = round_rows(weights, x, carved)
         x, k = codes, weights.padded
     partials = carved[-1] if tile.parallel else out
     marks = weights.w if weights.marks is None else weights.marks
@@ -209,9 +217,29 @@ def gating(kind: Gating | None) -> dict[str, str | int | float | bool]:
     return {"ACTIVATION": kind or "none", "LIMIT": 0.0, "ALPHA": 0.0}
 
 
-def round_rows(weights: Weights, x: Tensor, codes: Tensor, scales: Tensor, sums: Tensor) -> None:
-    """Round x ``[rows, k]`` to codes ``[rows, padded]``, scales and sums ``[x_groups, rows]``."""
+def round_rows(
+    weights: Weights, x: Tensor, carved: Sequence[Tensor]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Round x ``[rows, k]``, on the grid its transform, in the ``carved`` :func:`rounded_parts`.
+
+    Returns codes ``[rows, padded]``, scales and sums ``[x_groups, rows]``.
+    """
     rows, k = x.shape
+    codes, scales, sums = carved[:3]
+    if weights.format == "grid":
+        transformed, block = carved[3], block_of(k)
+        transform_rows_kernel[(rows, k // block)](
+            x,
+            transformed,
+            x.stride(0),
+            transformed.stride(0),
+            BLOCK=block,
+            STAGES=block.bit_length() - 1,
+            num_warps=1,
+            # A sign's product is rounded before sums are, as everywhere.
+            enable_fp_fusion=False,
+        )
+        x = transformed
     need_sums = weights.format == "group" and weights.marks is not None
     if weights.x_groups == 1:
         block = min(_ROUNDED_AT_ONCE, triton.next_power_of_2(weights.padded))
@@ -230,7 +258,7 @@ def round_rows(weights: Weights, x: Tensor, codes: Tensor, scales: Tensor, sums:
             num_warps=max(1, block // 512),
             enable_fp_fusion=False,
         )
-        return
+        return codes, scales, sums
     groups = max(1, min(_ROUNDED_AT_ONCE // 2, triton.next_power_of_2(k)) // weights.size)
     round_groups_kernel[(rows, -(-weights.x_groups // groups))](
         x,
@@ -248,6 +276,7 @@ def round_rows(weights: Weights, x: Tensor, codes: Tensor, scales: Tensor, sums:
         num_warps=4,
         enable_fp_fusion=False,
     )
+    return codes, scales, sums
 
 
 def torch_scratch(max_rows: int, weight_rows: int) -> int:

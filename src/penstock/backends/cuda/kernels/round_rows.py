@@ -49,6 +49,27 @@ def round_rows_kernel(
         tl.store(sums + row, tl.sum(total, axis=0))
 
 
+@triton.jit
+def transform_rows_kernel(x, out, x_stride, out_stride, BLOCK: tl.constexpr, STAGES: tl.constexpr):
+    """``penstock.quant.hadamard.transform_rows`` of a block of ``BLOCK = 2 ** STAGES`` columns.
+
+    Grid: rows, blocks. out float32.
+    """
+    row, first = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK
+    columns = tl.arange(0, BLOCK)
+    value = tl.load(x + row * x_stride + first + columns).to(tl.float32)
+    mixed = columns.to(tl.uint32) * 0x9E3779B1
+    mixed = (mixed ^ (mixed >> 15)) * 0x85EBCA77
+    odd = (mixed ^ (mixed >> 13)) & 1
+    value = value * tl.where(odd == 1, -1.0 / BLOCK, 1.0 / BLOCK)
+    for stage in tl.static_range(STAGES):
+        # Columns as [further, pair, distance]; the pair's two are brought to the end and apart.
+        pairs = tl.reshape(value, [BLOCK // (2 << stage), 2, 1 << stage])
+        one, other = tl.split(tl.permute(pairs, 0, 2, 1))
+        value = tl.reshape(tl.permute(tl.join(one + other, one - other), 0, 2, 1), [BLOCK])
+    tl.store(out + row * out_stride + first + columns, value)
+
+
 @triton.jit(do_not_specialize=["groups_stride"])
 def round_groups_kernel(
     x,
