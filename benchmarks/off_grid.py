@@ -43,7 +43,8 @@ def main() -> None:
     def share(step: int) -> float:
         if step < warm:
             return (step + 1) / warm
-        return 0.5 + 0.5 * math.cos(math.pi * (step - warm) / (options.steps - warm))
+        done: float = (step - warm) / (options.steps - warm)
+        return 0.5 + 0.5 * math.cos(math.pi * done)
 
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, share)
     for step in range(options.steps):
@@ -65,7 +66,7 @@ def main() -> None:
         if after.dim() == 2
     ]
     print(f"matrices moved by {min(moved):.3f} to {max(moved):.3f} of their norm")
-    model.to(torch.bfloat16).save_pretrained(options.out)
+    model.bfloat16().save_pretrained(options.out)
     tokenizer.save_pretrained(options.out)
 
 

@@ -141,3 +141,13 @@ def test_models_that_keep_something_else_than_keys_and_values(family: str) -> No
         scores = torch.log_softmax(logits[window.first - 1 : -1], dim=1)
         losses += [-float(row[t]) for row, t in zip(scores, window.targets, strict=True)]
     assert result.perplexity == pytest.approx(math.exp(np.mean(losses)), rel=1e-4)
+
+
+def test_names_of_special_tokens_are_text() -> None:
+    """As llama.cpp's tool has it: a text that speaks of <unk> has no token of that kind."""
+    with TextModel.open(config(), WINDOW) as model:
+        special = model.tokenizer.special_ids
+        names = "".join(model.tokenizer.token_text(token) for token in sorted(special))
+        tokens, bos = model.encode(names)
+    assert special
+    assert not special & set(tokens[bos is not None :])

@@ -48,8 +48,8 @@ class TextModel:
 
     def encode(self, text: str) -> tuple[list[int], int | None]:
         """The tokens of a text with those that the model expects around it, but no EOS, and the BOS
-        that it begins with."""
-        tokens = self.tokenizer.encode(text, add_special_tokens=False)
+        that it begins with. Names of special tokens are text like any other."""
+        tokens = self.tokenizer.encode(text, add_special_tokens=False, parse_special=False)
         bos = bos_before(self.tokenizer)
         return (tokens if bos is None else [bos, *tokens]), bos
 
