@@ -38,7 +38,7 @@ def main() -> None:
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=options.learning_rate, betas=(0.9, 0.95), weight_decay=0.0
     )
-    warm = max(1, options.steps // 10)
+    warm: int = max(1, options.steps // 10)
 
     def share(step: int) -> float:
         if step < warm:

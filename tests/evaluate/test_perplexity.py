@@ -106,7 +106,7 @@ def test_divergences_are_those_of_the_definition() -> None:
     assert 0 < result.kl_median < result.kl_p99 <= result.kl_max
     assert result.agreement == same / len(divergences) < 1.0
     assert result.model_perplexity == alone
-    assert result.perplexity_ratio > 1.0
+    assert result.perplexity_ratio != 1.0
 
 
 def test_backends_agree() -> None:
