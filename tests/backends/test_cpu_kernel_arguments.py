@@ -136,12 +136,13 @@ def test_grid_linear(module: Any, changes: dict[str, Any]) -> None:
 
 def test_quantize_grid(module: Any) -> None:
     def run(bits: int, elem: str, n: int, k: int) -> bool:
-        groups = -(-k // 32) if bits == 4 else 0
+        groups = -(-k // 16) if bits == 4 else 0
         return bool(
             module.quantize_grid(
                 rows=zeros(n * k * 4, dtype=np.uint8),
                 elem=elem,
                 bits=bits,
+                transformed=False,
                 codes=zeros(n, k, dtype=np.int8),
                 windows=zeros(n, groups, dtype=np.uint8),
                 scales=zeros(n),
@@ -166,6 +167,7 @@ def test_quantize_grid_of_rows_at_odd_addresses(module: Any, elem: str) -> None:
             rows=rows,
             elem=elem,
             bits=8,
+            transformed=False,
             codes=codes,
             windows=zeros(0, 0, dtype=np.uint8),
             scales=scales,

@@ -94,7 +94,7 @@ def test_convolution(
     rows = drawn(scan, 30)
     out = whole(module, scan, rows, dtype=dtype)
     np.testing.assert_allclose(out, scan.wide(rows), rtol=1e-5, atol=2e-6)
-    if not silu:  # which has a sum of its own
+    if not silu and module.isa != "baseline":  # which may round products by themselves
         u = np.concatenate([np.zeros((kernel - 1, channels), np.float32), rounded(rows, dtype)])
         seen = [u[j : j + len(rows)] for j in range(kernel)]
         np.testing.assert_array_equal(out, weighted(seen, scan.weights[0], scan.weights[1]))

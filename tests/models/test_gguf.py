@@ -15,6 +15,7 @@ from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quantize
 from support.checkpoints import tiny_checkpoint
 from support.gguf_models import converted, mixed, write_gguf
+from support.needs import Need, lacking
 
 from penstock.errors import ModelError, WeightError
 from penstock.models.gguf.architectures import ARCHITECTURES
@@ -215,7 +216,7 @@ def test_published_files(name: str) -> None:
     """All tensors have a place in the model, and every matrix stays in its blocks."""
     path = Path(os.environ.get("PENSTOCK_GGUF_FILES", "/nowhere")) / f"{name}.gguf"
     if not path.exists():
-        pytest.skip(f"PENSTOCK_GGUF_FILES names no folder with {path.name}")
+        lacking(Need.FILE, f"{path.name}, in the folder that PENSTOCK_GGUF_FILES names")
     spec = load_model_spec(path)
     weights = CheckpointWeights(path, spec, lower(spec, "bfloat16").weights, "bfloat16")
     for name in weights.names():

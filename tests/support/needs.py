@@ -30,6 +30,7 @@ class Need(StrEnum):
     PROGRAM = "needs the program"
     RIGHT = "needs the right to"
     CPUS = "needs more CPUs"
+    PACKAGE = "needs the package, which no extra has"
 
     def reason(self, detail: str) -> str:
         return f"{self}: {detail}"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from support.needs import needs_native
+from support.needs import Need, needs_native
 from support.quantized_checkpoints import (
     Pack,
     assert_values,
@@ -223,7 +223,9 @@ def test_the_package_reads_the_same_values(
 ) -> None:
     """A matrix as bitsandbytes itself packs it."""
     torch = pytest.importorskip("torch")
-    functional = pytest.importorskip("bitsandbytes.functional", reason="its own packing")
+    functional = pytest.importorskip(
+        "bitsandbytes.functional", reason=Need.PACKAGE.reason("bitsandbytes")
+    )
     matrix = torch.randn(n, k, generator=torch.Generator().manual_seed(1))
     codes, state = functional.quantize_4bit(
         matrix, blocksize=64, quant_type=kind, compress_statistics=nested

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from support.needs import needs_native
+from support.needs import Need, needs_native
 from support.packed_floats import fp8, nvfp4
 from support.packed_integers import ints
 from support.quantized_checkpoints import (
@@ -413,7 +413,8 @@ def test_the_package_packs_the_same_way(weights: Any, n: int, k: int) -> None:
     """Our packing code for these tests, against compressed-tensors' own."""
     torch = pytest.importorskip("torch")
     helpers = pytest.importorskip(
-        "compressed_tensors.compressors.pack_quantized.helpers", reason="its own packing"
+        "compressed_tensors.compressors.pack_quantized.helpers",
+        reason=Need.PACKAGE.reason("compressed-tensors"),
     )
     span = weights["group_size"] or "row"
     bits, symmetric = weights["num_bits"], weights["symmetric"]

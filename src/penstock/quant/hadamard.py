@@ -68,7 +68,7 @@ def _butterflies(x: F32) -> F32:
     distance = 1
     with np.errstate(invalid="ignore", over="ignore"):
         while distance < b:
-            pairs = x.reshape(rows, -1, 2, distance)
+            pairs = x.reshape(rows, b // (2 * distance), 2, distance)
             first, second = pairs[:, :, 0], pairs[:, :, 1]
             x = np.stack([first + second, first - second], axis=2).reshape(rows, b)
             distance *= 2

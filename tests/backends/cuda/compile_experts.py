@@ -37,7 +37,7 @@ FORMS: list[tuple[Any, int | None, bool]] = [
 
 def plan_of(quantization: Any, group: int | None, activations: bool) -> Plan:
     spec = load_model_spec(CONFIGS / "moe-5b-a1b")
-    schemes = choose(quantization, group, True, activations=activations)
+    schemes = choose(quantization, group, True, activations=activations, window_columns=32)
     two = replace(spec, layers=spec.layers[:2])  # the last one has selected rows alone
     return fuse(lower(two, "bfloat16", quantization=schemes))
 

@@ -105,7 +105,7 @@ def unforeseen(
     """Kernels that steps compile after the engine was warmed up, each with the sizes of steps."""
     spec = model(name)
     scheme, group, activations = quantization
-    schemes = choose(scheme, group, True, activations=activations)
+    schemes = choose(scheme, group, True, activations=activations, window_columns=32)
     plan = fuse(lower(spec, dtype, quantization=schemes, kv_dtype=kv, half=True))
     limits = Limits(
         num_blocks=64,

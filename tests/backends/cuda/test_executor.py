@@ -173,7 +173,14 @@ def test_quantized_logits_agree_with_the_reference(
 ) -> None:
     """Rounded activations may fall on either side of a border between two codes."""
     spec = SPECS["bias"]
-    schemes = choose(name, group, True, zero_points=zero_points, activations=activations)
+    schemes = choose(
+        name,
+        group,
+        True,
+        zero_points=zero_points,
+        activations=activations,
+        window_columns=32,
+    )
     plan, weights = (
         fuse(lower(spec, "bfloat16", quantization=schemes)),
         dummy_weights(spec, 3, "bfloat16"),

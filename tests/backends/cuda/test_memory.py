@@ -47,7 +47,7 @@ def test_what_is_reckoned_is_what_binding_allocates(name: Any, device: Any) -> N
     """But for attention's scratch, which is less where kernels are interpreted."""
     if device.type != "cpu":
         lacking(Need.INTERPRETER, "other tensors of a GPU's process come and go")
-    plan = plan_with(choose(name, None, True, activations=False))
+    plan = plan_with(choose(name, None, True, activations=False, window_columns=32))
     need = needs(plan, LIMITS)
     gc.collect()
     before = tensor_bytes()

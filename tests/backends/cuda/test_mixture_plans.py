@@ -72,7 +72,7 @@ def plan_of(
 ) -> tuple[Plan, Any]:
     """The fused plan of a tiny model, and its weights."""
     folder, spec = spec_of(family, case or next(iter(FAMILIES[family].cases)))
-    schemes = choose(quantization, group, True, activations=activations)
+    schemes = choose(quantization, group, True, activations=activations, window_columns=32)
     plan = fuse(lower(spec, dtype, 64, schemes))
     return plan, open_weights(folder, spec, plan.weights, dtype=dtype)
 

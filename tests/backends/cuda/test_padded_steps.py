@@ -86,7 +86,12 @@ class Pair:
         spec = make_spec(window=33, heads=(4, 4), activation="gelu_tanh")
         spec = replace(spec, layers=spec.layers[:layers])
         plan = fuse(
-            lower(spec, dtype, kv_dtype=kv_dtype, quantization=choose(quantization, None, True))
+            lower(
+                spec,
+                dtype,
+                kv_dtype=kv_dtype,
+                quantization=choose(quantization, None, True, window_columns=32),
+            )
         )
         plain, graphed = (
             bind(plan, dummy_weights(spec, 3, dtype), limits, device) for _ in range(2)
