@@ -79,6 +79,7 @@ class Case:
             *(self.quantization, self.group, True),
             zero_points=self.zero_points,
             activations=self.activations,
+            window_columns=32,
         )
         dtype: Any = self.dtype
         plan = lower(self.spec(), dtype, quantization=schemes, kv_dtype=self.kv, half=True)
