@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from gpu.kernels import compile_all
 from gpu.results import Compiled
@@ -13,6 +14,9 @@ from penstock.backends.cuda.variants import Variant, variants
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine, step_limits
 from penstock.errors import PenstockError
+from penstock.plan.ops import ExpertLinear, Linear
+from penstock.plan.plan import Plan
+from penstock.quant import GridScheme
 
 
 def compile_ahead(
@@ -37,7 +41,8 @@ def compile_ahead(
         except PenstockError as error:  # its own job says it, too
             problems.append(str(error))
             continue
-        for each in variants(engine_plan.plan, step_limits(engine_plan), capability):
+        plan = for_gpu(engine_plan.plan)
+        for each in variants(plan, step_limits(engine_plan), capability):
             found.setdefault((each.name, each.key), each)
     wanted = list(found.values())[:at_most]
     processes = processes or os.cpu_count() or 1
@@ -59,3 +64,14 @@ def compile_ahead(
         if done % 32 == 0:
             report(compiled())
     return compiled()
+
+
+def for_gpu(plan: Plan) -> Plan:
+    """``plan`` with windows of 4 bits as GPUs have them: a trial without one plans for a CPU."""
+    changed = []
+    for op in plan.ops:
+        scheme = op.scheme if isinstance(op, Linear | ExpertLinear) else None
+        if isinstance(scheme, GridScheme) and isinstance(op, Linear | ExpertLinear):
+            op = replace(op, scheme=replace(scheme, columns=32 if scheme.bits == 4 else 16))
+        changed.append(op)
+    return replace(plan, ops=tuple(changed))
