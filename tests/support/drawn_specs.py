@@ -267,6 +267,7 @@ NETS: st.SearchStrategy[GatedDeltaSpec] = st.builds(
     value_dim=st.sampled_from([5, 16, 32]),
     kernel=st.integers(2, 5),
     eps=st.just(1e-6),
+    tiled=st.booleans(),
 )
 
 

@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.interface.sources import (
+    Constant,
     Element,
     Flat,
+    Logarithm,
+    Merged,
     Mxfp4,
     OneOf,
     Packed,
@@ -149,6 +152,7 @@ def _is_shifted(source: Source) -> bool:
             | Unpaired(inner)
             | Flat(inner)
             | Squeezed(inner)
+            | Merged(inner)
         ):
             return _is_shifted(inner)
         case Stacked(sources):
@@ -217,6 +221,17 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             return vector
         case Squeezed(inner):
             return _floats(inner, found)[:, 0]
+        case Logarithm(inner):
+            rates: NDArray[np.float32] = -_floats(inner, found).astype(np.float32)
+            if not np.all(rates > 0):
+                names = ", ".join(each.name for each in tensors(inner))
+                raise WeightError(f"{names} must be less than 0; convert the model again")
+            logarithms: NDArray[np.float32] = np.log(rates)
+            return logarithms
+        case Merged(inner):
+            matrices = _floats(inner, found)
+            merged: NDArray[Any] = matrices.reshape(-1, *matrices.shape[2:])
+            return merged
         case Mxfp4():
             return read_mxfp4(source, found, ((0, source.shape[0]),))
         case Shifted(inner, by):
@@ -230,6 +245,8 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             lengths = np.sqrt(np.sum(matrix * matrix, axis=1, keepdims=True))
             matrix /= np.maximum(lengths, np.float32(1e-12))
             return matrix
+        case Constant(number, shape):
+            return np.full(shape, number, np.float32)
         case Packed():
             value = READERS[type(source.format)](source, found)
             if not isinstance(value, CodebookTensor):
