@@ -72,7 +72,7 @@ def test_a_drawn_model_agrees_with_the_reference(isa: str, spec: ModelSpec) -> N
     np.testing.assert_array_equal(fused.view(np.uint32), plain.view(np.uint32))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", VARIANTS)
 @settings(
     max_examples=25,
