@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from penstock.gguf.writing import NewValue
 from penstock.models.gguf.keys import Keys
 from penstock.models.names import Name
 from penstock.models.spec import ModelSpec
@@ -25,6 +26,23 @@ COMMON: Final[Mapping[str, str]] = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
 }
 """The fields of most families, and the keys that have their values."""
+
+
+def _no_keys(spec: ModelSpec) -> Mapping[str, NewValue]:
+    return {}
+
+
+@dataclass(frozen=True)
+class WriteRules:
+    """What is needed to write files of an architecture, besides what is needed to read them."""
+
+    keys: Callable[[ModelSpec], Mapping[str, NewValue]] = _no_keys
+    """Keys that stand for no single field, the other direction of ``adjust``."""
+    names: Mapping[str, Name] = field(default_factory=dict, hash=False)
+    """The names of tensors of which readers know several, as all of them know it."""
+    drops_windows: bool = False
+    """Whether llama.cpp reads files of this architecture without the windows that some of its
+    models have."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +73,8 @@ class Architecture:
     """Keys that change nothing, or say again what others do."""
     idle: str = r"(?!)"
     """Regular expression of tensors that nothing reads."""
+    writing: WriteRules | None = None
+    """None: Penstock writes no such files."""
 
 
 def without(*names: str) -> frozenset[str]:

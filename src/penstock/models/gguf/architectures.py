@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
+import numpy as np
+
+from penstock.gguf.writing import NewValue
 from penstock.models.blocks import FULL, SLIDING, every
-from penstock.models.gguf.architecture import Architecture, Fields, without
+from penstock.models.gguf.architecture import Architecture, Fields, WriteRules, without
 from penstock.models.gguf.keys import Keys
-from penstock.models.gguf.names import one_more, paired
+from penstock.models.gguf.names import QKV, one_more, paired
 from penstock.models.mixtures import CHOICE_BIAS
 from penstock.models.name_forms import OneRow
 from penstock.models.names import Name, either, fused, plain
@@ -144,10 +147,47 @@ def _norm_behind_attention(spec: ModelSpec) -> Mapping[str, Name]:
     return plain({"layers.*.mlp_norm": "blk.*.post_attention_norm"})
 
 
+def _written_windows(
+    spec: ModelSpec, pattern: int, more: Mapping[str, NewValue] | None = None
+) -> Mapping[str, NewValue]:
+    """The other direction of :func:`_windows`: a list only where layers are not the usual ones."""
+    windows = [layer.attention.window for layer in spec.layers]
+    sizes = {each for each in windows if isinstance(each, int)}
+    values = {} if more is None else dict(more)
+    if len(sizes) == 1:
+        values["attention.sliding_window"] = sizes.pop()
+    kinds = tuple(FULL if each is None else SLIDING for each in windows)
+    if kinds != every(pattern, len(windows)):
+        said = np.array([each == SLIDING for each in kinds])
+        values["attention.sliding_window_pattern"] = said
+    return values
+
+
+def _gemma2_keys(spec: ModelSpec) -> Mapping[str, NewValue]:
+    caps = {
+        "attn_logit_softcapping": spec.layers[0].attention.softcap or 0.0,
+        "final_logit_softcapping": spec.logits_softcap or 0.0,
+    }
+    return _written_windows(spec, 2, caps)
+
+
+def _gemma3_keys(spec: ModelSpec) -> Mapping[str, NewValue]:
+    more: dict[str, NewValue] = {}
+    if spec.logits_softcap is not None:
+        more["final_logit_softcapping"] = spec.logits_softcap
+    for layer in spec.layers:
+        rope = layer.attention.rope
+        if layer.attention.window is not None and rope is not None and rope.theta != 10_000.0:
+            more["rope.freq_base_swa"] = float(rope.theta)
+    return _written_windows(spec, 6, more)
+
+
+_PLAIN: Final = WriteRules()
 _LLAMA: Final = Architecture(
     "LlamaForCausalLM",
     present={"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"},
     names=_paired,
+    writing=WriteRules(drops_windows=True),
 )
 _GRANITE: Final = Architecture(
     "GraniteForCausalLM",
@@ -158,6 +198,7 @@ _GRANITE: Final = Architecture(
         "logits_scaling": "logit_scale",
     },
     names=_paired,
+    writing=_PLAIN,
 )
 _DEEPSEEK_EXPERTS: Final = {
     "n_routed_experts": "expert_count",
@@ -239,9 +280,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         names=_falcon_names,
         idle_keys=frozenset({"tensor_data_layout", "feed_forward_length"}),
     ),
-    "gemma": Architecture("GemmaForCausalLM", names=_one_more),
-    "gemma2": Architecture("Gemma2ForCausalLM", adjust=_gemma2, names=_one_more),
-    "gemma3": Architecture("Gemma3ForCausalLM", adjust=_gemma3, names=_one_more),
+    "gemma": Architecture("GemmaForCausalLM", names=_one_more, writing=_PLAIN),
+    "gemma2": Architecture(
+        "Gemma2ForCausalLM", adjust=_gemma2, names=_one_more, writing=WriteRules(_gemma2_keys)
+    ),
+    "gemma3": Architecture(
+        "Gemma3ForCausalLM", adjust=_gemma3, names=_one_more, writing=WriteRules(_gemma3_keys)
+    ),
     "glm4": Architecture(
         "Glm4ForCausalLM",
         present={"attention_bias": "blk.0.attn_q.bias"},
@@ -292,7 +337,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         names=_paired,
         idle_keys=frozenset({_LAYER_NORM}),
     ),
-    "olmo2": Architecture("Olmo2ForCausalLM"),
+    "olmo2": Architecture("Olmo2ForCausalLM", writing=_PLAIN),
     "olmoe": Architecture("OlmoeForCausalLM", fields=_EXPERTS, fixed={"norm_topk_prob": False}),
     "phi2": Architecture(
         "PhiForCausalLM",
@@ -301,9 +346,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         partial=_PARTIAL,
     ),
     "phi3": Architecture(
-        "Phi3ForCausalLM", partial=_PARTIAL, adjust=_phi3, names=_gates_before_ups
+        "Phi3ForCausalLM",
+        partial=_PARTIAL,
+        adjust=_phi3,
+        names=_gates_before_ups,
+        writing=WriteRules(names=fused("blk.*.attn_qkv", *QKV), drops_windows=True),
     ),
-    "qwen2": Architecture("Qwen2ForCausalLM"),
+    "qwen2": Architecture("Qwen2ForCausalLM", writing=_PLAIN),
     "qwen2moe": Architecture(
         "Qwen2MoeForCausalLM",
         fields=_EXPERTS
@@ -312,12 +361,14 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
         },
         fixed={"norm_topk_prob": False},
+        writing=_PLAIN,
     ),
-    "qwen3": Architecture("Qwen3ForCausalLM"),
+    "qwen3": Architecture("Qwen3ForCausalLM", writing=_PLAIN),
     "qwen3moe": Architecture(
         "Qwen3MoeForCausalLM",
         fields=_EXPERTS | {"moe_intermediate_size": "expert_feed_forward_length"},
         fixed={"norm_topk_prob": True},
+        writing=_PLAIN,
     ),
     "seed_oss": Architecture(
         "SeedOssForCausalLM",
@@ -327,7 +378,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         },
         names=_norm_behind_attention,
     ),
-    "smollm3": Architecture("SmolLM3ForCausalLM", names=_paired),
+    "smollm3": Architecture("SmolLM3ForCausalLM", names=_paired, writing=_PLAIN),
     "stablelm": Architecture(
         "StableLmForCausalLM",
         fields={"layer_norm_eps": _LAYER_NORM, "use_parallel_residual": "use_parallel_residual"},
@@ -342,6 +393,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         "Starcoder2ForCausalLM",
         fields={"norm_epsilon": _LAYER_NORM},
         without=without("rms_norm_eps"),
+        writing=_PLAIN,
     ),
 }
 """By ``general.architecture``; ``with experts`` stands for files that have some though others of
