@@ -45,7 +45,7 @@ class CheckpointContent(Content):
             ),
             *(SourceTensor(each.name, each.shape, None) for each in self._written.values()),
         ]
-        require_same(description, spec, {e.name: e.shape for e in self.tensors}, where)
+        require_same(description, {e.name: e.shape for e in self.tensors}, where)
         self._weights = CheckpointWeights(folder, spec, plan.weights, "float32")
         tokenizer = load_tokenizer(folder)
         rows = shapes["embed"][0]

@@ -45,6 +45,8 @@ class Description:
 
     architecture: str
     """``general.architecture``"""
+    model: ModelSpec
+    """The model that the file will hold."""
     values: Mapping[str, NewValue]
     """Metadata by their whole keys."""
     vectors: Mapping[str, tuple[float, ...]]
@@ -88,14 +90,12 @@ def describe(spec: ModelSpec, where: str) -> Description:
         if option in SAMPLING
     }
     names = NameMap({**GENERAL, **architecture.names(spec), **rules.names})
-    return Description(prefix, values, scaling.vectors, names, tuple(notes))
+    return Description(prefix, spec, values, scaling.vectors, names, tuple(notes))
 
 
-def require_same(
-    description: Description, spec: ModelSpec, shapes: Mapping[str, Shape], where: str
-) -> None:
-    """Raise ModelError unless a file of this description, with tensors of these shapes, holds the
-    model ``spec``, but for what its notes say."""
+def require_same(description: Description, shapes: Mapping[str, Shape], where: str) -> None:
+    """Raise ModelError, naming ``where``, unless a file of this description, with tensors of these
+    shapes, is read as the model that it is to hold."""
 
     def floats(name: str) -> tuple[float, ...] | None:
         return description.vectors.get(name)
@@ -110,28 +110,41 @@ def require_same(
         else:
             assert isinstance(value, bool | int | str)
             read[key] = value
-    found = read_gguf_spec(read, tensors, where=_WHERE)
-    if description.notes:
-        spec = _without_windows(spec)[0]
-    difference = next(_differences(spec, found, ""), None)
-    if difference is not None:
+    try:
+        found = read_gguf_spec(read, tensors, where=_WHERE)
+    except ModelError as error:
+        difference: str | None = str(error)
+    else:
+        difference = next(_differences(description.model, found, ""), None)
+    if difference is None:
+        return
+    family = description.model.architecture
+    if _names_of(family):
         raise ModelError(
             f"{where} cannot be written as a GGUF file of architecture {description.architecture}, "
             f"which has no words for all of it: {difference}"
         )
+    raise ModelError(f"{where}: {_unwritten(family)}, which it has not: {difference}")
 
 
 def _architecture_name(spec: ModelSpec, where: str) -> str:
     """The architecture whose family it is; else Llama's, which many others are in all but name."""
-    found = [name for name, each in ARCHITECTURES.items() if each.family == spec.architecture]
-    name = found[0] if found else "llama"
+    name = next(iter(_names_of(spec.architecture)), "llama")
     if ARCHITECTURES[name].writing is None:
-        known = sorted({e.family for e in ARCHITECTURES.values() if e.writing is not None})
-        raise ModelError(
-            f"{where}: {spec.architecture} is not written to GGUF files; those that are: "
-            f"{', '.join(known)}, and others of Llama's shape"
-        )
+        raise ModelError(f"{where}: {_unwritten(spec.architecture)}")
     return name
+
+
+def _names_of(family: str) -> list[str]:
+    return [name for name, each in ARCHITECTURES.items() if each.family == family]
+
+
+def _unwritten(family: str) -> str:
+    known = sorted({each.family for each in ARCHITECTURES.values() if each.writing is not None})
+    return (
+        f"{family} is not written to GGUF files; those that are: {', '.join(known)}, and others of "
+        "Llama's shape"
+    )
 
 
 def _keys(spec: ModelSpec, architecture: Architecture, rules: WriteRules) -> dict[str, NewValue]:
