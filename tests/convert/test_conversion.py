@@ -131,7 +131,7 @@ def test_metadata_are_taken_over(tmp_path: Path) -> None:
     writer.add_uint64("general.some.count", 1 << 40)
     writer.add_array("general.some.list", [1.5, 2.5])
     writer.add_uint16("split.count", 1)
-    writer.add_uint32("general.alignment", 64)
+    writer.add_custom_alignment(64)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data)
     writer.write_header_to_file()
