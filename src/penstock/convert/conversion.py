@@ -18,10 +18,10 @@ from penstock.convert.gguf_content import GgufContent
 from penstock.convert.new_file import new_file, require_absent, write_all
 from penstock.convert.types import FileType, TypeChoice
 from penstock.errors import WeightError
+from penstock.gguf.names import is_gguf
 from penstock.gguf.writing import FileLayout, NewTensor, lay_out, pair, type_named
 from penstock.quant.encode import ENCODERS, MAX_VALUE, encode
 from penstock.quant.formats import FORMATS
-from penstock.weights.gguf_file import is_gguf
 
 _QUANTIZATION_VERSION: Final = 2
 _TASK_VALUES: Final = 1 << 20

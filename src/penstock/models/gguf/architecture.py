@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.gguf.writing import NewValue
 from penstock.models.gguf.keys import Keys
 from penstock.models.names import Name
 from penstock.models.spec import ModelSpec
@@ -26,23 +25,6 @@ COMMON: Final[Mapping[str, str]] = {
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
 }
 """The fields of most families, and the keys that have their values."""
-
-
-def _no_keys(spec: ModelSpec) -> Mapping[str, NewValue]:
-    return {}
-
-
-@dataclass(frozen=True)
-class WriteRules:
-    """What is needed to write files of an architecture, besides what is needed to read them."""
-
-    keys: Callable[[ModelSpec], Mapping[str, NewValue]] = _no_keys
-    """Keys that stand for no single field, the other direction of ``adjust``."""
-    names: Mapping[str, Name] = field(default_factory=dict, hash=False)
-    """The names of tensors of which readers know several, as all of them know it."""
-    drops_windows: bool = False
-    """Whether llama.cpp reads files of this architecture without the windows that some of its
-    models have."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +51,15 @@ class Architecture:
     """Completes the fields by keys that need more than a name."""
     names: Callable[[ModelSpec], Mapping[str, Name]] = lambda spec: {}
     """Names that are not the general ones."""
+    stored: Callable[[ModelSpec], ModelSpec] = lambda spec: spec
+    """Makes of a model the one whose weights lie as in files, where these order heads otherwise."""
+    values: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Weights of layers that are numbers of the metadata, by the keys, which are given in full, of
+    a list with one for each layer."""
     idle_keys: frozenset[str] = frozenset()
     """Keys that change nothing, or say again what others do."""
     idle: str = r"(?!)"
     """Regular expression of tensors that nothing reads."""
-    writing: WriteRules | None = None
-    """None: Penstock writes no such files."""
 
 
 def without(*names: str) -> frozenset[str]:

@@ -19,12 +19,13 @@ from penstock.errors import ModelError
 from penstock.gguf.metadata import GgufValue, Numbers
 from penstock.gguf.writing import NewValue
 from penstock.interface.sources import Shape
-from penstock.models.gguf.architecture import COMMON, Architecture, WriteRules
+from penstock.models.gguf.architecture import COMMON, Architecture
 from penstock.models.gguf.architectures import ARCHITECTURES
 from penstock.models.gguf.config import EXPERTS, SAMPLING, GgufTensors, read_gguf_spec
 from penstock.models.gguf.names import GENERAL
 from penstock.models.gguf.rope import written_scaling
 from penstock.models.gguf.values import FIELDS, first_attention, first_experts, first_rope
+from penstock.models.gguf.write_rules import WRITTEN, WriteRules
 from penstock.models.names import NameMap
 from penstock.models.spec import ModelSpec, attention_of
 
@@ -65,8 +66,7 @@ def describe(spec: ModelSpec, where: str) -> Description:
     """
     name = _architecture_name(spec, where)
     architecture = ARCHITECTURES[name]
-    rules = architecture.writing
-    assert rules is not None
+    rules = WRITTEN[name]
     notes = []
     if rules.drops_windows:
         spec, dropped = _without_windows(spec)
@@ -130,7 +130,7 @@ def require_same(description: Description, shapes: Mapping[str, Shape], where: s
 def _architecture_name(spec: ModelSpec, where: str) -> str:
     """The architecture whose family it is; else Llama's, which many others are in all but name."""
     name = next(iter(_names_of(spec.architecture)), "llama")
-    if ARCHITECTURES[name].writing is None:
+    if name not in WRITTEN:
         raise ModelError(f"{where}: {_unwritten(spec.architecture)}")
     return name
 
@@ -140,7 +140,7 @@ def _names_of(family: str) -> list[str]:
 
 
 def _unwritten(family: str) -> str:
-    known = sorted({each.family for each in ARCHITECTURES.values() if each.writing is not None})
+    known = sorted({ARCHITECTURES[name].family for name in WRITTEN})
     return (
         f"{family} is not written to GGUF files; those that are: {', '.join(known)}, and others of "
         "Llama's shape"
