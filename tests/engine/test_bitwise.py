@@ -89,7 +89,7 @@ def expected(plain: LLM) -> list[Bits]:
     return REQUESTS.alone(plain)
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(17)
 def test_among_32_strangers(plain: LLM, expected: list[Bits]) -> None:
     strangers = [prompt(1000 + i, 1 + 13 * i, VOCABULARY) for i in range(32)]
     busy = [SamplingParams(seed=i, max_tokens=8 + i, ignore_eos=True) for i in range(32)]

@@ -199,6 +199,37 @@ class Squeezed:
 
 
 @dataclass(frozen=True)
+class Merged:
+    """The matrices of a stack ``[number, n, k]``, one below another: ``[number * n, k]``."""
+
+    source: Source
+
+    @property
+    def shape(self) -> Shape:
+        number, rows, *columns = self.source.shape
+        return (number * rows, *columns)
+
+
+@dataclass(frozen=True)
+class Logarithm:
+    """The natural logarithms of what a tensor has with the other sign, in float32."""
+
+    source: Source
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A weight that no tensor has: ``value`` all over."""
+
+    value: float
+    shape: Shape
+
+
+@dataclass(frozen=True)
 class OneOf:
     """A weight that checkpoints store in one of several ways: the first of which one has all
     tensors. All are of one shape."""
@@ -258,6 +289,9 @@ Source = (
     | Mxfp4
     | Flat
     | Squeezed
+    | Merged
+    | Logarithm
+    | Constant
     | Shifted
     | ScaledRows
     | UnitRows
@@ -320,6 +354,8 @@ def packed(source: Source) -> Iterator[Packed]:
             | Unpaired(inner)
             | Flat(inner)
             | Squeezed(inner)
+            | Merged(inner)
+            | Logarithm(inner)
             | Shifted(inner)
             | ScaledRows(inner)
             | UnitRows(inner)
@@ -349,6 +385,8 @@ def tensors(source: Source) -> Iterator[Stored]:
             | Unpaired(inner)
             | Flat(inner)
             | Squeezed(inner)
+            | Merged(inner)
+            | Logarithm(inner)
             | Shifted(inner)
             | ScaledRows(inner)
             | UnitRows(inner)
@@ -381,6 +419,8 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
             | Unpaired()
             | Flat()
             | Squeezed()
+            | Merged()
+            | Logarithm()
             | Shifted()
             | ScaledRows()
             | UnitRows()

@@ -11,9 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import WeightError
+from penstock.gguf.names import is_gguf
 from penstock.interface.sources import (
+    Constant,
     Element,
     Flat,
+    Logarithm,
+    Merged,
     Mxfp4,
     OneOf,
     Packed,
@@ -47,7 +51,6 @@ from penstock.weights.bitsandbytes import read_bnb4, read_bnb8
 from penstock.weights.blocks import read_blocks
 from penstock.weights.convert import convert, dequantized
 from penstock.weights.float_codes import read_fp4, read_fp8
-from penstock.weights.gguf_file import SUFFIX
 from penstock.weights.gptq import read_gptq
 from penstock.weights.integer_matrix import read_integers
 from penstock.weights.mxfp4 import read_mxfp4, read_mxfp4_blocks
@@ -149,6 +152,7 @@ def _is_shifted(source: Source) -> bool:
             | Unpaired(inner)
             | Flat(inner)
             | Squeezed(inner)
+            | Merged(inner)
         ):
             return _is_shifted(inner)
         case Stacked(sources):
@@ -217,6 +221,17 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             return vector
         case Squeezed(inner):
             return _floats(inner, found)[:, 0]
+        case Logarithm(inner):
+            rates: NDArray[np.float32] = -_floats(inner, found).astype(np.float32)
+            if not np.all(rates > 0):
+                names = ", ".join(each.name for each in tensors(inner))
+                raise WeightError(f"{names} must be less than 0; convert the model again")
+            logarithms: NDArray[np.float32] = np.log(rates)
+            return logarithms
+        case Merged(inner):
+            matrices = _floats(inner, found)
+            merged: NDArray[Any] = matrices.reshape(-1, *matrices.shape[2:])
+            return merged
         case Mxfp4():
             return read_mxfp4(source, found, ((0, source.shape[0]),))
         case Shifted(inner, by):
@@ -230,6 +245,8 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             lengths = np.sqrt(np.sum(matrix * matrix, axis=1, keepdims=True))
             matrix /= np.maximum(lengths, np.float32(1e-12))
             return matrix
+        case Constant(number, shape):
+            return np.full(shape, number, np.float32)
         case Packed():
             value = READERS[type(source.format)](source, found)
             if not isinstance(value, CodebookTensor):
@@ -282,7 +299,7 @@ def has_shape(shape: Shape, wanted: Stored) -> bool:
 
 
 def _asks(path: Path) -> str:
-    return "its metadata ask" if path.suffix == SUFFIX else "config.json asks"
+    return "its metadata ask" if is_gguf(path) else "config.json asks"
 
 
 def _unreadable(where: str, dtype: str) -> WeightError:

@@ -170,7 +170,7 @@ def test_a_residual_stream_past_what_float16_holds_is_kept(device: Any) -> None:
     np.testing.assert_allclose(logits, expected, rtol=4e-3, atol=4e-3 * np.abs(expected).max())
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "group", "zero_points", "activations"),
     [("int8", None, False, True), ("int4", None, False, False), ("int4", 32, True, False)],
@@ -219,7 +219,7 @@ def last_logits(executor: CudaExecutor, chunks: Sequence[Chunk]) -> Any:
     return executor.run(step_of(chunks)).logits[-1].copy()
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype"), [("bfloat16", None), ("float32", "int8"), ("float32", "int4")]

@@ -40,6 +40,7 @@ def ragged(shape: Shape, seed: int) -> list[Part]:
     return [Part(sequence(shape, end, seed + i), start, end) for i, (start, end) in enumerate(ends)]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     "shape",
     [
@@ -59,6 +60,7 @@ def test_sizes(shape: Shape, device: Any) -> None:
         assert_close(shape, part, rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("heads", [128, pytest.param(67, marks=pytest.mark.slow)])
 def test_heads_of_several_groups_read_one_cache(heads: int, device: Any) -> None:
     """More heads than a tile has rows, and a number of them that no tile divides."""
@@ -85,6 +87,7 @@ def test_scores_of_every_kind(device: Any) -> None:
         assert_close(shape, part, rows, scores)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kv", LATENT_TYPES)
 def test_who_computes_the_splits_changes_nothing(device: Any, kv: KvDType) -> None:
     shape = latents(kv=kv)

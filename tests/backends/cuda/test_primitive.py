@@ -321,7 +321,7 @@ EVERYTHING = Rare(
 )
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "wanted", "options"),
     [

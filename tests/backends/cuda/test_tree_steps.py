@@ -40,7 +40,7 @@ def make_executor(kv_dtype: KvDType, device: Any, name: str = "plain") -> CudaEx
     return bind(plan, dummy_weights(spec, 3, "float32"), LIMITS, device)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize(
     ("kv_dtype", "name"),

@@ -16,7 +16,8 @@ from penstock.models.gguf.blocks import GgufTypes
 from penstock.models.gguf.keys import Keys
 from penstock.models.gguf.names import GENERAL, IDLE
 from penstock.models.gguf.rope import Floats, RopeScaling, read_scaling
-from penstock.models.names import NameMap
+from penstock.models.name_forms import Told
+from penstock.models.names import Name, NameMap
 from penstock.models.registry import read_spec
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant.formats import FORMATS
@@ -57,7 +58,7 @@ def read_gguf_spec(
     without ``sampling_defaults`` what the makers recommend is. Raises ModelError, naming ``where``,
     for architectures, keys and values that Penstock does not know.
     """
-    keys = Keys(metadata, where)
+    keys = Keys(metadata, where, tensors.shapes)
     architecture = _architecture(keys)
     fields, scaling = _fields(keys, architecture, tensors, end_token_ids(metadata))
     generation: Fields = {
@@ -66,8 +67,11 @@ def read_gguf_spec(
     spec = read_spec(
         fields, generation=generation, sampling_defaults=sampling_defaults, where=where
     )
+    spec = architecture.stored(spec)
     ignored = keys.finish(ignore)
-    names = NameMap({**GENERAL, **architecture.names(spec)}, f"{IDLE}|{architecture.idle}")
+    idle = f"{IDLE}|{architecture.idle}|{_drafting(keys)}"
+    values = {name: _told(keys, key) for name, key in architecture.values.items()}
+    names = NameMap({**GENERAL, **architecture.names(spec), **values}, idle)
     blocks = {name: kind for name, kind in tensors.types.items() if kind in FORMATS}
     own = GgufTypes(blocks, names, frozenset(FORMATS), True, True) if blocks else None
     notes = (f"{where}: {', '.join(ignored)} ignored, as asked",) if ignored else ()
@@ -127,6 +131,8 @@ def _fields(
         if value is not None:
             fields[name] = value
     fields |= architecture.fixed
+    if keys.has("nextn_predict_layers"):
+        fields["num_hidden_layers"] = keys.layers
     fields |= {name: tensor in tensors.shapes for name, tensor in architecture.present.items()}
     for key in (*_IDLE_KEYS, *architecture.idle_keys):
         keys.raw(key)
@@ -134,6 +140,17 @@ def _fields(
     scaling = _rope(keys, architecture, fields, tensors.floats)
     architecture.adjust(keys, fields)
     return fields, scaling
+
+
+def _told(keys: Keys, key: str) -> Name:
+    """A number of each layer, which the metadata have."""
+    return Name(f"{key}.*", suffix="", form=Told(keys.numbers_of(key)))
+
+
+def _drafting(keys: Keys) -> str:
+    """Regular expression of the tensors of layers that draft, which lie behind the others."""
+    numbers = "|".join(map(str, range(keys.layers, keys.integer("block_count"))))
+    return rf"blk\.({numbers or '(?!)'})\..*"
 
 
 def _check_heads(keys: Keys, architecture: Architecture) -> None:

@@ -16,6 +16,8 @@ _LLAMA3: Final = (1.0, 4.0, 8192)
 """What all published models have of the kind ``llama3``: both factors of frequencies, and the
 original number of positions. Files hold the divisors alone that follow from these."""
 _CLOSE: Final = 1e-5
+_TENTHS: Final = frozenset({"deepseek2"})
+"""Architectures whose files have a tenth of YaRN's weight of all dimensions, and no other."""
 
 Floats = Callable[[str], tuple[float, ...] | None]
 """Returns the values of a small tensor; None where the file does not have it."""
@@ -95,7 +97,10 @@ def read_scaling(keys: Keys, theta: float, dim: int, floats: Floats) -> RopeScal
         scaling: dict[str, object] = {"rope_type": "yarn", "factor": factor}
         scaling["original_max_position_embeddings"] = original
         if isinstance(weight, float | int) and weight:
-            scaling["mscale"] = scaling["mscale_all_dim"] = round(10.0 * weight, 6)
+            if keys.architecture in _TENTHS:
+                scaling["mscale"] = scaling["mscale_all_dim"] = round(10.0 * weight, 6)
+            else:
+                scaling |= {"mscale": 1.0, "mscale_all_dim": weight}
         scaling |= {name: value for name, value in yarn.items() if value is not None}
         return RopeScaling({name: each for name, each in scaling.items() if each is not None})
     if kind not in ("none", "linear", "longrope"):
