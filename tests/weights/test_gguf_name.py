@@ -49,6 +49,11 @@ def test_a_file_whose_name_says_nothing(file: str, tmp_path: Path) -> None:
     assert gguf_name(written(tmp_path / f"{file}.gguf", None)) == file
 
 
+def test_files_without_a_suffix(tmp_path: Path) -> None:
+    assert gguf_name(written(tmp_path / "Llama-3.2-1B", None)) == "Llama-3.2-1B"
+    assert gguf_name(written(tmp_path / f"sha256-{'0f' * 32}", "SmolLM2")) == "SmolLM2"
+
+
 def test_parts_of_one_model(tmp_path: Path) -> None:
     written(tmp_path / "Big-Q8_0.gguf", "Other", split=1)
     assert gguf_name(tmp_path / "Big-Q8_0-00001-of-00002.gguf") == "Big"

@@ -14,7 +14,7 @@ from penstock.errors import WeightError
 from penstock.gguf.metadata import read_metadata
 from penstock.models.gguf.config import GgufTensors, read_gguf_spec
 from penstock.models.spec import ModelSpec
-from penstock.weights.gguf_file import GgufModel, open_gguf, parts
+from penstock.weights.gguf_file import SUFFIX, GgufModel, open_gguf, parts
 
 _MAX_SMALL = 1 << 16
 """Values of a tensor that says how frequencies are scaled, at most."""
@@ -71,7 +71,8 @@ def gguf_name(path: Path) -> str:
     Raises WeightError for a file that is corrupt.
     """
     metadata = read_metadata(parts(path)[0], WeightError)
-    whole = re.sub(f"{_PART}$", "", path.stem)
+    file = path.stem if path.suffix == SUFFIX else path.name
+    whole = re.sub(f"{_PART}$", "", file)
     name = re.sub(f"{_QUANTIZATION}$", "", whole, flags=re.IGNORECASE)
     if name and re.fullmatch(_NO_NAME, name, re.IGNORECASE) is None:
         return name
@@ -79,7 +80,7 @@ def gguf_name(path: Path) -> str:
         said = metadata.get(key)
         if isinstance(said, str) and said.strip() and len(said) <= _MAX_NAME:
             return said.strip()
-    return path.stem
+    return file
 
 
 def _small(model: GgufModel, name: str) -> tuple[float, ...] | None:
