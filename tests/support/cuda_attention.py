@@ -128,7 +128,8 @@ def write(cache: Cache, table: NDArray[np.int32], first: int, keys: F32, values:
     for array, scales, x in pairs:
         stored: NDArray[Any] = x
         if scales is not None:
-            part: PartDType = {torch.int8: "int8", torch.uint8: "int4"}.get(array.dtype, "fp8")
+            parts: dict[Any, PartDType] = {torch.int8: "int8", torch.uint8: "int4"}
+            part = parts.get(array.dtype, "fp8")
             codes, by = coded(x, part)
             stored, array = as_stored(codes, part), as_bytes(array)
             scales[block, :, offset] = torch.from_numpy(by.astype(np.float32)).to(scales)

@@ -215,7 +215,7 @@ def _tile_bytes(element: str, dim: int) -> int:
         case "fp8":
             return BLOCK_SIZE * dim
         case _:
-            return BLOCK_SIZE * dim * np.dtype(DTYPES[element]).itemsize
+            return BLOCK_SIZE * dim * int(np.dtype(DTYPES[element]).itemsize)
 
 
 def _view(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -222,6 +222,18 @@ class Logarithm:
 
 
 @dataclass(frozen=True)
+class Factored:
+    """A tensor times ``factors``, in float32: one number, or one for each matrix of a stack."""
+
+    source: Stored
+    factors: Stored
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+
+@dataclass(frozen=True)
 class Constant:
     """A weight that no tensor has: ``value`` all over."""
 
@@ -290,6 +302,7 @@ Source = (
     | Flat
     | Squeezed
     | Merged
+    | Factored
     | Logarithm
     | Constant
     | Shifted
@@ -396,6 +409,9 @@ def tensors(source: Source) -> Iterator[Stored]:
         case Mxfp4(blocks, scales):
             yield blocks
             yield scales
+        case Factored(inner, factors):
+            yield inner
+            yield factors
         case (
             RowsOf(inner)
             | RowsOfEach(inner)
@@ -446,4 +462,30 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
             return replace(source, source=chosen(source.source, stored))
         case Stacked(sources):
             return Stacked(tuple(chosen(each, stored) for each in sources))
+    return source
+
+
+def factored(source: Source, factors: Mapping[str, Stored]) -> Source:
+    """``source`` with each tensor that has an entry in ``factors``, by its name, multiplied."""
+    match source:
+        case Stored(name):
+            return Factored(source, factors[name]) if name in factors else source
+        case Stacked(sources):
+            return Stacked(tuple(factored(each, factors) for each in sources))
+        case OneOf(sources):
+            return OneOf(tuple(factored(each, factors) for each in sources))
+        case (
+            RowsOf()
+            | RowsOfEach()
+            | Transposed()
+            | Unpaired()
+            | Flat()
+            | Squeezed()
+            | Merged()
+            | Logarithm()
+            | Shifted()
+            | ScaledRows()
+            | UnitRows()
+        ):
+            return replace(source, source=factored(source.source, factors))
     return source
