@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import WeightError
+from penstock.gguf.names import is_gguf
 from penstock.interface.sources import (
     Constant,
     Element,
+    Factored,
     Flat,
     Logarithm,
     Merged,
@@ -50,7 +52,6 @@ from penstock.weights.bitsandbytes import read_bnb4, read_bnb8
 from penstock.weights.blocks import read_blocks
 from penstock.weights.convert import convert, dequantized
 from penstock.weights.float_codes import read_fp4, read_fp8
-from penstock.weights.gguf_file import SUFFIX
 from penstock.weights.gptq import read_gptq
 from penstock.weights.integer_matrix import read_integers
 from penstock.weights.mxfp4 import read_mxfp4, read_mxfp4_blocks
@@ -194,6 +195,12 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
         case RowsOf(Stacked(sources), runs) if any(first < end for first, end in runs):
             wanted = [each for first, end in runs for each in sources[first:end]]
             return _floats(Stacked(tuple(wanted)), found)
+        case RowsOf(Factored(inner, factors), runs):
+            some = _floats(RowsOf(inner, runs), found).astype(np.float32)
+            by = _floats(factors, found).astype(np.float32).reshape(-1)
+            if len(by) > 1:
+                by = np.concatenate([by[slice(*run)] for run in runs])
+            return (some.T * by).T
         case RowsOf(Shifted(inner, by), runs):
             return _floats(Shifted(RowsOf(inner, runs), by), found)
         case RowsOf(RowsOfEach(inner, first, count, step), runs):
@@ -245,6 +252,9 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             lengths = np.sqrt(np.sum(matrix * matrix, axis=1, keepdims=True))
             matrix /= np.maximum(lengths, np.float32(1e-12))
             return matrix
+        case Factored(inner, factors):
+            by = _floats(factors, found).astype(np.float32).reshape(-1)
+            return (_floats(inner, found).astype(np.float32).T * by).T
         case Constant(number, shape):
             return np.full(shape, number, np.float32)
         case Packed():
@@ -299,7 +309,7 @@ def has_shape(shape: Shape, wanted: Stored) -> bool:
 
 
 def _asks(path: Path) -> str:
-    return "its metadata ask" if path.suffix == SUFFIX else "config.json asks"
+    return "its metadata ask" if is_gguf(path) else "config.json asks"
 
 
 def _unreadable(where: str, dtype: str) -> WeightError:
