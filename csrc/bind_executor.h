@@ -23,6 +23,7 @@ struct PyExecutor {
 };
 }  // namespace PENSTOCK_MODULE
 
+void bind_matrices(nanobind::class_<PENSTOCK_MODULE::PyExecutor>& executor);
 void bind_ops(nanobind::class_<PENSTOCK_MODULE::PyExecutor>& executor);
 
 }  // namespace penstock

@@ -282,11 +282,11 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
       .def(
           "append_gated_delta",
           [](PyExecutor& self, int layer, BufferId qkv, BufferId ba, BufferId out,
-             ConstantId a_log, ConstantId dt_bias, int key_heads) {
-            self.get().append_gated_delta({layer, qkv, ba, out, a_log, dt_bias, key_heads});
+             ConstantId a_log, ConstantId dt_bias, int key_heads, bool tiled) {
+            self.get().append_gated_delta({layer, qkv, ba, out, a_log, dt_bias, key_heads, tiled});
           },
           nb::kw_only(), "layer"_a, "qkv"_a, "ba"_a, "out"_a, "a_log"_a, "dt_bias"_a,
-          "key_heads"_a)
+          "key_heads"_a, "tiled"_a)
       .def(
           "append_selective_scan",
           [](PyExecutor& self, int layer, BufferId xbc, BufferId dt, BufferId out,

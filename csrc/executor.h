@@ -183,6 +183,7 @@ class Executor {
     BufferId qkv, ba, out;
     ConstantId a_log, dt_bias;
     int key_heads;
+    bool tiled;
   };
   void append_gated_delta(const GatedDeltaSpec& spec);
   struct SelectiveScanSpec {

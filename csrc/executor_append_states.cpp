@@ -95,6 +95,7 @@ void Executor::append_gated_delta(const GatedDeltaSpec& s) {
   args.a_log = floats(s.a_log, at.heads, "the rates of decay");
   args.dt_bias = floats(s.dt_bias, at.heads, "the bias of decay");
   args.key_heads = s.key_heads;
+  args.tiled = s.tiled;
   check_log(at, keys + values + 2 * int64_t(at.heads));
   for (const BufferId in : {s.qkv, s.ba}) require_apart(in, s.out);
   pool_.reserve_scratch(scan_scratch_bytes(args.state));

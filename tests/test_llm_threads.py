@@ -68,6 +68,7 @@ def test_threads_get_what_they_would_get_alone(llm: LLM) -> None:
     assert llm.stats().running == llm.stats().waiting == 0
 
 
+@pytest.mark.slow
 def test_an_unfinished_stream_does_not_hold_the_engine(llm: LLM) -> None:
     expected = alone(llm)
     streams = [llm.stream(PROMPTS[i], params(i)) for i in range(3)]
@@ -83,6 +84,7 @@ def test_an_unfinished_stream_does_not_hold_the_engine(llm: LLM) -> None:
     llm.check_integrity()
 
 
+@pytest.mark.slow
 def test_streams_in_turn(llm: LLM) -> None:
     expected = alone(llm)
     streams = {i: llm.stream(PROMPTS[i], params(i)) for i in range(3)}

@@ -9,7 +9,7 @@ from typing import TypeVar
 from gpu import utilization
 from gpu.goals import Figure, Goal, Unit
 from gpu.jobs import LATENTS
-from gpu.results import Ceilings, ChunkStep, Decode, Engine, Results
+from gpu.results import Blocks, Ceilings, ChunkStep, Decode, Engine, Results
 
 T = TypeVar("T")
 
@@ -89,6 +89,42 @@ def _quantized(results: Results) -> list[Figure]:
             partial(ratio, name),
         )
         for name, goal in goals.items()
+    ]
+
+
+def _blocks(results: Results) -> list[Figure]:
+    """A product of one row waits for the matrix alone."""
+
+    def found() -> Blocks:
+        return _need(results, "blocks", results.blocks)
+
+    def share(name: str) -> float:
+        (run,) = (each for each in found().products if (each.format, each.rows) == (name, 1))
+        return run.weight_bytes / _bandwidth(results) / run.seconds
+
+    figures = [
+        _figure(
+            "products with blocks: the largest error, in roundings of all terms",
+            "times",
+            Goal("<=", 1),
+            lambda: max(each.error for each in found().products),
+        ),
+        _figure(
+            "products with blocks: formats whose rows depend on others",
+            "count",
+            Goal("<=", 0),
+            lambda: len({each.format for each in found().products if not each.rows_alike}),
+        ),
+    ]
+    names = [] if results.blocks is None else [each.format for each in results.blocks.products]
+    return figures + [
+        _figure(
+            f"a product of one row with {name}, of the read bandwidth",
+            "share",
+            None,
+            partial(share, name),
+        )
+        for name in dict.fromkeys(names)
     ]
 
 
@@ -237,6 +273,7 @@ _MAKERS: dict[str, Callable[[Results], list[Figure]]] = {
     "decode": _decode,
     "prefill": _prefill,
     "quantized": _quantized,
+    "blocks": _blocks,
     "host": _host,
     "chunk": _chunk,
     "itl": _itl,

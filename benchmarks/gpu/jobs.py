@@ -21,7 +21,7 @@ from gpu.redact import without_folders
 from penstock.errors import ConfigError
 
 MEASURES = (
-    *("ceilings", "decode", "ops", "prefill", "quantized", "host", "chunk", "itl"),
+    *("ceilings", "decode", "ops", "prefill", "quantized", "blocks", "host", "chunk", "itl"),
     *("deterministic", "experts", "latents", "ready", "mixed", "checks"),
 )
 """The measures in the order in which they are taken: what says most comes first, since time may
@@ -38,7 +38,7 @@ class Job:
     """One process. An engine takes ``measures``, decode and ops at ``batches``."""
 
     name: str
-    kind: str  # compile, ceilings, engine, peer or checks
+    kind: str  # compile, ceilings, blocks, engine, peer or checks
     measures: tuple[str, ...] = ()
     batches: tuple[int, ...] = ()
     engine: dict[str, Any] = field(default_factory=dict)
@@ -66,7 +66,8 @@ def select(only: str | None) -> tuple[str, ...]:
 def plan_jobs(measures: Collection[str]) -> list[Job]:
     """The jobs that ``measures`` take, those that others' figures need among them."""
     jobs: list[Job] = []
-    if {"ceilings", "decode", "prefill", "itl", "experts", "latents"} & set(measures):
+    rates = {"ceilings", "decode", "prefill", "blocks", "itl", "experts", "latents"}
+    if rates & set(measures):
         jobs.append(Job("ceilings", "ceilings"))
     alone = ("prefill", "host", "chunk", "itl", "ops", "mixed")
     taken = {name for name in alone if name in measures}
@@ -83,6 +84,8 @@ def plan_jobs(measures: Collection[str]) -> list[Job]:
         steps = ("ops",) if "ops" in measures else ()
         for name in ("int8", "int4"):
             jobs.append(Job(name, "engine", ("decode", *steps), (1,), {"quantization": name}))
+    if "blocks" in measures:
+        jobs.append(Job("blocks", "blocks"))
     if "deterministic" in measures:
         changes = {"deterministic": False}
         jobs.append(Job("cublas", "engine", ("decode", "prefill"), (1, 64), changes))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from penstock.backends.cuda.variants import Variant, variants
 from penstock.cache.geometry import KvDType
 from penstock.errors import first_line
 from penstock.interface.executor import Limits
-from penstock.interface.sources import PlanWeight, Stored
+from penstock.interface.sources import PlanWeight, Shape, Stored
 from penstock.models.position_scale import PositionScale
 from penstock.models.spec import (
     AlibiSpec,
@@ -38,6 +38,8 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import QuantizationName, choose
+from penstock.quant.formats import FORMATS
+from penstock.quant.scheme import BlockScheme
 from penstock.weights.model_folder import load_model_spec
 
 NORM = NormSpec(eps=1e-5)
@@ -47,6 +49,45 @@ Capability = tuple[int, int]
 
 _SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
 """Of a program at most."""
+
+
+@dataclass(frozen=True)
+class InBlocks:
+    """A matrix in blocks (``models.packed_matrix.MatrixFormat``)."""
+
+    scheme: BlockScheme
+    any_order: bool = False
+
+    def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
+        return ()
+
+    def optional(self, name: str) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class BlockFormats:
+    """A checkpoint in blocks (``models.quantized.QuantizedFormat``): of the format by the last word
+    of a matrix's name, or else of ``other``; experts alone, where there are ``only`` these."""
+
+    other: str
+    by_word: Mapping[str, str] = field(default_factory=dict, hash=False)
+    only: bool = False
+    any_order: bool = False
+    notes: tuple[str, ...] = ()
+    as_floats: tuple[str, ...] = ()
+
+    @property
+    def schemes(self) -> tuple[BlockScheme, ...]:
+        return tuple(FORMATS[name].scheme for name in {self.other, *self.by_word.values()})
+
+    def matrix(self, name: str) -> InBlocks | None:
+        if self.only and ".experts." not in name:
+            return None
+        return InBlocks(FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
+
+    def is_idle(self, tensor: str) -> bool:
+        return False
 
 
 @dataclass(frozen=True)
@@ -64,13 +105,14 @@ class Case:
     tokens: int = 2048
     unusual: bool = False
     """Whether the plan is left primitive, with what few models have put in."""
+    blocks: BlockFormats | None = None
 
     def spec(self) -> ModelSpec:
         """The model with one layer: kernels of others are the same. Where it has experts there are
         two, as the last layer computes selected rows alone."""
         if self.model in _MADE:
             return _MADE[self.model]()
-        spec = load_model_spec(CONFIGS / self.model)
+        spec = replace(load_model_spec(CONFIGS / self.model), quantized=self.blocks)
         mixture = isinstance(spec.layers[0].mlp, ExpertsSpec)
         return replace(spec, layers=spec.layers[: 2 if mixture else 1])
 
@@ -110,6 +152,20 @@ CASES = {
     "1b-int8-g64z": Case(
         *("llama-3.2-1b", "bfloat16", "int8", 64), zero_points=True, activations=True
     ),
+    "1b-q4_k_m": Case(
+        "llama-3.2-1b", blocks=BlockFormats("Q4_K", {"v": "Q6_K", "down": "Q5_K", "embed": "Q6_K"})
+    ),
+    "1b-q4_0": Case(
+        "llama-3.2-1b",
+        blocks=BlockFormats("Q4_0", {"v": "Q5_1", "down": "Q4_1", "o": "Q5_0", "embed": "Q8_0"}),
+    ),
+    "1b-q2_k": Case(
+        "llama-3.2-1b",
+        blocks=BlockFormats(
+            "Q2_K", {"v": "NVFP4", "down": "IQ4_XS", "o": "Q3_K", "embed": "IQ4_NL"}
+        ),
+    ),
+    "experts-mxfp4": Case("moe-5b-a1b", blocks=BlockFormats("MXFP4", only=True)),
     "experts": Case("moe-5b-a1b"),
     "experts-int8": Case("moe-5b-a1b", quantization="int8"),
     "experts-w8a8": Case("moe-5b-a1b", quantization="int8", activations=True),
@@ -130,6 +186,9 @@ CASES = {
     "latents": Case("youtu-llm-2b", trees=True),
     "latents-int8": Case("youtu-llm-2b", kv="int8"),
     "tiny-latents": Case("tiny-latents", kv="int8"),
+    "tiny-kv-fp8": Case("tiny", kv="fp8"),
+    "tiny-kv-k8v4": Case("tiny", kv="k8v4"),
+    "tiny-kv-int4": Case("tiny", kv="int4", trees=True),
     "tiny-latents-fp32": Case("tiny-latents", dtype="float32", kv="float32", trees=True),
 }
 

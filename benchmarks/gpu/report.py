@@ -11,6 +11,7 @@ from gpu import utilization
 from gpu.device import FIELDS, Device, Reading
 from gpu.goals import Figure, shown, shown_goal
 from gpu.results import (
+    BlockProduct,
     Ceilings,
     ChunkStep,
     Decode,
@@ -106,16 +107,20 @@ def _sections(results: Results) -> Iterable[str]:
     engines = {name: getattr(results, name) for name in _ENGINES if getattr(results, name)}
     decode = [_decode_row(name, run, ceilings) for name, e in engines.items() for run in e.decode]
     if decode:
-        head = ("weights", "batch", "context", "step, best", "median", "the plan alone")
-        yield "## Decode\n\n" + table((*head, "GB a step", "of bandwidth", "tokens/s"), decode)
+        steps = ("weights", "batch", "context", "step, best", "median", "the plan alone")
+        yield "## Decode\n\n" + table((*steps, "GB a step", "of bandwidth", "tokens/s"), decode)
     prefill = [
         _prefill_row(name, engine.prefill, ceilings)
         for name, engine in engines.items()
         if engine.prefill is not None
     ]
     if prefill:
-        head = ("weights", "tokens", "best", "median", "tokens/s", "of the matrix rate")
-        yield "## Prefill\n\n" + table(head, prefill)
+        prompts = ("weights", "tokens", "best", "median", "tokens/s", "of the matrix rate")
+        yield "## Prefill\n\n" + table(prompts, prefill)
+    if results.blocks is not None and results.blocks.products:
+        products = ("format", "matrix", "rows", "best", "MB", "reading them", "of bandwidth")
+        rows = [_block_row(each, ceilings) for each in results.blocks.products]
+        yield "## Products with matrices in blocks\n\n" + table(products, rows)
     bf16 = results.bf16
     if bf16 is not None and bf16.host is not None:
         host = bf16.host
@@ -176,6 +181,22 @@ def _decode_row(name: str, run: Decode, ceilings: Ceilings | None) -> tuple[str,
         f"{run.bytes / 1e9:.2f}",
         share,
         f"{run.tokens_per_s:,.1f}",
+    )
+
+
+def _block_row(run: BlockProduct, ceilings: Ceilings | None) -> tuple[str, ...]:
+    floor = share = "-"
+    if ceilings is not None:
+        least = run.weight_bytes / ceilings.read_bytes_per_s
+        floor, share = f"{least * 1e6:.1f} us", _share(least / run.seconds)
+    return (
+        run.format,
+        f"{run.n} x {run.k}",
+        f"{run.rows}",
+        f"{run.seconds * 1e6:.1f} us",
+        f"{run.weight_bytes / 1e6:.1f}",
+        floor,
+        share,
     )
 
 

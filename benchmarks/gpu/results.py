@@ -161,6 +161,27 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the published text: ``as published``, how it differs, or why it did not run"""
 
 
+class BlockProduct(msgspec.Struct, frozen=True, kw_only=True):
+    """One product with a matrix ``[n, k]`` in blocks of a format."""
+
+    format: str
+    n: int
+    k: int
+    rows: int
+    seconds: float
+    weight_bytes: int
+    error: float
+    """The largest of any, in units of float32's rounding of all terms."""
+    rows_alike: bool
+    """Whether rows have the same bits alone and beside others."""
+
+
+class Blocks(msgspec.Struct, frozen=True, kw_only=True):
+    """Products with matrices in blocks."""
+
+    products: list[BlockProduct] = []
+
+
 class Results(msgspec.Struct, frozen=True, kw_only=True):
     """All jobs of a run by name; a job that did not end well is in ``problems``."""
 
@@ -170,6 +191,7 @@ class Results(msgspec.Struct, frozen=True, kw_only=True):
     bf16: Engine | None = None
     int8: Engine | None = None
     int4: Engine | None = None
+    blocks: Blocks | None = None
     cublas: Engine | None = None
     """bf16 without ``deterministic``."""
     experts: Engine | None = None

@@ -56,8 +56,8 @@ class Order:
 
 
 def work(order: Order, send: Send) -> msgspec.Struct:
-    """The job's result: Checks, Compiled, Ceilings, Engine or Mixed; ``send`` gets it as far as it
-    has come, again and again. Raises what measuring raises."""
+    """The job's result: Checks, Compiled, Ceilings, Blocks, Engine or Mixed; ``send`` gets it as
+    far as it has come, again and again. Raises what measuring raises."""
     device = torch.device("cpu") if order.dry else torch.device("cuda", 0)
     timer: Timer = WallTimer() if order.dry else CudaTimer()
     model = Path(order.model)
@@ -92,6 +92,13 @@ def work(order: Order, send: Send) -> msgspec.Struct:
         free, _ = torch.cuda.mem_get_info(device)
         l2 = torch.cuda.get_device_properties(device).L2_cache_size
         return ceilings.measure(timer, device, ceilings.span(l2, free))
+    if job.kind == "blocks":
+        from gpu import block_products
+
+        if order.dry:
+            return block_products.measure(timer, device, 0, send, 32, 256, (1,), 1)
+        l2 = torch.cuda.get_device_properties(device).L2_cache_size
+        return block_products.measure(timer, device, l2, send)
     if job.kind == "engine":
         from gpu import engine
 

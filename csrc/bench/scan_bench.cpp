@@ -138,7 +138,7 @@ struct Setup {
     const int64_t columns = int64_t(model.heads) * model.columns;
     if (model.delta)
       gated_delta({state, array(x, model.inputs()), array(gates, 2 * model.heads),
-                   array(out, columns), a_log.data(), dt_bias.data(), model.groups},
+                   array(out, columns), a_log.data(), dt_bias.data(), model.groups, false},
                   step, worker);
     else
       selective_scan({state, array(x, model.inputs()), array(gates, 2 * model.heads),

@@ -27,7 +27,7 @@ class Recurrences {
     executor_.append_features(ba, kQkv);
     executor_.append_columns(ba, dt, kHeads);
     executor_.append_state_conv({0, x, mixed, constant(4 * kQkv), constant(kQkv), 4, true});
-    executor_.append_gated_delta({0, mixed, ba, out, constant(kHeads), constant(kHeads), 2});
+    executor_.append_gated_delta({0, mixed, ba, out, constant(kHeads), constant(kHeads), 2, false});
     executor_.append_selective_scan({1, mixed, dt, out_, constant(kHeads), constant(kHeads),
                                      constant(kHeads), 2, 0.0f, 10.0f});
     executor_.append_gated_norm({out_, out, out_, constant(kDim), 1e-5f, kDim, true, false});

@@ -34,7 +34,7 @@ class Delta : public Head {
   static constexpr bool kStreams = false;  // a first pass over a tile brings it into L1
 
   Delta(const Args& args, int head, std::byte* scratch)
-      : Head(args.state.at, args.key_heads, head, args.a_log, scratch),
+      : Head(args.state.at, args.key_heads, head, args.a_log, scratch, args.tiled),
         args_(args),
         scale_(1.0f / std::sqrt(float(rows_))) {}
 

@@ -17,7 +17,8 @@ struct GatedDeltaArgs {
   Array out;             // [T, value heads * value_dim] f32; aliases neither
   const float* a_log;    // [value heads]
   const float* dt_bias;  // [value heads]
-  int key_heads;         // consecutive value heads share one
+  int key_heads;         // consecutive value heads share one,
+  bool tiled;            // or else those that lie this number of key heads apart
 };
 
 struct SelectiveScanArgs {

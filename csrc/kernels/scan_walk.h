@@ -64,13 +64,15 @@ struct Columns {
 
 // One head of a state, which has `rows` by `columns` numbers, and what a token has for it: a column
 // vector that enters the state, a row vector for every row, and another that reads it. Heads share the
-// latter two in groups.
+// latter two in groups, of consecutive heads or, tiled, of those that lie as far apart as there are
+// groups.
 class Head {
  public:
-  Head(const StateGeometry& at, int groups, int head, const float* a_log, std::byte* scratch)
+  Head(const StateGeometry& at, int groups, int head, const float* a_log, std::byte* scratch,
+       bool tiled = false)
       : head_(head),
-        group_(head / (at.heads / groups)),
-        leads_(head % (at.heads / groups) == 0),
+        group_(tiled ? head % groups : head / (at.heads / groups)),
+        leads_(tiled ? head < groups : head % (at.heads / groups) == 0),
         rows_(at.rows),
         width_(at.columns),
         all_columns_(int64_t(at.heads) * at.columns),

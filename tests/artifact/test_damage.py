@@ -127,6 +127,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("case", DAMAGE)
 def test_damage_is_noticed_and_repaired(configure: Any, tmp_path: Path, case: str) -> None:
     damage, words = DAMAGE[case]

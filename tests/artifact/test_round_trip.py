@@ -38,6 +38,7 @@ KINDS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: " ".join(map(str, k.values())))
 def test_the_second_start_gives_the_same_bits(

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from support.blocks import BlockFormats, BlockWeights
+from support.block_models import LOW, MIXED, SMALL, experts_of, plan_of, spec_of, weights_of
+from support.blocks import BlockFormats
 from support.needs import needs_native
-from support.tiny_plans import Chunk, dummy_weights, make_spec, step_of, tokens_of
+from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
 
 from penstock.backends.cpu import native
 from penstock.backends.cpu.bind import bind
@@ -23,44 +24,15 @@ from penstock.errors import ConfigError
 from penstock.interface.executor import Limits
 from penstock.interface.step import StepInput
 from penstock.interface.weights import PackedRegions, Place
-from penstock.models.spec import DType, ExpertsSpec, MlpSpec, ModelSpec
+from penstock.models.spec import DType, ModelSpec
 from penstock.plan import ops
-from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.plan.tied import tied_product
-from penstock.quant.scheme import Quantization
 
 pytestmark = needs_native
 
 LIMITS = Limits(num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=8, threads=2)
-MIXED = BlockFormats(
-    "Q4_K", {"v": "Q6_K", "down": "Q5_K", "embed": "Q8_0", "head": "Q6_K", "o": "Q5_0"}
-)
-SMALL = BlockFormats("Q4_1", {"v": "Q5_1", "down": "IQ4_NL", "embed": "Q8_0", "o": "Q4_0"})
-LOW = BlockFormats("Q2_K", {"v": "Q3_K", "down": "IQ4_XS", "embed": "Q4_K"})
-
-
-def spec_of(formats: BlockFormats, tie: bool = True) -> ModelSpec:
-    """A model whose widths are of whole blocks."""
-    spec = make_spec(tie=tie, heads=(16, 8))
-    layers = tuple(replace(layer, mlp=MlpSpec(512)) for layer in spec.layers)
-    return replace(spec, hidden_size=256, layers=layers, quantized=formats)
-
-
-def experts_of(formats: BlockFormats) -> ModelSpec:
-    """A mixture of experts, whose routers' matrices are in blocks, too."""
-    spec = spec_of(formats)
-    layers = tuple(replace(layer, mlp=ExpertsSpec(5, 2, 256)) for layer in spec.layers)
-    return replace(spec, layers=layers)
-
-
-def plan_of(spec: ModelSpec, dtype: DType, activations: bool = True) -> Plan:
-    return fuse(lower(spec, dtype, quantization=Quantization(activations=activations)))
-
-
-def weights_of(spec: ModelSpec, formats: BlockFormats) -> BlockWeights:
-    return BlockWeights(lower(spec).weights, formats, dummy_weights(spec, 3, "float32"))
 
 
 def executor_of(

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.drawn_specs import TameWeights, specs
+from support.drawn_specs import specs
 from support.kv_tables import in_groups
 from support.state_steps import with_states
+from support.tame_weights import TameWeights
 from support.tiny_plans import Chunk, step_of, tokens_of
 
 from penstock.backends.cpu import native
@@ -71,7 +72,7 @@ def test_a_drawn_model_agrees_with_the_reference(isa: str, spec: ModelSpec) -> N
     np.testing.assert_array_equal(fused.view(np.uint32), plain.view(np.uint32))
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("isa", VARIANTS)
 @settings(
     max_examples=25,

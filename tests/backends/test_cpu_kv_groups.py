@@ -29,6 +29,7 @@ def native(plan: Plan) -> CpuExecutor:
     return bind(plan, DummyWeights(plan.weights, 3, plan.weight_dtype), LIMITS)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("spec", [ALIKE, HEADS, SIZES], ids=["alike", "heads", "sizes"])
 @pytest.mark.parametrize(
     ("dtype", "kv"), [("float32", None), ("bfloat16", None), ("float32", "int8")]

@@ -68,6 +68,7 @@ class Ops:
         """Keys of one head of 8, values of two of 16."""
         options = {"layer": 0, "qkv": self.x, "ba": self.pairs, "out": self.values}
         options |= {"a_log": self.floats(2), "dt_bias": self.floats(2), "key_heads": 1}
+        options["tiled"] = False
         self.native.append_gated_delta(**options | changes)
 
     def scan(self, **changes: Any) -> None:

@@ -53,6 +53,7 @@ def drawn(scan: Scan, tokens: int, seed: int = 1) -> F32:
         DeltaShape(1, 2, 128, 128),
         DeltaShape(3, 3, 17, 33, steep=30.0),
         DeltaShape(2, 4, 130, 8, steep=0.0),
+        DeltaShape(2, 6, 24, 40, tiled=True),
     ],
     ids=str,
 )

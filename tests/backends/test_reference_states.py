@@ -99,6 +99,7 @@ class Walk:
         return step
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=40)
 @given(data=st.data(), dtype=st.sampled_from(["float32", "bfloat16"]))
 def test_no_cut_no_replay_and_no_snapshot_shows(data: st.DataObject, dtype: DType) -> None:

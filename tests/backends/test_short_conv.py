@@ -94,7 +94,7 @@ class Sequences(Driver):
         return kept
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("types", TYPES, ids=" ".join)
 @settings(

@@ -28,16 +28,20 @@ def test_a_selection_is_in_order_and_known() -> None:
 def test_all_measures_take_every_job_once() -> None:
     jobs = plan_jobs(MEASURES)
     assert [job.name for job in jobs] == [
-        *("ceilings", "compile", "bf16", "int8", "int4", "cublas", "experts", "experts_int4"),
-        *("latents", "again", "generate", "generate_batch", "checks"),
+        *("ceilings", "compile", "bf16", "int8", "int4", "blocks", "cublas", "experts"),
+        *("experts_int4", "latents", "again", "generate", "generate_batch", "checks"),
     ]
     bf16 = jobs[2]
     assert bf16.measures == ("decode", "ops", "prefill", "host", "chunk", "itl", "mixed")
     assert bf16.batches == (1, 64)
     assert jobs[3].engine == {"quantization": "int8"}
-    assert jobs[5].engine == {"deterministic": False}
-    assert jobs[6].measures == jobs[8].measures == ("decode", "ops", "prefill")
-    assert jobs[1].engines == [{}, *(job.engine for job in jobs[3:9])]
+    assert jobs[6].engine == {"deterministic": False}
+    assert jobs[7].measures == jobs[9].measures == ("decode", "ops", "prefill")
+    assert jobs[1].engines == [{}, *(job.engine for job in jobs[3:10] if job.kind == "engine")]
+
+
+def test_blocks_need_no_engine() -> None:
+    assert [job.kind for job in plan_jobs(["blocks"])] == ["ceilings", "blocks"]
 
 
 def test_experts_are_measured_by_themselves() -> None:

@@ -18,6 +18,7 @@ def head_and_body(case: Case) -> tuple[bytes, bytes]:
     return head, body
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("make", [grammars.cases, bodies.cases])
 def test_posted_cases_are_faultless_http(make: object) -> None:
     cases = list(make("demo"))  # type: ignore[operator]

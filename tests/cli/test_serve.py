@@ -55,6 +55,7 @@ def test_files_that_are_no_chat_template(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("options", "message", "code"),
     [

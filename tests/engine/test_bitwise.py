@@ -24,6 +24,8 @@ MODELS: list[tuple[str, KvDType, int]] = [
     ("bfloat16", "int8", 64),
     ("float32", "int4", 40),
     ("bfloat16", "int4", 64),
+    ("bfloat16", "k8v4", 40),
+    ("bfloat16", "fp8", 40),
 ]
 """Types of weights and cache, and the size of a head."""
 INT8_MODELS = [model for model in MODELS if model[1] == "int8"]
@@ -87,7 +89,7 @@ def expected(plain: LLM) -> list[Bits]:
     return REQUESTS.alone(plain)
 
 
-@pytest.mark.thinned(7)
+@pytest.mark.thinned(17)
 def test_among_32_strangers(plain: LLM, expected: list[Bits]) -> None:
     strangers = [prompt(1000 + i, 1 + 13 * i, VOCABULARY) for i in range(32)]
     busy = [SamplingParams(seed=i, max_tokens=8 + i, ignore_eos=True) for i in range(32)]

@@ -49,6 +49,7 @@ def states_of(engine_plan: EnginePlan) -> FakeStates | None:
 PLAYS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
+@pytest.mark.slow
 @PLAYS
 @given(
     st.integers(0, 10**6),

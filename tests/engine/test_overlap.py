@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.fake_states import FakeStates
@@ -13,6 +14,7 @@ from penstock.cache.geometry import Chunk, Window
 from penstock.engine.loader import EnginePlan
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.lists(arrivals(), min_size=1, max_size=7),

@@ -43,6 +43,7 @@ def bits(llm: LLM, prompts: list[list[int]], params: SamplingParams = PARAMS) ->
     return [[(tuple(c.token_ids), c.logprobs) for c in o.outputs] for o in outputs]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_bits_are_those_of_each_prompt_alone(family: str, scheme: str) -> None:
@@ -58,6 +59,7 @@ def test_the_bits_are_those_of_each_prompt_alone(family: str, scheme: str) -> No
         assert bits(llm, PROMPTS) == alone
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("scheme", ["int8", "int4"])
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family != "mamba2"])
 def test_preempted_sequences_go_on(family: str, scheme: str) -> None:

@@ -94,6 +94,7 @@ def test_with_other_threads(served: tuple[Path, str], alone: list[Any]) -> None:
             assert bits(llm, PROMPTS) == alone
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     "types",
     [
@@ -153,6 +154,7 @@ def test_answers_are_found_with_their_states(served: tuple[Path, str]) -> None:
         assert bits(llm, [turn]) == next_turn
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("prefixes", [False, True])
 def test_preempted_sequences_go_on(served: tuple[Path, str], prefixes: bool) -> None:
     """From the last state that is kept, or anew."""
@@ -178,6 +180,7 @@ def test_preempted_sequences_go_on(served: tuple[Path, str], prefixes: bool) -> 
         assert llm.stats().states_used == 0
 
 
+@pytest.mark.thinned(3)
 def test_drafts_change_nothing(served: tuple[Path, str], alone: list[Any]) -> None:
     """What is rejected is taken back; and what is accepted stays."""
     grammar = GrammarSpec(kind="regex", text="(abcd){12}[xyz]{9}")

@@ -227,6 +227,7 @@ HEADS: list[tuple[Any, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("kind", "config"), HEADS)
 def test_heads(tmp_path: Path, kind: Any, config: dict[str, Any]) -> None:
     target = read_spec(BASE | {"num_hidden_layers": 6})

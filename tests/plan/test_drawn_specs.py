@@ -8,11 +8,12 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.drawn_specs import TameWeights, specs, two_ranks_can_share
+from support.drawn_specs import specs, two_ranks_can_share
 from support.kv_tables import in_groups
 from support.naive_decoder import logits_of
 from support.ranks import in_ranks
 from support.state_steps import with_states
+from support.tame_weights import TameWeights
 from support.tiny_plans import Chunk, step_of, tokens_of
 
 from penstock.backends.reference.executor import ReferenceExecutor

@@ -246,6 +246,20 @@ def test_what_heads_of_states_share() -> None:
     assert (own.heads, own.channels) == ((4, 6), ((3, 6), (9, 12), (32, 42)))
 
 
+def test_what_tiled_heads_of_states_share() -> None:
+    """A rank's heads use all key heads, or each another."""
+    net = GatedDeltaSpec(2, 8, key_dim=3, value_dim=5, kernel=2, eps=1e-6, tiled=True)
+    two, eight = own_state(net, 1, 2), own_state(net, 5, 8)
+    assert two.spec == replace(net, key_heads=2, value_heads=4)
+    assert (two.heads, two.channels) == ((4, 8), ((0, 6), (6, 12), (32, 52)))
+    assert eight.spec == replace(net, key_heads=1, value_heads=1)
+    assert (eight.heads, eight.channels) == ((5, 6), ((3, 6), (9, 12), (37, 42)))
+    net = GatedDeltaSpec(3, 6, key_dim=3, value_dim=5, kernel=2, eps=1e-6, tiled=True)
+    assert own_state(net, 1, 2).spec == replace(net, value_heads=3)
+    with pytest.raises(ConfigError, match="4 ranks cannot share 12 value heads"):
+        own_state(replace(net, key_heads=2, value_heads=12, tiled=True), 0, 4)
+
+
 def test_heads_of_latents_that_ranks_cannot_share() -> None:
     plan = lower(load_model_spec(tiny_checkpoint("deepseek_v3")))
     with pytest.raises(ConfigError, match=r"3 ranks cannot share 4 heads evenly; take one of 1, 2"):

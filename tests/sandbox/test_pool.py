@@ -204,6 +204,7 @@ def test_who_leaves_takes_his_job_along(folder: str) -> None:
     with_pool(work)
 
 
+@pytest.mark.slow
 def test_memory_is_given_back(folder: str) -> None:
     async def work(workers: WorkerPool) -> None:
         assert len(await tokens(workers, text(folder, "word " * 600_000))) == 3_000_000

@@ -282,6 +282,7 @@ def test_blocks_are_shared_as_places_are() -> None:
     check_complete(loop, [*large, late])
 
 
+@pytest.mark.slow
 def test_giving_way_is_rare() -> None:
     loop = make_loop(num_blocks=400, seqs=8, budget=32)
     leaders = crowd(20, A, 100)

@@ -130,6 +130,7 @@ def check(call: Any) -> None:
         assert arguments == {} or call.name == "anything"
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("special", [MARKS, MARKS[:3], ()], ids=["all", "no args", "none"])
 @pytest.mark.parametrize("style", STYLES)
 def test_forced_calls(style: str, special: tuple[str, ...]) -> None:

@@ -117,6 +117,7 @@ def test_an_engine_that_hangs_is_replaced(tokenizer_folder: Path, how: str) -> N
         assert answers[-1].json()["choices"][0]["text"] == expected("abc", 20)
 
 
+@pytest.mark.slow
 def test_a_server_whose_engines_keep_dying_gives_up(tokenizer_folder: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     with (
@@ -147,6 +148,7 @@ def test_a_request_that_kills_the_engine_is_not_sent_to_the_next(fresh_server: S
     assert fresh_server.metric("engine_restarts_total") == 1
 
 
+@pytest.mark.slow
 def test_the_engine_ends_with_the_server(fresh_server: Server) -> None:
     with fresh_server.http.stream("POST", "/v1/completions", json={**BODY, "stream": True}) as r:
         parts = r.iter_bytes()  # once this is collected, the stream is closed

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
+import pytest
 from support.http_client import Server, running
 from support.streams import bystanders, raw
 from support.waiting import PATIENCE_S, until
@@ -62,6 +63,7 @@ def test_connections_beyond_the_limit_are_refused_with_reasons(
     assert len(lines) < 10
 
 
+@pytest.mark.slow
 def test_silent_connections_beyond_the_limit_wait_their_turn(tokenizer_folder: Path) -> None:
     with running(tokenizer_folder, 10, files=FILES) as server, bystanders(server, tokens=200):
         with ExitStack() as held:
@@ -75,6 +77,7 @@ def test_silent_connections_beyond_the_limit_wait_their_turn(tokenizer_folder: P
             until(lambda: client.get("/ready").status_code == 200, PATIENCE_S, "room")
 
 
+@pytest.mark.slow
 def test_a_process_without_descriptors_is_calm_and_recovers(
     tokenizer_folder: Path, tmp_path: Path
 ) -> None:

@@ -77,6 +77,7 @@ def http(url: str) -> Iterator[httpx.Client]:
         yield client
 
 
+@pytest.mark.slow
 def test_kv_exhaustion_and_leaving_clients_change_no_byte(url: str, http: httpx.Client) -> None:
     alone = [http.post("/v1/completions", json=body(prompt)).json() for prompt in PROMPTS]
     expected = [answer["choices"][0]["text"] for answer in alone]

@@ -66,6 +66,7 @@ def url(process: subprocess.Popen[str]) -> str:
     return found[1]
 
 
+@pytest.mark.slow
 def test_a_serving_process_that_dies_is_replaced(
     process: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_serving_process_that_dies_is_replaced(
     assert not Path(f"/proc/{second}").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_to_all_processes_drains(
     process: subprocess.Popen[str], number: signal.Signals

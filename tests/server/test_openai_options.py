@@ -75,6 +75,7 @@ EXTENSIONS: list[dict[str, Any]] = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("options", SAMPLED, ids=str)
 @pytest.mark.parametrize("stream", [False, True])
 def test_sampling(

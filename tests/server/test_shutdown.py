@@ -17,6 +17,7 @@ from support.waiting import PATIENCE_S, until
 BODY = {"model": "fake", "prompt": "abc", "max_tokens": 400}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_open_requests_finish(tokenizer_folder: Path, number: int) -> None:
     with running(tokenizer_folder, 10, grace_s=20) as server:

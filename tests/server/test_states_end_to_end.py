@@ -18,6 +18,8 @@ from support.served import Served, serving
 pytest.importorskip("torch", reason="checkpoints are made with it")
 pytest.importorskip("transformers", reason="checkpoints are made with it")
 
+pytestmark = pytest.mark.slow
+
 TEMPLATE = "{% for m in messages %}<s>{{ m.role }}: {{ m.content }}</s>{% endfor %}<s>assistant:"
 FIRST = {"role": "user", "content": "Tell of the girl who found a red ball in the park. " * 3}
 MODELS = [("qwen3_5_text", "int8"), ("granitemoehybrid", "int4")]

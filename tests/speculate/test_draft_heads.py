@@ -39,6 +39,7 @@ def eagle(
     )
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(plays, st.integers(1, 5), st.integers(0, 3), st.sampled_from([None, 0.0, 0.5, 0.9]))
 def test_whatever_happens_it_is_the_same(

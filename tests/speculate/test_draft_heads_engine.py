@@ -99,6 +99,7 @@ def play(core: EngineCore) -> HiddenRows:
     return reported
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_as_without(kind: str, tmp_path: Path) -> None:
     plain = start()

@@ -57,6 +57,7 @@ def requests() -> list[EngineRequest]:
     ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("draft_blocks", [2, 5, 40])
 @pytest.mark.parametrize("num_blocks", [8, 40])
 @pytest.mark.parametrize("windows", [(None, None), (None, 33), (20, 20)], ids=str)

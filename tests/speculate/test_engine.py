@@ -28,6 +28,7 @@ from penstock.speculate.speculation import Speculation
 from penstock.speculative_config import Ngram
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     plays,

@@ -85,6 +85,7 @@ def compiled(request: pytest.FixtureRequest) -> type[Automaton]:
     return automaton
 
 
+@pytest.mark.thinned(2)
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.one_of(TEXTS, st.lists(st.integers(-(2**31), 2**31 - 1), max_size=60)), max_size=4),

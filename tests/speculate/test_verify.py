@@ -104,7 +104,7 @@ def test_distributed_as_without_drafts(drafter: Drafter, samples: int) -> None:
     assert min(lengths[1], lengths[2], lengths[3]) > samples / 200
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 3])
 def test_what_follows_an_accepted_draft_is_distributed_as_without(first: int) -> None:
     """The draft always begins alike, so pairs that begin so are all seen."""

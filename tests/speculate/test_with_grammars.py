@@ -37,6 +37,7 @@ def run(**options: Any) -> tuple[list[Any], Any]:
     return seen, stats
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("method", ["ngram:min_match=2,adaptive=false", "draft:adaptive=false"])
 def test_the_same_text_with_drafts(method: str) -> None:
     expected, _ = run()

@@ -88,6 +88,10 @@ class BlockFormats:
         return tuple(FORMATS[name].scheme for name in names)
 
     @property
+    def as_floats(self) -> tuple[str, ...]:
+        return ()
+
+    @property
     def any_order(self) -> bool:
         return False
 

@@ -16,7 +16,7 @@ from penstock.backends.cuda.kernels.tiles import STEP, most_tiles
 from penstock.backends.cuda.matrix import Matrix, Shape, make_matrix
 from penstock.backends.cuda.workspace import Workspace
 from penstock.models.spec import DType, Gating
-from penstock.quant import QuantScheme
+from penstock.quant import BlockTensor, QuantScheme
 
 F32 = NDArray[np.float32]
 Int32s = NDArray[np.int32]
@@ -69,6 +69,8 @@ class Experts:
     weights: F32
     gated: Gating | None = None
     biases: F32 | None = None
+    blocks: tuple[BlockTensor, ...] = ()
+    """The same weights, where their form is one of blocks."""
 
     @property
     def n(self) -> int:
@@ -95,8 +97,8 @@ class Experts:
         )
         store = self.form.matrix(Shape(self.weights.shape[1] * experts, k, 1), workspace)
         matrix = ExpertMatrix(store, shape, self.form.x_dtype, workspace)
-        for expert, weights in enumerate(self.weights):
-            store.fill(matrix.first_row(expert), torch.from_numpy(weights), "w")
+        for expert in range(experts):
+            self._fill(store, matrix.first_row(expert), expert)
         height = matrix.tile(tokens).rows
         order, tiles = sort(ids, experts, (height,), device)
         by_expert = RowsByExpert(torch.from_numpy(ids).to(device), order, tiles[0])
@@ -113,6 +115,16 @@ class Experts:
         assert (workspace.counters == 0).all()
         return out.float().cpu().numpy()
 
+    def _fill(self, matrix: Matrix, first_row: int, expert: int) -> None:
+        if not self.blocks:
+            matrix.fill(first_row, torch.from_numpy(self.weights[expert]), "w")
+            return
+        device = matrix.weights.w.device
+        blocks = self.blocks[expert]
+        matrix.fill_quantized(
+            first_row, blocks, "w", lambda array: torch.from_numpy(array.copy()).to(device)
+        )
+
     def each_alone(
         self, x: F32, ids: Int32s, device: Any, out_dtype: torch.dtype = torch.float32
     ) -> F32:
@@ -124,7 +136,7 @@ class Experts:
             mine = each == expert
             shape = Shape(self.n, x.shape[1], len(each), self.gated is not None)
             matrix = self.form.matrix(shape, Workspace(device))
-            matrix.fill(0, torch.from_numpy(self.weights[expert]), "w")
+            self._fill(matrix, 0, expert)
             source = torch.from_numpy(rows[mine]).to(self.form.x_dtype).to(device)
             out = torch.empty((len(source), self.n), dtype=out_dtype, device=device)
             bias = None

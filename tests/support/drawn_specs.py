@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import math
-import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
-import numpy as np
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from penstock.models.experts_spec import Scores
 from penstock.models.spec import (
@@ -44,7 +40,6 @@ from penstock.models.spec import (
     TokenInputsSpec,
     attention_of,
 )
-from penstock.plan.plan import Plan
 
 HIDDEN = 24
 
@@ -272,6 +267,7 @@ NETS: st.SearchStrategy[GatedDeltaSpec] = st.builds(
     value_dim=st.sampled_from([5, 16, 32]),
     kernel=st.integers(2, 5),
     eps=st.just(1e-6),
+    tiled=st.booleans(),
 )
 
 
@@ -387,33 +383,3 @@ def two_ranks_can_share(spec: ModelSpec) -> bool:
         return mixer.latent is not None or (mixer.num_kv_heads % 2 == 0 and not over_all)
 
     return all(fits(mixer) for layer in spec.layers for mixer in layer.mixers)
-
-
-class TameWeights:
-    """A WeightSource of a plan's weights, so small that models without norms do not blow up."""
-
-    def __init__(self, plan: Plan) -> None:
-        self._weights = plan.weights
-
-    def names(self) -> Iterable[str]:
-        return self._weights
-
-    def get(self, name: str) -> NDArray[Any]:
-        """The weight, or a rank's rows of one."""
-        weight = self._weights[name]
-        if weight.share is not None:
-            return weight.share.of(self._whole(weight.share.name, weight.share.shape))
-        return self._whole(name, weight.shape)
-
-    def member(self, name: str, index: int) -> NDArray[Any]:
-        matrix: NDArray[Any] = self.get(name)[index]
-        return matrix
-
-    @staticmethod
-    def _whole(name: str, shape: tuple[int, ...]) -> NDArray[Any]:
-        values = np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
-        if len(shape) > 1:
-            values /= np.sqrt(shape[-1])
-        elif not name.endswith(("bias", "sinks")):
-            values = 1 + values / 10
-        return values.astype(np.float32)

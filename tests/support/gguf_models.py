@@ -79,7 +79,7 @@ def write_gguf(
     fields = {**_fields(config), **{k.replace("__", "."): v for k, v in keys.items()}}
     for key, value in fields.items():
         if value is not None and not (key == "attention.sliding_window" and value == 0):
-            _add(writer, f"{name}.{key}", value)
+            add_key(writer, f"{name}.{key}", value)
     writer.add_bos_token_id(config["bos_token_id"])
     writer.add_eos_token_id(config["eos_token_id"])
     if tokenizer is not None:
@@ -112,9 +112,9 @@ def converted(folder: Path, config: Mapping[str, Any]) -> dict[str, NDArray[np.f
     for name, values in stored.items():
         if family in _PAIRED:
             if "q_proj" in name:
-                values = _paired(values, heads)
+                values = paired(values, heads)
             if "k_proj" in name:
-                values = _paired(values, kv_heads)
+                values = paired(values, kv_heads)
         if family.startswith("gemma") and name.endswith("norm.weight"):
             values = values + np.float32(1)
         before, found, rest = name.partition(".experts.")
@@ -134,7 +134,7 @@ def _mapped(names: gguf.TensorNameMap, name: str) -> str:
     return mapped
 
 
-def _paired(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+def paired(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
     """Rows i and i + half of each head side by side."""
     result = np.empty_like(values)
     size = len(values) // heads
@@ -185,7 +185,7 @@ def _windows(config: Mapping[str, Any]) -> list[bool] | None:
     return windows if any(windows) and windows != usual else None
 
 
-def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
+def add_key(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     match value:
         case bool():
             writer.add_bool(key, value)

@@ -25,7 +25,7 @@ def gated_delta(d: GatedDeltaSpec, h: F64, weight: Weight, at: str) -> F64:
     decay = np.exp(-np.exp(weight(at + "a_log")) * np.log1p(np.exp(a + weight(at + "dt_bias"))))
     out = np.zeros((len(h), d.value_heads, d.value_dim))
     for head in range(d.value_heads):
-        group = head // (d.value_heads // d.key_heads)
+        group = head % d.key_heads if d.tiled else head // (d.value_heads // d.key_heads)
         keys, queries = (_unit(x[:, group * d.key_dim : (group + 1) * d.key_dim]) for x in (k, q))
         state = np.zeros((d.key_dim, d.value_dim))
         for t in range(len(h)):

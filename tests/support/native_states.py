@@ -155,6 +155,7 @@ class DeltaShape:
     value_heads: int = 4
     key_dim: int = 24
     value_dim: int = 40
+    tiled: bool = False
     seed: int = 0
     steep: float = field(default=1.0)
     """Standard deviation of what decays are made of."""
@@ -176,13 +177,16 @@ def delta(shape: DeltaShape) -> Scan:
             a_log=native.add_constant(as_bytes(a_log)),
             dt_bias=native.add_constant(as_bytes(dt_bias)),
             key_heads=hk,
+            tiled=shape.tiled,
         )
 
     def wide(rows: F32) -> F64:
         x = rows.astype(np.float64)
         q, k = (part.reshape(-1, hk, dk) for part in (x[:, :keys], x[:, keys : 2 * keys]))
         q, k = (y / np.sqrt((y * y).sum(-1, keepdims=True) + 1e-6) for y in (q, k))
-        q, k = (np.repeat(y, hv // hk, axis=1) for y in (q * dk**-0.5, k))
+        heads = np.arange(hv)
+        of_key = heads % hk if shape.tiled else heads // (hv // hk)
+        q, k = q[:, of_key] * dk**-0.5, k[:, of_key]
         v = x[:, 2 * keys : 2 * keys + values].reshape(-1, hv, dv)
         b, a = np.split(x[:, 2 * keys + values :], 2, axis=1)
         decay = np.exp(-np.exp(a_log) * np.logaddexp(0, a + dt_bias))

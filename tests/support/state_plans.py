@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.models.spec import GatedDeltaSpec, LayerSpec, ModelSpec, SelectiveSpec, StateSpec
-from support.drawn_specs import TameWeights
+from support.tame_weights import TameWeights
 from support.tiny_plans import NORM, make_spec
 
 NET = GatedDeltaSpec(2, 4, key_dim=16, value_dim=32, kernel=4, eps=1e-6)

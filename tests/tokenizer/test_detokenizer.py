@@ -47,6 +47,7 @@ def stream(tokenizer: Tokenizer, ids: list[int], skip: bool, cuts: list[int]) ->
     return text + detokenizer.flush()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", NAMES)
 @relaxed
 @given(st.data())

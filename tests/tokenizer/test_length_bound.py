@@ -63,6 +63,7 @@ def strategy(tokenizer: Tokenizer) -> st.SearchStrategy[str]:
     return texts(tokenizer)
 
 
+@pytest.mark.thinned(4)
 @given(data=st.data())
 @settings(max_examples=75, deadline=None)
 def test_what_is_refused_does_not_fit(
@@ -81,6 +82,7 @@ def test_what_is_refused_does_not_fit(
     assert size <= count * bound.longest * COMPOSED
 
 
+@pytest.mark.slow
 def test_composition_shrinks_to_a_quarter_at_most() -> None:
     """Of every character that NFC makes, the parts, as the longest characters that they are."""
     longest_for: dict[str, int] = {}

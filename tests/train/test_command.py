@@ -81,6 +81,7 @@ def refused(capsys: pytest.CaptureFixture[str], *argv: str | Path) -> str:
     return captured.err
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("options", "file", "shapes"),
     [
@@ -126,6 +127,7 @@ def test_the_published_form_is_written(
     )
 
 
+@pytest.mark.slow
 def test_a_seed_gives_the_same_heads(
     folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -137,6 +139,7 @@ def test_a_seed_gives_the_same_heads(
     assert weights[0] == weights[1] != weights[2]
 
 
+@pytest.mark.slow
 def test_the_model_writes_its_own_training_text(
     folder: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

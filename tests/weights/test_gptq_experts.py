@@ -89,6 +89,7 @@ def test_every_value_is_the_one_that_is_stored(tmp_path: Path, family: str, form
             np.testing.assert_array_equal(value.dequantize(), theirs.member(name, expert))
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("backend", ["reference", "cpu"])
 @pytest.mark.parametrize(("family", "form"), CASES)
 def test_logits_and_greedy_tokens_are_those_of_transformers(

@@ -199,6 +199,49 @@ class Squeezed:
 
 
 @dataclass(frozen=True)
+class Merged:
+    """The matrices of a stack ``[number, n, k]``, one below another: ``[number * n, k]``."""
+
+    source: Source
+
+    @property
+    def shape(self) -> Shape:
+        number, rows, *columns = self.source.shape
+        return (number * rows, *columns)
+
+
+@dataclass(frozen=True)
+class Logarithm:
+    """The natural logarithms of what a tensor has with the other sign, in float32."""
+
+    source: Source
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+
+@dataclass(frozen=True)
+class Factored:
+    """A tensor times ``factors``, in float32: one number, or one for each matrix of a stack."""
+
+    source: Stored
+    factors: Stored
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+
+@dataclass(frozen=True)
+class Constant:
+    """A weight that no tensor has: ``value`` all over."""
+
+    value: float
+    shape: Shape
+
+
+@dataclass(frozen=True)
 class OneOf:
     """A weight that checkpoints store in one of several ways: the first of which one has all
     tensors. All are of one shape."""
@@ -258,6 +301,10 @@ Source = (
     | Mxfp4
     | Flat
     | Squeezed
+    | Merged
+    | Factored
+    | Logarithm
+    | Constant
     | Shifted
     | ScaledRows
     | UnitRows
@@ -285,6 +332,22 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Balance:
+    """The part of a weight in evening out the columns of matrices that are rounded.
+
+    Every column of the matrices is multiplied by a factor, and what they are multiplied with is
+    divided by it where it is made: products stay as they are. ``plan/balance.py`` says why,
+    ``weights/column_factors.py`` what the factors are.
+    """
+
+    matrices: tuple[Source, ...]
+    """All that multiply the same input, each ``[n, k]``."""
+    side: Literal["matrix", "input"]
+    """Whether the weight is one of them, or makes their input: a matrix ``[k, ...]`` or a vector
+    ``[k]``, whose row, or number, i is divided by factor i."""
+
+
+@dataclass(frozen=True)
 class PlanWeight:
     """A weight that ops of a plan read, and its source."""
 
@@ -298,6 +361,8 @@ class PlanWeight:
     floats: bool = False
     """Whether a matrix is read as floats though the checkpoint has it quantized in a scheme: where
     its op multiplies no such."""
+    balances: tuple[Balance, ...] = ()
+    """What the values of the source are multiplied and divided by, in this order."""
 
     @property
     def shape(self) -> Shape:
@@ -320,6 +385,8 @@ def packed(source: Source) -> Iterator[Packed]:
             | Unpaired(inner)
             | Flat(inner)
             | Squeezed(inner)
+            | Merged(inner)
+            | Logarithm(inner)
             | Shifted(inner)
             | ScaledRows(inner)
             | UnitRows(inner)
@@ -342,6 +409,9 @@ def tensors(source: Source) -> Iterator[Stored]:
         case Mxfp4(blocks, scales):
             yield blocks
             yield scales
+        case Factored(inner, factors):
+            yield inner
+            yield factors
         case (
             RowsOf(inner)
             | RowsOfEach(inner)
@@ -349,6 +419,8 @@ def tensors(source: Source) -> Iterator[Stored]:
             | Unpaired(inner)
             | Flat(inner)
             | Squeezed(inner)
+            | Merged(inner)
+            | Logarithm(inner)
             | Shifted(inner)
             | ScaledRows(inner)
             | UnitRows(inner)
@@ -381,6 +453,8 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
             | Unpaired()
             | Flat()
             | Squeezed()
+            | Merged()
+            | Logarithm()
             | Shifted()
             | ScaledRows()
             | UnitRows()
@@ -388,4 +462,30 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
             return replace(source, source=chosen(source.source, stored))
         case Stacked(sources):
             return Stacked(tuple(chosen(each, stored) for each in sources))
+    return source
+
+
+def factored(source: Source, factors: Mapping[str, Stored]) -> Source:
+    """``source`` with each tensor that has an entry in ``factors``, by its name, multiplied."""
+    match source:
+        case Stored(name):
+            return Factored(source, factors[name]) if name in factors else source
+        case Stacked(sources):
+            return Stacked(tuple(factored(each, factors) for each in sources))
+        case OneOf(sources):
+            return OneOf(tuple(factored(each, factors) for each in sources))
+        case (
+            RowsOf()
+            | RowsOfEach()
+            | Transposed()
+            | Unpaired()
+            | Flat()
+            | Squeezed()
+            | Merged()
+            | Logarithm()
+            | Shifted()
+            | ScaledRows()
+            | UnitRows()
+        ):
+            return replace(source, source=factored(source.source, factors))
     return source

@@ -8,7 +8,10 @@ from typing import Literal
 
 from penstock.interface.sources import (
     MXFP4_BLOCK,
+    Constant,
     Flat,
+    Logarithm,
+    Merged,
     Mxfp4,
     Packed,
     PackedFormat,
@@ -182,6 +185,22 @@ class Paired(Form):
 
 
 @dataclass(frozen=True)
+class OfHeads(Form):
+    """A matrix of rows of heads that is stored as a stack of the heads' matrices."""
+
+    heads: int
+    transposed: bool = False
+    """Whether each is stored as ``[inputs, outputs]``."""
+
+    def source(self, tensor: Tensor) -> Source:
+        rows, columns = tensor.shape
+        each = rows // self.heads
+        if self.transposed:
+            return Merged(Transposed(Stored(tensor.name, (self.heads, columns, each))))
+        return Merged(Stored(tensor.name, (self.heads, each, columns)))
+
+
+@dataclass(frozen=True)
 class AsVector(Form):
     """A matrix of one row that is stored as a vector."""
 
@@ -213,6 +232,43 @@ class Scalar(Form):
 
     def source(self, tensor: Tensor) -> Source:
         return Stacked((Stored(tensor.name, ()),))
+
+
+@dataclass(frozen=True)
+class FromMatrix(Form):
+    """A vector, but no bias, that is stored as a matrix, row by row: of so many columns, or with
+    ``rows`` of so many rows."""
+
+    number: int
+    rows: bool = False
+
+    def source(self, tensor: Tensor) -> Source:
+        (size,) = tensor.shape
+        rows = self.number if self.rows else size // self.number
+        return Merged(Stored(tensor.name, (rows, size // rows)))
+
+
+@dataclass(frozen=True)
+class Decay(Form):
+    """A vector of logarithms of rates that is stored as the rates, less than 0."""
+
+    column: bool = False
+    """Whether it is stored as a matrix of one column."""
+
+    def source(self, tensor: Tensor) -> Source:
+        form = FromMatrix(1) if self.column else Rows()
+        return Logarithm(form.source(tensor))
+
+
+@dataclass(frozen=True)
+class Told(Form):
+    """A weight of which every component is one number, and each layer has its own. No tensor has
+    it; what stands for a tensor's name ends with the number of the layer."""
+
+    numbers: tuple[float, ...]
+
+    def source(self, tensor: Tensor) -> Source:
+        return Constant(self.numbers[int(tensor.name.rpartition(".")[2])], tensor.shape)
 
 
 @dataclass(frozen=True)

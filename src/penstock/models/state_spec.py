@@ -23,13 +23,16 @@ class GatedDeltaSpec:
 
     key_heads: int
     value_heads: int
-    """A multiple of ``key_heads``: head h uses key head ``h // (value_heads / key_heads)``."""
+    """A multiple of ``key_heads``: head h uses key head ``h // (value_heads / key_heads)``, or
+    ``h % key_heads`` where they are ``tiled``."""
     key_dim: int
     """Components of a query, or key, of one key head."""
     value_dim: int
     """Components of a value of one value head."""
     kernel: int
     eps: float
+    tiled: bool = False
+    """Whether value heads that follow each other use key heads that do, over and over."""
 
     def __post_init__(self) -> None:
         if self.value_heads % self.key_heads:

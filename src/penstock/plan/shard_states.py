@@ -29,26 +29,34 @@ def own_state(spec: StateSpec, rank: int, world: int) -> OwnState:
     delta = isinstance(spec, GatedDeltaSpec)
     heads = spec.value_heads if isinstance(spec, GatedDeltaSpec) else spec.heads
     groups = spec.key_heads if isinstance(spec, GatedDeltaSpec) else spec.groups
-    if heads % world or (groups % world and world % groups):
+    tiled = isinstance(spec, GatedDeltaSpec) and spec.tiled
+    count = heads // world
+    if tiled:  # a rank has heads of all key heads, or each of another
+        shared = count > 0 and (count % groups == 0 or groups % count == 0)
+    else:
+        shared = groups % world == 0 or world % groups == 0
+    if heads % world or not shared:
         what = "value heads and {} key heads" if delta else "heads and {} groups of B and C"
         raise ConfigError(
             f"{world} ranks cannot share {heads} {what.format(groups)} evenly, of layers that keep "
             "a state; take a number of ranks that divides both, or the first and is a multiple of "
             "the second"
         )
-    first, count = rank * heads // world, heads // world
+    first = rank * count
     group, some = rank * groups // world, max(groups // world, 1)
+    if tiled:
+        group, some = first % groups, min(count, groups)
 
     def run(offset: int, first: int, count: int, size: int) -> tuple[int, int]:
         return offset + first * size, offset + (first + count) * size
 
     own: StateSpec
     if isinstance(spec, SelectiveSpec):
-        shared, inner = spec.groups * spec.state, spec.inner_size
+        columns, inner = spec.groups * spec.state, spec.inner_size
         channels = (
             run(0, first, count, spec.head_dim),
             run(inner, group, some, spec.state),
-            run(inner + shared, group, some, spec.state),
+            run(inner + columns, group, some, spec.state),
         )
         own = replace(spec, heads=count, groups=some)
     else:

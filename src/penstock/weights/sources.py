@@ -11,9 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import WeightError
+from penstock.gguf.names import is_gguf
 from penstock.interface.sources import (
+    Constant,
     Element,
+    Factored,
     Flat,
+    Logarithm,
+    Merged,
     Mxfp4,
     OneOf,
     Packed,
@@ -47,7 +52,6 @@ from penstock.weights.bitsandbytes import read_bnb4, read_bnb8
 from penstock.weights.blocks import read_blocks
 from penstock.weights.convert import convert, dequantized
 from penstock.weights.float_codes import read_fp4, read_fp8
-from penstock.weights.gguf_file import SUFFIX
 from penstock.weights.gptq import read_gptq
 from penstock.weights.integer_matrix import read_integers
 from penstock.weights.mxfp4 import read_mxfp4, read_mxfp4_blocks
@@ -149,6 +153,7 @@ def _is_shifted(source: Source) -> bool:
             | Unpaired(inner)
             | Flat(inner)
             | Squeezed(inner)
+            | Merged(inner)
         ):
             return _is_shifted(inner)
         case Stacked(sources):
@@ -190,6 +195,12 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
         case RowsOf(Stacked(sources), runs) if any(first < end for first, end in runs):
             wanted = [each for first, end in runs for each in sources[first:end]]
             return _floats(Stacked(tuple(wanted)), found)
+        case RowsOf(Factored(inner, factors), runs):
+            some = _floats(RowsOf(inner, runs), found).astype(np.float32)
+            by = _floats(factors, found).astype(np.float32).reshape(-1)
+            if len(by) > 1:
+                by = np.concatenate([by[slice(*run)] for run in runs])
+            return (some.T * by).T
         case RowsOf(Shifted(inner, by), runs):
             return _floats(Shifted(RowsOf(inner, runs), by), found)
         case RowsOf(RowsOfEach(inner, first, count, step), runs):
@@ -217,6 +228,17 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             return vector
         case Squeezed(inner):
             return _floats(inner, found)[:, 0]
+        case Logarithm(inner):
+            rates: NDArray[np.float32] = -_floats(inner, found).astype(np.float32)
+            if not np.all(rates > 0):
+                names = ", ".join(each.name for each in tensors(inner))
+                raise WeightError(f"{names} must be less than 0; convert the model again")
+            logarithms: NDArray[np.float32] = np.log(rates)
+            return logarithms
+        case Merged(inner):
+            matrices = _floats(inner, found)
+            merged: NDArray[Any] = matrices.reshape(-1, *matrices.shape[2:])
+            return merged
         case Mxfp4():
             return read_mxfp4(source, found, ((0, source.shape[0]),))
         case Shifted(inner, by):
@@ -230,6 +252,11 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             lengths = np.sqrt(np.sum(matrix * matrix, axis=1, keepdims=True))
             matrix /= np.maximum(lengths, np.float32(1e-12))
             return matrix
+        case Factored(inner, factors):
+            by = _floats(factors, found).astype(np.float32).reshape(-1)
+            return (_floats(inner, found).astype(np.float32).T * by).T
+        case Constant(number, shape):
+            return np.full(shape, number, np.float32)
         case Packed():
             value = READERS[type(source.format)](source, found)
             if not isinstance(value, CodebookTensor):
@@ -282,7 +309,7 @@ def has_shape(shape: Shape, wanted: Stored) -> bool:
 
 
 def _asks(path: Path) -> str:
-    return "its metadata ask" if path.suffix == SUFFIX else "config.json asks"
+    return "its metadata ask" if is_gguf(path) else "config.json asks"
 
 
 def _unreadable(where: str, dtype: str) -> WeightError:

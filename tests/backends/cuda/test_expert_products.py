@@ -61,7 +61,7 @@ def make(form: Form, experts: int, n: int, k: int, gated: Gating | None = None) 
     return Experts(form, weights, gated, drawn(*weights.shape[:2], seed=2))
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(13)
 @pytest.mark.parametrize("form", FORMS, ids=str)
 @pytest.mark.parametrize("each", [False, True])
 def test_rows_have_the_bits_of_plain_products(form: Form, each: bool, device: Any) -> None:

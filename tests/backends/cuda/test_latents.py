@@ -44,6 +44,7 @@ def make_plan(dtype: DType, kv_dtype: KvDType | None = None) -> Plan:
     return fuse(lower(SPEC, dtype, kv_dtype=kv_dtype))
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype", "tolerance"),
     [
@@ -69,6 +70,7 @@ def test_logits_agree_with_the_reference(
     executor.close()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize(("dtype", "kv_dtype"), [("bfloat16", "bfloat16"), ("float32", "int8")])
 def test_neither_company_nor_chunking_changes_a_bit(

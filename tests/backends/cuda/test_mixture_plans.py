@@ -112,6 +112,7 @@ def families() -> list[Any]:
     ]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("family", "case"), families())
 def test_logits_agree_with_the_reference(
     family: str, case: str, device: Any, steady_sums: None
@@ -138,6 +139,7 @@ QUANTIZED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "form"),
     [
@@ -220,6 +222,7 @@ def test_columns_of_experts_in_another_order_are_refused(tmp_path: Path, device:
         bind(plan, weights, limits_of(plan), device)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "dtype", "quantization"),
     [

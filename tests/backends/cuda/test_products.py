@@ -187,7 +187,7 @@ def test_products_of_floats(
         close(got, expected(x, w, None, False, of_bias, None), 131)
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(13)
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize(
     ("scheme", "weight_only", "deterministic"),

@@ -74,6 +74,7 @@ def test_a_row_of_a_tree_is_a_decoded_token(
         np.testing.assert_array_equal(got.view(np.uint32), plain.view(np.uint32))
 
 
+@pytest.mark.slow
 @given(
     parents=parent_lists(most=20), start=st.integers(0, 320), programs=st.sampled_from([1, 3, 64])
 )

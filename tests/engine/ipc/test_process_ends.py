@@ -20,6 +20,7 @@ from penstock.errors import ConfigError, EngineDeadError, WeightError
 from penstock.processes.frames import HEADER
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("core", "error", "message"),
     [

@@ -149,6 +149,7 @@ def _gated_delta(b: Binder, op: ops.GatedDelta) -> None:
         a_log=b.weight(op.a_log),
         dt_bias=b.weight(op.dt_bias),
         key_heads=op.key_heads,
+        tiled=op.tiled,
     )
 
 

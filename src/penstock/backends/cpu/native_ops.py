@@ -148,6 +148,7 @@ class NativeOps(Protocol):
         a_log: ConstantId,
         dt_bias: ConstantId,
         key_heads: int,
+        tiled: bool,
     ) -> None: ...
 
     def append_selective_scan(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.backends.backend import Backend, BackendChoice, Defaults, Obstacle
+from penstock.backends.cuda.block_forms import BLOCK_FORMS
 from penstock.backends.cuda.pages import unreadable
 from penstock.errors import ConfigError
 from penstock.gpu import GpuSearch
@@ -11,7 +12,9 @@ from penstock.interface.budget import Budget
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.memory_budget import Demand, Served
+from penstock.plan import ops
 from penstock.plan.plan import Plan
+from penstock.quant.scheme import BlockScheme
 from penstock.threads import Threads
 
 BATCHED_TOKENS = 2048
@@ -25,6 +28,9 @@ class CudaBackend(Backend):
     half_rows = True
     can_be_nondeterministic = True
     runs_experts = True
+    block_formats = frozenset(BLOCK_FORMS)
+    looks_up_blocks = True
+    runs_expert_blocks = True
 
     def asked(self, hardware: Hardware) -> BackendChoice:
         gpu = _search(hardware).require()
@@ -54,6 +60,12 @@ class CudaBackend(Backend):
 
     def obstacle(self, plan: Plan, trees: bool = False) -> Obstacle | None:
         reason = unreadable(plan)
+        if reason is None and any(map(_rounds_for_blocks, plan.ops)):
+            return Obstacle(
+                "the cuda backend multiplies matrices in blocks by activations as they are, and "
+                "does not round these",
+                "leave out --quantize-activations, or choose --backend cpu",
+            )
         if reason is None:
             return super().obstacle(plan, trees)
         return Obstacle(
@@ -92,6 +104,13 @@ def _limits(model: Served) -> Limits:
         threads=1,
         deterministic=model.deterministic,
     )
+
+
+def _rounds_for_blocks(op: ops.Op) -> bool:
+    match op:
+        case ops.Linear() | ops.ExpertLinear():
+            return isinstance(op.scheme, BlockScheme) and not op.weight_only
+    return False
 
 
 def _search(hardware: Hardware) -> GpuSearch:

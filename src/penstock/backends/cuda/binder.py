@@ -11,15 +11,17 @@ import torch
 from torch import Tensor
 
 from penstock.backends.cuda.attention import AttentionKernel, Scores
+from penstock.backends.cuda.block_matrix import BlockTable
 from penstock.backends.cuda.cache import Cache, LayerCache, allocate
 from penstock.backends.cuda.capability import Capability
 from penstock.backends.cuda.head_matrix import HeadMatrix
 from penstock.backends.cuda.kernels.embed import embed
+from penstock.backends.cuda.kernels.embed_blocks import embed_blocks
 from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, select_rows
 from penstock.backends.cuda.matrix import FloatMatrix, Matrix, Shape, make_matrix
-from penstock.backends.cuda.matrix_fill import fill_rows
+from penstock.backends.cuda.matrix_fill import fill_rows, fill_table
 from penstock.backends.cuda.mixtures import EXPERT_OPS, Mixtures
 from penstock.backends.cuda.pages import page_layers
 from penstock.backends.cuda.program import ELEMENTS, Launch, Views
@@ -36,6 +38,7 @@ from penstock.models.spec import PositionScale
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 from penstock.plan.tied import tied_product
+from penstock.quant import BlockScheme
 
 
 def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspace) -> Matrix:
@@ -57,6 +60,12 @@ def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspa
         weight_only=op.weight_only,
         deterministic=limits.deterministic,
     )
+
+
+def block_table(op: ops.Embed, plan: Plan, scheme: BlockScheme, device: torch.device) -> BlockTable:
+    """Return the empty table of ``op``, which no product reads."""
+    rows, cols = plan.weights[op.weight].shape
+    return BlockTable(rows, cols, scheme, device)
 
 
 def head_matrix(op: ops.HeadLinear, plan: Plan, limits: Limits, workspace: Workspace) -> HeadMatrix:
@@ -147,9 +156,13 @@ class Binder:
         append(self, op)
 
     def _embed(self, op: ops.Embed) -> None:
-        if op.scheme is not None:
-            raise ValueError(f"no GPU kernel looks up rows of a table in {op.scheme}")
         tied = tied_product(self.plan, op)
+        if isinstance(op.scheme, BlockScheme):
+            blocks = self._block_table(op, op.scheme) if tied is None else self._matrix(tied)
+            self.launches.append(
+                lambda views, step: embed_blocks(step.token_ids, blocks.weights, views[op.out])
+            )
+            return
         if tied is None:
             table = self.weight(op.weight, TORCH_DTYPES[self.plan.weight_dtype])
         else:
@@ -161,6 +174,13 @@ class Binder:
             embed(step.token_ids, table, views[op.out])
 
         self.launches.append(launch)
+
+    def _block_table(self, op: ops.Embed, scheme: BlockScheme) -> BlockTable:
+        """Make room for a table that no product reads."""
+        table = block_table(op, self.plan, scheme, self._device)
+        put = partial(fill_table, self._upload, table, op.weight)
+        self.fills.append(Fill(op.weight, put))
+        return table
 
     def _add_norm(self, op: ops.AddNorm) -> None:
         weight = self.norm_weight(op.weight, self.plan.buffers[op.out].cols)

@@ -6,20 +6,25 @@ the bytes, its own and the workspace's, that it takes elsewhere.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.backends.cuda import rounding
+from penstock.backends.cuda.block_matrix import BlockMatrix
+from penstock.backends.cuda.coded_matrix import (
+    Array,
+    Matrix,
+    RoundedMatrix,
+    Shape,
+    check,
+    packed_codes,
+)
 from penstock.backends.cuda.kernels import launch
 from penstock.backends.cuda.kernels.launch import Weights
 from penstock.backends.cuda.kernels.tiles import Tile
-from penstock.backends.cuda.packing import pack_fours, pack_planes, pad_columns
+from penstock.backends.cuda.packing import pack_fours
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.weights import QuantizedTensor
 from penstock.models.spec import DType, Gating
@@ -29,9 +34,18 @@ from penstock.quant import (
     GroupScheme,
     GroupTensor,
     QuantScheme,
-    not_finite,
     require_in_order,
 )
+
+__all__ = [
+    "TORCH_DTYPES",
+    "FloatMatrix",
+    "GridMatrix",
+    "GroupMatrix",
+    "Matrix",
+    "Shape",
+    "make_matrix",
+]
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {
     "float32": torch.float32,
@@ -39,67 +53,8 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {
     "float16": torch.float16,
 }
 
-Array = NDArray[Any]
-
 _PADDED = 128
 """Rows of floats are padded to a multiple of this many columns."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Dimensions of an op's matrix: out has n columns, x has k, and a step has at most ``max_rows``
-    rows."""
-
-    n: int
-    k: int
-    max_rows: int
-    gated: bool = False
-
-    @property
-    def weight_rows(self) -> int:
-        """Rows of W: with a gate, n of the gate and then n of the other factor."""
-        return self.n * (2 if self.gated else 1)
-
-
-class Matrix(Protocol):
-    """The weights of one ``plan.ops.Linear``."""
-
-    shape: Shape
-    weights: Weights
-
-    @property
-    def nbytes(self) -> int:
-        """Device memory of the weights, padding included; scratch is the workspace's."""
-        ...
-
-    def tile(self, rows: int) -> Tile | None:
-        """Return the tile of a product of ``rows`` rows; None where torch multiplies."""
-        ...
-
-    def fill(self, first_row: int, part: Tensor, name: str) -> None:
-        """Keep ``part`` ``[rows, k]``, of any floating type and device, as rows from ``first_row``.
-
-        Raises WeightError, naming ``name``, where the scheme cannot quantize a value.
-        """
-        ...
-
-    def fill_quantized(
-        self, first_row: int, part: QuantizedTensor, name: str, put: Callable[[Array], Tensor]
-    ) -> None:
-        """Likewise, of what is quantized already; ``put`` sends an array to the device.
-
-        Raises ValueError where the matrix does not keep such tensors as they are.
-        """
-        raise ValueError(f"{name} is stored as {part.scheme}, which no GPU kernel reads as it is")
-
-    def product(self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Gating | None) -> None:
-        """``out = act(x @ W.T + bias)`` as ``plan.ops.Linear`` defines it.
-
-        x ``[rows, k]`` and out ``[rows, n]``, in float32, bfloat16 or float16, elements of a row
-        adjacent; bias float32 ``[weight_rows]``. ``gated`` is given if and only if the shape is
-        gated.
-        """
-        ...
 
 
 class FloatMatrix(Matrix):
@@ -154,48 +109,7 @@ class FloatMatrix(Matrix):
             launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
 
 
-class _CodedMatrix(Matrix, ABC):
-    """Weights rounded to codes.
-
-    Products with int8 activations are equal to the reference's. The others do not depend on the
-    number of rows.
-    """
-
-    def __init__(
-        self, shape: Shape, weights: Weights, workspace: Workspace, x_dtype: torch.dtype
-    ) -> None:
-        self.shape, self.weights, self._workspace = shape, weights, workspace
-        self._x_dtype = x_dtype
-        workspace.reserve(launch.scratch(weights, shape, x_dtype, workspace.capability))
-
-    @property
-    def nbytes(self) -> int:
-        return self.weights.nbytes
-
-    def tile(self, rows: int) -> Tile | None:
-        at = self._workspace.capability
-        return launch.tile_of(self.weights, self.shape, self._x_dtype, rows, at)
-
-    def fill(self, first_row: int, part: Tensor, name: str) -> None:
-        finite = []
-        for some in rounding.slices(len(part), self.shape.k):
-            to = slice(first_row + some.start, first_row + some.stop)
-            codes, all_finite = self._keep(part[some].to(self._workspace.device), to)
-            self.weights.w[to] = _packed(codes, self.weights)
-            finite.append(all_finite)
-        _require(finite, name)
-
-    def product(self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Gating | None) -> None:
-        check(self.shape, x, out, bias, gated)
-        launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
-
-    @abstractmethod
-    def _keep(self, rows: Tensor, to: slice) -> tuple[Tensor, Tensor]:
-        """Round ``rows`` and keep their scales as those of rows ``to``; codes ``[rows, k]``, and
-        whether all values are finite."""
-
-
-class GridMatrix(_CodedMatrix):
+class GridMatrix(RoundedMatrix):
     """Weights on their rows' grids, in 8 or 4 bits; ``weight_only``: x stays as it is."""
 
     def __init__(
@@ -240,7 +154,7 @@ class GridMatrix(_CodedMatrix):
         return codes, finite
 
 
-class GroupMatrix(_CodedMatrix):
+class GroupMatrix(RoundedMatrix):
     """Weights of 8 or 4 bits in groups of columns; ``weight_only``: x stays as it is."""
 
     def __init__(
@@ -295,7 +209,7 @@ class GroupMatrix(_CodedMatrix):
         for some in rounding.slices(len(part.codes), self.shape.k):
             to = slice(first_row + some.start, first_row + some.stop)
             rows = part.rows((some.start, some.stop))
-            self.weights.w[to] = _packed(put(rows.codes), self.weights)
+            self.weights.w[to] = packed_codes(put(rows.codes), self.weights)
             zeros = None if rows.zeros is None else put(rows.zeros)
             self._keep_scales(put(rows.scales), zeros, to)
 
@@ -315,13 +229,6 @@ def _room(
     padded = -(-shape.k // unit) * unit
     size, dtype = (padded, torch.int8) if as_bytes else (padded * bits // 16, torch.int16)
     return torch.zeros((shape.weight_rows, size), dtype=dtype, device=device), padded, unit
-
-
-def _packed(codes: Tensor, weights: Weights) -> Tensor:
-    padded = pad_columns(codes, weights.padded)
-    if weights.w.dtype == torch.int8:
-        return padded
-    return pack_planes(padded, weights.bits, weights.plane)
 
 
 def make_matrix(
@@ -346,25 +253,6 @@ def make_matrix(
         case GroupScheme():
             return GroupMatrix(shape, scheme, workspace, x_dtype, weight_only)
         case BlockScheme():
-            raise NotImplementedError(f"matrices in {scheme}")
-
-
-def check(shape: Shape, x: Tensor, out: Tensor, bias: Tensor | None, gated: Gating | None) -> None:
-    """Raise ValueError where a product's arrays are not what the matrix multiplies."""
-    rows = len(x)
-    if x.shape != (rows, shape.k) or out.shape != (rows, shape.n) or rows > shape.max_rows:
-        raise ValueError(
-            f"x {tuple(x.shape)} and out {tuple(out.shape)} do not go with a matrix of "
-            f"n {shape.n}, k {shape.k} and at most {shape.max_rows} rows"
-        )
-    if (rows and shape.k > 1 and x.stride(1) != 1) or (rows and shape.n > 1 and out.stride(1) != 1):
-        raise ValueError("the elements of a row of x and out must be adjacent")
-    if bias is not None and (bias.shape != (shape.weight_rows,) or bias.dtype != torch.float32):
-        raise ValueError(f"bias must be float32 [{shape.weight_rows}]")
-    if (gated is not None) != shape.gated:
-        raise ValueError("a gate must be given if and only if the matrix has two parts for it")
-
-
-def _require(finite: list[Tensor], name: str) -> None:
-    if finite and not torch.stack(finite).all().item():
-        raise not_finite(name)
+            if not weight_only:
+                raise ValueError("no GPU kernel rounds what it multiplies blocks by")
+            return BlockMatrix(shape, scheme, workspace, x_dtype)

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from penstock.backends.cuda.block_matrix import BlockTable
 from penstock.backends.cuda.matrix import Matrix
 from penstock.backends.cuda.weights import Uploader, dtype_of
 from penstock.interface.weights import WeightValue
@@ -24,3 +25,9 @@ def fill_rows(upload: Uploader, matrix: Matrix, first: int, name: str, value: We
     for start in range(0, len(value), rows):
         some = value[start : start + rows]
         matrix.fill(first + start, upload.tensor(some, dtype_of(some)), name)
+
+
+def fill_table(upload: Uploader, table: BlockTable, name: str, value: WeightValue) -> None:
+    """Give a table in blocks its rows."""
+    assert not isinstance(value, np.ndarray)  # what is read in blocks stays in them
+    table.fill(value, name, lambda x: upload.tensor(x, dtype_of(x)))

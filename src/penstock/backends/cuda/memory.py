@@ -15,6 +15,7 @@ from penstock.backends.cuda.binder import (
     Geometry,
     attention_geometry,
     attention_kernel,
+    block_table,
     head_matrix,
     linear_matrix,
 )
@@ -32,7 +33,7 @@ from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
 from penstock.plan.tied import tied_product
 from penstock.quant.choice import QuantizationName, choose
-from penstock.quant.scheme import Quantization
+from penstock.quant.scheme import BlockScheme, Quantization
 
 RESERVE: Final = 1 << 30
 """Bytes left for what is not reckoned: code of kernels, CUDA graphs, penalties, libraries, weights
@@ -89,7 +90,11 @@ def needs(plan: Plan, limits: Limits) -> Needs:
     geometries: dict[Geometry, AttentionKernel] = {}
     for op in plan.ops:
         if isinstance(op, ops.Embed):
-            if tied_product(plan, op) is None:
+            if tied_product(plan, op) is not None:
+                pass
+            elif isinstance(op.scheme, BlockScheme):
+                weights += block_table(op, plan, op.scheme, _NOWHERE).nbytes
+            else:
                 weights += math.prod(shapes[op.weight]) * element
         elif isinstance(op, ops.Linear):
             biases = sum(part.n for part in op.parts) if any(p.bias for p in op.parts) else 0

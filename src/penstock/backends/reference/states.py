@@ -125,11 +125,12 @@ class States:
         rate = np.exp(v.weights[op.a_log])
         decay = np.exp(-rate * softplus(ba[:, op.value_heads :] + v.weights[op.dt_bias]))
         rows = np.concatenate([k.reshape(len(x), -1), x[:, 2 * keys :], decay, beta], axis=1)
-        shared = op.value_heads // op.key_heads
+        heads = np.arange(op.value_heads)
+        of_key = heads % op.key_heads if op.tiled else heads * op.key_heads // op.value_heads
 
         def update(state: F32, row: F32) -> None:
             key, value, fade, share = np.split(row, [keys, keys + size, keys + size + len(rate)])
-            key = np.repeat(key.reshape(op.key_heads, op.key_dim), shared, axis=0)[..., None]
+            key = key.reshape(op.key_heads, op.key_dim)[of_key][..., None]
             fade = fade[:, None]
             known = fade * (key * state).sum(axis=1)
             change = share[:, None] * (value.reshape(op.value_heads, -1) - known)
@@ -137,7 +138,7 @@ class States:
             state += key * change[:, None, :]
 
         def read(state: F32, t: int) -> F32:
-            query = np.repeat(q[t], shared, axis=0)[..., None]
+            query = q[t][of_key][..., None]
             return np.asarray((query * state).sum(axis=1), np.float32).reshape(-1)
 
         v.put(op.out, self._scanned(op.layer, step, rows.astype(np.float32), update, read, size))

@@ -51,6 +51,11 @@ class Architecture:
     """Completes the fields by keys that need more than a name."""
     names: Callable[[ModelSpec], Mapping[str, Name]] = lambda spec: {}
     """Names that are not the general ones."""
+    stored: Callable[[ModelSpec], ModelSpec] = lambda spec: spec
+    """Makes of a model the one whose weights lie as in files, where these order heads otherwise."""
+    values: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """Weights of layers that are numbers of the metadata, by the keys, which are given in full, of
+    a list with one for each layer."""
     idle_keys: frozenset[str] = frozenset()
     """Keys that change nothing, or say again what others do."""
     idle: str = r"(?!)"

@@ -6,42 +6,36 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
-from penstock.models.blocks import FULL, SLIDING, every
+from penstock.models.blocks import FULL, SLIDING
 from penstock.models.gguf.architecture import Architecture, Fields, without
+from penstock.models.gguf.gemma4 import GEMMA4
 from penstock.models.gguf.keys import Keys
-from penstock.models.gguf.names import one_more, paired
+from penstock.models.gguf.latents import LATENTS
+from penstock.models.gguf.mixtures import MIXTURES
+from penstock.models.gguf.nets import NETS
+from penstock.models.gguf.others import OTHERS
+from penstock.models.gguf.parts import (
+    DEEPSEEK_EXPERTS,
+    EXPERTS,
+    LAYER_NORM,
+    PARTIAL,
+    SIGMOID,
+    gates_before_ups,
+    norm_behind_attention,
+    one_more_names,
+    paired_names,
+    read_attending,
+    read_gating,
+    read_windows,
+)
+from penstock.models.gguf.scans import SCANS, granite
 from penstock.models.mixtures import CHOICE_BIAS
 from penstock.models.name_forms import OneRow
 from penstock.models.names import Name, either, fused, plain
 from penstock.models.spec import ModelSpec
 
-_EXPERTS: Final = {"num_experts": "expert_count", "num_experts_per_tok": "expert_used_count"}
 _GEMMA_27B: Final = {"gemma2": 46, "gemma3": 62}
 """The layers of the models whose scores are scaled by the hidden size of a head's share."""
-
-
-def _paired(spec: ModelSpec) -> Mapping[str, Name]:
-    attention = spec.layers[0].attention
-    return paired(attention.num_heads, attention.num_kv_heads)
-
-
-def _one_more(spec: ModelSpec) -> Mapping[str, Name]:
-    return one_more()
-
-
-def _windows(keys: Keys, fields: Fields, pattern: int, window: int | None = None) -> None:
-    """Which layers have windows: those that a list says, or all but each n-th."""
-    said = keys.raw("attention.sliding_window_pattern")
-    size = keys.value("attention.sliding_window")
-    fields["sliding_window"] = size if size is not None else window
-    layers = keys.integer("block_count")
-    if isinstance(said, list):
-        if len(said) != layers:
-            raise keys.error("attention.sliding_window_pattern", f"must have {layers} values")
-        kinds = tuple(SLIDING if each else FULL for each in said)
-    else:
-        kinds = every(said if isinstance(said, int) and said else pattern, layers)
-    fields["layer_types"] = list(kinds)
 
 
 def _gemma_scale(keys: Keys, fields: Fields) -> None:
@@ -53,7 +47,7 @@ def _gemma_scale(keys: Keys, fields: Fields) -> None:
 
 def _gemma2(keys: Keys, fields: Fields) -> None:
     _gemma_scale(keys, fields)
-    _windows(keys, fields, 2, 4096)
+    read_windows(keys, fields, 2, 4096)
     for cap, usual in (("attn_logit_softcapping", 50.0), ("final_logit_softcapping", 30.0)):
         fields[cap] = keys.number(cap, usual) or None
 
@@ -62,7 +56,7 @@ def _gemma3(keys: Keys, fields: Fields) -> None:
     _gemma_scale(keys, fields)
     if not keys.value("attention.sliding_window"):
         raise keys.error("attention.sliding_window", "is required; convert the model again")
-    _windows(keys, fields, 6)
+    read_windows(keys, fields, 6)
     fields["rope_local_base_freq"] = keys.number("rope.freq_base_swa", 10_000.0)
     fields["final_logit_softcapping"] = keys.number("final_logit_softcapping", 0.0) or None
 
@@ -76,21 +70,39 @@ def _phi3(keys: Keys, fields: Fields) -> None:
 
 
 def _gpt_oss(keys: Keys, fields: Fields) -> None:
-    _windows(keys, fields, 2)
+    read_windows(keys, fields, 2)
     scaling = fields.get("rope_scaling")
     if isinstance(scaling, dict):  # files do not say so, and all models are so
         scaling["truncate"] = False
 
 
+def _olmo2(keys: Keys, fields: Fields) -> None:
+    """OLMo 3 is OLMo 2 with windows, where the rotation is not scaled."""
+    if not keys.value("attention.sliding_window"):
+        keys.raw("attention.sliding_window_pattern"), keys.raw("rope.freq_base_swa")
+        return
+    fields["architectures"] = ["Olmo3ForCausalLM"]
+    read_windows(keys, fields, 4)
+    theta = fields.pop("rope_theta")
+    assert isinstance(theta, float)
+    scaled = fields.pop("rope_scaling", {"rope_type": "default"})
+    assert isinstance(scaled, dict)
+    local = keys.number("rope.freq_base_swa", theta)
+    fields["rope_parameters"] = {
+        FULL: {"rope_theta": theta, **scaled},
+        SLIDING: {"rope_theta": local, "rope_type": "default"},
+    }
+
+
 def _exaone4(keys: Keys, fields: Fields) -> None:
     if keys.value("attention.sliding_window"):
-        _windows(keys, fields, 4)
+        read_windows(keys, fields, 4)
     else:
         fields["sliding_window"] = None
 
 
 def _cohere2(keys: Keys, fields: Fields) -> None:
-    _windows(keys, fields, 4)
+    read_windows(keys, fields, 4)
 
 
 def _ernie_moe(keys: Keys, fields: Fields) -> None:
@@ -103,13 +115,13 @@ def _ernie_moe_names(spec: ModelSpec) -> Mapping[str, Name]:
 
 
 def _lfm2(keys: Keys, fields: Fields) -> None:
-    heads = keys.raw("attention.head_count_kv")
-    kinds = heads if isinstance(heads, list) else [heads] * keys.integer("block_count")
-    several = {each for each in kinds if each}
-    if len(several) != 1:
-        raise keys.error("attention.head_count_kv", "must be one number, or 0 for convolutions")
-    fields["num_key_value_heads"] = several.pop()
-    fields["layer_types"] = [FULL if each else "conv" for each in kinds]
+    fields["layer_types"] = [FULL if each else "conv" for each in read_attending(keys, fields)]
+
+
+def _lfm2_moe(keys: Keys, fields: Fields) -> None:
+    _lfm2(keys, fields)
+    read_gating(keys, SIGMOID, SIGMOID)
+    fields["use_expert_bias"] = keys.has_tensor("exp_probs_b.bias")
 
 
 def _lfm2_names(spec: ModelSpec) -> Mapping[str, Name]:
@@ -122,10 +134,15 @@ def _lfm2_names(spec: ModelSpec) -> Mapping[str, Name]:
 
 
 def _falcon(keys: Keys, fields: Fields) -> None:
+    """Of the newer decoders, which share keys in groups, some have one norm for both parts."""
     heads = keys.integer("attention.head_count")
     kv_heads = keys.integer("attention.head_count_kv", heads)
-    fields["num_kv_heads"] = kv_heads
-    fields["multi_query"] = kv_heads == 1 and not fields["new_decoder_architecture"]
+    norms = 2 if fields["new_decoder_architecture"] else 1
+    new = norms == 2 or kv_heads not in (1, heads)
+    fields |= {"num_kv_heads": kv_heads, "multi_query": kv_heads == 1 and not new}
+    fields["new_decoder_architecture"] = new
+    if new:
+        fields["num_ln_in_parallel_attn"] = norms
 
 
 def _falcon_names(spec: ModelSpec) -> Mapping[str, Name]:
@@ -136,18 +153,10 @@ def _falcon_names(spec: ModelSpec) -> Mapping[str, Name]:
     return plain({"layers.*.attn_norm": f"{at}_2", "layers.*.mlp_norm": at})
 
 
-def _gates_before_ups(spec: ModelSpec) -> Mapping[str, Name]:
-    return fused("blk.*.ffn_up", "layers.*.gate", "layers.*.up")
-
-
-def _norm_behind_attention(spec: ModelSpec) -> Mapping[str, Name]:
-    return plain({"layers.*.mlp_norm": "blk.*.post_attention_norm"})
-
-
 _LLAMA: Final = Architecture(
     "LlamaForCausalLM",
     present={"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"},
-    names=_paired,
+    names=paired_names,
 )
 _GRANITE: Final = Architecture(
     "GraniteForCausalLM",
@@ -157,36 +166,35 @@ _GRANITE: Final = Architecture(
         "residual_multiplier": "residual_scale",
         "logits_scaling": "logit_scale",
     },
-    names=_paired,
+    adjust=granite,
+    names=paired_names,
 )
-_DEEPSEEK_EXPERTS: Final = {
-    "n_routed_experts": "expert_count",
-    "num_experts_per_tok": "expert_used_count",
-    "n_group": "expert_group_count",
-    "topk_group": "expert_group_used_count",
-    "moe_intermediate_size": "expert_feed_forward_length",
-    "first_k_dense_replace": "leading_dense_block_count",
-    "n_shared_experts": "expert_shared_count",
-    "routed_scaling_factor": "expert_weights_scale",
-    "norm_topk_prob": "expert_weights_norm",
-}
-_LAYER_NORM: Final = "attention.layer_norm_epsilon"
+_LFM2: Final = Architecture(
+    "Lfm2ForCausalLM",
+    fields={
+        "norm_eps": "attention.layer_norm_rms_epsilon",
+        "conv_L_cache": "shortconv.l_cache",
+    },
+    without=without("rms_norm_eps", "head_dim", "num_key_value_heads"),
+    fixed={"block_auto_adjust_ff_dim": False},
+    adjust=_lfm2,
+    names=_lfm2_names,
+)
 _OLD: Final = without("rms_norm_eps", "head_dim", "num_key_value_heads")
-_PARTIAL: Final = "partial_rotary_factor"
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "llama": _LLAMA,
     "llama with experts": replace(
         _LLAMA,
         family="MixtralForCausalLM",
-        fields=_EXPERTS,
+        fields=EXPERTS,
         present={},
         idle_keys=frozenset({"expert_feed_forward_length"}),
     ),
-    "arcee": Architecture("ArceeForCausalLM", names=_paired),
+    "arcee": Architecture("ArceeForCausalLM", names=paired_names),
     "bloom": Architecture(
         "BloomForCausalLM",
-        fields={"layer_norm_epsilon": _LAYER_NORM},
+        fields={"layer_norm_epsilon": LAYER_NORM},
         without=_OLD | {"intermediate_size"},
         rotates=False,
         idle_keys=frozenset(
@@ -195,19 +203,19 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "cohere2": Architecture(
         "Cohere2ForCausalLM",
-        fields={"layer_norm_eps": _LAYER_NORM, "logit_scale": "logit_scale"},
+        fields={"layer_norm_eps": LAYER_NORM, "logit_scale": "logit_scale"},
         without=without("rms_norm_eps"),
         adjust=_cohere2,
     ),
     "command-r": Architecture(
         "CohereForCausalLM",
-        fields={"layer_norm_eps": _LAYER_NORM, "logit_scale": "logit_scale"},
+        fields={"layer_norm_eps": LAYER_NORM, "logit_scale": "logit_scale"},
         without=without("rms_norm_eps"),
         present={"use_qk_norm": "blk.0.attn_q_norm.weight"},
     ),
     "dots1": Architecture(
         "Dots1ForCausalLM",
-        fields=_DEEPSEEK_EXPERTS,
+        fields=DEEPSEEK_EXPERTS,
         fixed={"sliding_window": None},
         otherwise={"n_group": 1, "topk_group": 1, "norm_topk_prob": False},
         idle_keys=frozenset({"expert_gating_func"}),
@@ -231,7 +239,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "exaone4": Architecture("Exaone4ForCausalLM", adjust=_exaone4),
     "falcon": Architecture(
         "FalconForCausalLM",
-        fields={"layer_norm_epsilon": _LAYER_NORM},
+        fields={"layer_norm_epsilon": LAYER_NORM},
         without=_OLD | {"intermediate_size"},
         fixed={"parallel_attn": True, "bias": False},
         present={"new_decoder_architecture": "blk.0.attn_norm_2.weight"},
@@ -239,74 +247,74 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         names=_falcon_names,
         idle_keys=frozenset({"tensor_data_layout", "feed_forward_length"}),
     ),
-    "gemma": Architecture("GemmaForCausalLM", names=_one_more),
-    "gemma2": Architecture("Gemma2ForCausalLM", adjust=_gemma2, names=_one_more),
-    "gemma3": Architecture("Gemma3ForCausalLM", adjust=_gemma3, names=_one_more),
+    "gemma": Architecture("GemmaForCausalLM", names=one_more_names),
+    "gemma2": Architecture("Gemma2ForCausalLM", adjust=_gemma2, names=one_more_names),
+    "gemma3": Architecture("Gemma3ForCausalLM", adjust=_gemma3, names=one_more_names),
     "glm4": Architecture(
         "Glm4ForCausalLM",
         present={"attention_bias": "blk.0.attn_q.bias"},
-        partial=_PARTIAL,
-        names=_gates_before_ups,
+        partial=PARTIAL,
+        names=gates_before_ups,
     ),
     "gpt-oss": Architecture(
         "GptOssForCausalLM",
-        fields=_EXPERTS | {"intermediate_size": "expert_feed_forward_length"},
+        fields=EXPERTS | {"intermediate_size": "expert_feed_forward_length"},
         idle_keys=frozenset({"feed_forward_length"}),
         adjust=_gpt_oss,
-        names=_norm_behind_attention,
+        names=norm_behind_attention,
     ),
     "gpt2": Architecture(
         "GPT2LMHeadModel",
-        fields={"layer_norm_epsilon": _LAYER_NORM, "n_inner": "feed_forward_length"},
+        fields={"layer_norm_epsilon": LAYER_NORM, "n_inner": "feed_forward_length"},
         without=_OLD | {"intermediate_size"},
         rotates=False,
     ),
     "granite": _GRANITE,
     "granitemoe": replace(
-        _GRANITE, family="GraniteMoeForCausalLM", fields={**_GRANITE.fields, **_EXPERTS}
+        _GRANITE, family="GraniteMoeForCausalLM", fields={**_GRANITE.fields, **EXPERTS}
     ),
     "hunyuan-dense": Architecture("HunYuanDenseV1ForCausalLM"),
-    "lfm2": Architecture(
-        "Lfm2ForCausalLM",
+    "lfm2": _LFM2,
+    "lfm2moe": replace(
+        _LFM2,
+        family="Lfm2MoeForCausalLM",
         fields={
-            "norm_eps": "attention.layer_norm_rms_epsilon",
-            "conv_L_cache": "shortconv.l_cache",
+            **_LFM2.fields,
+            **EXPERTS,
+            "moe_intermediate_size": "expert_feed_forward_length",
+            "num_dense_layers": "leading_dense_block_count",
         },
-        without=without("rms_norm_eps", "head_dim", "num_key_value_heads"),
-        fixed={"block_auto_adjust_ff_dim": False},
-        adjust=_lfm2,
-        names=_lfm2_names,
+        fixed={},
+        adjust=_lfm2_moe,
     ),
     "nemotron": Architecture(
         "NemotronForCausalLM",
-        fields={"norm_eps": _LAYER_NORM},
+        fields={"norm_eps": LAYER_NORM},
         without=without("rms_norm_eps"),
-        partial=_PARTIAL,
-        names=_one_more,
+        partial=PARTIAL,
+        names=one_more_names,
         idle_keys=frozenset({"attention.layer_norm_rms_epsilon"}),
     ),
     "olmo": Architecture(
         "OlmoForCausalLM",
         fields={"clip_qkv": "attention.clamp_kqv"},
         without=without("rms_norm_eps", "head_dim"),
-        names=_paired,
-        idle_keys=frozenset({_LAYER_NORM}),
+        names=paired_names,
+        idle_keys=frozenset({LAYER_NORM}),
     ),
-    "olmo2": Architecture("Olmo2ForCausalLM"),
-    "olmoe": Architecture("OlmoeForCausalLM", fields=_EXPERTS, fixed={"norm_topk_prob": False}),
+    "olmo2": Architecture("Olmo2ForCausalLM", adjust=_olmo2),
+    "olmoe": Architecture("OlmoeForCausalLM", fields=EXPERTS, fixed={"norm_topk_prob": False}),
     "phi2": Architecture(
         "PhiForCausalLM",
-        fields={"layer_norm_eps": _LAYER_NORM},
+        fields={"layer_norm_eps": LAYER_NORM},
         without=without("rms_norm_eps"),
-        partial=_PARTIAL,
+        partial=PARTIAL,
     ),
-    "phi3": Architecture(
-        "Phi3ForCausalLM", partial=_PARTIAL, adjust=_phi3, names=_gates_before_ups
-    ),
+    "phi3": Architecture("Phi3ForCausalLM", partial=PARTIAL, adjust=_phi3, names=gates_before_ups),
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen2moe": Architecture(
         "Qwen2MoeForCausalLM",
-        fields=_EXPERTS
+        fields=EXPERTS
         | {
             "moe_intermediate_size": "expert_feed_forward_length",
             "shared_expert_intermediate_size": "expert_shared_feed_forward_length",
@@ -316,7 +324,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "qwen3": Architecture("Qwen3ForCausalLM"),
     "qwen3moe": Architecture(
         "Qwen3MoeForCausalLM",
-        fields=_EXPERTS | {"moe_intermediate_size": "expert_feed_forward_length"},
+        fields=EXPERTS | {"moe_intermediate_size": "expert_feed_forward_length"},
         fixed={"norm_topk_prob": True},
     ),
     "seed_oss": Architecture(
@@ -325,24 +333,30 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "attention_bias": "blk.0.attn_q.bias",
             "attention_out_bias": "blk.0.attn_output.bias",
         },
-        names=_norm_behind_attention,
+        names=norm_behind_attention,
     ),
-    "smollm3": Architecture("SmolLM3ForCausalLM", names=_paired),
+    "smollm3": Architecture("SmolLM3ForCausalLM", names=paired_names),
     "stablelm": Architecture(
         "StableLmForCausalLM",
-        fields={"layer_norm_eps": _LAYER_NORM, "use_parallel_residual": "use_parallel_residual"},
+        fields={"layer_norm_eps": LAYER_NORM, "use_parallel_residual": "use_parallel_residual"},
         without=without("rms_norm_eps"),
         present={
             "use_qkv_bias": "blk.0.attn_q.bias",
             "qk_layernorm": "blk.0.attn_q_norm.weight",
         },
-        partial=_PARTIAL,
+        partial=PARTIAL,
     ),
     "starcoder2": Architecture(
         "Starcoder2ForCausalLM",
-        fields={"norm_epsilon": _LAYER_NORM},
+        fields={"norm_epsilon": LAYER_NORM},
         without=without("rms_norm_eps"),
     ),
+    "gemma4": GEMMA4,
+    **LATENTS,
+    **MIXTURES,
+    **NETS,
+    **OTHERS,
+    **SCANS,
 }
 """By ``general.architecture``; ``with experts`` stands for files that have some though others of
 the same name do not."""

@@ -21,8 +21,10 @@ class Keys:
     to. Getters raise :class:`~penstock.errors.ModelError` for a value of the wrong type.
     """
 
-    def __init__(self, metadata: Mapping[str, GgufValue], where: str) -> None:
-        self._metadata, self._where = metadata, where
+    def __init__(
+        self, metadata: Mapping[str, GgufValue], where: str, tensors: Collection[str] = ()
+    ) -> None:
+        self._metadata, self._where, self._tensors = metadata, where, tensors
         self._used: set[str] = set()
         self.architecture = self.text_of(_NAME)
         """What ``general.architecture`` says."""
@@ -42,6 +44,15 @@ class Keys:
     def has(self, key: str) -> bool:
         return f"{self.architecture}.{key}" in self._metadata
 
+    def has_tensor(self, end: str) -> bool:
+        """Whether the name of some tensor of the file ends so."""
+        return any(name.endswith(end) for name in self._tensors)
+
+    @property
+    def layers(self) -> int:
+        """The layers of the model, without those behind them that draft."""
+        return self.integer("block_count") - self.integer("nextn_predict_layers", 0)
+
     def raw(self, key: str) -> object:
         """The value, an array as a list; None where the key is absent."""
         whole = f"{self.architecture}.{key}"
@@ -60,6 +71,15 @@ class Keys:
         if not value or any(each != value[0] for each in value):
             raise self.error(key, "differs between layers, which is not supported here")
         return value[0]
+
+    def each_layer(self, key: str) -> list[int]:
+        """The number of each layer, where files have a list, or one for all of them."""
+        value = self.raw(key)
+        said = value if isinstance(value, list) else [value] * self.layers
+        numbers = [each for each in said if isinstance(each, int) and not isinstance(each, bool)]
+        if len(numbers) < max(len(said), self.layers):
+            raise self.error(key, f"must be {self.layers} integers, one for each layer")
+        return numbers[: self.layers]
 
     def integer(self, key: str, default: int | None = None) -> int:
         value = self.value(key)
@@ -86,6 +106,16 @@ class Keys:
                 "projector; give the file of the model"
             )
         return value
+
+    def numbers_of(self, whole: str) -> tuple[float, ...]:
+        """The numbers of a key, which is given in full: one for each layer, or one for all."""
+        value, layers = self._metadata.get(whole), self.layers
+        plain = None if value is None else _plain(value)
+        said = plain if isinstance(plain, list) else [plain] * layers
+        numbers = [float(each) for each in said if isinstance(each, int | float)]
+        if len(numbers) != layers or len(said) != layers:
+            raise ModelError(f"{self._where}: {whole} must be {layers} numbers, one for each layer")
+        return tuple(numbers)
 
     def id_of(self, name: str) -> int | None:
         """The id of a special token of the vocabulary, if it has one."""

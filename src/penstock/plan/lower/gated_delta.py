@@ -34,6 +34,7 @@ def lower_gated_delta(
             value_heads=d.value_heads,
             key_dim=d.key_dim,
             value_dim=d.value_dim,
+            tiled=d.tiled,
         )
     )
     # Behind the scan: of the last layer's rows, only those that are selected.

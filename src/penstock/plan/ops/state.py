@@ -74,7 +74,8 @@ class GatedDelta(Op):
 
     - of a token and key head, ``k = key * rsqrt(sum(key**2) + 1e-6)``, and
       ``q = query * rsqrt(sum(query**2) + 1e-6) * key_dim**-0.5``;
-    - of a token and value head, ``beta = 1 / (1 + exp(-b))`` and
+    - of a token and value head, whose key head is ``head // (value_heads / key_heads)``, or
+      ``head % key_heads`` if they are ``tiled``, ``beta = 1 / (1 + exp(-b))`` and
       ``decay = exp(-exp(a_log) * softplus(a + dt_bias))``, where ``softplus(x)`` is x above 20 and
       ``log1p(exp(x))`` elsewhere;
     - of a column j of S: ``m = decay * sum(k[i] * S[i, j] for i)``, ``d = beta * (v[j] - m)``,
@@ -102,6 +103,7 @@ class GatedDelta(Op):
     value_heads: int
     key_dim: int
     value_dim: int
+    tiled: bool = False
 
 
 @dataclass(frozen=True)

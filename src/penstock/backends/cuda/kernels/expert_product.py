@@ -112,6 +112,7 @@ def expert_product(
     expert_kernel[(tiles, tile.splits if tile.parallel else 1)](
         x,
         weights.w,
+        weights.w if weights.high is None else weights.high,
         weights.w if weights.marks is None else weights.marks,
         weights.w if weights.scales is None else weights.scales,
         x_scales,
@@ -141,7 +142,7 @@ def expert_product(
 
 @triton.jit(do_not_specialize=["row_tiles", "x_groups_stride"])
 def expert_kernel(
-    x, w, marks, scales, x_scales, x_sums, bias, out, partials, counters,
+    x, w, high, marks, scales, x_scales, x_sums, bias, out, partials, counters,
     order, tiles, row_tiles, n, k, padded,
     x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
     TIMES: tl.constexpr,
@@ -150,6 +151,7 @@ def expert_kernel(
     BITS: tl.constexpr,
     SIZE: tl.constexpr,
     PLANE: tl.constexpr,
+    FORM: tl.constexpr,
     WHOLE: tl.constexpr,
     ZEROS: tl.constexpr,
     INTS: tl.constexpr,
@@ -191,10 +193,10 @@ def expert_kernel(
         few = within < count
         rows = tl.load(order + tl.load(tiles + 4 * row_tile + 1) + within, mask=few, other=0)
     product_tile(
-        x, w, marks, scales, x_scales, x_sums, bias, out, partials, counters,
+        x, w, high, marks, scales, x_scales, x_sums, bias, out, partials, counters,
         tile, tl.program_id(1), rows // TIMES, rows, few, col_tile * COLS + tl.arange(0, COLS),
         expert * (2 * n if GATED else n), n, k, padded,
         x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
-        FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, HAS_BIAS, ACTIVATION, LIMIT, ALPHA,
+        FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS, HAS_BIAS, ACTIVATION, LIMIT, ALPHA,
         SPLITS, LENGTH, PARALLEL, ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
     )  # fmt: skip

@@ -10,6 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
+from penstock.backends.cuda.block_forms import BlockForm
 from penstock.backends.cuda.capability import Capability
 from penstock.backends.cuda.kernels.product import epilogue_kernel, product_kernel
 from penstock.backends.cuda.kernels.round_rows import (
@@ -48,17 +49,22 @@ class Weights:
     """A row is one group."""
     integers: bool = False
     """Activations are rounded to int8."""
+    form: BlockForm | None = None
+    """That of blocks, whose ``scales`` are units."""
+    high: Tensor | None = None
+    """Bits of codes in blocks that are not in words."""
 
     @property
     def nbytes(self) -> int:
-        return sum(t.nbytes for t in (self.w, self.scales, self.marks) if t is not None)
+        every = (self.w, self.scales, self.marks, self.high)
+        return sum(t.nbytes for t in every if t is not None)
 
     def kind(self, x_dtype: torch.dtype, gated: bool) -> Kind:
         return Kind(
             self.bits,
             1 if self.integers else x_dtype.itemsize,
             integers=self.integers,
-            by_group=self.format == "group" and not self.whole,
+            by_group=self.form is not None or (self.format == "group" and not self.whole),
             depth=self.depth,
             gated=gated,
         )
@@ -160,6 +166,7 @@ def product(
     product_kernel[(_tiles(tile, rows, shape.n), tile.splits if tile.parallel else 1)](
         x,
         weights.w,
+        weights.w if weights.high is None else weights.high,
         marks,
         weights.w if weights.scales is None else weights.scales,
         x_scales,
@@ -190,9 +197,10 @@ def constants(
     """Return the constants of ``product_kernel``; ``even``: rows of x need no padding."""
     return gating(gated) | {
         "FORMAT": weights.format,
-        "BITS": weights.bits,
+        "BITS": weights.bits if weights.form is None else weights.form.low,
         "SIZE": weights.size,
         "PLANE": weights.plane,
+        "FORM": str(weights.form or ""),
         "WHOLE": weights.whole,
         "ZEROS": weights.format == "group" and weights.marks is not None,
         "INTS": weights.integers,

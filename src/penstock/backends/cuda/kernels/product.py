@@ -12,12 +12,13 @@ from penstock.backends.cuda.kernels.product_tile import product_tile
 
 @triton.jit(do_not_specialize=["rows", "x_groups_stride"])
 def product_kernel(
-    x, w, marks, scales, x_scales, x_sums, bias, out, partials, counters,
+    x, w, high, marks, scales, x_scales, x_sums, bias, out, partials, counters,
     rows, n, k, padded, x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
     FORMAT: tl.constexpr,
     BITS: tl.constexpr,
     SIZE: tl.constexpr,
     PLANE: tl.constexpr,
+    FORM: tl.constexpr,
     WHOLE: tl.constexpr,
     ZEROS: tl.constexpr,
     INTS: tl.constexpr,
@@ -50,10 +51,10 @@ def product_kernel(
     ms = row_tile * ROWS + tl.arange(0, ROWS)
     ns = col_tile * COLS + tl.arange(0, COLS)
     product_tile(
-        x, w, marks, scales, x_scales, x_sums, bias, out, partials, counters,
+        x, w, high, marks, scales, x_scales, x_sums, bias, out, partials, counters,
         tile, tl.program_id(1), ms, ms, ms < rows, ns, 0, n, k, padded,
         x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
-        FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, HAS_BIAS, ACTIVATION, LIMIT, ALPHA,
+        FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS, HAS_BIAS, ACTIVATION, LIMIT, ALPHA,
         SPLITS, LENGTH, PARALLEL, ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
     )  # fmt: skip
 

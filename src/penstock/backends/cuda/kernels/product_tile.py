@@ -5,6 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from penstock.backends.cuda.kernels.block_linear import block_section
 from penstock.backends.cuda.kernels.finish import collect, finish, is_last, park
 from penstock.backends.cuda.kernels.grid_linear import grid_section
 from penstock.backends.cuda.kernels.group_linear import group_section
@@ -13,9 +14,10 @@ from penstock.backends.cuda.kernels.linear import linear_section
 
 @triton.jit
 def _section(
-    x, w, marks, scales, x_scales, x_sums, ms, columns, few, first, last, k,
+    x, w, high, marks, scales, x_scales, x_sums, ms, columns, few, first, last, k,
     x_stride, w_stride, marks_stride, x_groups_stride,
     FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
+    FORM: tl.constexpr,
     WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
     STAGES: tl.constexpr, EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
@@ -32,6 +34,11 @@ def _section(
             x, w, marks, x_rows, w_rows, columns, few, first, last, k, marks_stride,
             BITS, PLANE, INTS, ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
+    elif FORMAT == "blocks":
+        sums = block_section(
+            x, w, high, scales, marks, x_rows, w_rows, columns, few, first, last, k, marks_stride,
+            BITS, PLANE, FORM, ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
+        )  # fmt: skip
     else:
         tl.static_assert(FORMAT == "group")
         sums = group_section(
@@ -45,9 +52,10 @@ def _section(
 
 @triton.jit
 def _total(
-    x, w, marks, scales, x_scales, x_sums, ms, columns, few, k, padded,
+    x, w, high, marks, scales, x_scales, x_sums, ms, columns, few, k, padded,
     x_stride, w_stride, marks_stride, x_groups_stride,
     FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
+    FORM: tl.constexpr,
     WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
     SPLITS: tl.constexpr, LENGTH: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
@@ -56,9 +64,9 @@ def _total(
     """Compute all splits in one program, and add them as ``collect`` does."""
     if SPLITS == 1:
         total = _section(
-            x, w, marks, scales, x_scales, x_sums, ms, columns, few, 0, padded, k,
+            x, w, high, marks, scales, x_scales, x_sums, ms, columns, few, 0, padded, k,
             x_stride, w_stride, marks_stride, x_groups_stride,
-            FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+            FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS,
             ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
     else:
@@ -66,10 +74,10 @@ def _total(
         for split in range(SPLITS):
             first = split * LENGTH
             total += _section(
-                x, w, marks, scales, x_scales, x_sums, ms, columns, few,
+                x, w, high, marks, scales, x_scales, x_sums, ms, columns, few,
                 first, tl.minimum(first + LENGTH, padded), k,
                 x_stride, w_stride, marks_stride, x_groups_stride,
-                FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+                FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS,
                 ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
     return total
@@ -95,10 +103,11 @@ def _scaled(
 
 @triton.jit
 def product_tile(
-    x, w, marks, scales, x_scales, x_sums, bias, out, partials, counters,
+    x, w, high, marks, scales, x_scales, x_sums, bias, out, partials, counters,
     tile, split, xs, rows, few, ns, base, n, k, padded,
     x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
     FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
+    FORM: tl.constexpr,
     WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
     HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.constexpr,
     SPLITS: tl.constexpr, LENGTH: tl.constexpr, PARALLEL: tl.constexpr,
@@ -120,9 +129,10 @@ def product_tile(
         last = tl.minimum(first + LENGTH, padded)
         for part in tl.static_range(PARTS):
             sums = _section(
-                x, w, marks, scales, x_scales, x_sums, xs, columns + part * n, few, first, last, k,
+                x, w, high, marks, scales, x_scales, x_sums, xs, columns + part * n, few,
+                first, last, k,
                 x_stride, w_stride, marks_stride, x_groups_stride,
-                FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS,
+                FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS,
                 ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
             park(partials, (tile * SPLITS + split) * PARTS + part, sums, COLS, ROWS)
@@ -140,18 +150,18 @@ def product_tile(
             )  # fmt: skip
     else:
         total = _total(
-            x, w, marks, scales, x_scales, x_sums, xs, columns, few, k, padded,
+            x, w, high, marks, scales, x_scales, x_sums, xs, columns, few, k, padded,
             x_stride, w_stride, marks_stride, x_groups_stride,
-            FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
+            FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
             ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
         total = _scaled(total, scales, x_scales, xs, columns, few, FORMAT, WHOLE, INTS)
         up = total
         if GATED:
             up = _total(
-                x, w, marks, scales, x_scales, x_sums, xs, columns + n, few, k, padded,
+                x, w, high, marks, scales, x_scales, x_sums, xs, columns + n, few, k, padded,
                 x_stride, w_stride, marks_stride, x_groups_stride,
-                FORMAT, BITS, SIZE, PLANE, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
+                FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
                 ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
             up = _scaled(up, scales, x_scales, xs, columns + n, few, FORMAT, WHOLE, INTS)

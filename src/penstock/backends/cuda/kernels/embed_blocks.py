@@ -1,0 +1,114 @@
+"""Embedding lookup in a table in blocks (``block_forms.py``)."""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from penstock.backends.cuda.kernels.block_operands import (
+    code_of,
+    form_high,
+    form_least,
+    form_levels,
+    form_marks,
+    form_scales,
+    form_shared,
+    least_of,
+    point_of,
+    scale_of,
+)
+from penstock.backends.cuda.kernels.launch import Weights
+from penstock.backends.cuda.kernels.tiling import rows_at_once
+
+_BLOCK = 512
+_ROWS = rows_at_once(1)
+
+
+def embed_blocks(token_ids: Tensor, table: Weights, out: Tensor) -> None:
+    """Run ``plan.ops.Embed``: token_ids int32 ``[T]``, table of vocab rows, out ``[T, c]``."""
+    form, w = table.form, table.w
+    assert form is not None
+    rows, cols = out.shape
+    _embed_blocks[(triton.cdiv(rows, _ROWS), triton.cdiv(cols, _BLOCK))](
+        token_ids,
+        w,
+        w if table.high is None else table.high,
+        w if table.scales is None else table.scales,
+        table.marks,
+        out,
+        rows,
+        cols,
+        w.stride(0),
+        len(w),
+        out.stride(0),
+        BITS=form.low,
+        PLANE=form.plane,
+        FORM=str(form),
+        ROWS=_ROWS,
+        BLOCK=_BLOCK,
+        num_warps=4,
+        # Values are rounded as the format's decoder rounds them.
+        enable_fp_fusion=False,
+    )
+
+
+@triton.jit(do_not_specialize=["rows"])
+def _embed_blocks(
+    token_ids, w, high, units, marks, out, rows, cols, w_stride, stride, out_stride,
+    BITS: tl.constexpr,
+    PLANE: tl.constexpr,
+    FORM: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Arguments are those of ``block_section``."""
+    PLANES: tl.constexpr = 2 if BITS == 8 else 4
+    UNIT: tl.constexpr = PLANES * PLANE
+    HIGH: tl.constexpr = form_high(FORM)
+    MARKS: tl.constexpr = form_marks(FORM, PLANE)
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[None, :]
+    inside = (row < rows)[:, None] & (column < cols)
+    token = tl.load(token_ids + row, mask=row < rows, other=0).to(tl.int64)[:, None]
+    place = column // UNIT * PLANE + column % PLANE
+    words = tl.load(w + token * w_stride + place, mask=inside, other=0)
+    index = column % UNIT // PLANE
+    code = code_of(words, words, index, BITS, 0)
+    if HIGH > 0:
+        LINE: tl.constexpr = 8 // HIGH * PLANE
+        line = (column // LINE).to(tl.int64)
+        there = (line * stride + token) * PLANE + column % PLANE
+        bits = tl.load(high + there, mask=inside, other=0).to(tl.int32)
+        code |= ((bits >> (HIGH * (column % LINE // PLANE))) & ((1 << HIGH) - 1)) << BITS
+    unit = token.to(tl.int32)
+    if form_levels(FORM):
+        unit = tl.load(units + column // 256 * stride + token, mask=inside, other=0)
+    index = column % 128 // PLANE
+    first = column // 128 * MARKS
+    LEAST: tl.constexpr = form_least(FORM)
+    if form_scales(FORM) == "halves":
+        EACH: tl.constexpr = 1 if LEAST else 2
+        four = tl.load(marks + (first + index // EACH) * stride + token, mask=inside, other=0)
+        scale = scale_of(four, unit, index % EACH, FORM)
+        if LEAST:
+            least = least_of(four, unit, 1, FORM)
+    elif form_scales(FORM) == "singles":
+        four = tl.load(
+            marks + (first + index * PLANE // form_shared(FORM)) * stride + token,
+            mask=inside,
+            other=0,
+        )
+        scale = scale_of(four, unit, 0, FORM)
+    else:
+        four = tl.load(marks + (first + index // 4) * stride + token, mask=inside, other=0)
+        scale = scale_of(four, unit, index % 4, FORM)
+        if LEAST:
+            if form_scales(FORM) == "levels":
+                at = first + 128 // PLANE // 4 + index // 4
+                four = tl.load(marks + at * stride + token, mask=inside, other=0)
+            least = least_of(four, unit, index % 4, FORM)
+    value = scale * point_of(code, FORM).to(tl.float32)
+    if LEAST:
+        value += least
+    tl.store(out + row[:, None] * out_stride + column, value, mask=inside)
