@@ -19,6 +19,8 @@ _LLAMA3: Final = (1.0, 4.0, 8192)
 """What all published models have of the kind ``llama3``: both factors of frequencies, and the
 original number of positions. Files hold the divisors alone that follow from these."""
 _CLOSE: Final = 1e-5
+_STILL: Final = 1e20
+"""What is divided by more than that does not rotate."""
 _TENTHS: Final = frozenset({"deepseek2"})
 """Architectures whose files have a tenth of YaRN's weight of all dimensions, and no other."""
 
@@ -90,6 +92,10 @@ def read_scaling(keys: Keys, theta: float, dim: int, floats: Floats) -> RopeScal
                 "rope.dimension_count",
                 f"asks for {dim // 2} frequencies, and {FACTORS} has {len(divisors)}",
             )
+        rotating = sum(each == 1.0 for each in divisors)
+        if all(each == 1.0 or each > _STILL for each in divisors):
+            part = rotating / len(divisors)
+            return RopeScaling({"rope_type": "proportional", "partial_rotary_factor": part})
         llama3 = _llama3(theta, dim, divisors)
         return RopeScaling(None, divisors) if llama3 is None else RopeScaling(llama3)
     if kind == "linear" and factor != 1.0:
