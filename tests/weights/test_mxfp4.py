@@ -208,10 +208,13 @@ def test_engines_multiply_by_blocks(packed: Path) -> None:
 
 
 def test_when_they_become_floats(packed: Path, capsys: Any) -> None:
-    """Where a backend does not multiply by blocks of experts, and where they are rounded."""
+    """Every backend multiplies by blocks of experts; they become floats where they are rounded."""
     spec = load_model_spec(packed)
-    own = as_read(spec, EngineConfig(model=str(packed)), named("cuda")).quantized
-    assert own == Mxfp4Experts(kept=False)
+    for name in ("cpu", "cuda", "reference"):
+        kept = as_read(spec, EngineConfig(model=str(packed)), named(name)).quantized
+        assert kept == Mxfp4Experts(kept=True)
+        rounded = EngineConfig(model=str(packed), quantization="int8")
+        assert as_read(spec, rounded, named(name)).quantized == Mxfp4Experts(kept=False)
     common = ["explain", str(packed), "--no-plan", "--max-model-len", "64", "--backend"]
     assert main([*common, "reference"]) == 0
     assert "MXFP4 are" not in capsys.readouterr().out

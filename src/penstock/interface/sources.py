@@ -332,6 +332,22 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Balance:
+    """The part of a weight in evening out the columns of matrices that are rounded.
+
+    Every column of the matrices is multiplied by a factor, and what they are multiplied with is
+    divided by it where it is made: products stay as they are. ``plan/balance.py`` says why,
+    ``weights/column_factors.py`` what the factors are.
+    """
+
+    matrices: tuple[Source, ...]
+    """All that multiply the same input, each ``[n, k]``."""
+    side: Literal["matrix", "input"]
+    """Whether the weight is one of them, or makes their input: a matrix ``[k, ...]`` or a vector
+    ``[k]``, whose row, or number, i is divided by factor i."""
+
+
+@dataclass(frozen=True)
 class PlanWeight:
     """A weight that ops of a plan read, and its source."""
 
@@ -345,6 +361,8 @@ class PlanWeight:
     floats: bool = False
     """Whether a matrix is read as floats though the checkpoint has it quantized in a scheme: where
     its op multiplies no such."""
+    balances: tuple[Balance, ...] = ()
+    """What the values of the source are multiplied and divided by, in this order."""
 
     @property
     def shape(self) -> Shape:

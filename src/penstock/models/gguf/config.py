@@ -23,7 +23,7 @@ from penstock.models.registry import read_spec
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant.formats import FORMATS
 
-_SAMPLING: Final = {
+SAMPLING: Final = {
     "temperature": "temp",
     "top_k": "top_k",
     "top_p": "top_p",
@@ -32,7 +32,9 @@ _SAMPLING: Final = {
 }
 """The keys of ``general.sampling`` by the names of ``generation_config.json``."""
 _IDLE_KEYS: Final = ("vocab_size", "attention.causal", "rope.dimension_count", "expert_count")
-_EXPERTS: Final = " with experts"
+EXPERTS: Final = " with experts"
+"""What the name of an architecture in the table ends with, where files say by a key that it is
+meant."""
 _FACTOR: Final = ".scale"
 """What follows the name of a matrix in that of the factor of what it makes."""
 
@@ -65,7 +67,7 @@ def read_gguf_spec(
     architecture = _architecture(keys)
     fields, scaling = _fields(keys, architecture, tensors, end_token_ids(metadata))
     generation: Fields = {
-        name: value for name, key in _SAMPLING.items() if (value := keys.sampling(key)) is not None
+        name: value for name, key in SAMPLING.items() if (value := keys.sampling(key)) is not None
     }
     spec = read_spec(
         fields, generation=generation, sampling_defaults=sampling_defaults, where=where
@@ -92,10 +94,10 @@ def read_gguf_spec(
 def _architecture(keys: Keys) -> Architecture:
     name = keys.architecture
     found = ARCHITECTURES.get(name)
-    if keys.integer("expert_count", 0) and name + _EXPERTS in ARCHITECTURES:
-        found = ARCHITECTURES[name + _EXPERTS]
+    if keys.integer("expert_count", 0) and name + EXPERTS in ARCHITECTURES:
+        found = ARCHITECTURES[name + EXPERTS]
     if found is None:
-        known = ", ".join(sorted(each for each in ARCHITECTURES if _EXPERTS not in each))
+        known = ", ".join(sorted(each for each in ARCHITECTURES if EXPERTS not in each))
         raise ModelError(
             f"{keys.where}: general.architecture is {name!r:.60}, which is not read from GGUF "
             f"files; those that are: {known}. If the model's Hugging Face checkpoint is supported "

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
+from penstock.gguf.writing import NewValue
 from penstock.models.gguf.keys import Keys
-from penstock.models.spec import AttentionSpec, ModelSpec
+from penstock.models.spec import AttentionSpec, ModelSpec, RopeSpec
 
 FACTORS: Final = "rope_freqs.weight"
 LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -143,3 +146,59 @@ def _llama3(theta: float, dim: int, divisors: tuple[float, ...]) -> dict[str, ob
         "high_freq_factor": high,
         "original_max_position_embeddings": original,
     }
+
+
+@dataclass(frozen=True)
+class WrittenScaling:
+    """How frequencies are scaled, as files say it."""
+
+    keys: Mapping[str, NewValue] = field(default_factory=dict)
+    """Without the name of the architecture before them."""
+    vectors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+def written_scaling(rope: RopeSpec | None) -> WrittenScaling:
+    """The other direction of :func:`read_scaling`; nothing for a kind that files cannot say, which
+    reading it again will show."""
+    if rope is None:
+        return WrittenScaling()
+    original = rope.original_max_positions
+    match rope.kind:
+        case "linear":
+            return WrittenScaling(
+                {"rope.scaling.type": "linear", "rope.scaling.factor": float(rope.factor)}
+            )
+        case "yarn":
+            return WrittenScaling(
+                {
+                    "rope.scaling.type": "yarn",
+                    "rope.scaling.factor": float(rope.factor),
+                    "rope.scaling.original_context_length": original,
+                    "rope.scaling.yarn_beta_fast": float(rope.beta_fast),
+                    "rope.scaling.yarn_beta_slow": float(rope.beta_slow),
+                }
+            )
+        case "llama3":
+            return WrittenScaling(vectors={FACTORS: _divisors(rope)})
+        case "longrope":
+            return WrittenScaling(
+                {
+                    "rope.scaling.original_context_length": original,
+                    "rope.scaling.attn_factor": float(rope.attention_factor),
+                },
+                {LONG: rope.long_factors, SHORT: rope.short_factors},
+            )
+    return WrittenScaling()
+
+
+def _divisors(rope: RopeSpec) -> tuple[float, ...]:
+    """What each frequency of Llama 3 is divided by."""
+    turns = (
+        rope.original_max_positions
+        * float(rope.theta) ** (-np.arange(0, rope.dim, 2) / rope.dim)
+        / (2 * math.pi)
+    )
+    low, high = rope.low_freq_factor, rope.high_freq_factor
+    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    divisors = (1 / ((1 - smooth) / rope.factor + smooth)).astype(np.float32)
+    return tuple(float(str(each)) for each in divisors)
