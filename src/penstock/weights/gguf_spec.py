@@ -12,9 +12,10 @@ import numpy as np
 
 from penstock.errors import WeightError
 from penstock.gguf.metadata import read_metadata
+from penstock.gguf.names import SUFFIX
 from penstock.models.gguf.config import GgufTensors, read_gguf_spec
 from penstock.models.spec import ModelSpec
-from penstock.weights.gguf_file import SUFFIX, GgufModel, open_gguf, parts
+from penstock.weights.gguf_file import GgufModel, open_gguf, parts
 
 _MAX_SMALL = 1 << 16
 """Values of a tensor that says how frequencies are scaled, at most."""
