@@ -8,6 +8,7 @@ import typing
 import msgspec
 
 from penstock.config import DTypeOption, EngineConfig
+from penstock.errors import ConfigError
 from penstock.quant.choice import QuantizationName
 
 
@@ -28,7 +29,10 @@ def add_base_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def base_config(config: EngineConfig, args: argparse.Namespace) -> EngineConfig:
-    """The base's options: those of the model, but for what says how weights are rounded."""
+    """The base's options: those of the model, but for what says how weights are rounded.
+
+    Raises ConfigError where these are the same, and the base is not named either.
+    """
     changes: dict[str, object] = {"quantization": args.base_quantization}
     if args.base_quantization == "none":
         defaults = EngineConfig()
@@ -43,4 +47,11 @@ def base_config(config: EngineConfig, args: argparse.Namespace) -> EngineConfig:
         changes["model"] = args.base
     if args.base_dtype is not None:
         changes["dtype"] = args.base_dtype
-    return msgspec.structs.replace(config, **changes)
+    base = msgspec.structs.replace(config, **changes)
+    if base == config and args.base is None:
+        raise ConfigError(
+            "the model would be compared with itself: name what to compare it with by --base MODEL "
+            "(of a GGUF file, or of another quantized checkpoint, the one that it was made from), "
+            "or give the model a --quantization"
+        )
+    return base
