@@ -149,11 +149,14 @@ int main(int argc, char** argv) {
       {"Q3_K", WeightFormat::q3_k},     {"Q4_K", WeightFormat::q4_k},
       {"Q5_K", WeightFormat::q5_k},     {"Q6_K", WeightFormat::q6_k},
       {"IQ4_NL", WeightFormat::iq4_nl}, {"IQ4_XS", WeightFormat::iq4_xs},
-      {"MXFP4", WeightFormat::mxfp4},   {"NVFP4", WeightFormat::nvfp4}};
+      {"MXFP4", WeightFormat::mxfp4},   {"NVFP4", WeightFormat::nvfp4},
+      {"FP8_128", WeightFormat::fp8_128}, {"FP8_32", WeightFormat::fp8_32},
+      {"MXFP8", WeightFormat::mxfp8},   {"NF4", WeightFormat::nf4},
+      {"FP4", WeightFormat::fp4},       {"NVFP4_SCALED", WeightFormat::nvfp4_scaled}};
   for (const auto& [format, id] : kBlocks)
     for (const bool weight_only : {false, true}) {
       const std::string name = std::string(format) + (weight_only ? " w" : "");
-      if (name.find(only) == 0)
+      if (name.find(only) == 0 && (weight_only || has_whole_points(id)))
         speed(threads, name.c_str(), BlockMatrix{id, 0, 0, false, {}, {}, weight_only});
     }
   return 0;

@@ -373,13 +373,16 @@ class BlockPath {
   static constexpr BlockFunctions make_functions() {
     using To = Expanded<Format, Operand>;
     BlockFunctions f{};
-    if constexpr (Operand::kRounded) f.kept = Operand::template kept_offset<Format>();
-    f.least = Format::kLeast;
-    f.run_bytes = To::kBytes;
-    f.expand = expand_runs<Format, Operand>;
-    set<DirectWeights<Format, Operand>, 1>(f.direct, std::make_integer_sequence<int, kDirectRows>());
-    set<To, 1>(f.expanded[0], std::make_integer_sequence<int, kRows>());
-    set<To, kPanels>(f.expanded[kPanels - 1], std::make_integer_sequence<int, kRows>());
+    if constexpr (Format::kWhole || !Operand::kRounded) {  // else nobody asks for them
+      if constexpr (Operand::kRounded) f.kept = Operand::template kept_offset<Format>();
+      f.least = Format::kLeast;
+      f.run_bytes = To::kBytes;
+      f.expand = expand_runs<Format, Operand>;
+      set<DirectWeights<Format, Operand>, 1>(f.direct,
+                                             std::make_integer_sequence<int, kDirectRows>());
+      set<To, 1>(f.expanded[0], std::make_integer_sequence<int, kRows>());
+      set<To, kPanels>(f.expanded[kPanels - 1], std::make_integer_sequence<int, kRows>());
+    }
     return f;
   }
   static const BlockFunctions& functions_of(WeightFormat format) {
