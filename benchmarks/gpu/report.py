@@ -107,20 +107,20 @@ def _sections(results: Results) -> Iterable[str]:
     engines = {name: getattr(results, name) for name in _ENGINES if getattr(results, name)}
     decode = [_decode_row(name, run, ceilings) for name, e in engines.items() for run in e.decode]
     if decode:
-        head = ("weights", "batch", "context", "step, best", "median", "the plan alone")
-        yield "## Decode\n\n" + table((*head, "GB a step", "of bandwidth", "tokens/s"), decode)
+        steps = ("weights", "batch", "context", "step, best", "median", "the plan alone")
+        yield "## Decode\n\n" + table((*steps, "GB a step", "of bandwidth", "tokens/s"), decode)
     prefill = [
         _prefill_row(name, engine.prefill, ceilings)
         for name, engine in engines.items()
         if engine.prefill is not None
     ]
     if prefill:
-        head = ("weights", "tokens", "best", "median", "tokens/s", "of the matrix rate")
-        yield "## Prefill\n\n" + table(head, prefill)
+        prompts = ("weights", "tokens", "best", "median", "tokens/s", "of the matrix rate")
+        yield "## Prefill\n\n" + table(prompts, prefill)
     if results.blocks is not None and results.blocks.products:
-        head = ("format", "matrix", "rows", "best", "MB", "reading them", "of bandwidth")
+        products = ("format", "matrix", "rows", "best", "MB", "reading them", "of bandwidth")
         rows = [_block_row(each, ceilings) for each in results.blocks.products]
-        yield "## Products with matrices in blocks\n\n" + table(head, rows)
+        yield "## Products with matrices in blocks\n\n" + table(products, rows)
     bf16 = results.bf16
     if bf16 is not None and bf16.host is not None:
         host = bf16.host

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gguf import GGMLQuantizationType as Type
 from support.checkpoints import tiny_checkpoint
 from support.gguf_models import floats, mixed, write_gguf
 
@@ -14,6 +15,7 @@ from penstock.backends.cpu.backend import CpuBackend
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError
+from penstock.plan.ops.common import Linear
 from penstock.speculative_config import DraftModel
 
 PROMPTS = [list(range(3, 60)), [7, 5, 7, 5, 9]]
@@ -27,6 +29,10 @@ def folder() -> Path:
 @pytest.fixture(scope="module")
 def in_blocks(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_gguf(folder, tmp_path_factory.mktemp("gguf") / "mixed.gguf", mixed)
+
+
+def mixed_but_output(name: str, shape: tuple[int, ...]) -> Type:
+    return Type.F32 if name == "output.weight" else mixed(name, shape)
 
 
 def tokens(path: Path, tokenizer: Path, **options: Any) -> list[list[int]]:
@@ -68,6 +74,24 @@ def test_a_backend_without_blocks_reads_floats(
     none = tokens(in_blocks, folder, **options)
     monkeypatch.undo()
     assert none == tokens(in_blocks, folder, **options)
+
+
+def test_what_the_output_matrix_is_in(in_blocks: Path, folder: Path, tmp_path: Path) -> None:
+    tied = tiny_checkpoint("llama", tie_word_embeddings=True, vocab_size=320)
+    looked_up = write_gguf(tied, tmp_path / "tied.gguf", mixed)
+    plain = write_gguf(folder, tmp_path / "plain.gguf", mixed_but_output)
+    for path, expected in ((in_blocks, "Q4_0"), (looked_up, "Q8_0"), (plain, "bfloat16")):
+        config = EngineConfig(
+            model=str(path), tokenizer=str(folder), backend="cpu", dtype="bfloat16"
+        )
+        planned = plan_engine(config)
+        assert planned.config.reasons["quantize_head"] == f"the output matrix in {expected}"
+        (scheme,) = (
+            op.scheme
+            for op in planned.plan.ops
+            if isinstance(op, Linear) and op.parts[0].weight in ("head", "embed")
+        )
+        assert str(scheme or "bfloat16") == expected
 
 
 def test_nothing_is_rounded_once_more(in_blocks: Path, folder: Path, tmp_path: Path) -> None:

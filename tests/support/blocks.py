@@ -95,6 +95,10 @@ class BlockFormats:
         return tuple(ALL_FORMATS[name].scheme for name in names)
 
     @property
+    def as_floats(self) -> tuple[str, ...]:
+        return ()
+
+    @property
     def any_order(self) -> bool:
         return False
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.backends.registry import backend as named
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.interface.executor import Limits
+from penstock.interface.executor import Limits, run
 from penstock.interface.step import KvTables, StepInput
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
@@ -40,7 +40,7 @@ def logits(path: Path, backend: str = "reference") -> NDArray[np.float32]:
     step = in_groups(_step(), groups, _BLOCKS) if groups else _step()
     if plan.state_layers:
         step = with_states(step, [1])
-    result: NDArray[np.float32] = executor.run(step).logits.copy()
+    result: NDArray[np.float32] = run(executor, step).logits.copy()
     executor.close()
     return result
 

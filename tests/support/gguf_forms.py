@@ -106,7 +106,8 @@ def _first(*names: str) -> Callable[[Config], Any]:
 
 def _rope(config: Config) -> dict[str, Any]:
     rope: dict[str, Any] = config.get("rope_parameters") or {}
-    return rope.get("full_attention", rope)
+    full: dict[str, Any] = rope.get("full_attention", rope)
+    return full
 
 
 def _head_dim(config: Config) -> int:

@@ -9,13 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.needs import require_shared
 
 from penstock.errors import TokenizerError
-from penstock.gguf.metadata import read_metadata
+from penstock.gguf.metadata import Numbers, read_metadata
 from penstock.tokenizer import Tokenizer
 from penstock.tokenizer.gguf_vocab import build_vocab
 
@@ -151,6 +152,8 @@ def test_settings_of_a_small_vocabulary() -> None:
         ({"model": "gpt2", "merges": ["a b"], "add_bos_token": True}, "no .*bos_token_id"),
         ({"tokens": ["a" * 300_000, *"bcdefgh"]}, "one of 300000 characters"),
         ({"token_type": [1] * 7}, "7 entries for 8 tokens"),
+        ({"token_type": []}, "0 entries for 8 tokens"),
+        ({"bos_token_id": Numbers(np.arange(9))}, r"is \[0, 1, .*, 7, \.\.\.\], not of type int"),
         ({"add_bos_token": 1}, "not of type bool"),
     ],
 )

@@ -36,6 +36,9 @@ def some_tensors(path: Path, *, alignment: int = 32, **more: int) -> Path:
     writer.add_tensor("matrix", blocks, raw_dtype=Type.Q8_0)
     stack = gguf.quants.quantize(rng.normal(size=(2, 3, 32)).astype(np.float32), Type.Q4_0)
     writer.add_tensor("stack", stack, raw_dtype=Type.Q4_0)
+    for name, kind in (("packed_vector", Type.Q8_0), ("decoded_vector", Type.TQ2_0)):
+        packed = gguf.quants.quantize(rng.normal(size=512).astype(np.float32), kind)
+        writer.add_tensor(name, packed, raw_dtype=kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -51,6 +54,8 @@ def test_tensors(alignment: int, tmp_path: Path) -> None:
         "vector": (5,),
         "matrix": (3, 64),
         "stack": (2, 3, 32),
+        "packed_vector": (512,),
+        "decoded_vector": (512,),
     }
     file, _ = found["matrix"]
     assert isinstance(file, GgufFile)
@@ -62,6 +67,12 @@ def test_tensors(alignment: int, tmp_path: Path) -> None:
         assert np.array_equal(file.slices(name, [(1, 2), (0, 1)]), values[[1, 0]])
         assert np.array_equal(file.blocks(name).dequantize(), values.reshape(-1, values.shape[-1]))
     assert not file.blocks("matrix").blocks.flags.owndata
+    for name in ("packed_vector", "decoded_vector"):
+        (values,) = gguf.quants.dequantize(expected[name].data, expected[name].tensor_type)[None]
+        assert np.array_equal(file.view(name), values)
+        runs = [(40, 300), (5, 9)]
+        sliced = np.concatenate([values[40:300], values[5:9]])
+        assert np.array_equal(file.slices(name, runs), sliced)
 
 
 def split(tmp_path: Path, folder: Path, count: int = 3) -> list[Path]:

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import huggingface_hub
 import pytest
-from huggingface_hub import errors
+from huggingface_hub import ModelInfo, errors
 
 from penstock.errors import ModelError
 from penstock.weights.hub import resolve_model_folder
@@ -46,22 +46,54 @@ def test_file(tmp_path: Path) -> None:
         resolve_model_folder(str(path), "main")
 
 
+@pytest.mark.parametrize("name", ["sha256-0123", "MODEL.GGUF", "model.bin"])
+def test_a_gguf_file_by_another_name(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"GGUF and more")
+    assert resolve_model_folder(str(path)) == path
+    path.write_bytes(b"GGU")
+    with pytest.raises(ModelError, match="no GGUF file"):
+        resolve_model_folder(str(path))
+
+
+def test_a_quantization_behind_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hub_raises(monkeypatch, AssertionError("the hub was asked"))
+    monkeypatch.setattr(huggingface_hub, "model_info", huggingface_hub.snapshot_download)
+    monkeypatch.chdir(tmp_path)
+    folder = Path("models")
+    folder.mkdir()
+    names = ["a-Q4_K_M.gguf", "a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf"]
+    for name in names:
+        (folder / name).touch()
+    for where in ("models", str(tmp_path / "models")):
+        assert resolve_model_folder(f"{where}:q4_k_m") == Path(where) / names[0]
+        assert resolve_model_folder(f"{where}:Q8_0") == Path(where) / names[1]
+    with pytest.raises(ModelError, match=r"models has no GGUF file in Q2_K, but a-Q4_K_M\.gguf"):
+        resolve_model_folder("models:Q2_K")
+    with pytest.raises(ModelError, match="leave the revision out"):
+        resolve_model_folder("models:Q8_0", "v1")
+    with pytest.raises(ModelError, match="no quantization goes with"):
+        resolve_model_folder(f"models/{names[0]}:Q8_0")
+
+
 def test_a_quantization_behind_a_hub_id(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: dict[str, Any] = {}
 
-    def listed(repo: str, **options: Any) -> list[str]:
-        return ["a-Q4_K_M.gguf", "a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf"]
+    files = ["a-Q4_K_M.gguf", "a-Q8_0-00001-of-00002.gguf", "a-Q8_0-00002-of-00002.gguf"]
+
+    def known(repo: str, **options: Any) -> ModelInfo:
+        return ModelInfo(id=repo, siblings=[{"rfilename": name} for name in files])
 
     def download(repo: str, **options: Any) -> str:
         asked.update(options, repo=repo)
         return str(tmp_path)
 
-    monkeypatch.setattr(huggingface_hub, "list_repo_files", listed)
+    monkeypatch.setattr(huggingface_hub, "model_info", known)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
     path = tmp_path / "a-Q8_0-00001-of-00002.gguf"
     assert resolve_model_folder("owner/name:Q8_0", "v1") == path
     assert (asked["repo"], asked["revision"]) == ("owner/name", "v1")
-    assert asked["allow_patterns"] == listed("")[1:]
+    assert asked["allow_patterns"] == files[1:]
     with pytest.raises(ModelError, match=r"no GGUF file in Q2_K, but a-Q4_K_M\.gguf"):
         resolve_model_folder("owner/name:Q2_K")
     for wrong in ("owner/name:", "owner/name:a/b", "owner/name:Q4_K_M:x"):
@@ -72,14 +104,14 @@ def test_a_quantization_behind_a_hub_id(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_a_quantization_that_was_downloaded_before(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def listed(repo: str, **options: Any) -> list[str]:
+    def unreachable(repo: str, **options: Any) -> ModelInfo:
         raise httpx.ConnectError("dns")
 
     def cached(repo: str, **options: Any) -> str:
         assert options["local_files_only"]
         return str(tmp_path)
 
-    monkeypatch.setattr(huggingface_hub, "list_repo_files", listed)
+    monkeypatch.setattr(huggingface_hub, "model_info", unreachable)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", cached)
     (tmp_path / "a-Q4_K_M.gguf").touch()
     assert resolve_model_folder("owner/name:Q4_K_M") == tmp_path / "a-Q4_K_M.gguf"

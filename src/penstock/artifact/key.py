@@ -12,11 +12,11 @@ import msgspec
 
 from penstock.config import ResolvedConfig
 from penstock.errors import ModelError
+from penstock.gguf.names import is_gguf
 from penstock.interface.weights import Packing
 from penstock.plan.plan import Plan
 from penstock.regular_file import read_regular
 from penstock.version import __version__
-from penstock.weights.gguf_file import is_gguf
 from penstock.weights.identity import (
     Digests,
     NoDigests,

@@ -19,6 +19,7 @@ from penstock.cache.state_slots import StateLimits
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.demo_model import demo_model_path
 from penstock.errors import ArtifactError
+from penstock.gguf.names import is_gguf
 from penstock.hardware import detect
 from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor, Limits
@@ -38,7 +39,6 @@ from penstock.speculate.make import LoadedDraft
 from penstock.speculate.suffix import SuffixAutomaton
 from penstock.speculative_config import Ngram
 from penstock.weights.checkpoint import open_weights
-from penstock.weights.gguf_file import is_gguf
 from penstock.weights.gguf_spec import gguf_name
 from penstock.weights.hub import resolve_model_folder
 from penstock.weights.model_folder import load_model_spec

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.engine.ipc.wire import ModelFacts
+from penstock.gguf.names import is_gguf
 from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.sandbox.jobs import Tokenize, TokenizeChat, Tokens
 from penstock.sandbox.pool import WorkerPool
@@ -45,7 +46,7 @@ class InputProcessor:
         tokenizer; of another, :meth:`load` makes nothing of what was begun.
         """
         path = Path(source)
-        gguf = path.suffix == ".gguf" and path.is_file()
+        gguf = path.is_file() and is_gguf(path)
         if source and (gguf or (path / "tokenizer.json").is_file()):
             self.load(str(path))
             self._expected = True

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import PenstockError
+from penstock.gguf.names import MAGIC
 from penstock.regular_file import open_regular
 
 GgufScalar = bool | int | float | str
@@ -61,6 +62,11 @@ class Numbers(Sequence[bool | int | float]):
         return len(self) == len(other) and all(map(operator.eq, self, other))
 
     __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """As a list has it, of the first ones where there are many: messages show it."""
+        shown = ", ".join(map(repr, self[:8]))
+        return f"[{shown}, ...]" if len(self) > 8 else f"[{shown}]"
 
 
 GgufValue = GgufScalar | list["GgufValue"] | Numbers
@@ -124,7 +130,7 @@ def parse_metadata(data: bytes | mmap.mmap, name: str, error: type[PenstockError
     """The metadata in a GGUF file's contents; ``name`` is what errors, of type ``error``, call the
     file."""
     reader = Reader(data, name, error)
-    if reader.take(4) != b"GGUF":
+    if reader.take(len(MAGIC)) != MAGIC:
         raise error(f"{name} is not a GGUF file: it does not start with GGUF")
     version = reader.number("I")
     if version not in (2, 3):

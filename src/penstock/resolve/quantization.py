@@ -76,7 +76,7 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
         reasons = {
             "quantization": f"matrices {matrices}",
             "quantize_activations": reason(config.quantize_activations, why),
-            "quantize_head": f"the output matrix in {schemes.head or inputs.types.weights}",
+            "quantize_head": f"the output matrix in {_head(inputs, read, schemes)}",
         }
     notes = _order_notes(config, own, backend)
     if own is not None:
@@ -85,6 +85,14 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
         notes += _float_notes(read, schemes, inputs.types.weights)
     notes += _block_notes(inputs, backend)
     return QuantizationDecision(weights, activations, schemes, reasons, notes)
+
+
+def _head(inputs: Inputs, read: QuantizedFormat | None, schemes: Quantization) -> str:
+    """Return what the output matrix is in: what the checkpoint has it in, if quantized."""
+    matrix = "embed" if inputs.spec.tie_embeddings else "head"
+    stored = None if read is None else read.matrix(matrix, inputs.spec.hidden_size)
+    scheme = None if stored is None else stored.scheme
+    return str(scheme or schemes.head or inputs.types.weights)
 
 
 def as_read(spec: ModelSpec, config: EngineConfig, backend: Backend) -> ModelSpec:

@@ -17,6 +17,7 @@ from penstock.demo_model import (
 )
 from penstock.errors import ConfigError, TokenizerError
 from penstock.gguf.metadata import read_metadata
+from penstock.gguf.names import is_gguf
 from penstock.memory_budget import Served
 from penstock.models.reader import read_json_object
 from penstock.models.spec import ModelSpec
@@ -31,7 +32,6 @@ from penstock.speculate.draft_heads_choice import (
     stretched,
 )
 from penstock.speculative_config import DraftModel, Eagle, Medusa, QuantizedSelf, SpeculativeConfig
-from penstock.weights.gguf_file import is_gguf
 from penstock.weights.hub import resolve_model_folder
 from penstock.weights.model_folder import load_model_spec
 

@@ -28,7 +28,8 @@ class Fields:
         return value
 
     def array(self, name: str, kind: type[_T], size: int | None = None) -> list[_T]:
-        """Empty if absent. Raises TokenizerError unless there are ``size`` values of ``kind``."""
+        """Empty if absent. Raises TokenizerError unless what is there are ``size`` values of
+        ``kind``."""
         values = self._metadata.get("tokenizer.ggml." + name, [])
         if isinstance(values, Numbers):
             right = values.kind is kind or not values
@@ -38,7 +39,7 @@ class Fields:
         if not right:
             raise TokenizerError(f"tokenizer.ggml.{name} is not an array of {kind.__name__}")
         assert isinstance(values, (list, Numbers))
-        if len(values) and size is not None and len(values) != size:
+        if self.has(name) and size is not None and len(values) != size:
             raise TokenizerError(
                 f"tokenizer.ggml.{name} has {len(values)} entries for {size} tokens"
             )

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer as Backend
 
 from penstock.errors import TokenizerError, as_error
 from penstock.gguf.metadata import GgufValue, read_metadata
+from penstock.gguf.names import is_gguf
 from penstock.regular_file import read_regular
 from penstock.tokenizer.gguf_vocab import build_vocab
 from penstock.tokenizer.native_errors import refusing
@@ -32,7 +33,7 @@ _PROBE = "a"  # any text that encodes to something
 
 
 def load_tokenizer(source: str | Path, check_templates: bool = True) -> Tokenizer:
-    """Load the tokenizer of a checkpoint folder (with tokenizer.json) or of a ``.gguf`` file, which
+    """Load the tokenizer of a checkpoint folder (with tokenizer.json) or of a GGUF file, which
     may be any part of a model in several.
 
     From a folder, tokenizer_config.json, special_tokens_map.json, generation_config.json and
@@ -46,10 +47,10 @@ def load_tokenizer(source: str | Path, check_templates: bool = True) -> Tokenize
 
 
 def _load(path: Path) -> Tokenizer:
-    if path.suffix == ".gguf" and not path.is_dir():
+    if is_gguf(path):
         return _load_gguf(path)
     if not path.is_dir():
-        raise TokenizerError(f"{path} is neither a folder with tokenizer.json nor a .gguf file")
+        raise TokenizerError(f"{path} is neither a folder with tokenizer.json nor a GGUF file")
     backend = _load_backend(path)
     config = _load_json(path / "tokenizer_config.json")
     special = _special_tokens(config, _load_json(path / "special_tokens_map.json"))

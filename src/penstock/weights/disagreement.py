@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import WeightError
+from penstock.gguf.names import is_gguf
 from penstock.interface.sources import Packed, Source, packed
 from penstock.models.gguf.blocks import BlockMatrix
 from penstock.models.gptq import Gptq
 from penstock.models.quantized import QuantizedFormat
-from penstock.weights.gguf_file import SUFFIX
 from penstock.weights.sources import Found
 from penstock.weights.tensor_file import TensorFile
 
@@ -78,7 +78,7 @@ def missing(
 
     ``form``: how the configuration says that the checkpoint is quantized.
     """
-    if folder.suffix == SUFFIX:
+    if is_gguf(folder):
         return WeightError(
             f"{folder} lacks tensor {stored!r}, which its metadata ask for; download it again, or "
             "convert the model again"
@@ -178,7 +178,7 @@ def unexpected(names: list[str], file: TensorFile) -> WeightError:
     """Return the error for tensors of ``file`` that the model has no use for."""
     shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
     problem = f"{file.path}: {len(names)} tensor(s) have no place in the model: {shown}"
-    if file.path.suffix == SUFFIX:
+    if is_gguf(file.path):
         return WeightError(
             f"{problem}; it may be of a form of its architecture that Penstock does not read from "
             "GGUF files: take the model's Hugging Face checkpoint"

@@ -8,7 +8,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from penstock.errors import ModelError
-from penstock.weights.gguf_file import SUFFIX
+from penstock.gguf.names import SUFFIX
 
 _PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _BESIDE: Final = re.compile(r"(?i)(^|[-_.])(mmproj|imatrix|lora)([-_.]|$)")

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.gguf.metadata import GgufValue
+from penstock.gguf.names import SUFFIX
 from penstock.gguf.tensors import GgufHeader, TensorEntry, read_header
 from penstock.quant import BlockTensor
 from penstock.quant.formats import FORMATS
 from penstock.weights.tensor_file import CONVERTED, Tensor, TensorFile
 
-SUFFIX: Final = ".gguf"
 _PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _MAX_PARTS: Final = 9999
 
@@ -66,14 +66,15 @@ class GgufFile(TensorFile):
     def _floats(self, entry: TensorEntry, first: int, end: int) -> NDArray[Any]:
         """The float32 values of slices ``first`` to ``end`` of the first dimension."""
         blocks = self._blocks(entry)
+        vector = len(entry.shape) == 1  # its slices are parts of blocks
         rows = len(blocks) // entry.shape[0]  # of a slice
-        some = blocks[first * rows : end * rows]
+        some = blocks if vector else blocks[first * rows : end * rows]
         form = FORMATS.get(entry.type.name)
         if form is not None:
             values = BlockTensor(form, some).dequantize()
         else:
             values = _converted(entry.type.name, some)
-        values = values.reshape(end - first, *entry.shape[1:])
+        values = values[0, first:end] if vector else values.reshape(-1, *entry.shape[1:])
         values.flags.writeable = False
         return values
 
@@ -92,11 +93,6 @@ class GgufModel:
         """The types of its tensors that the ``gguf`` package decodes, as they are loaded."""
         types = {tensor.dtype for _, tensor in self.tensors.values()}
         return tuple(sorted(types.intersection(CONVERTED)))
-
-
-def is_gguf(path: Path) -> bool:
-    """Whether what is named is a GGUF file, by its name."""
-    return path.suffix == SUFFIX and not path.is_dir()
 
 
 def open_gguf(path: Path) -> GgufModel:

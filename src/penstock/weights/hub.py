@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import ModelError
+from penstock.gguf.names import SUFFIX, is_gguf
 from penstock.weights.gguf_choice import in_folder, named
-from penstock.weights.gguf_file import SUFFIX
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
@@ -29,10 +29,10 @@ def resolve_model_folder(model: str, revision: str | None = None, heads: bool = 
     """The folder of ``model``, or its GGUF file: a path, or a hub id, downloaded unless it is in
     the cache.
 
-    A hub id with a quantization behind it (``owner/name:Q4_K_M``) is the GGUF file of that name. A
-    folder whose model is one GGUF file is that file. ``revision`` is a branch, tag or commit of a
-    hub id; ``heads``: what is there are heads that draft. Raises ModelError where there is no such
-    path and the hub does not have it, does not grant it, or cannot be reached.
+    A hub id, or a folder, with a quantization behind it (``owner/name:Q4_K_M``) is the GGUF file of
+    that name. A folder whose model is one GGUF file is that file. ``revision`` is a branch, tag or
+    commit of a hub id; ``heads``: what is there are heads that draft. Raises ModelError where there
+    is no such path and the hub does not have it, does not grant it, or cannot be reached.
     """
     path = Path(model).expanduser()
     if path.is_dir():
@@ -44,6 +44,9 @@ def resolve_model_folder(model: str, revision: str | None = None, heads: bool = 
         return path if heads else in_folder(path) or path
     if path.exists() or path.suffix == SUFFIX:
         return _file(path, revision)
+    where, _, quantization = model.rpartition(":")
+    if where and Path(where).expanduser().exists():
+        return _local_gguf(Path(where).expanduser(), quantization, revision)
     hub_id, _, quantization = model.partition(":")
     if _HUB_ID.fullmatch(hub_id) is None or (":" in model and not _NAME.fullmatch(quantization)):
         raise ModelError(f"there is no folder {model}, and it is not a hub id (owner/name)")
@@ -53,19 +56,31 @@ def resolve_model_folder(model: str, revision: str | None = None, heads: bool = 
 
 
 def _file(path: Path, revision: str | None) -> Path:
-    if path.suffix != SUFFIX:
-        raise ModelError(
-            f"{path} is a file; give a GGUF file ({SUFFIX}), or the folder of a Hugging Face "
-            "checkpoint"
-        )
     if not path.exists():
         raise ModelError(f"there is no file {path}")
+    if not is_gguf(path):
+        raise ModelError(
+            f"{path} is a file, and no GGUF file; give one, or the folder of a Hugging Face "
+            "checkpoint"
+        )
     if revision is not None:
         raise ModelError(
             f"revision {revision!r} was given, but {path} is a file, which has none; leave the "
             "revision out"
         )
     return path
+
+
+def _local_gguf(path: Path, quantization: str, revision: str | None) -> Path:
+    """The file of a folder in this quantization."""
+    if not path.is_dir():
+        raise ModelError(f"{path} is a file, which no quantization goes with; leave it out")
+    if revision is not None:
+        raise ModelError(
+            f"revision {revision!r} was given, but {path} is a folder, which has none; leave the "
+            "revision out"
+        )
+    return path / named((each.name for each in path.glob(f"*{SUFFIX}")), quantization, str(path))[0]
 
 
 def _download(model: str, revision: str | None, allow: list[str]) -> Path:
@@ -82,11 +97,13 @@ def _download(model: str, revision: str | None, allow: list[str]) -> Path:
 
 def _download_gguf(model: str, quantization: str, revision: str | None) -> Path:
     """The file of a repository in this quantization, all parts beside it."""
-    from huggingface_hub import errors, list_repo_files, snapshot_download
+    from huggingface_hub import errors, model_info, snapshot_download
 
     with _explained(model, revision):
         try:
-            files = list_repo_files(model, revision=revision)
+            # Listing a tree is tried for half a minute where there is no connection; this, once.
+            known = model_info(model, revision=revision).siblings or []
+            files = [each.rfilename for each in known]
         except (
             errors.GatedRepoError,
             errors.RepositoryNotFoundError,

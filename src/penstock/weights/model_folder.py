@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import ModelError
+from penstock.gguf.names import is_gguf
 from penstock.models.draft_heads import DraftHeadsSpec
 from penstock.models.draft_heads_config import (
     DraftHeadsKind,
@@ -19,7 +20,6 @@ from penstock.models.reader import ConfigReader, read_json_object
 from penstock.models.registry import read_spec
 from penstock.models.spec import ModelSpec
 from penstock.models.text_part import text_part
-from penstock.weights.gguf_file import is_gguf
 from penstock.weights.gguf_spec import load_gguf_spec
 from penstock.weights.published import open_draft_heads
 from penstock.weights.safetensors import stored_dtype, stored_names

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import WeightError
+from penstock.gguf.names import is_gguf
 from penstock.models.names import Published
-from penstock.weights.gguf_file import is_gguf, open_gguf
+from penstock.weights.gguf_file import open_gguf
 from penstock.weights.safetensors import INDEX, SINGLE, SafetensorsFile, member, open_folder
 from penstock.weights.tensor_file import Tensor, TensorFile
 from penstock.weights.torch_file import TorchFile

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import WeightError
+from penstock.gguf.names import is_gguf
 from penstock.interface.sources import (
     Constant,
     Element,
@@ -52,7 +53,6 @@ from penstock.weights.blocks import read_blocks
 from penstock.weights.convert import convert, dequantized
 from penstock.weights.float_blocks import read_in_blocks
 from penstock.weights.float_codes import read_fp4, read_fp8
-from penstock.weights.gguf_file import SUFFIX
 from penstock.weights.gptq import read_gptq
 from penstock.weights.integer_matrix import read_integers
 from penstock.weights.mxfp4 import read_mxfp4, read_mxfp4_blocks
@@ -304,7 +304,7 @@ def has_shape(shape: Shape, wanted: Stored) -> bool:
 
 
 def _asks(path: Path) -> str:
-    return "its metadata ask" if path.suffix == SUFFIX else "config.json asks"
+    return "its metadata ask" if is_gguf(path) else "config.json asks"
 
 
 def _unreadable(where: str, dtype: str) -> WeightError:

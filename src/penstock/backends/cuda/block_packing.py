@@ -46,7 +46,7 @@ class PackedRows:
 
 def take_apart(format_name: str, blocks: Tensor) -> Parts:
     """The parts of blocks uint8 ``[n, blocks, block_bytes]``."""
-    n, count, _ = blocks.shape
+    n = len(blocks)
     parts = _READERS[format_name](blocks.flatten(0, 1))
 
     def rows(part: Tensor | None) -> Tensor | None:
