@@ -55,7 +55,11 @@ inline Elem parse_elem(std::string_view name) {
 
 // Of the KV cache, which may also be quantized.
 inline Elem parse_kv_elem(std::string_view name) {
-  return name == "int8" ? Elem::i8 : name == "int4" ? Elem::i4 : parse_elem(name);
+  if (name == "int8") return Elem::i8;
+  if (name == "int4") return Elem::i4;
+  if (name == "k8v4") return Elem::k8v4;
+  if (name == "fp8") return Elem::e4m3;
+  return parse_elem(name);
 }
 
 inline void expect(bool holds, const char* what) {

@@ -29,7 +29,7 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages, const State
     refuse("sequences have at most " + std::to_string(kMostPositions) + " positions, not " +
            std::to_string(shape.max_positions));
   if (shape.kv_elem == Elem::i32)
-    refuse("a KV cache holds float32, bfloat16, float16, int8 or int4");
+    refuse("a KV cache holds float32, bfloat16, float16, int8, int4, k8v4 or fp8");
   arena_ = std::make_shared<Memory>(shape.arena_bytes);
   if (pages.groups < least_blocks || pages.parts < least_blocks)
     refuse("layers that are cached have groups and a place in their pages");
@@ -37,6 +37,10 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages, const State
     kv_parts_.emplace_back(size_t(checked_product(
         "a KV cache", {int64_t(pages.part_bytes), int64_t(shape.num_blocks)})));
   bool alike = true;
+  const bool fours = shape.kv_elem == Elem::i4 || shape.kv_elem == Elem::k8v4;
+  const bool without_latents = fours || shape.kv_elem == Elem::e4m3;
+  const bool codes = without_latents || shape.kv_elem == Elem::i8;
+  const std::string name = shape.kv_elem == Elem::i4 ? "int4" : fours ? "k8v4" : "fp8";
   for (const KvGeometry& g : pages.layers) {
     if (g.kv_heads < 1 || g.head_dim < 1) refuse("a KV layer needs heads and a head size");
     if (g.value_dim < 0 || g.value_dim > g.head_dim ||
@@ -50,14 +54,12 @@ Executor::Executor(const ExecutorShape& shape, const KvPages& pages, const State
     if (!g.value_dim && !g.rows && (g.head_dim % 2 != 0 || g.head_dim > kMostHeadDim))
       refuse("heads of a KV layer have an even size up to " + std::to_string(kMostHeadDim) +
              ", not " + std::to_string(g.head_dim));
-    if (shape.kv_elem == Elem::i4 && g.value_dim)
-      refuse("latents are not cached in int4");
-    if (shape.kv_elem == Elem::i4 && !g.rows && g.head_dim % 8 != 0)
-      refuse("heads of a cache in int4 have a multiple of 8 components, not " +
+    if (without_latents && g.value_dim) refuse("latents are not cached in " + name);
+    if (fours && !g.rows && g.head_dim % 8 != 0)
+      refuse("heads of a cache in " + name + " have a multiple of 8 components, not " +
              std::to_string(g.head_dim));
     if (g.group < 0 || g.group >= pages.groups || g.part < 0 || g.part >= pages.parts)
       refuse("a KV layer is of no group, or in no part of its pages");
-    const bool codes = shape.kv_elem == Elem::i8 || shape.kv_elem == Elem::i4;
     KvLayer layer{nullptr, g.rows && codes ? Elem::bf16 : shape.kv_elem, g.kv_heads, g.head_dim,
                   pages.part_bytes, g.group, g.value_dim, g.rows};
     if (g.offset % 64 != 0 || g.offset > pages.part_bytes ||

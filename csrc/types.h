@@ -20,11 +20,12 @@ constexpr int kRowLanes = 16;
 // So that positions, and those of the split of attention behind them, are 32-bit.
 constexpr int kMostPositions = 1 << 30;
 
-enum class Elem : uint8_t { f32, bf16, f16, i32, i8, i4 };
+// Those behind i32 are of caches alone; k8v4 has keys in i8 and values in i4.
+enum class Elem : uint8_t { f32, bf16, f16, i32, i8, i4, k8v4, e4m3 };
 
 constexpr size_t elem_bytes(Elem e) {
   if (e == Elem::i4) return 1;  // a pair of codes
-  return e == Elem::f32 || e == Elem::i32 ? 4 : e == Elem::i8 ? 1 : 2;
+  return e == Elem::f32 || e == Elem::i32 ? 4 : e == Elem::i8 || e == Elem::e4m3 ? 1 : 2;
 }
 
 // Where a step's tokens lie in the cache of one group of layers.
@@ -102,6 +103,8 @@ struct Array {
 // i4:       as i8 of half as many components, D a multiple of 8: the byte of component d has the code
 //           of d in its low half and that of d + D/2 in its high half, of heads that are turned
 //           (turn_head.h). So a byte has codes of one token alone.
+// k8v4:     keys as i8, values as i4.
+// e4m3:     as bf16 in bytes (float8.h), each tile followed by scales as in i8.
 // f32, f16: keys [D][32], values [32][D].
 // A cache of latents has no values but the first value_dim components of its keys, and its blocks
 // are rows of tokens, [32][D]: one product of attention takes them as they lie, and the other as it
@@ -112,6 +115,29 @@ struct Array {
 // A block id is a page of the cache, which holds a block of tokens in every layer of one group: so
 // from a layer's block to its next it is further than the layer's own bytes, or the layer has a part
 // of all pages for itself (executor.h).
+// One head's tile of keys, of values or of latents.
+struct KvTile {
+  Elem elem;
+  int head_dim;
+  bool latent;
+
+  bool coded() const { return elem == Elem::i8 || elem == Elem::i4 || elem == Elem::e4m3; }
+  // Elements of a token's head as they lie in a tile; of i4 bytes.
+  int padded_dim() const {
+    if (elem == Elem::i8) return (head_dim + 3) / 4 * 4;
+    if (elem == Elem::i4) return (head_dim + 7) / 8 * 4;
+    return latent ? (head_dim + 1) / 2 * 2 : head_dim;
+  }
+  size_t scale_bytes() const { return coded() ? size_t(latent ? 4 : 2) * kBlockSize : 0; }
+  // Of the elements alone; the scales, where there are any, begin here.
+  size_t element_bytes() const { return size_t(padded_dim()) * kBlockSize * elem_bytes(elem); }
+  size_t bytes() const { return element_bytes() + scale_bytes(); }
+  // This tile as kernels multiply it: a byte for each code, bfloat16 for each float of 8 bits.
+  KvTile widened() const {
+    return {elem == Elem::i4 ? Elem::i8 : elem == Elem::e4m3 ? Elem::bf16 : elem, head_dim, latent};
+  }
+};
+
 struct KvLayer {
   std::byte* base;  // of block 0
   Elem elem;
@@ -132,27 +158,17 @@ struct KvLayer {
   bool latent() const { return value_dim > 0; }
   // Components of what attention makes of values.
   int out_dim() const { return latent() ? value_dim : head_dim; }
-  bool coded() const { return elem == Elem::i8 || elem == Elem::i4; }
-  // This layer's tiles where each code has a byte.
-  KvLayer widened() const {
-    KvLayer wide = *this;
-    if (elem == Elem::i4) wide.elem = Elem::i8;
-    return wide;
+  // Of keys, or of latents.
+  KvTile key_tile() const {
+    return {elem == Elem::k8v4 ? Elem::i8 : elem, head_dim, latent()};
   }
-  // Elements of a token's head as they lie in a tile; of i4 bytes.
-  int padded_dim() const {
-    if (elem == Elem::i8) return (head_dim + 3) / 4 * 4;
-    if (elem == Elem::i4) return (head_dim + 7) / 8 * 4;
-    return latent() ? (head_dim + 1) / 2 * 2 : head_dim;
+  KvTile value_tile() const {
+    return {elem == Elem::k8v4 ? Elem::i4 : elem, head_dim, latent()};
   }
-  size_t scale_bytes() const {
-    return coded() ? size_t(latent() ? 4 : 2) * kBlockSize : 0;
-  }
-  // Of the elements alone; a tile's scales, where it has any, begin here.
-  size_t tile_bytes() const { return size_t(padded_dim()) * kBlockSize * elem_bytes(elem); }
-  size_t part_bytes() const { return tile_bytes() + scale_bytes(); }
   // A head's block: keys and values, or latents.
-  size_t head_bytes() const { return latent() ? part_bytes() : 2 * part_bytes(); }
+  size_t head_bytes() const {
+    return key_tile().bytes() + (latent() ? 0 : value_tile().bytes());
+  }
   size_t block_bytes() const {
     if (rows) return size_t(rows) * size_t(row_columns()) * elem_bytes(elem);
     return head_bytes() * kv_heads;
@@ -162,7 +178,7 @@ struct KvLayer {
   std::byte* keys(int64_t block, int head) const {
     return base + size_t(block) * stride + head_bytes() * head;
   }
-  std::byte* values(int64_t block, int head) const { return keys(block, head) + part_bytes(); }
+  std::byte* values(int64_t block, int head) const { return keys(block, head) + key_tile().bytes(); }
 };
 
 // What a kernel knows of the thread it runs on. Every kernel is called once by each of `count`

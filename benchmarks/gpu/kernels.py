@@ -186,6 +186,9 @@ CASES = {
     "latents": Case("youtu-llm-2b", trees=True),
     "latents-int8": Case("youtu-llm-2b", kv="int8"),
     "tiny-latents": Case("tiny-latents", kv="int8"),
+    "tiny-kv-fp8": Case("tiny", kv="fp8"),
+    "tiny-kv-k8v4": Case("tiny", kv="k8v4"),
+    "tiny-kv-int4": Case("tiny", kv="int4", trees=True),
     "tiny-latents-fp32": Case("tiny-latents", dtype="float32", kv="float32", trees=True),
 }
 

@@ -136,15 +136,19 @@ struct Setup {
   }
 
   void fill_cache(std::mt19937& random) {
-    if (!kv().coded()) return fill(cache.data(), cache.bytes(), elem, random);
+    if (!kv().key_tile().coded()) return fill(cache.data(), cache.bytes(), elem, random);
     for (size_t i = 0; i < cache.bytes(); ++i)
       cache.data()[i] = std::byte(uint8_t(int(random() % 255) - 127));
     const KvLayer layer = kv();
     for (int64_t block = 0; block < int64_t(block_ids.size()); ++block)
       for (int head = 0; head < layer.kv_heads; ++head)
-        for (size_t at = 0; at < layer.head_bytes(); at += layer.part_bytes())
-          std::fill_n(reinterpret_cast<bf16*>(layer.keys(block, head) + at + layer.tile_bytes()),
-                      layer.scale_bytes() / 2, to_bf16(1.0f / 127));
+        for (const bool values : {false, true}) {
+          const KvTile tile = values ? layer.value_tile() : layer.key_tile();
+          if (values && layer.latent()) continue;
+          std::byte* const at = values ? layer.values(block, head) : layer.keys(block, head);
+          std::fill_n(reinterpret_cast<bf16*>(at + tile.element_bytes()), tile.scale_bytes() / 2,
+                      to_bf16(1.0f / 127));
+        }
   }
 };
 
@@ -203,7 +207,16 @@ double time_read(const Setup& s, Pool& pool) {
 }
 
 const char* name(Elem e) {
-  return e == Elem::f32 ? "f32" : e == Elem::bf16 ? "bf16" : e == Elem::f16 ? "f16" : "int8";
+  switch (e) {
+    case Elem::f32: return "f32";
+    case Elem::bf16: return "bf16";
+    case Elem::f16: return "f16";
+    case Elem::i8: return "int8";
+    case Elem::i4: return "int4";
+    case Elem::k8v4: return "k8v4";
+    case Elem::e4m3: return "fp8";
+    default: return "?";
+  }
 }
 
 void decode(const Model& model, Elem elem, int sequences, int context, Pool& pool) {
@@ -246,8 +259,8 @@ int main(int argc, char** argv) {
   std::printf("threads: %d\n", threads);
   for (const Model& model : kModels) {
     if (std::string_view(model.name).find(only) == std::string_view::npos) continue;
-    for (const Elem elem : {Elem::bf16, Elem::i8, Elem::i4}) {
-      if (elem == Elem::i4 && model.value_dim) continue;
+    for (const Elem elem : {Elem::bf16, Elem::i8, Elem::e4m3, Elem::k8v4, Elem::i4}) {
+      if (elem != Elem::bf16 && elem != Elem::i8 && model.value_dim) continue;
       for (const auto& [sequences, context] :
            {std::pair{1, 512}, {1, 2048}, {1, 8192}, {1, 32768}, {16, 2048}})
         decode(model, elem, sequences, context, pool);

@@ -1,5 +1,5 @@
 // Products on the 8-bit grid against their definition in gemm_grid.h, and those of weights alone
-// against that of gemm_points_walk.h.
+// against that of gemm_points_format.h.
 #pragma once
 
 #include "../kernels/hadamard.h"
@@ -59,6 +59,19 @@ inline void check_grid_product(GridMatrix w, Elem elem, int64_t rows, Pool& pool
       return (window % 16 + 1) * (code - window / 16);
     };
     const float scale = scales[size_t(column)];
+    if (w.weight_only && w.bits == 4) {
+      Sum sum{0};
+      for (int64_t first = 0; first < k; first += kGridGroup) {
+        const int window = windows[size_t(column * groups + first / kGridGroup)];
+        const float step = float(window % 16 + 1);
+        const Sum part = chain(
+            x.row(r), [&](int64_t i) { return codes[size_t(column * k + i)] - window / 16; }, first,
+            std::min(k, first + kGridGroup), elem == Elem::bf16 ? 2 : 0);
+        sum.value = multiply_add(step, part.value, sum.value);
+        sum.error += part.error * step;
+      }
+      return Sum{sum.value * scale, sum.error * std::fabs(scale)};
+    }
     if (w.weight_only)
       return sum_of_points(x.row(r), elem, k, k, point, [&](int64_t) { return scale; });
     const float* const row = transformed.data() + r * k;

@@ -1,5 +1,5 @@
 // Integer products against their definition in gemm_int.h, and those of weights alone against that of
-// gemm_points_walk.h.
+// gemm_points_format.h.
 #pragma once
 
 #include "check_products.h"

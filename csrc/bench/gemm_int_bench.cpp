@@ -1,6 +1,8 @@
 // Measures products with quantized weights on one instruction set. Not installed; tests/ checks them.
 //
 //   gemm_int_bench [threads [NAME]]   decode GB/s beside a plain read of the same bytes, prefill TOP/s
+//   gemm_int_bench row [NAME]         one row by one thread: GB/s, and of it the part of what a plain read
+//                                     and of what a product of bfloat16 reads in the same turns
 //
 // of the kinds whose names begin with NAME: grid8, "int4 by 64", Q4_K, with z: zero points, with w:
 // weights alone are quantized, x is in bfloat16.
@@ -20,6 +22,7 @@
 
 #include "read_loop.h"
 #include "../kernels/gemm_block.h"
+#include "../kernels/gemm_blocks.h"
 #include "../kernels/gemm_grid.h"
 #include "../kernels/gemm_int.h"
 #include "../memory.h"
@@ -114,34 +117,23 @@ void speed(int threads, const char* name, Matrix w) {
   }
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-#if defined(__AMX_INT8__)
-  constexpr int kRequestPermission = 0x1023, kTileData = 18;
-  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
-    std::perror("arch_prctl");
-    return 1;
-  }
-#endif
-  const int threads = argc > 1 ? std::atoi(argv[1]) : 1;
-  const std::string only = argc > 2 ? argv[2] : "";
+// Calls f(name, matrix) of each kind whose name begins with `only`.
+template <class F>
+void for_each_kind(const std::string& only, F&& f) {
+  const auto named = [&](const std::string& name, auto w) {
+    if (name.find(only) == 0) f(name.c_str(), w);
+  };
   for (const int bits : {8, 4})
-    for (const bool weight_only : {false, true}) {
-      const std::string name = "grid" + std::to_string(bits) + (weight_only ? " w" : "");
-      if (name.find(only) == 0)
-        speed(threads, name.c_str(), GridMatrix{bits, 0, 0, false, {}, {}, weight_only});
-    }
+    for (const bool weight_only : {false, true})
+      named("grid" + std::to_string(bits) + (weight_only ? " w" : ""),
+            GridMatrix{bits, 0, 0, false, {}, {}, weight_only});
   for (const int bits : {8, 4})
     for (const int64_t group : {32, 64, 128, 0})
       for (const bool zero_points : {false, true})
-        for (const bool weight_only : {false, true}) {
-          const std::string name = "int" + std::to_string(bits) + " by " + std::to_string(group) +
-                                   (zero_points ? " z" : "") + (weight_only ? " w" : "");
-          if (name.find(only) == 0)
-            speed(threads, name.c_str(),
-                  IntMatrix{bits, group, 0, 0, false, {}, {}, zero_points, weight_only});
-        }
+        for (const bool weight_only : {false, true})
+          named("int" + std::to_string(bits) + " by " + std::to_string(group) +
+                    (zero_points ? " z" : "") + (weight_only ? " w" : ""),
+                IntMatrix{bits, group, 0, 0, false, {}, {}, zero_points, weight_only});
   constexpr std::pair<const char*, WeightFormat> kBlocks[] = {
       {"Q4_0", WeightFormat::q4_0},     {"Q4_1", WeightFormat::q4_1},
       {"Q5_0", WeightFormat::q5_0},     {"Q5_1", WeightFormat::q5_1},
@@ -154,10 +146,102 @@ int main(int argc, char** argv) {
       {"MXFP8", WeightFormat::mxfp8},   {"NF4", WeightFormat::nf4},
       {"FP4", WeightFormat::fp4},       {"NVFP4_SCALED", WeightFormat::nvfp4_scaled}};
   for (const auto& [format, id] : kBlocks)
-    for (const bool weight_only : {false, true}) {
-      const std::string name = std::string(format) + (weight_only ? " w" : "");
-      if (name.find(only) == 0 && (weight_only || has_whole_points(id)))
-        speed(threads, name.c_str(), BlockMatrix{id, 0, 0, false, {}, {}, weight_only});
+    for (const bool weight_only : {false, true})
+      if (weight_only || has_whole_points(id))
+        named(std::string(format) + (weight_only ? " w" : ""),
+              BlockMatrix{id, 0, 0, false, {}, {}, weight_only});
+}
+
+// One row by one thread. Turns of reading, of a product in bfloat16 and of the kind's follow each other,
+// each of other bytes than the last, so that neighbours slow all three; of each the best turn counts.
+class RowRates {
+ public:
+  RowRates() : pool_(1, true), memory_(kBytes), x_(kMostDepth), out_(kMostColumns) {
+    std::memset(memory_.data(), 0, memory_.bytes());  // zeros are scales as good as any
+    for (size_t i = 0; i < x_.size(); ++i) x_[i] = to_bf16(float(int(i * 7 % 17)) - 8);
+  }
+
+  void run(const std::string& only) {
+    std::printf("%-15s  GB/s, %% of a plain read, %% of bfloat16\n%-15s", "", "");
+    for (const auto& [n, k] : kShapes)
+      std::printf("  %6ld x %-6ld  ", long(n), long(k));
+    std::printf("\n");
+    for_each_kind(only, [&](const char* name, auto w) {
+      std::printf("%-15s", name);
+      for (const auto& [n, k] : kShapes) {
+        w.n = n;
+        w.k = k;
+        const PackedMatrix floats{Elem::bf16, n, k, false, {}, {}};
+        Rate read{size_t(n * k)}, plain{packed_bytes(Elem::bf16, n, k, false)}, own{packed_bytes(w)};
+        for (int turn = 0; turn < 12; ++turn) {
+          take(read, [&](const std::byte* from) { read_bytes(from, read.bytes, &sink_); });
+          take(plain, [&](const std::byte* from) { product(floats, from); });
+          take(own, [&](const std::byte* from) { product(w, from); });
+        }
+        std::printf("  %5.1f %4.0f %4.0f  ", own.rate(), 100 * own.rate() / read.rate(),
+                    100 * own.rate() / plain.rate());
+      }
+      std::printf("\n");
+      std::fflush(stdout);
+    });
+  }
+
+ private:
+  static constexpr std::pair<int64_t, int64_t> kShapes[] = {{2048, 2048}, {6144, 2048}, {2048, 6144}};
+  static constexpr int64_t kMostColumns = 6144, kMostDepth = 6144;
+  static constexpr size_t kBytes = size_t(512) << 20;  // that no cache holds
+  static constexpr size_t kTurn = size_t(24) << 20;
+
+  struct Rate {
+    size_t bytes;  // of a matrix
+    double best = 1e9;
+    double rate() const { return double(bytes) / best * 1e-9; }
+  };
+
+  template <class F>
+  void take(Rate& rate, F&& f) {
+    const int count = int(ceil_div(int64_t(kTurn), int64_t(rate.bytes)));
+    const double start = seconds();
+    for (int i = 0; i < count; ++i) {
+      if (next_ + rate.bytes > kBytes) next_ = 0;
+      f(memory_.data() + next_);
+      next_ += (rate.bytes + 4095) / 4096 * 4096;
     }
+    rate.best = std::min(rate.best, (seconds() - start) / count);
+  }
+  template <class Matrix>
+  void product(Matrix w, const std::byte* panels) {
+    w.panels = panels;
+    const Array in{reinterpret_cast<std::byte*>(x_.data()), Elem::bf16, w.k};
+    const Array result{reinterpret_cast<std::byte*>(out_.data()), Elem::f32, w.n};
+    pool_.reserve_scratch(linear_scratch_bytes(w, 1));
+    pool_.run([&](Worker& worker) {
+      linear(w, in, result, 1, Activation::none, nullptr, worker);
+    });
+  }
+
+  Pool pool_;
+  const Memory memory_;
+  std::vector<bf16> x_;
+  std::vector<float> out_;
+  float sink_ = 0;
+  size_t next_ = 0;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+#if defined(__AMX_INT8__)
+  constexpr int kRequestPermission = 0x1023, kTileData = 18;
+  if (syscall(SYS_arch_prctl, kRequestPermission, kTileData) != 0) {
+    std::perror("arch_prctl");
+    return 1;
+  }
+#endif
+  const bool row = argc > 1 && !std::strcmp(argv[1], "row");
+  const int threads = argc > 1 && !row ? std::atoi(argv[1]) : 1;
+  const std::string only = argc > 2 ? argv[2] : "";
+  if (row) RowRates().run(only);
+  else for_each_kind(only, [&](const char* name, auto w) { speed(threads, name, w); });
   return 0;
 }

@@ -83,6 +83,9 @@ void check_tickets(Pool& pool, int rounds) {
   }
 }
 
+// Whether a cache of these elements takes latents.
+bool cached(Elem kv) { return kv != Elem::i4 && kv != Elem::k8v4 && kv != Elem::e4m3; }
+
 // Four layers of a model, small and with a cache: all ops that share work, fused and apart, those of
 // attention over latents, a convolution, and those of experts.
 class Layer {
@@ -95,7 +98,7 @@ class Layer {
                    size_t(kTokens) * 4 * (9 * kHidden + 4 * kJoined + kVocabulary + 160), kv},
                   {1, 4, KvLayer::alone(nullptr, kv, kKvHeads, kDim).block_bytes(),
                    {{kKvHeads, kDim, 0, 0, 0}, {kKvHeads, kDim, 0, 1, 0},
-                    {1, kDim, 0, 2, 0, kv == Elem::i4 ? 0 : kLatent},
+                    {1, kDim, 0, 2, 0, cached(kv) ? kLatent : 0},
                     {1, kHidden, 0, 3, 0, 0, 4}}}) {
     const BufferId x = buffer(Elem::f32, kHidden, RowKind::tokens);
     const BufferId normed = buffer(Elem::f32, kHidden, RowKind::tokens);
@@ -113,7 +116,7 @@ class Layer {
     executor_.append_attention({0, q, out, kHeads, 0.25f, 0});
     executor_.append_add_activated(x, out, x, Activation::silu);
     append_apart(x, normed, q, out);
-    if (kv != Elem::i4) append_latents(x, q, out);  // which are not cached in int4
+    if (cached(kv)) append_latents(x, q, out);
     append_convolution(x, q, out);
     append_experts(x, out);
     executor_.append_select_rows(x, last, 0);
@@ -301,7 +304,7 @@ int main(int argc, char** argv) {
       check_barrier(pool, rounds);
       check_tickets(pool, rounds);
     }
-  for (const Elem kv : {Elem::f32, Elem::bf16, Elem::i8, Elem::i4}) {
+  for (const Elem kv : {Elem::f32, Elem::bf16, Elem::i8, Elem::i4, Elem::k8v4, Elem::e4m3}) {
     const std::vector<float> alone = Layer(1, false, kv).run(rounds / 10 + 2);
     for (const int threads : {2, 3})
       for (const bool crowded : {false, true})

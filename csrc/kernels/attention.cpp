@@ -8,6 +8,7 @@
 #include "attention_amx.h"
 #include "attention_bytes.h"
 #include "attention_bytes_amx.h"
+#include "attention_float8.h"
 #include "attention_int8.h"
 #include "attention_item.h"
 #include "attention_latent.h"
@@ -17,17 +18,6 @@
 
 namespace penstock {
 namespace {
-
-template <class T>
-void pack_queries(const Tile& tile, T* out) {
-  const Array& q = tile.args.q;
-  for (int r = 0; r < tile.rows; ++r, out += tile.dim()) {
-    if (q.elem == Elem::bf16)
-      convert(out, q.row<const bf16>(tile.token[r]) + tile.column[r], tile.dim());
-    else
-      convert(out, q.row<const float>(tile.token[r]) + tile.column[r], tile.dim());
-  }
-}
 
 // Partial results of the tile's rows for one split, from a cache of floats of type T.
 template <class Kernel, class T>
@@ -74,7 +64,7 @@ void finish(const Tile& tile, const float* merged) {
               : 1.0f / merged[dim + 1]);
     alignas(64) float turned[kMostHeadDim];
     const float* from = merged;
-    if (tile.args.kv.elem == Elem::i4) {
+    if (tile.args.kv.value_tile().elem == Elem::i4) {
       std::copy_n(merged, dim, turned);
       turn_head(turned, dim);
       from = turned;
@@ -110,7 +100,7 @@ struct AttentionUnit {
     return work.partial(row);
   }
 
-  // Splits is FloatSplits, ByteSplits, CodeSplits or LatentSplits: run(split, out) puts the rows' partial results
+  // Splits is FloatSplits, ByteSplits, CodeSplits, Float8Splits or LatentSplits: run(split, out) puts the rows' partial results
   // at out.
   template <class Splits>
   void run() const {
@@ -162,6 +152,7 @@ struct AttentionUnit {
         return run<FloatSplits<VectorTiles<FloatDot<f16>>, f16>>();
       case Elem::i8:
       case Elem::i4:
+      case Elem::k8v4:
 #if defined(__AMX_INT8__)
         if (AmxByteTiles::supports(tile.dim())) return run<ByteSplits<AmxByteTiles>>();
 #endif
@@ -170,6 +161,11 @@ struct AttentionUnit {
 #else
         return run<CodeSplits>();
 #endif
+      case Elem::e4m3:
+#if defined(__AMX_BF16__)
+        if (AmxTiles::supports(tile.dim())) return run<Float8Splits<AmxTiles>>();
+#endif
+        return run<Float8Splits<VectorTiles<PairDot>>>();
       default:
         return run<FloatSplits<VectorTiles<FloatDot<float>>, float>>();
     }

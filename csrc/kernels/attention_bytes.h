@@ -1,7 +1,7 @@
 // Attention over an INT8 cache by dots of bytes; attention_int8.h says what is computed.
 //
 // A tile kernel (VectorByteTiles here, or attention_bytes_amx.h) has
-//   scores(q, kv, blocks, feed, out)             as in attention_tiles.h, times the keys' scales
+//   scores(q, keys, blocks, feed, out)           as in attention_tiles.h, times the keys' scales
 //   weigh(p, scales, blocks, feed, out, stride)  rows of p, times their scales
 // and each fetches a quarter of what feed has, softmax the other half.
 #pragma once
@@ -137,13 +137,13 @@ class VectorByteTiles {
  public:
   VectorByteTiles(int rows, int dim) : rows_(rows), dim_(dim), padded_((dim + 3) / 4 * 4) {}
 
-  void scores(const ByteRows& q, const KvLayer& kv, const SplitBlocks& blocks, Feed& feed,
+  void scores(const ByteRows& q, const KvTile& keys, const SplitBlocks& blocks, Feed& feed,
               float* out) const {
     const int lines = feed.lines(0.25f, kSplitBlocks * 4);
     __m512i added[kTileRows];
     for (int r = 0; r < rows_; ++r) added[r] = _mm512_set1_epi32(128 * row_sum(q, r));
     for (int b = blocks.first; b < blocks.last; ++b) {
-      const bf16* scales = scales_of(blocks.keys[b], kv);
+      const bf16* scales = scales_of(blocks.keys[b], keys);
       by_rows<kRows>(rows_, [&]<int Rows>(int row) {
         byte_product<true, Rows, kCols>(
             q, row, 0, blocks.keys + b, 1, 0, padded_ / 4, kBlockSize, kBlockSize,
@@ -197,7 +197,7 @@ class ByteSplits {
  public:
   ByteSplits(const Tile& tile, const Scratch& scratch)
       : tile_(tile), scratch_(scratch), kernel_(tile.rows, tile.dim()) {
-    const int padded = tile.args.kv.widened().padded_dim();
+    const int padded = tile.args.kv.key_tile().widened().padded_dim();
     const ByteRows q = queries();
     alignas(64) float wide[kMostHeadDim + f32x16::lanes];
     for (int r = 0; r < tile.rows; ++r) {
@@ -210,10 +210,10 @@ class ByteSplits {
     const int dim = tile_.dim(), stride = partial_stride(dim);
     const SplitBlocks blocks = gather<int8_t>(tile_, split, scratch_);
     prefetch_value_scales(tile_, blocks);
-    Feed feed(blocks, tile_.args.kv.part_bytes());
+    Feed feed(blocks, tile_.args.kv.key_tile().bytes(), tile_.args.kv.value_tile().bytes());
     const ByteRows p = weights();
     float* scores = scratch_.scores;
-    kernel_.scores(queries(), tile_.args.kv.widened(), blocks, feed, scores);
+    kernel_.scores(queries(), tile_.args.kv.key_tile().widened(), blocks, feed, scores);
     widen_value_scales(tile_, blocks, scratch_.value_scales);
     const bool shaped = tile_.args.shapes_scores();
     // All maxima come first: the latency of one then does not hold up the next.
@@ -244,7 +244,7 @@ class ByteSplits {
 
  private:
   ByteRows queries() const {
-    return {scratch_.queries, tile_.args.kv.widened().padded_dim(), tile_.rows};
+    return {scratch_.queries, tile_.args.kv.key_tile().widened().padded_dim(), tile_.rows};
   }
   ByteRows weights() const { return {scratch_.weights, kWeightStride, tile_.rows}; }
 

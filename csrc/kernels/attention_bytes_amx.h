@@ -26,13 +26,13 @@ class AmxByteTiles {
   AmxByteTiles(const AmxByteTiles&) = delete;
   AmxByteTiles& operator=(const AmxByteTiles&) = delete;
 
-  void scores(const ByteRows& q, const KvLayer& kv, const SplitBlocks& blocks, Feed& feed,
+  void scores(const ByteRows& q, const KvTile& of_keys, const SplitBlocks& blocks, Feed& feed,
               float* out) const {
     if (depth_ != kBlockSize) configure(depth_);
     if (panels_ == 1)
-      scores_of_panel(q, kv, blocks, feed, out);
+      scores_of_panel(q, of_keys, blocks, feed, out);
     else
-      scores_of_panels(q, kv, blocks, out);
+      scores_of_panels(q, of_keys, blocks, out);
   }
 
   void weigh(const ByteRows& p, const float* scales, const SplitBlocks& blocks, Feed& feed,
@@ -95,7 +95,7 @@ class AmxByteTiles {
   }
 
   // Two blocks at a time: four accumulators, since each waits long for the product before.
-  void scores_of_panel(const ByteRows& q, const KvLayer& kv, const SplitBlocks& blocks, Feed& feed,
+  void scores_of_panel(const ByteRows& q, const KvTile& of_keys, const SplitBlocks& blocks, Feed& feed,
                        float* out) const {
     alignas(64) Sums sums[4];
     const int lines = feed.lines(0.25f, kSplitBlocks * 2 * (dim_ / depth_ / 2 + 1));
@@ -121,14 +121,14 @@ class AmxByteTiles {
       }
       store(sums);
       for (int i = 0; i < (two ? 4 : 2); ++i) {
-        put_scores(sums[i], 0, scales_of(blocks.keys[b + i / 2], kv) + i % 2 * 16,
+        put_scores(sums[i], 0, scales_of(blocks.keys[b + i / 2], of_keys) + i % 2 * 16,
                    out + (b + i / 2) * kBlockSize + i % 2 * 16);
         feed.fetch(lines);
       }
     }
   }
 
-  void scores_of_panels(const ByteRows& q, const KvLayer& kv, const SplitBlocks& blocks,
+  void scores_of_panels(const ByteRows& q, const KvTile& of_keys, const SplitBlocks& blocks,
                         float* out) const {
     alignas(64) Sums sums[4];
     const int64_t panel = int64_t(2 * kPanel) * q.stride;
@@ -151,7 +151,7 @@ class AmxByteTiles {
         }
         store(sums);
         for (int i = 0; i < panels_; ++i)
-          put_scores(sums[i], i, scales_of(blocks.keys[b], kv) + 16 * half,
+          put_scores(sums[i], i, scales_of(blocks.keys[b], of_keys) + 16 * half,
                      out + b * kBlockSize + 16 * half);
       }
     }

@@ -1,6 +1,7 @@
 // Attention over an INT8 cache: a token's keys are codes times one scale, its values likewise. An
 // INT4 cache is the same once a split's codes have a byte each (wide_codes.h): queries are turned as
-// its heads are, and what is weighed is turned back at the end.
+// its keys are, and what is weighed is turned back as its values are, at the end. Where keys have 8
+// bits and values 4, only the latter happens.
 //
 // A score is (q . codes) * key scale, and a value weighs p * value scale. Where there are dots of
 // bytes, each row of q, and each row of a split's weights, is rounded to 16-bit integers under a
@@ -24,8 +25,8 @@
 namespace penstock {
 
 // The scales that follow a tile of keys or values.
-PENSTOCK_INLINE const bf16* scales_of(const std::byte* tile, const KvLayer& kv) {
-  return reinterpret_cast<const bf16*>(tile + kv.tile_bytes());
+PENSTOCK_INLINE const bf16* scales_of(const std::byte* data, const KvTile& tile) {
+  return reinterpret_cast<const bf16*>(data + tile.element_bytes());
 }
 
 // q's rows as floats, [rows][padded dim], zeros behind the dim; for one row.
@@ -36,20 +37,34 @@ inline void widen_query(const Tile& tile, int row, float* out) {
     convert(out, q.row<const bf16>(tile.token[row]) + tile.column[row], dim);
   else
     convert(out, q.row<const float>(tile.token[row]) + tile.column[row], dim);
-  if (tile.args.kv.elem == Elem::i4) turn_head(out, dim);
-  std::fill(out + dim, out + tile.args.kv.widened().padded_dim(), 0.0f);
+  if (tile.args.kv.key_tile().elem == Elem::i4) turn_head(out, dim);
+  std::fill(out + dim, out + tile.args.kv.key_tile().widened().padded_dim(), 0.0f);
 }
 
 // Wanted between keys and values, so ahead of what streams both.
 inline void prefetch_value_scales(const Tile& tile, const SplitBlocks& blocks) {
+  const KvTile values = tile.args.kv.value_tile().widened();
   for (int b = blocks.first; b < blocks.last; ++b)
-    __builtin_prefetch(scales_of(blocks.values[b], tile.args.kv.widened()));
+    __builtin_prefetch(scales_of(blocks.values[b], values));
 }
 
 inline void widen_value_scales(const Tile& tile, const SplitBlocks& blocks, float* out) {
+  const KvTile values = tile.args.kv.value_tile().widened();
   for (int b = blocks.first; b < blocks.last; ++b) {
-    const bf16* scales = scales_of(blocks.values[b], tile.args.kv.widened());
+    const bf16* scales = scales_of(blocks.values[b], values);
     convert(out + b * kBlockSize, scales, kBlockSize);
+  }
+}
+
+// A row of scores times the keys' scales.
+inline void scale_scores(const Tile& tile, const SplitBlocks& blocks, float* scores) {
+  const KvTile keys = tile.args.kv.key_tile().widened();
+  for (int b = blocks.first; b < blocks.last; ++b) {
+    const bf16* scales = scales_of(blocks.keys[b], keys);
+    for (int i = 0; i < kBlockSize; i += f32x16::lanes) {
+      float* x = scores + b * kBlockSize + i;
+      (f32x16::load(x) * f32x16::load(scales + i)).store(x);
+    }
   }
 }
 
@@ -115,7 +130,7 @@ class CodeSplits {
     const bool shaped = tile_.args.shapes_scores();
     const float scale = shaped ? 1.0f : tile_.args.scale;
     const SplitBlocks blocks = gather<int8_t>(tile_, split, scratch_);
-    Feed none(SplitBlocks{}, 0);  // VectorTiles prefetches by itself
+    Feed none(SplitBlocks{}, 0, 0);  // VectorTiles prefetches by itself
     kernel_.scores(queries(), padded(), blocks, scratch_.scores);
     widen_value_scales(tile_, blocks, scratch_.value_scales);
     auto* weights = reinterpret_cast<float*>(scratch_.weights);
@@ -131,7 +146,7 @@ class CodeSplits {
         std::fill(to + first, to + last, 0.0f);
         continue;
       }
-      rescale(blocks, scores);
+      scale_scores(tile_, blocks, scores);
       if (shaped) tile_.shape_row(r, split, columns, tile_.args.scale, scores);
       *maximum = mask_and_max(scores, columns) * scale;
       *sum = scaled_exponentials(scores, scratch_.value_scales, to, scale, *maximum, columns,
@@ -142,18 +157,8 @@ class CodeSplits {
   }
 
  private:
-  int padded() const { return tile_.args.kv.widened().padded_dim(); }
+  int padded() const { return tile_.args.kv.key_tile().widened().padded_dim(); }
   float* queries() const { return reinterpret_cast<float*>(scratch_.queries); }
-
-  void rescale(const SplitBlocks& blocks, float* scores) const {
-    for (int b = blocks.first; b < blocks.last; ++b) {
-      const bf16* scales = scales_of(blocks.keys[b], tile_.args.kv.widened());
-      for (int i = 0; i < kBlockSize; i += f32x16::lanes) {
-        float* x = scores + b * kBlockSize + i;
-        (f32x16::load(x) * f32x16::load(scales + i)).store(x);
-      }
-    }
-  }
 
   const Tile& tile_;
   const Scratch& scratch_;

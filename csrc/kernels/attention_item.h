@@ -32,7 +32,7 @@ struct Scratch {
   std::byte* values[2];   // value tiles with rows out of sight zeroed
   float* value_scales;    // [kSplitTokens], of an INT8 cache
   std::byte* path;        // [kPathBlocks] keys and values of a KV head, with their scales
-  std::byte* codes;       // [kSplitBlocks][2] tiles of an INT4 cache, a byte for each code
+  std::byte* codes;       // [kSplitBlocks][2] tiles of codes, widened
   float* transposed;      // [kBlockSize][kTileRows] scores, of latents
   std::byte* stripe;      // some columns of a split's latents as values, or all of them as floats
   size_t bytes;
@@ -55,7 +55,7 @@ struct Scratch {
     for (auto& tile : values) tile = take(int64_t(kBlockSize) * dim);
     value_scales = reinterpret_cast<float*>(take(kSplitTokens));
     path = take(int64_t(kPathBlocks) * 2 * kBlockSize * (dim + 1));
-    codes = take(latent ? 0 : int64_t(kSplitBlocks) * 2 * kBlockSize * (dim + 2) / 4);
+    codes = take(latent ? 0 : int64_t(kSplitBlocks) * 2 * kBlockSize * (2 * dim + 2) / 4);
     transposed = reinterpret_cast<float*>(take(latent ? kBlockSize * kTileRows : 0));
     stripe = take(latent ? int64_t(kSplitTokens) * std::max(dim, kLeastStripe) : 0);
     bytes = size_t(at - base);
@@ -131,7 +131,7 @@ struct Tile {
     else
       shape_scores(scores, columns, scale, args.softcap, slope, first - position);
   }
-  // The tiles of a block of the sequence; values are kv.part_bytes() behind keys.
+  // The tiles of a block of the sequence; values are behind keys.
   const std::byte* keys(int block) const {
     if (block < first_path) return args.kv.keys(blocks[block], kv_head);
     return path + int64_t(block - first_path) * int64_t(args.kv.head_bytes());
@@ -174,6 +174,18 @@ void copy_visible(T* to, const T* from, int dim, int begin, int end) {
   }
 }
 
+// q's rows, [rows][dim].
+template <class T>
+inline void pack_queries(const Tile& tile, T* out) {
+  const Array& q = tile.args.q;
+  for (int r = 0; r < tile.rows; ++r, out += tile.dim()) {
+    if (q.elem == Elem::bf16)
+      convert(out, q.row<const bf16>(tile.token[r]) + tile.column[r], tile.dim());
+    else
+      convert(out, q.row<const float>(tile.token[r]) + tile.column[r], tile.dim());
+  }
+}
+
 // The blocks of a split that any row of the tile sees. A tile of few rows streams the cache: its
 // values are fetched while scores are computed, and the next split's keys with the values.
 template <class T>
@@ -181,30 +193,39 @@ SplitBlocks gather(const Tile& tile, int split, const Scratch& scratch) {
   const int base = split * kSplitTokens;
   const int begin = std::max(tile.low - base, 0);
   const int end = std::min(tile.high - base, kSplitTokens);
+  const KvTile keys_of = tile.args.kv.key_tile(), values_of = tile.args.kv.value_tile();
   SplitBlocks out{};
   out.first = begin / kBlockSize;
   out.last = (end + kBlockSize - 1) / kBlockSize;
   const int first_block = split * kSplitBlocks;
   for (int b = out.first; b < out.last; ++b) {
     out.keys[b] = tile.keys(first_block + b);
-    out.values[b] = out.keys[b] + tile.args.kv.part_bytes();
+    out.values[b] = out.keys[b] + keys_of.bytes();
     if (tile.rows <= kStreamRows) {
       const int ahead = b + kSplitBlocks;
       out.fetch_values[b] = out.values[b];
       if (base + ahead * kBlockSize < tile.end[0])
         out.fetch_keys[b] = tile.keys(first_block + ahead);
     }
-    if (std::is_same_v<T, int8_t> && tile.args.kv.elem == Elem::i4) {
-      const KvLayer wide = tile.args.kv.widened();
-      std::byte* const keys = scratch.codes + size_t(b) * wide.head_bytes();
-      std::byte* const values = keys + wide.part_bytes();
-      widen_keys(tile.args.kv, out.keys[b], keys);
-      widen_values(tile.args.kv, out.values[b], values);
-      out.keys[b] = keys;
+    if (std::is_same_v<T, int8_t> && values_of.elem != Elem::i8) {
+      const size_t wide = wide_bytes(values_of);
+      std::byte* const keys = scratch.codes + size_t(b) * 2 * wide;
+      std::byte* const values = keys + wide;
+      if (values_of.elem == Elem::i4)
+        widen_values(values_of, out.values[b], values);
+      else
+        widen_floats(values_of, out.values[b], values);
       out.values[b] = values;
-      // These have been read: what is fetched is the next split's.
+      if (keys_of.elem != Elem::i8) {
+        if (keys_of.elem == Elem::i4)
+          widen_keys(keys_of, out.keys[b], keys);
+        else
+          widen_floats(keys_of, out.keys[b], keys);
+        out.keys[b] = keys;
+      }
+      // Values have been read: those that are fetched are the next split's.
       const std::byte* const next = out.fetch_keys[b];
-      out.fetch_values[b] = next ? next + tile.args.kv.part_bytes() : nullptr;
+      out.fetch_values[b] = next ? next + keys_of.bytes() : nullptr;
     }
     if constexpr (!std::is_same_v<T, int8_t>) {  // codes are finite: a weight of zero hides them
       const int low = std::max(begin - b * kBlockSize, 0);

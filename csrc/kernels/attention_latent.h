@@ -47,7 +47,7 @@ class LatentSplits {
   LatentSplits(const Tile& tile, const Scratch& scratch)
       : tile_(tile),
         scratch_(scratch),
-        padded_(tile.args.kv.padded_dim()),
+        padded_(tile.args.kv.key_tile().padded_dim()),
         panels_((tile.rows + f32x16::lanes - 1) / f32x16::lanes) {
     if (tile.args.q.elem == Elem::bf16)
       pack_queries<bf16>();
@@ -137,7 +137,7 @@ class LatentSplits {
     for (int t = low; t < high; ++t, from += padded_, to += padded_) {
       if constexpr (std::is_same_v<T, int8_t>) {
         const auto* scales =
-            reinterpret_cast<const bf16*>(block + tile_.args.kv.tile_bytes());
+            reinterpret_cast<const bf16*>(block + tile_.args.kv.key_tile().element_bytes());
         const float latent = to_f32(scales[t]), key = to_f32(scales[kBlockSize + t]);
         for (int d = 0; d < tile_.out_dim(); ++d) to[d] = float(from[d]) * latent;
         for (int d = tile_.out_dim(); d < padded_; ++d) to[d] = float(from[d]) * key;

@@ -42,9 +42,12 @@ struct Cache {
         int value_dim = 0)
       : layer(KvLayer::alone(reinterpret_cast<std::byte*>(bytes.data()), parse_kv_elem(element),
                              kv_heads, 0)) {
-    expect(layer.elem != Elem::i32, "a KV cache holds float32, bfloat16, float16, int8 or int4");
-    expect(layer.elem != Elem::i4 || (value_dim == 0 && head_dim % 8 == 0),
-           "heads of a cache in int4 have a multiple of 8 components");
+    expect(layer.elem != Elem::i32, "a KV cache holds float32, bfloat16, float16, int8, int4, k8v4 or fp8");
+    const bool fours = layer.value_tile().elem == Elem::i4;
+    expect(!fours || head_dim % 8 == 0,
+           "heads of a cache in int4 or k8v4 have a multiple of 8 components");
+    expect(value_dim == 0 || (!fours && layer.elem != Elem::e4m3),
+           "latents are not cached in int4, k8v4 or fp8");
     expect(kv_heads >= 1 && kv_heads <= 1 << 16, "a cache has heads");
     if (value_dim == 0)
       expect(head_dim >= 2 && head_dim % 2 == 0 && head_dim <= kMostHeadDim,

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "float8.h"
 #include "head_rows.h"
 #include "turn_head.h"
 
@@ -45,7 +46,8 @@ struct CodeRange {
 constexpr CodeRange kInt8{127.0f, -127.0f, 127.0f};
 constexpr CodeRange kInt4{8.0f, -8.0f, 7.0f};
 
-inline bf16 quantize_head(const float* x, int n, int8_t* codes, const CodeRange& range = kInt8) {
+// The scale of x, max|x| / steps: NaN where a value is not finite.
+inline bf16 head_scale(const float* x, int n, float steps) {
   const f32x16 zero = f32x16::zero();
   f32x16 most = zero, bad = zero;
   for_lanes(n, [&](int i, int count) {
@@ -53,13 +55,14 @@ inline bf16 quantize_head(const float* x, int n, int8_t* codes, const CodeRange&
     most = max(abs(v), most);
     bad = fma(v, zero, bad);
   });
-  if (!(hsum(bad) == 0.0f)) {
-    std::fill_n(codes, n, int8_t(0));
-    return to_bf16(std::numeric_limits<float>::quiet_NaN());
-  }
-  const bf16 kept = to_bf16(hmax(most) / range.steps);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  return to_bf16(hsum(bad) == 0.0f ? hmax(most) / steps : nan);
+}
+
+inline bf16 quantize_head(const float* x, int n, int8_t* codes, const CodeRange& range = kInt8) {
+  const bf16 kept = head_scale(x, n, range.steps);
   const float scale = to_f32(kept);
-  if (scale == 0.0f) {
+  if (!(scale > 0.0f)) {
     std::fill_n(codes, n, int8_t(0));
     return kept;
   }
@@ -74,16 +77,16 @@ inline bf16 quantize_head(const float* x, int n, int8_t* codes, const CodeRange&
   return kept;
 }
 
-// Writes heads of a cache whose elements are T.
+// Writes heads to tiles whose elements are T.
 template <class T>
-struct CacheWriter {
-  const KvLayer& kv;
+struct TileWriter {
+  KvTile tile;
 
-  void key(int64_t block, int head, const float* x, int offset) const {
-    store_key(reinterpret_cast<T*>(kv.keys(block, head)), x, kv.head_dim, offset);
+  void key(std::byte* to, const float* x, int offset) const {
+    store_key(reinterpret_cast<T*>(to), x, tile.head_dim, offset);
   }
-  void value(int64_t block, int head, const float* x, int offset) const {
-    store_value(reinterpret_cast<T*>(kv.values(block, head)), x, kv.head_dim, offset);
+  void value(std::byte* to, const float* x, int offset) const {
+    store_value(reinterpret_cast<T*>(to), x, tile.head_dim, offset);
   }
 };
 
@@ -109,42 +112,92 @@ struct Nibbles {
 
 template <class Codes>
 struct CodeWriter {
-  const KvLayer& kv;
+  KvTile tile;
 
-  void key(int64_t block, int head, const float* x, int offset) const {
-    std::byte* tile = kv.keys(block, head);
+  void key(std::byte* to, const float* x, int offset) const {
     alignas(64) int8_t codes[kMostHeadDim + 4];
-    store_scale(tile, Codes::quantize(x, kv.head_dim, codes), offset);
-    const int stored = Codes::stored(kv.head_dim);
-    std::fill(codes + stored, codes + kv.padded_dim(), int8_t(0));
+    store_scale(to, Codes::quantize(x, tile.head_dim, codes), offset);
+    const int stored = Codes::stored(tile.head_dim);
+    std::fill(codes + stored, codes + tile.padded_dim(), int8_t(0));
     for (int d = 0; d < stored; d += 4)
-      std::memcpy(tile + d * kBlockSize + offset * 4, codes + d, 4);
+      std::memcpy(to + d * kBlockSize + offset * 4, codes + d, 4);
   }
-  void value(int64_t block, int head, const float* x, int offset) const {
-    std::byte* tile = kv.values(block, head);
+  void value(std::byte* to, const float* x, int offset) const {
     alignas(64) int8_t codes[kMostHeadDim];
-    store_scale(tile, Codes::quantize(x, kv.head_dim, codes), offset);
-    auto* out = reinterpret_cast<int8_t*>(tile) + offset / 4 * 4 * kv.padded_dim() + offset % 4;
-    for (int d = 0; d < Codes::stored(kv.head_dim); ++d) out[4 * d] = codes[d];
+    store_scale(to, Codes::quantize(x, tile.head_dim, codes), offset);
+    auto* out = reinterpret_cast<int8_t*>(to) + offset / 4 * 4 * tile.padded_dim() + offset % 4;
+    for (int d = 0; d < Codes::stored(tile.head_dim); ++d) out[4 * d] = codes[d];
   }
-  void store_scale(std::byte* tile, bf16 scale, int offset) const {
-    reinterpret_cast<bf16*>(tile + kv.tile_bytes())[offset] = scale;
+  void store_scale(std::byte* to, bf16 scale, int offset) const {
+    reinterpret_cast<bf16*>(to + tile.element_bytes())[offset] = scale;
+  }
+};
+
+// Floats of 8 bits, in the order of bfloat16.
+struct Float8 {};
+
+template <>
+struct TileWriter<Float8> {
+  KvTile tile;
+
+  void key(std::byte* to, const float* x, int offset) const {
+    uint8_t row[kMostHeadDim];
+    round(x, row, to, offset);
+    for (int d = 0; d < tile.head_dim; d += 2)
+      std::memcpy(to + d * kBlockSize + offset * 2, row + d, 2);
+  }
+  void value(std::byte* to, const float* x, int offset) const {
+    uint8_t row[kMostHeadDim];
+    round(x, row, to, offset);
+    auto* out = reinterpret_cast<uint8_t*>(to) + offset / 2 * 2 * tile.head_dim + offset % 2;
+    for (int d = 0; d < tile.head_dim; ++d) out[2 * d] = row[d];
+  }
+
+ private:
+  // x over its scale, and that behind the tile.
+  void round(const float* x, uint8_t* row, std::byte* to, int offset) const {
+    const bf16 kept = head_scale(x, tile.head_dim, kMostFloat8);
+    reinterpret_cast<bf16*>(to + tile.element_bytes())[offset] = kept;
+    const float scale = to_f32(kept);
+    const bool usable = scale > 0.0f;
+    for (int d = 0; d < tile.head_dim; ++d)
+      row[d] = usable ? to_float8(std::clamp(x[d] / scale, -kMostFloat8, kMostFloat8)) : 0;
   }
 };
 
 template <>
-struct CacheWriter<int8_t> : CodeWriter<Bytes> {};
+struct TileWriter<int8_t> : CodeWriter<Bytes> {};
 template <>
-struct CacheWriter<Nibbles> : CodeWriter<Nibbles> {};
+struct TileWriter<Nibbles> : CodeWriter<Nibbles> {};
+
+// Writes heads of a cache whose keys are Keys, and its values Values.
+template <class Keys, class Values>
+class CacheWriter {
+ public:
+  explicit CacheWriter(const KvLayer& kv)
+      : kv_(kv), keys_{kv.key_tile()}, values_{kv.value_tile()} {}
+
+  void key(int64_t block, int head, const float* x, int offset) const {
+    keys_.key(kv_.keys(block, head), x, offset);
+  }
+  void value(int64_t block, int head, const float* x, int offset) const {
+    values_.value(kv_.values(block, head), x, offset);
+  }
+
+ private:
+  const KvLayer& kv_;
+  TileWriter<Keys> keys_;
+  TileWriter<Values> values_;
+};
 
 // A token's row of a cache of latents.
 template <class T>
 inline void write_latent(const KvLayer& kv, const float* x, int64_t block, int offset) {
-  const int padded = kv.padded_dim();
+  const int padded = kv.key_tile().padded_dim();
   std::byte* const tile = kv.keys(block, 0);
   T* const row = reinterpret_cast<T*>(tile) + int64_t(offset) * padded;
   if constexpr (std::is_same_v<T, int8_t>) {
-    auto* const scales = reinterpret_cast<bf16*>(tile + kv.tile_bytes());
+    auto* const scales = reinterpret_cast<bf16*>(tile + kv.key_tile().element_bytes());
     const int rest = kv.head_dim - kv.value_dim;
     scales[offset] = quantize_head(x, kv.value_dim, row);
     scales[kBlockSize + offset] = quantize_head(x + kv.value_dim, rest, row + kv.value_dim);
@@ -154,15 +207,17 @@ inline void write_latent(const KvLayer& kv, const float* x, int64_t block, int o
   std::fill(row + kv.head_dim, row + padded, T{});
 }
 
-// f.operator()<T>() for the cache's element T.
+// f.operator()<Keys, Values>() for the elements of the cache's keys and values.
 template <class F>
 PENSTOCK_INLINE void with_cache_element(Elem elem, F f) {
   switch (elem) {
-    case Elem::bf16: return f.template operator()<bf16>();
-    case Elem::f16: return f.template operator()<f16>();
-    case Elem::i8: return f.template operator()<int8_t>();
-    case Elem::i4: return f.template operator()<Nibbles>();
-    default: return f.template operator()<float>();
+    case Elem::bf16: return f.template operator()<bf16, bf16>();
+    case Elem::f16: return f.template operator()<f16, f16>();
+    case Elem::i8: return f.template operator()<int8_t, int8_t>();
+    case Elem::i4: return f.template operator()<Nibbles, Nibbles>();
+    case Elem::e4m3: return f.template operator()<Float8, Float8>();
+    case Elem::k8v4: return f.template operator()<int8_t, Nibbles>();
+    default: return f.template operator()<float, float>();
   }
 }
 

@@ -2,5 +2,5 @@
 #include "gemm_block_walk.h"
 
 namespace penstock {
-template struct Product<BlockPath<ByteOperand>>;
+template struct Product<FilePath<ByteOperand>>;
 }  // namespace penstock

@@ -2,5 +2,5 @@
 #include "gemm_block_walk.h"
 
 namespace penstock {
-template struct Product<BlockPath<FloatOperand>>;
+template struct Product<FilePath<FloatOperand>>;
 }  // namespace penstock

@@ -13,6 +13,10 @@
 //   quad(segment, run, q)    codes of 4 k of 16 columns: quad q of 8 of a run of 32 k
 //   loose_quad(...)          likewise, for who looks at the bits of a code alone
 //   scale(segment, group), least(segment, group)
+// and, if they need it (gemm_points_format.h),
+//   zeros(segment, behind, group)  what a group's codes stand for more than points
+//   kBehind                  bytes of a segment that lie behind all of the panel's
+//   kRowScaled               a scale of the row comes last, at PanelView::scales_at
 // and to packing
 //   put(segment, lane, k, four codes), put_group(segment, lane, group, block, group of the block)
 #pragma once
@@ -29,6 +33,21 @@ namespace penstock {
 
 constexpr int64_t kRunK = 32;  // what a quad is counted in
 constexpr int kRunQuads = 8;
+
+// Whether a Format has zeros.
+template <class Format>
+concept HasZeros = requires(const std::byte* at) { Format::zeros(at, at, int64_t(0)); };
+
+template <class Format>
+constexpr int64_t behind_bytes() {
+  if constexpr (requires { Format::kBehind; }) return Format::kBehind;
+  return 0;
+}
+template <class Format>
+constexpr bool row_scaled() {
+  if constexpr (requires { Format::kRowScaled; }) return Format::kRowScaled;
+  return false;
+}
 
 // A block of a file as read: codes in the order of k, the bits of its scales in float16, and whole
 // numbers that groups multiply them by; or one scale in float32.

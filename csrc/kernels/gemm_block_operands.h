@@ -8,6 +8,7 @@
 //   Weights          a step of 16 columns, and how it is stored and loaded: kStepBytes
 //   decode<Format>   Weights from codes
 //   kLoose           whether decode() looks at no bits above a code
+//   Shift<Format>    of a format with zeros, those of a group, and a decode() that takes them away
 //   add              to a Sum, a step's products with x
 #pragma once
 
@@ -103,6 +104,17 @@ struct FloatOperand {
     }
     return w;
   }
+  template <class Format>
+  struct Shift {
+    f32x16 zeros;
+    Shift() = default;
+    PENSTOCK_INLINE explicit Shift(i32x16 of) : zeros(of.to_float()) {}
+    PENSTOCK_INLINE Weights decode(const Quad (&codes)[kQuads]) const {
+      Weights w = FloatOperand::decode<Format>(codes);
+      for (int i = 0; i < 4; ++i) w.k[i] = w.k[i] - zeros;
+      return w;
+    }
+  };
   static PENSTOCK_INLINE Sum zero() { return f32x16::zero(); }
   template <bool>
   static PENSTOCK_INLINE void add(Sum& sum, const Weights& w, const std::byte* x) {
@@ -150,7 +162,7 @@ struct PairOperand {
     if constexpr (Format::kFloat8) {
       return float8(even);
     } else if constexpr (Format::kBits == 8) {
-      return bytes<Format>(even);
+      return bytes(even, _mm512_set1_ps(-(0x1p23f + float(Format::kOffset))));
     } else {
       // VPERMW reads the lowest five bits of a lane, VPERMI2W six.
       alignas(64) static constexpr std::array<uint16_t, 64> kPoints = points<Format>();
@@ -163,13 +175,35 @@ struct PairOperand {
                _mm512_permutex2var_epi16(table, odd, more)}};
     }
   }
+  template <class Format>
+  struct Shift {
+    __m512i by;
+    Shift() = default;
+    PENSTOCK_INLINE explicit Shift(i32x16 of) {
+      if constexpr (Format::kBits == 8)
+        by = _mm512_castps_si512(_mm512_sub_ps(_mm512_set1_ps(-0x1p23f), of.to_float().v));
+      else  // in each of a column's bytes
+        by = _mm512_shuffle_epi8(of.v, _mm512_set4_epi32(0x0c0c0c0c, 0x08080808, 0x04040404, 0));
+    }
+    // Differences of four bits have five, with a sign; VPERMW reads no more of a lane.
+    PENSTOCK_INLINE Weights decode(const Quad (&codes)[kQuads]) const {
+      if constexpr (Format::kBits == 8) return bytes(codes[0].v, _mm512_castsi512_ps(by));
+      alignas(64) static constexpr std::array<uint16_t, 32> kPoints = differences();
+      const __m512i table = _mm512_load_si512(kPoints.data());
+      const __m512i even = _mm512_sub_epi8(codes[0].v, by);
+      return {{_mm512_permutexvar_epi16(even, table),
+               _mm512_permutexvar_epi16(_mm512_srli_epi16(even, 8), table)}};
+    }
+  };
   static PENSTOCK_INLINE Sum zero() { return f32x16::zero(); }
   template <bool>
   static PENSTOCK_INLINE void add(Sum& sum, const Weights& w, const std::byte* x) {
-    uint32_t pairs[2];
-    std::memcpy(pairs, x, sizeof(pairs));
-    sum = dpbf16(sum, w.pairs[0], pairs[0]);
-    sum = dpbf16(sum, w.pairs[1], pairs[1]);
+    // Each read by itself, so that it is broadcast from memory and by no vector instruction.
+    uint32_t first, second;
+    std::memcpy(&first, x, sizeof(first));
+    std::memcpy(&second, x + sizeof(first), sizeof(second));
+    sum = dpbf16(sum, w.pairs[0], first);
+    sum = dpbf16(sum, w.pairs[1], second);
   }
 
  private:
@@ -198,11 +232,16 @@ struct PairOperand {
     return {{half(_mm512_slli_epi16(row, 8), row), half(row, _mm512_srli_epi16(row, 8))}};
   }
 
+  // 0 to 15 and, as five bits that are negative, -16 to -1.
+  static constexpr std::array<uint16_t, 32> differences() {
+    std::array<uint16_t, 32> all{};
+    for (int i = 0; i < 32; ++i)
+      all[size_t(i)] = uint16_t(std::bit_cast<uint32_t>(float(i < 16 ? i : i - 32)) >> 16);
+    return all;
+  }
   // 2^23 with a byte as its last bits is 2^23 + the byte.
-  template <class Format>
-  static PENSTOCK_INLINE Weights bytes(__m512i row) {
+  static PENSTOCK_INLINE Weights bytes(__m512i row, __m512 less) {
     const __m512i mask = _mm512_set1_epi32(255), magic = _mm512_set1_epi32(0x4b000000);
-    const __m512 less = _mm512_set1_ps(-(0x1p23f + float(Format::kOffset)));
     const auto point = [&](__m512i at) __attribute__((always_inline)) {
       return _mm512_castps_si512(_mm512_add_ps(
           _mm512_castsi512_ps(_mm512_ternarylogic_epi32(at, mask, magic, 0xea)), less));

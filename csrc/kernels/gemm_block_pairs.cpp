@@ -3,6 +3,6 @@
 
 namespace penstock {
 #if defined(__AVX512BF16__)
-template struct Product<BlockPath<PairOperand>>;
+template struct Product<FilePath<PairOperand>>;
 #endif
 }  // namespace penstock

@@ -38,6 +38,19 @@ struct FloatSums {
   }
 };
 
+// Sums that are still to be scaled, as FloatSums.
+struct RowScaledSums {
+  const float* sums;
+  int64_t part_floats;  // from gate to up
+  const float* scales;
+  int64_t scale_floats;  // likewise
+
+  PENSTOCK_INLINE f32x16 get(int part, int64_t row) const {
+    return f32x16::load(sums + part * part_floats + row * kPanelColumns) *
+           f32x16::load(scales + part * scale_floats);
+  }
+};
+
 struct Epilogue {
   const float* bias;  // as in PackedMatrix
   Array out;

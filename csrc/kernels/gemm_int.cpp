@@ -75,6 +75,7 @@ PanelView panels_of(const IntMatrix& w) {
   p.bits = w.bits;
   p.offset = code_offset(w.bits);
   p.zero_points = w.zero_points;
+  p.grouped = w.group;
   p.segment = w.group ? w.group : round_up(w.k, 64);
   p.segments = ceil_div(w.k, p.segment);
   p.segment_bits = w.group ? std::countr_zero(uint64_t(p.segment)) : 62;

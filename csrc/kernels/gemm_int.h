@@ -32,7 +32,7 @@ struct IntMatrix {
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // as in PackedMatrix
   bool zero_points = false;
-  bool weight_only = false;  // x stays as it is: gemm_points_walk.h
+  bool weight_only = false;  // x stays as it is: gemm_points_format.h
   // Tiles: 4-bit codes must be unpacked for them. (K = 2048, TOP/s in registers and in tiles: 8 bits,
   // 8 rows 0.15 and 0.15, 16 rows 0.23 and 0.29; 4 bits in groups of 32, 16 rows 0.26 and 0.23, 32
   // rows 0.31 and 0.31.)

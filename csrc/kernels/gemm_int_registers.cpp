@@ -48,7 +48,8 @@ void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte
       for (int i = 0; i < Panels; ++i) {
         const std::byte* from = p.zeros(panel, g) + i * p.panel_bytes;
         const i32x16 zero = i32x16::widen(from) + kept;
-        if (ahead && g % 4 == 0) __builtin_prefetch(from + ahead);
+        // Of the next panels: zeros lie behind all groups, far from what is streamed.
+        if (ahead && g % 4 == 0) __builtin_prefetch(from + Panels * p.panel_bytes);
         for (int r = 0; r < Rows; ++r) dots[i][r] = dots[i][r] * zero;
       }
     const std::byte* end = weights + p.scales_at;

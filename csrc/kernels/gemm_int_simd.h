@@ -42,6 +42,10 @@ struct i32x16 {
   PENSTOCK_INLINE void store(int32_t* to) const { _mm512_storeu_si512(to, v); }
   PENSTOCK_INLINE i32x16 operator*(i32x16 b) const { return {_mm512_mullo_epi32(v, b.v)}; }
   PENSTOCK_INLINE i32x16 operator+(i32x16 b) const { return {_mm512_add_epi32(v, b.v)}; }
+  PENSTOCK_INLINE i32x16 right(int bits) const { return {_mm512_srli_epi32(v, unsigned(bits))}; }
+  PENSTOCK_INLINE i32x16 masked(int32_t mask) const {
+    return {_mm512_and_si512(v, _mm512_set1_epi32(mask))};
+  }
 };
 
 // 2^(e - 127) of 16 bytes e below 255; the least of them are subnormal.
@@ -109,6 +113,13 @@ struct i32x16 {
   }
   PENSTOCK_INLINE i32x16 operator*(i32x16 b) const {
     return {_mm256_mullo_epi32(lo, b.lo), _mm256_mullo_epi32(hi, b.hi)};
+  }
+  PENSTOCK_INLINE i32x16 right(int bits) const {
+    return {_mm256_srli_epi32(lo, bits), _mm256_srli_epi32(hi, bits)};
+  }
+  PENSTOCK_INLINE i32x16 masked(int32_t mask) const {
+    const __m256i all = _mm256_set1_epi32(mask);
+    return {_mm256_and_si256(lo, all), _mm256_and_si256(hi, all)};
   }
 };
 
@@ -199,6 +210,8 @@ struct i32x16 {
   }
   PENSTOCK_INLINE i32x16 operator+(i32x16 b) const { return {v + b.v}; }
   PENSTOCK_INLINE i32x16 operator*(i32x16 b) const { return {v * b.v}; }
+  PENSTOCK_INLINE i32x16 right(int bits) const { return {v >> bits}; }
+  PENSTOCK_INLINE i32x16 masked(int32_t mask) const { return {v & mask}; }
 };
 
 PENSTOCK_INLINE f32x16 powers_of_two(const std::byte* from) {

@@ -22,6 +22,13 @@ struct i32x16 {
     const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(from));
     return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
   }
+  PENSTOCK_INLINE i32x16 right(int bits) const {
+    return {_mm256_srli_epi32(lo, bits), _mm256_srli_epi32(hi, bits)};
+  }
+  PENSTOCK_INLINE i32x16 masked(int32_t mask) const {
+    const __m256i all = _mm256_set1_epi32(mask);
+    return {_mm256_and_si256(lo, all), _mm256_and_si256(hi, all)};
+  }
 };
 
 PENSTOCK_INLINE i32x16 operator*(i32x16 a, i32x16 b) {

@@ -37,18 +37,22 @@ struct TilePath;
 struct IntPath;
 struct GridPath;
 
-// Points of quantized weights, and x as it is: in float32, or in bfloat16 where something multiplies
-// that.
-template <class X>
-struct PointsPath;
-struct TilePointsPath;
-
-// Weights in blocks, as bytes by rounded rows, or alone (gemm_block_operands.h).
-template <class Operand>
+// Weights in blocks of files, as bytes by rounded rows, or alone (gemm_block_operands.h); and by groups
+// and on the grid, alone (gemm_points_format.h).
+template <class Operand, class Formats>
 class BlockPath;
 struct ByteOperand;
 struct PairOperand;
 struct FloatOperand;
+struct FileFormats;
+struct PointFormats;
+template <class Operand>
+using FilePath = BlockPath<Operand, FileFormats>;
+template <class Operand>
+using PointPath = BlockPath<Operand, PointFormats>;
+
+// Likewise of bfloat16 on tile registers.
+struct TilePointsPath;
 
 // Calls f with what vector registers do of a product of floats, as std::type_identity<Product>.
 template <class F>

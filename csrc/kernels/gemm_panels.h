@@ -30,6 +30,7 @@ struct PanelView {
   int segment_bits;       // of that power; a single segment is longer than any k
   int64_t segment_bytes;  // from one segment to the next
   int64_t scaled;         // k of a group; 0: one scale for all of them
+  int64_t grouped;        // of IntMatrix: k of a group as stored; 0: the whole row
   int64_t scales_at;      // of the first
   int64_t shifts_at;      // of the first zeros or windows
   int64_t panel_bytes;

@@ -1,4 +1,4 @@
-// From codes to points, a run of a panel at a time.
+// From codes to points, a run of a panel at a time, for tiles.
 #pragma once
 
 #include <array>
@@ -30,33 +30,6 @@ struct PointLine {
                                          f32x16::broadcast(-0.46875f)));
     const f32x16 step = fma(origin, f32x16::broadcast(-16.0f), stored) + one;
     return {step, none - step * origin};
-  }
-};
-
-// To float32, [k][16].
-struct FloatPoints {
-  static constexpr int64_t kBytes = kPanelColumns * int64_t(sizeof(float));  // of one k
-
-  template <int Bits, PointKind Kind>
-  static PENSTOCK_INLINE void expand(const std::byte* codes, const std::byte* shifts,
-                                     std::byte* to) {
-    typedef int32_t ints __attribute__((vector_size(64)));
-    typedef float floats __attribute__((vector_size(64)));
-    PointLine line = PointLine::load<Bits, Kind>(shifts);
-    float* out = reinterpret_cast<float*>(to);
-    for (int64_t k = 0; k < kPointRun; k += 32 / Bits, codes += kLineBytes) {
-      if (Kind == PointKind::windows && k && k % kGridGroup == 0)
-        line = PointLine::load<Bits, Kind>(shifts += kPanelColumns);
-      ints row;
-      std::memcpy(&row, codes, sizeof(row));
-      for (int i = 0; i < 32 / Bits; ++i, out += kPanelColumns) {
-        // Four bytes of a column; in 4 bits, the first four k are the low nibbles.
-        const int shift = Bits == 8 ? 8 * i : 8 * (i % 4) + 4 * (i / 4);
-        const ints code = (row >> shift) & ((1 << Bits) - 1);
-        const f32x16 u = std::bit_cast<f32x16>(__builtin_convertvector(code, floats));
-        (Kind == PointKind::windows ? fma(u, line.step, line.shift) : u + line.shift).store(out);
-      }
-    }
   }
 };
 

@@ -1,14 +1,14 @@
-// Products of quantized weights with activations as they are: out = x @ W^T + bias, optionally gated.
+// Products of quantized weights with activations in bfloat16, on tiles: out = x @ W^T + bias, optionally
+// gated. What products are elsewhere says gemm_points_format.h.
 //
 // W's codes stand for whole numbers, its points, which bfloat16 holds exactly. They are expanded a
 // slice of the depth at a time, to where the first cache holds it, and multiplied like weights of
-// their own: x in bfloat16 as gemm.h multiplies bfloat16, on tiles or by dots of pairs; else in
-// float32. The weights' scales come last. With one for a row,
+// their own. The weights' scales come last: with one for a row,
 //   out = (sum over k of x * point) * w_scale[n];
 // with one for a group g of k,
 //   out = sum over ascending groups g of w_scale[n, g] * (sum over the k of g of x * point),
 // one fused multiply-add a group. Each sum is one chain of additions from zero, whose order depends
-// on the instruction set and k alone; so the promise of gemm.h holds.
+// on k alone; so the promise of gemm.h holds.
 //
 // The walk: for chunks of columns, for slices of the depth, for the panels
 // of a block, a slice of points is expanded into L1 and used by all bands. Where rows of all the
@@ -16,11 +16,11 @@
 // L1. More rows take wider chunks, so that a slice of them stays in L2 while the chunk's weights
 // pass, and a chunk's sums lie in L2 beside them.
 //
-// The next slice is expanded beside the products with this one, if the kernel has multiply(block,
-// ahead), which calls ahead(s) in each step, a run long; else before them.
+// The next slice is expanded beside the products with this one: the kernel's multiply(block, ahead)
+// calls ahead(s) in each step, a run long.
 //
-// A Path of gemm_product.h, whose rows are packed. Points: FloatPoints or PairPoints. Kernel: as in
-// gemm_walk.h, without what is shared or resident.
+// A Path of gemm_product.h, whose rows are packed. Points: PairPoints. Kernel: as in gemm_walk.h,
+// without what is shared or resident.
 #pragma once
 
 #include "gemm_order.h"
@@ -32,19 +32,6 @@ namespace penstock {
 
 // For partial sums: half of a 2 MiB L2.
 constexpr int64_t kCarryBytes = 1 << 20;
-
-// Sums that are still to be scaled, as FloatSums.
-struct PointSums {
-  const float* sums;
-  int64_t part_floats;  // from gate to up
-  const float* scales;
-  int64_t scale_floats;  // likewise
-
-  PENSTOCK_INLINE f32x16 get(int part, int64_t row) const {
-    return f32x16::load(sums + part * part_floats + row * kPanelColumns) *
-           f32x16::load(scales + part * scale_floats);
-  }
-};
 
 template <class Kernel, class Points>
 class PointsWalk {
@@ -85,11 +72,9 @@ class PointsWalk {
  private:
   static constexpr int kBlockPanels = std::max(Kernel::kPanels, 2);
   static constexpr int64_t kElement = Kernel::kElement;
-  static constexpr bool kInterleaved =
-      requires(const Kernel& k, const Block& b) { k.multiply(b, [](int64_t) {}); };
-  // The points in use and, interleaved, as many that are being expanded must fit a 48 KiB L1. (AMX, a
-  // tile of 1 KiB expanded and multiplied by one row: 12 ns within 32 KiB, 34 ns over 64 KiB.)
-  static constexpr int64_t kPointsBytes = (kInterleaved ? 16 : 32) << 10;
+  // The points in use and as many that are being expanded must fit a 48 KiB L1. (A tile of 1 KiB
+  // expanded and multiplied by one row: 12 ns within 32 KiB, 34 ns over 64 KiB.)
+  static constexpr int64_t kPointsBytes = 16 << 10;
   static constexpr int64_t kMostSlice = kPointsBytes / (kBlockPanels * Points::kBytes);  // k
   // Few bands have few sums to carry from slice to slice.
   static constexpr int64_t kFewSlice = 128;
@@ -129,8 +114,8 @@ class PointsWalk {
     const int64_t bands = Kernel::bands(rows.size());
     for (bool first = true; at_.panels; first = false) {
       later_ = order.after(next_);
-      if (first || !kInterleaved) expand({0, runs(at_)}, at_, next_);
-      if (kInterleaved) turn_ ^= 1;
+      if (first) expand({0, runs(at_)}, at_, next_);
+      turn_ ^= 1;
       for (int64_t b = 0; b < bands; ++b)
         band(kernel, rows, Kernel::band(rows.size(), b), order.ends(at_),
              even_share(runs(next_), b, bands));
@@ -145,7 +130,7 @@ class PointsWalk {
 
   // Some of the runs of a place; and those of the one after it are fetched.
   PENSTOCK_INLINE void expand(Range some, const Place& at, const Place& following) const {
-    std::byte* const to = points_ + (kInterleaved ? turn_ * kPointsBytes : 0);
+    std::byte* const to = points_ + turn_ * kPointsBytes;
     for (int64_t i = some.first; i < some.last; ++i) {
       const int64_t k = i * kPointRun;
       for (int panel = 0; panel < at.panels; ++panel) {
@@ -192,7 +177,7 @@ class PointsWalk {
       return finish([&](int i) { return FloatSums{sums + i * panel, panel}; });
     finish([&](int i) {
       const float* const own = scales(p_.panel(at.unit) + i * p_.panel_bytes, 0);
-      return PointSums{sums + i * panel, panel, own, p_.panel_bytes / 4};
+      return RowScaledSums{sums + i * panel, panel, own, p_.panel_bytes / 4};
     });
   }
 
@@ -201,16 +186,13 @@ class PointsWalk {
   }
 
   const std::byte* points() const {
-    return points_ + (kInterleaved ? (turn_ ^ 1) * kPointsBytes : 0);
+    return points_ + (turn_ ^ 1) * kPointsBytes;
   }
 
   template <class Prepare>
   PENSTOCK_INLINE void multiply(const Kernel& kernel, const Block& block, int64_t k,
                                 Prepare&& prepare) const {
-    if constexpr (kInterleaved)
-      kernel.multiply(block, [&](int64_t s) { prepare(k + s * kPointRun); });
-    else
-      kernel.multiply(block);
+    kernel.multiply(block, [&](int64_t s) { prepare(k + s * kPointRun); });
   }
 
   // The next group's products are begun before the sums of the one before it are scaled, so that

@@ -19,12 +19,12 @@ auto with_product(const PackedMatrix& w, Elem x, F&& f) {
 template <class Path, class F>
 auto with_quantized(const PanelView& p, bool weight_only, Elem x, F&& f) {
   if (!weight_only) return f(p, std::type_identity<Product<Path>>());
-  if (x != Elem::bf16) return f(p, std::type_identity<Product<PointsPath<float>>>());
 #if defined(__AMX_BF16__)
-  return f(p, std::type_identity<Product<TilePointsPath>>());
-#else
-  return f(p, std::type_identity<Product<PointsPath<bf16>>>());
+  if (x == Elem::bf16) return f(p, std::type_identity<Product<TilePointsPath>>());
+#elif defined(__AVX512BF16__)
+  if (x == Elem::bf16) return f(p, std::type_identity<Product<PointPath<PairOperand>>>());
 #endif
+  return (void)x, f(p, std::type_identity<Product<PointPath<FloatOperand>>>());
 }
 template <class F>
 auto with_product(const IntMatrix& w, Elem x, F&& f) {
@@ -37,11 +37,11 @@ auto with_product(const GridMatrix& w, Elem x, F&& f) {
 template <class F>
 auto with_product(const BlockMatrix& w, Elem x, F&& f) {
   const PanelView p = panels_of(w);
-  if (!w.weight_only) return f(p, std::type_identity<Product<BlockPath<ByteOperand>>>());
+  if (!w.weight_only) return f(p, std::type_identity<Product<FilePath<ByteOperand>>>());
 #if defined(__AVX512BF16__)
-  if (x == Elem::bf16) return f(p, std::type_identity<Product<BlockPath<PairOperand>>>());
+  if (x == Elem::bf16) return f(p, std::type_identity<Product<FilePath<PairOperand>>>());
 #endif
-  return (void)x, f(p, std::type_identity<Product<BlockPath<FloatOperand>>>());
+  return (void)x, f(p, std::type_identity<Product<FilePath<FloatOperand>>>());
 }
 
 // The most of bytes(panels, Product), whatever x is.

@@ -9,27 +9,31 @@
 
 namespace penstock {
 
-// Keys are [D/Lanes][32][Lanes] and values [32/Lanes][D][Lanes] of T, as KvLayer lays them out.
+// Keys are [D/Lanes][32][Lanes] and values [32/Lanes][D][Lanes] of T, as KvLayer lays them out; D
+// of each is that of its tile.
 template <class T, int Lanes>
 inline void copy_token_as(const KvLayer& kv, const std::byte* from, int from_at, std::byte* to,
                           int to_at) {
-  const int dim = kv.padded_dim();
+  int dim = kv.key_tile().padded_dim();
   const auto* keys = reinterpret_cast<const T*>(from) + from_at * Lanes;
   auto* new_keys = reinterpret_cast<T*>(to) + to_at * Lanes;
   for (int d = 0; d < dim * kBlockSize; d += Lanes * kBlockSize)
     std::memcpy(new_keys + d, keys + d, Lanes * sizeof(T));
+  dim = kv.value_tile().padded_dim();
+  const size_t behind = kv.key_tile().bytes();
   const auto place = [dim](int at) { return at / Lanes * Lanes * dim + at % Lanes; };
-  const auto* values = reinterpret_cast<const T*>(from + kv.part_bytes()) + place(from_at);
-  auto* new_values = reinterpret_cast<T*>(to + kv.part_bytes()) + place(to_at);
+  const auto* values = reinterpret_cast<const T*>(from + behind) + place(from_at);
+  auto* new_values = reinterpret_cast<T*>(to + behind) + place(to_at);
   for (int d = 0; d < dim * Lanes; d += Lanes) new_values[d] = values[d];
 }
 
 // A row of latents, and its scales.
 inline void copy_latent(const KvLayer& kv, const std::byte* from, int from_at, std::byte* to,
                         int to_at) {
-  const size_t row = size_t(kv.padded_dim()) * elem_bytes(kv.elem);
+  const KvTile tile = kv.key_tile();
+  const size_t row = size_t(tile.padded_dim()) * elem_bytes(tile.elem);
   std::memcpy(to + size_t(to_at) * row, from + size_t(from_at) * row, row);
-  for (size_t at = kv.tile_bytes(); at < kv.part_bytes(); at += 2 * kBlockSize)
+  for (size_t at = tile.element_bytes(); at < tile.bytes(); at += 2 * kBlockSize)
     std::memcpy(to + at + 2 * to_at, from + at + 2 * from_at, 2);
 }
 
@@ -45,11 +49,15 @@ inline void copy_token(const KvLayer& kv, const std::byte* from, int from_at, st
       return copy_token_as<uint16_t, 1>(kv, from, from_at, to, to_at);
     case Elem::i8:
     case Elem::i4:
-      copy_token_as<uint8_t, 4>(kv, from, from_at, to, to_at);
-      for (size_t part : {size_t(0), kv.part_bytes()}) {
-        const size_t scales = part + kv.tile_bytes();
+    case Elem::k8v4:
+    case Elem::e4m3:
+      if (kv.elem == Elem::e4m3)
+        copy_token_as<uint8_t, 2>(kv, from, from_at, to, to_at);
+      else
+        copy_token_as<uint8_t, 4>(kv, from, from_at, to, to_at);
+      for (size_t scales : {kv.key_tile().element_bytes(),
+                            kv.key_tile().bytes() + kv.value_tile().element_bytes()})
         std::memcpy(to + scales + 2 * to_at, from + scales + 2 * from_at, 2);
-      }
       return;
     default:
       return copy_token_as<uint32_t, 1>(kv, from, from_at, to, to_at);

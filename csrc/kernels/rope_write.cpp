@@ -8,12 +8,12 @@ namespace penstock {
 namespace {
 
 // Heads [some.begin, some.end) of all tokens' queries, keys and values.
-template <class Cache>
+template <class Keys, class Values>
 void rope_write_heads(const RopeWriteArgs& args, const StepView& step, Share some) {
   const int dim = args.kv.head_dim;
   const int units = args.heads + 2 * args.kv.kv_heads;
   alignas(64) float x[kMostHeadDim];
-  const CacheWriter<Cache> cache{args.kv};
+  const CacheWriter<Keys, Values> cache(args.kv);
   const int32_t* const slots = step.groups[size_t(args.kv.group)].slots;
   for (int64_t i = some.begin; i < some.end; ++i) {
     const int64_t token = i / units;
@@ -43,10 +43,10 @@ void rope_write_heads(const RopeWriteArgs& args, const StepView& step, Share som
 
 void rope_write(const RopeWriteArgs& args, const StepView& step, Worker& worker) {
   const int64_t heads = int64_t(step.tokens) * (args.heads + 2 * args.kv.kv_heads);
-  with_cache_element(args.kv.elem, [&]<class Cache>() {
+  with_cache_element(args.kv.elem, [&]<class Keys, class Values>() {
     Tickets::Phase phase = worker.tickets->open(worker, heads, kLeastHeads);
     for (Share some = phase.next(); !some.empty(); some = phase.next())
-      rope_write_heads<Cache>(args, step, some);
+      rope_write_heads<Keys, Values>(args, step, some);
   });
 }
 

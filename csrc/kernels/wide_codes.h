@@ -1,10 +1,12 @@
-// A tile of an INT4 cache laid out as one of an INT8 cache, for the kernels of that.
+// Tiles of codes of 4 bits laid out as those of 8 bits, and of floats of 8 bits as those of
+// bfloat16, for the kernels of these.
 #pragma once
 
 #include <cstring>
 
 #include "../simd.h"
 #include "../types.h"
+#include "float8.h"
 
 namespace penstock {
 
@@ -23,23 +25,35 @@ PENSTOCK_INLINE void widen_codes(const std::byte* from, int n, std::byte* low, s
   for (; i < n; i += 16) some(Quarter{}, i);
 }
 
-inline void copy_scales(const KvLayer& kv, const std::byte* from, std::byte* to) {
-  std::memcpy(to + kv.widened().tile_bytes(), from + kv.tile_bytes(), kv.scale_bytes());
+inline void copy_scales(const KvTile& tile, const std::byte* from, std::byte* to) {
+  std::memcpy(to + tile.widened().element_bytes(), from + tile.element_bytes(),
+              tile.scale_bytes());
+}
+
+// Bytes of a tile when it is widened, the scales behind it.
+inline size_t wide_bytes(const KvTile& tile) {
+  return tile.widened().element_bytes() + tile.scale_bytes();
+}
+
+// Keys or values in the order of bfloat16.
+inline void widen_floats(const KvTile& tile, const std::byte* from, std::byte* to) {
+  widen_float8(from, int(tile.element_bytes()), to);
+  copy_scales(tile, from, to);
 }
 
 // Keys [D/8][32][4] to [D/4][32][4].
-inline void widen_keys(const KvLayer& kv, const std::byte* from, std::byte* to) {
-  const int bytes = int(kv.tile_bytes());
+inline void widen_keys(const KvTile& tile, const std::byte* from, std::byte* to) {
+  const int bytes = int(tile.element_bytes());
   widen_codes(from, bytes, to, to + bytes);
-  copy_scales(kv, from, to);
+  copy_scales(tile, from, to);
 }
 
 // Values [8][D/2][4] to [8][D][4].
-inline void widen_values(const KvLayer& kv, const std::byte* from, std::byte* to) {
-  const int bytes = 4 * kv.padded_dim();  // of four tokens
+inline void widen_values(const KvTile& tile, const std::byte* from, std::byte* to) {
+  const int bytes = 4 * tile.padded_dim();  // of four tokens
   for (int i = 0; i < kBlockSize / 4; ++i)
     widen_codes(from + i * bytes, bytes, to + 2 * i * bytes, to + (2 * i + 1) * bytes);
-  copy_scales(kv, from, to);
+  copy_scales(tile, from, to);
 }
 
 }  // namespace penstock

@@ -19,7 +19,9 @@ ChosenBackend = Literal["cpu", "cuda", "reference"]
 LoadFormat = Literal["auto", "dummy"]
 DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
 GenerationConfigOption = Literal["auto", "none"]
-KvCacheDTypeOption = Literal["auto", "int4", "int8", "float32", "bfloat16", "float16"]
+KvCacheDTypeOption = Literal[
+    "auto", "int4", "k8v4", "int8", "fp8", "fp8_e4m3", "float32", "bfloat16", "float16"
+]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -144,8 +146,9 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         KvCacheDTypeOption,
         Meta(
             description="The type of cached keys and values; auto takes the weights' type. int8 "
-            "holds nearly twice the tokens of a 16-bit type, int4 nearly four times as many, which "
-            "costs quality."
+            "holds nearly twice the tokens of a 16-bit type; so does fp8 (fp8_e4m3 is the same), "
+            "less exactly; k8v4, keys in int8 and values in int4, 2.6 times as many; int4 nearly "
+            "four times as many, which costs quality."
         ),
     ] = "auto"
     max_num_seqs: Annotated[
@@ -215,6 +218,16 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "name none."
         ),
     ] = 0
+
+    def kv_dtype(self, weights: DType) -> KvDType:
+        """Return the type of the KV cache of a model that computes in ``weights``."""
+        match self.kv_cache_dtype:
+            case "auto":
+                return weights
+            case "fp8_e4m3":  # what vLLM calls it, too
+                return "fp8"
+            case asked:
+                return asked
 
 
 class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):

@@ -45,6 +45,7 @@ F32 = NDArray[np.float32]
 pytestmark = needs_native
 
 
+CODED: tuple[KvDType, ...] = ("int8", "fp8", "k8v4", "int4")
 LIMITS = Limits(num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=8, threads=2)
 
 
@@ -193,7 +194,7 @@ def test_logits_of_quantized_weights_alone_agree_with_the_reference(
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("dtype", get_args(DType))
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
-@pytest.mark.parametrize("kv_dtype", ["int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", CODED)
 def test_logits_with_a_cache_of_codes_agree_with_the_reference(
     spec: ModelSpec, dtype: DType, kv_dtype: KvDType, isa: str
 ) -> None:
@@ -203,7 +204,7 @@ def test_logits_with_a_cache_of_codes_agree_with_the_reference(
     reference = ReferenceExecutor(make_plan(spec, dtype, kv_dtype), weights, LIMITS)
     exact = ReferenceExecutor(make_plan(spec, dtype, "float32"), weights, LIMITS)
     largest = 6e-2 if dtype == "bfloat16" else 1.5e-2
-    largest *= 1 if kv_dtype == "int8" else 127 / 7
+    largest *= {"int8": 1, "fp8": 127 / 16}.get(kv_dtype, 127 / 7)
     for step in mixed_steps():
         expected, got = reference.run(step).logits, executor.run(step).logits
         rounding = np.abs(exact.run(step).logits - expected)
@@ -252,7 +253,7 @@ def last_logits(executor: CpuExecutor, chunks: Sequence[Chunk]) -> F32:
 
 
 @pytest.mark.parametrize("isa", VARIANTS)
-@pytest.mark.parametrize("kv_dtype", [None, "int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", [None, *CODED])
 @pytest.mark.parametrize("dtype", get_args(DType))
 def test_a_row_is_bitwise_its_own(dtype: DType, kv_dtype: KvDType | None, isa: str) -> None:
     """Whatever the chunks, the batch, the blocks and the threads, the same bits come out."""
@@ -288,7 +289,7 @@ def test_many_threads_on_few_cores_do_not_change_or_hang(isa: str) -> None:
     assert len(rows) == 1
 
 
-@pytest.mark.parametrize("kv_dtype", ["float32", "int8", "int4"])
+@pytest.mark.parametrize("kv_dtype", ["float32", *CODED])
 def test_block_copies_run_in_order_and_first(kv_dtype: KvDType) -> None:
     executor = make_executor(SPECS["plain"], "float32", kv_dtype=kv_dtype)
     plain = last_logits(executor, [Chunk(C, 0, 8, [4])])

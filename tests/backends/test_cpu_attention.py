@@ -11,7 +11,16 @@ import pytest
 from numpy.typing import NDArray
 from support.attention_parts import Part, sequence
 from support.native_attention import attend
-from support.native_cache import CODED, ELEMENTS, F32, Shape, fitted
+from support.native_cache import (
+    CODED,
+    ELEMENTS,
+    F32,
+    IN_BFLOAT16,
+    SCALED,
+    Shape,
+    fitted,
+    rounded,
+)
 
 from penstock.backends.cpu import native
 
@@ -19,10 +28,12 @@ from penstock.backends.cpu import native
 def oracle(shape: Shape, part: Part) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Exact attention on the rounded operands, and ``sum(p |v|)``, the scale of its errors."""
     s = part.sequence
-    q = shape.rounded(s.q) if shape.element == "bfloat16" else s.q
+    q = rounded(s.q, "bfloat16") if shape.element in IN_BFLOAT16 else s.q
     q = q[part.start : part.end].astype(np.float64)
     k = np.repeat(shape.rounded(s.k)[: part.end], shape.group, axis=1).astype(np.float64)
-    v = np.repeat(shape.rounded(s.v)[: part.end], shape.group, axis=1).astype(np.float64)
+    v = np.repeat(shape.rounded(s.v, values=True)[: part.end], shape.group, axis=1).astype(
+        np.float64
+    )
     scores = np.einsum("qhd,khd->hqk", q, k) * shape.head_dim**-0.5
     rows, columns = np.arange(part.start, part.end)[:, None], np.arange(part.end)
     seen = (columns <= rows) & (columns >= shape.seen_from(rows))
@@ -35,7 +46,7 @@ def oracle(shape: Shape, part: Part) -> tuple[NDArray[np.float64], NDArray[np.fl
 def assert_close(shape: Shape, part: Part, actual: F32) -> None:
     expected, size = oracle(shape, part)
     # Weights are rounded to bfloat16 (half an ulp is at most 2**-8); otherwise float32 throughout.
-    relative = 2.0**-8 * 1.05 if shape.element == "bfloat16" else 2e-5
+    relative = 2.0**-8 * 1.05 if shape.element in IN_BFLOAT16 else 2e-5
     error = np.abs(actual - expected)
     if shape.element in CODED:
         # Weights and queries are rounded to 16 bits of their row's largest, not each to its own.
@@ -152,7 +163,7 @@ def test_threads_change_nothing(module: Any, threads: int, window: int, element:
             np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("element", ["float32", "int8", "int4"])
+@pytest.mark.parametrize("element", ["float32", *SCALED])
 @pytest.mark.parametrize("bad_value", [np.nan, np.inf])
 def test_own_bad_keys_are_not_hidden(module: Any, bad_value: float, element: str) -> None:
     """A key that is not finite reaches the outputs that see it, and no earlier query's."""
@@ -168,7 +179,7 @@ def test_own_bad_keys_are_not_hidden(module: Any, bad_value: float, element: str
 
 @pytest.mark.parametrize("bad_value", [np.nan, np.inf])
 @pytest.mark.parametrize("where", ["q", "v"])
-@pytest.mark.parametrize("element", CODED)
+@pytest.mark.parametrize("element", SCALED)
 def test_own_bad_queries_and_values_of_a_cache_of_codes(
     module: Any, element: str, where: str, bad_value: float
 ) -> None:

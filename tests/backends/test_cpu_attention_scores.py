@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from support.attention_parts import Part, sequence
 from support.draft_trees import line_of, make_tree
 from support.native_attention import PLAIN, Scores, attend
-from support.native_cache import CODED, ELEMENTS, F32, Shape, fitted
+from support.native_cache import CODED, ELEMENTS, F32, IN_BFLOAT16, Shape, fitted, rounded
 
 
 def make_scores(heads: int, softcap: bool, slopes: bool, sinks: bool) -> Scores:
@@ -31,10 +31,12 @@ def oracle(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Exact attention on the rounded operands, and ``sum(p |v|)``, the scale of its errors."""
     s = part.sequence
-    q = shape.rounded(s.q) if shape.element == "bfloat16" else s.q
+    q = rounded(s.q, "bfloat16") if shape.element in IN_BFLOAT16 else s.q
     q = q[part.start : part.end].astype(np.float64)
     k = np.repeat(shape.rounded(s.k)[: part.end], shape.group, axis=1).astype(np.float64)
-    v = np.repeat(shape.rounded(s.v)[: part.end], shape.group, axis=1).astype(np.float64)
+    v = np.repeat(shape.rounded(s.v, values=True)[: part.end], shape.group, axis=1).astype(
+        np.float64
+    )
     x = np.einsum("qhd,khd->hqk", q, k) * shape.head_dim**-0.5
     if scores.softcap:
         x = scores.softcap * np.tanh(x / scores.softcap)
@@ -54,7 +56,7 @@ def oracle(
 def assert_close(shape: Shape, part: Part, scores: Scores, actual: F32) -> None:
     expected, size = oracle(shape, part, scores)
     # As in test_cpu_attention: weights are rounded to bfloat16, or to 16 bits of a row's largest.
-    relative = 2.0**-8 * 1.05 if shape.element == "bfloat16" else 2e-5
+    relative = 2.0**-8 * 1.05 if shape.element in IN_BFLOAT16 else 2e-5
     if shape.element in CODED:
         relative, size = 4e-4, size.mean(-1, keepdims=True)
     error = np.abs(actual - expected)

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.native_cache import CODED, ELEMENTS, F32, Cache, Shape, fitted
+from support.native_cache import ELEMENTS, F32, SCALED, Cache, Shape, elements_of, fitted
 
 from penstock.cache.geometry import BLOCK_SIZE
 
@@ -40,7 +40,7 @@ def expected_heads(
 
 def codes_of(tiles: NDArray[np.int8], element: str) -> NDArray[np.int32]:
     """The codes in these bytes."""
-    if element == "int8":
+    if element in ("int8", "fp8"):  # the bits of neighbouring floats are neighbours
         return tiles.astype(np.int32)
     return np.stack([(tiles << 4) >> 4, tiles >> 4]).astype(np.int32)
 
@@ -96,6 +96,8 @@ def test_rope_write(module: Any, head_dim: int, rope_dim: int, norm: bool, eleme
         "float16": 2.0**-10,
         "int8": 2.0**-8,
         "int4": 2.0**-8,
+        "k8v4": 2.0**-8,
+        "fp8": 2.0**-8,
     }
     np.testing.assert_allclose(
         queries.reshape(tokens, 6, head_dim),
@@ -104,30 +106,29 @@ def test_rope_write(module: Any, head_dim: int, rope_dim: int, norm: bool, eleme
         atol=1e-6,
     )
     # NaN must stand where NaN stands: nothing is written but the tokens' slots.
-    if element in CODED:
+    if element in SCALED:
         # Keys are computed twice here, and on the border of two codes either may be chosen.
-        codes, wanted = (codes_of(c.tiles[:, :, 0], element) for c in (cache, expected))
+        keys_in, _ = elements_of(element)
+        codes, wanted = (codes_of(c.tiles[0], keys_in) for c in (cache, expected))
         assert np.abs(codes - wanted).max() <= 1
         assert np.mean(codes != wanted) < 0.01
-        np.testing.assert_array_equal(cache.tiles[:, :, 1], expected.tiles[:, :, 1])
+        np.testing.assert_array_equal(cache.tiles[1], expected.tiles[1])
         np.testing.assert_allclose(
-            cache.scales[:, :, 0].astype(np.float32),
-            expected.scales[:, :, 0].astype(np.float32),
+            cache.scales[0].astype(np.float32),
+            expected.scales[0].astype(np.float32),
             rtol=2 * ulp[element],
         )
         np.testing.assert_array_equal(
-            cache.scales[:, :, 1].view(np.uint16), expected.scales[:, :, 1].view(np.uint16)
+            cache.scales[1].view(np.uint16), expected.scales[1].view(np.uint16)
         )
         return
     np.testing.assert_allclose(
-        cache.tiles[:, :, 0].astype(np.float32),
-        expected.tiles[:, :, 0].astype(np.float32),
+        cache.tiles[0].astype(np.float32),
+        expected.tiles[0].astype(np.float32),
         rtol=2 * ulp[element],  # two roundings of almost the same number
         atol=1e-6,
     )
-    np.testing.assert_array_equal(
-        cache.tiles[:, :, 1].view(np.uint8), expected.tiles[:, :, 1].view(np.uint8)
-    )
+    np.testing.assert_array_equal(cache.tiles[1].view(np.uint8), expected.tiles[1].view(np.uint8))
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -158,8 +159,8 @@ def test_rope_write_marks_what_is_not_finite(module: Any, bad: float) -> None:
     expected = Cache(shape, 1)
     for t in range(3):
         expected.write(t, x[t, 2:4], x[t, 4:])
-    np.testing.assert_array_equal(cache.tiles[0, :, 1], expected.tiles[0, :, 1])
-    scales = cache.scales[0, :, 1, :3].astype(np.float32)
+    np.testing.assert_array_equal(cache.tiles[1], expected.tiles[1])
+    scales = cache.scales[1][0, :, :3].astype(np.float32)
     assert np.isnan(scales[0, 1])
     assert scales[1, 2] == 0
     assert np.isfinite(np.delete(scales.ravel(), 1)).all()

@@ -77,8 +77,10 @@ BLOCKS = [7, 3, 20]
             ("bfloat16", None),
             ("bfloat16", "int8"),
             ("float32", "int4"),
+            ("bfloat16", "k8v4"),
+            ("bfloat16", "fp8"),
         )
-        if (name, kv_dtype) != ("latents", "int4")
+        if name != "latents" or kv_dtype in (None, "int8")
     ],
 )
 def test_trees_are_bitwise_plain_decoding(

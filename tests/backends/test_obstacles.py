@@ -20,6 +20,7 @@ from support.windowed import ALIKE, HEADS, NUM_BLOCKS, SIZES, A, Driver, plan_of
 
 from penstock.backends.backend import Backend
 from penstock.backends.registry import BACKENDS
+from penstock.cache.geometry import KvDType
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.gpu import Gpu, GpuSearch
@@ -245,20 +246,23 @@ def _many_experts(spec: ModelSpec) -> ModelSpec:
 
 @needs_native
 @pytest.mark.parametrize(
-    ("spec", "why"),
+    ("kv_dtype", "spec", "why"),
     [
-        (
-            spec_of((1, 36, None)),
-            "in int4 have a multiple of 8 components, not 36",
-        ),
-        (over_latents(make_spec()), "latents are not cached in int4"),
+        ("int4", spec_of((1, 36, None)), "in int4 have a multiple of 8 components, not 36"),
+        ("k8v4", spec_of((1, 36, None)), "in k8v4 have a multiple of 8 components, not 36"),
+        ("int4", over_latents(make_spec()), "latents are not cached in int4"),
+        ("k8v4", over_latents(make_spec()), "latents are not cached in k8v4"),
+        ("fp8", over_latents(make_spec()), "latents are not cached in fp8"),
     ],
 )
-def test_what_is_not_cached_in_int4_is_an_obstacle(spec: ModelSpec, why: str) -> None:
-    plan = lower(spec, kv_dtype="int4")
+def test_what_is_not_cached_in_few_bits_is_an_obstacle(
+    kv_dtype: KvDType, spec: ModelSpec, why: str
+) -> None:
+    plan = lower(spec, kv_dtype=kv_dtype)
     assert why in str(BACKENDS["cpu"].obstacle(plan))
     assert BACKENDS["reference"].obstacle(plan) is None
-    assert "no kernel reads a KV cache in int4 yet" in str(BACKENDS["cuda"].obstacle(plan))
+    if "latents" in why:
+        assert f"a KV cache in {kv_dtype}" in str(BACKENDS["cuda"].obstacle(plan))
 
 
 @needs_native

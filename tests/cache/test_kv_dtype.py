@@ -93,6 +93,8 @@ def test_the_same_bytes_hold_nearly_twice_the_tokens(head_dim: int, times: float
         ("int8", 50, 54),
         ("int8", 64, 66),
         ("int4", 64, 34),
+        ("fp8", 50, 52),
+        ("fp8", 64, 66),
     ],
 )
 def test_bytes_of_a_block(dtype: KvDType, head_dim: int, row: int) -> None:
@@ -100,6 +102,15 @@ def test_bytes_of_a_block(dtype: KvDType, head_dim: int, row: int) -> None:
     assert layer_block_bytes(dtype, 3, head_dim) == 2 * 3 * row * BLOCK_SIZE
     spec = make_spec(head_dim, kv_heads=2)
     assert block_bytes(spec, dtype) == len(spec.layers) * layer_block_bytes(dtype, 2, head_dim)
+
+
+def test_keys_in_int8_and_values_in_int4_take_the_bytes_of_each() -> None:
+    assert layer_block_bytes("k8v4", 3, 64) == 3 * (66 + 34) * BLOCK_SIZE
+
+
+def test_fp8_has_two_names() -> None:
+    config = resolved(make_spec(), kv_cache_dtype="fp8_e4m3")
+    assert (config.kv_cache_dtype, config.reasons["kv_cache_dtype"]) == ("fp8", "as asked")
 
 
 def test_layers_of_several_shapes_add_up() -> None:
@@ -110,8 +121,9 @@ def test_layers_of_several_shapes_add_up() -> None:
 
 
 def test_an_unknown_type_is_refused_with_those_that_are() -> None:
-    options: dict[str, Any] = {"kv_cache_dtype": "fp8"}
+    options: dict[str, Any] = {"kv_cache_dtype": "fp8_e5m2"}
     with pytest.raises(
-        ConfigError, match="auto, int4, int8, float32, bfloat16 or float16, not 'fp8'"
+        ConfigError,
+        match="auto, int4, k8v4, int8, fp8, float32, bfloat16 or float16, not 'fp8_e5m2'",
     ):
         resolved(make_spec(), **options)

@@ -101,6 +101,17 @@ def test_types_of_a_base_are_those_of_dtype(text: Path, capsys: pytest.CaptureFi
     assert "--base-dtype" in capsys.readouterr().err
 
 
+def test_the_base_may_have_a_kv_cache_of_its_own(text: Path, tmp_path: Path) -> None:
+    words = ["eval", "kl", "--no-artifact", "--text", str(text), "--window", "64"]
+    words += ["--max-windows", "1", "--kv-cache-dtype", "int4", "--json"]
+    figures = []
+    for more in ([], ["--base-kv-cache-dtype", "float32"]):
+        kept = tmp_path / "kept.json"
+        assert main([*words, str(kept), *more]) == 0
+        figures.append(json.loads(kept.read_text())["kl_mean"])
+    assert figures[0] == 0 < figures[1]
+
+
 def test_a_base_that_cuts_the_text_otherwise(
     text: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

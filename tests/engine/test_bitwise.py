@@ -24,6 +24,8 @@ MODELS: list[tuple[str, KvDType, int]] = [
     ("bfloat16", "int8", 64),
     ("float32", "int4", 40),
     ("bfloat16", "int4", 64),
+    ("bfloat16", "k8v4", 40),
+    ("bfloat16", "fp8", 40),
 ]
 """Types of weights and cache, and the size of a head."""
 INT8_MODELS = [model for model in MODELS if model[1] == "int8"]

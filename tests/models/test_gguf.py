@@ -14,7 +14,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quantize
 from support.checkpoints import tiny_checkpoint
-from support.gguf_models import converted, mixed, write_gguf
+from support.gguf_models import converted, floats, mixed, write_gguf
 from support.needs import Need, lacking
 
 from penstock.errors import ModelError, WeightError
@@ -180,6 +180,78 @@ def test_a_key_that_is_ignored(tmp_path: Path) -> None:
     path = write_gguf(tiny_checkpoint("llama"), tmp_path / "model.gguf", attention__new=1)
     spec = load_model_spec(path, ["llama.attention.new"])
     assert "ignored, as asked" in spec.notes[-1]
+
+
+SCANS = {
+    "ssm__conv_kernel": 4,
+    "ssm__state_size": 16,
+    "ssm__group_count": 1,
+    "ssm__inner_size": 128,
+    "ssm__time_step_rank": 4,
+    "expert_shared_feed_forward_length": 100,
+    "attention__head_count_kv": [2, 2],
+}
+"""Keys of Granite 4's models without scans, which are called as Granite 3's."""
+
+
+def test_granite_4_without_scans(tmp_path: Path) -> None:
+    folder = tiny_checkpoint("granite")
+    theirs = load_model_spec(folder)
+    options: dict[str, Any] = {**SCANS, "rope__scaling__finetuned": True}
+    own = load_model_spec(write_gguf(folder, tmp_path / "model.gguf", **options))
+    assert own.layers == theirs.layers
+    assert own.logits_scale == theirs.logits_scale
+    options["rope__scaling__finetuned"] = False
+    own = load_model_spec(write_gguf(folder, tmp_path / "still.gguf", **options))
+    assert all(layer.attention.rope is None for layer in own.layers)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
+def test_factors_of_what_matrices_make(family: str, tmp_path: Path) -> None:
+    """Matrices that have one, as those of NVFP4, are read as floats, and all others stay in
+    blocks; of a stack, each matrix has its own."""
+    options = FAMILIES[family] | {"intermediate_size": 96}
+    if family == "qwen3_moe":
+        options["moe_intermediate_size"] = 32
+    folder = tiny_checkpoint(family, **options)
+    stacked = family == "qwen3_moe"
+    extra = {
+        "blk.0.attn_q.scale": np.array([0.5], np.float32),
+        "blk.0.attn_q.input_scale": np.array([3.0], np.float32),
+        "blk.1.attn_output.scale": np.array(0.25, np.float32).reshape(1),
+    }
+    if stacked:
+        experts = weights_of(folder, load_model_spec(folder)).get("layers.0.experts.up").shape[0]
+        extra["blk.0.ffn_up_exps.scale"] = 1 + np.arange(experts, dtype=np.float32)
+    plain = write_gguf(folder, tmp_path / "plain.gguf", mixed)
+    path = _with_tensors(folder, tmp_path / "model.gguf", extra, mixed)
+    spec = load_model_spec(path)
+    assert "have a factor (blk.0.attn_q.scale), and become bfloat16" in spec.notes[-1]
+    found, expected = (weights_of(each, load_model_spec(each)) for each in (path, plain))
+
+    def floats_of(value: Any) -> np.ndarray:
+        return value if isinstance(value, np.ndarray) else value.dequantize()
+
+    assert np.allclose(found.get("layers.0.q"), floats_of(expected.get("layers.0.q")) * 0.5)
+    assert np.allclose(found.get("layers.1.o"), floats_of(expected.get("layers.1.o")) * 0.25)
+    assert isinstance(found.get("layers.1.q"), BlockTensor)
+    if stacked:
+        name = "layers.0.experts.up"
+        for index in (0, experts - 1):
+            whole = floats_of(expected.member(name, index)) * (1 + index)
+            assert np.allclose(found.member(name, index), whole)
+        assert np.allclose(found.get(name)[1], found.member(name, 1))
+
+
+def _with_tensors(
+    folder: Path, path: Path, more: dict[str, np.ndarray], types: Any = floats
+) -> Path:
+    import support.gguf_models as module
+
+    plain = module.converted
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "converted", lambda *given: {**more, **plain(*given)})
+        return write_gguf(folder, path, types)
 
 
 def test_gemma_3_without_a_pattern_and_a_local_base(tmp_path: Path) -> None:

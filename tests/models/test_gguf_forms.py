@@ -38,6 +38,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "bias": False,
         "alibi": False,
     },
+    "gemma4_text": {"vocab_size_per_layer_input": 301},
     "lfm2_moe": {"routed_scaling_factor": 1.0},
     "llama4_text": LLAMA_4,
     "minicpm3": {"scale_emb": 12, "dim_model_base": 256},
@@ -110,6 +111,16 @@ def test_latents_in_blocks(form: Any, tmp_path: Path) -> None:
         assert np.allclose(floats, other, atol=np.abs(other).max() / 100), name
 
 
+@pytest.mark.parametrize("case", ["gemma4-shared-keys", "gemma4-experts"])
+def test_other_forms_of_gemma_4(case: str, tmp_path: Path) -> None:
+    options = FAMILIES["gemma4_text"].cases[case]
+    folder = tiny_checkpoint("gemma4_text", **{**options, **OPTIONS["gemma4_text"]})
+    path = write_form(folder, tmp_path / "model.gguf", FORMS["gemma4_text"])
+    theirs, own = load_model_spec(folder), load_model_spec(path)
+    assert own.layers == theirs.layers
+    assert_same(path, folder)
+
+
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
@@ -139,6 +150,9 @@ def test_yarn_over_latents(tmp_path: Path) -> None:
         ("deepseek_v3", {"expert_gating_func": 4}, "must be 1, softmax, or 2, sigmoid"),
         ("deepseek_v3", {"attention__key_length": 40}, "must be that of a latent of 40 and 8"),
         ("deepseek_v3", {"attention__temperature_scale": 0.1}, "is not a key Penstock knows"),
+        ("gemma4_text", {"rope__dimension_count_swa": 8}, "must be 16, the size of a head"),
+        ("gemma4_text", {"attention__sliding_window_pattern": 6}, "a value for each layer"),
+        ("gemma4_text", {"feed_forward_length": [100] * 5 + [150]}, "or twice it in layers"),
         ("glm4_moe", {"expert_gating_func": 1}, "must be 2, sigmoid"),
         ("lfm2_moe", {"expert_gating_func": 1}, "must be 2, sigmoid"),
         ("mamba2", {"ssm__time_step_rank": 7}, "must divide the 128"),

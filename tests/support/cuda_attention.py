@@ -14,9 +14,19 @@ from numpy.typing import NDArray
 from penstock.backends.cuda.attention import PLAIN, AttentionKernel, Scores, TreeRows
 from penstock.backends.cuda.attention_plan import tree_paths
 from penstock.backends.cuda.cache import Cache, LatentCache, allocate
-from penstock.backends.reference.cache import quantize_heads
+from penstock.backends.cuda.kernels.codes import as_bytes
+from penstock.backends.reference.cache import float8_heads, quantize_heads, turn_heads
 from penstock.backends.reference.numerics import F32, attend
-from penstock.cache.geometry import BLOCK_SIZE, Chunk, KvDType, Window, first_seen
+from penstock.cache.geometry import (
+    BLOCK_SIZE,
+    Chunk,
+    KvDType,
+    PartDType,
+    Window,
+    first_seen,
+    is_coded,
+    part_dtypes,
+)
 from penstock.interface.step import KvTables, StepInput
 from penstock.plan.kv_groups import KvLayer
 from support.attention_parts import Part
@@ -61,25 +71,44 @@ class Shape:
         )
         return kernel
 
-    def cached(self, x: F32) -> F32:
-        """Keys or values as the cache holds them."""
-        if self.kv == "int8" and self.value_dim is not None:
-            parts = np.split(x, [self.value_dim], axis=-1)
-            return np.concatenate([widened(*quantize_heads(part)) for part in parts], axis=-1)
-        if self.kv == "int8":
-            return widened(*quantize_heads(x))
-        return x.astype(TYPES[self.kv]).astype(np.float32)
+    def cached(self, x: F32, *, values: bool = False) -> F32:
+        """Keys, or values, as the cache holds them."""
+        part = part_dtypes(self.kv)[values]
+        if part not in ("int8", "int4", "fp8"):
+            return x.astype(TYPES[part]).astype(np.float32)
+        cuts = [] if self.value_dim is None else [self.value_dim]
+        pieces = [widened(*coded(piece, part)) for piece in np.split(x, cuts, axis=-1)]
+        result: F32 = np.concatenate(pieces, axis=-1)
+        return turn_heads(result) if part == "int4" else result
 
     def asked(self, q: F32) -> F32:
-        """Queries as products take them."""
+        """Queries as products take them, but turned back where they take them turned."""
         q = q.astype(TYPES[self.activation]).astype(np.float32)
-        return q.astype(TYPES["bfloat16" if self.kv == "int8" else self.kv]).astype(np.float32)
+        if self.kv == "int4":
+            return turn_heads(turn_heads(q).astype(TYPES["bfloat16"]).astype(np.float32))
+        return q.astype(TYPES["bfloat16" if is_coded(self.kv) else self.kv]).astype(np.float32)
+
+
+def coded(x: F32, part: PartDType) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Codes of heads, of which those in int4 are of turned ones, and their scales."""
+    if part == "fp8":
+        return float8_heads(x)
+    return quantize_heads(turn_heads(x), 8, -8, 7) if part == "int4" else quantize_heads(x)
 
 
 def widened(codes: NDArray[Any], scales: NDArray[Any]) -> F32:
-    """What int8 codes and their scales stand for."""
-    result: F32 = codes * scales.astype(np.float32)[..., None]
+    """What codes and their scales stand for."""
+    result: F32 = codes.astype(np.float32) * scales.astype(np.float32)[..., None]
     return result
+
+
+def as_stored(codes: NDArray[Any], part: PartDType) -> NDArray[Any]:
+    """Codes as a GPU's cache has them."""
+    if part == "fp8":
+        return codes.view(np.uint8)
+    if part == "int4":
+        return ((codes[..., ::2] & 15) | (codes[..., 1::2] << 4)).view(np.uint8)
+    return codes
 
 
 def write(cache: Cache, table: NDArray[np.int32], first: int, keys: F32, values: F32) -> None:
@@ -99,7 +128,10 @@ def write(cache: Cache, table: NDArray[np.int32], first: int, keys: F32, values:
     for array, scales, x in pairs:
         stored: NDArray[Any] = x
         if scales is not None:
-            stored, by = quantize_heads(x)
+            parts: dict[Any, PartDType] = {torch.int8: "int8", torch.uint8: "int4"}
+            part = parts.get(array.dtype, "fp8")
+            codes, by = coded(x, part)
+            stored, array = as_stored(codes, part), as_bytes(array)
             scales[block, :, offset] = torch.from_numpy(by.astype(np.float32)).to(scales)
         array[block, :, offset] = torch.from_numpy(np.ascontiguousarray(stored)).to(array)
 
@@ -114,7 +146,7 @@ def make(shape: Shape, parts: list[Part], device: Any, seed: int = 0) -> tuple[C
     layer = KvLayer(shape.kv_heads, shape.head_dim, value_dim=shape.value_dim)
     (cache,) = allocate([layer], shape.kv, sum(counts) + 1, device)
     for array in cache.arrays:
-        array.fill_(127 if array.dtype == torch.int8 else float("nan"))
+        array.fill_(float("nan") if array.is_floating_point() else 127)
     tables = np.split(free, np.cumsum(counts)[:-1])
     for part, table in zip(parts, tables, strict=True):
         first = 0 if shape.window is None else first_seen(shape.window, part.start)
@@ -184,7 +216,7 @@ def expected(shape: Shape, part: Part, scores: Scores = PLAIN, sized: bool = Fal
     s, window = part.sequence, shape.window
     keys = shape.cached(s.k[: part.end])
     if shape.value_dim is None:
-        values = shape.cached(s.v[: part.end])
+        values = shape.cached(s.v[: part.end], values=True)
     else:
         values = keys[..., : shape.value_dim]
     return attend(
@@ -210,6 +242,8 @@ def assert_close(shape: Shape, part: Part, actual: F32, scores: Scores = PLAIN) 
     relative = {"float32": 2e-5, "float16": 2.0**-11 * 1.1}.get(shape.kv, narrow)
     if shape.activation == "bfloat16":
         relative += narrow
+    if part_dtypes(shape.kv)[1] == "int4":  # turned back, an error is spread over the head
+        relative, size = 2 * relative, size.mean(axis=-1, keepdims=True)
     error = np.abs(actual - oracle)
     assert np.all(error <= relative * size + 1e-6)
     assert error.mean() <= relative / 3 * size.mean() + 1e-6  # roundings do not all agree

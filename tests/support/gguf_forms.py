@@ -38,7 +38,8 @@ class Form:
     keys: Mapping[str, str | Callable[[Config], Any]] = field(default_factory=dict)
     """Keys, and the fields that they are, or what makes them of a configuration."""
     change: Callable[[str, F32, Config], Tensors] = unchanged
-    """Tensors in the place of one: those whose names begin with ``blk`` have them already."""
+    """Tensors in the place of one: those whose names begin with ``blk`` or ``rope_freqs`` have
+    them already."""
 
 
 def write_form(folder: Path, path: Path, form: Form, types: Types = floats, **keys: Any) -> Path:
@@ -74,7 +75,7 @@ def _tensors(folder: Path, form: Form, config: Config) -> dict[str, F32]:
     experts: dict[str, dict[int, F32]] = {}
     for stored, raw in load_file(folder / "model.safetensors").items():
         for name, values in form.change(stored, raw.astype(np.float32), config):
-            if name.startswith("blk"):
+            if name.startswith(("blk", "rope_freqs")):
                 tensors[name] = values
                 continue
             name = name.replace("e_score_correction_bias", "e_score_correction.bias")
@@ -376,6 +377,36 @@ _NETS: dict[str, str | Callable[[Config], Any]] = {
 _SECTIONS = {"rope.dimension_sections": lambda c: [1, 1, 0, 0]}
 
 
+def _full(config: Config, name: str) -> Any:
+    """What layers without a window have."""
+    own = (each.get(name) for each in config["per_layer_config"].values())
+    return next((each for each in own if each is not None), config.get(name))
+
+
+def _of_kinds(config: Config, name: str) -> list[Any]:
+    kinds = config["layer_types"]
+    return [_full(config, name) if k == "full_attention" else config[name] for k in kinds]
+
+
+def _gemma4(name: str, values: F32, config: Config) -> Tensors:
+    """Frequencies that do not rotate are divided by a number that is too large for it."""
+    layer = next((part for part in name.split(".") if part.isdigit()), "")
+    if name == "model.norm.weight":
+        half = _full(config, "head_dim") // 2
+        part = _rope(config)["partial_rotary_factor"]
+        yield (
+            "rope_freqs.weight",
+            np.where(np.arange(half) < int(part * half), 1, 1e30).astype("f4"),
+        )
+    if name.endswith("router.scale"):
+        yield f"blk.{layer}.ffn_gate_inp.scale", values
+    elif name.endswith("per_expert_scale"):
+        yield f"blk.{layer}.ffn_down_exps.scale", values
+    else:
+        more = ".weight" if name.endswith(("layer_scalar", "_proj")) else ""
+        yield name + more, values
+
+
 def _joined_heads(name: str, values: F32, config: Config) -> Tensors:
     """Queries of all heads, then keys, then values, where each head has its three together."""
     if "query_key_value" in name:
@@ -428,6 +459,37 @@ FORMS: dict[str, Form] = {
         _joined_heads,
     ),
     "falcon_h1": Form(ARCH.FALCON_H1, {**_HEADS, **_SCANS, "ssm.inner_size": _inner}, _falcon_h1),
+    "gemma4_text": Form(
+        ARCH.GEMMA4,
+        {
+            "attention.head_count_kv": lambda c: _of_kinds(c, "num_key_value_heads"),
+            "attention.key_length": lambda c: _full(c, "head_dim"),
+            "attention.value_length": lambda c: _full(c, "head_dim"),
+            "attention.key_length_swa": "head_dim",
+            "attention.value_length_swa": "head_dim",
+            "attention.shared_kv_layers": "num_kv_shared_layers",
+            "attention.sliding_window": "sliding_window",
+            "attention.sliding_window_pattern": lambda c: [
+                kind == "sliding_attention" for kind in c["layer_types"]
+            ],
+            "embedding_length_per_layer_input": "hidden_size_per_layer_input",
+            "expert_count": "num_experts",
+            "expert_used_count": "top_k_experts",
+            "expert_feed_forward_length": "moe_intermediate_size",
+            "feed_forward_length": lambda c: [
+                c["intermediate_size"]
+                * (1 + (i >= len(c["layer_types"]) - c["num_kv_shared_layers"]))
+                if c["use_double_wide_mlp"]
+                else c["intermediate_size"]
+                for i in range(len(c["layer_types"]))
+            ],
+            "final_logit_softcapping": "final_logit_softcapping",
+            "rope.dimension_count": lambda c: _full(c, "head_dim"),
+            "rope.dimension_count_swa": "head_dim",
+            "rope.freq_base_swa": lambda c: c["rope_parameters"]["sliding_attention"]["rope_theta"],
+        },
+        _gemma4,
+    ),
     "glm": Form(ARCH.CHATGLM, {"rope.dimension_count": _rotating}),
     "glm4_moe": Form(ARCH.GLM4_MOE, {**_HEADS, **_ROUTING, "rope.dimension_count": _rotating}),
     "gpt_bigcode": Form(

@@ -22,14 +22,23 @@ DTYPES: dict[str, Any] = {
     "bfloat16": ml_dtypes.bfloat16,
 }
 LATENT_ELEMENTS = (*DTYPES, "int8")
-ELEMENTS = (*LATENT_ELEMENTS, "int4")
-CODED = ("int8", "int4")
+CODED = ("int8", "int4", "k8v4")
+"""Caches of whole numbers."""
+SCALED = (*CODED, "fp8")
+IN_BFLOAT16 = ("bfloat16", "fp8")
+"""Caches whose products are of bfloat16."""
+ELEMENTS = (*DTYPES, *SCALED)
 
 
 def fitted(head_dim: int, element: str) -> int:
     """A size of heads that a cache of these elements takes: the next smaller one, where not all
     even ones are."""
-    return head_dim // 8 * 8 if element == "int4" else head_dim
+    return head_dim // 8 * 8 if element in ("int4", "k8v4") else head_dim
+
+
+def elements_of(element: str) -> tuple[str, str]:
+    """Those of keys and of values."""
+    return ("int8", "int4") if element == "k8v4" else (element, element)
 
 
 @dataclass(frozen=True)
@@ -56,24 +65,46 @@ class Shape:
     def group(self) -> int:
         return self.heads // self.kv_heads
 
-    def rounded(self, x: F32) -> F32:
-        """x ``[..., D]`` as the cache gives it back."""
-        if self.element == "int8":
-            cuts = [self.value_dim] if self.value_dim else []
-            parts = [quantized(part) for part in np.split(x, cuts, axis=-1)]
-            return np.concatenate([c * s.astype(np.float32)[..., None] for c, s in parts], axis=-1)
-        if self.element == "int4":
-            codes, scales = quantized(turned(x), 8, (-8, 7))
-            return turned(codes * scales.astype(np.float32)[..., None])
-        return x.astype(DTYPES[self.element]).astype(np.float32)
+    def rounded(self, x: F32, *, values: bool = False) -> F32:
+        """Keys x ``[..., D]`` as the cache gives them back, or values."""
+        element = elements_of(self.element)[values]
+        cuts = [self.value_dim] if self.value_dim else []
+        return np.concatenate([rounded(part, element) for part in np.split(x, cuts, -1)], axis=-1)
 
-    def coded(self, x: F32) -> tuple[NDArray[np.int8], NDArray[Any]]:
-        """What is kept of x ``[..., D]`` in a cache of codes, and the scales ``[...]``."""
-        if self.element == "int8":
-            return quantized(x)
+
+def rounded(x: F32, element: str) -> F32:
+    """Heads x ``[..., D]`` as a cache of ``element`` gives them back."""
+    if element == "int8":
+        codes, scales = quantized(x)
+    elif element == "int4":
         codes, scales = quantized(turned(x), 8, (-8, 7))
-        low, high = np.split(codes, 2, axis=-1)
-        return (low & 15) | (high << 4), scales
+    elif element == "fp8":
+        codes, scales = as_float8(x)
+    else:
+        return x.astype(DTYPES[element]).astype(np.float32)
+    wide: F32 = codes.astype(np.float32) * scales.astype(np.float32)[..., None]
+    return turned(wide) if element == "int4" else wide
+
+
+def coded(x: F32, element: str) -> tuple[NDArray[np.int8], NDArray[Any]]:
+    """The bytes that are kept of x ``[..., D]`` in a cache of codes, and the scales ``[...]``."""
+    if element == "int8":
+        return quantized(x)
+    if element == "fp8":
+        codes, scales = as_float8(x)
+        return codes.view(np.int8), scales
+    codes, scales = quantized(turned(x), 8, (-8, 7))
+    low, high = np.split(codes, 2, axis=-1)
+    return (low & 15) | (high << 4), scales
+
+
+def as_float8(x: F32) -> tuple[NDArray[Any], NDArray[Any]]:
+    """E4M3 codes ``[..., D]`` and bfloat16 scales ``[...]`` of an FP8 cache."""
+    most = np.abs(x).max(-1, initial=0) / np.float32(448)
+    scales = np.where(np.isfinite(most), most, np.nan).astype(ml_dtypes.bfloat16)
+    wide = scales.astype(np.float32)[..., None]
+    codes = np.clip(x / np.where(wide > 0, wide, 1), -448, 448)
+    return np.where(wide > 0, codes, 0).astype(ml_dtypes.float8_e4m3fn), scales
 
 
 def turned(x: F32) -> F32:
@@ -101,31 +132,38 @@ def quantized(
 
 
 class Cache:
-    """The physical cache, laid out as csrc/types.h says, from NumPy alone."""
+    """The physical cache, laid out as csrc/types.h says, from NumPy alone.
+
+    ``tiles`` and ``scales`` are those of keys and those of values, each ``[blocks, kv_heads,
+    ...]``, of latents ``[blocks, ...]`` and one alone.
+    """
 
     def __init__(self, shape: Shape, blocks: int) -> None:
         self.shape = shape
-        quads = shape.element in CODED
-        dtype = np.dtype(np.int8 if quads else DTYPES[shape.element])
         if shape.value_dim:
+            quads = shape.element in CODED
+            dtype = np.dtype(np.int8 if quads else DTYPES[shape.element])
             self.dim = -(-shape.head_dim // 4) * 4 if quads else -(-shape.head_dim // 2) * 2
             tile = BLOCK_SIZE * self.dim * dtype.itemsize
             part = tile + (4 * BLOCK_SIZE if quads else 0)
             self.bytes = np.full(blocks * part, 0xFF, np.uint8)
             whole = self.bytes.reshape(blocks, part)
-            self.tiles = _view(whole[:, :tile].view(dtype), (blocks, BLOCK_SIZE, self.dim))
-            self.scales = whole[:, tile:].view(ml_dtypes.bfloat16)
+            self.tiles = [_view(whole[:, :tile].view(dtype), (blocks, BLOCK_SIZE, self.dim))]
+            self.scales = [whole[:, tile:].view(ml_dtypes.bfloat16)]
             return
-        self.dim = -(-shape.head_dim // 4) * 4 if quads else shape.head_dim
-        if shape.element == "int4":
-            self.dim = shape.head_dim // 2  # bytes
-        tile = BLOCK_SIZE * self.dim * dtype.itemsize
-        part = tile + (2 * BLOCK_SIZE if quads else 0)
+        sizes = [_tile_bytes(each, shape.head_dim) for each in elements_of(shape.element)]
+        behind = 2 * BLOCK_SIZE if shape.element in SCALED else 0
         # All bits set is NaN in every format, and so are the scales of its codes.
-        self.bytes = np.full(blocks * shape.kv_heads * 2 * part, 0xFF, np.uint8)
-        parts = self.bytes.reshape(blocks, shape.kv_heads, 2, part)
-        self.tiles = parts[..., :tile].view(dtype)
-        self.scales = parts[..., tile:].view(ml_dtypes.bfloat16)
+        head = sum(sizes) + 2 * behind
+        self.bytes = np.full(blocks * shape.kv_heads * head, 0xFF, np.uint8)
+        heads = self.bytes.reshape(blocks, shape.kv_heads, head)
+        self.tiles, self.scales, start = [], [], 0
+        for element, size in zip(elements_of(shape.element), sizes, strict=True):
+            dtype = np.dtype(DTYPES.get(element, np.int8))
+            self.tiles.append(heads[..., start : start + size].view(dtype))
+            end = start + size + behind
+            self.scales.append(heads[..., start + size : end].view(ml_dtypes.bfloat16))
+            start = end
 
     def write(self, slots: int | NDArray[np.int32], k: F32, v: F32) -> None:
         """Keys and values ``[tokens, kv_heads, D]`` into ``slots`` ``[tokens]``, or one token's; of
@@ -133,38 +171,51 @@ class Cache:
         block, at = np.divmod(np.atleast_1d(slots), BLOCK_SIZE)
         if self.shape.value_dim:
             return self._write_latents(block, at, k.reshape(len(block), -1))
-        tokens, dim = len(block), self.dim
-        outer = len(self.tiles), self.shape.kv_heads
-        k, v = k.reshape(tokens, outer[1], -1), v.reshape(tokens, outer[1], -1)
-        keys, values = self.tiles[:, :, 0], self.tiles[:, :, 1]
+        outer = len(self.tiles[0]), self.shape.kv_heads
+        for part, x in enumerate((k, v)):
+            self._write_part(part, block, at, x.reshape(len(block), outer[1], -1), outer)
+
+    def _write_part(
+        self, part: int, block: NDArray[Any], at: NDArray[Any], x: Any, outer: tuple[int, int]
+    ) -> None:
+        element, tiles = elements_of(self.shape.element)[part], self.tiles[part]
+        lanes = {"bfloat16": 2, "fp8": 2, "int8": 4, "int4": 4}.get(element, 1)
+        if element in SCALED:
+            x, self.scales[part][block, :, at] = coded(x, element)
+        n = x.shape[-1]
+        dim = -(-n // lanes) * lanes
         # Where slices lie between indices of tokens, the tokens' dimension comes first.
-        if self.shape.element == "bfloat16":
-            pairs = k.reshape(tokens, outer[1], -1, 2)
-            _view(keys, (*outer, dim // 2, BLOCK_SIZE, 2))[block, :, :, at] = pairs
-            _view(values, (*outer, BLOCK_SIZE // 2, dim, 2))[block, :, at // 2, :, at % 2] = v
-        elif self.shape.element in CODED:
-            n = self.shape.head_dim if self.shape.element == "int8" else dim
-            codes = np.zeros((tokens, outer[1], dim), np.int8)
-            codes[..., :n], self.scales[block, :, 0, at] = self.shape.coded(k)
-            quads = _view(keys, (*outer, dim // 4, BLOCK_SIZE, 4))
-            quads[block, :, :, at] = codes.reshape(tokens, outer[1], -1, 4)
-            codes, self.scales[block, :, 1, at] = self.shape.coded(v)
-            by_four = _view(values, (*outer, BLOCK_SIZE // 4, dim, 4))
-            by_four[block, :, at // 4, :n, at % 4] = codes
+        if part == 0:
+            rows = np.zeros((*x.shape[:2], dim), x.dtype)
+            rows[..., :n] = x
+            keys = _view(tiles, (*outer, dim // lanes, BLOCK_SIZE, lanes))
+            keys[block, :, :, at] = rows.reshape(*x.shape[:2], -1, lanes)
         else:
-            _view(keys, (*outer, dim, BLOCK_SIZE))[block, :, :, at] = k
-            _view(values, (*outer, BLOCK_SIZE, dim))[block, :, at] = v
+            values = _view(tiles, (*outer, BLOCK_SIZE // lanes, dim, lanes))
+            values[block, :, at // lanes, :n, at % lanes] = x
 
     def _write_latents(self, block: NDArray[Any], at: NDArray[Any], x: F32) -> None:
-        rows = np.zeros((len(x), self.dim), self.tiles.dtype)
+        rows = np.zeros((len(x), self.dim), self.tiles[0].dtype)
         if self.shape.element == "int8":
             first = self.shape.value_dim
-            rows[:, :first], self.scales[block, at] = quantized(x[:, :first])
+            rows[:, :first], self.scales[0][block, at] = quantized(x[:, :first])
             rest = slice(first, self.shape.head_dim)
-            rows[:, rest], self.scales[block, BLOCK_SIZE + at] = quantized(x[:, first:])
+            rows[:, rest], self.scales[0][block, BLOCK_SIZE + at] = quantized(x[:, first:])
         else:
             rows[:, : self.shape.head_dim] = x
-        self.tiles[block, at] = rows
+        self.tiles[0][block, at] = rows
+
+
+def _tile_bytes(element: str, dim: int) -> int:
+    match element:
+        case "int8":
+            return BLOCK_SIZE * (-(-dim // 4) * 4)
+        case "int4":
+            return BLOCK_SIZE * dim // 2
+        case "fp8":
+            return BLOCK_SIZE * dim
+        case _:
+            return BLOCK_SIZE * dim * int(np.dtype(DTYPES[element]).itemsize)
 
 
 def _view(array: NDArray[Any], shape: tuple[int, ...]) -> NDArray[Any]:

@@ -208,12 +208,36 @@ def test_engines_multiply_by_blocks(packed: Path) -> None:
 
 
 def test_when_they_become_floats(packed: Path, capsys: Any) -> None:
-    """Where a backend does not multiply by blocks of experts, and where they are rounded."""
+    """Every backend multiplies by blocks of experts; they become floats where they are rounded."""
     spec = load_model_spec(packed)
-    own = as_read(spec, EngineConfig(model=str(packed)), named("cuda")).quantized
-    assert own == Mxfp4Experts(kept=False)
+    for name in ("cpu", "cuda", "reference"):
+        kept = as_read(spec, EngineConfig(model=str(packed)), named(name)).quantized
+        assert kept == Mxfp4Experts(kept=True)
+        rounded = EngineConfig(model=str(packed), quantization="int8")
+        assert as_read(spec, rounded, named(name)).quantized == Mxfp4Experts(kept=False)
     common = ["explain", str(packed), "--no-plan", "--max-model-len", "64", "--backend"]
     assert main([*common, "reference"]) == 0
     assert "MXFP4 are" not in capsys.readouterr().out
     assert main([*common, "reference", "--quantization", "int8"]) == 0
     assert "in MXFP4 are rounded once more, to int8" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("size", [28, 32])
+def test_floats_where_the_configuration_says_mxfp4(size: int, tmp_path: Path) -> None:
+    """As of models that were trained further; their columns need not fill blocks."""
+    plain = tiny_checkpoint("gpt_oss", intermediate_size=size)
+    folder = shutil.copytree(plain, tmp_path / "folder")
+    config = json.loads((folder / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "mxfp4"}
+    (folder / "config.json").write_text(json.dumps(config))
+    spec = load_model_spec(folder)
+    assert spec.quantized is None
+    assert "says mxfp4, and the experts are stored in floats" in spec.notes[-1]
+    expected, found = (
+        CheckpointWeights(each, load_model_spec(each), lower(spec).weights, "float32")
+        for each in (plain, folder)
+    )
+    for name in expected.names():
+        assert np.array_equal(found.get(name), expected.get(name)), name
+    (folder / "model.safetensors").unlink()
+    assert load_model_spec(folder).quantized is not None

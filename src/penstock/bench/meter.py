@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from penstock.cache.geometry import BLOCK_SIZE, Chunk, Window
+from penstock.cache.geometry import BLOCK_SIZE, Chunk, Window, float_dtype
 from penstock.config import ResolvedConfig
 from penstock.interface.executor import Executor, run
 from penstock.interface.host_executor import HostExecutor
@@ -121,7 +121,7 @@ class _KvTraffic:
         self._of_rows = [
             (layer.window, layer.block_bytes(dtype) // layer.rows) for layer in layers if layer.rows
         ]
-        inputs = config.dtype if dtype == "int8" or dtype == "int4" else dtype
+        inputs = float_dtype(dtype, otherwise=config.dtype)
         self._state = sum(layer.num_bytes(inputs, 0) for layer in state_layers(spec.layers))
 
     def bytes(self, step: StepInput) -> int:

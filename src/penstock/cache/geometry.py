@@ -5,61 +5,94 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeGuard, get_args
 
 BLOCK_SIZE = 32
 """Tokens per KV block. 32 keys fill two 16-lane score registers and one 64-byte row of pairs."""
 
-KvDType = Literal["float32", "bfloat16", "float16", "int8", "int4"]
-"""Type of cached keys and values, or latents and rotated keys. int8 and int4 are codes with
-bfloat16 scales: one per token and KV head for each of keys and values, and two per token where
-latents are cached, one of the latent and one of the rotated key. ``plan.ops.KvWrite`` says what the
-codes are of."""
+FloatDType = Literal["float32", "bfloat16", "float16"]
+CodeDType = Literal["int8", "int4", "fp8"]
+PartDType = FloatDType | CodeDType
+"""Type of cached keys alone, or of values alone. Codes have bfloat16 scales, one per token and KV
+head; ``plan.ops.KvWrite`` says what they are of."""
 
-_ELEMENT_BYTES: dict[KvDType, int] = {"float32": 4, "bfloat16": 2, "float16": 2, "int8": 1}
+KvDType = Literal["float32", "bfloat16", "float16", "int8", "fp8", "k8v4", "int4"]
+"""Type of cached keys and values, or latents and rotated keys: one for both, or ``k8v4``, keys in
+int8 and values in int4. Latents in codes have two scales per token, one of the latent and one of
+the rotated key."""
+
+_FLOAT_BYTES: dict[PartDType, int] = {"float32": 4, "bfloat16": 2, "float16": 2}
 _SCALE_BYTES = 2
 
 
-def is_coded(dtype: KvDType) -> bool:
+def part_dtypes(dtype: KvDType) -> tuple[PartDType, PartDType]:
+    """The types of keys and of values."""
+    if dtype == "k8v4":
+        return "int8", "int4"
+    return dtype, dtype
+
+
+def has_scales(dtype: PartDType) -> TypeGuard[CodeDType]:
     """Whether what is cached are codes and their scales."""
-    return dtype in ("int8", "int4")
+    return dtype in get_args(CodeDType)
 
 
-def _code_bytes(dtype: KvDType, dim: int) -> int:
-    """Bytes of the codes of so many components, which lie in fours, of int4 two in a byte."""
-    return -(-dim // 4) * 4 if dtype == "int8" else -(-dim // 8) * 4
+def is_coded(dtype: KvDType) -> bool:
+    """Whether keys and values are cached as codes and their scales."""
+    return all(has_scales(part) for part in part_dtypes(dtype))
+
+
+def code_bytes(dtype: CodeDType, dim: int) -> int:
+    """Bytes of the codes of so many components. They lie in fours, of int4 two in a byte, but fp8's
+    lie in pairs."""
+    match dtype:
+        case "int8":
+            return -(-dim // 4) * 4
+        case "int4":
+            return -(-dim // 8) * 4
+        case "fp8":
+            return -(-dim // 2) * 2
 
 
 def layer_block_bytes(dtype: KvDType, kv_heads: int, head_dim: int) -> int:
     """Bytes of one block's keys and values in one layer, as ``csrc/types.h`` lays them out."""
-    if is_coded(dtype):
-        row = _code_bytes(dtype, head_dim) + _SCALE_BYTES
-    else:
-        row = head_dim * _ELEMENT_BYTES[dtype]
-    return 2 * kv_heads * row * BLOCK_SIZE
+    return sum(_part_bytes(part, head_dim, head_dim, 1) for part in part_dtypes(dtype)) * kv_heads
 
 
 def latent_block_bytes(dtype: KvDType, latent_dim: int, rope_dim: int) -> int:
     """Bytes of one block in a layer that caches latents, and rotated keys behind them."""
     dim = latent_dim + rope_dim
-    if is_coded(dtype):  # a scale for each of both
-        return (_code_bytes(dtype, dim) + 2 * _SCALE_BYTES) * BLOCK_SIZE
-    return -(-dim // 2) * 2 * _ELEMENT_BYTES[dtype] * BLOCK_SIZE
+    return _part_bytes(part_dtypes(dtype)[0], dim, -(-dim // 2) * 2, 2)
+
+
+def _part_bytes(dtype: PartDType, dim: int, padded: int, scales: int) -> int:
+    """Bytes of a block of one head's rows: of ``padded`` floats, or of codes and scales."""
+    if has_scales(dtype):
+        return (code_bytes(dtype, dim) + scales * _SCALE_BYTES) * BLOCK_SIZE
+    return padded * _FLOAT_BYTES[dtype] * BLOCK_SIZE
 
 
 ROW_LANES = 16
 """Columns of cached rows are padded to a multiple of these, a register of kernels."""
 
 
-def rows_dtype(dtype: KvDType) -> KvDType:
-    """The type of rows in a cache of this type: rows are never rounded to codes."""
-    return "bfloat16" if is_coded(dtype) else dtype
+def float_dtype(dtype: KvDType, otherwise: FloatDType) -> FloatDType:
+    """The type of what lies beside keys and values and is never rounded to codes: theirs, or
+    ``otherwise`` where they are codes."""
+    if dtype == "float32" or dtype == "bfloat16" or dtype == "float16":
+        return dtype
+    return otherwise
+
+
+def rows_dtype(dtype: KvDType) -> FloatDType:
+    """The type of rows in a cache of this type."""
+    return float_dtype(dtype, otherwise="bfloat16")
 
 
 def rows_block_bytes(dtype: KvDType, rows: int, columns: int) -> int:
     """Bytes of one block in a layer that keeps so many rows of it."""
     padded = -(-columns // ROW_LANES) * ROW_LANES
-    return rows * padded * _ELEMENT_BYTES[rows_dtype(dtype)]
+    return rows * padded * _FLOAT_BYTES[rows_dtype(dtype)]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import typing
 
 import msgspec
 
-from penstock.config import DTypeOption, EngineConfig
+from penstock.config import DTypeOption, EngineConfig, KvCacheDTypeOption
 from penstock.quant.choice import QuantizationName
 
 
@@ -24,6 +24,11 @@ def add_base_arguments(parser: argparse.ArgumentParser) -> None:
         "--base-dtype",
         choices=typing.get_args(DTypeOption),
         help="the type of its weights (default: as --dtype)",
+    )
+    group.add_argument(
+        "--base-kv-cache-dtype",
+        choices=typing.get_args(KvCacheDTypeOption),
+        help="the type of its KV cache (default: as --kv-cache-dtype)",
     )
 
 
@@ -43,4 +48,6 @@ def base_config(config: EngineConfig, args: argparse.Namespace) -> EngineConfig:
         changes["model"] = args.base
     if args.base_dtype is not None:
         changes["dtype"] = args.base_dtype
+    if args.base_kv_cache_dtype is not None:
+        changes["kv_cache_dtype"] = args.base_kv_cache_dtype
     return msgspec.structs.replace(config, **changes)

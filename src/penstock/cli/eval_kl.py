@@ -2,7 +2,8 @@
 
 Both run at once, so both must fit in memory. Divergences (Kullback and Leibler) are in nats a
 token. The base is the same checkpoint without --quantization, unless --base or --base-quantization
-says otherwise; all other options hold for both.
+says otherwise, and has the same KV cache without --base-kv-cache-dtype; all other options hold for
+both.
 """
 
 from __future__ import annotations

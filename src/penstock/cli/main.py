@@ -30,6 +30,7 @@ class Command(NamedTuple):
 COMMANDS = (
     Command(("generate",), "generate", "complete prompts on the command line"),
     Command(("serve",), "serve", "serve a model over the OpenAI API"),
+    Command(("convert",), "convert", "write a model to a GGUF file, quantized or not"),
     Command(("build",), "build", "pack a model's weights ahead, for fast starts"),
     Command(("explain",), "explain", "show what a model runs as on this machine, and why"),
     Command(("train-heads",), "train_heads", "train Medusa or EAGLE heads for a model"),

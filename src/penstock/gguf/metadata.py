@@ -15,11 +15,11 @@ import mmap
 import operator
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, overload
+from typing import Any, Final, NoReturn, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,8 +79,9 @@ _MAX_ITEMS = 1 << 22
 _INNER_ARRAY = 64
 """Number of items that an array within an array counts as."""
 _MAX_DEPTH = 4  # arrays of arrays are legal; nobody writes deep ones
-_STRING, _ARRAY, _BOOL = 8, 9, 7
-_NUMBERS: dict[int, np.dtype[Any]] = {
+STRING, ARRAY, BOOL = 8, 9, 7
+"""The numbers that the specification has for these types of values."""
+NUMBERS: Final[Mapping[int, np.dtype[Any]]] = {
     0: np.dtype("u1"),
     1: np.dtype("i1"),
     2: np.dtype("<u2"),
@@ -88,12 +89,13 @@ _NUMBERS: dict[int, np.dtype[Any]] = {
     4: np.dtype("<u4"),
     5: np.dtype("<i4"),
     6: np.dtype("<f4"),
-    _BOOL: np.dtype("u1"),
+    BOOL: np.dtype("u1"),
     10: np.dtype("<u8"),
     11: np.dtype("<i8"),
     12: np.dtype("<f8"),
 }
-_LEAST_BYTES = {_STRING: 8, _ARRAY: 12}
+"""Those of types of numbers."""
+_LEAST_BYTES = {STRING: 8, ARRAY: 12}
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class Metadata:
     """Number of tensors that the file says it has."""
     end: int
     """Offset of the first byte behind the pairs, where the directory of tensors begins."""
+    spans: Mapping[str, tuple[int, int]]
+    """The first byte of each pair, and the one behind it, by key."""
 
 
 def read_metadata(path: Path, error: type[PenstockError]) -> dict[str, GgufValue]:
@@ -139,12 +143,15 @@ def parse_metadata(data: bytes | mmap.mmap, name: str, error: type[PenstockError
         raise error(f"{name} is GGUF version {version}; Penstock reads versions 2 and 3")
     num_tensors = reader.number("Q")
     pairs: dict[str, GgufValue] = {}
+    spans: dict[str, tuple[int, int]] = {}
     for _ in range(reader.items(least_bytes=13)):
+        start = reader.at
         key = reader.string(_MAX_KEY_BYTES)
         if key in pairs:
             reader.fail(f"the key {key!r} occurs twice")
         pairs[key] = reader.value(reader.number("I"), 0)
-    return Metadata(pairs, num_tensors, reader.at)
+        spans[key] = start, reader.at
+    return Metadata(pairs, num_tensors, reader.at, spans)
 
 
 class Reader:
@@ -210,11 +217,11 @@ class Reader:
             self.fail("a string is not UTF-8")
 
     def value(self, kind: int, depth: int) -> GgufValue:
-        if kind == _STRING:
+        if kind == STRING:
             return self.string()
-        if kind == _ARRAY:
+        if kind == ARRAY:
             return self.array(depth)
-        if kind in _NUMBERS:
+        if kind in NUMBERS:
             return self.numbers(kind, 1)[0]
         self.fail(f"{kind} is not a value type")
 
@@ -222,12 +229,12 @@ class Reader:
         if depth == _MAX_DEPTH:
             self.fail(f"arrays are nested more than {_MAX_DEPTH} deep")
         kind = self.number("I")
-        if kind in _NUMBERS:
-            return self.numbers(kind, self.count(_NUMBERS[kind].itemsize))
+        if kind in NUMBERS:
+            return self.numbers(kind, self.count(NUMBERS[kind].itemsize))
         if kind not in _LEAST_BYTES:
             self.fail(f"{kind} is not a value type")
-        count = self.items(_LEAST_BYTES[kind], 1 if kind == _STRING else _INNER_ARRAY)
-        if kind == _STRING:
+        count = self.items(_LEAST_BYTES[kind], 1 if kind == STRING else _INNER_ARRAY)
+        if kind == STRING:
             return self.strings(count)
         return [self.array(depth + 1) for _ in range(count)]
 
@@ -252,9 +259,9 @@ class Reader:
         return values
 
     def numbers(self, kind: int, count: int) -> Numbers:
-        dtype = _NUMBERS[kind]
+        dtype = NUMBERS[kind]
         values = np.frombuffer(self.take(count * dtype.itemsize), dtype)
-        if kind != _BOOL:
+        if kind != BOOL:
             return Numbers(values)
         if values.size and values.max() > 1:
             self.fail("a bool is neither 0 nor 1")

@@ -21,7 +21,7 @@ MAX_TENSORS: Final = 1 << 18
 _MAX_NAME_BYTES: Final = 1024
 _MAX_DIMENSIONS: Final = 4
 _MAX_ALIGNMENT: Final = 1 << 20
-_DEFAULT_ALIGNMENT: Final = 32
+DEFAULT_ALIGNMENT: Final = 32
 _LEAST_BYTES: Final = 24  # of an entry, its name and dimensions being empty
 
 
@@ -33,6 +33,10 @@ class TensorType:
     """The name that GGUF's tools have for it."""
     columns: int
     block_bytes: int
+
+    def nbytes(self, shape: tuple[int, ...]) -> int:
+        """Bytes of a tensor, whose rows are whole blocks."""
+        return math.prod(shape) // self.columns * self.block_bytes
 
 
 TYPES: Final[Mapping[int, TensorType]] = {
@@ -120,7 +124,7 @@ class _Directory:
         self._path, self._error, self._size = path, error, len(data)
 
     def read(self, count: int, metadata: Mapping[str, GgufValue]) -> dict[str, TensorEntry]:
-        alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if (
             not isinstance(alignment, int)
             or isinstance(alignment, bool)
@@ -141,7 +145,7 @@ class _Directory:
                     f"tensor {name!r} begins at byte {offset} of the data, which is no multiple of "
                     f"general.alignment ({alignment})"
                 )
-            nbytes = math.prod(shape) // kind.columns * kind.block_bytes
+            nbytes = kind.nbytes(shape)
             start = origin + offset
             if start + nbytes > self._size:
                 raise self._error(

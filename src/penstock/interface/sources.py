@@ -197,6 +197,18 @@ class Logarithm:
 
 
 @dataclass(frozen=True)
+class Factored:
+    """A tensor times ``factors``, in float32: one number, or one for each matrix of a stack."""
+
+    source: Stored
+    factors: Stored
+
+    @property
+    def shape(self) -> Shape:
+        return self.source.shape
+
+
+@dataclass(frozen=True)
 class Constant:
     """A weight that no tensor has: ``value`` all over."""
 
@@ -265,6 +277,7 @@ Source = (
     | Flat
     | Squeezed
     | Merged
+    | Factored
     | Logarithm
     | Constant
     | Shifted
@@ -294,6 +307,22 @@ class Share:
 
 
 @dataclass(frozen=True)
+class Balance:
+    """The part of a weight in evening out the columns of matrices that are rounded.
+
+    Every column of the matrices is multiplied by a factor, and what they are multiplied with is
+    divided by it where it is made: products stay as they are. ``plan/balance.py`` says why,
+    ``weights/column_factors.py`` what the factors are.
+    """
+
+    matrices: tuple[Source, ...]
+    """All that multiply the same input, each ``[n, k]``."""
+    side: Literal["matrix", "input"]
+    """Whether the weight is one of them, or makes their input: a matrix ``[k, ...]`` or a vector
+    ``[k]``, whose row, or number, i is divided by factor i."""
+
+
+@dataclass(frozen=True)
 class PlanWeight:
     """A weight that ops of a plan read, and its source."""
 
@@ -307,6 +336,8 @@ class PlanWeight:
     floats: bool = False
     """Whether a matrix is read as floats though the checkpoint has it quantized in a scheme: where
     its op multiplies no such."""
+    balances: tuple[Balance, ...] = ()
+    """What the values of the source are multiplied and divided by, in this order."""
 
     @property
     def shape(self) -> Shape:
@@ -353,6 +384,9 @@ def tensors(source: Source) -> Iterator[Stored]:
         case Mxfp4(blocks, scales):
             yield blocks
             yield scales
+        case Factored(inner, factors):
+            yield inner
+            yield factors
         case (
             RowsOf(inner)
             | RowsOfEach(inner)
@@ -403,4 +437,30 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
             return replace(source, source=chosen(source.source, stored))
         case Stacked(sources):
             return Stacked(tuple(chosen(each, stored) for each in sources))
+    return source
+
+
+def factored(source: Source, factors: Mapping[str, Stored]) -> Source:
+    """``source`` with each tensor that has an entry in ``factors``, by its name, multiplied."""
+    match source:
+        case Stored(name):
+            return Factored(source, factors[name]) if name in factors else source
+        case Stacked(sources):
+            return Stacked(tuple(factored(each, factors) for each in sources))
+        case OneOf(sources):
+            return OneOf(tuple(factored(each, factors) for each in sources))
+        case (
+            RowsOf()
+            | RowsOfEach()
+            | Transposed()
+            | Unpaired()
+            | Flat()
+            | Squeezed()
+            | Merged()
+            | Logarithm()
+            | Shifted()
+            | ScaledRows()
+            | UnitRows()
+        ):
+            return replace(source, source=factored(source.source, factors))
     return source

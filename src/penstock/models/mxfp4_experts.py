@@ -12,6 +12,8 @@ from penstock.quant.formats import FORMATS
 from penstock.quant.scheme import BlockScheme
 
 METHOD: Final = "mxfp4"
+STACK: Final = "_blocks"
+"""How the name of a tensor ends that has a stack's codes."""
 _SCHEME: Final = FORMATS["MXFP4"].scheme
 _EXPERTS: Final = ".experts."
 

@@ -20,6 +20,7 @@ from penstock.interface.sources import (
     Source,
     Stacked,
     Stored,
+    factored,
 )
 from penstock.models.name_forms import Form, Kept, Less, Rows, Stack, Tensor
 from penstock.models.packed_matrix import EitherFormat
@@ -67,6 +68,8 @@ class NameMap:
     model without its head do not."""
     moves: tuple[tuple[str, str], ...] = ()
     """What tensors' names begin with in the checkpoint, and in ``idle``."""
+    factors: Mapping[str, Stored] = field(default_factory=dict, hash=False)
+    """Tensors that others, by name, are multiplied by."""
     others: str = r"(?!)"
     """Regular expression of tensors of other parts of a larger model, as the checkpoint names
     them."""
@@ -98,7 +101,8 @@ class NameMap:
             entries = [each for each in entries if each.form.holds(form)] or entries
         forms = form.formats if isinstance(form, EitherFormat) else (form,)
         ways = [self._way(name, each, bias, shapes, one) for each in entries for one in forms]
-        return ways[0] if len(ways) == 1 else OneOf(tuple(ways))
+        source = ways[0] if len(ways) == 1 else OneOf(tuple(ways))
+        return factored(source, self.factors) if self.factors else source
 
     def matrices(self, name: str) -> Iterator[str]:
         """The tensors that may hold the canonical matrix ``name``, in the order in which they are

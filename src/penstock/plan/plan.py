@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.cache.geometry import BLOCK_SIZE, KvDType
+from penstock.cache.geometry import BLOCK_SIZE, KvDType, float_dtype
 from penstock.interface.sources import PlanWeight, Stored
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 from penstock.plan.kv_groups import KvGroups, KvLayer, group_layers
@@ -62,9 +62,7 @@ class Plan:
     def state_dtype(self) -> DType:
         """The type in which slots keep inputs of convolutions: the KV cache's, or of one of
         codes the weights'."""
-        if self.kv_dtype == "int8" or self.kv_dtype == "int4":
-            return self.weight_dtype
-        return self.kv_dtype
+        return float_dtype(self.kv_dtype, otherwise=self.weight_dtype)
 
     def state_bytes(self, log: int) -> int:
         """Bytes of what a state slot holds of which ``log`` tokens may be taken back; 0 where no

@@ -57,9 +57,7 @@ class Inputs:
 def model_types(config: EngineConfig, spec: ModelSpec) -> ModelTypes:
     """Return the types that ``config`` gives the model, which may be a draft."""
     weights = spec.dtype if config.dtype == "auto" else config.dtype
-    return ModelTypes(
-        weights, weights if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
-    )
+    return ModelTypes(weights, config.kv_dtype(weights))
 
 
 def reason(asked: object, otherwise: str) -> str:
@@ -76,7 +74,7 @@ def check_options(inputs: Inputs) -> None:
             raise ConfigError(f"{name} must be at least 1, not {value}")
     if config.kv_cache_dtype not in get_args(KvCacheDTypeOption):
         raise ConfigError(
-            "kv_cache_dtype must be auto, int4, int8, float32, bfloat16 or float16, "
+            "kv_cache_dtype must be auto, int4, k8v4, int8, fp8, float32, bfloat16 or float16, "
             f"not {config.kv_cache_dtype!r}"
         )
     if config.speculative is not None:

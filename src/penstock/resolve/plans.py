@@ -13,6 +13,7 @@ from penstock.memory_budget import KEPT_STATES, Served
 from penstock.models.draft_heads import EagleSpec
 from penstock.models.rope import longrope_notes
 from penstock.models.spec import ModelSpec
+from penstock.plan.balance import balance
 from penstock.plan.fuse import fuse
 from penstock.plan.kv_groups import KvGroups, group_layers, kv_layers
 from penstock.plan.lower import lower
@@ -39,7 +40,8 @@ class PlanDecision:
 def decide_plans(
     inputs: Inputs, backend: Backend, schemes: Quantization, limits: StepLimits
 ) -> PlanDecision:
-    """Return the fused plans of the model and its draft, both of which the backend runs."""
+    """Return the plans of the model, fused and balanced, and of its draft, fused; the backend runs
+    both."""
     config, spec, draft = inputs.config, inputs.spec, inputs.draft
     max_len = config.max_model_len or spec.max_positions
     if max_len > spec.max_positions:
@@ -64,7 +66,7 @@ def decide_plans(
             half=half,
             taken_back=taken_back,
         )
-        return fuse(primitive)
+        return balance(fuse(primitive))
 
     plan = inputs.plan or plan_with(schemes)
     groups = plan.kv_groups

@@ -186,8 +186,7 @@ def served_draft(
         activations=quantize_activations if activations is None else activations,
         window_columns=window_columns,
     )
-    kv_dtype = dtype if config.kv_cache_dtype == "auto" else config.kv_cache_dtype
-    plan = fuse(lower(spec, dtype, max_len, schemes, kv_dtype, half=half))
+    plan = fuse(lower(spec, dtype, max_len, schemes, config.kv_dtype(dtype), half=half))
     rows = draft_logit_rows(target.max_sequences, tokens) if plan.feature_size == 0 else tokens
     return replace(
         target,

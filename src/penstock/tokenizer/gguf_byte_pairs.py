@@ -21,11 +21,6 @@ def byte_pairs(vocab: dict[str, int], merges: Sequence[str], pre: PreTokenizer) 
 
     Raises TokenizerError for a merge that is no pair, or of which a part or the whole is no token.
     """
-    if not merges:
-        raise TokenizerError(
-            "the GGUF file has no tokenizer.ggml.merges, without which no text can be cut into its "
-            "tokens; convert the model again, or name a folder with tokenizer.json by --tokenizer"
-        )
     pairs: dict[tuple[str, str], None] = {}  # of a merge that stands there twice, the first counts
     for merge in merges:
         at = merge.find(" ", 1)

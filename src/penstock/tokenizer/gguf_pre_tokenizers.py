@@ -48,6 +48,11 @@ def pre_tokenizer_names() -> list[str]:
     return sorted(_KNOWN)
 
 
+def pre_tokenizer_kinds() -> list[tuple[str, PreTokenizer]]:
+    """All ways to cut a text that are known, each with one of its names: the usual one."""
+    return [(names[0], kind) for names, kind in _KINDS.items()]
+
+
 def pre_tokenizer(name: str) -> PreTokenizer:
     """The pre-tokenizer of this name; of the empty one, the default. Raises TokenizerError."""
     found = _KNOWN.get(name or "default")
@@ -171,7 +176,7 @@ _KINDS: dict[tuple[str, ...], PreTokenizer] = {
         *("jina-de", "jina-v1-en", "jina-v2-es", "jina-v2-de", "jina-v2-code"),
     ): PreTokenizer((_GPT2,)),
     (
-        *("starcoder", "refact", "command-r", "smollm", "codeshell", "exaone", "minerva-7b"),
+        *("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"),
         "mellum2",
     ): PreTokenizer(_DIGITS),
     (

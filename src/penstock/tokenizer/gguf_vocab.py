@@ -73,6 +73,12 @@ def build_vocab(metadata: dict[str, GgufValue]) -> GgufVocab:
     elif model in ("gpt2", "gemma4"):
         pre = pre_tokenizer("gemma4" if model == "gemma4" else fields.scalar("pre", str, ""))
         prefix = _around(fields, "bos", bos, pre.add_bos, pre.needs_bos)
+        if not fields.has("merges"):
+            raise TokenizerError(
+                "the GGUF file has no tokenizer.ggml.merges, without which no text can be cut into "
+                "its tokens; convert the model again, or name a folder with tokenizer.json by "
+                "--tokenizer"
+            )
         backend = byte_pairs(vocab, fields.array("merges", str), pre)
     else:
         raise TokenizerError(

@@ -70,6 +70,11 @@ class Tokenizer:
             self._template(name)
 
     @property
+    def backend(self) -> Backend:
+        """The library's tokenizer, which nobody may change."""
+        return self._backend
+
+    @property
     def bos_token_id(self) -> int | None:
         return self.settings.bos_token_id
 

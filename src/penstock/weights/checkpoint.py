@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from penstock.config import DTypeOption, LoadFormat
 from penstock.errors import WeightError
 from penstock.interface.sources import (
+    Balance,
     Packed,
     PlanWeight,
     Source,
@@ -24,6 +25,7 @@ from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.names import BIAS, NameMap
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant import StoredTensor
+from penstock.weights.column_factors import F32, balanced, factors
 from penstock.weights.convert import dequantized
 from penstock.weights.disagreement import (
     missing,
@@ -80,11 +82,14 @@ class CheckpointWeights:
         target: Path | None = None,
     ) -> None:
         self._dtype = dtype
+        self._weights = weights
+        self._known_factors: dict[tuple[Source, ...], F32] = {}
         self._sources: dict[str, tuple[Source, Found]] = {}
         names = spec.names
         found = as_named(open_published(folder, spec.published), names)
         unused = dict(found)
         shapes = {stored: tensor.shape for stored, (_, tensor) in found.items()}
+        self._found, self._shapes = found, shapes
         form = spec.quantized
         indexed, lacks = False, None
         self._as_floats = {n for n, w in weights.items() if w.floats or w.checkpoint == "target"}
@@ -118,8 +123,8 @@ class CheckpointWeights:
             name, stored = lacks
             raise missing(folder, name, self._sources[name][0], stored, found, form)
         if spec.tie_embeddings and names is not None:
-            shapes = {"head": weights["embed"].shape}
-            for tensor in tensors(names.source("head", shapes)):
+            head = {"head": weights["embed"].shape}
+            for tensor in tensors(names.source("head", head)):
                 if unused.pop(tensor.name, None) is not None:
                     self._check_tied_head(tensor, found)
                 if form is not None:
@@ -135,16 +140,36 @@ class CheckpointWeights:
 
     def get(self, name: str) -> WeightValue:
         """The weight, read-only, in the dtype this source was opened with; one that the checkpoint
-        has quantized, as it is, but as floats if it is the target's or its op reads floats."""
+        has quantized, as it is, but as floats if it is the target's or its op reads floats. What is
+        balanced is float32."""
         value = read(*self._sources[name], self._dtype)
-        if name in self._as_floats and isinstance(value, StoredTensor):
-            return dequantized(value, self._dtype, name)
+        balances = self._weights[name].balances
+        if isinstance(value, StoredTensor):
+            if name not in self._as_floats and not balances:
+                return value
+            value = dequantized(value, self._dtype, name)
+        for balance in balances:
+            value = balanced(value, balance, self._factors(balance))
+            value.flags.writeable = False
         return value
 
     def member(self, name: str, index: int) -> WeightValue:
         """A matrix of a stack, likewise."""
         source, found = self._sources[name]
         return read_member(source, index, found, self._dtype)
+
+    def _factors(self, balance: Balance) -> F32:
+        """The factors of columns, which all weights that they are given to share."""
+        if balance.matrices not in self._known_factors:
+            matrices = map(self._floats, balance.matrices)
+            self._known_factors[balance.matrices] = factors(matrices)
+        return self._known_factors[balance.matrices]
+
+    def _floats(self, source: Source) -> NDArray[Any]:
+        value = read(chosen(source, self._shapes), self._found, self._dtype)
+        if isinstance(value, StoredTensor):
+            return dequantized(value, self._dtype, "a matrix whose columns are balanced")
+        return value
 
     def _share(self, target: Path | None, names: NameMap | None) -> None:
         """Take the weights that are shared from the checkpoint ``target``, whose tensors ``names``

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
 from penstock.errors import WeightError
 from penstock.gguf.metadata import read_metadata
+from penstock.gguf.names import SUFFIX
 from penstock.models.gguf.config import GgufTensors, read_gguf_spec
 from penstock.models.spec import ModelSpec
 from penstock.weights.gguf_file import GgufModel, open_gguf, parts
@@ -18,6 +21,14 @@ _MAX_SMALL = 1 << 16
 """Values of a tensor that says how frequencies are scaled, at most."""
 
 _MAX_NAME = 200
+_PART: Final = r"-\d{5}-of-\d{5}"
+_QUANTIZATION: Final = (
+    r"([-._](ud|i1))?[-._]"
+    r"((i|t)?q\d\w*|b?fp?(16|32)|mxfp4\w*|nvfp4)([-._]imat\w*)?"
+)
+"""How a file's name ends that says in what it is quantized."""
+_NO_NAME: Final = r"(ggml-)?model|(sha256-)?[0-9a-f]{32,}"
+"""What files are called that says nothing: a part of a cache, or whatever a converter wrote."""
 
 
 def load_gguf_spec(
@@ -55,16 +66,22 @@ def load_gguf_spec(
 
 
 def gguf_name(path: Path) -> str:
-    """What the model in a file is called: as it says itself, or as the file is called.
+    """What the model in a file is called: as the file, without its quantization and the number of
+    its part; or as it says itself, where a file's name says nothing.
 
     Raises WeightError for a file that is corrupt.
     """
     metadata = read_metadata(parts(path)[0], WeightError)
+    file = path.stem if path.suffix == SUFFIX else path.name
+    whole = re.sub(f"{_PART}$", "", file)
+    name = re.sub(f"{_QUANTIZATION}$", "", whole, flags=re.IGNORECASE)
+    if name and re.fullmatch(_NO_NAME, name, re.IGNORECASE) is None:
+        return name
     for key in ("general.name", "general.basename"):
-        name = metadata.get(key)
-        if isinstance(name, str) and name.strip() and len(name) <= _MAX_NAME:
-            return name.strip()
-    return path.stem
+        said = metadata.get(key)
+        if isinstance(said, str) and said.strip() and len(said) <= _MAX_NAME:
+            return said.strip()
+    return file
 
 
 def _small(model: GgufModel, name: str) -> tuple[float, ...] | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +17,7 @@ from penstock.models.draft_heads_config import (
     names_heads,
     read_draft_heads,
 )
+from penstock.models.mxfp4_experts import STACK, Mxfp4Experts
 from penstock.models.reader import ConfigReader, read_json_object
 from penstock.models.registry import read_spec
 from penstock.models.spec import ModelSpec
@@ -56,7 +58,7 @@ def load_model_spec(
     beside = folder / _QUANTIZED
     quantization = read_json_object(beside, ModelError) if os.path.lexists(beside) else None
     named = any(config.get(key) is not None for key in ("dtype", "torch_dtype"))
-    return read_spec(
+    spec = read_spec(
         config,
         generation=generation,
         quantization=quantization,
@@ -66,6 +68,20 @@ def load_model_spec(
         sampling_defaults=sampling_defaults,
         where=str(path),
     )
+    return _with_plain_experts(spec, folder) if isinstance(spec.quantized, Mxfp4Experts) else spec
+
+
+def _with_plain_experts(spec: ModelSpec, folder: Path) -> ModelSpec:
+    """The model without its quantization where no expert in the folder is in MXFP4 though the
+    configuration says so, as of gpt-oss that was trained further."""
+    names = stored_names(folder)
+    if not names or any(name.endswith(STACK) for name in names):
+        return spec
+    note = (
+        f"{folder}: quantization_config says mxfp4, and the experts are stored in floats; they are "
+        "read as they are"
+    )
+    return replace(spec, quantized=None, notes=(*spec.notes, note))
 
 
 def draft_heads_in(folder: Path, dummy: bool = False) -> DraftHeadsKind | None:

@@ -15,6 +15,7 @@ from penstock.gguf.names import is_gguf
 from penstock.interface.sources import (
     Constant,
     Element,
+    Factored,
     Flat,
     Logarithm,
     Merged,
@@ -199,6 +200,12 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
         case RowsOf(Stacked(sources), runs) if any(first < end for first, end in runs):
             wanted = [each for first, end in runs for each in sources[first:end]]
             return _floats(Stacked(tuple(wanted)), found)
+        case RowsOf(Factored(inner, factors), runs):
+            some = _floats(RowsOf(inner, runs), found).astype(np.float32)
+            by = _floats(factors, found).astype(np.float32).reshape(-1)
+            if len(by) > 1:
+                by = np.concatenate([by[slice(*run)] for run in runs])
+            return (some.T * by).T
         case RowsOf(Shifted(inner, by), runs):
             return _floats(Shifted(RowsOf(inner, runs), by), found)
         case RowsOf(RowsOfEach(inner, first, count, step), runs):
@@ -250,6 +257,9 @@ def _floats(source: Source, found: Found) -> NDArray[Any]:
             lengths = np.sqrt(np.sum(matrix * matrix, axis=1, keepdims=True))
             matrix /= np.maximum(lengths, np.float32(1e-12))
             return matrix
+        case Factored(inner, factors):
+            by = _floats(factors, found).astype(np.float32).reshape(-1)
+            return (_floats(inner, found).astype(np.float32).T * by).T
         case Constant(number, shape):
             return np.full(shape, number, np.float32)
         case Packed():

@@ -76,6 +76,13 @@ class TensorFile:
             self._fail(f"holds {name} as {tensor.dtype}, which cannot be read")
         return self._view(tensor, NUMPY_DTYPES[tensor.element])
 
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """The tensor's bytes, whatever they hold, read-only."""
+        tensor = self.tensors[name]
+        size = tensor.stop - tensor.start
+        octets = Tensor(name, "U8", (size,), tensor.start, tensor.stop)
+        return self._view(octets, np.dtype(np.uint8))
+
     def slices(self, name: str, runs: Sequence[tuple[int, int]]) -> NDArray[Any]:
         """Those slices of the first dimension, one run (first, end) after another, as :meth:`view`
         has them; of one run, a view."""

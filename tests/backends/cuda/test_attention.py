@@ -22,12 +22,13 @@ from support.cuda_attention import (  # noqa: E402
 )
 
 from penstock.backends.cuda.attention import AttentionKernel  # noqa: E402
+from penstock.backends.reference.numerics import as_bfloat16  # noqa: E402
 from penstock.cache.geometry import Chunk, KvDType, Window  # noqa: E402
 
 # The interpreter is NumPy: it says so where infinities meet, as they do in rows that are not used.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter")
 
-KV: list[KvDType] = ["bfloat16", "float16", "float32", "int8"]
+KV: list[KvDType] = ["bfloat16", "float16", "float32", "int8", "fp8", "k8v4", "int4"]
 
 
 def ragged(shape: Shape, seed: int) -> list[Part]:
@@ -53,6 +54,12 @@ def check(device: Any, shape: Shape, parts: list[Part]) -> None:
         (128, "int8"),
         (256, "bfloat16"),
         (256, "float32"),
+        (64, "int4"),
+        (80, "int4"),
+        (50, "k8v4"),
+        (128, "k8v4"),
+        (50, "fp8"),
+        (96, "fp8"),
     ],
 )
 def test_head_dims(device: Any, head_dim: int, kv: KvDType) -> None:
@@ -78,6 +85,9 @@ def test_groups(device: Any, heads: int, kv_heads: int) -> None:
         (100, "float16"),
         (300, "int8"),
         (1000, "bfloat16"),
+        (33, "int4"),
+        (300, "k8v4"),
+        (100, "fp8"),
         (Chunk(1), "bfloat16"),
         (Chunk(33), "float32"),
         (Chunk(64), "int8"),
@@ -104,8 +114,8 @@ def test_bfloat16_activations_are_the_same_result_rounded(device: Any, kv: KvDTy
     narrow = replace(wide, activation="bfloat16")
     s, t = (sequence(wide, n, n) for n in (70, 300))
     parts = [
-        Part(replace(s, q=narrow.asked(s.q)), 66, 70),
-        Part(replace(t, q=narrow.asked(t.q)), 299, 300),
+        Part(replace(s, q=as_bfloat16(s.q)), 66, 70),
+        Part(replace(t, q=as_bfloat16(t.q)), 299, 300),
     ]
     for a, b in zip(run(device, wide, parts), run(device, narrow, parts), strict=True):
         np.testing.assert_array_equal(b, torch.from_numpy(a).to(torch.bfloat16).float().numpy())

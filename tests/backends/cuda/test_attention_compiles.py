@@ -71,6 +71,10 @@ CASES = {
     (90, "bfloat16", "bfloat16", 128, None, False, None): 227 // 2,
     (100, "bfloat16", "bfloat16", 256, None, False, None): 227,
     (90, "int8", "bfloat16", 128, 4096, True, None): 227 // 2,
+    (80, "fp8", "bfloat16", 128, None, False, None): 163 // 2,
+    (80, "int4", "bfloat16", 128, 4096, False, None): 163 // 2,
+    (90, "int4", "bfloat16", 80, None, True, None): 227 // 2,
+    (90, "k8v4", "bfloat16", 256, None, False, None): 227,
     (90, "bfloat16", "bfloat16", 576, None, False, 512): 227,
 }
 

@@ -118,7 +118,14 @@ def test_hidden_states_agree_with_the_reference_and_change_no_logits(device: Any
 @pytest.mark.thinned(7)
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype", "tolerance"),
-    [("float16", "float16", 3e-3), ("bfloat16", "int8", 6e-2), ("float32", "float16", 3e-3)],
+    [
+        ("float16", "float16", 3e-3),
+        ("bfloat16", "int8", 6e-2),
+        ("float32", "float16", 3e-3),
+        ("float32", "int4", 6e-2),
+        ("float32", "k8v4", 6e-2),
+        ("float32", "fp8", 3e-2),
+    ],
 )
 def test_other_types(dtype: DType, kv_dtype: KvDType, tolerance: float, device: Any) -> None:
     spec = SPECS["qk_norm"]
@@ -214,7 +221,9 @@ def last_logits(executor: CudaExecutor, chunks: Sequence[Chunk]) -> Any:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("steady_sums")
-@pytest.mark.parametrize(("dtype", "kv_dtype"), [("bfloat16", None), ("float32", "int8")])
+@pytest.mark.parametrize(
+    ("dtype", "kv_dtype"), [("bfloat16", None), ("float32", "int8"), ("float32", "int4")]
+)
 def test_a_row_is_bitwise_its_own(dtype: DType, kv_dtype: KvDType | None, device: Any) -> None:
     """Whatever the chunks, the batch and the blocks, the same bits come out."""
     spec = SPECS["bias"]

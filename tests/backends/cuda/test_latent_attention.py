@@ -17,7 +17,7 @@ from support.draft_trees import line_of, make_tree, parents_of, positions_of  # 
 
 from penstock.backends.cuda.attention import Scores  # noqa: E402
 from penstock.backends.cuda.latent_tiling import latent_tiling  # noqa: E402
-from penstock.backends.cuda.pages import KV_TYPES  # noqa: E402
+from penstock.backends.cuda.pages import LATENT_TYPES  # noqa: E402
 from penstock.cache.geometry import Chunk, KvDType, Window  # noqa: E402
 
 # The interpreter is NumPy: it says so where infinities meet, as they do in rows that are not used.
@@ -88,7 +88,7 @@ def test_scores_of_every_kind(device: Any) -> None:
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize("kv", KV_TYPES)
+@pytest.mark.parametrize("kv", LATENT_TYPES)
 def test_who_computes_the_splits_changes_nothing(device: Any, kv: KvDType) -> None:
     shape = latents(kv=kv)
     parts = [
@@ -107,7 +107,7 @@ def test_who_computes_the_splits_changes_nothing(device: Any, kv: KvDType) -> No
             np.testing.assert_array_equal(rows[0].view(np.uint32), same.view(np.uint32))
 
 
-@pytest.mark.parametrize("kv", KV_TYPES)
+@pytest.mark.parametrize("kv", LATENT_TYPES)
 def test_neither_company_nor_chunking_changes_anything(
     device: Any, kv: KvDType, steady_sums: None
 ) -> None:
@@ -136,7 +136,7 @@ def test_a_row_of_a_tree_is_a_decoded_token(
         np.testing.assert_array_equal(rows[row].view(np.uint32), line[0].view(np.uint32))
 
 
-@pytest.mark.parametrize("kv", KV_TYPES)
+@pytest.mark.parametrize("kv", LATENT_TYPES)
 @pytest.mark.parametrize("component", [3, 44])
 def test_a_token_that_is_not_finite_reaches_those_who_see_it(
     device: Any, kv: KvDType, component: int

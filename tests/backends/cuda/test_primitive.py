@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
+from support.cuda_cache import values_in  # noqa: E402
 from support.rare_plans import PlanWeights, Rare, fuse_apart, ops_of_dense_models, rare  # noqa: E402
 from support.tiny_plans import Chunk, make_spec, step_of, tokens_of  # noqa: E402
 
@@ -18,11 +19,11 @@ from penstock.backends.cuda.binder import Binder  # noqa: E402
 from penstock.backends.cuda.cache import allocate  # noqa: E402
 from penstock.backends.cuda.kernels import combine, heads, latents, norm, xielu  # noqa: E402
 from penstock.backends.cuda.kernels import positions as position_kernels  # noqa: E402
-from penstock.backends.cuda.pages import KV_TYPES  # noqa: E402
+from penstock.backends.cuda.pages import LATENT_TYPES  # noqa: E402
 from penstock.backends.reference import numerics  # noqa: E402
 from penstock.backends.reference.cache import KvStore, LatentStore  # noqa: E402
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
-from penstock.cache.geometry import BLOCK_SIZE, KvDType  # noqa: E402
+from penstock.cache.geometry import BLOCK_SIZE, KvDType, part_dtypes  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402
 from penstock.models.position_scale import PositionScale  # noqa: E402
 from penstock.plan import ops  # noqa: E402
@@ -243,7 +244,7 @@ def test_what_positions_add_and_multiply(cols: int, device: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("kv", KV_TYPES)
+@pytest.mark.parametrize("kv", LATENT_TYPES)
 @pytest.mark.parametrize(("latent", "behind"), [(40, 8), (3, 50)])
 def test_latents_are_written(latent: int, behind: int, kv: KvDType, device: Any) -> None:
     slots = np.array([40, 95, 0, -1, 33], np.int32)
@@ -284,7 +285,7 @@ def test_parts_of_heads_are_put_together(dtype: str, device: Any) -> None:
     assert bool((out[:, 141:] == -1).all())
 
 
-@pytest.mark.parametrize("kv", KV_TYPES)
+@pytest.mark.parametrize("kv", get_args(KvDType))
 @pytest.mark.parametrize("dim", [16, 50])
 def test_kv_write(dim: int, kv: KvDType, device: Any) -> None:
     slots = np.array([40, 95, 0, -1, 33], np.int32)
@@ -293,11 +294,11 @@ def test_kv_write(dim: int, kv: KvDType, device: Any) -> None:
     heads.kv_write(wide(k, device), wide(v, device), cache, put(slots, device))
     real = slots >= 0
     pairs = ((cache.keys, cache.key_scales, k), (cache.values, cache.value_scales, v))
-    for data, scales, x in pairs:
-        store = KvStore(kv, 3, 2, dim)
+    for part, (data, scales, x) in zip(part_dtypes(kv), pairs, strict=True):
+        store = KvStore(part, 3, 2, dim)
         store.write(slots[real], x[real].reshape(-1, 2, dim))
         wanted = store.data.reshape(3, BLOCK_SIZE, 2, dim).transpose(0, 2, 1, 3)
-        np.testing.assert_array_equal(data.float().cpu().numpy(), wanted.astype(np.float32))
+        np.testing.assert_array_equal(values_in(data), wanted.astype(np.float32))
         if scales is not None:
             by = store.scales.reshape(3, BLOCK_SIZE, 2).transpose(0, 2, 1)
             np.testing.assert_array_equal(scales.float().cpu().numpy(), by.astype(np.float32))

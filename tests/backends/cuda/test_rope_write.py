@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import ml_dtypes
 import numpy as np
@@ -12,37 +11,24 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
+from support.cuda_cache import values_in  # noqa: E402
+
+from penstock.backends.cuda.cache import LayerCache, allocate  # noqa: E402
 from penstock.backends.cuda.kernels.rope_write import rope_write  # noqa: E402
-from penstock.backends.cuda.pages import KV_TYPES  # noqa: E402
 from penstock.backends.reference.cache import KvStore  # noqa: E402
 from penstock.backends.reference.numerics import as_bfloat16, rms_norm, rotate  # noqa: E402
-from penstock.cache.geometry import BLOCK_SIZE, KvDType  # noqa: E402
+from penstock.cache.geometry import BLOCK_SIZE, KvDType, part_dtypes  # noqa: E402
+from penstock.plan.kv_groups import KvLayer  # noqa: E402
 
 BLOCKS = 3
 SLOTS = np.array([40, 95, 0, -1, 33], np.int32)
 POSITIONS = np.array([8, 0, 70, 5, 1], np.int32)
 
 
-@dataclass
-class Layer:
-    keys: Any
-    values: Any
-    key_scales: Any
-    value_scales: Any
-
-
-def make_layer(kv_dtype: KvDType, kv_heads: int, dim: int, device: Any) -> Layer:
-    shape = (BLOCKS, kv_heads, BLOCK_SIZE, dim)
-    keys, values = torch.zeros((2, *shape), dtype=getattr(torch, kv_dtype), device=device)
-    if kv_dtype != "int8":
-        return Layer(keys, values, None, None)
-    scales = torch.zeros((2, *shape[:3]), dtype=torch.bfloat16, device=device)
-    return Layer(keys, values, scales[0], scales[1])
-
-
-def numpy_of(x: Any) -> Any:
-    """A tensor's values, in float32 or int8."""
-    return (x if x.dtype == torch.int8 else x.float()).cpu().numpy()
+def make_layer(kv_dtype: KvDType, kv_heads: int, dim: int, device: Any) -> LayerCache:
+    (layer,) = allocate([KvLayer(kv_heads, dim)], kv_dtype, BLOCKS, device)
+    assert isinstance(layer, LayerCache)
+    return layer
 
 
 def case(heads: int, kv_heads: int, dim: int, rope: int, seed: int = 0) -> Any:
@@ -54,7 +40,7 @@ def case(heads: int, kv_heads: int, dim: int, rope: int, seed: int = 0) -> Any:
     return qkv, tables, norms
 
 
-def run(qkv: Any, tables: Any, norms: Any, layer: Layer, heads: int, q_type: Any) -> Any:
+def run(qkv: Any, tables: Any, norms: Any, layer: LayerCache, heads: int, q_type: Any) -> Any:
     device = layer.keys.device
     put = lambda x: torch.from_numpy(np.ascontiguousarray(x)).to(device)  # noqa: E731
     dim = qkv.shape[2]
@@ -81,7 +67,7 @@ def expected_of(qkv: Any, tables: Any, norms: Any, heads: int, kv_heads: int) ->
 
 
 @pytest.mark.thinned(5)
-@pytest.mark.parametrize("kv_dtype", KV_TYPES)
+@pytest.mark.parametrize("kv_dtype", get_args(KvDType))
 @pytest.mark.parametrize("normed", [True, False])
 @pytest.mark.parametrize(
     ("heads", "kv_heads", "dim", "rope"),
@@ -95,32 +81,42 @@ def test_against_the_reference(
     layer = make_layer(kv_dtype, kv_heads, dim, device)
     q = run(qkv, tables, used, layer, heads, torch.float32)
     q_expected, k_expected, v_expected = expected_of(qkv, tables, used, heads, kv_heads)
-    np.testing.assert_allclose(numpy_of(q).reshape(q_expected.shape), q_expected, atol=3e-6)
+    np.testing.assert_allclose(values_in(q).reshape(q_expected.shape), q_expected, atol=3e-6)
     rounded = run(qkv, tables, used, layer, heads, torch.bfloat16)
-    same = numpy_of(rounded).reshape(q_expected.shape) == as_bfloat16(q_expected)
+    same = values_in(rounded).reshape(q_expected.shape) == as_bfloat16(q_expected)
     assert same.mean() > 0.97
 
     real = SLOTS >= 0
-    for data, scales, expected in (
-        (layer.keys, layer.key_scales, k_expected),
-        (layer.values, layer.value_scales, v_expected),
+    for part, data, scales, expected in zip(
+        part_dtypes(kv_dtype),
+        (layer.keys, layer.values),
+        (layer.key_scales, layer.value_scales),
+        (k_expected, v_expected),
+        strict=True,
     ):
-        store = KvStore(kv_dtype, BLOCKS, kv_heads, dim)
+        store = KvStore(part, BLOCKS, kv_heads, dim)
         store.write(SLOTS[real], expected[real])
         wanted = store.data.reshape(BLOCKS, BLOCK_SIZE, kv_heads, dim).transpose(0, 2, 1, 3)
-        got = numpy_of(data)
+        got = values_in(data)
         if expected is v_expected or not normed:  # then every bit is decided
             np.testing.assert_array_equal(got, wanted.astype(got.dtype))
         else:
             error = np.abs(got - wanted.astype(np.float32))
             assert (
                 error.max()
-                <= {"int8": 1, "float32": 3e-6, "float16": 4e-3, "bfloat16": 4e-2}[kv_dtype]
+                <= {
+                    "int8": 1,
+                    "int4": 1,
+                    "fp8": 32,
+                    "float32": 3e-6,
+                    "float16": 4e-3,
+                    "bfloat16": 4e-2,
+                }[part]
             )
             assert np.mean(error > 1e-5) < 0.02
         if scales is not None and (expected is v_expected or not normed):
             wanted_scales = store.scales.reshape(BLOCKS, BLOCK_SIZE, kv_heads).transpose(0, 2, 1)
-            np.testing.assert_array_equal(numpy_of(scales), wanted_scales.astype(np.float32))
+            np.testing.assert_array_equal(values_in(scales), wanted_scales.astype(np.float32))
 
 
 def test_a_token_is_written_alone(device: Any) -> None:

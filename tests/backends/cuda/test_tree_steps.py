@@ -43,7 +43,8 @@ def make_executor(kv_dtype: KvDType, device: Any, name: str = "plain") -> CudaEx
 @pytest.mark.slow
 @pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize(
-    ("kv_dtype", "name"), [("float32", "plain"), ("int8", "plain"), ("int8", "latents")]
+    ("kv_dtype", "name"),
+    [("float32", "plain"), ("int8", "plain"), ("int8", "latents"), ("int4", "plain")],
 )
 def test_trees_are_bitwise_plain_decoding(kv_dtype: KvDType, name: str, device: Any) -> None:
     trees, plain = (make_executor(kv_dtype, device, name) for _ in range(2))

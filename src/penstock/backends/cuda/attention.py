@@ -22,6 +22,8 @@ from penstock.backends.cuda.attention_plan import (
 from penstock.backends.cuda.cache import LatentCache, LayerCache
 from penstock.backends.cuda.capability import Capability, capability_of
 from penstock.backends.cuda.kernels.attention import attention
+from penstock.backends.cuda.kernels.codes import PLAIN as PLAIN_KIND
+from penstock.backends.cuda.kernels.codes import as_bytes, kind_of, run_of
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.latent_tiling import latent_tiling
 from penstock.backends.cuda.pages import HEAD_DIMS, LATENT_DIMS, TAIL_DIMS
@@ -162,6 +164,8 @@ class AttentionKernel:
             "HEAD_DIM": self._head_dim,
             "TAIL": self._tail,
             "COLUMNS": self._columns,
+            "RUN": run_of(self._head_dim),
+            "LEVELS": run_of(self._head_dim).bit_length() - 1,
             "TAIL_COLUMNS": max(16, _power_of_2(self._tail)),
             "ROWS": self._rows,
             "WINDOW": self._window,
@@ -215,9 +219,11 @@ class AttentionKernel:
         """
         if isinstance(cache, LatentCache):
             keys = values = cache.rows
+            kinds = PLAIN_KIND, PLAIN_KIND
             scales = cache.latent_scales, cache.key_scales
         else:
-            keys, values = cache.keys, cache.values
+            keys, values = as_bytes(cache.keys), as_bytes(cache.values)
+            kinds = kind_of(cache.keys), kind_of(cache.values)
             scales = cache.key_scales, cache.value_scales
         exact = keys.dtype == torch.float32
         tile, stages, warps = self._tiling(4 if exact else 2)
@@ -247,6 +253,8 @@ class AttentionKernel:
             TILE=tile,
             TREE=tree is not None,
             QUANTIZED=scales[0] is not None,
+            KEY_KIND=kinds[0],
+            VALUE_KIND=kinds[1],
             CAPPED=scores.softcap is not None,
             SLOPED=scores.slopes is not None,
             ROUNDED=scores.slope_factor is not None,

@@ -1,13 +1,14 @@
 """How matrices in blocks of published formats lie on the GPU: as data, for packing and kernels.
 
 A block's codes, its scales and what is added to its values lie apart, in as many bytes as files
-have, so that threads load 16 bytes of codes at once. A *plane* is the columns that share a scale,
-16 or 32. Codes lie in words, the ``low`` bits of four planes in each (of two, where a code has 8),
+have, so that threads load 16 bytes of codes at once. A *plane* is 16, 32 or 64 columns with one
+scale. Codes lie in words, the ``low`` bits of four planes in each (of two, where a code has 8),
 as those of other quantized weights (``packing.py``): word j has columns ``j``, ``plane + j``, ...
 Further bits of codes lie in bytes of their own.
 
 What planes share are *marks*: as int32, so many for each 128 columns. In formats of two levels
-they are bytes, which numbers of each 256 columns multiply: *units*, two in float16 in an int32.
+they are bytes, which numbers of each 256 columns multiply: *units*, two in float16 in an int32, or
+one in float32.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Values = Literal["whole", "signed", "iq4", "e2m1"]
-Scales = Literal["halves", "levels", "pairs", "e8m0", "e4m3"]
+Values = Literal["whole", "signed", "iq4", "e2m1", "e4m3"]
+Scales = Literal["halves", "levels", "pairs", "e8m0", "e4m3", "products", "powers", "singles"]
 
 MARKED: Final = 128
 """Columns whose marks lie together."""
@@ -34,11 +35,13 @@ class BlockForm:
 
     low: Literal[2, 4, 8]
     """Bits of a code that lie in words: of 16 bits, or of 8 where there are two."""
-    plane: Literal[16, 32]
+    plane: Literal[16, 32, 64]
     scales: Scales
     """What marks are. ``halves``: numbers in float16, scales or scale and least value of a plane;
     ``levels``: bytes of scales, then those of least values; ``pairs``: a byte has 4 bits of each;
-    ``e8m0``: exponents; ``e4m3``: numbers of 4 bits of exponent and 3 of mantissa."""
+    ``e8m0``: exponents, and ``e4m3``: numbers of 4 bits of exponent and 3 of mantissa, for points
+    that are twice what they stand for; ``products``: these, which a float32 multiplies; ``powers``:
+    exponents; ``singles``: float32, of ``shared`` columns."""
     least: bool = False
     high: Literal[0, 1, 2] = 0
     """Bits of a code that lie in bytes, above the low ones."""
@@ -46,10 +49,11 @@ class BlockForm:
     """The points that codes stand for: themselves less ``zero``, themselves with a sign, or the
     values of a table."""
     zero: int = 0
+    shared: int = 0
 
     def __str__(self) -> str:
         least = "least" if self.least else "none"
-        return f"{self.values} {self.zero} {self.high} {self.scales} {least}"
+        return f"{self.values} {self.zero} {self.high} {self.scales} {least} {self.shared}"
 
     @property
     def bits(self) -> int:
@@ -63,7 +67,7 @@ class BlockForm:
     @property
     def levels(self) -> bool:
         """Whether there are units."""
-        return self.scales in ("levels", "pairs")
+        return self.scales in ("levels", "pairs", "products")
 
     @property
     def depth(self) -> int:
@@ -77,6 +81,8 @@ class BlockForm:
         both = 2 if self.least else 1
         if self.scales == "halves":
             return planes * both // 2
+        if self.scales == "singles":
+            return MARKED // self.shared
         return planes // 4 * (both if self.scales == "levels" else 1)
 
     def nbytes(self, n: int, k: int) -> int:
@@ -101,5 +107,9 @@ BLOCK_FORMS: Final[Mapping[str, BlockForm]] = {
     "IQ4_XS": BlockForm(4, 32, "levels", values="iq4"),
     "MXFP4": BlockForm(4, 32, "e8m0", values="e2m1"),
     "NVFP4": BlockForm(4, 16, "e4m3", values="e2m1"),
+    "NVFP4_SCALED": BlockForm(4, 16, "products", values="e2m1"),
+    "FP8_128": BlockForm(8, 64, "singles", values="e4m3", shared=128),
+    "FP8_32": BlockForm(8, 32, "singles", values="e4m3", shared=32),
+    "MXFP8": BlockForm(8, 32, "powers", values="e4m3"),
 }
 """The forms of ``quant.formats``, by name."""

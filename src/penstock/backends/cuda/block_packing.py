@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from penstock.backends.cuda.block_forms import MARKED, BlockForm
+from penstock.backends.cuda.block_forms import LEVELED, MARKED, BlockForm
 from penstock.backends.cuda.packing import pad_columns
 
 
@@ -22,8 +22,9 @@ class Parts:
     """Rows of a matrix taken apart.
 
     codes uint8 ``[n, k]``; scales, and what is added, of planes in order: bytes uint8
-    ``[n, planes]``, or float16 of that shape; units float16 ``[n, k / 256]``, of scales and of what
-    is added.
+    ``[n, planes]``, or float16 of that shape, or float32, one for all columns that share it; units
+    float16 ``[n, k / 256]``, of scales and of what is added, or float32, in every column that of
+    the row.
     """
 
     codes: Tensor
@@ -64,7 +65,7 @@ def pack(parts: Parts, form: BlockForm, padded: int) -> PackedRows:
     rows = len(codes)
     words = _joined(codes & ((1 << form.low) - 1), form.low, form.planes, form.plane)
     if form.low != 2:
-        words = words.contiguous().view(torch.int16)
+        words = _numbers(words, torch.int16)
     bits = None
     if form.high:
         pieces = _joined(codes >> form.low, form.high, 8 // form.high, form.plane)
@@ -84,28 +85,35 @@ def _joined(codes: Tensor, width: int, planes: int, plane: int) -> Tensor:
 
 
 def _marks(parts: Parts, form: BlockForm, padded: int) -> Tensor:
-    planes = padded // form.plane
+    planes = padded // (form.shared or form.plane)
     each = [parts.scales] if parts.least is None else [parts.scales, parts.least]
     filled = [torch.nn.functional.pad(one, (0, planes - one.shape[1])) for one in each]
     groups = padded // MARKED
-    if form.scales == "halves":
+    if form.scales in ("halves", "singles"):
         together = torch.stack(filled, dim=2).reshape(len(filled[0]), -1)
     else:
         by_group = [one.view(len(one), groups, -1) for one in filled]
         together = torch.cat(by_group, dim=2).reshape(len(filled[0]), -1)
-    return together.contiguous().view(torch.int32).t()
+    return _numbers(together, torch.int32).t()
 
 
 def _units(parts: Parts, padded: int) -> Tensor | None:
     if parts.units is None:
         return None
+    if parts.units.dtype == torch.float32:
+        return _numbers(parts.units[:, :1], torch.int32).expand(-1, padded // LEVELED).t()
     least = torch.zeros_like(parts.units) if parts.least_units is None else parts.least_units
-    units = torch.stack([parts.units, least], dim=2).contiguous().view(torch.int32).flatten(1)
-    return units.t()
+    return _numbers(torch.stack([parts.units, least], dim=2).flatten(1), torch.int32).t()
+
+
+def _numbers(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same bits as numbers of another size. A single row may have any stride, so that it is
+    not viewed as it is."""
+    return rows.reshape(-1).clone().view(dtype).view(len(rows), -1)
 
 
 def _half(blocks: Tensor, at: int) -> Tensor:
-    return blocks[:, at : at + 2].contiguous().view(torch.float16)
+    return _numbers(blocks[:, at : at + 2], torch.float16)
 
 
 def _halves(packed: Tensor) -> Tensor:
@@ -197,6 +205,23 @@ def _nvfp4(blocks: Tensor) -> Parts:
     return Parts(codes.flatten(1), blocks[:, :4])
 
 
+def _nvfp4_scaled(blocks: Tensor) -> Parts:
+    codes = torch.stack([blocks[:, 6:] & 15, blocks[:, 6:] >> 4], dim=2).flatten(1)
+    return Parts(codes, blocks[:, 4:6], None, _single(blocks))
+
+
+def _fp8(blocks: Tensor) -> Parts:
+    return Parts(blocks[:, 4:], _single(blocks))
+
+
+def _mxfp8(blocks: Tensor) -> Parts:
+    return Parts(blocks[:, 1:], blocks[:, :1])
+
+
+def _single(blocks: Tensor) -> Tensor:
+    return _numbers(blocks[:, :4], torch.float32)
+
+
 def _six_bits(packed: Tensor) -> tuple[Tensor, Tensor]:
     """Eight scales and eight least values (``quant.formats.k_quants``)."""
     first, low = packed[:, :8], packed[:, 8:]
@@ -222,4 +247,8 @@ _READERS: Final[Mapping[str, Callable[[Tensor], Parts]]] = {
     "IQ4_XS": _iq4_xs,
     "MXFP4": _mxfp4,
     "NVFP4": _nvfp4,
+    "NVFP4_SCALED": _nvfp4_scaled,
+    "FP8_128": _fp8,
+    "FP8_32": _fp8,
+    "MXFP8": _mxfp8,
 }

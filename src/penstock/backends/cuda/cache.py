@@ -12,23 +12,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from penstock.cache.geometry import BLOCK_SIZE, KvDType
+from penstock.backends.cuda.kernels.codes import as_bytes
+from penstock.cache.geometry import BLOCK_SIZE, KvDType, PartDType, is_coded, part_dtypes
 from penstock.plan.kv_groups import KvLayer
 
-_DTYPES: dict[KvDType, torch.dtype] = {
+_DTYPES: dict[PartDType, torch.dtype] = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
     "int8": torch.int8,
+    "int4": torch.uint8,
+    "fp8": torch.float8_e4m3fn,
 }
+"""Of arrays; a byte of int4 has two codes."""
 
 
 @dataclass(frozen=True)
 class LayerCache:
     """Keys and values of one layer, ``[num_blocks, kv_heads, BLOCK_SIZE, head_dim]``.
 
-    In bfloat16, float16 or float32; or int8 codes, whose scales, one a token and KV head, are
-    bfloat16 ``[num_blocks, kv_heads, BLOCK_SIZE]`` (None otherwise).
+    In bfloat16, float16 or float32; or codes (``kernels/codes.py``), in int4 ``head_dim / 2`` bytes
+    of them, whose scales, one a token and KV head, are bfloat16 ``[num_blocks, kv_heads,
+    BLOCK_SIZE]`` (None otherwise).
     """
 
     keys: Tensor
@@ -38,8 +43,8 @@ class LayerCache:
 
     @property
     def arrays(self) -> tuple[Tensor, ...]:
-        """Every array there is; the first dimension of each is the block."""
-        four = (self.keys, self.values, self.key_scales, self.value_scales)
+        """Every array there is, to be copied; the first dimension of each is the block."""
+        four = (as_bytes(self.keys), as_bytes(self.values), self.key_scales, self.value_scales)
         return tuple(array for array in four if array is not None)
 
 
@@ -78,17 +83,23 @@ def allocate(
     caches: list[Cache] = []
     for layer in kv_layers:
         tokens = (num_blocks, layer.kv_heads, BLOCK_SIZE)
-        rows = (*tokens, layer.head_dim)
 
         def zeros(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
             return torch.zeros(shape, dtype=dtype, device=device)
 
         scales: tuple[Tensor | None, Tensor | None] = None, None
-        if kv_dtype == "int8":
+        if is_coded(kv_dtype):
             scales = zeros(tokens, torch.bfloat16), zeros(tokens, torch.bfloat16)
-        keys = zeros(rows, _DTYPES[kv_dtype])
+        part, other = part_dtypes(kv_dtype)
+        keys = zeros((*tokens, _columns(layer, part)), _DTYPES[part])
         if layer.value_dim is not None:
             caches.append(LatentCache(keys, layer.value_dim, *scales))
         else:
-            caches.append(LayerCache(keys, zeros(rows, _DTYPES[kv_dtype]), *scales))
+            values = zeros((*tokens, _columns(layer, other)), _DTYPES[other])
+            caches.append(LayerCache(keys, values, *scales))
     return caches
+
+
+def _columns(layer: KvLayer, part: PartDType) -> int:
+    """Elements of a head's row."""
+    return layer.head_dim // 2 if part == "int4" else layer.head_dim

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from penstock.cache.geometry import KvDType
+from penstock.cache.geometry import KvDType, part_dtypes
 from penstock.plan.kv_groups import KvLayer
 from penstock.plan.plan import Plan
 
-KV_TYPES: tuple[KvDType, ...] = ("float32", "bfloat16", "float16", "int8")
-"""Types of keys and values that attention reads."""
+LATENT_TYPES: tuple[KvDType, ...] = ("float32", "bfloat16", "float16", "int8")
+"""Types of latents that attention reads; of keys and values it reads all."""
 HEAD_DIMS = range(8, 257)
 """Components of a head that attention handles."""
 LATENT_DIMS = range(1, 513)
@@ -20,10 +20,15 @@ def unreadable(plan: Plan) -> str | None:
     """Say why no kernel reads the KV cache of ``plan``; None where kernels do."""
     if any(layer.rows is not None for layer in plan.kv_layers):
         return "no kernel runs its convolutions (ShortConv), whose inputs are cached, yet"
-    if plan.kv_dtype not in KV_TYPES:
-        return f"no kernel reads a KV cache in {plan.kv_dtype} yet (--kv-cache-dtype int8 is read)"
     for layer in plan.kv_layers:
         latent = layer.value_dim
+        if latent is not None and plan.kv_dtype not in LATENT_TYPES:
+            return (
+                f"no kernel reads latents of a KV cache in {plan.kv_dtype} (--kv-cache-dtype int8 "
+                "is read)"
+            )
+        if latent is None and "int4" in part_dtypes(plan.kv_dtype) and layer.head_dim % 2:
+            return f"heads of a KV cache in {plan.kv_dtype} have an even size, not {layer.head_dim}"
         if latent is None and layer.head_dim not in HEAD_DIMS:
             return f"a head of {layer.head_dim} is outside 8..256, which attention handles"
         if latent is not None and latent not in LATENT_DIMS:

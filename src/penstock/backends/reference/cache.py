@@ -9,31 +9,39 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.reference.numerics import F32
-from penstock.cache.geometry import BLOCK_SIZE, KvDType, is_coded, rows_dtype
+from penstock.cache.geometry import (
+    BLOCK_SIZE,
+    KvDType,
+    PartDType,
+    has_scales,
+    part_dtypes,
+    rows_dtype,
+)
 from penstock.plan.kv_groups import KvLayer
 
-_DTYPES: dict[KvDType, Any] = {
+_DTYPES: dict[PartDType, Any] = {
     "bfloat16": ml_dtypes.bfloat16,
     "float16": np.float16,
     "float32": np.float32,
     "int8": np.int8,
     "int4": np.int8,
+    "fp8": ml_dtypes.float8_e4m3fn,
 }
-_CODES: dict[KvDType, tuple[int, int, int]] = {"int8": (127, -127, 127), "int4": (8, -8, 7)}
+_CODES: dict[PartDType, tuple[int, int, int]] = {"int8": (127, -127, 127), "int4": (8, -8, 7)}
 """How many steps the largest magnitude is, the least code and the largest."""
 
 
 class KvStore:
     """Keys, or values, of one layer: ``[slots, kv_heads, head_dim]`` in the cache's type.
 
-    With int8 and int4 these are codes, and ``scales`` ``[slots, kv_heads]`` holds theirs in
+    With int8, int4 and fp8 these are codes, and ``scales`` ``[slots, kv_heads]`` holds theirs in
     bfloat16. Those of int4 are of heads that are turned; reading turns them back.
     """
 
-    def __init__(self, dtype: KvDType, num_blocks: int, kv_heads: int, head_dim: int) -> None:
+    def __init__(self, dtype: PartDType, num_blocks: int, kv_heads: int, head_dim: int) -> None:
         slots = num_blocks * BLOCK_SIZE
         self.data: NDArray[Any] = np.zeros((slots, kv_heads, head_dim), _DTYPES[dtype])
-        quantized = is_coded(dtype)
+        quantized = has_scales(dtype)
         self.scales = np.zeros((slots, kv_heads), ml_dtypes.bfloat16) if quantized else None
         self._dtype = dtype
 
@@ -41,6 +49,8 @@ class KvStore:
         """Store rows ``[n, kv_heads, head_dim]``, rounded to the cache's type."""
         if self.scales is None:
             self.data[slots] = x.astype(self.data.dtype)
+        elif self._dtype == "fp8":
+            self.data[slots], self.scales[slots] = float8_heads(x)
         else:
             turned = turn_heads(x) if self._dtype == "int4" else x
             coded = quantize_heads(turned, *_CODES[self._dtype])
@@ -68,7 +78,7 @@ class KvStore:
 class LatentStore:
     """The latents and rotated keys of one layer: each with scales of its own in int8."""
 
-    def __init__(self, dtype: KvDType, num_blocks: int, head_dim: int, value_dim: int) -> None:
+    def __init__(self, dtype: PartDType, num_blocks: int, head_dim: int, value_dim: int) -> None:
         self._latents = KvStore(dtype, num_blocks, 1, value_dim)
         self._keys = KvStore(dtype, num_blocks, 1, head_dim - value_dim)
         self._value_dim = value_dim
@@ -133,10 +143,11 @@ def layer_stores(layer: KvLayer, dtype: KvDType, num_blocks: int) -> tuple[Store
     """The keys and values of a layer, or its latents or rows alone."""
     if layer.rows is not None:
         return (RowStore(dtype, num_blocks, layer.rows, layer.head_dim),)
+    keys, values = part_dtypes(dtype)
     if layer.value_dim is not None:
-        return (LatentStore(dtype, num_blocks, layer.head_dim, layer.value_dim),)
-    shape = (dtype, num_blocks, layer.kv_heads, layer.head_dim)
-    return KvStore(*shape), KvStore(*shape)
+        return (LatentStore(keys, num_blocks, layer.head_dim, layer.value_dim),)
+    shape = (num_blocks, layer.kv_heads, layer.head_dim)
+    return KvStore(keys, *shape), KvStore(values, *shape)
 
 
 def turn_heads(x: F32) -> F32:
@@ -166,6 +177,17 @@ def quantize_heads(
     usable = divisor > 0
     codes = np.clip(np.rint(x / np.where(usable, divisor, np.float32(1))), least, most_code)
     return np.where(usable, codes, 0).astype(np.int8), rounded
+
+
+def float8_heads(x: F32) -> tuple[NDArray[Any], NDArray[Any]]:
+    """E4M3 codes and bfloat16 scales of heads ``[..., head_dim]``, as ``plan.ops.KvWrite`` says."""
+    most = np.abs(x).max(axis=-1)
+    scales = np.where(np.isfinite(most), most, np.nan) / np.float32(448)
+    rounded = scales.astype(ml_dtypes.bfloat16)
+    divisor = rounded.astype(np.float32)[..., None]
+    usable = divisor > 0
+    codes = np.clip(x / np.where(usable, divisor, np.float32(1)), -448, 448)
+    return np.where(usable, codes, 0).astype(ml_dtypes.float8_e4m3fn), rounded
 
 
 def _block(index: int) -> slice:

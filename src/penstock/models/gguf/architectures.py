@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.models.blocks import FULL, SLIDING
 from penstock.models.gguf.architecture import Architecture, Fields, without
+from penstock.models.gguf.gemma4 import GEMMA4
 from penstock.models.gguf.keys import Keys
 from penstock.models.gguf.latents import LATENTS
 from penstock.models.gguf.mixtures import MIXTURES
@@ -350,6 +351,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         fields={"norm_epsilon": LAYER_NORM},
         without=without("rms_norm_eps"),
     ),
+    "gemma4": GEMMA4,
     **LATENTS,
     **MIXTURES,
     **NETS,

@@ -68,6 +68,8 @@ class GgufTypes:
         if _EXPERTS in name and not self.experts:
             return None
         for tensor in self.names.matrices(name):
+            if tensor in self.names.factors and tensor in self.types:
+                return None
             kind = self.types.get(tensor)
             if kind is not None and kind in self.kept:
                 return BlockMatrix(FORMATS[kind].scheme)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -9,7 +10,7 @@ from typing import Final
 from penstock.errors import ModelError
 from penstock.gguf.metadata import GgufValue
 from penstock.gguf.special_tokens import end_token_ids
-from penstock.interface.sources import Shape
+from penstock.interface.sources import Shape, Stored
 from penstock.models.gguf.architecture import COMMON, Architecture, Fields
 from penstock.models.gguf.architectures import ARCHITECTURES
 from penstock.models.gguf.blocks import GgufTypes
@@ -22,7 +23,7 @@ from penstock.models.registry import read_spec
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant.formats import FORMATS
 
-_SAMPLING: Final = {
+SAMPLING: Final = {
     "temperature": "temp",
     "top_k": "top_k",
     "top_p": "top_p",
@@ -31,7 +32,11 @@ _SAMPLING: Final = {
 }
 """The keys of ``general.sampling`` by the names of ``generation_config.json``."""
 _IDLE_KEYS: Final = ("vocab_size", "attention.causal", "rope.dimension_count", "expert_count")
-_EXPERTS: Final = " with experts"
+EXPERTS: Final = " with experts"
+"""What the name of an architecture in the table ends with, where files say by a key that it is
+meant."""
+_FACTOR: Final = ".scale"
+"""What follows the name of a matrix in that of the factor of what it makes."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +67,7 @@ def read_gguf_spec(
     architecture = _architecture(keys)
     fields, scaling = _fields(keys, architecture, tensors, end_token_ids(metadata))
     generation: Fields = {
-        name: value for name, key in _SAMPLING.items() if (value := keys.sampling(key)) is not None
+        name: value for name, key in SAMPLING.items() if (value := keys.sampling(key)) is not None
     }
     spec = read_spec(
         fields, generation=generation, sampling_defaults=sampling_defaults, where=where
@@ -71,10 +76,17 @@ def read_gguf_spec(
     ignored = keys.finish(ignore)
     idle = f"{IDLE}|{architecture.idle}|{_drafting(keys)}"
     values = {name: _told(keys, key) for name, key in architecture.values.items()}
-    names = NameMap({**GENERAL, **architecture.names(spec), **values}, idle)
+    stored = {**GENERAL, **architecture.names(spec), **values}
+    factors = _factors(tensors.shapes, {each.stored + each.suffix for each in stored.values()})
+    names = NameMap(stored, idle, factors=factors)
     blocks = {name: kind for name, kind in tensors.types.items() if kind in FORMATS}
     own = GgufTypes(blocks, names, frozenset(FORMATS), True, True) if blocks else None
-    notes = (f"{where}: {', '.join(ignored)} ignored, as asked",) if ignored else ()
+    notes = [f"{where}: {', '.join(ignored)} ignored, as asked"] if ignored else []
+    if scaled := [name for name in factors if name in blocks]:
+        notes.append(
+            f"{len(scaled)} tensors in blocks have a factor ({scaled[0].removesuffix('.weight')}"
+            f"{_FACTOR}), and become {spec.dtype} as they are read"
+        )
     spec = replace(spec, names=names, quantized=own, notes=(*spec.notes, *notes))
     return scaling.applied(spec)
 
@@ -82,10 +94,10 @@ def read_gguf_spec(
 def _architecture(keys: Keys) -> Architecture:
     name = keys.architecture
     found = ARCHITECTURES.get(name)
-    if keys.integer("expert_count", 0) and name + _EXPERTS in ARCHITECTURES:
-        found = ARCHITECTURES[name + _EXPERTS]
+    if keys.integer("expert_count", 0) and name + EXPERTS in ARCHITECTURES:
+        found = ARCHITECTURES[name + EXPERTS]
     if found is None:
-        known = ", ".join(sorted(each for each in ARCHITECTURES if _EXPERTS not in each))
+        known = ", ".join(sorted(each for each in ARCHITECTURES if EXPERTS not in each))
         raise ModelError(
             f"{keys.where}: general.architecture is {name!r:.60}, which is not read from GGUF "
             f"files; those that are: {known}. If the model's Hugging Face checkpoint is supported "
@@ -140,6 +152,19 @@ def _fields(
     scaling = _rope(keys, architecture, fields, tensors.floats)
     architecture.adjust(keys, fields)
     return fields, scaling
+
+
+def _factors(shapes: Mapping[str, Shape], taken: Collection[str]) -> dict[str, Stored]:
+    """The factors of tensors, by the tensors' names, but for those that are weights of their
+    own."""
+    factors = {}
+    for name in shapes:
+        tensor = name.removesuffix(_FACTOR) + ".weight"
+        pattern = re.sub(r"\.\d+\.", ".*.", name)
+        if name.endswith(_FACTOR) and tensor in shapes and pattern not in taken:
+            stack = len(shapes[tensor]) > 2
+            factors[tensor] = Stored(name, shapes[tensor][:1] if stack else (1,), loose=not stack)
+    return factors
 
 
 def _told(keys: Keys, key: str) -> Name:

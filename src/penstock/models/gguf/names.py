@@ -59,8 +59,11 @@ GENERAL: Final[Mapping[str, Name]] = (
 )
 """The names that architectures have unless they say otherwise."""
 
-IDLE: Final = r"rope_freqs\.weight|rope_factors_(long|short)\.weight|blk\.\d+\.attn_rot_embd"
-"""Regular expression of tensors that are read with the configuration, or by nobody."""
+IDLE: Final = (
+    r".*\.input_scale|rope_freqs\.weight|rope_factors_(long|short)\.weight|blk\.\d+\.attn_rot_embd"
+)
+"""Regular expression of tensors that are read with the configuration, or by nobody:
+``input_scale`` is for programs that round activations to 4 bits."""
 
 
 def one_more() -> dict[str, Name]:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+import numpy as np
+
+from penstock.gguf.writing import NewValue
 from penstock.models.gguf.keys import Keys
-from penstock.models.spec import AttentionSpec, ModelSpec
+from penstock.models.spec import AttentionSpec, ModelSpec, RopeSpec
 
 FACTORS: Final = "rope_freqs.weight"
 LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
@@ -16,6 +19,8 @@ _LLAMA3: Final = (1.0, 4.0, 8192)
 """What all published models have of the kind ``llama3``: both factors of frequencies, and the
 original number of positions. Files hold the divisors alone that follow from these."""
 _CLOSE: Final = 1e-5
+_STILL: Final = 1e20
+"""What is divided by more than that does not rotate."""
 _TENTHS: Final = frozenset({"deepseek2"})
 """Architectures whose files have a tenth of YaRN's weight of all dimensions, and no other."""
 
@@ -87,6 +92,10 @@ def read_scaling(keys: Keys, theta: float, dim: int, floats: Floats) -> RopeScal
                 "rope.dimension_count",
                 f"asks for {dim // 2} frequencies, and {FACTORS} has {len(divisors)}",
             )
+        rotating = sum(each == 1.0 for each in divisors)
+        if all(each == 1.0 or each > _STILL for each in divisors):
+            part = rotating / len(divisors)
+            return RopeScaling({"rope_type": "proportional", "partial_rotary_factor": part})
         llama3 = _llama3(theta, dim, divisors)
         return RopeScaling(None, divisors) if llama3 is None else RopeScaling(llama3)
     if kind == "linear" and factor != 1.0:
@@ -137,3 +146,59 @@ def _llama3(theta: float, dim: int, divisors: tuple[float, ...]) -> dict[str, ob
         "high_freq_factor": high,
         "original_max_position_embeddings": original,
     }
+
+
+@dataclass(frozen=True)
+class WrittenScaling:
+    """How frequencies are scaled, as files say it."""
+
+    keys: Mapping[str, NewValue] = field(default_factory=dict)
+    """Without the name of the architecture before them."""
+    vectors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+
+
+def written_scaling(rope: RopeSpec | None) -> WrittenScaling:
+    """The other direction of :func:`read_scaling`; nothing for a kind that files cannot say, which
+    reading it again will show."""
+    if rope is None:
+        return WrittenScaling()
+    original = rope.original_max_positions
+    match rope.kind:
+        case "linear":
+            return WrittenScaling(
+                {"rope.scaling.type": "linear", "rope.scaling.factor": float(rope.factor)}
+            )
+        case "yarn":
+            return WrittenScaling(
+                {
+                    "rope.scaling.type": "yarn",
+                    "rope.scaling.factor": float(rope.factor),
+                    "rope.scaling.original_context_length": original,
+                    "rope.scaling.yarn_beta_fast": float(rope.beta_fast),
+                    "rope.scaling.yarn_beta_slow": float(rope.beta_slow),
+                }
+            )
+        case "llama3":
+            return WrittenScaling(vectors={FACTORS: _divisors(rope)})
+        case "longrope":
+            return WrittenScaling(
+                {
+                    "rope.scaling.original_context_length": original,
+                    "rope.scaling.attn_factor": float(rope.attention_factor),
+                },
+                {LONG: rope.long_factors, SHORT: rope.short_factors},
+            )
+    return WrittenScaling()
+
+
+def _divisors(rope: RopeSpec) -> tuple[float, ...]:
+    """What each frequency of Llama 3 is divided by."""
+    turns = (
+        rope.original_max_positions
+        * float(rope.theta) ** (-np.arange(0, rope.dim, 2) / rope.dim)
+        / (2 * math.pi)
+    )
+    low, high = rope.low_freq_factor, rope.high_freq_factor
+    smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
+    divisors = (1 / ((1 - smooth) / rope.factor + smooth)).astype(np.float32)
+    return tuple(float(str(each)) for each in divisors)

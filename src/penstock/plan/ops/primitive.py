@@ -231,7 +231,12 @@ class KvWrite(Op):
     This spreads a component that is larger than all others over its run. Scales are max|x| / 8, and
     codes end at -8 and 7.
     Queries that are turned likewise have the same products with turned keys, and sums of turned
-    values are turned back, once they are added up.
+    values are turned back, once they are added up. A cache in k8v4 has keys as an INT8 cache has
+    them, and values as an INT4 cache.
+
+    An FP8 cache gets, for each head of k and of v by itself, ``scale = max|x| / 448`` in bfloat16
+    and ``x / scale``, clipped at -448 and 448, rounded to E4M3 (nearest even): zeros where an INT8
+    cache has codes of 0.
 
     Without ``v`` the cache is of latents: the first ``value_dim`` components of k are the values,
     and k alone is stored. An INT8 or INT4 cache then has two scales for each head of k, one of

@@ -38,8 +38,10 @@ that was compiled without this (TREE).
 
 Types. Products are of the cache's type: bfloat16, float16, and float32 as three TF32 products,
 which is float32 but for the last bits. Queries and softmax weights are rounded to it. int8 codes
-are whole numbers that bfloat16 holds exactly; a key's scale multiplies its column of scores, a
-value's the column of weights, each once.
+are whole numbers that bfloat16 holds exactly, as it does codes of 4 bits and floats of 8; a key's
+scale multiplies its column of scores, a value's the column of weights, each once. Heads in int4 are
+turned (``plan.ops.KvWrite``): queries are turned when they are read, and sums of values back at the
+end.
 
 Floors. Decode reads ``context * 2 * kv_heads * head_dim * element bytes`` a sequence and layer;
 the floor is that over the device's bandwidth. At 1K tokens, 8 KV heads of 128 in bfloat16, 4 MiB:
@@ -73,6 +75,7 @@ from penstock.backends.cuda.kernels.attention_tile import (
     tile_bounds,
 )
 from penstock.backends.cuda.kernels.cast import cast
+from penstock.backends.cuda.kernels.codes import turn
 
 
 # Where they lie in the step's arrays may differ from step to step; the kernel is the same.
@@ -109,12 +112,16 @@ def attention(
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
     CHUNK: tl.constexpr,
+    RUN: tl.constexpr,
+    LEVELS: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     FIELDS: tl.constexpr,
     CAPACITY: tl.constexpr,
     TREE: tl.constexpr,
     MAX_ROWS: tl.constexpr,
     QUANTIZED: tl.constexpr,
+    KEY_KIND: tl.constexpr,
+    VALUE_KIND: tl.constexpr,
     CAPPED: tl.constexpr,
     SLOPED: tl.constexpr,
     ROUNDED: tl.constexpr,
@@ -167,7 +174,7 @@ def attention(
         asked = q + token_row * q_stride + (query_head * KEY_DIM)[:, None]
         query, query_tail = load_queries(
             asked, inside, (folded < rows)[:, None], product_type, HEAD_DIM, TAIL, TAIL_COLUMNS,
-            INTERPRETED,
+            RUN, LEVELS, KEY_KIND, INTERPRETED,
         )  # fmt: skip
         cached_head = head * 0 if TAIL else head
         positions = position + token
@@ -196,7 +203,8 @@ def attention(
                 cached_head, table, keys, values, key_scales, value_scales, log2_scale, softcap,
                 slope, slope_factor, tree_paths, path, fork, paths, token_positions + row, token,
                 TREE, MAX_ROWS, CAPPED, SLOPED, ROUNDED, CACHED_HEADS, HEAD_DIM, TAIL, COLUMNS,
-                TILE, WINDOW, CHUNK, BLOCK_SIZE, QUANTIZED, PRECISION, STAGES, INTERPRETED,
+                TILE, WINDOW, CHUNK, BLOCK_SIZE, QUANTIZED, KEY_KIND, VALUE_KIND, PRECISION, STAGES,
+                INTERPRETED,
             )  # fmt: skip
             peak, weight, sums = join(peak, weight, sums, split_peak, split_weight, split_sums)
 
@@ -204,14 +212,15 @@ def attention(
         finish(
             target, inside, peak, weight, sums, parts, part, rows, head * CAPACITY + base,
             partial_sums, partial_weights, finished, sinks, query_head,
-            ROWS, COLUMNS, HEAD_DIM, HAS_SINKS, INTERPRETED,
+            ROWS, COLUMNS, HEAD_DIM, RUN, LEVELS, VALUE_KIND, HAS_SINKS, INTERPRETED,
         )  # fmt: skip
 
 
 @triton.jit
 def load_queries(
     asked, inside, used, product_type: tl.constexpr, HEAD_DIM: tl.constexpr, TAIL: tl.constexpr,
-    TAIL_COLUMNS: tl.constexpr, INTERPRETED: tl.constexpr,
+    TAIL_COLUMNS: tl.constexpr, RUN: tl.constexpr, LEVELS: tl.constexpr, KIND: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Return a tile's queries, as products take them, and their tails; without a TAIL, themselves.
 
@@ -220,7 +229,10 @@ def load_queries(
     """
     column = tl.arange(0, inside.shape[1])
     query = tl.load(asked + column[None, :], mask=inside, other=0.0)
-    query = cast(query.to(tl.float32), product_type, INTERPRETED)
+    query = query.to(tl.float32)
+    if KIND == 1:
+        query = turn(query, RUN, LEVELS)
+    query = cast(query, product_type, INTERPRETED)
     query_tail = query
     if TAIL:
         behind = tl.arange(0, TAIL_COLUMNS)[None, :]
@@ -248,6 +260,8 @@ def split_state(
     CHUNK: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     QUANTIZED: tl.constexpr,
+    KEY_KIND: tl.constexpr,
+    VALUE_KIND: tl.constexpr,
     PRECISION: tl.constexpr,
     STAGES: tl.constexpr,
     INTERPRETED: tl.constexpr,
@@ -275,7 +289,8 @@ def split_state(
             least, last, head, table, keys, values, key_scales, value_scales, log2_scale,
             no_path, 0, softcap, slope, slope_factor,
             phase != 1, False, CAPPED, SLOPED, ROUNDED, KV_HEADS, HEAD_DIM, TAIL, COLUMNS, TILE,
-            WINDOW, CHUNK, BLOCK_SIZE, QUANTIZED, PRECISION, STAGES, INTERPRETED,
+            WINDOW, CHUNK, BLOCK_SIZE, QUANTIZED, KEY_KIND, VALUE_KIND, PRECISION, STAGES,
+            INTERPRETED,
         )  # fmt: skip
     if TREE:
         # Behind the fork each token has tiles of its own, in which all rows take part, so that
@@ -287,7 +302,8 @@ def split_state(
                 least, end_of_path, head, table, keys, values, key_scales, value_scales, log2_scale,
                 path + i * MAX_ROWS, fork, softcap, slope, slope_factor,
                 True, True, CAPPED, SLOPED, ROUNDED, KV_HEADS, HEAD_DIM, TAIL, COLUMNS, TILE,
-                WINDOW, CHUNK, BLOCK_SIZE, QUANTIZED, PRECISION, STAGES, INTERPRETED,
+                WINDOW, CHUNK, BLOCK_SIZE, QUANTIZED, KEY_KIND, VALUE_KIND, PRECISION, STAGES,
+                INTERPRETED,
             )  # fmt: skip
             own = token == i
             peak = tl.where(own, own_peak, peak)
@@ -303,6 +319,9 @@ def finish(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    RUN: tl.constexpr,
+    LEVELS: tl.constexpr,
+    KIND: tl.constexpr,
     HAS_SINKS: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):  # fmt: skip
@@ -310,7 +329,7 @@ def finish(
     from row ``scratch`` on, and the last one joins those of all."""
     if parts == 1:
         weight, sums = join_sink(peak, weight, sums, sinks, query_head, rows, HAS_SINKS)
-        store_result(target, weight, sums, inside, INTERPRETED)
+        store_result(target, weight, sums, inside, RUN, LEVELS, KIND, INTERPRETED)
     else:
         last_one = leave_state(
             partial_sums, partial_weights, finished + scratch, scratch + part * rows, parts,
@@ -321,7 +340,7 @@ def finish(
                 partial_sums, partial_weights, scratch, parts, rows, ROWS, COLUMNS, HEAD_DIM
             )
             weight, sums = join_sink(peak, weight, sums, sinks, query_head, rows, HAS_SINKS)
-            store_result(target, weight, sums, inside, INTERPRETED)
+            store_result(target, weight, sums, inside, RUN, LEVELS, KIND, INTERPRETED)
             tl.store(finished + scratch, 0)
 
 
@@ -386,8 +405,13 @@ def join_states(
 
 
 @triton.jit
-def store_result(target, weight, sums, inside, INTERPRETED: tl.constexpr):
-    """Divide, round and store. Adding zero turns -0 into +0, which rows that saw more empty tiles
-    have."""
+def store_result(
+    target, weight, sums, inside, RUN: tl.constexpr, LEVELS: tl.constexpr, KIND: tl.constexpr,
+    INTERPRETED: tl.constexpr,
+):  # fmt: skip
+    """Divide, round and store, turned back where values are of that KIND. Adding zero turns -0 into
+    +0, which rows that saw more empty tiles have."""
+    if KIND == 1:
+        sums = turn(sums, RUN, LEVELS)
     result = cast(sums / weight[:, None] + 0.0, target.dtype.element_ty, INTERPRETED)
     tl.store(target, result, mask=inside)

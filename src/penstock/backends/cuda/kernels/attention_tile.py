@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 
 from penstock.backends.cuda.kernels.cast import cast
+from penstock.backends.cuda.kernels.codes import decoded
 from penstock.backends.cuda.kernels.soft_cap import soft_cap
 
 
@@ -103,6 +104,8 @@ def add_tiles(
     CHUNK: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     QUANTIZED: tl.constexpr,
+    KEY_KIND: tl.constexpr,
+    VALUE_KIND: tl.constexpr,
     PRECISION: tl.constexpr,
     STAGES: tl.constexpr,
     INTERPRETED: tl.constexpr,
@@ -117,6 +120,9 @@ def add_tiles(
     Where CAPPED, scores stay below ``softcap``; where SLOPED, ``slope`` ``[ROWS]`` times their
     key's distance is added. Both are in units of log2. Where ROUNDED, too, ``slope_factor`` is,
     which then multiplies what slopes and positions come to, rounded to bfloat16.
+
+    Keys and values are of a KIND each (``kernels/codes.py``); those in int4 are turned, and so are
+    queries, and the values that are added up.
 
     With a TAIL keys are latents, which are the values, too, and TAIL more components behind them,
     whose queries are ``query_tail``. int8 latents are scaled by ``key_scales``, and what is behind
@@ -143,7 +149,7 @@ def add_tiles(
         if not PATH:
             # A block's tokens are neighbours, also in the rows of scales: 16 bytes at a time.
             cell = tl.max_contiguous(tl.multiple_of(cell, BLOCK_SIZE), BLOCK_SIZE)
-        place = cell[:, None] * KEY_DIM + column[None, :]
+        place = place_of(cell, column, KEY_DIM, KEY_KIND)
 
         if MASKED:
             inside = readable[:, None] & within[None, :]
@@ -152,6 +158,8 @@ def add_tiles(
             key = tl.load(keys + place)
         else:
             key = tl.load(keys + place, mask=within[None, :], other=0)
+        key = decoded(key, column[None, :], KEY_KIND)
+        value_place = place_of(cell, column, KEY_DIM, VALUE_KIND)
         if TAIL:
             value = key
             at_tail = keys + (cell[:, None] * KEY_DIM + HEAD_DIM + behind_latent[None, :])
@@ -160,11 +168,13 @@ def add_tiles(
             else:
                 key_tail = tl.load(at_tail, mask=in_tail[None, :], other=0)
         elif MASKED:
-            value = tl.load(values + place, mask=inside, other=0)
+            value = tl.load(values + value_place, mask=inside, other=0)
         elif HEAD_DIM == COLUMNS:
-            value = tl.load(values + place)
+            value = tl.load(values + value_place)
         else:
-            value = tl.load(values + place, mask=within[None, :], other=0)
+            value = tl.load(values + value_place, mask=within[None, :], other=0)
+        if not TAIL:
+            value = decoded(value, column[None, :], VALUE_KIND)
 
         scores = product(query, tl.trans(key), None, PRECISION, INTERPRETED)
         if QUANTIZED:
@@ -222,6 +232,16 @@ def add_tiles(
         else:
             sums = product(weights, value, sums, PRECISION, INTERPRETED)
     return peak, weight, sums
+
+
+@triton.jit
+def place_of(cell, column, DIM: tl.constexpr, KIND: tl.constexpr):
+    """Return where the elements of components ``column`` of rows ``cell`` are."""
+    if KIND == 1:  # two in a byte
+        place = cell[:, None] * (DIM // 2) + (column // 2)[None, :]
+    else:
+        place = cell[:, None] * DIM + column[None, :]
+    return place
 
 
 @triton.jit

@@ -1,9 +1,9 @@
 """Codes and marks of blocks (``block_forms.py``), made operands and scales.
 
-A form comes to kernels as its text, ``FORM``. Points are whole numbers that 8 bits of mantissa
-hold, so operands are exact in bfloat16 and float16 alike. As in ``operands.py``, codes become
-bfloat16 in place, two neighbouring columns of each plane at a time; the interpreter, and the rarer
-other types, take codes out one by one.
+A form comes to kernels as its text, ``FORM``. Points are whole numbers of 8 bits, or numbers whose
+mantissa has 4, so operands are exact in bfloat16 and float16 alike. As in ``operands.py``, codes
+become bfloat16 in place, two neighbouring columns of each plane at a time; the interpreter, and the
+rarer other types, take codes out one by one.
 """
 
 from __future__ import annotations
@@ -40,14 +40,21 @@ def form_least(form: str) -> bool:
 
 
 @triton.constexpr_function
+def form_shared(form: str) -> int:
+    return int(form.split()[5])
+
+
+@triton.constexpr_function
 def form_levels(form: str) -> bool:
-    return form.split()[3] in ("levels", "pairs")
+    return form.split()[3] in ("levels", "pairs", "products")
 
 
 @triton.constexpr_function
 def form_marks(form: str, plane: int) -> int:
     """``BlockForm.marks``."""
-    _, _, _, scales, least = form.split()
+    _, _, _, scales, least, shared = form.split()
+    if scales == "singles":
+        return 128 // int(shared)
     planes, both = 128 // plane, 2 if least == "least" else 1
     if scales == "halves":
         return planes * both // 2
@@ -56,8 +63,23 @@ def form_marks(form: str, plane: int) -> int:
 
 @triton.constexpr_function
 def _assembly(values: str, zero: int, low: int, high: int) -> str:
-    """Four planes $0 to $3 of words $4, and of bits $5 where there are any, in bfloat16."""
+    """Four planes $0 to $3 of words $4, and of bits $5 where there are any, in bfloat16; of codes
+    of 8 bits two planes of words $2."""
     lines = [".reg .b32 one, minus, scale, p, q, s, t, u, v, a, b, c;"]
+    if low == 8:
+        # Four bits of exponent and three of mantissa are those of a bfloat16 times 2**-120, also
+        # where the exponent is 0.
+        lines.append("mov.b32 scale, 0x7B807B80;")
+        lines.append("mov.b32 minus, 0;")
+        for plane, (mantissa, sign) in enumerate(
+            (("shl.b32 t, $2, 4", 8), ("shr.u32 t, $2, 4", 0))
+        ):
+            lines.append(mantissa + ";")
+            lines.append("and.b32 t, t, 0x07F007F0;")
+            lines.append(f"shl.b32 s, $2, {sign};")
+            lines.append("lop3.b32 p, s, 0x80008000, t, 0xEA;")
+            lines.append(f"fma.rn.bf16x2 ${plane}, p, scale, minus;")
+        return "{\n" + "\n".join(lines) + "\n}"
     for plane in range(4):
         at = f"${plane}"
         if values == "whole":
@@ -132,9 +154,20 @@ def code_of(words, bits, index, LOW: tl.constexpr, HIGH: tl.constexpr):
 
 
 @triton.jit
+def e4m3_of(code):
+    """Return numbers of 4 bits of exponent and 3 of mantissa, int32 without a sign, float32."""
+    exponent, mantissa = code >> 3, (code & 7).to(tl.float32)
+    power = ((exponent + 117) << 23).to(tl.float32, bitcast=True)  # of 2, less 10
+    return tl.where(exponent == 0, mantissa * 0.001953125, (8.0 + mantissa) * power)
+
+
+@triton.jit
 def point_of(code, FORM: tl.constexpr):
-    """Return the points that codes int32 stand for, int32."""
-    if form_values(FORM) == "whole":
+    """Return the points that codes int32 stand for: int32, float32 where they are no integers."""
+    if form_values(FORM) == "e4m3":
+        size = e4m3_of(code & 127)
+        point = tl.where(code > 127, -size, size)
+    elif form_values(FORM) == "whole":
         point = code - form_zero(FORM)
     elif form_values(FORM) == "signed":
         point = (code ^ 128) - 128
@@ -173,8 +206,22 @@ def block_points(
     none.
     """
     if LOW == 8:
-        zero = tl.zeros_like(columns).to(tl.int32)
-        return bytes_as(words, zero, zero, dtype, INTERPRETED)
+        if form_values(FORM) == "signed":
+            zero = tl.zeros_like(columns).to(tl.int32)
+            return bytes_as(words, zero, zero, dtype, INTERPRETED)
+        elif dtype == tl.bfloat16 and not INTERPRETED:
+            return tl.inline_asm_elementwise(
+                _assembly("e4m3", 0, 8, 0),
+                "=r,=r,r",
+                [words],
+                dtype=(tl.bfloat16, tl.bfloat16),
+                is_pure=True,
+                pack=2,
+            )
+        else:
+            low = _plain(words, bits, 0, LOW, FORM, dtype)
+            high = _plain(words, bits, 1, LOW, FORM, dtype)
+            return low, high
     else:
         if dtype == tl.bfloat16 and not INTERPRETED:
             if form_high(FORM) > 0:
@@ -224,6 +271,14 @@ def scale_of(four, unit, index, FORM: tl.constexpr):
         scale = _half(unit, 0) * ((level ^ 128) - 128).to(tl.float32)
     elif form_scales(FORM) == "pairs":
         scale = _half(unit, 0) * (_byte(four, index) & 15).to(tl.float32)
+    elif form_scales(FORM) == "singles":
+        scale = four.to(tl.float32, bitcast=True)
+    elif form_scales(FORM) == "products":
+        scale = unit.to(tl.float32, bitcast=True) * e4m3_of(_byte(four, index) & 127) * 0.5
+    elif form_scales(FORM) == "powers":
+        # 2 ** (byte - 127), of which the least is no normal number
+        byte = _byte(four, index)
+        scale = tl.where(byte > 0, byte << 23, 0x00400000).to(tl.float32, bitcast=True)
     elif form_scales(FORM) == "e8m0":
         # 2 ** (byte - 128), of which the two least are no normal numbers
         byte = _byte(four, index)
@@ -232,11 +287,7 @@ def scale_of(four, unit, index, FORM: tl.constexpr):
     else:
         tl.static_assert(form_scales(FORM) == "e4m3")
         byte = _byte(four, index)
-        exponent, mantissa = (byte >> 3) & 15, (byte & 7).to(tl.float32)
-        power = ((exponent + 116) << 23).to(tl.float32, bitcast=True)  # of 2, less 11
-        normal = (8.0 + mantissa) * power
-        scale = tl.where(exponent == 0, mantissa * 0.0009765625, normal)
-        scale = tl.where(byte == 127, 0.0, scale)
+        scale = tl.where(byte == 127, 0.0, e4m3_of(byte & 127) * 0.5)
     return scale
 
 
@@ -256,7 +307,9 @@ def least_of(four, unit, index, FORM: tl.constexpr):
 @triton.constexpr_function
 def mark_of(form: str, plane: int, index: int, least: bool) -> int:
     """Which of a 128 columns' marks has the scale, or the least value, of plane ``index``."""
-    _, _, _, scales, two = form.split()
+    _, _, _, scales, two, shared = form.split()
+    if scales == "singles":
+        return index * plane // int(shared)
     if scales == "halves":
         return index if two == "least" else index // 2
     levels = 128 // plane // 4 if least and scales == "levels" else 0
@@ -266,7 +319,7 @@ def mark_of(form: str, plane: int, index: int, least: bool) -> int:
 @triton.constexpr_function
 def place_of(form: str, index: int, least: bool) -> int:
     """Where in its mark it is."""
-    _, _, _, scales, two = form.split()
+    _, _, _, scales, two, _ = form.split()
     if scales == "halves":
         if two == "least":
             return 1 if least else 0

@@ -13,6 +13,7 @@ from penstock.backends.cuda.kernels.block_operands import (
     form_levels,
     form_marks,
     form_scales,
+    form_shared,
     least_of,
     point_of,
     scale_of,
@@ -92,6 +93,13 @@ def _embed_blocks(
         scale = scale_of(four, unit, index % EACH, FORM)
         if LEAST:
             least = least_of(four, unit, 1, FORM)
+    elif form_scales(FORM) == "singles":
+        four = tl.load(
+            marks + (first + index * PLANE // form_shared(FORM)) * stride + token,
+            mask=inside,
+            other=0,
+        )
+        scale = scale_of(four, unit, 0, FORM)
     else:
         four = tl.load(marks + (first + index // 4) * stride + token, mask=inside, other=0)
         scale = scale_of(four, unit, index % 4, FORM)

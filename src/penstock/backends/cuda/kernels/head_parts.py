@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from penstock.backends.cuda.kernels.cast import cast, nearest_whole
+from penstock.backends.cuda.kernels.codes import (
+    as_bytes,
+    columns_of,
+    kind_of,
+    run_of,
+    store_part,
+)
 
 
 class LayerArrays(Protocol):
@@ -25,6 +31,45 @@ class LayerArrays(Protocol):
 
     @property
     def value_scales(self) -> Tensor | None: ...
+
+
+class Written(NamedTuple):
+    """A layer's cache as kernels that write it are given it."""
+
+    keys: Tensor
+    values: Tensor
+    key_scales: Tensor
+    """Where there are none, an array that nothing is written to."""
+    value_scales: Tensor
+    kv_heads: int
+    head_dim: int
+    constants: dict[str, int | bool]
+    """What ``store_heads`` is compiled with."""
+
+    @classmethod
+    def of(cls, cache: LayerArrays) -> Written:
+        keys, values = as_bytes(cache.keys), as_bytes(cache.values)
+        quantized = cache.key_scales is not None and cache.value_scales is not None
+        head_dim = columns_of(cache.keys)
+        run = run_of(head_dim)
+        constants = {
+            "KV_HEADS": cache.keys.shape[1],
+            "HEAD_DIM": head_dim,
+            "RUN": run,
+            "LEVELS": run.bit_length() - 1,
+            "KEY_KIND": kind_of(cache.keys),
+            "VALUE_KIND": kind_of(cache.values),
+            "QUANTIZED": quantized,
+        }
+        return cls(
+            keys,
+            values,
+            keys if cache.key_scales is None else cache.key_scales,
+            values if cache.value_scales is None else cache.value_scales,
+            cache.keys.shape[1],
+            head_dim,
+            constants,
+        )
 
 
 @triton.jit
@@ -44,22 +89,6 @@ def partners(column, HALF: tl.constexpr, INTERLEAVED: tl.constexpr):
 
 
 @triton.jit
-def coded(x, INTERPRETED: tl.constexpr):
-    """Return the int8 codes of float32 heads ``[N, BLOCK]``, still float32, and their bfloat16
-    scales ``[N]``, as ``plan.ops.KvWrite`` rounds them."""
-    most = tl.max(tl.where(x != x, float("inf"), tl.abs(x)), axis=1)
-    # A scale that is not finite is NaN, so that whatever reads these codes sees it.
-    most = tl.where(most == float("inf"), float("nan"), most)
-    by = tl.full([x.shape[0]], 127.0, tl.float32)
-    scale = cast(tl.div_rn(most, by), tl.bfloat16, INTERPRETED)
-    divisor = scale.to(tl.float32)
-    usable = (divisor > 0)[:, None]
-    ratio = tl.div_rn(x, tl.where(usable, divisor[:, None], 1.0) + tl.zeros_like(x))
-    code = tl.minimum(tl.maximum(nearest_whole(ratio), -127.0), 127.0)
-    return tl.where(usable, code, 0.0), scale
-
-
-@triton.jit
 def store_heads(
     x,
     keys,
@@ -72,6 +101,10 @@ def store_heads(
     is_value,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    RUN: tl.constexpr,
+    LEVELS: tl.constexpr,
+    KEY_KIND: tl.constexpr,
+    VALUE_KIND: tl.constexpr,
     QUANTIZED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     INTERPRETED: tl.constexpr,
@@ -80,14 +113,20 @@ def store_heads(
 
     Those that are keys go among the keys, those that are values among the values, others nowhere.
     """
-    column = tl.arange(0, x.shape[1])
-    within = column < HEAD_DIM
     row = (slot // BLOCK_SIZE * KV_HEADS + kv_head) * BLOCK_SIZE + slot % BLOCK_SIZE
-    if QUANTIZED:
-        x, scale = coded(x, INTERPRETED)
-        tl.store(key_scales + row, scale, mask=is_key)
-        tl.store(value_scales + row, scale, mask=is_value)
-    cells = row[:, None] * HEAD_DIM + column[None, :]
-    stored = cast(x, keys.dtype.element_ty, INTERPRETED)
-    tl.store(keys + cells, stored, mask=is_key[:, None] & within[None, :])
-    tl.store(values + cells, stored, mask=is_value[:, None] & within[None, :])
+    store_part(
+        x, keys, key_scales, row, is_key, HEAD_DIM, RUN, LEVELS, KEY_KIND, QUANTIZED, INTERPRETED
+    )
+    store_part(
+        x,
+        values,
+        value_scales,
+        row,
+        is_value,
+        HEAD_DIM,
+        RUN,
+        LEVELS,
+        VALUE_KIND,
+        QUANTIZED,
+        INTERPRETED,
+    )

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock.backends.cuda.kernels.cast import cast
-from penstock.backends.cuda.kernels.head_parts import LayerArrays, partners, store_heads
+from penstock.backends.cuda.kernels.head_parts import LayerArrays, Written, partners, store_heads
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.kernels.tiling import rows_at_once
 from penstock.cache.geometry import BLOCK_SIZE
@@ -95,22 +95,20 @@ def kv_write(k: Tensor, v: Tensor, cache: LayerArrays, slots: Tensor) -> None:
     tokens = len(k)
     if tokens == 0:
         return
-    _, kv_heads, _, head_dim = cache.keys.shape
-    quantized = cache.key_scales is not None and cache.value_scales is not None
+    into = Written.of(cache)
+    kv_heads, head_dim = into.kv_heads, into.head_dim
     _write_heads[(triton.cdiv(2 * tokens * kv_heads, _HEADS),)](
         k,
         v,
-        cache.keys,
-        cache.values,
-        cache.key_scales if quantized else cache.keys,
-        cache.value_scales if quantized else cache.values,
+        into.keys,
+        into.values,
+        into.key_scales,
+        into.value_scales,
         slots,
         tokens,
         k.stride(0),
         v.stride(0),
-        KV_HEADS=kv_heads,
-        HEAD_DIM=head_dim,
-        QUANTIZED=quantized,
+        **into.constants,
         BLOCK_SIZE=BLOCK_SIZE,
         INTERPRETED=INTERPRETED,
         SOME=_HEADS,
@@ -222,6 +220,10 @@ def _write_heads(
     v_stride,
     KV_HEADS: tl.constexpr,
     HEAD_DIM: tl.constexpr,
+    RUN: tl.constexpr,
+    LEVELS: tl.constexpr,
+    KEY_KIND: tl.constexpr,
+    VALUE_KIND: tl.constexpr,
     QUANTIZED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     INTERPRETED: tl.constexpr,
@@ -253,6 +255,10 @@ def _write_heads(
         is_value & (slot >= 0),
         KV_HEADS,
         HEAD_DIM,
+        RUN,
+        LEVELS,
+        KEY_KIND,
+        VALUE_KIND,
         QUANTIZED,
         BLOCK_SIZE,
         INTERPRETED,

@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock.backends.cuda.kernels.cast import cast
-from penstock.backends.cuda.kernels.head_parts import coded
+from penstock.backends.cuda.kernels.codes import coded
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.kernels.tiling import launch_rows, rows_at_once
 

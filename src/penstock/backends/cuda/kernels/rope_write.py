@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from penstock.backends.cuda.kernels.cast import cast
-from penstock.backends.cuda.kernels.head_parts import LayerArrays, partners, store_heads
+from penstock.backends.cuda.kernels.head_parts import LayerArrays, Written, partners, store_heads
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.kernels.tiling import rows_at_once
 from penstock.cache.geometry import BLOCK_SIZE
@@ -34,18 +34,18 @@ def rope_write(
     neighbours where ``interleaved``; norms: weights of queries and keys, float32 ``[head_dim]``.
     """
     tokens = len(qkv)
-    _, kv_heads, _, head_dim = cache.keys.shape
+    into = Written.of(cache)
+    kv_heads, head_dim = into.kv_heads, into.head_dim
     heads = q.shape[1] // head_dim
     cos, sin = rope
     q_norm, k_norm = norms or (cos, cos)
-    quantized = cache.key_scales is not None and cache.value_scales is not None
     _rope_write[(triton.cdiv(tokens * (heads + 2 * kv_heads), _HEADS),)](
         qkv,
         q,
-        cache.keys,
-        cache.values,
-        cache.key_scales if quantized else cache.keys,
-        cache.value_scales if quantized else cache.values,
+        into.keys,
+        into.values,
+        into.key_scales,
+        into.value_scales,
         positions,
         slots,
         cos,
@@ -56,13 +56,11 @@ def rope_write(
         qkv.stride(0),
         q.stride(0),
         HEADS=heads,
-        KV_HEADS=kv_heads,
-        HEAD_DIM=head_dim,
         HALF=cos.shape[1],
         INTERLEAVED=interleaved,
         EPS=eps,
         HAS_NORM=norms is not None,
-        QUANTIZED=quantized,
+        **into.constants,
         BLOCK_SIZE=BLOCK_SIZE,
         INTERPRETED=INTERPRETED,
         SOME=_HEADS,
@@ -96,6 +94,10 @@ def _rope_write(
     INTERLEAVED: tl.constexpr,
     EPS: tl.constexpr,
     HAS_NORM: tl.constexpr,
+    RUN: tl.constexpr,
+    LEVELS: tl.constexpr,
+    KEY_KIND: tl.constexpr,
+    VALUE_KIND: tl.constexpr,
     QUANTIZED: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
     INTERPRETED: tl.constexpr,
@@ -150,6 +152,10 @@ def _rope_write(
         is_value,
         KV_HEADS,
         HEAD_DIM,
+        RUN,
+        LEVELS,
+        KEY_KIND,
+        VALUE_KIND,
         QUANTIZED,
         BLOCK_SIZE,
         INTERPRETED,

@@ -1,0 +1,59 @@
+// Attention over a cache of floats of 8 bits: tiles are widened to bfloat16, a split at a time, and
+// multiplied as those of a bfloat16 cache are. A key's scale multiplies its score, a value's its
+// weight, which is then rounded to bfloat16.
+#pragma once
+
+#include "attention_int8.h"
+
+namespace penstock {
+
+template <class Kernel>
+class Float8Splits {
+ public:
+  Float8Splits(const Tile& tile, const Scratch& scratch)
+      : tile_(tile), scratch_(scratch), kernel_(tile.rows, tile.dim()) {
+    pack_queries(tile, queries());
+  }
+
+  void run(int split, float* out) const {
+    const int dim = tile_.dim(), stride = partial_stride(dim);
+    const bool shaped = tile_.args.shapes_scores();
+    const float scale = shaped ? 1.0f : tile_.args.scale;
+    SplitBlocks blocks = gather<int8_t>(tile_, split, scratch_);
+    Feed feed(blocks, tile_.args.kv.key_tile().bytes(), tile_.args.kv.value_tile().bytes());
+    std::fill_n(blocks.fetch_values, kSplitBlocks, nullptr);  // the feed has them
+    kernel_.scores(queries(), dim, blocks, scratch_.scores);
+    widen_value_scales(tile_, blocks, scratch_.value_scales);
+    auto* weights = reinterpret_cast<bf16*>(scratch_.weights);
+    const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
+    const int lines = feed.lines(1.0f, tile_.rows * kSplitTokens / f32x16::lanes);
+    for (int r = 0; r < tile_.rows; ++r) {
+      const Columns columns(tile_.begin[r], tile_.end[r], split);
+      float* scores = scratch_.scores + r * kScoreStride;
+      float *maximum = out + r * stride + dim, *sum = maximum + 1;
+      *maximum = kNoScore;
+      *sum = 0.0f;
+      if (columns.empty()) {
+        std::fill(scores + first, scores + last, 0.0f);
+      } else {
+        scale_scores(tile_, blocks, scores);
+        if (shaped) tile_.shape_row(r, split, columns, tile_.args.scale, scores);
+        *maximum = mask_and_max(scores, columns) * scale;
+        *sum = scaled_exponentials(scores, scratch_.value_scales, scores, scale, *maximum, columns,
+                                   first, last, feed, lines)
+                   .sum;
+      }
+      convert(weights + r * kScoreStride + first, scores + first, last - first);
+    }
+    kernel_.weigh(weights, blocks, out, stride);
+  }
+
+ private:
+  bf16* queries() const { return reinterpret_cast<bf16*>(scratch_.queries); }
+
+  const Tile& tile_;
+  const Scratch& scratch_;
+  const Kernel kernel_;
+};
+
+}  // namespace penstock

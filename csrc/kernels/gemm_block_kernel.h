@@ -1,0 +1,351 @@
+// The kernel of products of weights in blocks or groups, for every Format and Operand: some rows by
+// panels side by side, of which codes become weights in the registers that multiply them, or were
+// expanded before.
+#pragma once
+
+#include "gemm_block_operands.h"
+#include "gemm_panels.h"
+
+namespace penstock {
+
+// Rows of x made ready. A row holds its k; for rounded ones then the scale of each group of the
+// weights; then for each of these what is added of x: where groups have a least value x's sum
+// (float), else for rounded ones what its dot starts from (int32). Rows lie an odd number of cache
+// lines apart.
+struct BlockRows {
+  std::byte* data;
+  int64_t scales_at, shifts_at, row_bytes;
+
+  template <class Operand>
+  static BlockRows of(const PanelView& p, std::byte* memory) {
+    const int64_t scales = p.depth * Operand::kElement;
+    const int64_t shifts = scales + (Operand::kRounded ? p.groups() * 4 : 0);
+    const int64_t bytes = round_up(shifts + p.groups() * 4, kLineBytes);
+    return {memory, scales, shifts, bytes / kLineBytes % 2 ? bytes : bytes + kLineBytes};
+  }
+
+  std::byte* row(int64_t r) const { return data + r * row_bytes; }
+  float* scales(int64_t r) const { return reinterpret_cast<float*>(row(r) + scales_at); }
+  float* sums(int64_t r) const { return reinterpret_cast<float*>(row(r) + shifts_at); }
+  int32_t* starts(int64_t r) const { return reinterpret_cast<int32_t*>(row(r) + shifts_at); }
+};
+
+// What one call of a kernel multiplies: rows from `row` on by panels side by side, from column k on.
+struct BlockJob {
+  const BlockRows& x;
+  int64_t row;
+  int64_t k;
+  const std::byte* weights;
+  const std::byte* behind;  // what lies behind all segments, of the first
+  int64_t panel_bytes;
+  int64_t runs;        // of 32 k
+  int64_t ahead;       // how far weights are prefetched, or 0
+  bool begun;          // sums has those of the k before
+  float* sums;         // [panel][row][16]
+};
+using BlockKernel = void (*)(const BlockJob&);
+
+struct NoShift {};
+
+// Weights as a Format has them.
+template <class Format, class Operand>
+struct DirectWeights {
+  static constexpr int64_t kGroup = Format::kGroup;
+  static constexpr bool kLeast = Format::kLeast, kWide = Format::kWide;
+  static constexpr int64_t kRuns = Format::kSegment / kRunK;  // of a segment
+  static constexpr int64_t kBytes = Format::kSegmentBytes;
+  static constexpr int64_t kBehind = behind_bytes<Format>();
+  static constexpr bool kPrefetched = true;
+
+  // What all codes of a group are moved by.
+  static PENSTOCK_INLINE auto shift(const std::byte* segment, const std::byte* behind,
+                                    int64_t group) {
+    if constexpr (HasZeros<Format>)
+      return typename Operand::template Shift<Format>(Format::zeros(segment, behind, group));
+    else
+      return NoShift();
+  }
+  using Shift = decltype(shift(nullptr, nullptr, 0));
+
+  static PENSTOCK_INLINE Operand::Weights step(const std::byte* segment, int64_t run, int step,
+                                               [[maybe_unused]] const Shift& by) {
+    Quad codes[Operand::kQuads];
+    for (int i = 0; i < Operand::kQuads; ++i)
+      codes[i] = Operand::kLoose && !HasZeros<Format>
+                     ? Format::loose_quad(segment, run, step * Operand::kQuads + i)
+                     : Format::quad(segment, run, step * Operand::kQuads + i);
+    if constexpr (HasZeros<Format>) return by.decode(codes);
+    else return Operand::template decode<Format>(codes);
+  }
+  static PENSTOCK_INLINE f32x16 scale(const std::byte* segment, int64_t group) {
+    return Format::scale(segment, group);
+  }
+  static PENSTOCK_INLINE f32x16 least(const std::byte* segment, int64_t group) {
+    return Format::least(segment, group);
+  }
+};
+
+// And expanded, a run at a time: its steps; then scales and least values in float32, those of long
+// groups behind their runs.
+template <class Operand, int64_t Group, bool Least, bool Wide>
+struct ExpandedWeights {
+  static constexpr int64_t kGroup = Group;
+  static constexpr int64_t kRuns = std::max<int64_t>(Group / kRunK, 1);  // of a segment
+  static constexpr int64_t kGroups = Group ? kRuns * kRunK / Group : 0;
+  static constexpr bool kLeast = Least, kWide = Wide;
+  static constexpr int64_t kSteps = kRunQuads / Operand::kQuads;  // of a run
+  static constexpr int64_t kRunBytes = kSteps * Operand::kStepBytes;
+  static constexpr int64_t kScalesAt = kRuns * kRunBytes;
+  static constexpr int64_t kLeastsAt = kScalesAt + kGroups * kScaleBytes;
+  static constexpr int64_t kBytes = kLeastsAt + (Least ? kGroups * kScaleBytes : 0);
+  static constexpr int64_t kBehind = 0;
+  static constexpr bool kPrefetched = false;
+
+  using Shift = NoShift;
+  static PENSTOCK_INLINE Shift shift(const std::byte*, const std::byte*, int64_t) { return {}; }
+  static PENSTOCK_INLINE Operand::Weights step(const std::byte* segment, int64_t run, int step,
+                                               Shift) {
+    return Operand::Weights::load(segment + run * kRunBytes + step * Operand::kStepBytes);
+  }
+  static PENSTOCK_INLINE f32x16 scale(const std::byte* segment, int64_t group) {
+    return f32x16::load(reinterpret_cast<const float*>(segment + kScalesAt) + group * kPanelColumns);
+  }
+  static PENSTOCK_INLINE f32x16 least(const std::byte* segment, int64_t group) {
+    return f32x16::load(reinterpret_cast<const float*>(segment + kLeastsAt) + group * kPanelColumns);
+  }
+};
+template <class Format, class Operand>
+using Expanded =
+    ExpandedWeights<Operand, Format::kGroup, Format::kLeast, Format::kWide && kSignedBytes>;
+
+// Runs of a panel, from a whole segment on.
+template <class Format, class Operand>
+void expand_runs(const std::byte* segment, const std::byte* behind, int64_t runs, int64_t ahead,
+                 std::byte* to) {
+  using From = DirectWeights<Format, Operand>;
+  using To = Expanded<Format, Operand>;
+  // Groups begin in a run, or runs in a group.
+  constexpr int64_t shifts = Format::kGroup && Format::kGroup < kRunK ? kRunK / Format::kGroup : 1;
+  constexpr int steps = int(To::kSteps / shifts);
+  constexpr int64_t per_run = From::kBytes / From::kRuns;
+  for (int64_t i = 0; i < runs; ++i) {
+    const int64_t run = i % From::kRuns, run_to = i % To::kRuns;
+    if (i && run == 0) segment += From::kBytes, behind += From::kBehind;
+    if (i && run_to == 0) to += To::kBytes;
+    for (int64_t at = 0; at < per_run; at += kLineBytes)
+      __builtin_prefetch(segment + ahead + run * per_run + at, 0, 2);
+    const int64_t group = Format::kGroup ? run * kRunK / std::max<int64_t>(Format::kGroup, 1) : 0;
+    for (int half = 0; half < int(shifts); ++half) {
+      const auto by = From::shift(segment, behind, group + half);
+#pragma GCC unroll 8
+      for (int s = half * steps; s < (half + 1) * steps; ++s)
+        From::step(segment, run, s, by)
+            .store(to + run_to * To::kRunBytes + s * Operand::kStepBytes);
+    }
+    if (run_to) continue;
+    for (int64_t g = 0; g < To::kGroups; ++g) {
+      float* const scales = reinterpret_cast<float*>(to + To::kScalesAt) + g * kPanelColumns;
+      From::scale(segment, group + g).store(scales);
+      if constexpr (To::kLeast)
+        From::least(segment, group + g).store(scales + To::kGroups * kPanelColumns);
+    }
+  }
+}
+
+template <class Source, class Operand, int Rows, int Panels>
+class BlockProduct {
+  static constexpr bool kWhole = Source::kGroup == 0;  // one group of all the depth
+  static constexpr bool kLong = kWhole || Source::kGroup > kRunK;
+  // Groups of a run.
+  static constexpr int kGroups = kLong ? 1 : int(kRunK / std::max<int64_t>(Source::kGroup, 1));
+  static constexpr int kSpan = !kLong && Rows <= 2 && Source::kRuns % 2 == 0 ? 2 : 1;  // runs
+
+ public:
+  // Few rows have few chains of additions, each of which waits for itself: those of the groups of two
+  // runs are taken in turn.
+  static constexpr int kTogether = Rows <= 2 ? kSpan * kGroups : 1;
+
+  static void run(const BlockJob& job) {
+    BlockProduct product(job);
+    if constexpr (kLong) product.long_groups(job);
+    else product.short_groups(job);
+    for (int i = 0; i < Panels; ++i)
+      for (int r = 0; r < Rows; ++r)
+        product.total_[i][r].store(job.sums + (i * Rows + r) * kPanelColumns);
+  }
+
+ private:
+  using Sum = Operand::Sum;
+  static constexpr int kSteps = int(kRunQuads / Operand::kQuads / kGroups);  // of a group in a run
+  static constexpr int64_t kStepX = 4 * Operand::kQuads * Operand::kElement;  // bytes of x
+  static constexpr int64_t kRunBytes = Source::kBytes / Source::kRuns;
+
+  PENSTOCK_INLINE explicit BlockProduct(const BlockJob& job)
+      : row_bytes_(job.x.row_bytes), panel_bytes_(job.panel_bytes) {
+    const std::byte* const row = job.x.row(job.row);
+    x_ = row + job.k * Operand::kElement;
+    const int64_t first = kWhole ? 0 : job.k / std::max<int64_t>(Source::kGroup, 1);
+    scales_ = row + job.x.scales_at + first * 4;
+    shifts_ = row + job.x.shifts_at + first * 4;
+    for (int i = 0; i < Panels; ++i)
+      for (int r = 0; r < Rows; ++r)
+        total_[i][r] = job.begun ? f32x16::load(job.sums + (i * Rows + r) * kPanelColumns)
+                                 : f32x16::zero();
+  }
+
+  template <class T>
+  PENSTOCK_INLINE T number(const std::byte* from, int r) const {
+    T value;
+    std::memcpy(&value, from + r * row_bytes_, sizeof(value));
+    return value;
+  }
+
+  // Weights of step i of `count`, evenly, so far ahead as a segment is of what is to be prefetched.
+  template <int64_t Bytes>
+  PENSTOCK_INLINE void prefetch(const std::byte* from, int i, int count) const {
+    const int64_t first = (i * Bytes / count + kLineBytes - 1) / kLineBytes * kLineBytes;
+    const int64_t last = (i + 1) * Bytes / count;
+    for (int64_t at = first; at < last; at += kLineBytes)
+      for (int p = 0; p < Panels; ++p) {
+        __builtin_prefetch(from + p * panel_bytes_ + at);
+        asm volatile("");  // or GCC brings all of a segment together, ahead of its loads
+      }
+  }
+  // What lies behind those that follow.
+  PENSTOCK_INLINE void prefetch_behind(const std::byte* behind) const {
+    if constexpr (Source::kBehind > 0)
+      if (reinterpret_cast<uintptr_t>(behind) % kLineBytes == 0)
+        for (int i = 0; i < Panels; ++i) __builtin_prefetch(behind + (Panels + i) * panel_bytes_);
+  }
+  // Panels side by side are followed by the next ones of as many.
+  PENSTOCK_INLINE static const std::byte* following(const BlockJob& job, const std::byte* segment) {
+    const std::byte* const next = segment + job.ahead;
+    return next - job.weights < job.panel_bytes ? next : next + (Panels - 1) * job.panel_bytes;
+  }
+
+  PENSTOCK_INLINE void short_groups(const BlockJob& job) {
+    const std::byte* segment = job.weights;
+    const std::byte* behind = job.behind;
+    for (int64_t done = 0; done < job.runs; segment += Source::kBytes, behind += Source::kBehind) {
+      const std::byte* const next = following(job, segment);
+      prefetch_behind(behind);
+      for (int64_t run = 0; run < Source::kRuns; run += kSpan, done += kSpan)
+#pragma GCC unroll 4
+        for (int first = 0; first < kSpan * kGroups; first += kTogether)
+          groups(segment, behind, next, run, first);
+    }
+  }
+
+  // kTogether groups of `run`, and perhaps the next, from its group `first` on.
+  PENSTOCK_INLINE void groups(const std::byte* segment, const std::byte* behind,
+                              [[maybe_unused]] const std::byte* next,
+                              int64_t run, int first) {
+    Sum sums[kTogether][Panels][Rows];
+    typename Source::Shift shift[kTogether][Panels];
+    for (int t = 0; t < kTogether; ++t)
+      for (int i = 0; i < Panels; ++i) {
+        shift[t][i] = Source::shift(segment + i * panel_bytes_, behind + i * panel_bytes_,
+                                    run * kGroups + first + t);
+        for (int r = 0; r < Rows; ++r) {
+          if constexpr (Operand::kRounded && !Source::kLeast)
+            sums[t][i][r] = Sum::broadcast(number<int32_t>(shifts_ + 4 * t, r));
+          else
+            sums[t][i][r] = Operand::zero();
+        }
+      }
+#pragma GCC unroll 8
+    for (int s = 0; s < kSteps; ++s)
+#pragma GCC unroll 4
+      for (int t = 0; t < kTogether; ++t) {
+        const int g = first + t, part = g % kGroups * kSteps + s;
+        if constexpr (Source::kPrefetched)
+          prefetch<kSpan * kRunBytes>(next + run * kRunBytes, first * kSteps + s * kTogether + t,
+                                      kSpan * kGroups * kSteps);
+        step(segment, run + g / kGroups, part, shift[t], sums[t], x_ + (t * kSteps + s) * kStepX);
+      }
+    x_ += kTogether * kSteps * kStepX;
+    for (int t = 0; t < kTogether; ++t) end_group(segment, run * kGroups + first + t, sums[t]);
+  }
+
+  // A group is a segment, of several runs; or the whole depth.
+  PENSTOCK_INLINE void long_groups(const BlockJob& job) {
+    const std::byte* segment = job.weights;
+    const std::byte* behind = job.behind;
+    Sum sums[Panels][Rows];
+    for (int i = 0; i < Panels; ++i)
+      for (int r = 0; r < Rows; ++r) {
+        if constexpr (kWhole) sums[i][r] = total_[i][r];
+        else sums[i][r] = Operand::zero();
+      }
+    typename Source::Shift shift[Panels];
+    for (int i = 0; i < Panels; ++i)
+      shift[i] = Source::shift(segment + i * panel_bytes_, behind + i * panel_bytes_, 0);
+    for (int64_t done = 0; done < job.runs; segment += Source::kBytes) {
+      [[maybe_unused]] const std::byte* const next = following(job, segment);
+      prefetch_behind(behind);
+      for (int64_t run = 0; run < Source::kRuns; ++run, ++done) {
+#pragma GCC unroll 8
+        for (int s = 0; s < kSteps; ++s) {
+          if constexpr (Source::kPrefetched) prefetch<kRunBytes>(next + run * kRunBytes, s, kSteps);
+          step(segment, run, s, shift, sums, x_ + s * kStepX);
+        }
+        x_ += kSteps * kStepX;
+      }
+      if constexpr (!kWhole) {
+        end_group(segment, 0, sums);
+        behind += Source::kBehind;
+        for (int i = 0; i < Panels; ++i) {
+          if (done < job.runs)
+            shift[i] = Source::shift(segment + Source::kBytes + i * panel_bytes_,
+                                     behind + i * panel_bytes_, 0);
+          for (int r = 0; r < Rows; ++r) sums[i][r] = Operand::zero();
+        }
+      }
+    }
+    if constexpr (kWhole)
+      for (int i = 0; i < Panels; ++i)
+        for (int r = 0; r < Rows; ++r) total_[i][r] = sums[i][r];
+  }
+
+  PENSTOCK_INLINE void step(const std::byte* segment, int64_t run, int part,
+                            const typename Source::Shift (&shift)[Panels],
+                            Sum (&sums)[Panels][Rows], const std::byte* x) const {
+    typename Operand::Weights w[Panels];
+    for (int i = 0; i < Panels; ++i)
+      w[i] = Source::step(segment + i * panel_bytes_, run, part, shift[i]);
+    for (int r = 0; r < Rows; ++r)
+      for (int i = 0; i < Panels; ++i)
+        Operand::template add<Source::kWide>(sums[i][r], w[i], x + r * row_bytes_);
+  }
+
+  // The next group of x, and the given one of the segment.
+  PENSTOCK_INLINE void end_group(const std::byte* segment, int64_t group,
+                                 const Sum (&sums)[Panels][Rows]) {
+    for (int i = 0; i < Panels; ++i) {
+      const std::byte* const own = segment + i * panel_bytes_;
+      const f32x16 scale = Source::scale(own, group);
+      for (int r = 0; r < Rows; ++r) {
+        f32x16& total = total_[i][r];
+        if constexpr (Operand::kRounded)
+          total = fma(f32x16::broadcast(number<float>(scales_, r)) * scale,
+                      sums[i][r].to_float(), total);
+        else
+          total = fma(scale, sums[i][r], total);
+      }
+      if constexpr (Source::kLeast) {
+        const f32x16 least = Source::least(own, group);
+        for (int r = 0; r < Rows; ++r)
+          total_[i][r] =
+              fma(least, f32x16::broadcast(number<float>(shifts_, r)), total_[i][r]);
+      }
+    }
+    scales_ += 4;
+    shifts_ += 4;
+  }
+
+  const int64_t row_bytes_, panel_bytes_;
+  const std::byte *x_, *scales_, *shifts_;
+  f32x16 total_[Panels][Rows];
+};
+
+}  // namespace penstock

@@ -1,0 +1,57 @@
+"""What a new file is to hold: its metadata and its tensors, from wherever the model comes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.interface.sources import Shape
+
+Values = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Whole rows of a tensor, ``[rows, columns]``."""
+
+    first: int
+    """The first of them, where the tensor is one matrix, its dimensions but the last one below
+    another."""
+    values: Values
+
+
+@dataclass(frozen=True)
+class SourceTensor:
+    """A tensor that is to be written."""
+
+    name: str
+    shape: Shape
+    stored: str | None
+    """The type that it has in the source, if it can be taken over as it is."""
+
+
+class Content(ABC):
+    """A model as a GGUF file holds it, but for the types of its tensors."""
+
+    tensors: Sequence[SourceTensor]
+    notes: tuple[str, ...]
+    """What users should know: what the file cannot say, and what was rounded before."""
+    num_layers: int
+    num_experts: int
+
+    @abstractmethod
+    def pairs(self) -> Mapping[str, bytes]:
+        """The metadata by key, as the bytes of :func:`penstock.gguf.writing.pair`."""
+
+    @abstractmethod
+    def parts(self, tensor: SourceTensor) -> Iterator[Part]:
+        """The values of a tensor, some rows at a time, every row once."""
+
+    @abstractmethod
+    def stored(self, tensor: SourceTensor) -> NDArray[Any]:
+        """The bytes of a tensor in the type that it has in the source."""

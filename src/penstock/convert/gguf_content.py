@@ -1,0 +1,93 @@
+"""A GGUF file as the content of another, whose tensors are of other types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.convert.content import Content, Part, SourceTensor
+from penstock.errors import ModelError, WeightError
+from penstock.gguf.metadata import mapped, parse_metadata
+from penstock.gguf.writing import pair
+from penstock.models.gguf.architectures import ARCHITECTURES
+from penstock.quant.formats import FORMATS
+from penstock.weights.gguf_file import open_gguf
+from penstock.weights.tensor_file import CONVERTED
+
+_REPLACED: Final = frozenset(
+    {"general.file_type", "general.quantization_version", "general.alignment"}
+)
+_SPLIT: Final = "split."
+_VALUES: Final = 1 << 24
+"""Values that are decoded at a time, about."""
+
+
+class GgufContent(Content):
+    """Metadata are taken over byte for byte."""
+
+    def __init__(self, path: Path, name: str | None) -> None:
+        """``name`` replaces that of the model, if it is given. Raises ModelError or WeightError for
+        a file that is corrupt, or of an architecture whose tensors are not known."""
+        model = open_gguf(path)
+        architecture = model.metadata.get("general.architecture")
+        if architecture not in ARCHITECTURES:
+            raise ModelError(
+                f"{path}: general.architecture is {architecture!r:.60}, whose tensors Penstock "
+                f"does not know; it knows {', '.join(e for e in ARCHITECTURES if ' ' not in e)}"
+            )
+        self._found = model.tensors
+        self.tensors = []
+        for tensor_name, (_, tensor) in model.tensors.items():
+            if tensor.element is None:
+                raise WeightError(
+                    f"{path}: tensor {tensor_name!r} is in {tensor.dtype}, which is not converted"
+                )
+            self.tensors.append(SourceTensor(tensor_name, tensor.shape, tensor.dtype))
+        with mapped(model.path, WeightError) as data:
+            spans = parse_metadata(data, str(model.path), WeightError).spans
+            self._pairs = {
+                key: data[start:stop]
+                for key, (start, stop) in spans.items()
+                if key not in _REPLACED and not key.startswith(_SPLIT)
+            }
+        if name is not None:
+            self._pairs["general.name"] = pair("general.name", name)
+        self.num_layers = _integer(model.metadata.get(f"{architecture}.block_count"))
+        self.num_experts = _integer(model.metadata.get(f"{architecture}.expert_count"))
+        rounded = sorted({t.dtype for _, t in model.tensors.values()} & {*FORMATS, *CONVERTED})
+        self.notes = (
+            (
+                f"matrices in {', '.join(rounded)} were quantized already, and those that get "
+                "another type are rounded once more; where there is an original in floats, "
+                "convert that",
+            )
+            if rounded
+            else ()
+        )
+
+    def pairs(self) -> Mapping[str, bytes]:
+        return self._pairs
+
+    def parts(self, tensor: SourceTensor) -> Iterator[Part]:
+        file, _ = self._found[tensor.name]
+        shape = tensor.shape
+        if len(shape) < 2:
+            yield Part(0, file.view(tensor.name).astype(np.float32).reshape(1, -1))
+            return
+        each = int(np.prod(shape[1:-1], dtype=np.int64))  # rows of a slice of the first dimension
+        some = max(1, _VALUES // (each * shape[-1]))
+        for first in range(0, shape[0], some):
+            values = file.slices(tensor.name, ((first, min(first + some, shape[0])),))
+            yield Part(first * each, values.astype(np.float32, copy=False).reshape(-1, shape[-1]))
+
+    def stored(self, tensor: SourceTensor) -> NDArray[Any]:
+        file, _ = self._found[tensor.name]
+        return file.raw(tensor.name)
+
+
+def _integer(value: object) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,59 @@
+"""Evens out the columns of matrices that are rounded: ``plan/balance.py`` says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.interface.sources import Balance
+
+F32 = NDArray[np.float32]
+
+MOST: Final = 16.0
+"""The largest factor; the smallest is its reciprocal."""
+_STEPS: Final = 8
+"""Factors of an octave. Norms may differ in their last bits from machine to machine, and the
+factors do not."""
+_CHUNK: Final = 1 << 20
+"""Number of elements that are squared at a time."""
+
+
+def factors(matrices: Iterable[NDArray[Any]]) -> F32:
+    """The factors float32 ``[k]`` that give the columns of ``matrices``, each ``[n, k]``, one norm.
+
+    Norms are of rows of length 1, since each row is rounded to a grid of its own. A factor is a
+    power of ``2 ** (1 / 8)`` between 1/16 and 16. All are 1 where a value is not finite, which the
+    rounding refuses.
+    """
+    squares = sum(_column_squares(matrix) for matrix in matrices)
+    assert isinstance(squares, np.ndarray)
+    if not np.isfinite(squares).all():
+        return np.ones(len(squares), np.float32)
+    least = np.finfo(np.float64).tiny
+    ratios = np.sqrt(max(squares.mean(), least) / np.maximum(squares, least))
+    steps = np.rint(_STEPS * np.log2(np.clip(ratios, 1 / MOST, MOST)))
+    by: F32 = np.exp2(steps / _STEPS).astype(np.float32)
+    return by
+
+
+def balanced(value: NDArray[Any], balance: Balance, by: F32) -> F32:
+    """``value``, in float32, as ``balance`` has it with these factors."""
+    if balance.side == "matrix":
+        return value.astype(np.float32) * by
+    return (value.astype(np.float32).T / by).T
+
+
+def _column_squares(matrix: NDArray[Any]) -> NDArray[np.float64]:
+    """The squared norms of columns, of the rows of ``matrix`` divided by their norms."""
+    total = np.zeros(matrix.shape[1], np.float64)
+    rows = max(1, _CHUNK // max(matrix.shape[1], 1))
+    with np.errstate(over="ignore", invalid="ignore"):
+        for first in range(0, len(matrix), rows):
+            squares = np.square(matrix[first : first + rows].astype(np.float32))
+            norms = squares.sum(axis=1, keepdims=True)
+            np.divide(squares, norms, out=squares, where=norms != 0)
+            total += squares.sum(axis=0)
+    return total

@@ -1,0 +1,104 @@
+"""Factors of columns even out norms, whatever the rows' scales, and are a few round numbers."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from penstock.interface.sources import Balance, Stored
+from penstock.quant.grid import quantize_to_grid
+from penstock.quant.hadamard import transform_rows
+from penstock.quant.scheme import Bits, GridScheme
+from penstock.weights import column_factors
+from penstock.weights.column_factors import balanced, factors
+
+F32 = NDArray[np.float32]
+SOURCES = (Stored("w", (40, 64)),)
+
+
+def uneven(seed: int, n: int = 40, k: int = 64, spread: float = 1.0) -> F32:
+    """A matrix whose columns differ in norm."""
+    generator = np.random.default_rng(seed)
+    matrix = generator.standard_normal((n, k)) * np.exp(spread * generator.standard_normal(k))
+    return matrix.astype(np.float32)
+
+
+def column_norms(*matrices: F32) -> NDArray[np.float64]:
+    rows = [matrix / np.linalg.norm(matrix, axis=1, keepdims=True) for matrix in matrices]
+    norms: NDArray[np.float64] = np.linalg.norm(np.concatenate(rows), axis=0)
+    return norms
+
+
+def test_columns_get_one_norm() -> None:
+    matrices = uneven(1), uneven(2, n=7, spread=0.3)
+    by = factors(matrices)
+    before = column_norms(*matrices)
+    rows = [matrix / np.linalg.norm(matrix, axis=1, keepdims=True) for matrix in matrices]
+    after = np.linalg.norm(np.concatenate(rows) * by, axis=0)
+    assert before.max() / before.min() > 4
+    assert after.max() / after.min() < 2 ** (1 / 8) * 1.001
+
+
+def test_scales_of_rows_change_nothing() -> None:
+    matrix = uneven(3)
+    scales = np.exp(np.random.default_rng(4).standard_normal((40, 1))).astype(np.float32)
+    np.testing.assert_array_equal(factors([matrix * scales]), factors([matrix]))
+
+
+def test_pieces_and_types_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix = uneven(5).astype(ml_dtypes.bfloat16)
+    whole = factors([matrix])
+    np.testing.assert_array_equal(factors([matrix.astype(np.float32)]), whole)
+    monkeypatch.setattr(column_factors, "_CHUNK", 64 * 9)
+    np.testing.assert_array_equal(factors([matrix]), whole)
+
+
+def test_factors_are_bounded_powers() -> None:
+    matrix = uneven(6)
+    matrix[:, 3], matrix[:, 4] = 0, matrix[:, 4] * 1e-6
+    matrix[5] = 0
+    by = factors([matrix])
+    assert by[3] == by[4] == column_factors.MOST
+    assert by.min() >= 1 / column_factors.MOST
+    steps = 8 * np.log2(by.astype(np.float64))
+    np.testing.assert_allclose(steps, np.rint(steps), atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e30])
+def test_values_without_a_square_leave_all_as_it_is(value: float) -> None:
+    matrix = uneven(7)
+    matrix[2, 5] = value
+    assert (factors([matrix]) == 1).all()
+
+
+def test_zeros_alone() -> None:
+    assert np.isfinite(factors([np.zeros((3, 8), np.float32)])).all()
+
+
+def test_products_stay() -> None:
+    matrix, maker = uneven(8), uneven(9, n=64, k=16)
+    by = factors([matrix])
+    product = balanced(matrix, Balance(SOURCES, "matrix"), by).astype(np.float64) @ balanced(
+        maker, Balance(SOURCES, "input"), by
+    ).astype(np.float64)
+    np.testing.assert_allclose(product, matrix.astype(np.float64) @ maker, rtol=1e-5, atol=1e-5)
+    vector = maker[:, 0]
+    np.testing.assert_array_equal(balanced(vector, Balance(SOURCES, "input"), by), vector / by)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+def test_rounding_loses_less_where_the_input_is_large_and_the_matrix_small(bits: Bits) -> None:
+    generator = np.random.default_rng(10)
+    size = np.exp(generator.standard_normal(256)).astype(np.float32)
+    matrix = generator.standard_normal((64, 256)).astype(np.float32) / size
+    x = generator.standard_normal((50, 256)).astype(np.float32) * size
+
+    def error(by: F32) -> float:
+        rounded = quantize_to_grid(matrix * by, GridScheme(bits), transformed=True)
+        codes = rounded.points().astype(np.float32) * rounded.scales[:, None]
+        out = transform_rows(x / by) @ codes.T
+        return float(np.square(out - x @ matrix.T).mean())
+
+    assert error(factors([matrix])) < 0.3 * error(np.ones(256, np.float32))
