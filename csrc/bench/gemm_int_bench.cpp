@@ -105,7 +105,8 @@ void speed(int threads, const char* name, Matrix w) {
       read_time = std::min(read_time, best_of(4, read));
       one = std::min(one, best_of(4, [&] { product(1); }));
     }
-    std::printf("%-15s %-8s read %5.1f GB/s, M=1 %5.1f GB/s (%3.0f %%)", name, s.name, double(bytes) / read_time * 1e-9, double(bytes) / one * 1e-9,
+    std::printf("%-15s %-8s read %5.1f GB/s, M=1 %5.1f GB/s (%3.0f %%)", name, s.name,
+                double(bytes) / read_time * 1e-9, double(bytes) / one * 1e-9,
                 100 * read_time / one);
     const double operations = 2.0 * double(s.n) * double(s.k) * (s.gated ? 2 : 1);
     for (const int64_t rows : {2, 4, 8, 16, 32, 128, 512}) {

@@ -87,7 +87,7 @@ class BlockPath {
 #endif
   static constexpr int kBlockPanels = 2;  // of a gated unit, or side by side
   // Panels for a row or two, of so many chains. (GB/s: Q4_0 alone two 20, one 27; int4 two 17, four 20.)
-  static constexpr int side_by_side(int chains) {
+  static constexpr int side_by_side([[maybe_unused]] int chains) {
 #if defined(__AVX512F__)
     return Operand::kRounded || chains > 1 ? 1 : 4;
 #else

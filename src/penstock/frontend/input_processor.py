@@ -67,7 +67,9 @@ class InputProcessor:
         self.load(model.tokenizer_path)
         assert self._loading is not None
         self._max_model_len = model.max_model_len
-        return await self._loading
+        tokenizer = await self._loading
+        tokenizer.check_model(model.vocab_size)
+        return tokenizer
 
     @property
     def tokenizer(self) -> Tokenizer:

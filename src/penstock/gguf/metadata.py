@@ -71,6 +71,7 @@ class Numbers(Sequence[bool | int | float]):
 
 GgufValue = GgufScalar | list["GgufValue"] | Numbers
 
+_POINTER = b"version https://git-lfs"
 _MAX_KEY_BYTES = 65535
 _MAX_BYTES = 1 << 28
 """Maximum size of the metadata section in bytes: ten times that of the largest vocabularies."""
@@ -134,6 +135,8 @@ def parse_metadata(data: bytes | mmap.mmap, name: str, error: type[PenstockError
     """The metadata in a GGUF file's contents; ``name`` is what errors, of type ``error``, call the
     file."""
     reader = Reader(data, name, error)
+    if data[: len(_POINTER)] == _POINTER:
+        raise error(f"{name} is a Git LFS pointer, not the model; run `git lfs pull`")
     if reader.take(len(MAGIC)) != MAGIC:
         raise error(f"{name} is not a GGUF file: it does not start with GGUF")
     version = reader.number("I")
