@@ -18,6 +18,7 @@ from penstock.quant.formats import ALL_FORMATS
 from penstock.quant.formats.float_codes import FP4_VALUES, NF4_VALUES
 from penstock.weights.bitsandbytes import read_maxima, read_table
 from penstock.weights.float_codes import read_factor, read_scales, require_numbers
+from penstock.weights.integer_codes import require_shape
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 Found = Mapping[str, tuple[TensorFile, Tensor]]
@@ -70,6 +71,7 @@ def _read_fp8(packed: Packed, form: InBlocks, found: Found, runs: Runs) -> Bytes
 def _read_fp4(packed: Packed, form: InBlocks, found: Found, runs: Runs) -> Bytes:
     own = form.form
     assert isinstance(own, Fp4)
+    require_shape(packed.name, packed.shape, found)
     weight, stored, *_ = own.tensors(packed.name, packed.shape)
     file, tensor = found[weight.name]
     codes = _rows(file.codes(tensor.name), runs)
