@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.engine.ipc.wire import ModelFacts
+from penstock.freed_memory import give_back
 from penstock.gguf.names import is_gguf
 from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.sandbox.jobs import Tokenize, TokenizeChat, Tokens
@@ -153,4 +154,5 @@ def _load(path: str, chat_template: str) -> Tokenizer:
     if chat_template:
         tokenizer = tokenizer.with_chat_template(chat_template)
     _ = tokenizer.length_bound  # found out now, not when a long text holds the event loop
+    give_back()
     return tokenizer
