@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from comparison.vocabulary import Vocabulary, build_vocabulary, write_tokenizer
 from penstock.interface.sources import OneOf, Shifted, Source, Stacked, Stored
 from penstock.plan.lower import lower
@@ -76,7 +78,9 @@ def _write_weights(folder: Path, seed: int) -> None:
         file.write(len(encoded).to_bytes(8, "little"))
         file.write(encoded)
         for name, weight in declared.items():
-            values, first = weights.get(name).reshape(-1), 0
+            matrix = weights.get(name)
+            assert isinstance(matrix, np.ndarray)  # no plan of a spec alone has others
+            values, first = matrix.reshape(-1), 0
             for tensor, added in _tensors(weight.source, 0.0):
                 end = first + math.prod(tensor.shape)
                 part = values[first:end]
