@@ -4,6 +4,7 @@ from penstock.quant.blocks import BlockFormat, BlockTensor
 from penstock.quant.codebook import CodebookTensor
 from penstock.quant.errors import not_finite
 from penstock.quant.grid import GridTensor, quantize_to_grid
+from penstock.quant.groups import GroupTensor, quantize, require_finite, require_in_order
 from penstock.quant.hadamard import transform_rows
 from penstock.quant.scheme import (
     BlockScheme,
@@ -12,7 +13,6 @@ from penstock.quant.scheme import (
     Quantization,
     QuantScheme,
 )
-from penstock.quant.tensor import GroupTensor, quantize, require_finite, require_in_order
 
 StoredTensor = GroupTensor | BlockTensor
 """A matrix that a checkpoint has quantized, as it is read."""
