@@ -1,4 +1,17 @@
-"""Weights in 8 or 4 bits: how they are chosen, made from floating point, and undone."""
+"""Matrices in few bits: their schemes, rounding to them, and the floats that codes stand for.
+
+There is a type for each way in which a value is made of its code:
+
+- :class:`GridTensor`: a whole number times the scale of the row. Made by ``--quantization``.
+- :class:`GroupTensor`: a whole number times the scale of a group of columns. Made by
+  ``--quantization-group``, or as GPTQ, AWQ and other checkpoints have it.
+- :class:`BlockTensor`: blocks of bytes, each with its scales, as GGUF files have them or as a
+  checkpoint's codes and scales are put together.
+- :class:`CodebookTensor`: a table's value times the scale of a tile. No kernel has it: it is the
+  form from which such checkpoints become floats.
+
+Plans name the first three by their schemes (:data:`QuantScheme`), with which kernels are chosen.
+"""
 
 from penstock.quant.blocks import BlockFormat, BlockTensor
 from penstock.quant.codebook import CodebookTensor

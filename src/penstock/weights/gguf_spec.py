@@ -14,6 +14,7 @@ from penstock.errors import WeightError
 from penstock.gguf.metadata import read_metadata
 from penstock.gguf.names import SUFFIX
 from penstock.models.gguf.config import GgufTensors, read_gguf_spec
+from penstock.models.gguf.rope import shortest_decimals
 from penstock.models.spec import ModelSpec
 from penstock.weights.gguf_file import GgufModel, open_gguf, parts
 
@@ -91,4 +92,4 @@ def _small(model: GgufModel, name: str) -> tuple[float, ...] | None:
     file, tensor = model.tensors[name]
     if tensor.element is None or len(tensor.shape) != 1 or tensor.shape[0] > _MAX_SMALL:
         return None
-    return tuple(float(str(each)) for each in file.view(name).astype(np.float32))
+    return shortest_decimals(file.view(name).astype(np.float32))
