@@ -25,6 +25,7 @@ from penstock.sandbox.jobs import Checked, CheckGrammar
 from penstock.sandbox.local import LocalWorker
 from penstock.speculative_config import SpeculativeConfig, parse_speculative, speculative_config
 from penstock.tokenizer import Tokenizer, load_tokenizer
+from penstock.tokenizer.chat import ChatTemplate, read_chat_template
 
 
 class PromptDict(TypedDict, total=False):
@@ -43,8 +44,9 @@ class LLM:
     """A model, loaded and ready, in this process.
 
     ``model`` is a checkpoint folder, a hub id, or empty for the demo model; every other option
-    is a field of :class:`~penstock.config.EngineConfig`. Raises ConfigError, ModelError or
-    WeightError with the cause and the fix.
+    is a field of :class:`~penstock.config.EngineConfig`. ``chat_template`` takes the place of the
+    model's own: the template itself, or the Path of a file with it. Raises ConfigError, ModelError,
+    TokenizerError or WeightError with the cause and the fix.
 
     Several threads may use it at once, and one may use it while it has an unfinished
     :meth:`stream`: their requests are computed together, and none changes what another gives.
@@ -53,7 +55,10 @@ class LLM:
     without a thread for each.
     """
 
-    def __init__(self, model: str = "", **options: Any) -> None:
+    def __init__(
+        self, model: str = "", *, chat_template: str | Path | None = None, **options: Any
+    ) -> None:
+        self._template = _template_source(chat_template)
         self._core = SharedCore(EngineCore.start(engine_config(model, options)))
         self._preparing = threading.RLock()
         self._ids = itertools.count()
@@ -66,7 +71,12 @@ class LLM:
         """The model's tokenizer; raises TokenizerError if it has none that can be read."""
         with self._preparing:
             if self._tokenizer is None:
-                self._tokenizer = load_tokenizer(self.config.tokenizer_path)
+                template = self._template
+                tokenizer = load_tokenizer(self.config.tokenizer_path, check_templates=not template)
+                tokenizer.check_model(self._core.vocab_size)
+                if template:
+                    tokenizer = tokenizer.with_chat_template(template)
+                self._tokenizer = tokenizer
             return self._tokenizer
 
     @property
@@ -295,6 +305,22 @@ class LLM:
     def _encode(self, text: str) -> list[int]:
         self.tokenizer.check_length(text, self.config.max_model_len)
         return self.tokenizer.encode(text)
+
+
+def _template_source(template: object) -> str:
+    """The source of a chat template; empty if there is none. Raises ConfigError and
+    TokenizerError for what is no template."""
+    if template is None:
+        return ""
+    if isinstance(template, Path):
+        return read_chat_template(template, f"chat_template {template}")
+    if not isinstance(template, str) or not template.strip():
+        raise ConfigError(
+            "chat_template must be a Jinja template, or the Path of a file with one, not "
+            f"{template!r:.80}"
+        )
+    ChatTemplate(template, {})
+    return template
 
 
 def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:

@@ -14,6 +14,10 @@ class ConfigError(PenstockError):
     """An option, or a combination of options, that cannot be honoured on this machine."""
 
 
+class PositionsError(ConfigError):
+    """A context, or what is read at once, is longer than the model has positions."""
+
+
 class ModelError(PenstockError):
     """A model's configuration is missing, malformed, or asks for something unsupported."""
 

@@ -9,6 +9,7 @@ import pytest
 
 from penstock.cli.eval_common import read_text
 from penstock.cli.main import EXIT_FAILED, EXIT_USAGE, main
+from penstock.demo_model import demo_model_path
 from penstock.evaluate.text_model import TextModel
 
 TEXT = "".join(f"for i in range({n}):\n    print(i, {n * n})\n" for n in range(120))
@@ -57,8 +58,33 @@ def test_agreement(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert document["model"]["quantization"] == "int4"
     assert document["base"]["quantization"] == "none"
     assert 0 < document["same_mean"] <= document["tokens"] == 12
-    assert main(words) == 0
+    assert main([*words, "--base", str(demo_model_path())]) == 0
     assert json.loads(kept.read_text())["identical"] == 1.0
+
+
+@pytest.mark.parametrize("command", ["kl", "agreement"])
+def test_a_model_is_not_compared_with_itself(
+    command: str, text: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["eval", command, "--no-artifact", "--text", str(text)]) == EXIT_USAGE
+    assert "compared with itself: name what to compare it with by --base" in capsys.readouterr().err
+
+
+def test_figures_are_printed_before_they_are_kept(
+    text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = tmp_path / "out.json"
+    words = ["eval", "perplexity", "--no-artifact", "--text", str(text), "--window", "64"]
+
+    def full(path: Path, *args: object, **kwargs: object) -> None:
+        assert not path.exists()  # what was tried at the beginning is gone
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("penstock.cli.eval_perplexity.write_evaluation", full)
+    assert main([*words, "--max-windows", "1", "--json", str(kept)]) == EXIT_FAILED
+    printed = capsys.readouterr()
+    assert "bits per byte" in printed.out
+    assert "No space left" in printed.err
 
 
 @pytest.mark.parametrize(
@@ -67,11 +93,12 @@ def test_agreement(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
         (b"short", [], "less than a window of 512", EXIT_USAGE),
         (b"caf\xe9 " * 2000, [], "not UTF-8 at byte 3", EXIT_USAGE),
         (TEXT.encode(), ["--window", "2"], "take at least 3", EXIT_USAGE),
-        (TEXT.encode(), ["--window", "100000000"], "exceeds the model's", EXIT_USAGE),
+        (TEXT.encode(), ["--window", "100000000"], "lower --window", EXIT_USAGE),
         (None, [], "No such file", EXIT_FAILED),
         (None, ["--window", "100000000"], "No such file", EXIT_FAILED),  # before a model is loaded
         (TEXT.encode(), ["--json", "nowhere/out.json"], "no folder nowhere", EXIT_USAGE),
         (TEXT.encode(), ["--json", "."], "is a folder", EXIT_USAGE),
+        (None, ["--json", "/proc/x.json"], "/proc/x.json cannot be written", EXIT_USAGE),
     ],
 )
 def test_what_cannot_be_read(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,11 +79,44 @@ def test_chat_uses_the_template(capsys: pytest.CaptureFixture[str]) -> None:
         assert record["text"] == llm.chat(messages, params)[0].outputs[0].text
 
 
+def test_chat_in_another_template(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    source = "{{ messages[0].content }}:"
+    path = tmp_path / "chat.jinja"
+    path.write_text(source)
+    words = ["-p", "def f(x)", "--temperature", "0", "--max-tokens", "4", "--json", "--quiet"]
+    assert generate(*words, "--chat", "--chat-template", str(path)) == 0
+    record = json.loads(capsys.readouterr().out)
+    params = penstock.SamplingParams(temperature=0, max_tokens=4)
+    messages = [{"role": "user", "content": "def f(x)"}]
+    for template in (source, path):
+        with penstock.LLM(backend="reference", chat_template=template) as llm:
+            (output,) = llm.chat(messages, params)
+            assert output.prompt_token_ids == llm.tokenizer.encode("def f(x):", False)
+            assert output.outputs[0].text == record["text"]
+
+
+@pytest.mark.parametrize(
+    ("template", "message"),
+    [
+        (Path("/nowhere.jinja"), "chat_template /nowhere.jinja cannot be used"),
+        ("{% if", "not valid Jinja"),
+        (" ", "must be a Jinja template, or the Path"),
+        (3, "must be a Jinja template, or the Path"),
+    ],
+)
+def test_what_is_no_template(template: Any, message: str) -> None:
+    with pytest.raises(penstock.PenstockError, match=message):
+        penstock.LLM(backend="reference", chat_template=template)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
         (["-p", "x", "--max-model-len", "0"], 2, "max_model_len must be at least 1"),
         (["/nowhere/model", "-p", "x"], 1, "/nowhere/model"),
+        (["", "-p", "x"], 2, "argument MODEL: it is empty"),
+        (["-p", "x", "--chat-template", "x.jinja"], 2, "add --chat"),
+        (["-p", "x", "--chat", "--chat-template", "/nowhere.jinja"], 2, "cannot be used"),
         (["-p", "x " * 400], 1, "256"),
         (["-p", "x", "--temperature", "-1"], 2, "--temperature"),
     ],

@@ -13,8 +13,9 @@ from support.gguf_models import floats, mixed, write_gguf
 from penstock import LLM, SamplingParams
 from penstock.backends.cpu.backend import CpuBackend
 from penstock.config import EngineConfig
+from penstock.demo_model import demo_model_path
 from penstock.engine.loader import plan_engine
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, TokenizerError
 from penstock.plan.ops.common import Linear
 from penstock.speculative_config import DraftModel
 
@@ -46,6 +47,30 @@ def tokens(path: Path, tokenizer: Path, **options: Any) -> list[list[int]]:
 def test_a_file_of_floats_has_the_bits_of_its_checkpoint(folder: Path, tmp_path: Path) -> None:
     path = write_gguf(folder, tmp_path / "model.gguf", floats)
     assert tokens(path, folder) == tokens(folder, folder)
+
+
+def test_what_is_told_of_a_file_in_blocks(in_blocks: Path, folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.symlink_to(in_blocks)
+    template = tmp_path / "chat_template.jinja"
+    config = EngineConfig(model=str(tmp_path), max_model_len=128)
+    template.write_text("{{ messages }}")
+    planned = plan_engine(config).config
+    assert "of what is not quantized" in planned.reasons["dtype"]
+    assert any(f"{template} is not read" in note for note in planned.notes)
+    template.unlink()
+    assert not any("is not read" in note for note in plan_engine(config).config.notes)
+    assert (
+        plan_engine(EngineConfig(model=str(folder))).config.reasons["dtype"] == "the checkpoint's"
+    )
+
+
+def test_another_models_tokenizer(in_blocks: Path) -> None:
+    with (
+        LLM(str(in_blocks), tokenizer=str(demo_model_path()), artifact=False, threads=1) as llm,
+        pytest.raises(TokenizerError, match=r"tokens, and the model 320: .* --tokenizer"),
+    ):
+        llm.generate("a")
 
 
 def test_blocks_on_both_backends(in_blocks: Path, folder: Path) -> None:

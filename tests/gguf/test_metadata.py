@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import TokenizerError
 from penstock.gguf import metadata as module
-from penstock.gguf.metadata import GgufValue, Numbers, read_metadata
+from penstock.gguf.metadata import GgufValue, Numbers, Strings, read_metadata
 from penstock.gguf.metadata import parse_metadata as parse
 
 
@@ -50,6 +50,41 @@ def gguf(pairs: dict[str, Any], version: int = 3) -> bytes:
         kind, raw = value(item)
         body += string(key) + struct.pack("<I", kind) + raw
     return b"GGUF" + struct.pack("<IQQ", version, 0, len(pairs)) + body
+
+
+@given(st.lists(st.text(max_size=5), min_size=1), st.integers(0, 3000))
+@settings(max_examples=40, deadline=None)
+def test_many_strings(some: list[str], count: int) -> None:
+    texts = [some[i % len(some)] + "\u00e9" * (i % 3 == 0) for i in range(1024 + count)]
+    (values,) = parse_metadata(gguf({"k": texts})).values()
+    assert isinstance(values, Strings)
+    assert list(values) == texts
+    assert values == texts
+    assert (values[0], values[5], values[-1]) == (texts[0], texts[5], texts[-1])
+    assert values[3:9] == texts[3:9]
+    last = {text: i for i, text in enumerate(texts)}
+    assert values.positions({*texts[:4], "none of them"}) == {t: last[t] for t in texts[:4]}
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda raw: raw.replace(b"<700>", b"<7\xff0>"), "a string is not UTF-8"),
+        (lambda raw: raw.replace(b"<700>\xc3\xa9", b"<700>b\xc3"), "a string is not UTF-8"),
+        (
+            lambda raw: raw.replace(b"\xc3\xa9" + b"\x07", b"\xc3\xa9" + b"\x08", 1),
+            "UTF-8|items|bytes",
+        ),
+        (lambda raw: raw[:-3], "more than the file can hold"),
+        (lambda raw: raw.replace(struct.pack("<Q", 8), b"\xff" * 8, 1), "more than the file can"),
+    ],
+)
+def test_damage_among_many_strings(damage: Any, message: str) -> None:
+    whole = gguf({"k": [f"<{i}>\u00e9" for i in range(2000)]})
+    damaged = damage(whole)
+    assert damaged != whole
+    with pytest.raises(TokenizerError, match=message):
+        parse_metadata(damaged)
 
 
 scalars = st.one_of(

@@ -12,7 +12,7 @@ from gguf import GGMLQuantizationType as Type
 from support.checkpoints import tiny_checkpoint
 from support.families import FAMILIES
 from support.forty_tokens import logits
-from support.gguf_forms import DEEPSEEK, DEEPSEEK_BEFORE, FORMS, write_form
+from support.gguf_forms import DEEPSEEK, DEEPSEEK_BEFORE, FORMS, LIKE_OTHERS, write_form
 
 from penstock.errors import ModelError, WeightError
 from penstock.models.spec import ModelSpec
@@ -83,6 +83,21 @@ def assert_same(path: Path, folder: Path) -> None:
     expected, found = (weights_of(each, load_model_spec(each)) for each in (folder, path))
     for name in expected.names():
         assert np.array_equal(found.get(name), expected.get(name)), name
+
+
+@pytest.mark.parametrize("name", LIKE_OTHERS)
+def test_families_by_another_name(name: str, tmp_path: Path) -> None:
+    family, form = LIKE_OTHERS[name]
+    options = {"attention_multiplier": 0.25} if family == "granite" else {}
+    folder = tiny_checkpoint(family, **options)
+    path = write_form(folder, tmp_path / "model.gguf", form)
+    theirs, own = load_model_spec(folder), load_model_spec(path)
+    assert [each.mixer for each in own.layers] == [each.mixer for each in theirs.layers]
+    for layer, other in zip(own.layers, theirs.layers, strict=True):
+        assert layer.residual_scale == pytest.approx(other.residual_scale, rel=1e-5)
+    assert own.logits_scale == pytest.approx(theirs.logits_scale, rel=1e-5)
+    assert own.embedding_scale == theirs.embedding_scale
+    assert_same(path, folder)
 
 
 def test_keys_and_values_of_one_matrix(tmp_path: Path) -> None:
@@ -159,6 +174,7 @@ def test_yarn_over_latents(tmp_path: Path) -> None:
         ("mamba2", {"ssm__inner_size": 96}, "must be a multiple of 64"),
         ("qwen3_5_text", {"ssm__time_step_rank": 7}, "must divide the 64"),
         ("qwen3_5_text", {"attention__recurrent_layers": [True]}, "must have 4 values"),
+        ("ministral3", {"rope__scaling__type": "none"}, "must be yarn, as queries grow"),
         ("mpt", {"attention__max_alibi_bias": 0.0}, "must be 8"),
         ("mpt", {"attention__head_count_kv": 1}, "one for each head"),
         ("bamba", {"rope__scaling__finetuned": False}, "must be true for Bamba"),

@@ -45,6 +45,33 @@ def test_all_that_kernels_read_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", FORMATS)
+def test_scales_that_are_not_finite(name: str) -> None:
+    """They are found by their bytes alone, whatever codes and scales of sub-blocks are."""
+    form = FORMATS[name]
+    blocks = np.random.default_rng(3).integers(0, 256, (3000, form.scheme.block_bytes), np.uint8)
+    # Of each byte, some blocks have the values that are not finite as parts of float16, or as E8M0.
+    for at in range(form.scheme.block_bytes):
+        blocks[at % 1000 :: 1000, at] = [0x7C, 0xFF, 0xFE]
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(form.decode(blocks)).all(axis=1)
+    if form.unusable is None:
+        assert name == "NVFP4"
+        assert finite.all()
+        return
+    assert (~finite).sum() > 0
+    found = form.unusable(blocks)
+    assert found[~finite].all()
+    if name != "MXFP4":  # whose largest scales are usable where all codes are small
+        assert not found[finite].any()
+    kept = BlockTensor(form, blocks[finite & ~found][:99].reshape(33, 3, -1).copy())
+    assert kept.first_unusable() is None
+    kept.blocks[20, 1] = kept.blocks[31, 0] = blocks[~finite][0]
+    assert kept.first_unusable() == 20
+    kept.blocks[:] = 0  # scales of 0 are fine
+    assert kept.first_unusable() is None
+
+
+@pytest.mark.parametrize("name", FORMATS)
 def test_sizes(name: str) -> None:
     scheme = FORMATS[name].scheme
     assert (scheme.columns, scheme.block_bytes) == GGML_QUANT_SIZES[GGMLQuantizationType[name]]

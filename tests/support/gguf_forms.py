@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -567,6 +567,16 @@ FORMS: dict[str, Form] = {
             "rope.dimension_count": _rotating,
         },
     ),
+    "ministral3": Form(
+        ARCH.MISTRAL3,
+        {
+            **_HEADS,
+            **_YARN,
+            "attention.temperature_scale": lambda c: _rope(c)["llama_4_scaling_beta"],
+            "rope.scaling.yarn_log_multiplier": lambda c: _rope(c)["mscale_all_dim"],
+        },
+        lambda name, values, config: [(name, _in_pairs(name, values, config))],
+    ),
     "mpt": Form(
         ARCH.MPT,
         {
@@ -610,3 +620,43 @@ FORMS: dict[str, Form] = {
     "qwen3_next": Form(ARCH.QWEN3NEXT, _NETS, _net),
 }
 """By the names that the families have among the tests' tiny checkpoints."""
+
+IN_PAIRS = Form(ARCH.INTERNLM2, {}, lambda name, values, c: [(name, _in_pairs(name, values, c))])
+LIKE_OTHERS: dict[str, tuple[str, Form]] = {
+    "exaone": (
+        "llama",
+        Form(
+            ARCH.EXAONE,
+            {
+                "attention.layer_norm_epsilon": "rms_norm_eps",
+                "attention.layer_norm_rms_epsilon": _NO,
+            },
+        ),
+    ),
+    "internlm2": ("llama", IN_PAIRS),
+    "minicpm": (
+        "granite",
+        replace(
+            IN_PAIRS,
+            arch=ARCH.MINICPM,
+            keys={
+                "embedding_scale": "embedding_multiplier",
+                "residual_scale": "residual_multiplier",
+                "logit_scale": "logits_scaling",
+            },
+        ),
+    ),
+    "qwen2vl": ("qwen2", Form(ARCH.QWEN2VL, _SECTIONS)),
+    "qwen3vl": (
+        "qwen3",
+        Form(ARCH.QWEN3VL, {**_HEADS, **_SECTIONS, "n_deepstack_layers": lambda c: 3}),
+    ),
+    "qwen3vlmoe": (
+        "qwen3_moe",
+        Form(
+            ARCH.QWEN3VLMOE,
+            {**_HEADS, **_SECTIONS, "expert_feed_forward_length": "moe_intermediate_size"},
+        ),
+    ),
+}
+"""Architectures that are a family by another name, which the tests have checkpoints of."""

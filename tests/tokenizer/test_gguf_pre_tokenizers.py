@@ -55,5 +55,5 @@ def test_every_answer_is_compared() -> None:
 
 def test_default_is_for_files_that_name_none() -> None:
     assert pre_tokenizer("") == pre_tokenizer("default")
-    with pytest.raises(TokenizerError, match=r"'qwen9', which .* knows .*, qwen2, .*--tokenizer"):
+    with pytest.raises(TokenizerError, match=r"'qwen9', which .* knows: qwen2, .*--tokenizer"):
         pre_tokenizer("qwen9")

@@ -28,6 +28,18 @@ def test_stories(stories: Tokenizer) -> None:
         stories.apply_chat_template([{"role": "user", "content": "hi"}])
 
 
+def test_a_tokenizer_of_another_model(byte_level_backend: str, make_folder: MakeFolder) -> None:
+    """Tokens that were added may lie beyond the model's vocabulary, and others not."""
+    tokenizer = load_tokenizer(make_folder(byte_level_backend))
+    own = tokenizer.vocab_size - 1  # but for <think>
+    for vocab_size in (own + 10, own + 1, own):
+        tokenizer.check_model(vocab_size)
+    with pytest.raises(
+        TokenizerError, match=rf"has {own} tokens, and the model {own - 1}: .*--tok"
+    ):
+        tokenizer.check_model(own - 1)
+
+
 def test_special_tokens_around_a_text_follow_the_configuration(
     spm_backend: str, stories: Tokenizer, make_folder: MakeFolder
 ) -> None:

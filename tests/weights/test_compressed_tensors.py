@@ -356,6 +356,11 @@ def test_a_module_of_two_groups(tmp_path: Path) -> None:
         ("weight_scale", lambda x: x * 0, "no scale but 0"),
         ("weight_scale", lambda x: -x, "negative scales"),
         ("weight_scale", lambda x: x * np.nan, "not finite"),
+        (
+            "weight_shape",
+            lambda x: x[::-1] * 2,
+            r"says that the matrix is \[128, 128\].*\[64, 64\]",
+        ),
         ("weight_scale", lambda x: x[:, :1].copy(), r"shape \[64, 1\].*asks for \[64, 2\]"),
         ("weight_packed", lambda x: x.astype(np.int64), "stored as I64.*packed codes in I32"),
         ("bias", lambda x: x, "have no place in the model"),

@@ -116,6 +116,29 @@ def test_parts(tmp_path: Path) -> None:
         open_gguf(paths[0])
 
 
+@pytest.mark.parametrize("name", ["matrix", "stack", "packed_vector", "decoded_vector"])
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@pytest.mark.parametrize("scale", [b"\x00\x7c", b"\x00\xfe"])
+def test_scales_that_are_not_finite(name: str, scale: bytes, tmp_path: Path) -> None:
+    path = some_tensors(tmp_path / "a.gguf")
+    file, tensor = open_gguf(path).tensors[name]
+    row = {"matrix": 2, "stack": 4}.get(name, 0)
+    rows = {"matrix": 3, "stack": 6}.get(name, 1)
+    at = tensor.start + row * ((tensor.stop - tensor.start) // rows)
+    damaged = bytearray(path.read_bytes())
+    at += 64 if name == "decoded_vector" else 0
+    damaged[at : at + 2] = scale
+    path.write_bytes(damaged)
+    file, _ = open_gguf(path).tensors[name]
+    assert isinstance(file, GgufFile)
+    message = rf"a\.gguf has in row {row} of tensor '{name}' .* not finite.*download the file again"
+    with pytest.raises(WeightError, match=message):
+        file.view(name)
+    if name in ("matrix", "stack"):
+        with pytest.raises(WeightError, match=message):
+            file.blocks(name)
+
+
 def ternary(name: str, shape: tuple[int, ...]) -> Type:
     return Type.TQ2_0 if shape[-1] % 256 == 0 and "ffn" in name else floats(name, shape)
 
@@ -162,6 +185,13 @@ def test_entries_that_cannot_be(at: int, value: bytes, message: str, tmp_path: P
     with pytest.raises(WeightError, match=message) as refused:
         open_gguf(path)
     assert str(path) in str(refused.value)
+
+
+def test_a_pointer_to_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n")
+    with pytest.raises(WeightError, match=r"Git LFS pointer.*git lfs pull"):
+        open_gguf(path)
 
 
 def test_a_name_twice_and_an_alignment_of_nothing(tmp_path: Path) -> None:
@@ -254,6 +284,13 @@ def test_the_file_of_a_folder(tmp_path: Path) -> None:
     assert in_folder(tmp_path) == tmp_path / "a.gguf"
     (tmp_path / "b.gguf").touch()
     with pytest.raises(ModelError, match=r"2 GGUF files \(a.gguf, b.gguf\)"):
+        in_folder(tmp_path)
+    (tmp_path / "a.gguf").unlink()
+    (tmp_path / "b.gguf").unlink()
+    with pytest.raises(ModelError, match=r"no model: mmproj-a.gguf goes beside one"):
+        in_folder(tmp_path)
+    (tmp_path / "mmproj-a.gguf").rename(tmp_path / "a-00002-of-00002.gguf")
+    with pytest.raises(ModelError, match=r"a-00002-of-00002.gguf is a later part"):
         in_folder(tmp_path)
     (tmp_path / "config.json").touch()
     assert in_folder(tmp_path) is None

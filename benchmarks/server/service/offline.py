@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 import msgspec
 
@@ -16,7 +17,7 @@ from penstock import LLM, SamplingParams
 class Load(msgspec.Struct):
     """The first line: the engine's options."""
 
-    options: dict[str, int]
+    options: dict[str, Any]
 
 
 class Work(msgspec.Struct):

@@ -50,8 +50,6 @@ def run(args: argparse.Namespace) -> int:
             "are compared of models that share one"
         )
     result = Agreement.of(args.prompt_tokens, ours, theirs)
-    if args.json is not None:
-        write_evaluation(args.json, "agreement", args, result, None, model=model, base=base)
     print_table(
         [
             ("identical", f"{result.identical:.2%} of {result.prompts:,} continuations"),
@@ -62,6 +60,8 @@ def run(args: argparse.Namespace) -> int:
             ),
         ]
     )
+    if args.json is not None:
+        write_evaluation(args.json, "agreement", args, result, None, model=model, base=base)
     return 0
 
 

@@ -8,6 +8,7 @@ import typing
 import msgspec
 
 from penstock.config import DTypeOption, EngineConfig, KvCacheDTypeOption
+from penstock.errors import ConfigError
 from penstock.quant.choice import QuantizationName
 
 
@@ -33,7 +34,10 @@ def add_base_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def base_config(config: EngineConfig, args: argparse.Namespace) -> EngineConfig:
-    """The base's options: those of the model, but for what says how weights are rounded."""
+    """The base's options: those of the model, but for what says how weights are rounded.
+
+    Raises ConfigError where these are the same, and the base is not named either.
+    """
     changes: dict[str, object] = {"quantization": args.base_quantization}
     if args.base_quantization == "none":
         defaults = EngineConfig()
@@ -50,4 +54,11 @@ def base_config(config: EngineConfig, args: argparse.Namespace) -> EngineConfig:
         changes["dtype"] = args.base_dtype
     if args.base_kv_cache_dtype is not None:
         changes["kv_cache_dtype"] = args.base_kv_cache_dtype
-    return msgspec.structs.replace(config, **changes)
+    base = msgspec.structs.replace(config, **changes)
+    if base == config and args.base is None:
+        raise ConfigError(
+            "the model would be compared with itself: name what to compare it with by --base MODEL "
+            "(of a GGUF file, or of another quantized checkpoint, the one that it was made from), "
+            "or give the model a --quantization"
+        )
+    return base

@@ -35,9 +35,10 @@ def run(args: argparse.Namespace) -> int:
     from penstock.evaluate.text_model import TextModel
 
     config, text = engine_config(args), text_of(args)
+    compared = base_config(config, args)
     with (
         TextModel.open(config, args.window) as model,
-        TextModel.open(base_config(config, args), args.window) as base,
+        TextModel.open(compared, args.window) as base,
     ):
         windows = windows_of(args, text, model)
         if base.encode(text) != model.encode(text):
@@ -51,9 +52,6 @@ def run(args: argparse.Namespace) -> int:
             windows,
             lambda done, value: show_progress(done, len(windows), f"divergence {value:.5f}"),
         )
-        if args.json is not None:
-            models = {"model": model.engine_plan.config, "base": base.engine_plan.config}
-            write_evaluation(args.json, "kl", args, result, windows, **models)
     print_table(
         [
             (
@@ -73,4 +71,7 @@ def run(args: argparse.Namespace) -> int:
             ),
         ]
     )
+    if args.json is not None:
+        models = {"model": model.engine_plan.config, "base": base.engine_plan.config}
+        write_evaluation(args.json, "kl", args, result, windows, **models)
     return 0

@@ -37,10 +37,6 @@ def run(args: argparse.Namespace) -> int:
             windows,
             lambda done, value: show_progress(done, len(windows), f"perplexity {value:.4f}"),
         )
-        if args.json is not None:
-            write_evaluation(
-                args.json, "perplexity", args, result, windows, model=model.engine_plan.config
-            )
     print_table(
         [
             ("perplexity", f"{result.perplexity:.4f} +/- {result.standard_error:.4f}"),
@@ -48,4 +44,8 @@ def run(args: argparse.Namespace) -> int:
             ("tokens", f"{result.tokens:,} in {result.windows:,} windows of {args.window}"),
         ]
     )
+    if args.json is not None:
+        write_evaluation(
+            args.json, "perplexity", args, result, windows, model=model.engine_plan.config
+        )
     return 0

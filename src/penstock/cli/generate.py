@@ -14,6 +14,7 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 import msgspec
@@ -61,6 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="treat each prompt as a user's message, in the model's chat template",
     )
+    group.add_argument(
+        "--chat-template",
+        type=Path,
+        metavar="FILE",
+        help="with --chat: a Jinja template that makes a prompt of messages, in place of the "
+        "model's own",
+    )
     group.add_argument("--json", action="store_true", help="print a JSON object for each output")
     group.add_argument(
         "--quiet", action="store_true", help="no progress and no summary on standard error"
@@ -78,13 +86,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     asked = msgspec.structs.replace(sampling_params(args), grammar=grammar_of(args))
+    if args.chat_template is not None and not args.chat:
+        raise UsageError("argument --chat-template: it is for chats; add --chat")
     texts = read_prompts(args)
     config = msgspec.structs.asdict(engine_config(args))
     del config["seed"]  # the request's, see add_arguments
 
     from penstock.api import LLM
 
-    with LLM(**config) as llm:
+    with LLM(**config, chat_template=args.chat_template) as llm:
         if not args.quiet:
             for note in llm.config.notes:
                 print(f"penstock: note: {note}", file=sys.stderr)
@@ -207,7 +217,10 @@ def _prompt(llm: LLM, text: str, chat: bool) -> PromptDict:
     if not chat:
         return {"prompt_token_ids": tokenizer.encode(text)}
     if not tokenizer.has_chat_template:
-        raise UsageError("argument --chat: the model has no chat template; leave --chat out")
+        raise UsageError(
+            "argument --chat: the model has no chat template; leave --chat out, or name "
+            "a file with one by --chat-template"
+        )
     rendered = tokenizer.apply_chat_template([{"role": "user", "content": text}])
     return {"prompt_token_ids": tokenizer.encode(rendered, add_special_tokens=False)}
 

@@ -36,7 +36,6 @@ def add_engine_arguments(parser: argparse.ArgumentParser, skip: Collection[str] 
     parser.add_argument(
         "model",
         nargs="?",
-        default="",
         metavar="MODEL",
         help=_help(described(EngineConfig)["model"][1]),
     )
@@ -46,7 +45,10 @@ def add_engine_arguments(parser: argparse.ArgumentParser, skip: Collection[str] 
 
 def engine_config(args: argparse.Namespace) -> EngineConfig:
     """The EngineConfig that the arguments of :func:`add_engine_arguments` spell."""
-    return _struct(EngineConfig, args)
+    if args.model == "":
+        raise UsageError("argument MODEL: it is empty; name a model, or leave it out for the demo")
+    config = _struct(EngineConfig, args)
+    return config if args.model else msgspec.structs.replace(config, model=EngineConfig().model)
 
 
 def add_sampling_arguments(

@@ -22,8 +22,7 @@ from penstock.cli.serve_options import add_arguments
 from penstock.config import EngineConfig
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.engine.ipc.startup import Ledger, describe, process_started_at
-from penstock.errors import ConfigError, PenstockError, TokenizerError
-from penstock.regular_file import read_regular
+from penstock.errors import ConfigError, PenstockError
 from penstock.server.guardian import Guardian, GuardOptions, Life
 
 if TYPE_CHECKING:
@@ -180,16 +179,9 @@ def _chat_template(path: Path | None) -> str:
     """What the file holds. Raises ConfigError for what would fail once the model is loaded."""
     if path is None:
         return ""
-    from penstock.tokenizer.chat import ChatTemplate
+    from penstock.tokenizer.chat import read_chat_template
 
-    try:
-        source = read_regular(path).decode()
-        ChatTemplate(source, {})
-    except (OSError, UnicodeDecodeError, TokenizerError) as error:
-        raise ConfigError(f"--chat-template {path} cannot be used: {error}") from error
-    if not source.strip():
-        raise ConfigError(f"--chat-template {path} is empty, and every prompt would be")
-    return source
+    return read_chat_template(path, f"--chat-template {path}")
 
 
 def _check_tls(certificate: Path | None, key: Path | None) -> None:

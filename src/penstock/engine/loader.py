@@ -73,13 +73,25 @@ def plan_engine(config: EngineConfig) -> EnginePlan:
     # The revision is the model's; a tokenizer from elsewhere has its own history.
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
     refuse_draft_heads(folder, config.load_format == "dummy")
+    spec = load_model_spec(folder, config.ignore_config_field, config.generation_config == "auto")
     if config.served_model_name is None and is_gguf(folder) and Path(config.model or "").exists():
         config = msgspec.structs.replace(config, served_model_name=gguf_name(folder))
     return _draw(
         config,
         folder,
         tokenizer,
-        load_model_spec(folder, config.ignore_config_field, config.generation_config == "auto"),
+        replace(spec, notes=(*spec.notes, *_unread(tokenizer))),
+    )
+
+
+def _unread(tokenizer: Path) -> tuple[str, ...]:
+    """Notes of what lies beside a GGUF file as it lies beside tokenizer.json, and is not read."""
+    beside = tokenizer.with_name("chat_template.jinja")
+    if not is_gguf(tokenizer) or not beside.exists():
+        return ()
+    return (
+        f"{beside} is not read, since GGUF files have their own template; --chat-template {beside} "
+        "uses it",
     )
 
 

@@ -16,6 +16,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.config import EngineConfig
 from penstock.engine.loader import EnginePlan, load, plan_engine, state_limits
+from penstock.errors import ConfigError, PositionsError
 from penstock.evaluate.windows import Window
 from penstock.interface.executor import Executor, run
 from penstock.interface.step_builder import build_step, state_tables
@@ -38,12 +39,18 @@ class TextModel:
     def open(cls, config: EngineConfig, window: int) -> TextModel:
         """Load what ``config`` asks for, with room for one sequence of ``window`` tokens.
 
-        Raises ConfigError, ModelError or WeightError.
+        Raises ConfigError, ModelError, TokenizerError or WeightError.
         """
-        engine_plan = plan_engine(
-            msgspec.structs.replace(config, max_model_len=window, max_num_seqs=1)
-        )
+        options = msgspec.structs.replace(config, max_model_len=window, max_num_seqs=1)
+        try:
+            engine_plan = plan_engine(options)
+        except PositionsError:
+            raise ConfigError(
+                f"a window of {window} tokens exceeds the model's positions, as its configuration "
+                "says how many it has; lower --window"
+            ) from None
         tokenizer = load_tokenizer(engine_plan.config.tokenizer_path)
+        tokenizer.check_model(engine_plan.spec.vocab_size)
         return cls(engine_plan, tokenizer, load(engine_plan))
 
     def encode(self, text: str) -> tuple[list[int], int | None]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.engine.ipc.wire import ModelFacts
+from penstock.freed_memory import give_back
 from penstock.gguf.names import is_gguf
 from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.sandbox.jobs import Tokenize, TokenizeChat, Tokens
@@ -67,7 +68,9 @@ class InputProcessor:
         self.load(model.tokenizer_path)
         assert self._loading is not None
         self._max_model_len = model.max_model_len
-        return await self._loading
+        tokenizer = await self._loading
+        tokenizer.check_model(model.vocab_size)
+        return tokenizer
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -151,4 +154,5 @@ def _load(path: str, chat_template: str) -> Tokenizer:
     if chat_template:
         tokenizer = tokenizer.with_chat_template(chat_template)
     _ = tokenizer.length_bound  # found out now, not when a long text holds the event loop
+    give_back()
     return tokenizer

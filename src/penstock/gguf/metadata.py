@@ -15,7 +15,7 @@ import mmap
 import operator
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +41,11 @@ class Numbers(Sequence[bool | int | float]):
     def kind(self) -> type[bool] | type[int] | type[float]:
         """The Python type of the values."""
         return {"b": bool, "f": float}.get(self._values.dtype.kind, int)
+
+    def unlike(self, usual: int) -> list[tuple[int, int]]:
+        """The positions of numbers other than ``usual``, and these as integers."""
+        (found,) = np.nonzero(self._values != usual)
+        return list(zip(found.tolist(), map(int, self._values[found].tolist()), strict=True))
 
     def __len__(self) -> int:
         return len(self._values)
@@ -69,13 +74,75 @@ class Numbers(Sequence[bool | int | float]):
         return f"[{shown}, ...]" if len(self) > 8 else f"[{shown}]"
 
 
-GgufValue = GgufScalar | list["GgufValue"] | Numbers
+class Strings(Sequence[str]):
+    """An array of many strings, as UTF-8 until they are asked for: a file is opened by several that
+    do not look at its vocabulary."""
 
+    def __init__(self, text: bytes, ends: NDArray[np.int64]) -> None:
+        """``ends`` are where each string ends in ``text``, which is all of them joined."""
+        self._text, self._ends = text, ends
+
+    def positions(self, names: Iterable[str]) -> dict[str, int]:
+        """Where those of ``names`` that occur stand, of one that does so twice the last."""
+        starts = np.concatenate([np.zeros(1, np.int64), self._ends[:-1]])
+        sizes, octets = self._ends - starts, np.frombuffer(self._text, np.uint8)
+        by_size: dict[int, dict[bytes, str]] = {}
+        for name in names:
+            raw = name.encode()
+            by_size.setdefault(len(raw), {})[raw] = name
+        found: dict[str, int] = {}
+        for size, wanted in by_size.items():
+            (at,) = np.nonzero(sizes == size)
+            rows = octets[starts[at][:, None] + np.arange(size)]
+            for raw, name in wanted.items():
+                same = at[(rows == np.frombuffer(raw, np.uint8)).all(axis=1)]
+                if len(same):
+                    found[name] = int(same[-1])
+        return found
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __iter__(self) -> Iterator[str]:
+        text, start = self._text, 0
+        for end in self._ends.tolist():
+            yield text[start:end].decode()
+            start = end
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        at = range(len(self))[index]
+        return self._text[self._ends[at - 1] if at else 0 : self._ends[at]].decode()
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to a sequence of the same strings."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(operator.eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """As a list has it, of the first ones where there are many: messages show it."""
+        shown = ", ".join(map(repr, self[:8]))
+        return f"[{shown}, ...]" if len(self) > 8 else f"[{shown}]"
+
+
+GgufValue = GgufScalar | list["GgufValue"] | Numbers | Strings
+
+_POINTER = b"version https://git-lfs"
 _MAX_KEY_BYTES = 65535
 _MAX_BYTES = 1 << 28
 """Maximum size of the metadata section in bytes: ten times that of the largest vocabularies."""
 _MAX_ITEMS = 1 << 22
 """Maximum number of keys and strings, each of which becomes a Python object."""
+_MANY = 1024
+"""Number of strings from which on an array of them is one of :class:`Strings`."""
 _INNER_ARRAY = 64
 """Number of items that an array within an array counts as."""
 _MAX_DEPTH = 4  # arrays of arrays are legal; nobody writes deep ones
@@ -134,6 +201,8 @@ def parse_metadata(data: bytes | mmap.mmap, name: str, error: type[PenstockError
     """The metadata in a GGUF file's contents; ``name`` is what errors, of type ``error``, call the
     file."""
     reader = Reader(data, name, error)
+    if data[: len(_POINTER)] == _POINTER:
+        raise error(f"{name} is a Git LFS pointer, not the model; run `git lfs pull`")
     if reader.take(len(MAGIC)) != MAGIC:
         raise error(f"{name} is not a GGUF file: it does not start with GGUF")
     version = reader.number("I")
@@ -235,8 +304,40 @@ class Reader:
             self.fail(f"{kind} is not a value type")
         count = self.items(_LEAST_BYTES[kind], 1 if kind == STRING else _INNER_ARRAY)
         if kind == STRING:
-            return self.strings(count)
+            many = self.many_strings(count) if count >= _MANY else None
+            return self.strings(count) if many is None else many
         return [self.array(depth + 1) for _ in range(count)]
+
+    def many_strings(self, count: int) -> Strings | None:
+        """As :meth:`strings`, which says what is wrong where this finds something and is None."""
+        data, start, at = self._data, self._at, self._at
+        read_size = struct.Struct("<Q").unpack_from
+        ends: list[int] = []
+        try:
+            for _ in range(count):
+                at += 8 + read_size(data, at)[0]
+                ends.append(at)
+        except (struct.error, OverflowError):
+            return None
+        if at > self._end:
+            return None
+        raw = np.frombuffer(data[start:at], np.uint8)
+        stops = np.array(ends, np.int64) - start
+        begins = np.concatenate([np.zeros(1, np.int64), stops[:-1]])
+        is_text = np.ones(len(raw), np.bool_)
+        for i in range(8):  # the bytes of a string's size
+            is_text[begins + i] = False
+        # All is UTF-8 where the whole is, and no string begins within a character.
+        first = raw[np.minimum(begins + 8, len(raw) - 1)][stops - begins > 8]
+        text = raw[is_text].tobytes()
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            return None
+        if (first & 0xC0 == 0x80).any():
+            return None
+        self._at = at
+        return Strings(text, np.cumsum(stops - begins - 8))
 
     def strings(self, count: int) -> list[GgufValue]:
         """Vocabularies have hundreds of thousands: one loop, the same checks as string()."""

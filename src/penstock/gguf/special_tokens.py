@@ -14,7 +14,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.gguf.metadata import GgufValue, Numbers
+from penstock.gguf.metadata import GgufValue, Numbers, Strings
 
 END_NAMES = frozenset(
     {
@@ -91,11 +91,18 @@ class SpecialTokens:
 
     @classmethod
     def read(
-        cls, tokens: Sequence[str], kinds: Sequence[int], eos: int | None, ends: Iterable[int]
+        cls,
+        tokens: Sequence[str],
+        kinds: Sequence[int] | Numbers,
+        eos: int | None,
+        ends: Iterable[int],
     ) -> SpecialTokens:
         """``ends`` are what :data:`END_FIELDS` name."""
         normal = int(Kind.NORMAL)  # not an enum's member: most tokens are, and it is compared fast
-        others = [(token, kind) for token, kind in enumerate(kinds) if kind != normal]
+        if isinstance(kinds, Numbers):
+            others = kinds.unlike(normal)
+        else:
+            others = [(i, kind) for i, kind in enumerate(kinds) if kind != normal]
         control = {token for token, kind in others if kind in (Kind.CONTROL, Kind.UNKNOWN)}
         plain = {token for token, kind in others if kind == Kind.USER_DEFINED}
         ids = _named(tokens, END_NAMES | INFILL_NAMES | {_STRUCK})
@@ -126,12 +133,14 @@ def end_token_ids(metadata: Mapping[str, GgufValue]) -> tuple[int, ...]:
         return value if type(value) is int and 0 <= value < len(tokens) else None
 
     listed = metadata.get("tokenizer.ggml.tokens", [])
-    tokens = listed if isinstance(listed, list) else []
+    tokens: Sequence[GgufValue] = listed if isinstance(listed, (list, Strings)) else []
     kinds = metadata.get("tokenizer.ggml.token_type", [])
     ends = [token for name in END_FIELDS if (token := field(name)) is not None]
     special = SpecialTokens.read(
-        [token if isinstance(token, str) else "" for token in tokens],
-        [int(kind) for kind in kinds] if isinstance(kinds, Numbers) else [],
+        tokens
+        if isinstance(tokens, Strings)
+        else [token if isinstance(token, str) else "" for token in tokens],
+        kinds if isinstance(kinds, Numbers) else [],
         field("eos_token_id"),
         ends,
     )
@@ -140,4 +149,6 @@ def end_token_ids(metadata: Mapping[str, GgufValue]) -> tuple[int, ...]:
 
 def _named(tokens: Sequence[str], names: Iterable[str]) -> Mapping[str, int]:
     wanted = frozenset(names)
+    if isinstance(tokens, Strings):
+        return tokens.positions(wanted)
     return {token: token_id for token_id, token in enumerate(tokens) if token in wanted}

@@ -16,7 +16,8 @@ IDLE: Final = (
     r"|output_scale|[qkv]_scale|kv_scale|prob_scale|weight_shape)"
 )
 """Tensors beside such matrices, of activations and of cached keys and values that were rounded,
-too: Penstock rounds none of these by constants."""
+too: Penstock rounds none of these by constants. ``weight_shape`` is compared where matrices are
+read, and has no place beside."""
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,9 @@ class BlockFormat:
     decode: Callable[[Bytes], F32]
     """From uint8 ``[blocks, block_bytes]`` to the values float32 ``[blocks, columns]``, with every
     operation rounded as in ggml's code for the same blocks."""
+    unusable: Callable[[Bytes], NDArray[np.bool_]] | None = None
+    """From uint8 ``[blocks, block_bytes]`` to bool ``[blocks]``: whether the scales of a block are
+    such that its values are not finite. None: those of no block are."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,23 @@ class BlockTensor:
     def shape(self) -> tuple[int, int]:
         n, blocks, _ = self.blocks.shape
         return n, blocks * self.scheme.columns
+
+    def first_unusable(self) -> int | None:
+        """The first row with a block whose scales are not finite; None where all can be used.
+
+        Only the bytes of scales are read.
+        """
+        unusable = self.format.unusable
+        if unusable is None:
+            return None
+        n, count, nbytes = self.blocks.shape
+        rows = max(1, _CHUNK // max(count, 1))
+        for first in range(0, n, rows):
+            some = self.blocks[first : first + rows]
+            found = unusable(some.reshape(len(some) * count, nbytes))
+            if found.any():
+                return int(first + found.argmax() // count)
+        return None
 
     def rows(self, *runs: tuple[int, int]) -> BlockTensor:
         """The matrix of the rows of ``runs`` (first, end), one after another; of one run, a

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from penstock.backends.backend import Backend
 from penstock.cache.geometry import BLOCK_SIZE, sequence_blocks, window_blocks
 from penstock.config import EngineConfig, rows_per_sequence
-from penstock.errors import ConfigError
+from penstock.errors import PositionsError
 from penstock.memory_budget import KEPT_STATES, Served
 from penstock.models.draft_heads import EagleSpec
 from penstock.models.rope import longrope_notes
@@ -45,7 +45,7 @@ def decide_plans(
     config, spec, draft = inputs.config, inputs.spec, inputs.draft
     max_len = config.max_model_len or spec.max_positions
     if max_len > spec.max_positions:
-        raise ConfigError(
+        raise PositionsError(
             f"max_model_len {max_len} exceeds the model's {spec.max_positions} positions; "
             "lower it, or give the model a rope scaling in its config.json"
         )

@@ -61,7 +61,7 @@ def resolve(
     speculation = _check_speculation(config)
     sampling = decide_sampling(inputs)
     artifacts = decide_artifacts(config, backend)
-    reasons = {"dtype": reason(config.dtype, "the checkpoint's")}
+    reasons = {"dtype": reason(config.dtype, _dtype_reason(spec))}
     for decision in (chosen, quantization, compute, limits, memory):
         reasons.update(decision.reasons)
     threads, weights = compute.threads, quantization.weights
@@ -106,6 +106,14 @@ def resolve(
         replace(plans.target.plan, spec=spec, max_positions=resolved.max_model_len),
         None if plans.draft is None else plans.draft.plan,
     )
+
+
+def _dtype_reason(spec: ModelSpec) -> str:
+    """Why weights are in a dtype that nobody asked for."""
+    form = spec.quantized
+    if form is None or not form.schemes:
+        return "the checkpoint's"
+    return "the checkpoint's, of what is not quantized and of what is computed"
 
 
 def _check_speculation(config: EngineConfig) -> Reasons:

@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
+from pathlib import Path
 from typing import Any, NoReturn
 
 import jinja2
@@ -21,7 +22,8 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from penstock.errors import RequestError, TokenizerError, first_line
+from penstock.errors import ConfigError, RequestError, TokenizerError, first_line
+from penstock.regular_file import read_regular
 
 Message = Mapping[str, Any]
 
@@ -83,8 +85,8 @@ class ChatTemplate:
         except jinja2.TemplateError as error:
             line = getattr(error, "lineno", None)
             raise TokenizerError(
-                f"the chat template is not valid Jinja (line {line}): {error}; fix it in "
-                "chat_template.jinja or tokenizer_config.json, or name another with --chat-template"
+                f"the chat template is not valid Jinja (line {line}): {error}; fix it, or name "
+                "another with --chat-template"
             ) from error
 
     def render(
@@ -146,6 +148,19 @@ class ChatTemplate:
                 "messages",
             ) from error
         return "".join(parts)
+
+
+def read_chat_template(path: Path, named: str) -> str:
+    """The template in a file. Raises ConfigError, which calls the file ``named``, where it is no
+    template or cannot be read."""
+    try:
+        source = read_regular(path).decode()
+        ChatTemplate(source, {})
+    except (OSError, UnicodeDecodeError, TokenizerError) as error:
+        raise ConfigError(f"{named} cannot be used: {error}") from error
+    if not source.strip():
+        raise ConfigError(f"{named} is empty, and every prompt would be")
+    return source
 
 
 def variables_read(source: str) -> frozenset[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from penstock.errors import TokenizerError
-from penstock.gguf.metadata import GgufValue, Numbers
+from penstock.gguf.metadata import GgufValue, Numbers, Strings
 
 _T = TypeVar("_T", bool, int, float, str)
 
@@ -33,12 +33,14 @@ class Fields:
         values = self._metadata.get("tokenizer.ggml." + name, [])
         if isinstance(values, Numbers):
             right = values.kind is kind or not values
+        elif isinstance(values, Strings):
+            right = kind is str
         else:
             # An array of GGUF has elements of one type, so one stands for all.
             right = isinstance(values, list) and (not values or type(values[0]) is kind)
         if not right:
             raise TokenizerError(f"tokenizer.ggml.{name} is not an array of {kind.__name__}")
-        assert isinstance(values, (list, Numbers))
+        assert isinstance(values, (list, Numbers, Strings))
         if self.has(name) and size is not None and len(values) != size:
             raise TokenizerError(
                 f"tokenizer.ggml.{name} has {len(values)} entries for {size} tokens"

@@ -9,6 +9,7 @@ pattern says ``\\d``, and lets a range of characters not contain white space.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from tokenizers import Regex, pre_tokenizers
 
@@ -57,10 +58,11 @@ def pre_tokenizer(name: str) -> PreTokenizer:
     """The pre-tokenizer of this name; of the empty one, the default. Raises TokenizerError."""
     found = _KNOWN.get(name or "default")
     if found is None:
+        near = get_close_matches(name, _KNOWN, n=3)
+        nearest = f" (the nearest that it knows: {', '.join(near)})" if near else ""
         raise TokenizerError(
-            f"tokenizer.ggml.pre is {name!r}, which Penstock does not know: it knows "
-            f"{', '.join(pre_tokenizer_names())}. Name a folder with the tokenizer.json of the "
-            "original checkpoint by --tokenizer"
+            f"tokenizer.ggml.pre is {name!r:.100}, which Penstock does not know{nearest}; name a "
+            "folder with the tokenizer.json of the original checkpoint by --tokenizer"
         )
     return found
 

@@ -12,6 +12,7 @@ import msgspec
 from tokenizers import Tokenizer as Backend
 
 from penstock.errors import TokenizerError, as_error
+from penstock.freed_memory import give_back
 from penstock.gguf.metadata import GgufValue, read_metadata
 from penstock.gguf.names import is_gguf
 from penstock.regular_file import read_regular
@@ -43,6 +44,7 @@ def load_tokenizer(source: str | Path, check_templates: bool = True) -> Tokenize
     tokenizer = _load(Path(source))
     if check_templates:
         tokenizer.check_templates()
+    give_back()
     return tokenizer
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from penstock.errors import ContextLengthError, RequestError, as_error
+from penstock.errors import ContextLengthError, RequestError, TokenizerError, as_error
 from penstock.tokenizer.chat import ChatTemplate, Message
 from penstock.tokenizer.detokenizer import IncrementalDetokenizer
 from penstock.tokenizer.length_bound import LengthBound
@@ -91,6 +91,23 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """One more than the largest token id. A model may have more logits than this."""
         return self._vocab_size
+
+    def check_model(self, vocab_size: int) -> None:
+        """Raise TokenizerError if this cannot be the tokenizer of a model of ``vocab_size`` tokens.
+
+        Tokens that were added to a vocabulary may lie beyond the model's: checkpoints name marks of
+        images there that never reach the language model.
+        """
+        if self.vocab_size <= vocab_size:
+            return
+        own = self._backend.get_vocab(with_added_tokens=False)
+        added = self._backend.get_added_tokens_decoder()
+        largest = max((i for i in own.values() if i not in added), default=-1)
+        if largest >= vocab_size:
+            raise TokenizerError(
+                f"the tokenizer has {largest + 1} tokens, and the model {vocab_size}: it is "
+                "another model's; name the model's own by --tokenizer, or leave that out"
+            )
 
     @property
     def has_chat_template(self) -> bool:
@@ -184,8 +201,8 @@ class Tokenizer:
         template = self._template("tool_use" if tools and "tool_use" in known else "default")
         if template is None:
             raise RequestError(
-                "this model has no chat template: start the server with --chat-template FILE, or "
-                "put a chat_template.jinja beside the tokenizer.json; plain completions need none",
+                "this model has no chat template: name a file with one by --chat-template FILE "
+                "(in Python, chat_template=Path(FILE)); plain completions need none",
                 "messages",
             )
         return template.render(

@@ -13,7 +13,7 @@ from penstock.errors import WeightError
 from penstock.interface.sources import Packed, Stored
 from penstock.models.float_codes import Fp4, Fp8
 from penstock.quant import CodebookTensor
-from penstock.weights.integer_codes import unpacked
+from penstock.weights.integer_codes import require_shape, unpacked
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 Found = Mapping[str, tuple[TensorFile, Tensor]]
@@ -42,6 +42,7 @@ def read_fp4(packed: Packed, found: Found) -> CodebookTensor:
     """The matrix ``[n, k]``. Raises WeightError where scales cannot be right."""
     form = packed.format
     assert isinstance(form, Fp4)
+    require_shape(packed.name, packed.shape, found)
     codes, *of_scales = form.tensors(packed.name, packed.shape)
     file, tensor = found[codes.name]
     scales = read_scales(of_scales[0], found)

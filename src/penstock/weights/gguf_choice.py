@@ -18,13 +18,18 @@ _BESIDE: Final = re.compile(r"(?i)(^|[-_.])(mmproj|imatrix|lora)([-_.]|$)")
 def in_folder(folder: Path) -> Path | None:
     """The GGUF file of a folder without a Hugging Face checkpoint; None where it has none.
 
-    Raises ModelError where there are several.
+    Raises ModelError where there are several, or only files that go beside a model.
     """
     if (folder / "config.json").exists():
         return None
     names = sorted(each.name for each in folder.glob(f"*{SUFFIX}"))
     models = _models(names)
     if not models:
+        if names and not (folder / "tokenizer.json").exists():
+            raise ModelError(
+                f"{folder} has no model: {_shown(names)} {_is(names)}; put the model's own GGUF "
+                "file there, or give its path"
+            )
         return None
     if len(models) > 1:
         raise ModelError(
@@ -82,6 +87,13 @@ def _parts(model: str, names: Sequence[str]) -> list[str]:
     stem, count = match[1], match[3]
     alike = re.compile(rf"{re.escape(stem)}-\d{{5}}-of-{count}\.gguf")
     return [name for name in names if alike.fullmatch(name)]
+
+
+def _is(names: Sequence[str]) -> str:
+    """What files that are no models are."""
+    if all(_PART.fullmatch(name) for name in names):
+        return "is a later part of one" if len(names) == 1 else "are later parts of one"
+    return "goes beside one" if len(names) == 1 else "go beside one"
 
 
 def _shown(names: Sequence[str]) -> str:

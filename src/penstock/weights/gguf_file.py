@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ class GgufFile(TensorFile):
             for name, each in header.tensors.items()
         }
         self._entries = header.tensors
+        self._checked: set[str] = set()
 
     def view(self, name: str) -> NDArray[Any]:
         entry = self._entries[name]
@@ -51,9 +52,28 @@ class GgufFile(TensorFile):
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def blocks(self, name: str) -> BlockTensor:
-        """The matrix as it is stored; of a stack of matrices, one below another."""
-        entry = self._entries[name]
-        return BlockTensor(FORMATS[entry.type.name], self._blocks(entry))
+        """The matrix as it is stored; of a stack of matrices, one below another.
+
+        Raises WeightError where a block has scales that are not finite.
+        """
+        return self._usable(self._entries[name])
+
+    def _usable(self, entry: TensorEntry) -> BlockTensor:
+        """The tensor in blocks, whose scales are looked at once for each tensor."""
+        matrix = BlockTensor(FORMATS[entry.type.name], self._blocks(entry))
+        if entry.name not in self._checked:
+            row = matrix.first_unusable()
+            if row is not None:
+                self._is_broken(entry, row)
+            self._checked.add(entry.name)
+        return matrix
+
+    def _is_broken(self, entry: TensorEntry, row: int) -> NoReturn:
+        self._fail(
+            f"has in row {row} of tensor {entry.name!r} a block of {entry.type.name} whose scale "
+            "is not finite, so that the model would compute nothing; download the file again, or "
+            "convert the model again"
+        )
 
     def _blocks(self, entry: TensorEntry) -> NDArray[np.uint8]:
         """uint8 ``[rows, blocks, bytes]``, of all rows of the tensor."""
@@ -65,15 +85,18 @@ class GgufFile(TensorFile):
 
     def _floats(self, entry: TensorEntry, first: int, end: int) -> NDArray[Any]:
         """The float32 values of slices ``first`` to ``end`` of the first dimension."""
-        blocks = self._blocks(entry)
+        form = FORMATS.get(entry.type.name)
+        blocks = self._blocks(entry) if form is None else self._usable(entry).blocks
         vector = len(entry.shape) == 1  # its slices are parts of blocks
         rows = len(blocks) // entry.shape[0]  # of a slice
         some = blocks if vector else blocks[first * rows : end * rows]
-        form = FORMATS.get(entry.type.name)
         if form is not None:
             values = BlockTensor(form, some).dequantize()
         else:
             values = _converted(entry.type.name, some)
+            finite = np.isfinite(values).all(axis=1)
+            if not finite.all():
+                self._is_broken(entry, (0 if vector else first * rows) + int(finite.argmin()))
         values = values[0, first:end] if vector else values.reshape(-1, *entry.shape[1:])
         values.flags.writeable = False
         return values

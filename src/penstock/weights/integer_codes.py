@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import WeightError
+from penstock.interface.sources import Shape
 from penstock.weights.tensor_file import Tensor, TensorFile
+
+Found = Mapping[str, tuple[TensorFile, Tensor]]
+
+
+def require_shape(name: str, shape: Shape, found: Found) -> None:
+    """Raise WeightError where the tensor that says of matrix ``name`` which shape it had before it
+    was packed is there, and says another than ``shape``."""
+    stored = f"{name}.weight_shape"
+    if stored not in found:
+        return
+    file, tensor = found[stored]
+    said = file.integers(tensor.name).reshape(-1).tolist()
+    if said != list(shape):
+        raise WeightError(
+            f"{file.path}: tensor {tensor.name!r} says that the matrix is {said}, but config.json "
+            f"asks for {list(shape)}; take both from one checkpoint"
+        )
 
 
 def as_bytes(words: NDArray[Any]) -> NDArray[np.uint8]:

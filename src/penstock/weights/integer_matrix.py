@@ -17,6 +17,7 @@ from penstock.weights.integer_codes import (
     as_bytes,
     column_order,
     in_smaller_groups,
+    require_shape,
     require_usable,
     unpacked,
 )
@@ -36,6 +37,7 @@ def read_integers(packed: Packed, found: Found) -> GroupTensor | CodebookTensor:
     assert isinstance(form, Integers)
     n, k = packed.shape
     name = packed.name
+    require_shape(packed.name, packed.shape, found)
     stored = {each.name.removeprefix(f"{name}."): each for each in form.tensors(name, packed.shape)}
     if form.packed:
         file, tensor = found[f"{name}.weight_packed"]

@@ -182,6 +182,14 @@ _LFM2: Final = Architecture(
 )
 _OLD: Final = without("rms_norm_eps", "head_dim", "num_key_value_heads")
 
+_QWEN3_MOE: Final = Architecture(
+    "Qwen3MoeForCausalLM",
+    fields=EXPERTS | {"moe_intermediate_size": "expert_feed_forward_length"},
+    fixed={"norm_topk_prob": True},
+)
+_SEEN: Final = frozenset({"rope.dimension_sections", "n_deepstack_layers"})
+"""Keys of positions in images, and of what layers are given of these."""
+
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "llama": _LLAMA,
     "llama with experts": replace(
@@ -322,11 +330,10 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         fixed={"norm_topk_prob": False},
     ),
     "qwen3": Architecture("Qwen3ForCausalLM"),
-    "qwen3moe": Architecture(
-        "Qwen3MoeForCausalLM",
-        fields=EXPERTS | {"moe_intermediate_size": "expert_feed_forward_length"},
-        fixed={"norm_topk_prob": True},
-    ),
+    "qwen2vl": Architecture("Qwen2ForCausalLM", idle_keys=_SEEN),
+    "qwen3moe": _QWEN3_MOE,
+    "qwen3vl": Architecture("Qwen3ForCausalLM", idle_keys=_SEEN),
+    "qwen3vlmoe": replace(_QWEN3_MOE, idle_keys=_SEEN),
     "seed_oss": Architecture(
         "SeedOssForCausalLM",
         present={

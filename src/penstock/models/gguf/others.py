@@ -26,7 +26,7 @@ def _minicpm(keys: Keys, fields: Fields) -> None:
     fields["scale_emb"] = keys.number("embedding_scale", 12.0)
     residual = keys.raw("residual_scale")
     told = keys.number("residual_scale", 0.0) * layers**0.5
-    fields["scale_depth"] = 1.4 if residual is None else round(told, 5)
+    fields["scale_depth"] = 1.4 if residual is None else round(told, 6)
     base = hidden / keys.number("logit_scale", hidden / 256)
     fields["dim_model_base"] = round(base, 3)
 
@@ -54,6 +54,18 @@ def _starcoder(keys: Keys, fields: Fields) -> None:
 def _chatglm(keys: Keys, fields: Fields) -> None:
     joined = keys.has_tensor("blk.0.attn_qkv.bias")
     fields["attention_bias"] = joined or keys.has_tensor("blk.0.attn_q.bias")
+
+
+def _mistral3(keys: Keys, fields: Fields) -> None:
+    """Ministral 3's queries grow with the position; other files of the name are Mistral's."""
+    beta = keys.number("attention.temperature_scale", 0.0)
+    if not beta:
+        return
+    scaling = fields.get("rope_scaling")
+    if not isinstance(scaling, dict) or scaling.get("rope_type") != "yarn":
+        raise keys.error("rope.scaling.type", "must be yarn, as queries grow with the position")
+    fields["architectures"] = ["Ministral3ForCausalLM"]
+    scaling["llama_4_scaling_beta"] = beta
 
 
 OTHERS: Final[Mapping[str, Architecture]] = {
@@ -100,6 +112,7 @@ OTHERS: Final[Mapping[str, Architecture]] = {
         present={"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"},
     ),
     "minicpm": Architecture("MiniCPMForCausalLM", adjust=_minicpm, names=paired_names),
+    "mistral3": Architecture("MistralForCausalLM", adjust=_mistral3, names=paired_names),
     "mpt": Architecture(
         "MptForCausalLM",
         fields={"layer_norm_epsilon": LAYER_NORM},

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.quant.blocks import F32, BlockFormat, Bytes
-from penstock.quant.formats.parts import half, halves, planes
+from penstock.quant.formats.parts import half, halves, not_finite, planes
 from penstock.quant.scheme import BlockScheme
 
 IQ4_VALUES: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
@@ -15,6 +16,8 @@ IQ4_VALUES: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53
 E2M1_VALUES: Final = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """What those of MXFP4 and NVFP4 stand for, twice: scales are halved instead. Code 8 is 0, not -0,
 as ggml has it."""
+_LARGEST_EXPONENT: Final = 252
+"""The largest scale of MXFP4 whose products with all codes float32 holds."""
 
 
 def _decode_iq4_nl(blocks: Bytes) -> F32:
@@ -41,6 +44,11 @@ def _decode_mxfp4(blocks: Bytes) -> F32:
     return _looked_up(E2M1_VALUES, halves(blocks[:, 1:])) * np.ldexp(np.float32(1), exponent)
 
 
+def _exceeds(blocks: Bytes) -> NDArray[np.bool_]:
+    """Whether the scale is 255, which is no number, or values exceed float32."""
+    return blocks[:, 0] > _LARGEST_EXPONENT
+
+
 def _decode_nvfp4(blocks: Bytes) -> F32:
     """Scales of four sub-blocks of 16 columns, without sign, of 4 bits of exponent and 3 of
     mantissa; then their codes, sub-block by sub-block. A scale of 127 is 0, as ggml has it."""
@@ -60,7 +68,7 @@ def _looked_up(values: tuple[int, ...], codes: Bytes) -> F32:
     return found
 
 
-IQ4_NL = BlockFormat(BlockScheme("IQ4_NL", 32, 18), _decode_iq4_nl)
-IQ4_XS = BlockFormat(BlockScheme("IQ4_XS", 256, 136), _decode_iq4_xs)
-MXFP4 = BlockFormat(BlockScheme("MXFP4", 32, 17), _decode_mxfp4)
+IQ4_NL = BlockFormat(BlockScheme("IQ4_NL", 32, 18), _decode_iq4_nl, not_finite(0))
+IQ4_XS = BlockFormat(BlockScheme("IQ4_XS", 256, 136), _decode_iq4_xs, not_finite(0))
+MXFP4 = BlockFormat(BlockScheme("MXFP4", 32, 17), _decode_mxfp4, _exceeds)
 NVFP4 = BlockFormat(BlockScheme("NVFP4", 64, 36), _decode_nvfp4)

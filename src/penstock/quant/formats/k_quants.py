@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from penstock.quant.blocks import F32, BlockFormat, Bytes
-from penstock.quant.formats.parts import half, planes
+from penstock.quant.formats.parts import half, not_finite, planes
 from penstock.quant.scheme import BlockScheme
 
 _COLUMNS = 256
@@ -85,8 +85,8 @@ def _of_parts(codes: F32, scales: F32, less: F32 | None = None) -> F32:
     return parts.reshape(len(codes), _COLUMNS)
 
 
-Q2_K = BlockFormat(BlockScheme("Q2_K", _COLUMNS, 84), _decode_q2_k)
-Q3_K = BlockFormat(BlockScheme("Q3_K", _COLUMNS, 110), _decode_q3_k)
-Q4_K = BlockFormat(BlockScheme("Q4_K", _COLUMNS, 144), _decode_q4_k)
-Q5_K = BlockFormat(BlockScheme("Q5_K", _COLUMNS, 176), _decode_q5_k)
-Q6_K = BlockFormat(BlockScheme("Q6_K", _COLUMNS, 210), _decode_q6_k)
+Q2_K = BlockFormat(BlockScheme("Q2_K", _COLUMNS, 84), _decode_q2_k, not_finite(80, 82))
+Q3_K = BlockFormat(BlockScheme("Q3_K", _COLUMNS, 110), _decode_q3_k, not_finite(108))
+Q4_K = BlockFormat(BlockScheme("Q4_K", _COLUMNS, 144), _decode_q4_k, not_finite(0, 2))
+Q5_K = BlockFormat(BlockScheme("Q5_K", _COLUMNS, 176), _decode_q5_k, not_finite(0, 2))
+Q6_K = BlockFormat(BlockScheme("Q6_K", _COLUMNS, 210), _decode_q6_k, not_finite(208))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.quant.blocks import F32, Bytes
 
@@ -10,6 +13,19 @@ from penstock.quant.blocks import F32, Bytes
 def half(two_bytes: Bytes) -> F32:
     """Float16 numbers of bytes ``[blocks, 2]``, widened, ``[blocks, 1]``."""
     return np.ascontiguousarray(two_bytes).view(np.float16).astype(np.float32)
+
+
+def not_finite(*offsets: int) -> Callable[[Bytes], NDArray[np.bool_]]:
+    """Whether one of a block's float16 numbers, which begin at these bytes, is not finite."""
+    largest = np.uint8(0x7C)  # an exponent of ones, in the byte that has the sign above it
+
+    def unusable(blocks: Bytes) -> NDArray[np.bool_]:
+        found = np.zeros(len(blocks), np.bool_)
+        for offset in offsets:
+            found |= blocks[:, offset + 1] & largest == largest
+        return found
+
+    return unusable
 
 
 def halves(packed: Bytes) -> Bytes:

@@ -71,12 +71,10 @@ def _assembly(values: str, zero: int, low: int, high: int) -> str:
         # where the exponent is 0.
         lines.append("mov.b32 scale, 0x7B807B80;")
         lines.append("mov.b32 minus, 0;")
-        for plane, (mantissa, sign) in enumerate(
-            (("shl.b32 t, $2, 4", 8), ("shr.u32 t, $2, 4", 0))
-        ):
-            lines.append(mantissa + ";")
+        for plane in range(2):
+            lines.append("shl.b32 t, $2, 4;" if plane == 0 else "shr.u32 t, $2, 4;")
             lines.append("and.b32 t, t, 0x07F007F0;")
-            lines.append(f"shl.b32 s, $2, {sign};")
+            lines.append(f"shl.b32 s, $2, {8 - 8 * plane};")
             lines.append("lop3.b32 p, s, 0x80008000, t, 0xEA;")
             lines.append(f"fma.rn.bf16x2 ${plane}, p, scale, minus;")
         return "{\n" + "\n".join(lines) + "\n}"
