@@ -66,7 +66,7 @@ inline void expect(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
 }
 
-// Of a format of blocks, as GGUF's tools call it.
+// Of a format of blocks, as quant/formats calls it.
 inline WeightFormat parse_block_format(std::string_view name) {
   static constexpr std::pair<std::string_view, WeightFormat> kFormats[] = {
       {"Q4_0", WeightFormat::q4_0},     {"Q4_1", WeightFormat::q4_1},
@@ -75,7 +75,10 @@ inline WeightFormat parse_block_format(std::string_view name) {
       {"Q3_K", WeightFormat::q3_k},     {"Q4_K", WeightFormat::q4_k},
       {"Q5_K", WeightFormat::q5_k},     {"Q6_K", WeightFormat::q6_k},
       {"IQ4_NL", WeightFormat::iq4_nl}, {"IQ4_XS", WeightFormat::iq4_xs},
-      {"MXFP4", WeightFormat::mxfp4},   {"NVFP4", WeightFormat::nvfp4}};
+      {"MXFP4", WeightFormat::mxfp4},   {"NVFP4", WeightFormat::nvfp4},
+      {"FP8_128", WeightFormat::fp8_128}, {"FP8_32", WeightFormat::fp8_32},
+      {"MXFP8", WeightFormat::mxfp8},   {"NF4", WeightFormat::nf4},
+      {"FP4", WeightFormat::fp4},       {"NVFP4_SCALED", WeightFormat::nvfp4_scaled}};
   for (const auto& [known, format] : kFormats)
     if (known == name) return format;
   throw std::invalid_argument("no kernel has blocks of the format " + std::string(name));

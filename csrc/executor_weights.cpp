@@ -57,6 +57,8 @@ void check_shape(const BlockMatrix& w) {
   if (block_row_bytes(w.format, w.k) == 0)
     refuse("a matrix in blocks has rows of whole blocks, and not of " + std::to_string(w.k) +
            " columns");
+  if (!w.weight_only && !has_whole_points(w.format))
+    refuse("what is multiplied by a matrix in blocks of floats stays in floats: weight_only");
 }
 
 }  // namespace

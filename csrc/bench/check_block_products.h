@@ -7,16 +7,21 @@
 namespace penstock::check {
 
 // A column's groups, by their definition.
+template <class Format>
 struct BlockColumn {
-  std::vector<int> points;
+  std::vector<decltype(point_of<Format>(0))> points;
   std::vector<float> scales, leasts;
 };
 
+inline bool has_scale32(WeightFormat format) {
+  return format >= WeightFormat::fp8_128 && format != WeightFormat::mxfp8;
+}
+
 template <class Format>
-BlockColumn read_column(WeightFormat format, const std::byte* row, int64_t k) {
+BlockColumn<Format> read_column(WeightFormat format, const std::byte* row, int64_t k) {
   const BlockSize size = block_size(format);
   const bool super = size.columns == 256;
-  BlockColumn column;
+  BlockColumn<Format> column;
   for (int64_t first = 0; first < k; first += size.columns, row += size.bytes) {
     const FileBlock block = read_block(format, row);
     for (int64_t i = 0; i < size.columns; ++i)
@@ -24,6 +29,9 @@ BlockColumn read_column(WeightFormat format, const std::byte* row, int64_t k) {
     for (int64_t g = 0; g < size.columns / Format::kGroup; ++g) {
       float scale = to_f32(block.scale[super ? 0 : g]), least = to_f32(block.least[super ? 0 : g]);
       if (format == WeightFormat::mxfp4) scale = std::ldexp(1.0f, int(block.exponent) - 128);
+      if (format == WeightFormat::mxfp8) scale = std::ldexp(1.0f, int(block.exponent) - 127);
+      if (has_scale32(format)) scale = block.scale32;
+      if (format == WeightFormat::nvfp4_scaled) scale *= E4m3Points::point(block.factors[g]);
       if (super) {
         const int offset = format == WeightFormat::q6_k                                     ? 128
                            : format == WeightFormat::q3_k || format == WeightFormat::iq4_xs ? 32
@@ -45,7 +53,7 @@ inline float sum_of(const float* x, int64_t group) {
 }
 
 template <class Format>
-Sum block_sum(const BlockColumn& w, const Quantized& q, const float* x, Elem elem, int64_t k,
+Sum block_sum(const BlockColumn<Format>& w, const Quantized& q, const float* x, Elem elem, int64_t k,
               bool weight_only) {
   constexpr int64_t size = Format::kGroup;
   const int apart = elem == Elem::bf16 ? 2 : 0;
@@ -61,7 +69,7 @@ Sum block_sum(const BlockColumn& w, const Quantized& q, const float* x, Elem ele
     }
     int dot = 0, codes = 0;
     for (int64_t i = first; i < first + size; ++i) {
-      dot += q.codes[size_t(i)] * w.points[size_t(i)];
+      dot += q.codes[size_t(i)] * int(w.points[size_t(i)]);
       codes += q.codes[size_t(i)];
     }
     const float scale = q.scales[size_t(first / 32)];
@@ -89,19 +97,35 @@ void check_block_product(const std::string& name, BlockMatrix w, Elem elem, int6
     case WeightFormat::q3_k: halves = {108}; break;
     case WeightFormat::q6_k: halves = {208}; break;
     case WeightFormat::mxfp4:
-    case WeightFormat::nvfp4: break;
+    case WeightFormat::nvfp4:
+    case WeightFormat::fp8_128:
+    case WeightFormat::fp8_32:
+    case WeightFormat::mxfp8:
+    case WeightFormat::nf4:
+    case WeightFormat::fp4:
+    case WeightFormat::nvfp4_scaled: break;
     default: halves = {0};
   }
   for (size_t i = 0; i < file.size(); i += size_t(block)) {
     for (const int64_t at : halves)
       file[i + size_t(at) + 1] = std::byte(rng() % 8 ? 0x2c + rng() % 4 : rng() % 0x7c);
-    if (w.format == WeightFormat::mxfp4)
+    if (w.format == WeightFormat::mxfp4 || w.format == WeightFormat::mxfp8)
       file[i] = std::byte(rng() % 8 ? 120 + rng() % 10 : rng() % 160);
+    if (has_scale32(w.format)) {
+      // One for all of a row where a format has it so.
+      const bool whole = w.format == WeightFormat::nvfp4_scaled && int64_t(i) % row_bytes;
+      const float scale = float(1 + rng() % 1000) * (rng() % 8 ? 1e-4f : 1e-9f);
+      if (whole) std::memcpy(file.data() + i, file.data() + i - size_t(block), 4);
+      else std::memcpy(file.data() + i, &scale, 4);
+    }
+    if (w.format == WeightFormat::nvfp4_scaled)
+      for (size_t g = 4; g < 6; ++g)  // scales have no sign
+        file[i + g] = std::byte(rng() % 8 ? 20 + rng() % 60 : rng() % 127);
   }
   Inputs x(rows, k, elem, rng);
   std::vector<Quantized> quantized;
   for (int64_t r = 0; r < rows; ++r) quantized.emplace_back(x.row(r), k, 32);
-  std::vector<BlockColumn> read;
+  std::vector<BlockColumn<Format>> read;
   for (int64_t i = 0; i < columns; ++i)
     read.push_back(read_column<Format>(w.format, file.data() + i * row_bytes, k));
 
@@ -122,7 +146,7 @@ void check_block_product(const std::string& name, BlockMatrix w, Elem elem, int6
   std::vector<float> values(static_cast<size_t>(k));
   for (const int64_t row : {int64_t(0), n - 1}) {
     block_row(w, row, values.data());
-    const BlockColumn& column = read[size_t(row)];
+    const BlockColumn<Format>& column = read[size_t(row)];
     for (int64_t i = 0; i < k; ++i) {
       const auto at = size_t(i), g = size_t(i / Format::kGroup);
       float value = column.scales[g] * float(column.points[at]);
@@ -134,12 +158,13 @@ void check_block_product(const std::string& name, BlockMatrix w, Elem elem, int6
 }
 
 inline void check_block_products(Pool& pool, std::mt19937& rng) {
-  for (int id = int(WeightFormat::q4_0); id <= int(WeightFormat::nvfp4); ++id) {
+  for (int id = int(WeightFormat::q4_0); id <= int(WeightFormat::nvfp4_scaled); ++id) {
     const auto format = WeightFormat(id);
     with_block_format(format, [&]<class Format>(Format) {
       const std::string name = "blocks of format " + std::to_string(id);
       const int64_t least = block_size(format).columns;
       for (const bool weight_only : {false, true}) {
+        if (!weight_only && !Format::kWhole) continue;
         const auto check = [&](int64_t n, int64_t k, Elem elem, int64_t rows, bool gated) {
           check_block_product<Format>(name, {format, n, round_up(k, least), gated, {}, {}, weight_only},
                                       elem, rows, pool, rng);
@@ -152,7 +177,8 @@ inline void check_block_products(Pool& pool, std::mt19937& rng) {
         check(18, 544, Elem::f32, 5, true);
       }
       // Several row blocks.
-      check_block_product<Format>(name, {format, 16, 256, false, {}, {}}, Elem::f32, 530, pool, rng);
+      check_block_product<Format>(name, {format, 16, 256, false, {}, {}, !Format::kWhole},
+                                  Elem::f32, 530, pool, rng);
     });
   }
 }

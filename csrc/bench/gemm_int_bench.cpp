@@ -142,11 +142,15 @@ void for_each_kind(const std::string& only, F&& f) {
       {"Q3_K", WeightFormat::q3_k},     {"Q4_K", WeightFormat::q4_k},
       {"Q5_K", WeightFormat::q5_k},     {"Q6_K", WeightFormat::q6_k},
       {"IQ4_NL", WeightFormat::iq4_nl}, {"IQ4_XS", WeightFormat::iq4_xs},
-      {"MXFP4", WeightFormat::mxfp4},   {"NVFP4", WeightFormat::nvfp4}};
+      {"MXFP4", WeightFormat::mxfp4},   {"NVFP4", WeightFormat::nvfp4},
+      {"FP8_128", WeightFormat::fp8_128}, {"FP8_32", WeightFormat::fp8_32},
+      {"MXFP8", WeightFormat::mxfp8},   {"NF4", WeightFormat::nf4},
+      {"FP4", WeightFormat::fp4},       {"NVFP4_SCALED", WeightFormat::nvfp4_scaled}};
   for (const auto& [format, id] : kBlocks)
     for (const bool weight_only : {false, true})
-      named(std::string(format) + (weight_only ? " w" : ""),
-            BlockMatrix{id, 0, 0, false, {}, {}, weight_only});
+      if (weight_only || has_whole_points(id))
+        named(std::string(format) + (weight_only ? " w" : ""),
+              BlockMatrix{id, 0, 0, false, {}, {}, weight_only});
 }
 
 // One row by one thread. Turns of reading, of a product in bfloat16 and of the kind's follow each other,

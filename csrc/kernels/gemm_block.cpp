@@ -22,8 +22,8 @@ void pack_column(const PanelView& p, const std::byte* row, int64_t k, int lane, 
         there ? read_block(p.format, row + first / size.columns * size.bytes) : FileBlock{};
     std::byte* const segment = panel + first / Format::kSegment * Format::kSegmentBytes;
     const int64_t at = first % Format::kSegment;
-    for (int64_t i = 0; there && i < size.columns; ++i)
-      Format::put(segment, lane, at + i, block.codes[size_t(i)]);
+    for (int64_t i = 0; there && i < size.columns; i += 4)
+      Format::put(segment, lane, at + i, block.codes.data() + i);
     for (int64_t g = 0; g < groups; ++g)
       Format::put_group(segment, lane, at / Format::kGroup + g, block, g);
   }
@@ -54,6 +54,10 @@ PanelView panels_of(const BlockMatrix& w) {
 }
 
 size_t packed_bytes(const BlockMatrix& w) { return panel_bytes(panels_of(w)); }
+
+bool has_whole_points(WeightFormat format) {
+  return with_block_format(format, []<class Format>(Format) { return Format::kWhole; });
+}
 
 int64_t block_row_bytes(WeightFormat format, int64_t k) {
   const BlockSize size = block_size(format);

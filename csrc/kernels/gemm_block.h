@@ -16,6 +16,9 @@
 // likewise. The inner sum of products is one chain of additions from zero, that of x a sum of 16
 // lanes: their order depends on the instruction set alone.
 //
+// Points that are no whole numbers (E4M3, NF4, FP4: gemm_block_points.h) are always multiplied so. Where
+// x is in bfloat16, NF4's and FP4's are rounded to it, as any weight of a model in bfloat16.
+//
 // Panels: as of gemm_int.h, but their segments are those of a format. k is padded to whole segments.
 #pragma once
 
@@ -29,6 +32,7 @@ enum class WeightFormat : uint8_t {
   q4_0, q4_1, q5_0, q5_1, q8_0,
   q2_k, q3_k, q4_k, q5_k, q6_k,
   iq4_nl, iq4_xs, mxfp4, nvfp4,
+  fp8_128, fp8_32, mxfp8, nf4, fp4, nvfp4_scaled,
 };
 
 struct BlockMatrix {
@@ -46,6 +50,9 @@ struct BlockMatrix {
 constexpr int64_t kMostBlockDepth = int64_t(1) << 20;
 
 size_t packed_bytes(const BlockMatrix& w);
+
+// Whether products may round x: points are whole numbers.
+bool has_whole_points(WeightFormat format);
 
 // Bytes of k columns of a row in a file; 0 where they are no whole blocks.
 int64_t block_row_bytes(WeightFormat format, int64_t k);

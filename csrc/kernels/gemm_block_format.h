@@ -1,4 +1,4 @@
-// Formats of blocks of files: a decoder each. Kernels and packing are instantiated with one, so a new
+// Formats of blocks: a decoder each. Kernels and packing are instantiated with one, so a new
 // format is a struct here, a line in with_block_format() and what reads its blocks in
 // gemm_block_read.cpp.
 //
@@ -9,9 +9,7 @@
 //   kGroup                   k of a group: 32 or 16
 //   kBits                    of a code
 //   kLeast                   whether groups have a least value
-//   kOffset                  of unsigned points from points
-//   kTable                   with kTabled: the unsigned points of codes; else they are the codes
-//   kWide                    unsigned points exceed 63
+//   what Points say          of its codes (gemm_block_points.h)
 //   quad(segment, run, q)    codes of 4 k of 16 columns: quad q of 8 of a run of 32 k
 //   loose_quad(...)          likewise, for who looks at the bits of a code alone
 //   scale(segment, group), least(segment, group)
@@ -20,13 +18,14 @@
 //   kBehind                  bytes of a segment that lie behind all of the panel's
 //   kRowScaled               a scale of the row comes last, at PanelView::scales_at
 // and to packing
-//   put(segment, lane, k, code), put_group(segment, lane, group, block, group of the block)
+//   put(segment, lane, k, four codes), put_group(segment, lane, group, block, group of the block)
 #pragma once
 
 #include <array>
 #include <cstring>
 
 #include "gemm_block.h"
+#include "gemm_block_points.h"
 #include "gemm_block_quad.h"
 #include "gemm_blocks.h"
 
@@ -51,12 +50,16 @@ constexpr bool row_scaled() {
 }
 
 // A block of a file as read: codes in the order of k, the bits of its scales in float16, and whole
-// numbers that groups multiply them by.
+// numbers that groups multiply them by; or one scale in float32.
 struct FileBlock {
   std::array<uint8_t, 256> codes;
   f16 scale[4], least[4];         // by group where groups have their own, else the first
   uint8_t factors[16], leasts[16];  // as stored, offset where they are signed
   uint8_t exponent;
+  float scale32;
+
+  // All zero but codes, of which a block need not have so many.
+  FileBlock() : scale{}, least{}, factors{}, leasts{}, exponent(0), scale32(0) {}
 };
 
 // Codes in planes: the low bits of all k of the segment, then the high ones.
@@ -87,11 +90,12 @@ struct CodePlanes {
     return quad(segment, run, q);
   }
 
-  // Codes lie there as zeros.
-  static void put(std::byte* segment, int lane, int64_t k, uint8_t code) {
-    put_bits<LowBits>(segment, lane, k, uint8_t(code & ((1 << LowBits) - 1)));
-    if constexpr (HighBits > 0)
-      put_bits<HighBits>(segment + kHighAt, lane, k, uint8_t(code >> LowBits));
+  // Four codes from k on, a multiple of 4. Codes lie there as zeros.
+  static void put(std::byte* segment, int lane, int64_t k, const uint8_t* codes) {
+    uint32_t four;
+    std::memcpy(&four, codes, sizeof(four));
+    put_bits<LowBits>(segment, lane, k, four);
+    if constexpr (HighBits > 0) put_bits<HighBits>(segment + kHighAt, lane, k, four >> LowBits);
   }
 
  private:
@@ -106,44 +110,19 @@ struct CodePlanes {
     return by ? line.right(by) : line;
   }
   template <int Bits>
-  static void put_bits(std::byte* at, int lane, int64_t k, uint8_t bits) {
+  static void put_bits(std::byte* at, int lane, int64_t k, uint32_t four) {
     const int q = int(k % kRunK / 4);
-    at += line_at<Bits>(k / kRunK, q) + lane * 4 + k % 4;
-    *at |= std::byte(bits << (Bits == 8 ? 0 : q % (8 / Bits) * Bits));
+    at += line_at<Bits>(k / kRunK, q) + lane * 4;
+    uint32_t there;
+    std::memcpy(&there, at, sizeof(there));
+    there |= (four & ((1u << Bits) - 1) * 0x01010101u) << (Bits == 8 ? 0 : q % (8 / Bits) * Bits);
+    std::memcpy(at, &there, sizeof(there));
   }
 };
 
 inline void put_half(std::byte* at, int lane, f16 value) { std::memcpy(at + lane * 2, &value, 2); }
 PENSTOCK_INLINE f32x16 halves(const std::byte* from) {
   return f32x16::load(reinterpret_cast<const f16*>(from));
-}
-
-template <int Offset, bool Wide>
-struct PlainPoints {
-  static constexpr int kOffset = Offset;
-  static constexpr bool kWide = Wide, kTabled = false;
-  static constexpr std::array<uint8_t, 16> kTable{};
-};
-
-// The code book of IQ4.
-struct Iq4Points {
-  static constexpr int kOffset = 128;
-  static constexpr bool kWide = true, kTabled = true;
-  static constexpr std::array<uint8_t, 16> kTable{1,   24,  45,  63,  79,  93,  106, 118,
-                                                  129, 141, 153, 166, 181, 197, 217, 241};
-};
-// Numbers of E2M1, twice.
-struct E2m1Points {
-  static constexpr int kOffset = 12;
-  static constexpr bool kWide = false, kTabled = true;
-  static constexpr std::array<uint8_t, 16> kTable{12, 13, 14, 15, 16, 18, 20, 24,
-                                                  12, 11, 10, 9,  8,  6,  4,  0};
-};
-
-// The point of a code.
-template <class Format>
-constexpr int point_of(int code) {
-  return (Format::kTabled ? int(Format::kTable[size_t(code & 15)]) : code) - Format::kOffset;
 }
 
 // A scale in float16 for each group, and perhaps a least value.
@@ -167,18 +146,64 @@ struct HalfFormat : Codes, Points {
   }
 };
 
-// Powers of two, a byte each.
-struct Mxfp4Format : CodePlanes<4, 0, 128>, E2m1Points {
+// Powers of two, a byte for each 32 k, and as many bits less.
+template <class Codes, class Points, int Less>
+struct PowerFormat : Codes, Points {
   static constexpr int64_t kGroup = 32;
   static constexpr bool kLeast = false;
-  static constexpr int64_t kSegmentBytes = kCodeBytes + 4 * kPanelColumns;
+  static constexpr int64_t kSegmentBytes =
+      Codes::kCodeBytes + Codes::kSegment / kGroup * kPanelColumns;
 
   static PENSTOCK_INLINE f32x16 scale(const std::byte* segment, int64_t group) {
-    return powers_of_two(segment + kCodeBytes + group * kPanelColumns) * f32x16::broadcast(0.5f);
+    const f32x16 power = powers_of_two(segment + Codes::kCodeBytes + group * kPanelColumns);
+    if constexpr (Less == 0) return power;
+    return power * f32x16::broadcast(1.0f / float(1 << Less));
   }
   static PENSTOCK_INLINE f32x16 least(const std::byte*, int64_t) { return f32x16::zero(); }
   static void put_group(std::byte* segment, int lane, int64_t group, const FileBlock& from, int64_t) {
-    segment[kCodeBytes + group * kPanelColumns + lane] = std::byte(from.exponent);
+    segment[Codes::kCodeBytes + group * kPanelColumns + lane] = std::byte(from.exponent);
+  }
+};
+
+// A scale in float32 for each `Scaled` k, of several groups or of one.
+template <class Codes, class Points, int64_t Scaled>
+struct FloatFormat : Codes, Points {
+  static constexpr int64_t kGroup = 32;
+  static constexpr bool kLeast = false;
+  static constexpr int64_t kSegmentBytes = Codes::kCodeBytes + Codes::kSegment / Scaled * kLineBytes;
+
+  static PENSTOCK_INLINE f32x16 scale(const std::byte* segment, int64_t group) {
+    return f32x16::load(reinterpret_cast<const float*>(scale_at(segment, group)));
+  }
+  static PENSTOCK_INLINE f32x16 least(const std::byte*, int64_t) { return f32x16::zero(); }
+  static void put_group(std::byte* segment, int lane, int64_t group, const FileBlock& from, int64_t) {
+    std::byte* const at = const_cast<std::byte*>(scale_at(segment, group));
+    std::memcpy(at + lane * 4, &from.scale32, sizeof(from.scale32));
+  }
+
+ private:
+  static PENSTOCK_INLINE const std::byte* scale_at(const std::byte* segment, int64_t group) {
+    return segment + Codes::kCodeBytes + group * kGroup / Scaled * kLineBytes;
+  }
+};
+
+// A scale in E4M3 for each 16 k, and what multiplies it in float32, the same for all of a row.
+template <class Codes, class Points>
+struct TwiceScaledFormat : Codes, Points {
+  static constexpr int64_t kGroup = 16, kGroups = Codes::kSegment / kGroup;
+  static constexpr bool kLeast = false;
+  static constexpr int64_t kFactorsAt = Codes::kCodeBytes + kLineBytes;
+  static constexpr int64_t kSegmentBytes = kFactorsAt + kGroups * kPanelColumns;
+
+  static PENSTOCK_INLINE f32x16 scale(const std::byte* segment, int64_t group) {
+    const f32x16 whole = f32x16::load(reinterpret_cast<const float*>(segment + Codes::kCodeBytes));
+    return e4m3_of(segment + kFactorsAt + group * kPanelColumns) * whole;
+  }
+  static PENSTOCK_INLINE f32x16 least(const std::byte*, int64_t) { return f32x16::zero(); }
+  static void put_group(std::byte* segment, int lane, int64_t group, const FileBlock& from, int64_t i) {
+    if (group == 0)  // what pads a segment has none
+      std::memcpy(segment + Codes::kCodeBytes + lane * 4, &from.scale32, sizeof(from.scale32));
+    segment[kFactorsAt + group * kPanelColumns + lane] = std::byte(from.factors[i]);
   }
 };
 
@@ -235,7 +260,16 @@ using Q3K = SuperFormat<CodePlanes<2, 1, 256>, PlainPoints<4, false>, 16, 32, fa
 using Q4K = SuperFormat<CodePlanes<4, 0, 256>, PlainPoints<0, false>, 32, 0, true>;
 using Q5K = SuperFormat<CodePlanes<4, 1, 256>, PlainPoints<0, false>, 32, 0, true>;
 using Q6K = SuperFormat<CodePlanes<4, 2, 256>, PlainPoints<32, false>, 16, 128, false>;
+using Mxfp4 = PowerFormat<CodePlanes<4, 0, 128>, E2m1Points, 1>;
 using Iq4Xs = SuperFormat<CodePlanes<4, 0, 256>, Iq4Points, 32, 32, false>;
+
+// Of checkpoints that are no GGUF files.
+using Fp8By128 = FloatFormat<CodePlanes<8, 0, 128>, E4m3Points, 128>;
+using Fp8By32 = FloatFormat<CodePlanes<8, 0, 64>, E4m3Points, 32>;
+using Mxfp8 = PowerFormat<CodePlanes<8, 0, 128>, E4m3Points, 0>;
+using Nf4 = FloatFormat<CodePlanes<4, 0, 64>, Nf4Points, 64>;
+using Fp4 = FloatFormat<CodePlanes<4, 0, 64>, Fp4Points, 64>;
+using NvFp4Scaled = TwiceScaledFormat<CodePlanes<4, 0, 128>, E2m1Points>;
 
 // Calls f with the Format of a matrix.
 template <class F>
@@ -252,8 +286,14 @@ auto with_block_format(WeightFormat format, F&& f) {
     case WeightFormat::q6_k: return f(Q6K());
     case WeightFormat::iq4_nl: return f(Iq4Nl());
     case WeightFormat::iq4_xs: return f(Iq4Xs());
-    case WeightFormat::mxfp4: return f(Mxfp4Format());
+    case WeightFormat::mxfp4: return f(Mxfp4());
     case WeightFormat::nvfp4: return f(Nvfp4());
+    case WeightFormat::fp8_128: return f(Fp8By128());
+    case WeightFormat::fp8_32: return f(Fp8By32());
+    case WeightFormat::mxfp8: return f(Mxfp8());
+    case WeightFormat::nf4: return f(Nf4());
+    case WeightFormat::fp4: return f(Fp4());
+    case WeightFormat::nvfp4_scaled: return f(NvFp4Scaled());
     case WeightFormat::q4_0:
     case WeightFormat::int8:
     case WeightFormat::int4: break;

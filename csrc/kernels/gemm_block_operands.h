@@ -81,15 +81,20 @@ struct FloatOperand {
   template <class Format>
   static PENSTOCK_INLINE Weights decode(const Quad (&codes)[kQuads]) {
     Weights w;
-#if defined(__AVX512F__)
-    if constexpr (Format::kBits <= 4) {
-      alignas(64) static constexpr std::array<float, 16> kPoints = points<Format>();
-      const __m512 table = _mm512_load_ps(kPoints.data());
-      for (int i = 0; i < 4; ++i)
-        w.k[i] = {_mm512_permutexvar_ps(codes[0].right(8 * i).v, table)};
+    if constexpr (Format::kFloat8) {
+      for (int i = 0; i < 4; ++i) w.k[i] = codes[0].float8(i);
       return w;
     }
+#if defined(__AVX512F__)
+    constexpr bool by_table = Format::kBits <= 4;
+#else
+    constexpr bool by_table = !Format::kWhole;
 #endif
+    if constexpr (by_table) {
+      alignas(64) static constexpr std::array<float, 16> kPoints = points<Format>();
+      for (int i = 0; i < 4; ++i) w.k[i] = codes[0].looked_up(i, kPoints);
+      return w;
+    }
     Quad all = codes[0];
     if constexpr (Format::kTabled) all = all.lookup(Format::kTable);
     for (int i = 0; i < 4; ++i) {
@@ -154,7 +159,9 @@ struct PairOperand {
   template <class Format>
   static PENSTOCK_INLINE Weights decode(const Quad (&codes)[kQuads]) {
     const __m512i even = codes[0].v;
-    if constexpr (Format::kBits == 8) {
+    if constexpr (Format::kFloat8) {
+      return float8(even);
+    } else if constexpr (Format::kBits == 8) {
       return bytes(even, _mm512_set1_ps(-(0x1p23f + float(Format::kOffset))));
     } else {
       // VPERMW reads the lowest five bits of a lane, VPERMI2W six.
@@ -206,10 +213,25 @@ struct PairOperand {
     // The bits above a code are those of its neighbour: 16 repeats where there are four.
     for (int i = 0; i < 64; ++i) {
       const int code = i & ((1 << Format::kBits) - 1);
-      all[size_t(i)] = uint16_t(std::bit_cast<uint32_t>(float(point_of<Format>(code))) >> 16);
+      all[size_t(i)] = narrow_point<Format>(code);
     }
     return all;
   }
+  // E4M3: exponent and mantissa are shifted to where bfloat16 has them, and what has no exponent is
+  // looked up. (By tables of all codes, VPERMI2B, it took as long.)
+  static PENSTOCK_INLINE Weights float8(__m512i row) {
+    // Of lanes with a code in their high byte, and code & 7 in the low bits of `low`.
+    const auto half = [&](__m512i codes, __m512i low) __attribute__((always_inline)) {
+      const __mmask32 small = _mm512_testn_epi16_mask(codes, _mm512_set1_epi16(0x7800));
+      const __m512i bits = _mm512_and_si512(_mm512_srli_epi16(codes, 4), _mm512_set1_epi16(0x7f0));
+      const __m512i value = _mm512_mask_permutexvar_epi16(
+          _mm512_add_epi16(bits, _mm512_set1_epi16(120 << 7)), small, low,
+          _mm512_load_si512(kSmallFloat8.data()));
+      return _mm512_ternarylogic_epi32(value, codes, _mm512_set1_epi16(int16_t(0x8000)), 0xf8);
+    };
+    return {{half(_mm512_slli_epi16(row, 8), row), half(row, _mm512_srli_epi16(row, 8))}};
+  }
+
   // 0 to 15 and, as five bits that are negative, -16 to -1.
   static constexpr std::array<uint16_t, 32> differences() {
     std::array<uint16_t, 32> all{};

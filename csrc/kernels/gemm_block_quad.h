@@ -10,6 +10,9 @@
 
 namespace penstock {
 
+// Of float32, those that a sign, and exponent and mantissa of E4M3 are shifted to.
+constexpr int32_t kFloat8Bits = int32_t(0x87f00000u);
+
 #if defined(__AVX512VNNI__)
 
 constexpr bool kSignedBytes = false;
@@ -41,6 +44,16 @@ struct Quad {
   PENSTOCK_INLINE f32x16 number(int i) const {
     return {_mm512_cvtepi32_ps(
         _mm512_and_si512(_mm512_srli_epi32(v, unsigned(8 * i)), _mm512_set1_epi32(255)))};
+  }
+  // As a number of E4M3; as float32's bits it is 2^120 times too small.
+  PENSTOCK_INLINE f32x16 float8(int i) const {
+    const __m512i bits = _mm512_srai_epi32(_mm512_slli_epi32(v, unsigned(24 - 8 * i)), 4);
+    return {_mm512_mul_ps(_mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(kFloat8Bits))),
+                          _mm512_set1_ps(0x1p120f))};
+  }
+  // Its lowest four bits by a table of numbers, 64-byte aligned.
+  PENSTOCK_INLINE f32x16 looked_up(int i, const std::array<float, 16>& table) const {
+    return {_mm512_permutexvar_ps(right(8 * i).v, _mm512_load_ps(table.data()))};
   }
 };
 
@@ -90,6 +103,25 @@ struct Quad {
     const __m256i byte = _mm256_set1_epi32(255);
     return {_mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(lo, 8 * i), byte)),
             _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(hi, 8 * i), byte))};
+  }
+  PENSTOCK_INLINE f32x16 float8(int i) const {
+    const auto half = [&](__m256i codes) __attribute__((always_inline)) {
+      const __m256i bits = _mm256_srai_epi32(_mm256_slli_epi32(codes, 24 - 8 * i), 4);
+      return _mm256_mul_ps(
+          _mm256_castsi256_ps(_mm256_and_si256(bits, _mm256_set1_epi32(kFloat8Bits))),
+          _mm256_set1_ps(0x1p120f));
+    };
+    return {half(lo), half(hi)};
+  }
+  PENSTOCK_INLINE f32x16 looked_up(int i, const std::array<float, 16>& table) const {
+    const __m256 low = _mm256_load_ps(table.data()), high = _mm256_load_ps(table.data() + 8);
+    const auto half = [&](__m256i codes) __attribute__((always_inline)) {
+      const __m256i code = _mm256_srli_epi32(codes, 8 * i);
+      return _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, code),
+                              _mm256_permutevar8x32_ps(high, code),
+                              _mm256_castsi256_ps(_mm256_slli_epi32(code, 28)));
+    };
+    return {half(lo), half(hi)};
   }
 };
 
@@ -166,6 +198,15 @@ struct Quad {
     typedef float floats __attribute__((vector_size(64)));
     const i32x16::vector byte = std::bit_cast<i32x16::vector>(v >> uint32_t(8 * i) & 255u);
     return std::bit_cast<f32x16>(__builtin_convertvector(byte, floats));
+  }
+  PENSTOCK_INLINE f32x16 float8(int i) const {
+    const i32x16::vector codes = std::bit_cast<i32x16::vector>(v << uint32_t(24 - 8 * i));
+    return std::bit_cast<f32x16>(codes >> 4 & kFloat8Bits) * f32x16::broadcast(0x1p120f);
+  }
+  PENSTOCK_INLINE f32x16 looked_up(int i, const std::array<float, 16>& table) const {
+    alignas(64) float found[f32x16::lanes];
+    for (int c = 0; c < f32x16::lanes; ++c) found[c] = table[v[c] >> uint32_t(8 * i) & 15u];
+    return f32x16::load(found);
   }
 };
 

@@ -141,6 +141,38 @@ void read_iq4_xs(const std::byte* from, FileBlock& to) {
   }
 }
 
+// A scale in float32, then codes of a byte.
+void read_fp8(const std::byte* from, int count, FileBlock& to) {
+  std::memcpy(&to.scale32, from, sizeof(to.scale32));
+  std::memcpy(to.codes.data(), from + 4, size_t(count));
+}
+
+void read_mxfp8(const std::byte* from, FileBlock& to) {
+  to.exponent = byte_at(from, 0);
+  std::memcpy(to.codes.data(), from + 1, 32);
+}
+
+// A scale in float32, then pairs of codes, the first of each in the high bits.
+void read_bnb4(const std::byte* from, FileBlock& to) {
+  std::memcpy(&to.scale32, from, sizeof(to.scale32));
+  for (int i = 0; i < 32; ++i) {
+    to.codes[size_t(2 * i)] = byte_at(from, 4 + i) >> 4;
+    to.codes[size_t(2 * i + 1)] = byte_at(from, 4 + i) & 15;
+  }
+}
+
+// The row's scale in float32, those of 16 codes each in E4M3, then pairs of codes, the first of each in
+// the low bits. Codes stand for twice their numbers.
+void read_nvfp4_scaled(const std::byte* from, FileBlock& to) {
+  std::memcpy(&to.scale32, from, sizeof(to.scale32));
+  to.scale32 *= 0.5f;
+  for (int g = 0; g < 2; ++g) to.factors[g] = byte_at(from, 4 + g);
+  for (int i = 0; i < 16; ++i) {
+    to.codes[size_t(2 * i)] = byte_at(from, 6 + i) & 15;
+    to.codes[size_t(2 * i + 1)] = byte_at(from, 6 + i) >> 4;
+  }
+}
+
 }  // namespace
 
 BlockSize block_size(WeightFormat format) {
@@ -157,6 +189,12 @@ BlockSize block_size(WeightFormat format) {
     case WeightFormat::iq4_xs: return {256, 136};
     case WeightFormat::mxfp4: return {32, 17};
     case WeightFormat::nvfp4: return {64, 36};
+    case WeightFormat::fp8_128: return {128, 132};
+    case WeightFormat::fp8_32: return {32, 36};
+    case WeightFormat::mxfp8: return {32, 33};
+    case WeightFormat::nf4:
+    case WeightFormat::fp4: return {64, 36};
+    case WeightFormat::nvfp4_scaled: return {32, 22};
     case WeightFormat::q4_0:
     case WeightFormat::iq4_nl:
     case WeightFormat::int8:
@@ -166,7 +204,7 @@ BlockSize block_size(WeightFormat format) {
 }
 
 FileBlock read_block(WeightFormat format, const std::byte* block) {
-  FileBlock to{};
+  FileBlock to;
   switch (format) {
     case WeightFormat::q4_0:
     case WeightFormat::iq4_nl: read_simple(block, false, false, to); break;
@@ -182,6 +220,12 @@ FileBlock read_block(WeightFormat format, const std::byte* block) {
     case WeightFormat::iq4_xs: read_iq4_xs(block, to); break;
     case WeightFormat::mxfp4: read_mxfp4(block, to); break;
     case WeightFormat::nvfp4: read_nvfp4(block, to); break;
+    case WeightFormat::fp8_128: read_fp8(block, 128, to); break;
+    case WeightFormat::fp8_32: read_fp8(block, 32, to); break;
+    case WeightFormat::mxfp8: read_mxfp8(block, to); break;
+    case WeightFormat::nf4:
+    case WeightFormat::fp4: read_bnb4(block, to); break;
+    case WeightFormat::nvfp4_scaled: read_nvfp4_scaled(block, to); break;
     case WeightFormat::int8:
     case WeightFormat::int4: break;
   }

@@ -227,19 +227,21 @@ class BlockPath {
     using From = DirectWeights<Format, Operand>;
     using To = Expanded<Format, Operand>;
     BlockFunctions f{};
-    if constexpr (Operand::kRounded) f.kept = Operand::template kept_offset<Format>();
-    f.least = Format::kLeast;
-    f.row_scaled = row_scaled<Format>();
-    f.segment = Format::kSegment;
-    f.segment_bytes = Format::kSegmentBytes;
-    f.behind = behind_bytes<Format>();
-    f.side = side_by_side(BlockProduct<From, Operand, 1, 1>::kTogether);
-    f.expand = expand_runs<Format, Operand>;
-    set<From, 1>(f.direct, std::make_integer_sequence<int, kDirectRows>());
-    set<From, side_by_side(BlockProduct<From, Operand, 1, 1>::kTogether)>(
-        f.beside, std::make_integer_sequence<int, kBesideRows>());
-    set<To, 1>(f.expanded[0], std::make_integer_sequence<int, kRows>());
-    set<To, kPanels>(f.expanded[kPanels - 1], std::make_integer_sequence<int, kRows>());
+    if constexpr (Format::kWhole || !Operand::kRounded) {  // else nobody asks for them
+      if constexpr (Operand::kRounded) f.kept = Operand::template kept_offset<Format>();
+      f.least = Format::kLeast;
+      f.row_scaled = row_scaled<Format>();
+      f.segment = Format::kSegment;
+      f.segment_bytes = Format::kSegmentBytes;
+      f.behind = behind_bytes<Format>();
+      f.side = side_by_side(BlockProduct<From, Operand, 1, 1>::kTogether);
+      f.expand = expand_runs<Format, Operand>;
+      set<From, 1>(f.direct, std::make_integer_sequence<int, kDirectRows>());
+      set<From, side_by_side(BlockProduct<From, Operand, 1, 1>::kTogether)>(
+          f.beside, std::make_integer_sequence<int, kBesideRows>());
+      set<To, 1>(f.expanded[0], std::make_integer_sequence<int, kRows>());
+      set<To, kPanels>(f.expanded[kPanels - 1], std::make_integer_sequence<int, kRows>());
+    }
     return f;
   }
   static const BlockFunctions& functions_of(const PanelView& p) {

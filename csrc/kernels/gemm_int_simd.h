@@ -54,6 +54,15 @@ PENSTOCK_INLINE f32x16 powers_of_two(const std::byte* from) {
   return {_mm512_castsi512_ps(_mm512_max_epi32(e, _mm512_set1_epi32(1 << 22)))};
 }
 
+// 16 bytes in E4M3 as numbers; as float16's bits they are 2^8 times too small.
+PENSTOCK_INLINE f32x16 e4m3_of(const std::byte* from) {
+  const __m256i codes =
+      _mm256_cvtepu8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
+  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(128)), 8);
+  const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(127)), 7);
+  return {_mm512_mul_ps(_mm512_cvtph_ps(_mm256_or_si256(sign, rest)), _mm512_set1_ps(256.0f))};
+}
+
 template <int Bits>
 struct Line {
   __m512i quads[kQuads<Bits>];
@@ -119,6 +128,18 @@ PENSTOCK_INLINE f32x16 powers_of_two(const std::byte* from) {
   const __m256i least = _mm256_set1_epi32(1 << 22);
   return {_mm256_castsi256_ps(_mm256_max_epi32(_mm256_slli_epi32(e.lo, 23), least)),
           _mm256_castsi256_ps(_mm256_max_epi32(_mm256_slli_epi32(e.hi, 23), least))};
+}
+
+// 16 bytes in E4M3 as numbers; as float16's bits they are 2^8 times too small.
+PENSTOCK_INLINE f32x16 e4m3_of(const std::byte* from) {
+  const __m256i codes =
+      _mm256_cvtepu8_epi16(_mm_load_si128(reinterpret_cast<const __m128i*>(from)));
+  const __m256i sign = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(128)), 8);
+  const __m256i rest = _mm256_slli_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(127)), 7);
+  const __m256i half = _mm256_or_si256(sign, rest);
+  const __m256 by = _mm256_set1_ps(256.0f);
+  return {_mm256_mul_ps(_mm256_cvtph_ps(_mm256_castsi256_si128(half)), by),
+          _mm256_mul_ps(_mm256_cvtph_ps(_mm256_extracti128_si256(half, 1)), by)};
 }
 
 // PMADDUBSW saturates the sum of two products at 32767. Nibbles stay below 4 * 31 * 127; bytes do
@@ -197,6 +218,14 @@ PENSTOCK_INLINE f32x16 powers_of_two(const std::byte* from) {
   i32x16::vector bits;
   for (int i = 0; i < f32x16::lanes; ++i) bits[i] = std::max(int32_t(from[i]) << 23, 1 << 22);
   return std::bit_cast<f32x16>(bits);
+}
+
+// 16 bytes in E4M3 as numbers; as float32's bits they are 2^120 times too small.
+PENSTOCK_INLINE f32x16 e4m3_of(const std::byte* from) {
+  i32x16::vector bits;
+  for (int i = 0; i < f32x16::lanes; ++i)
+    bits[i] = (int32_t(from[i]) & 127) << 20 | (int32_t(from[i]) & 128) << 24;
+  return std::bit_cast<f32x16>(bits) * f32x16::broadcast(0x1p120f);
 }
 
 template <int Bits>

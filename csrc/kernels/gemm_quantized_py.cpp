@@ -142,6 +142,7 @@ void run_block_linear(const std::vector<Windows>& parts, const std::string& form
                       bool weight_only, int threads) {
   const WeightFormat type = parse_block_format(format);
   expect(!parts.empty() && k >= 1 && k <= kMostBlockDepth, "no such matrix");
+  expect(weight_only || has_whole_points(type), "this format is for float activations alone");
   const int64_t row_bytes = block_row_bytes(type, k);
   std::vector<int64_t> sizes;
   for (const Windows& rows : parts) {

@@ -8,7 +8,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from penstock.quant import BlockTensor
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import ALL_FORMATS, FORMATS
 
 # Random bytes are scales that are not finite, too.
 pytestmark = [
@@ -19,7 +19,7 @@ pytestmark = [
 
 def some_blocks(name: str, n: int, count: int, seed: int) -> BlockTensor:
     """A matrix of random bytes, of which every format's scales are finite."""
-    form = FORMATS[name]
+    form = ALL_FORMATS[name]
     blocks = np.random.default_rng(seed).integers(
         0, 256, (n, count, form.scheme.block_bytes), np.uint8
     )
@@ -36,6 +36,14 @@ def test_values(name: str) -> None:
     assert values.shape == tensor.shape == expected.shape
     assert np.array_equal(values.view(np.uint32), expected.view(np.uint32))
     assert values.any()
+
+
+@pytest.mark.parametrize("name", ALL_FORMATS)
+def test_decoders_take_any_blocks(name: str) -> None:
+    tensor = some_blocks(name, 3, 5, seed=3)
+    columns = ALL_FORMATS[name].scheme.columns
+    assert tensor.dequantize().shape == tensor.shape == (3, 5 * columns)
+    assert np.array_equal(tensor.rows((1, 2)).dequantize(), tensor.dequantize()[1:2])
 
 
 def test_all_that_kernels_read_are_there() -> None:

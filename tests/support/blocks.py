@@ -12,7 +12,7 @@ import numpy as np
 from penstock.interface.sources import PlanWeight, Shape, Stored
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.quant import BlockScheme, BlockTensor
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import ALL_FORMATS, FORMATS
 
 _HALVES: Final = {
     "Q4_0": (0,),
@@ -27,8 +27,6 @@ _HALVES: Final = {
     "Q6_K": (208,),
     "IQ4_NL": (0,),
     "IQ4_XS": (0,),
-    "MXFP4": (),
-    "NVFP4": (),
 }
 """Where a block has numbers in float16."""
 
@@ -38,13 +36,13 @@ def random_blocks(
 ) -> BlockTensor:
     """An ``[n, k]`` matrix of a format, of random codes and scales of both signs; with ``spread``
     of about that standard deviation, where scales are in float16."""
-    form = FORMATS[name]
+    form = ALL_FORMATS[name]
     count, rest = divmod(k, form.scheme.columns)
     assert not rest, "k is of whole blocks"
     blocks = rng.integers(0, 256, (n, count, form.scheme.block_bytes), np.uint8)
     drawn = [
         (at, rng.uniform(0.002, 0.02, (n, count)) * rng.choice([-1, 1], (n, count)))
-        for at in _HALVES[name]
+        for at in _HALVES.get(name, ())
     ]
     for at, halves in drawn:
         blocks[..., at : at + 2] = halves.astype(np.float16)[..., None].view(np.uint8)
@@ -53,10 +51,19 @@ def random_blocks(
         for at, halves in drawn:
             scaled = (halves * factor).astype(np.float16)
             blocks[..., at : at + 2] = scaled[..., None].view(np.uint8)
-    if name == "MXFP4":
+    if name in ("MXFP4", "MXFP8"):
         blocks[..., 0] = rng.integers(118, 124, (n, count))
     elif name == "NVFP4":
         blocks[..., :4] = rng.integers(8, 60, (n, count, 4))
+    elif name not in FORMATS:
+        whole = name == "NVFP4_SCALED"  # one scale for all of a row
+        scales = rng.uniform(0.002, 0.02, (n, 1 if whole else count)).astype(np.float32)
+        blocks[..., :4] = scales[..., None].view(np.uint8)
+        if whole:
+            blocks[..., 4:6] = rng.integers(8, 60, (n, count, 2))
+    if "FP8" in name:  # no NaN
+        codes = blocks[..., 1 if name == "MXFP8" else 4 :]
+        codes[codes & 127 == 127] = 0
     return BlockTensor(form, blocks)
 
 
@@ -85,7 +92,7 @@ class BlockFormats:
     @property
     def schemes(self) -> tuple[BlockScheme, ...]:
         names = sorted({self.other, *self.by_word.values()})
-        return tuple(FORMATS[name].scheme for name in names)
+        return tuple(ALL_FORMATS[name].scheme for name in names)
 
     @property
     def as_floats(self) -> tuple[str, ...]:
@@ -99,8 +106,8 @@ class BlockFormats:
     def notes(self) -> tuple[str, ...]:
         return ()
 
-    def matrix(self, name: str) -> InBlocks:
-        return InBlocks(FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
+    def matrix(self, name: str, columns: int | None = None) -> InBlocks:
+        return InBlocks(ALL_FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
 
     def is_idle(self, tensor: str) -> bool:
         return False

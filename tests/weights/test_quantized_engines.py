@@ -54,10 +54,16 @@ def explained(capsys: Any, folder: Path, *options: str) -> str:
 
 
 def test_what_becomes_floats_is_told(tmp_path: Path, capsys: Any) -> None:
-    packed, _ = quantized_checkpoint(tmp_path, FP8, fp8((32, 64), "weight_scale_inv"))
-    common = "matrices that the checkpoint has in FP8 by 32 x 64 read as floats are"
+    odd = FP8 | {"weight_block_size": [32, 48]}
+    packed, _ = quantized_checkpoint(tmp_path, odd, fp8((32, 48), "weight_scale_inv"))
+    common = "matrices that the checkpoint has in FP8 by 32 x 48 read as floats are"
     told = explained(capsys, packed, "--backend", "reference", "--dtype", "bfloat16")
     assert f"{common} kept in bfloat16" in told
+    common, kept = common.replace("48", "64"), tmp_path / "kept"
+    packed, _ = quantized_checkpoint(kept, FP8, fp8((32, 64), "weight_scale_inv"))
+    told = explained(capsys, packed, "--backend", "reference", "--dtype", "bfloat16")
+    assert "as the checkpoint has them (FP8, FP8 by 32 x 64)" in told
+    assert common not in told
     told = explained(capsys, packed, "--backend", "reference", "--quantization", "int8")
     assert f"{common} rounded once more, to int8" in told
 

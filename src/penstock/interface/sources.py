@@ -56,31 +56,6 @@ class PackedFormat(Protocol):
 
 
 @dataclass(frozen=True)
-class EitherFormat:
-    """Formats of one kind that a configuration does not tell apart, and a matrix's tensors do."""
-
-    formats: tuple[PackedFormat, ...]
-
-    def __str__(self) -> str:
-        return str(self.formats[0])
-
-    @property
-    def scheme(self) -> None:
-        """They become floats."""
-        return None
-
-    @property
-    def any_order(self) -> bool:
-        return False
-
-    def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
-        return self.formats[0].tensors(name, shape)
-
-    def optional(self, name: str) -> tuple[str, ...]:
-        return ()
-
-
-@dataclass(frozen=True)
 class Packed:
     """A matrix ``[n, k]`` that the checkpoint has quantized, as tensors whose names begin with
     ``name``. It is read as it is quantized, or as floats where no kernel has its format."""

@@ -38,6 +38,11 @@ class Bnb4:
     def __str__(self) -> str:
         return f"{self.kind.upper()} read as floats"
 
+    def blocks(self, k: int) -> str | None:
+        """The blocks that rows of ``k`` columns are made of; None where some begin in one row and
+        end in the next."""
+        return None if k % BLOCK else self.kind.upper()
+
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         n, k = shape
         blocks = -(-n * k // BLOCK)

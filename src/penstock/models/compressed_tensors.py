@@ -185,7 +185,7 @@ def _floats(form: str, bits: int, tile: Tile) -> MatrixFormat | None:
         case ("float-quantized" | "naive-quantized", 8, _):
             return Fp8(tile, "weight_scale")
         case ("mxfp8-quantized", 8, (1, 32)):
-            return Fp8(tile, "weight_scale")
+            return Fp8(tile, "weight_scale", powers=True)
         case ("nvfp4-pack-quantized", 4, (1, 16)):
             return Fp4(_NVFP4_GROUP, "weight_packed", "weight_global_scale", divides=True)
         case ("mxfp4-pack-quantized", 4, (1, 32)):

@@ -1,4 +1,5 @@
-"""Formats of matrices in small floating-point types, which are read as floats."""
+"""Formats of matrices in small floating-point types: read as floats, or in blocks
+(``models/in_blocks.py``)."""
 
 from __future__ import annotations
 
@@ -27,6 +28,8 @@ class Fp8:
     tile: Tile
     scale: str
     """The last part of the name of the scales' tensor ``[ceil(n / rows), ceil(k / columns)]``."""
+    powers: bool = False
+    """Whether all scales are powers of two."""
     scheme: ClassVar[None] = None
     any_order: ClassVar[bool] = False
 
@@ -35,6 +38,16 @@ class Fp8:
         if columns is None:
             return f"FP8 by {'matrix' if rows is None else 'row'} read as floats"
         return f"FP8 by {rows} x {columns} read as floats"
+
+    def blocks(self, k: int) -> str | None:
+        """The blocks that rows of ``k`` columns are made of; None where they are of none."""
+        columns = self.tile[1]
+        if self.powers and columns == 32:
+            return "MXFP8" if k % 32 == 0 else None
+        for size in (128, 32):
+            if k % size == 0 and (columns is None or columns % size == 0):
+                return f"FP8_{size}"
+        return None
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         n, k = shape
@@ -66,6 +79,12 @@ class Fp4:
 
     def __str__(self) -> str:
         return f"{'MXFP4' if self.factor is None else 'NVFP4'} read as floats"
+
+    def blocks(self, k: int) -> str | None:
+        """The blocks that rows of ``k`` columns are made of; None where they are of none."""
+        if k % 32:
+            return None
+        return "MXFP4" if self.factor is None else "NVFP4_SCALED"
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         """The tensors of matrix ``name``. Raises ModelError where it cannot have been packed."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.interface.sources import EitherFormat
 from penstock.models.float_codes import IDLE, Fp8
 from penstock.models.modules import EVERY, parts
 from penstock.models.names import NameMap
-from penstock.models.packed_matrix import MatrixFormat
+from penstock.models.packed_matrix import EitherFormat, MatrixFormat
 from penstock.models.quantized_modules import QuantizedModules, Rule
 from penstock.models.reader import ConfigReader
 

@@ -54,7 +54,7 @@ class Mxfp4Experts:
     def as_floats(self) -> tuple[str, ...]:
         return () if self.kept else ("MXFP4",)
 
-    def matrix(self, name: str) -> Mxfp4Stack | None:
+    def matrix(self, name: str, columns: int | None = None) -> Mxfp4Stack | None:
         """How the stack of a layer's experts ``name`` is stored, where it is kept."""
         return Mxfp4Stack() if self.kept and _EXPERTS in name else None
 

@@ -14,7 +14,6 @@ from typing import Final, Literal
 
 from penstock.errors import ModelError
 from penstock.interface.sources import (
-    EitherFormat,
     OneOf,
     PackedFormat,
     Shape,
@@ -24,6 +23,7 @@ from penstock.interface.sources import (
     factored,
 )
 from penstock.models.name_forms import Form, Kept, Less, Rows, Stack, Tensor
+from penstock.models.packed_matrix import EitherFormat
 
 BIAS = ".bias"
 _WHOLE: Final = Rows()

@@ -44,8 +44,12 @@ class QuantizedFormat(Protocol):
         """What a user should know of the checkpoint, a line each."""
         ...
 
-    def matrix(self, name: str) -> MatrixFormat | None:
-        """How the matrix of a product is stored, by its canonical name; None: in floats."""
+    def matrix(self, name: str, columns: int | None = None) -> MatrixFormat | None:
+        """How the matrix of a product is stored, by its canonical name; None: in floats.
+
+        ``columns``: of its rows, which decide whether they are whole blocks; None where the matrix
+        is read as floats in any case.
+        """
         ...
 
     def is_idle(self, tensor: str) -> bool:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.errors import ModelError
+from penstock.models.in_blocks import in_blocks
 from penstock.models.modules import Modules
 from penstock.models.names import NameMap
 from penstock.models.packed_matrix import MatrixFormat
-from penstock.quant.scheme import QuantScheme
+from penstock.quant.formats import ALL_FORMATS
+from penstock.quant.scheme import BlockScheme, QuantScheme
 
 _HEAD: Final = "head"
+_EXPERTS: Final = ".experts."
 _NEVER: Final = (".router", ".share")
 """What names end with of matrices that choose experts and weigh them: tools leave them out."""
 
@@ -44,13 +48,18 @@ class QuantizedModules:
     """Regular expression of tensors that stand beside quantized matrices and are not read."""
     notes: tuple[str, ...] = ()
     """What a user should know of the checkpoint."""
+    in_blocks: frozenset[str] = frozenset()
+    """The formats of blocks in which matrices of small floats are read; others become floats."""
+    experts_in_blocks: bool = True
+    """Whether experts' matrices are, too."""
 
     def __str__(self) -> str:
         return ", ".join((self.method, *dict.fromkeys(map(str, self._forms))))
 
     @property
     def _forms(self) -> tuple[MatrixFormat, ...]:
-        return tuple(rule.form for rule in self.rules if rule.form is not None)
+        forms = (rule.form for rule in self.rules if rule.form is not None)
+        return tuple(in_blocks(form, self.in_blocks) for form in forms)
 
     @property
     def schemes(self) -> tuple[QuantScheme, ...]:
@@ -62,11 +71,30 @@ class QuantizedModules:
         return tuple(dict.fromkeys(str(form) for form in self._forms if form.scheme is None))
 
     @property
+    def in_whole_blocks(self) -> bool:
+        """Whether a backend may read some matrices in blocks that it multiplies as integers."""
+        forms = (rule.form for rule in self.rules if rule.form is not None)
+        found = (in_blocks(form, ALL_FORMATS).scheme for form in forms)
+        return any(isinstance(each, BlockScheme) and each.whole for each in found)
+
+    @property
     def any_order(self) -> bool:
         return any(form.any_order for form in self._forms)
 
-    def matrix(self, name: str) -> MatrixFormat | None:
+    def limited(self, formats: Collection[str], experts: bool, rounded: bool) -> QuantizedModules:
+        """The same as a backend reads it that multiplies by blocks of ``formats``, and by those of
+        ``experts``, where matrices in floats are not ``rounded``."""
+        kept = frozenset() if rounded else frozenset(formats)
+        return replace(self, in_blocks=kept, experts_in_blocks=experts)
+
+    def matrix(self, name: str, columns: int | None = None) -> MatrixFormat | None:
         """How the matrix ``name`` is stored."""
+        form = self._form(name)
+        if form is None or columns is None or (_EXPERTS in name and not self.experts_in_blocks):
+            return form
+        return in_blocks(form, self.in_blocks, columns)
+
+    def _form(self, name: str) -> MatrixFormat | None:
         if name != _HEAD and (not name.startswith("layers.") or name.endswith(_NEVER)):
             return None
         if name == _HEAD and not self.head:

@@ -84,10 +84,13 @@ class BlockScheme:
     """Blocks of a published format, kept as files have them (``quant/formats``)."""
 
     format: str
-    """The format's name, as GGUF's tools call it, such as ``Q4_K``."""
+    """The format's name, as GGUF's tools call it, such as ``Q4_K``, where they have one."""
     columns: int
     """Number of columns in a block; k is a multiple of it."""
     block_bytes: int
+    whole: bool = True
+    """Whether codes stand for whole numbers, times a scale. Else products with them are
+    ``weight_only``: int8 activations would meet no integers."""
 
     def __str__(self) -> str:
         return self.format

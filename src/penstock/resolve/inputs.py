@@ -11,6 +11,7 @@ from penstock.config import EngineConfig, KvCacheDTypeOption
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.models.mxfp4_experts import Mxfp4Experts
+from penstock.models.quantized_modules import QuantizedModules
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.plan import Plan
 
@@ -80,6 +81,8 @@ def check_options(inputs: Inputs) -> None:
         _check_states(inputs)
     own = inputs.spec.quantized
     kept = isinstance(own, Mxfp4Experts) or (own is not None and bool(own.schemes))
+    if isinstance(own, QuantizedModules):
+        kept = kept or own.in_whole_blocks
     quantized = config.quantization != "none" or kept
     if config.quantize_activations is not None and not quantized:
         raise ConfigError(

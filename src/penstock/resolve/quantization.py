@@ -10,9 +10,10 @@ from penstock.errors import ConfigError
 from penstock.models.gguf.blocks import GgufTypes
 from penstock.models.mxfp4_experts import Mxfp4Experts
 from penstock.models.quantized import QuantizedFormat
+from penstock.models.quantized_modules import QuantizedModules
 from penstock.models.spec import ModelSpec
 from penstock.quant.choice import QuantizationName, choose
-from penstock.quant.scheme import GroupScheme, Quantization, WindowColumns
+from penstock.quant.scheme import BlockScheme, GroupScheme, Quantization, WindowColumns
 from penstock.resolve.inputs import Inputs, Reasons, reason
 
 
@@ -61,8 +62,11 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
     if own is not None and own.schemes:
         weights = _as_stored(weights, own)
     activations = config.quantize_activations
+    why = backend.defaults.quantize_activations_why
     if activations is None:
         activations = backend.defaults.quantize_activations
+        if weights.name == "none" and read is not None and _of_floats(read):
+            activations, why = False, "the checkpoint's codes stand for no whole numbers"
     schemes = weights.schemes(activations, backend.defaults.window_columns)
     reasons = {"quantization": "the checkpoint's values"}
     if schemes.linear is not None or read is not None:
@@ -71,9 +75,7 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
             matrices = f"as the checkpoint has them ({read})"
         reasons = {
             "quantization": f"matrices {matrices}",
-            "quantize_activations": reason(
-                config.quantize_activations, backend.defaults.quantize_activations_why
-            ),
+            "quantize_activations": reason(config.quantize_activations, why),
             "quantize_head": f"the output matrix in {_head(inputs, read, schemes)}",
         }
     notes = _order_notes(config, own, backend)
@@ -88,7 +90,7 @@ def decide_quantization(inputs: Inputs, backend: Backend) -> QuantizationDecisio
 def _head(inputs: Inputs, read: QuantizedFormat | None, schemes: Quantization) -> str:
     """Return what the output matrix is in: what the checkpoint has it in, if quantized."""
     matrix = "embed" if inputs.spec.tie_embeddings else "head"
-    stored = None if read is None else read.matrix(matrix)
+    stored = None if read is None else read.matrix(matrix, inputs.spec.hidden_size)
     scheme = None if stored is None else stored.scheme
     return str(scheme or schemes.head or inputs.types.weights)
 
@@ -102,12 +104,20 @@ def as_read(spec: ModelSpec, config: EngineConfig, backend: Backend) -> ModelSpe
 def _read_by(
     own: QuantizedFormat | None, config: EngineConfig, backend: Backend
 ) -> QuantizedFormat | None:
+    rounded = config.quantization != "none"
+    if isinstance(own, QuantizedModules):
+        return own.limited(backend.block_formats, backend.runs_expert_blocks, rounded)
     if isinstance(own, Mxfp4Experts):
-        rounded = config.quantization != "none"
         return own.limited(backend.block_formats, backend.runs_expert_blocks, rounded)
     if not isinstance(own, GgufTypes):
         return own
     return own.limited(backend.block_formats, backend.looks_up_blocks, backend.runs_expert_blocks)
+
+
+def _of_floats(own: QuantizedFormat) -> bool:
+    """Whether all matrices that are kept as they are have codes of floats."""
+    kept = own.schemes
+    return bool(kept) and all(isinstance(each, BlockScheme) and not each.whole for each in kept)
 
 
 def _block_notes(inputs: Inputs, backend: Backend) -> tuple[str, ...]:

@@ -29,22 +29,8 @@ def read_bnb4(packed: Packed, found: Found) -> CodebookTensor:
     form = packed.format
     assert isinstance(form, Bnb4)
     n, k = packed.shape
-    weight, absmax, *_ = form.tensors(packed.name, packed.shape)
-    offset = _offset(packed, form, found)
-    file, tensor = found[absmax.name]
-    scales: F32
-    if form.nested:
-        # As bitsandbytes computes it: a table's value, times its block's maximum, plus the mean.
-        own = _floats(f"{absmax.name[:-6]}nested_quant_map", found)[file.codes(tensor.name)]
-        maxima = _floats(f"{absmax.name[:-6]}nested_absmax", found)
-        scales = own * np.repeat(maxima, NESTED_BLOCK)[: len(own)] + np.float32(offset)
-    else:
-        scales = _floats(absmax.name, found)
-    if not np.isfinite(scales).all() or scales.min(initial=0) < 0:
-        raise WeightError(
-            f"{file.path}: tensor {tensor.name!r} has maxima that are not finite or negative; "
-            "download the checkpoint again"
-        )
+    weight, *_ = form.tensors(packed.name, packed.shape)
+    scales = read_maxima(packed, form, found)
     file, tensor = found[weight.name]
     octets = file.codes(tensor.name).reshape(-1)
     codes = np.stack([octets >> 4, octets & 15], axis=1).reshape(-1)[: n * k]
@@ -52,11 +38,42 @@ def read_bnb4(packed: Packed, found: Found) -> CodebookTensor:
     size = math.gcd(BLOCK, k)
     of_groups = scales[np.arange(0, n * k, size) // BLOCK]
     return CodebookTensor(
-        _floats(f"{absmax.name[:-6]}quant_map", found),
+        read_table(packed, found),
         codes.reshape(n, k),
         of_groups.reshape(n, -1),
         (1, size),
     )
+
+
+def read_table(packed: Packed, found: Found) -> F32:
+    """What the sixteen codes of a matrix of 4 bits stand for."""
+    return _floats(f"{packed.name}.weight.quant_map", found)
+
+
+def read_maxima(packed: Packed, form: Bnb4, found: Found) -> F32:
+    """The absolute maximum of each of its blocks.
+
+    Raises WeightError where they are not finite or negative, or where the tensors say of the matrix
+    what the configuration does not.
+    """
+    absmax = form.tensors(packed.name, packed.shape)[1].name
+    offset = _offset(packed, form, found)
+    file, tensor = found[absmax]
+    scales: F32
+    if form.nested:
+        # As bitsandbytes computes it: a table's value, times its block's maximum, plus the mean.
+        stem = absmax.removesuffix("absmax")
+        own = _floats(f"{stem}nested_quant_map", found)[file.codes(tensor.name)]
+        maxima = _floats(f"{stem}nested_absmax", found)
+        scales = own * np.repeat(maxima, NESTED_BLOCK)[: len(own)] + np.float32(offset)
+    else:
+        scales = _floats(absmax, found)
+    if not np.isfinite(scales).all() or scales.min(initial=0) < 0:
+        raise WeightError(
+            f"{file.path}: tensor {tensor.name!r} has maxima that are not finite or negative; "
+            "download the checkpoint again"
+        )
+    return scales
 
 
 def read_bnb8(packed: Packed, found: Found) -> GroupTensor:

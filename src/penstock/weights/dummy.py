@@ -11,8 +11,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.interface.sources import PlanWeight, Shape
+from penstock.interface.sources import PlanWeight, Shape, packed
+from penstock.interface.weights import WeightValue
+from penstock.models.in_blocks import InBlocks
 from penstock.models.spec import DType
+from penstock.quant import BlockScheme, BlockTensor
+from penstock.weights.dummy_blocks import dummy_blocks, dummy_codes
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
 _PERIOD: Final = 1_048_583
@@ -43,25 +47,37 @@ class DummyWeights:
         self._seed = seed
         self._dtype = NUMPY_DTYPES[dtype]
         self._block = lru_cache(maxsize=8)(self._scaled)
+        self._codes = lru_cache(maxsize=8)(lambda scheme: dummy_codes(_normal(seed), scheme))
 
     def names(self) -> Iterable[str]:
         return self._weights.keys()
 
-    def get(self, name: str) -> NDArray[Any]:
-        """A new array in the source's dtype, read-only; of a share, its rows of the whole."""
+    def get(self, name: str) -> WeightValue:
+        """A new array in the source's dtype, read-only; of a share, its rows of the whole. Where
+        the plan has a checkpoint's matrix in blocks of small floats, it is in these."""
         weight = self._weights[name]
+        scheme = _blocks_of(weight)
+        if scheme is not None:
+            return self._in_blocks(name, scheme, weight.shape)
         if weight.share is not None:
             return weight.share.of(self._values(weight.share.name, weight.share.shape))
         return self._values(name, weight.shape)
 
-    def member(self, name: str, index: int) -> NDArray[Any]:
+    def member(self, name: str, index: int) -> WeightValue:
         """A matrix of a stack, the same as in all of it."""
         weight, share = self._weights[name], self._weights[name].share
+        scheme = _blocks_of(weight)
+        if scheme is not None:
+            return self._in_blocks(f"{name}.{index}", scheme, weight.shape[1:])
         if share is not None:  # rows of each matrix
             shape = share.shape[1:]
             return share.of(self._values(share.name, shape, index * math.prod(shape)))
         shape = weight.shape[1:]
         return self._values(name, shape, index * math.prod(shape))
+
+    def _in_blocks(self, name: str, scheme: BlockScheme, shape: Shape) -> BlockTensor:
+        codes = self._codes(scheme)
+        return dummy_blocks(np.roll(codes, -(self._offset(name) % codes.size)), scheme, *shape)
 
     def _values(self, name: str, shape: Shape, first: int = 0) -> NDArray[Any]:
         """Values of a weight from element ``first`` on."""
@@ -94,3 +110,11 @@ class DummyWeights:
     def _offset(self, name: str) -> int:
         digest = hashlib.blake2b(f"{self._seed}/{name}".encode(), digest_size=8).digest()
         return int.from_bytes(digest, "little") % _PERIOD
+
+
+def _blocks_of(weight: PlanWeight) -> BlockScheme | None:
+    """The blocks of small floats that a checkpoint would have the weight in; None: floats."""
+    if weight.floats or weight.checkpoint == "target":
+        return None
+    forms = (matrix.format for matrix in packed(weight.source))
+    return next((form.scheme for form in forms if isinstance(form, InBlocks)), None)

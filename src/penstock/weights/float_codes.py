@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,12 +12,17 @@ from penstock.errors import WeightError
 from penstock.interface.sources import Packed, Stored
 from penstock.models.float_codes import Fp4, Fp8
 from penstock.quant import CodebookTensor
+from penstock.quant.formats.float_codes import e2m1, e4m3
 from penstock.weights.integer_codes import require_shape, unpacked
 from penstock.weights.tensor_file import Tensor, TensorFile
 
 Found = Mapping[str, tuple[TensorFile, Tensor]]
+Bytes = NDArray[np.uint8]
 
-_E2M1: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+_E4M3_MOST: Final = np.float32(448)
+_NAN: Final = np.uint8(127)
+"""The magnitude of E4M3 that is no number."""
+_PIECE: Final = 1 << 18  # codes at a time, so that what looks at them runs in cache
 _BIAS: Final = 127
 _NOT_A_NUMBER: Final = 255
 
@@ -30,9 +34,10 @@ def read_fp8(packed: Packed, found: Found) -> CodebookTensor:
     codes, scales = form.tensors(packed.name, packed.shape)
     n, k = packed.shape
     rows, columns = form.tile
+    file, tensor = found[codes.name]
     return CodebookTensor(
         e4m3(),
-        found[codes.name][0].codes(found[codes.name][1].name),
+        require_numbers(file.codes(tensor.name), f"{file.path}: tensor {tensor.name!r}"),
         read_scales(scales, found),
         (rows or max(n, 1), columns or max(k, 1)),
     )
@@ -55,20 +60,47 @@ def read_fp4(packed: Packed, found: Found) -> CodebookTensor:
     return CodebookTensor(e2m1(), unpacked(file.codes(tensor.name), 4), scales, (1, form.group))
 
 
-def read_scales(stored: Stored, found: Found) -> NDArray[np.float32]:
+def read_factor(form: Fp4, packed: Packed, found: Found) -> np.float32:
+    """What all scales of the matrix are multiplied by. Raises WeightError where it cannot be."""
+    stored = form.tensors(packed.name, packed.shape)[-1]
+    own = read_scales(stored, found).reshape(())
+    with np.errstate(over="ignore"):
+        factor = np.float32(1) / own if form.divides else own
+        if not np.isfinite(factor * _E4M3_MOST):
+            raise _unusable(stored, found, "makes scales that are not finite")
+    return np.float32(factor)
+
+
+def read_scales(stored: Stored, found: Found, most: float = 1.0) -> NDArray[np.float32]:
     """The scales in float32, of the shape that is asked for.
 
-    Raises WeightError unless they are finite, not negative, and not all of them 0.
+    Raises WeightError unless they are finite, as are their products with ``most``, not negative,
+    and not all of them 0.
     """
     file, tensor = found[stored.name]
     scales = _widened(file, tensor)
     if not np.isfinite(scales).all():
         raise _unusable(stored, found, "has scales that are not finite")
+    if scales.max(initial=0) > np.finfo(np.float32).max / max(float(most), 1.0):
+        raise _unusable(stored, found, "has scales that make values which are not finite")
     if scales.min(initial=0) < 0:
         raise _unusable(stored, found, "has negative scales")
     if scales.size and not scales.any():
         raise _unusable(stored, found, "has no scale but 0")
     return scales.reshape(stored.shape)
+
+
+def require_numbers(codes: Bytes, where: str) -> Bytes:
+    """Return ``codes`` of E4M3; raise WeightError if one of them is NaN."""
+    flat = codes.reshape(-1)
+    scratch = np.empty(_PIECE, np.uint8)
+    for first in range(0, flat.size, _PIECE):
+        some = flat[first : first + _PIECE]
+        if np.bitwise_and(some, _NAN, out=scratch[: some.size]).max() == _NAN:
+            raise WeightError(
+                f"{where} has codes that are no numbers (NaN); download the checkpoint again"
+            )
+    return codes
 
 
 def _widened(file: TensorFile, tensor: Tensor) -> NDArray[np.float32]:
@@ -79,21 +111,10 @@ def _widened(file: TensorFile, tensor: Tensor) -> NDArray[np.float32]:
         floats: NDArray[np.float32] = file.view(tensor.name).astype(np.float32)
         return floats
     exponents = file.codes(tensor.name).astype(np.int32)
-    scales: NDArray[np.float32] = np.ldexp(np.float32(1), exponents - _BIAS).astype(np.float32)
+    with np.errstate(over="ignore"):
+        scales: NDArray[np.float32] = np.ldexp(np.float32(1), exponents - _BIAS)
     scales[exponents == _NOT_A_NUMBER] = np.nan
     return scales
-
-
-def e4m3() -> NDArray[np.float32]:
-    """The values of all codes of E4M3."""
-    codes = np.arange(256, dtype=np.uint8)
-    values: NDArray[np.float32] = codes.view(ml_dtypes.float8_e4m3fn).astype(np.float32)
-    return values
-
-
-def e2m1() -> NDArray[np.float32]:
-    """The values of all codes of E2M1."""
-    return np.array([*_E2M1, *(-x for x in _E2M1)], np.float32)
 
 
 def _unusable(stored: Stored, found: Found, problem: str) -> WeightError:

@@ -43,6 +43,7 @@ from penstock.models.bitsandbytes import Bnb4, Bnb8
 from penstock.models.float_codes import Fp4, Fp8
 from penstock.models.gguf.blocks import BlockMatrix
 from penstock.models.gptq import Gptq
+from penstock.models.in_blocks import InBlocks
 from penstock.models.integer_matrix import Integers
 from penstock.models.names import NameMap
 from penstock.models.spec import DType
@@ -51,6 +52,7 @@ from penstock.weights.awq import read_awq
 from penstock.weights.bitsandbytes import read_bnb4, read_bnb8
 from penstock.weights.blocks import read_blocks
 from penstock.weights.convert import convert, dequantized
+from penstock.weights.float_blocks import read_in_blocks
 from penstock.weights.float_codes import read_fp4, read_fp8
 from penstock.weights.gptq import read_gptq
 from penstock.weights.integer_matrix import read_integers
@@ -101,6 +103,7 @@ READERS: Final[
     Fp4: read_fp4,
     Bnb4: read_bnb4,
     Bnb8: read_bnb8,
+    InBlocks: read_in_blocks,
 }
 """What reads the matrices of each format of quantized checkpoints."""
 
@@ -167,6 +170,8 @@ def _as_stored(source: Source, found: Found) -> NDArray[Any] | StoredTensor | Co
     match source:
         case Packed():
             return READERS[type(source.format)](source, found)
+        case RowsOf(Packed(format=InBlocks()) as whole, runs):
+            return read_in_blocks(whole, found, runs)
         case RowsOf(Packed() | RowsOf() | Unpaired() as inner, runs) if any(packed(inner)):
             matrix = _as_stored(inner, found)
             assert isinstance(matrix, StoredTensor | CodebookTensor)

@@ -30,7 +30,7 @@ from penstock.quant import (
     require_finite,
     require_in_order,
 )
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import ALL_FORMATS
 
 Product = Linear | ExpertLinear
 
@@ -200,6 +200,12 @@ _COLUMN_BYTES: Final[Mapping[str, tuple[int, int]]] = {
     "IQ4_XS": (256, 140),
     "MXFP4": (128, 68),
     "NVFP4": (64, 40),
+    "FP8_128": (128, 132),
+    "FP8_32": (64, 72),
+    "MXFP8": (128, 132),
+    "NF4": (64, 36),
+    "FP4": (64, 36),
+    "NVFP4_SCALED": (128, 76),
 }
 """So many columns of a row, to whole ones of which it is padded, and their bytes as kernels have
 them (``csrc/kernels/gemm_block_format.h``)."""
@@ -211,7 +217,7 @@ BLOCK_FORMATS: Final = frozenset(_COLUMN_BYTES)
 
 def has_blocks(scheme: BlockScheme) -> bool:
     """Whether kernels have matrices in these blocks."""
-    known = FORMATS.get(scheme.format)
+    known = ALL_FORMATS.get(scheme.format)
     return scheme.format in BLOCK_FORMATS and known is not None and known.scheme == scheme
 
 

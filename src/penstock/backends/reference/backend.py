@@ -12,7 +12,7 @@ from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.memory_budget import Demand, host_budget
 from penstock.plan.plan import Plan
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import ALL_FORMATS
 from penstock.threads import Threads
 
 
@@ -22,7 +22,7 @@ class ReferenceBackend(Backend):
     runs_share_scales = True
     runs_clamped_gates = True
     runs_any_order = True
-    block_formats = frozenset(FORMATS)
+    block_formats = frozenset(ALL_FORMATS)
     looks_up_blocks = True
     runs_expert_blocks = True
     runs_states = True

@@ -60,7 +60,7 @@ class GgufTypes:
         kept = self.kept.intersection(self.types.values())
         return tuple(FORMATS[name].scheme for name in sorted(kept))
 
-    def matrix(self, name: str) -> BlockMatrix | None:
+    def matrix(self, name: str, columns: int | None = None) -> BlockMatrix | None:
         """How the matrix of a product is stored, by its canonical name; None: it is read as
         floats."""
         if (name == "embed" and not self.looked_up) or name.endswith(_OF_HEADS):

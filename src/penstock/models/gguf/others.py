@@ -60,11 +60,11 @@ def _mistral3(keys: Keys, fields: Fields) -> None:
     """Ministral 3's queries grow with the position; other files of the name are Mistral's."""
     beta = keys.number("attention.temperature_scale", 0.0)
     if not beta:
+        fields["architectures"] = ["MistralForCausalLM"]
         return
     scaling = fields.get("rope_scaling")
     if not isinstance(scaling, dict) or scaling.get("rope_type") != "yarn":
         raise keys.error("rope.scaling.type", "must be yarn, as queries grow with the position")
-    fields["architectures"] = ["Ministral3ForCausalLM"]
     scaling["llama_4_scaling_beta"] = beta
 
 
@@ -112,7 +112,7 @@ OTHERS: Final[Mapping[str, Architecture]] = {
         present={"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"},
     ),
     "minicpm": Architecture("MiniCPMForCausalLM", adjust=_minicpm, names=paired_names),
-    "mistral3": Architecture("MistralForCausalLM", adjust=_mistral3, names=paired_names),
+    "mistral3": Architecture("Ministral3ForCausalLM", adjust=_mistral3, names=paired_names),
     "mpt": Architecture(
         "MptForCausalLM",
         fields={"layer_norm_epsilon": LAYER_NORM},

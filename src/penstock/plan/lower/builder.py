@@ -81,23 +81,26 @@ class PlanBuilder:
         return self._spec.hidden_size
 
     def rounding(
-        self, weight: WeightName, exact: bool = False, stored: bool = True
+        self, weight: WeightName, k: int, exact: bool = False, stored: bool = True
     ) -> tuple[QuantScheme | None, bool]:
-        """Return the scheme of a matrix, or of all of a stack, and whether its products leave
-        activations as they are: what the checkpoint has it quantized in, where it is read as
-        ``stored``, or else what it is quantized to when it is read, which it is not if
+        """Return the scheme of a matrix of ``k`` columns, or of all of a stack, and whether its
+        products leave activations as they are: what the checkpoint has it quantized in, where it is
+        read as ``stored``, or else what it is quantized to when it is read, which it is not if
         ``exact``."""
         scheme = None if exact else self.quantization.of(weight)
-        form = self._stored(weight) if stored else None
+        form = self._stored(weight, k if stored else None)
+        if not stored and form is not None and isinstance(form.scheme, BlockScheme):
+            form = None  # a tensor in blocks, which may be read as floats
         if form is not None:
             scheme = form.scheme or scheme
             self._packed[weight] = form
-        return scheme, scheme is not None and not self.quantization.activations
+        whole = not isinstance(scheme, BlockScheme) or scheme.whole
+        return scheme, scheme is not None and not (whole and self.quantization.activations)
 
-    def as_stored(self, weights: Sequence[WeightName]) -> bool:
-        """Whether matrices that one op multiplies by are read as the checkpoint has them: not where
-        that is in blocks of several formats, which are read as floats then."""
-        forms = [self._stored(weight) for weight in weights]
+    def as_stored(self, weights: Sequence[WeightName], k: int) -> bool:
+        """Whether matrices of ``k`` columns that one op multiplies by are read as the checkpoint
+        has them: not where that is in blocks of several formats, which are read as floats then."""
+        forms = [self._stored(weight, k) for weight in weights]
         schemes = [None if form is None else form.scheme for form in forms]
         blocks = any(isinstance(each, BlockScheme) for each in schemes)
         return not blocks or all(each == schemes[0] for each in schemes)
@@ -198,7 +201,7 @@ class PlanBuilder:
         self, x: BufferName, out: BufferName, parts: Sequence[LinearPart], exact: bool = False
     ) -> BufferName:
         """Products of x with several matrices, side by side in out, each as :meth:`product`."""
-        stored = self.as_stored([part.weight for part in parts])
+        stored = self.as_stored([part.weight for part in parts], self._buffers[x].cols)
         each = [self.product(x, out, part, exact, stored) for part in parts]
         require_alike({part.weight: one.scheme for part, one in zip(parts, each, strict=True)})
         self.new(out, sum(part.n for part in parts), rows=self._buffers[x].rows)
@@ -215,17 +218,18 @@ class PlanBuilder:
     ) -> Linear:
         """A product with the matrix and bias of ``part``, which is never quantized if ``exact``,
         unless the checkpoint has it so and it is read as ``stored``."""
-        scheme, weight_only = self.rounding(part.weight, exact, stored)
         k = self._buffers[x].cols
+        scheme, weight_only = self.rounding(part.weight, k, exact, stored)
         self.weight(part.weight, part.n, k)
         if part.bias is not None:
             self.weight(part.bias, part.n)
         return Linear(x, out, k, (part,), scheme=scheme, weight_only=weight_only)
 
-    def _stored(self, name: WeightName) -> MatrixFormat | None:
-        """How the checkpoint has the matrix ``name``, if quantized."""
+    def _stored(self, name: WeightName, k: int | None = None) -> MatrixFormat | None:
+        """How the checkpoint has the matrix ``name``, if quantized; ``k``: its columns, where it
+        need not be floats."""
         quantized = self._spec.quantized
-        return None if quantized is None else quantized.matrix(name)
+        return None if quantized is None else quantized.matrix(name, k)
 
     def head_linear(
         self, x: BufferName, at: str, heads: int, n: int, transposed: bool = False
@@ -268,7 +272,7 @@ class PlanBuilder:
 
     def look_up(self, out: BufferName, table: WeightName, rows: int, cols: int) -> None:
         """Each token's row of a table, in float32; a table in blocks stays in them."""
-        stored = self._stored(table)
+        stored = self._stored(table, cols)
         scheme = None if stored is None else stored.scheme
         if stored is not None and isinstance(scheme, BlockScheme):
             self._packed[table] = stored

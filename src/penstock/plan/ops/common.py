@@ -92,17 +92,18 @@ class Linear(Op):
 
     In blocks (:class:`~penstock.quant.scheme.BlockScheme`) the decoder's values are
     ``w_scale[n, g] * w_point + w_least[n, g]``, where g is a group of 32 columns, or of 16 in Q2_K,
-    Q3_K, Q6_K and NVFP4, and formats without least values have zeros. x is quantized over groups of
-    32 columns as above, of superblocks, too. ``x @ W.T`` is then the sum, in float32 over ascending
-    g, of ``(x_scale[g] * w_scale[n, g]) * dot(x_code, w_point)`` and, where there are least values,
-    of ``w_least[n, g] * (x_scale[g] * sum(x_code))``, with both sums over the columns of g exact in
-    int32.
+    Q3_K, Q6_K, NVFP4 and NVFP4_SCALED, and formats without least values have zeros. x is quantized
+    over groups of 32 columns as above, of superblocks, too. ``x @ W.T`` is then the sum, in float32
+    over ascending g, of ``(x_scale[g] * w_scale[n, g]) * dot(x_code, w_point)`` and, where there
+    are least values, of ``w_least[n, g] * (x_scale[g] * sum(x_code))``, with both sums over the
+    columns of g exact in int32.
 
     ``weight_only``, x stays as it is, and its products with the points, which are whole numbers
     that bfloat16 holds exactly, are accumulated in float32 as without a scheme: on the grid over
     all of k and then times ``w_scale[n]``, in groups over the columns of g, the sum over ascending
     g of ``w_scale[n, g]`` times that; in blocks, also of ``w_least[n, g]`` times the sum of x over
-    g.
+    g. Blocks whose points are no whole numbers (``BlockScheme.whole``) are always multiplied so; a
+    backend that multiplies pairs of bfloat16 may round theirs to it.
     """
 
     _reads = ("x",)

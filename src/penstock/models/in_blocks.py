@@ -1,0 +1,57 @@
+"""Matrices of small floats that are read in blocks, which kernels multiply as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import ClassVar, Final, Protocol, runtime_checkable
+
+from penstock.interface.sources import Shape, Stored
+from penstock.models.packed_matrix import EitherFormat, MatrixFormat
+from penstock.quant.formats import ALL_FORMATS
+from penstock.quant.scheme import BlockScheme
+
+_AS_FLOATS: Final = " read as floats"
+_USUAL: Final = 128
+"""Columns of a matrix of any usual shape."""
+
+
+@runtime_checkable
+class FloatCodes(MatrixFormat, Protocol):
+    """A matrix of small floats, which may be read in blocks."""
+
+    def blocks(self, k: int) -> str | None:
+        """The format of the blocks that rows of ``k`` columns are made of; None where they are no
+        whole blocks of any."""
+        ...
+
+
+@dataclass(frozen=True)
+class InBlocks:
+    """A matrix that a checkpoint stores as ``form``, read in the blocks of ``scheme``."""
+
+    form: FloatCodes
+    scheme: BlockScheme
+    any_order: ClassVar[bool] = False
+
+    def __str__(self) -> str:
+        return str(self.form).removesuffix(_AS_FLOATS)
+
+    def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
+        return self.form.tensors(name, shape)
+
+    def optional(self, name: str) -> tuple[str, ...]:
+        return self.form.optional(name)
+
+
+def in_blocks(form: MatrixFormat, formats: Collection[str], k: int = _USUAL) -> MatrixFormat:
+    """``form`` of a matrix of ``k`` columns, in blocks if these are of one of ``formats``; else
+    itself.
+    """
+    if isinstance(form, EitherFormat):
+        return EitherFormat(tuple(in_blocks(each, formats, k) for each in form.formats))
+    name = form.blocks(k) if isinstance(form, FloatCodes) else None
+    if name is None or name not in formats:
+        return form
+    assert isinstance(form, FloatCodes)
+    return InBlocks(form, ALL_FORMATS[name].scheme)
