@@ -18,7 +18,7 @@ from penstock.gguf.names import SUFFIX, PartName
 from penstock.gguf.tensors import GgufHeader, TensorEntry, read_header
 from penstock.quant import BlockTensor
 from penstock.quant.formats import FORMATS
-from penstock.weights.tensor_file import CONVERTED, Tensor, TensorFile
+from penstock.weights.tensor_file import CONVERTED, Found, Tensor, TensorFile
 
 _MAX_PARTS: Final = 9999
 
@@ -107,7 +107,7 @@ class GgufModel:
     path: Path
     """The file, or the first part."""
     metadata: Mapping[str, GgufValue]
-    tensors: Mapping[str, tuple[TensorFile, Tensor]]
+    tensors: Found
 
     @property
     def converted(self) -> tuple[str, ...]:
