@@ -81,7 +81,7 @@ class BlockFormats:
     def schemes(self) -> tuple[BlockScheme, ...]:
         return tuple(FORMATS[name].scheme for name in {self.other, *self.by_word.values()})
 
-    def matrix(self, name: str) -> InBlocks | None:
+    def matrix(self, name: str, columns: int | None = None) -> InBlocks | None:
         if self.only and ".experts." not in name:
             return None
         return InBlocks(FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
