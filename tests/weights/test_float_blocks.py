@@ -132,7 +132,7 @@ def kept(folder: Path, **options: Any) -> Any:
     """The plan of a backend that multiplies by all blocks."""
     spec = load_model_spec(folder)
     assert isinstance(spec.quantized, QuantizedModules)
-    spec = replace(spec, quantized=spec.quantized.limited(ALL_FORMATS, True, False))
+    spec = replace(spec, quantized=spec.quantized.limited(ALL_FORMATS, rounded=False))
     return lower(spec, **options)
 
 

@@ -17,10 +17,11 @@ from support.gguf_models import floats, mixed, write_gguf
 
 import penstock.weights.gguf_file as module
 from penstock.errors import ModelError, PenstockError, WeightError
+from penstock.gguf.names import PartName
 from penstock.plan.lower import lower
 from penstock.weights.checkpoint import CheckpointWeights
 from penstock.weights.gguf_choice import in_folder, named
-from penstock.weights.gguf_file import GgufFile, open_gguf, part_name
+from penstock.weights.gguf_file import GgufFile, open_gguf
 from penstock.weights.model_folder import load_model_spec
 
 
@@ -78,7 +79,7 @@ def test_tensors(alignment: int, tmp_path: Path) -> None:
 def split(tmp_path: Path, folder: Path, count: int = 3) -> list[Path]:
     """A model in parts, as llama.cpp's tool cuts it: metadata in the first alone."""
     whole = gguf.GGUFReader(write_gguf(folder, tmp_path / "whole.gguf", mixed))
-    paths = [tmp_path / part_name("model", i + 1, count) for i in range(count)]
+    paths = [tmp_path / str(PartName("model", i + 1, count)) for i in range(count)]
     for i, path in enumerate(paths):
         writer = gguf.GGUFWriter(path, "llama")
         for field in whole.fields.values() if i == 0 else ():

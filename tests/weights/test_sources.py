@@ -29,7 +29,8 @@ from penstock.interface.sources import (
     chosen,
 )
 from penstock.weights.safetensors import open_folder
-from penstock.weights.sources import Found, check, read, spans
+from penstock.weights.sources import check, read, spans
+from penstock.weights.tensor_file import Found
 
 ARRAYS: dict[str, NDArray[Any]] = {
     "a": np.arange(48, dtype=np.float32).reshape(8, 6),

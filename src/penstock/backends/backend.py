@@ -87,12 +87,8 @@ class Backend(ABC):
     (``GroupTensor.order``)."""
 
     block_formats: ClassVar[frozenset[str]] = frozenset()
-    """Formats of blocks (``quant/formats``) whose matrices it multiplies as they are. Those of
-    other formats are read as floats."""
-    looks_up_blocks: ClassVar[bool] = False
-    """Whether it looks tokens up in matrices of these formats, too."""
-    runs_expert_blocks: ClassVar[bool] = False
-    """Whether it multiplies experts' matrices of these formats, too."""
+    """Formats of blocks (``quant/formats``) whose matrices it multiplies as they are, experts' too,
+    and looks tokens up in. Those of other formats are read as floats."""
 
     runs_states: ClassVar[bool] = False
     """Whether it has kernels for layers that keep a state of a sequence (``plan.ops.state``)."""

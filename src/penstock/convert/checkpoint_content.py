@@ -71,7 +71,7 @@ class CheckpointContent(Content):
         for place in written.places:
             yield from self._of_weight(written, place)
 
-    def stored(self, tensor: SourceTensor) -> NDArray[Any]:
+    def stored_bytes(self, tensor: SourceTensor) -> NDArray[Any]:
         raise NotImplementedError(f"{tensor.name} is in no type of GGUF")
 
     def _of_weight(self, written: WrittenTensor, place: Place) -> Iterator[Part]:
@@ -102,8 +102,8 @@ def _floats(value: WeightValue) -> Values:
 
 
 def _paired(rows: int, heads: int) -> NDArray[np.intp]:
-    """Of each row of a matrix in which components that rotate together lie side by side, where it
-    is in one in which they lie half a head apart."""
+    """Where each row of a matrix whose components that rotate together lie side by side is found in
+    one where they lie half a head apart."""
     order = np.arange(rows).reshape(heads, 2, -1)
     paired: NDArray[np.intp] = order.transpose(0, 2, 1).reshape(-1)
     return paired

@@ -32,7 +32,7 @@ class SourceTensor:
     name: str
     shape: Shape
     stored: str | None
-    """The type that it has in the source, if it can be taken over as it is."""
+    """The type that it has in the source, if its bytes can be taken over as they are."""
 
 
 class Content(ABC):
@@ -53,5 +53,5 @@ class Content(ABC):
         """The values of a tensor, some rows at a time, every row once."""
 
     @abstractmethod
-    def stored(self, tensor: SourceTensor) -> NDArray[Any]:
+    def stored_bytes(self, tensor: SourceTensor) -> NDArray[Any]:
         """The bytes of a tensor in the type that it has in the source."""

@@ -146,7 +146,7 @@ class _Writer:
 
     def _copying(self, source: SourceTensor, start: int) -> Callable[[], int]:
         def task() -> int:
-            data = self._content.stored(source)
+            data = self._content.stored_bytes(source)
             write_all(self._fd, data.data, start)
             return data.nbytes
 

@@ -84,7 +84,7 @@ class GgufContent(Content):
             values = file.slices(tensor.name, ((first, min(first + some, shape[0])),))
             yield Part(first * each, values.astype(np.float32, copy=False).reshape(-1, shape[-1]))
 
-    def stored(self, tensor: SourceTensor) -> NDArray[Any]:
+    def stored_bytes(self, tensor: SourceTensor) -> NDArray[Any]:
         file, _ = self._found[tensor.name]
         return file.raw(tensor.name)
 

@@ -98,7 +98,7 @@ class TypeChoice:
         return "token_embd.weight" if self.tied else "output.weight"
 
     def _wanted(self, name: str) -> str:
-        """Without regard to the number of columns."""
+        """The type that the tensor should have, whatever its number of columns."""
         kind = self.wanted
         match = _LAYER.fullmatch(name)
         if name == self._head:

@@ -62,11 +62,9 @@ class Mxfp4Experts:
         """No tensor."""
         return False
 
-    def limited(self, formats: Collection[str], experts: bool, rounded: bool) -> Mxfp4Experts:
-        """The same as a backend reads it that multiplies by blocks of ``formats``, and by those of
-        ``experts``, where matrices are not ``rounded`` to another scheme."""
-        kept = experts and _SCHEME.format in formats and not rounded
-        return replace(self, kept=kept)
+    def limited(self, formats: Collection[str], rounded: bool) -> Mxfp4Experts:
+        """As :class:`~penstock.models.quantized.QuantizedFormat` has it."""
+        return replace(self, kept=_SCHEME.format in formats and not rounded)
 
 
 def read(config: ConfigReader) -> Mxfp4Experts:

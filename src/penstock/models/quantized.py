@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
 from penstock.errors import ModelError
@@ -50,6 +50,12 @@ class QuantizedFormat(Protocol):
         ``columns``: of its rows, which decide whether they are whole blocks; None where the matrix
         is read as floats in any case.
         """
+        ...
+
+    def limited(self, formats: Collection[str], rounded: bool) -> QuantizedFormat | None:
+        """The same as a backend reads it that multiplies by blocks of ``formats``: matrices in
+        others are read as floats, and so are those that options ask to be ``rounded``. None where
+        nothing is quantized then."""
         ...
 
     def is_idle(self, tensor: str) -> bool:

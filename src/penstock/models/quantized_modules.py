@@ -16,7 +16,6 @@ from penstock.quant.formats import ALL_FORMATS
 from penstock.quant.scheme import BlockScheme, QuantScheme
 
 _HEAD: Final = "head"
-_EXPERTS: Final = ".experts."
 _NEVER: Final = (".router", ".share")
 """What names end with of matrices that choose experts and weigh them: tools leave them out."""
 
@@ -50,8 +49,6 @@ class QuantizedModules:
     """What a user should know of the checkpoint."""
     in_blocks: frozenset[str] = frozenset()
     """The formats of blocks in which matrices of small floats are read; others become floats."""
-    experts_in_blocks: bool = True
-    """Whether experts' matrices are, too."""
 
     def __str__(self) -> str:
         return ", ".join((self.method, *dict.fromkeys(map(str, self._forms))))
@@ -81,16 +78,14 @@ class QuantizedModules:
     def any_order(self) -> bool:
         return any(form.any_order for form in self._forms)
 
-    def limited(self, formats: Collection[str], experts: bool, rounded: bool) -> QuantizedModules:
-        """The same as a backend reads it that multiplies by blocks of ``formats``, and by those of
-        ``experts``, where matrices in floats are not ``rounded``."""
-        kept = frozenset() if rounded else frozenset(formats)
-        return replace(self, in_blocks=kept, experts_in_blocks=experts)
+    def limited(self, formats: Collection[str], rounded: bool) -> QuantizedModules:
+        """As :class:`~penstock.models.quantized.QuantizedFormat` has it."""
+        return replace(self, in_blocks=frozenset() if rounded else frozenset(formats))
 
     def matrix(self, name: str, columns: int | None = None) -> MatrixFormat | None:
         """How the matrix ``name`` is stored."""
         form = self._form(name)
-        if form is None or columns is None or (_EXPERTS in name and not self.experts_in_blocks):
+        if form is None or columns is None:
             return form
         return in_blocks(form, self.in_blocks, columns)
 

@@ -9,8 +9,8 @@ products of Gemma 3 270M lose half as much, in 8 bits as in 4. (Nagel et al., Da
 through weight equalization, 2019, do so before scales of whole matrices.)
 
 A step computes nothing more: the weight of the norm that makes the input, or the rows of the up
-matrix of a gate, or of the values that attention sums up, are divided as they are loaded. So only
-these inputs are balanced, and only where nothing else reads them.
+matrix of a gated MLP, are divided as they are loaded. So only these inputs are balanced, and only
+where nothing else reads them.
 """
 
 from __future__ import annotations

@@ -1,9 +1,23 @@
-"""Weights in 8 or 4 bits: how they are chosen, made from floating point, and undone."""
+"""Matrices in few bits: their schemes, rounding to them, and the floats that codes stand for.
+
+There is a type for each way in which a value is made of its code:
+
+- :class:`GridTensor`: a whole number times the scale of the row. Made by ``--quantization``.
+- :class:`GroupTensor`: a whole number times the scale of a group of columns. Made by
+  ``--quantization-group``, or as GPTQ, AWQ and other checkpoints have it.
+- :class:`BlockTensor`: blocks of bytes, each with its scales, as GGUF files have them or as a
+  checkpoint's codes and scales are put together.
+- :class:`CodebookTensor`: a table's value times the scale of a tile. No kernel has it: it is the
+  form from which such checkpoints become floats.
+
+Plans name the first three by their schemes (:data:`QuantScheme`), with which kernels are chosen.
+"""
 
 from penstock.quant.blocks import BlockFormat, BlockTensor
 from penstock.quant.codebook import CodebookTensor
 from penstock.quant.errors import not_finite
 from penstock.quant.grid import GridTensor, quantize_to_grid
+from penstock.quant.groups import GroupTensor, quantize, require_finite, require_in_order
 from penstock.quant.hadamard import transform_rows
 from penstock.quant.scheme import (
     BlockScheme,
@@ -12,7 +26,6 @@ from penstock.quant.scheme import (
     Quantization,
     QuantScheme,
 )
-from penstock.quant.tensor import GroupTensor, quantize, require_finite, require_in_order
 
 StoredTensor = GroupTensor | BlockTensor
 """A matrix that a checkpoint has quantized, as it is read."""

@@ -8,9 +8,7 @@ from penstock.backends.backend import Backend
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.models.gguf.blocks import GgufTypes
-from penstock.models.mxfp4_experts import Mxfp4Experts
 from penstock.models.quantized import QuantizedFormat
-from penstock.models.quantized_modules import QuantizedModules
 from penstock.models.spec import ModelSpec
 from penstock.quant.choice import QuantizationName, choose
 from penstock.quant.scheme import BlockScheme, GroupScheme, Quantization, WindowColumns
@@ -104,14 +102,9 @@ def as_read(spec: ModelSpec, config: EngineConfig, backend: Backend) -> ModelSpe
 def _read_by(
     own: QuantizedFormat | None, config: EngineConfig, backend: Backend
 ) -> QuantizedFormat | None:
-    rounded = config.quantization != "none"
-    if isinstance(own, QuantizedModules):
-        return own.limited(backend.block_formats, backend.runs_expert_blocks, rounded)
-    if isinstance(own, Mxfp4Experts):
-        return own.limited(backend.block_formats, backend.runs_expert_blocks, rounded)
-    if not isinstance(own, GgufTypes):
-        return own
-    return own.limited(backend.block_formats, backend.looks_up_blocks, backend.runs_expert_blocks)
+    if own is None:
+        return None
+    return own.limited(backend.block_formats, rounded=config.quantization != "none")
 
 
 def _of_floats(own: QuantizedFormat) -> bool:

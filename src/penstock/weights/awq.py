@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
@@ -13,14 +12,14 @@ from penstock.interface.sources import Packed
 from penstock.models.awq import Awq
 from penstock.quant import GroupTensor
 from penstock.weights.integer_codes import as_bytes, in_smaller_groups, require_usable, unpacked
-from penstock.weights.tensor_file import Tensor, TensorFile
+from penstock.weights.tensor_file import Found
 
 _PLACES: Final = (0, 4, 1, 5, 2, 6, 3, 7)
 """Which of a word's codes, from the lowest bits on, each of its columns is."""
 _MIDDLE: Final = np.uint8(8)
 
 
-def read_awq(packed: Packed, found: Mapping[str, tuple[TensorFile, Tensor]]) -> GroupTensor:
+def read_awq(packed: Packed, found: Found) -> GroupTensor:
     """The matrix ``[n, k]``; scales are widened to float32.
 
     Raises WeightError where zero points are not those that the configuration promises, and where

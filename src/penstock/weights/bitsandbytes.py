@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,9 +13,8 @@ from penstock.models.bitsandbytes import BLOCK, NESTED_BLOCK, Bnb4, Bnb8
 from penstock.models.reader import parse_json_object
 from penstock.quant import CodebookTensor, GroupTensor
 from penstock.weights.integer_codes import require_usable
-from penstock.weights.tensor_file import Tensor, TensorFile
+from penstock.weights.tensor_file import Found
 
-Found = Mapping[str, tuple[TensorFile, Tensor]]
 F32 = NDArray[np.float32]
 
 

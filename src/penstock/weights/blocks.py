@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from penstock.interface.sources import Packed
 from penstock.quant import BlockTensor
 from penstock.weights.gguf_file import GgufFile
-from penstock.weights.tensor_file import Tensor, TensorFile
+from penstock.weights.tensor_file import Found
 
 
-def read_blocks(packed: Packed, found: Mapping[str, tuple[TensorFile, Tensor]]) -> BlockTensor:
+def read_blocks(packed: Packed, found: Found) -> BlockTensor:
     """The matrix ``[n, k]``; of a stack, its matrices one below another."""
     (stored,) = packed.format.tensors(packed.name, packed.shape)
     file, tensor = found[stored.name]

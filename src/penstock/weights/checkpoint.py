@@ -37,7 +37,8 @@ from penstock.weights.disagreement import (
 )
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.published import open_published
-from penstock.weights.sources import Found, as_named, check, read, read_member
+from penstock.weights.sources import as_named, check, read, read_member
+from penstock.weights.tensor_file import Found
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
 

@@ -12,8 +12,7 @@ from penstock.interface.sources import Packed, Source, packed
 from penstock.models.gguf.blocks import BlockMatrix
 from penstock.models.gptq import Gptq
 from penstock.models.quantized import QuantizedFormat
-from penstock.weights.sources import Found
-from penstock.weights.tensor_file import TensorFile
+from penstock.weights.tensor_file import Found, TensorFile
 
 _QUANTIZED: Final = (
     ".qweight", ".qzeros", ".scales", ".g_idx", "_scale", "_scale_inv", "_packed", "_scale_2",

@@ -19,9 +19,8 @@ from penstock.quant.formats.float_codes import FP4_VALUES, NF4_VALUES
 from penstock.weights.bitsandbytes import read_maxima, read_table
 from penstock.weights.float_codes import read_factor, read_scales, require_numbers
 from penstock.weights.integer_codes import require_shape
-from penstock.weights.tensor_file import Tensor, TensorFile
+from penstock.weights.tensor_file import Found
 
-Found = Mapping[str, tuple[TensorFile, Tensor]]
 Runs = Sequence[tuple[int, int]]
 Bytes = NDArray[np.uint8]
 F32 = NDArray[np.float32]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -14,9 +13,8 @@ from penstock.models.float_codes import Fp4, Fp8
 from penstock.quant import CodebookTensor
 from penstock.quant.formats.float_codes import e2m1, e4m3
 from penstock.weights.integer_codes import require_shape, unpacked
-from penstock.weights.tensor_file import Tensor, TensorFile
+from penstock.weights.tensor_file import Found, Tensor, TensorFile
 
-Found = Mapping[str, tuple[TensorFile, Tensor]]
 Bytes = NDArray[np.uint8]
 
 _E4M3_MOST: Final = np.float32(448)

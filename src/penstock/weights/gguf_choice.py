@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import Final
 
 from penstock.errors import ModelError
-from penstock.gguf.names import SUFFIX
+from penstock.gguf.names import SUFFIX, PartName
 
-_PART: Final = re.compile(r"(.+)-(\d{5})-of-(\d{5})\.gguf")
 _BESIDE: Final = re.compile(r"(?i)(^|[-_.])(mmproj|imatrix|lora)([-_.]|$)")
 """Files that are published beside models and are none."""
 
@@ -65,8 +65,8 @@ def _models(names: Sequence[str]) -> list[str]:
     """Those of the files that are models, of one in parts the first."""
     models = []
     for name in names:
-        match = _PART.fullmatch(name)
-        if _BESIDE.search(PurePosixPath(name).stem) or (match and int(match[2]) != 1):
+        part = PartName.parse(name)
+        if _BESIDE.search(PurePosixPath(name).stem) or (part is not None and part.number != 1):
             continue
         models.append(name)
     return models
@@ -74,24 +74,23 @@ def _models(names: Sequence[str]) -> list[str]:
 
 def _is_in(model: str, quantization: str) -> bool:
     """Whether a file's name, or its folder's, ends with the name of a quantization."""
-    match = _PART.fullmatch(model)
-    stem = match[1] if match else model.removesuffix(SUFFIX)
+    part = PartName.parse(model)
+    stem = model.removesuffix(SUFFIX) if part is None else part.stem
     words = re.compile(rf"(?i)(^|[-_./]){re.escape(quantization)}$")
-    return any(words.search(part) is not None for part in PurePosixPath(stem).parts)
+    return any(words.search(each) is not None for each in PurePosixPath(stem).parts)
 
 
 def _parts(model: str, names: Sequence[str]) -> list[str]:
-    match = _PART.fullmatch(model)
-    if match is None:
+    first = PartName.parse(model)
+    if first is None:
         return [model]
-    stem, count = match[1], match[3]
-    alike = re.compile(rf"{re.escape(stem)}-\d{{5}}-of-{count}\.gguf")
-    return [name for name in names if alike.fullmatch(name)]
+    each = ((name, PartName.parse(name)) for name in names)
+    return [name for name, part in each if part and replace(part, number=1) == first]
 
 
 def _is(names: Sequence[str]) -> str:
     """What files that are no models are."""
-    if all(_PART.fullmatch(name) for name in names):
+    if all(PartName.parse(name) for name in names):
         return "is a later part of one" if len(names) == 1 else "are later parts of one"
     return "goes beside one" if len(names) == 1 else "go beside one"
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,13 +14,12 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.gguf.metadata import GgufValue
-from penstock.gguf.names import SUFFIX
+from penstock.gguf.names import SUFFIX, PartName
 from penstock.gguf.tensors import GgufHeader, TensorEntry, read_header
 from penstock.quant import BlockTensor
 from penstock.quant.formats import FORMATS
-from penstock.weights.tensor_file import CONVERTED, Tensor, TensorFile
+from penstock.weights.tensor_file import CONVERTED, Found, Tensor, TensorFile
 
-_PART: Final = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf")
 _MAX_PARTS: Final = 9999
 
 
@@ -109,7 +107,7 @@ class GgufModel:
     path: Path
     """The file, or the first part."""
     metadata: Mapping[str, GgufValue]
-    tensors: Mapping[str, tuple[TensorFile, Tensor]]
+    tensors: Found
 
     @property
     def converted(self) -> tuple[str, ...]:
@@ -160,13 +158,11 @@ def parts(path: Path) -> list[Path]:
 
     Raises WeightError, naming those that are missing.
     """
-    match = _PART.fullmatch(path.name)
-    if match is None:
+    own = PartName.parse(path.name)
+    if own is None or not 1 <= own.number <= own.count <= _MAX_PARTS:
         return [path]
-    count = int(match["count"])
-    if not 1 <= int(match["number"]) <= count <= _MAX_PARTS:
-        return [path]
-    paths = [path.with_name(part_name(match["stem"], i + 1, count)) for i in range(count)]
+    count = own.count
+    paths = [path.with_name(str(replace(own, number=i + 1))) for i in range(count)]
     missing = [each.name for each in paths if not each.exists()]
     if missing:
         shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
@@ -175,11 +171,6 @@ def parts(path: Path) -> list[Path]:
             f"missing beside it; put all parts into one folder"
         )
     return paths
-
-
-def part_name(stem: str, number: int, count: int) -> str:
-    """The name of a part, numbered from 1."""
-    return f"{stem}-{number:05}-of-{count:05}{SUFFIX}"
 
 
 def _check_part(header: GgufHeader, index: int, count: int) -> None:

@@ -12,8 +12,9 @@ import numpy as np
 
 from penstock.errors import WeightError
 from penstock.gguf.metadata import read_metadata
-from penstock.gguf.names import SUFFIX
+from penstock.gguf.names import SUFFIX, PartName
 from penstock.models.gguf.config import GgufTensors, read_gguf_spec
+from penstock.models.gguf.rope import shortest_decimals
 from penstock.models.spec import ModelSpec
 from penstock.weights.gguf_file import GgufModel, open_gguf, parts
 
@@ -21,7 +22,6 @@ _MAX_SMALL = 1 << 16
 """Values of a tensor that says how frequencies are scaled, at most."""
 
 _MAX_NAME = 200
-_PART: Final = r"-\d{5}-of-\d{5}"
 _QUANTIZATION: Final = (
     r"([-._](ud|i1))?[-._]"
     r"((i|t)?q\d\w*|b?fp?(16|32)|mxfp4\w*|nvfp4)([-._]imat\w*)?"
@@ -73,7 +73,8 @@ def gguf_name(path: Path) -> str:
     """
     metadata = read_metadata(parts(path)[0], WeightError)
     file = path.stem if path.suffix == SUFFIX else path.name
-    whole = re.sub(f"{_PART}$", "", file)
+    part = PartName.parse(path.name)
+    whole = file if part is None else part.stem
     name = re.sub(f"{_QUANTIZATION}$", "", whole, flags=re.IGNORECASE)
     if name and re.fullmatch(_NO_NAME, name, re.IGNORECASE) is None:
         return name
@@ -91,4 +92,4 @@ def _small(model: GgufModel, name: str) -> tuple[float, ...] | None:
     file, tensor = model.tensors[name]
     if tensor.element is None or len(tensor.shape) != 1 or tensor.shape[0] > _MAX_SMALL:
         return None
-    return tuple(float(str(each)) for each in file.view(name).astype(np.float32))
+    return shortest_decimals(file.view(name).astype(np.float32))

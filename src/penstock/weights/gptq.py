@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -19,13 +18,13 @@ from penstock.weights.integer_codes import (
     require_usable,
     unpacked,
 )
-from penstock.weights.tensor_file import Tensor, TensorFile
+from penstock.weights.tensor_file import Found
 
 _MOST_ZERO: Final = {4: 8, 8: 127}
 """The greatest zero point, less the middle code, that a byte and kernels hold."""
 
 
-def read_gptq(packed: Packed, found: Mapping[str, tuple[TensorFile, Tensor]]) -> GroupTensor:
+def read_gptq(packed: Packed, found: Found) -> GroupTensor:
     """The matrix ``[n, k]``; scales are widened to float32.
 
     Raises WeightError where groups have not as many columns, or not the zero points, that the

@@ -11,7 +11,7 @@ import hashlib
 import itertools
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
@@ -22,7 +22,7 @@ from penstock.errors import WeightError
 from penstock.models.names import Published
 from penstock.regular_file import open_regular
 from penstock.weights.published import open_published
-from penstock.weights.tensor_file import Tensor, TensorFile
+from penstock.weights.tensor_file import Found
 
 _PIECE_BYTES: Final = 1 << 23
 """Hashed by one thread. A part of what a digest is: files hashed otherwise have other digests."""
@@ -109,7 +109,7 @@ def identify(files: Iterable[StampedFile], digests: Digests) -> tuple[WeightFile
     return tuple(_identify(file, digests) for file in files)
 
 
-def _stamped(tensors: Mapping[str, tuple[TensorFile, Tensor]]) -> tuple[StampedFile, ...]:
+def _stamped(tensors: Found) -> tuple[StampedFile, ...]:
     try:
         return tuple(
             StampedFile(path, FileStamp.of(path.stat()))

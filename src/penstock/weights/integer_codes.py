@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,9 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.interface.sources import Shape
-from penstock.weights.tensor_file import Tensor, TensorFile
-
-Found = Mapping[str, tuple[TensorFile, Tensor]]
+from penstock.weights.tensor_file import Found, Tensor, TensorFile
 
 
 def require_shape(name: str, shape: Shape, found: Found) -> None:

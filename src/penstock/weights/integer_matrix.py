@@ -3,7 +3,6 @@ for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,8 @@ from penstock.weights.integer_codes import (
     require_usable,
     unpacked,
 )
-from penstock.weights.tensor_file import Tensor, TensorFile
+from penstock.weights.tensor_file import Found
 
-Found = Mapping[str, tuple[TensorFile, Tensor]]
 I8 = NDArray[np.int8]
 
 

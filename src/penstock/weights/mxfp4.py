@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import ml_dtypes
@@ -13,9 +13,9 @@ from penstock.errors import WeightError
 from penstock.interface.sources import MXFP4_BLOCK, Mxfp4
 from penstock.quant import BlockTensor
 from penstock.quant.formats import FORMATS
-from penstock.weights.tensor_file import Tensor, TensorFile
+from penstock.quant.formats.float_codes import e2m1
+from penstock.weights.tensor_file import Found
 
-_MAGNITUDES: Final = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _BIAS: Final = 127
 _NOT_A_NUMBER: Final = 255
 _LARGEST: Final = 252
@@ -25,7 +25,7 @@ _PIECE: Final = 1 << 18  # blocks at a time, so that what is between takes littl
 
 def read_mxfp4(
     source: Mxfp4,
-    found: Mapping[str, tuple[TensorFile, Tensor]],
+    found: Found,
     runs: Sequence[tuple[int, int]],
 ) -> NDArray[Any]:
     """Matrices of the stack in bfloat16, every value exact: those of each of ``runs`` (first, end),
@@ -46,9 +46,7 @@ def read_mxfp4(
     return result.reshape(shape)
 
 
-def read_mxfp4_blocks(
-    source: Mxfp4, index: int, found: Mapping[str, tuple[TensorFile, Tensor]]
-) -> BlockTensor:
+def read_mxfp4_blocks(source: Mxfp4, index: int, found: Found) -> BlockTensor:
     """Matrix ``index`` of the stack in blocks as GGUF has them: a byte of the scale, then bytes
     with a column of the first half and one of the second.
 
@@ -68,7 +66,7 @@ def read_mxfp4_blocks(
 
 def _scales(
     source: Mxfp4,
-    found: Mapping[str, tuple[TensorFile, Tensor]],
+    found: Found,
     runs: Sequence[tuple[int, int]],
 ) -> NDArray[np.uint8]:
     file, _ = found[source.scales.name]
@@ -90,6 +88,6 @@ def _of(runs: Sequence[tuple[int, int]], stack: NDArray[np.uint8]) -> NDArray[np
 
 def _pairs() -> NDArray[np.float32]:
     """The two values of each byte, ``[256, 2]``."""
-    values = np.array([*_MAGNITUDES, *(-m for m in _MAGNITUDES)], np.float32)
+    values = e2m1()
     codes = np.arange(256)
     return np.stack([values[codes & 15], values[codes >> 4]], axis=1)

@@ -57,11 +57,7 @@ from penstock.weights.float_codes import read_fp4, read_fp8
 from penstock.weights.gptq import read_gptq
 from penstock.weights.integer_matrix import read_integers
 from penstock.weights.mxfp4 import read_mxfp4, read_mxfp4_blocks
-from penstock.weights.tensor_file import Tensor, TensorFile
-
-Found = Mapping[str, tuple[TensorFile, Tensor]]
-"""The tensors of a checkpoint by name, each with the file that it is in."""
-
+from penstock.weights.tensor_file import Found
 
 _QUANTIZED: Final = ("F4", "F6_", "F8_", "I8", "U8")
 """What names of types begin with that only quantized checkpoints have floats in."""

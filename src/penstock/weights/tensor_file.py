@@ -143,3 +143,7 @@ class TensorFile:
 
     def _fail(self, problem: str) -> NoReturn:
         raise WeightError(f"{self.path} {problem}")
+
+
+Found = Mapping[str, tuple[TensorFile, Tensor]]
+"""The tensors of a checkpoint by name, each with the file that it is in."""

@@ -25,8 +25,6 @@ class CpuBackend(Backend):
     keeps_weights = True
     runs_any_order = True
     block_formats = BLOCK_FORMATS
-    looks_up_blocks = True
-    runs_expert_blocks = True
     runs_experts = True
     runs_share_scales = True
     runs_clamped_gates = True

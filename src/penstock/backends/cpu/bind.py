@@ -15,9 +15,10 @@ from penstock.backends.cpu.interface import NativeExecutor, NativeModule
 from penstock.backends.cpu.kv_pages import KvPages
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.ordered import gathered
-from penstock.backends.cpu.pack import DTYPES, NativeRegions, pack
+from penstock.backends.cpu.pack import DTYPES, NativeRegions
 from penstock.backends.cpu.state_slots import StateSlots
 from penstock.backends.cpu.tune import LEAST_BYTES, ProductTuner, circumstances
+from penstock.backends.fills import fill_all
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.interface.executor import Limits
@@ -157,7 +158,7 @@ def _fill(binder: Binder, weights: WeightSource | PackedWeights) -> NativeRegion
         if isinstance(weights, PackedWeights):
             weights.restore(regions)
         else:
-            pack(binder.fills, weights)
+            fill_all(binder.fills, weights)
     except BaseException:
         binder.native.close()  # now: handling the error may need the memory
         raise

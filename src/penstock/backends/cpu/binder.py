@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from penstock.backends.cpu.forms import BlockForm, MatrixPart, form_of
 from penstock.backends.cpu.interface import NativeExecutor
 from penstock.backends.cpu.native_ops import BufferId, ConstantId, MatrixId
-from penstock.backends.cpu.pack import DTYPES, Fill, as_bytes
+from penstock.backends.cpu.pack import DTYPES, as_bytes
 from penstock.backends.cpu.rope_tables import RopeTables
 from penstock.backends.cpu.tune import Product
+from penstock.backends.fills import Fill
 from penstock.interface.weights import WeightValue
 from penstock.plan import ops
 from penstock.plan.plan import Plan

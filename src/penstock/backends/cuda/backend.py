@@ -29,8 +29,6 @@ class CudaBackend(Backend):
     can_be_nondeterministic = True
     runs_experts = True
     block_formats = frozenset(BLOCK_FORMS)
-    looks_up_blocks = True
-    runs_expert_blocks = True
 
     def asked(self, hardware: Hardware) -> BackendChoice:
         gpu = _search(hardware).require()

@@ -18,7 +18,7 @@ from penstock.backends.cuda.program import Arena, Program
 from penstock.backends.cuda.sampling.memory import Sizes
 from penstock.backends.cuda.sampling.sampler import DeviceSampler
 from penstock.backends.cuda.warm_up import warm_rows
-from penstock.backends.cuda.weights import Fill, fill_all
+from penstock.backends.fills import Fill, fill_all
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import ConfigError, first_line
 from penstock.gpu import find_gpu

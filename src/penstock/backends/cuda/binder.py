@@ -28,8 +28,9 @@ from penstock.backends.cuda.program import ELEMENTS, Launch, Views
 from penstock.backends.cuda.small_ops import SMALL_OPS
 from penstock.backends.cuda.step import DeviceStep
 from penstock.backends.cuda.warm_up import Tiled
-from penstock.backends.cuda.weights import TORCH_DTYPES, Fill, Uploader, dtype_of
+from penstock.backends.cuda.weights import TORCH_DTYPES, Uploader, dtype_of
 from penstock.backends.cuda.workspace import Workspace
+from penstock.backends.fills import Fill
 from penstock.cache.geometry import Chunk, Window
 from penstock.interface.executor import Limits
 from penstock.interface.weights import WeightValue

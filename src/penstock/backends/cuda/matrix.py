@@ -25,6 +25,7 @@ from penstock.backends.cuda.kernels import launch
 from penstock.backends.cuda.kernels.launch import Weights
 from penstock.backends.cuda.kernels.tiles import Tile
 from penstock.backends.cuda.packing import pack_fours
+from penstock.backends.cuda.weights import TORCH_DTYPES
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.weights import QuantizedTensor
 from penstock.models.spec import DType, Gating
@@ -38,7 +39,6 @@ from penstock.quant import (
 )
 
 __all__ = [
-    "TORCH_DTYPES",
     "FloatMatrix",
     "GridMatrix",
     "GroupMatrix",
@@ -46,12 +46,6 @@ __all__ = [
     "Shape",
     "make_matrix",
 ]
-
-TORCH_DTYPES: dict[DType, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
 
 _PADDED = 128
 """Rows of floats are padded to a multiple of this many columns."""

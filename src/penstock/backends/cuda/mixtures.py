@@ -25,8 +25,9 @@ from penstock.backends.cuda.kernels.tiles import STEP, most_tiles
 from penstock.backends.cuda.matrix_fill import fill_rows
 from penstock.backends.cuda.program import Launch, Views
 from penstock.backends.cuda.step import DeviceStep
-from penstock.backends.cuda.weights import Fill, Uploader
+from penstock.backends.cuda.weights import Uploader
 from penstock.backends.cuda.workspace import Workspace
+from penstock.backends.fills import Fill
 from penstock.interface.executor import Limits
 from penstock.plan import ops
 from penstock.plan.plan import Plan

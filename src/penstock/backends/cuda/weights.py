@@ -1,10 +1,8 @@
-"""Weights from NumPy arrays to the device, through pinned memory, one read ahead of another."""
+"""Weights from NumPy arrays to the device, through pinned memory."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import ml_dtypes
 import numpy as np
@@ -13,9 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from penstock.backends.cuda.pinned_buffers import PinnedBuffers
-from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.spec import DType
-from penstock.plan.ops import WeightName
 
 STAGING_BYTES: Final = 32 << 20
 """Bytes of each of two pinned buffers. Transfers of this size run at the bus's full rate."""
@@ -38,33 +34,6 @@ _NUMPY: Final[dict[torch.dtype, np.dtype[Any]]] = {
 def dtype_of(array: NDArray[Any]) -> torch.dtype:
     """The type of a tensor that holds ``array`` as it is."""
     return next(dtype for dtype, numpy in _NUMPY.items() if numpy == array.dtype)
-
-
-class Fill(NamedTuple):
-    """The way to the device of one weight, or of one expert's matrix of a stack."""
-
-    name: WeightName
-    put: Callable[[WeightValue], None]
-    expert: int | None = None
-
-    def read(self, weights: WeightSource) -> WeightValue:
-        if self.expert is None:
-            return weights.get(self.name)
-        return weights.member(self.name, self.expert)
-
-
-def fill_all(fills: Sequence[Fill], weights: WeightSource) -> None:
-    """Carry out ``fills`` in their order; raises what reading and filling raise.
-
-    The next weight is read, converted or generated while one is sent.
-    """
-    with ThreadPoolExecutor(1, "penstock-weights") as reader:
-        ahead = [reader.submit(fill.read, weights) for fill in fills[:1]]
-        for fill, following in zip(fills, (*fills[1:], None), strict=True):
-            array = ahead.pop().result()
-            if following is not None:
-                ahead.append(reader.submit(following.read, weights))
-            fill.put(array)
 
 
 class Uploader:

@@ -23,8 +23,6 @@ class ReferenceBackend(Backend):
     runs_clamped_gates = True
     runs_any_order = True
     block_formats = frozenset(ALL_FORMATS)
-    looks_up_blocks = True
-    runs_expert_blocks = True
     runs_states = True
     defaults = Defaults(64, 512, True, "products of integers are exact")
 

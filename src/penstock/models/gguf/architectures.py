@@ -134,7 +134,7 @@ def _lfm2_names(spec: ModelSpec) -> Mapping[str, Name]:
 
 
 def _falcon(keys: Keys, fields: Fields) -> None:
-    """Of the newer decoders, which share keys in groups, some have one norm for both parts."""
+    """Some of the newer decoders, which share keys in groups, have one norm for both parts."""
     heads = keys.integer("attention.head_count")
     kv_heads = keys.integer("attention.head_count_kv", heads)
     norms = 2 if fields["new_decoder_architecture"] else 1
@@ -146,7 +146,7 @@ def _falcon(keys: Keys, fields: Fields) -> None:
 
 
 def _falcon_names(spec: ModelSpec) -> Mapping[str, Name]:
-    """Of two norms in parallel, the second is that of attention."""
+    """Two norms in parallel, the second of which is that of attention."""
     if spec.layers[0].mlp_norm is None:
         return {}
     at = "blk.*.attn_norm"

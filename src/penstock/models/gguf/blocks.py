@@ -15,7 +15,6 @@ from penstock.quant.scheme import BlockScheme
 _SUFFIX: Final = ".weight"
 _OF_HEADS: Final = (".k_up", ".v_up")
 """Matrices that are one for each head, which are multiplied as floats."""
-_EXPERTS: Final = ".experts."
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,6 @@ class GgufTypes:
     names: NameMap = field(hash=False)
     kept: frozenset[str]
     """Types that are read as blocks; all others are read as floats."""
-    looked_up: bool
-    """Whether a matrix that tokens are looked up in is read as blocks, too."""
-    experts: bool
-    """Whether experts' matrices are, too."""
     any_order: bool = False
     notes: tuple[str, ...] = ()
     as_floats: tuple[str, ...] = ()
@@ -63,9 +58,7 @@ class GgufTypes:
     def matrix(self, name: str, columns: int | None = None) -> BlockMatrix | None:
         """How the matrix of a product is stored, by its canonical name; None: it is read as
         floats."""
-        if (name == "embed" and not self.looked_up) or name.endswith(_OF_HEADS):
-            return None
-        if _EXPERTS in name and not self.experts:
+        if name.endswith(_OF_HEADS):
             return None
         for tensor in self.names.matrices(name):
             if tensor in self.names.factors and tensor in self.types:
@@ -79,19 +72,15 @@ class GgufTypes:
         """No tensor: all that are there are weights."""
         return False
 
-    def limited(self, kept: Collection[str], looked_up: bool, experts: bool) -> GgufTypes | None:
-        """The same where types other than ``kept`` are read as floats; None if all are."""
-        limited = replace(
-            self,
-            kept=self.kept.intersection(kept),
-            looked_up=self.looked_up and looked_up,
-            experts=self.experts and experts,
-        )
+    def limited(self, formats: Collection[str], rounded: bool) -> GgufTypes | None:
+        """As :class:`~penstock.models.quantized.QuantizedFormat` has it. What a file has in blocks
+        is never rounded: options that ask for it are refused."""
+        limited = replace(self, kept=self.kept.intersection(formats))
         return limited if limited.schemes else None
 
-    def left_out(self, kept: Collection[str]) -> str:
-        """The types that are not among ``kept``, with how many tensors each has; empty: none."""
-        counts = Counter(each for each in self.types.values() if each not in kept)
+    def left_out(self, formats: Collection[str]) -> str:
+        """The types that are not among ``formats``, with how many tensors each has; empty: none."""
+        counts = Counter(each for each in self.types.values() if each not in formats)
         return _counted(counts)
 
 

@@ -80,7 +80,7 @@ def read_gguf_spec(
     factors = _factors(tensors.shapes, {each.stored + each.suffix for each in stored.values()})
     names = NameMap(stored, idle, factors=factors)
     blocks = {name: kind for name, kind in tensors.types.items() if kind in FORMATS}
-    own = GgufTypes(blocks, names, frozenset(FORMATS), True, True) if blocks else None
+    own = GgufTypes(blocks, names, frozenset(FORMATS)) if blocks else None
     notes = [f"{where}: {', '.join(ignored)} ignored, as asked"] if ignored else []
     if scaled := [name for name in factors if name in blocks]:
         notes.append(

@@ -24,7 +24,7 @@ from penstock.models.gguf.architectures import ARCHITECTURES
 from penstock.models.gguf.config import EXPERTS, SAMPLING, GgufTensors, read_gguf_spec
 from penstock.models.gguf.names import GENERAL
 from penstock.models.gguf.rope import written_scaling
-from penstock.models.gguf.values import FIELDS, first_attention, first_experts, first_rope
+from penstock.models.gguf.values import FIELDS, described_attention, first_experts, first_rope
 from penstock.models.gguf.write_rules import WRITTEN, WriteRules
 from penstock.models.names import NameMap
 from penstock.models.spec import ModelSpec, attention_of
@@ -157,7 +157,7 @@ def _keys(spec: ModelSpec, architecture: Architecture, rules: WriteRules) -> dic
         if value is not None:
             assert isinstance(value, bool | int | float)
             values[key] = value
-    attention, rope = first_attention(spec), first_rope(spec)
+    attention, rope = described_attention(spec), first_rope(spec)
     values["vocab_size"] = spec.vocab_size
     if "head_dim" not in architecture.without:
         values["attention.value_length"] = attention.head_dim

@@ -28,8 +28,8 @@ class Place:
     first: int
     """The first of these slices."""
     paired_heads: int | None
-    """Of how many heads it has rows, whose components that rotate together are put side by side;
-    None: rows stay in their order."""
+    """The number of heads that it has rows of, whose components that rotate together are put side
+    by side; None: rows stay in their order."""
     less: float
     """What is taken off each value, in float32."""
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.gguf.writing import NewValue
 from penstock.models.gguf.keys import Keys
@@ -153,7 +154,7 @@ class WrittenScaling:
     """How frequencies are scaled, as files say it."""
 
     keys: Mapping[str, NewValue] = field(default_factory=dict)
-    """Without the name of the architecture before them."""
+    """Keys, without the name of the architecture before them."""
     vectors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
 
@@ -191,6 +192,12 @@ def written_scaling(rope: RopeSpec | None) -> WrittenScaling:
     return WrittenScaling()
 
 
+def shortest_decimals(values: NDArray[np.float32]) -> tuple[float, ...]:
+    """The shortest decimals that float32 rounds to ``values``: those that ``config.json`` has, so
+    that a model has one spec, whichever of both it is read from."""
+    return tuple(float(str(each)) for each in values)
+
+
 def _divisors(rope: RopeSpec) -> tuple[float, ...]:
     """What each frequency of Llama 3 is divided by."""
     turns = (
@@ -201,4 +208,4 @@ def _divisors(rope: RopeSpec) -> tuple[float, ...]:
     low, high = rope.low_freq_factor, rope.high_freq_factor
     smooth = np.clip((turns - low) / (high - low), 0.0, 1.0)
     divisors = (1 / ((1 - smooth) / rope.factor + smooth)).astype(np.float32)
-    return tuple(float(str(each)) for each in divisors)
+    return shortest_decimals(divisors)

@@ -17,7 +17,7 @@ from penstock.models.spec import (
 )
 
 
-def first_attention(spec: ModelSpec) -> AttentionSpec:
+def described_attention(spec: ModelSpec) -> AttentionSpec:
     """The attention of the first layer that has any, of those with windows the first without.
 
     Raises ModelError where no layer attends.
@@ -29,7 +29,7 @@ def first_attention(spec: ModelSpec) -> AttentionSpec:
 
 
 def first_rope(spec: ModelSpec) -> RopeSpec | None:
-    return first_attention(spec).rope
+    return described_attention(spec).rope
 
 
 def first_mlp(spec: ModelSpec) -> MlpSpec | None:
@@ -75,10 +75,10 @@ FIELDS: Final[Mapping[str, Callable[[ModelSpec], object]]] = {
     "hidden_size": lambda spec: spec.hidden_size,
     "intermediate_size": _intermediate,
     "num_hidden_layers": lambda spec: len(spec.layers),
-    "num_attention_heads": lambda spec: first_attention(spec).num_heads,
-    "num_key_value_heads": lambda spec: first_attention(spec).num_kv_heads,
+    "num_attention_heads": lambda spec: described_attention(spec).num_heads,
+    "num_key_value_heads": lambda spec: described_attention(spec).num_kv_heads,
     "max_position_embeddings": lambda spec: spec.max_positions,
-    "head_dim": lambda spec: first_attention(spec).head_dim,
+    "head_dim": lambda spec: described_attention(spec).head_dim,
     "rope_theta": _theta,
     "rms_norm_eps": _eps,
     "layer_norm_eps": _eps,
@@ -87,7 +87,7 @@ FIELDS: Final[Mapping[str, Callable[[ModelSpec], object]]] = {
     "num_experts_per_tok": _of_experts(lambda experts: experts.top_k),
     "moe_intermediate_size": _of_experts(lambda experts: experts.intermediate_size),
     "shared_expert_intermediate_size": _of_experts(_shared),
-    "attention_multiplier": lambda spec: first_attention(spec).scale,
+    "attention_multiplier": lambda spec: described_attention(spec).scale,
     "embedding_multiplier": _embedding_factor,
     "residual_multiplier": lambda spec: spec.layers[0].residual_scale,
     "logits_scaling": lambda spec: 1 / spec.logits_scale,

@@ -26,7 +26,7 @@ class WriteRules:
     keys: Callable[[ModelSpec], Mapping[str, NewValue]] = _no_keys
     """Keys that stand for no single field: the other direction of ``adjust``."""
     names: Mapping[str, Name] = field(default_factory=dict, hash=False)
-    """Of tensors that readers know by several names, that which all of them know."""
+    """The name that all readers know, of tensors that some know by several."""
     drops_windows: bool = False
     """Whether llama.cpp reads files of this architecture without the windows that some of its
     models have."""
@@ -85,5 +85,5 @@ WRITTEN: Final[Mapping[str, WriteRules]] = {
     "smollm3": _PLAIN,
     "starcoder2": _PLAIN,
 }
-"""By the names of the table of architectures. Of each a file has been compared with transformers
-in llama.cpp."""
+"""By the names of the table of architectures. A file of each has been compared with
+transformers in llama.cpp."""

@@ -33,7 +33,7 @@ def encode_q4_k(blocks: F32) -> Bytes:
 
 
 def encode_q5_k(blocks: F32) -> Bytes:
-    """As Q4_K, with codes of 5 bits."""
+    """Eight sub-blocks, likewise, with codes of 5 bits."""
     fitted = _with_offsets(_turned(blocks, 8), 31)
     high = _planes(fitted.codes >> np.uint8(4), 32, 1)
     low = _planes(fitted.codes & np.uint8(15), 32, 4)
@@ -235,7 +235,7 @@ def _whole(x: F32, low: int, high: int) -> F32:
 
 
 def _half(x: F32) -> F32:
-    """As float16 has it."""
+    """``x`` rounded to float16, widened again."""
     return x.astype(np.float16).astype(np.float32)
 
 
