@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.interface.source_walks import tensors
 from penstock.interface.sources import (
     Flat,
     Mxfp4,
@@ -17,7 +18,6 @@ from penstock.interface.sources import (
     Stored,
     Transposed,
     UnitRows,
-    tensors,
 )
 from penstock.models.gptq import Gptq
 from penstock.models.llama import NAMES

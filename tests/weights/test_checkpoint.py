@@ -16,7 +16,8 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import LLAMA_SHAPED, load_oracle, tiny_checkpoint
 
 from penstock.errors import WeightError
-from penstock.interface.sources import PlanWeight, RowsOf, Share, Source, Stored, tensors
+from penstock.interface.source_walks import tensors
+from penstock.interface.sources import PlanWeight, RowsOf, Share, Source, Stored
 from penstock.interface.weights import WeightSource
 from penstock.models.names import own_names
 from penstock.models.spec import DType

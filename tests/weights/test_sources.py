@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from penstock.errors import WeightError
+from penstock.interface.source_walks import chosen
 from penstock.interface.sources import (
     Flat,
     OneOf,
@@ -26,7 +27,6 @@ from penstock.interface.sources import (
     Stacked,
     Stored,
     Transposed,
-    chosen,
 )
 from penstock.weights.safetensors import open_folder
 from penstock.weights.sources import check, read, spans

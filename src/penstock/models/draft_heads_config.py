@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Final, Literal
 
 from penstock.errors import ModelError
-from penstock.interface.sources import Stored, tensors
+from penstock.interface.source_walks import tensors
+from penstock.interface.sources import Stored
 from penstock.models.blocks import default_head_dim, read_decoder, read_dtype, uniform_windows
 from penstock.models.draft_heads import (
     DRAFT_TO_TARGET,

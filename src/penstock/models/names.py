@@ -13,15 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from penstock.errors import ModelError
-from penstock.interface.sources import (
-    OneOf,
-    PackedFormat,
-    Shape,
-    Source,
-    Stacked,
-    Stored,
-    factored,
-)
+from penstock.interface.source_walks import factored
+from penstock.interface.sources import OneOf, PackedFormat, Shape, Source, Stacked, Stored
 from penstock.models.name_forms import Form, Kept, Less, Rows, Stack, Tensor
 from penstock.models.packed_matrix import EitherFormat
 

@@ -11,16 +11,8 @@ from numpy.typing import NDArray
 
 from penstock.config import DTypeOption, LoadFormat
 from penstock.errors import WeightError
-from penstock.interface.sources import (
-    Balance,
-    Packed,
-    PlanWeight,
-    Source,
-    Stored,
-    chosen,
-    packed,
-    tensors,
-)
+from penstock.interface.source_walks import chosen, packed, tensors
+from penstock.interface.sources import Balance, Packed, PlanWeight, Source, Stored
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.names import BIAS, NameMap
 from penstock.models.spec import DType, ModelSpec

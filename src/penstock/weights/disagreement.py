@@ -8,7 +8,8 @@ from typing import Final
 
 from penstock.errors import WeightError
 from penstock.gguf.names import is_gguf
-from penstock.interface.sources import Packed, Source, packed
+from penstock.interface.source_walks import packed
+from penstock.interface.sources import Packed, Source
 from penstock.models.gguf.blocks import BlockMatrix
 from penstock.models.gptq import Gptq
 from penstock.models.quantized import QuantizedFormat

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.gguf.names import is_gguf
+from penstock.interface.source_walks import packed, tensors
 from penstock.interface.sources import (
     Constant,
     Element,
@@ -35,8 +36,6 @@ from penstock.interface.sources import (
     Transposed,
     UnitRows,
     Unpaired,
-    packed,
-    tensors,
 )
 from penstock.models.awq import Awq
 from penstock.models.bitsandbytes import Bnb4, Bnb8

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from penstock.interface.sources import packed
+from penstock.interface.source_walks import packed
 from penstock.plan.ops import (
     Buffer,
     BufferName,

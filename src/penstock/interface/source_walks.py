@@ -1,0 +1,149 @@
+"""What sources of weights are made of: walks over them, and sources made of others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from penstock.interface.sources import (
+    Factored,
+    Flat,
+    Logarithm,
+    Merged,
+    Mxfp4,
+    OneOf,
+    Packed,
+    RowsOf,
+    RowsOfEach,
+    ScaledRows,
+    Shape,
+    Shifted,
+    Source,
+    Squeezed,
+    Stacked,
+    Stored,
+    Transposed,
+    UnitRows,
+    Unpaired,
+)
+
+
+def packed(source: Source) -> Iterator[Packed]:
+    """The quantized matrices that ``source`` is made of."""
+    match source:
+        case Packed():
+            yield source
+        case Stacked(sources):
+            for each in sources:
+                yield from packed(each)
+        case (
+            RowsOf(inner)
+            | RowsOfEach(inner)
+            | Transposed(inner)
+            | Unpaired(inner)
+            | Flat(inner)
+            | Squeezed(inner)
+            | Merged(inner)
+            | Logarithm(inner)
+            | Shifted(inner)
+            | ScaledRows(inner)
+            | UnitRows(inner)
+        ):
+            yield from packed(inner)
+        case OneOf(sources):
+            yield from packed(sources[0])
+
+
+def tensors(source: Source) -> Iterator[Stored]:
+    """The tensors of a checkpoint that ``source`` is made of; of several ways, in the first."""
+    match source:
+        case Stored():
+            yield source
+        case Packed(name, shape, form):
+            yield from form.tensors(name, shape)
+        case Stacked(sources):
+            for each in sources:
+                yield from tensors(each)
+        case Mxfp4(blocks, scales):
+            yield blocks
+            yield scales
+        case Factored(inner, factors):
+            yield inner
+            yield factors
+        case (
+            RowsOf(inner)
+            | RowsOfEach(inner)
+            | Transposed(inner)
+            | Unpaired(inner)
+            | Flat(inner)
+            | Squeezed(inner)
+            | Merged(inner)
+            | Logarithm(inner)
+            | Shifted(inner)
+            | ScaledRows(inner)
+            | UnitRows(inner)
+        ):
+            yield from tensors(inner)
+        case OneOf(sources):
+            yield from tensors(sources[0])
+
+
+def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
+    """``source`` as a checkpoint with tensors of these shapes has it, without any :class:`OneOf`.
+
+    Where it has none of several ways in full, it is the first whose tensors are there in other
+    shapes, the first that it has a tensor of, or else the first.
+    """
+    match source:
+        case OneOf(sources):
+
+            def rank(way: Source) -> tuple[bool, ...]:
+                wanted = list(tensors(way))
+                there = [each.name in stored for each in wanted]
+                fits = all(stored.get(each.name) == each.shape for each in wanted)
+                return fits, all(there), any(there)
+
+            return max(sources, key=rank)
+        case (
+            RowsOf()
+            | RowsOfEach()
+            | Transposed()
+            | Unpaired()
+            | Flat()
+            | Squeezed()
+            | Merged()
+            | Logarithm()
+            | Shifted()
+            | ScaledRows()
+            | UnitRows()
+        ):
+            return replace(source, source=chosen(source.source, stored))
+        case Stacked(sources):
+            return Stacked(tuple(chosen(each, stored) for each in sources))
+    return source
+
+
+def factored(source: Source, factors: Mapping[str, Stored]) -> Source:
+    """``source`` with each tensor that has an entry in ``factors``, by its name, multiplied."""
+    match source:
+        case Stored(name):
+            return Factored(source, factors[name]) if name in factors else source
+        case Stacked(sources):
+            return Stacked(tuple(factored(each, factors) for each in sources))
+        case OneOf(sources):
+            return OneOf(tuple(factored(each, factors) for each in sources))
+        case (
+            RowsOf()
+            | RowsOfEach()
+            | Transposed()
+            | Unpaired()
+            | Flat()
+            | Squeezed()
+            | Merged()
+            | Logarithm()
+            | Shifted()
+            | ScaledRows()
+            | UnitRows()
+        ):
+            return replace(source, source=factored(source.source, factors))
+    return source
