@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from gpu.block_formats import BlockFormats
 from penstock.backends.cuda.variants import Variant, variants
 from penstock.cache.geometry import KvDType
 from penstock.errors import first_line
 from penstock.interface.executor import Limits
-from penstock.interface.sources import PlanWeight, Shape, Stored
+from penstock.interface.sources import PlanWeight, Stored
 from penstock.models.position_scale import PositionScale
 from penstock.models.spec import (
     AlibiSpec,
@@ -38,8 +39,6 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import QuantizationName, choose
-from penstock.quant.formats import FORMATS
-from penstock.quant.scheme import BlockScheme
 from penstock.weights.model_folder import load_model_spec
 
 NORM = NormSpec(eps=1e-5)
@@ -49,48 +48,6 @@ Capability = tuple[int, int]
 
 _SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
 """Of a program at most."""
-
-
-@dataclass(frozen=True)
-class InBlocks:
-    """A matrix in blocks (``models.packed_matrix.MatrixFormat``)."""
-
-    scheme: BlockScheme
-    any_order: bool = False
-
-    def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
-        return ()
-
-    def optional(self, name: str) -> tuple[str, ...]:
-        return ()
-
-
-@dataclass(frozen=True)
-class BlockFormats:
-    """A checkpoint in blocks (``models.quantized.QuantizedFormat``): of the format by the last word
-    of a matrix's name, or else of ``other``; experts alone, where there are ``only`` these."""
-
-    other: str
-    by_word: Mapping[str, str] = field(default_factory=dict, hash=False)
-    only: bool = False
-    any_order: bool = False
-    notes: tuple[str, ...] = ()
-    as_floats: tuple[str, ...] = ()
-
-    @property
-    def schemes(self) -> tuple[BlockScheme, ...]:
-        return tuple(FORMATS[name].scheme for name in {self.other, *self.by_word.values()})
-
-    def matrix(self, name: str, columns: int | None = None) -> InBlocks | None:
-        if self.only and ".experts." not in name:
-            return None
-        return InBlocks(FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
-
-    def limited(self, formats: Collection[str], rounded: bool) -> BlockFormats:
-        return self
-
-    def is_idle(self, tensor: str) -> bool:
-        return False
 
 
 @dataclass(frozen=True)

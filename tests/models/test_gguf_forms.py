@@ -12,7 +12,9 @@ from gguf import GGMLQuantizationType as Type
 from support.checkpoints import tiny_checkpoint
 from support.families import FAMILIES
 from support.forty_tokens import logits
-from support.gguf_forms import DEEPSEEK, DEEPSEEK_BEFORE, FORMS, LIKE_OTHERS, write_form
+from support.gguf_form_parts import DEEPSEEK, DEEPSEEK_BEFORE
+from support.gguf_form_table import FORMS, LIKE_OTHERS
+from support.gguf_forms import write_form
 
 from penstock.errors import ModelError, WeightError
 from penstock.models.spec import ModelSpec
