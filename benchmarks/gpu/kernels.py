@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -85,6 +85,9 @@ class BlockFormats:
         if self.only and ".experts." not in name:
             return None
         return InBlocks(FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
+
+    def limited(self, formats: Collection[str], rounded: bool) -> BlockFormats:
+        return self
 
     def is_idle(self, tensor: str) -> bool:
         return False

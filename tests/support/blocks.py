@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -108,6 +108,9 @@ class BlockFormats:
 
     def matrix(self, name: str, columns: int | None = None) -> InBlocks:
         return InBlocks(ALL_FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
+
+    def limited(self, formats: Collection[str], rounded: bool) -> BlockFormats:
+        return self
 
     def is_idle(self, tensor: str) -> bool:
         return False
