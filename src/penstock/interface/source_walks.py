@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from penstock.interface.sources import (
+    Derived,
     Factored,
     Flat,
     Logarithm,
@@ -30,28 +31,10 @@ from penstock.interface.sources import (
 
 def packed(source: Source) -> Iterator[Packed]:
     """The quantized matrices that ``source`` is made of."""
-    match source:
-        case Packed():
-            yield source
-        case Stacked(sources):
-            for each in sources:
-                yield from packed(each)
-        case (
-            RowsOf(inner)
-            | RowsOfEach(inner)
-            | Transposed(inner)
-            | Unpaired(inner)
-            | Flat(inner)
-            | Squeezed(inner)
-            | Merged(inner)
-            | Logarithm(inner)
-            | Shifted(inner)
-            | ScaledRows(inner)
-            | UnitRows(inner)
-        ):
-            yield from packed(inner)
-        case OneOf(sources):
-            yield from packed(sources[0])
+    if isinstance(source, Packed):
+        yield source
+    for each in _made_of(source):
+        yield from packed(each)
 
 
 def tensors(source: Source) -> Iterator[Stored]:
@@ -61,31 +44,24 @@ def tensors(source: Source) -> Iterator[Stored]:
             yield source
         case Packed(name, shape, form):
             yield from form.tensors(name, shape)
+    for each in _made_of(source):
+        yield from tensors(each)
+
+
+def _made_of(source: Source) -> tuple[Source, ...]:
+    """The sources that ``source`` is made of; of several ways, the first."""
+    if isinstance(source, Derived):
+        return (source.source,)
+    match source:
         case Stacked(sources):
-            for each in sources:
-                yield from tensors(each)
+            return sources
         case Mxfp4(blocks, scales):
-            yield blocks
-            yield scales
+            return blocks, scales
         case Factored(inner, factors):
-            yield inner
-            yield factors
-        case (
-            RowsOf(inner)
-            | RowsOfEach(inner)
-            | Transposed(inner)
-            | Unpaired(inner)
-            | Flat(inner)
-            | Squeezed(inner)
-            | Merged(inner)
-            | Logarithm(inner)
-            | Shifted(inner)
-            | ScaledRows(inner)
-            | UnitRows(inner)
-        ):
-            yield from tensors(inner)
+            return inner, factors
         case OneOf(sources):
-            yield from tensors(sources[0])
+            return sources[:1]
+    return ()
 
 
 def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
@@ -104,22 +80,10 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
                 return fits, all(there), any(there)
 
             return max(sources, key=rank)
-        case (
-            RowsOf()
-            | RowsOfEach()
-            | Transposed()
-            | Unpaired()
-            | Flat()
-            | Squeezed()
-            | Merged()
-            | Logarithm()
-            | Shifted()
-            | ScaledRows()
-            | UnitRows()
-        ):
-            return replace(source, source=chosen(source.source, stored))
         case Stacked(sources):
             return Stacked(tuple(chosen(each, stored) for each in sources))
+    if isinstance(source, Derived):
+        return replace(source, source=chosen(source.source, stored))
     return source
 
 

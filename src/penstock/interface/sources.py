@@ -264,26 +264,22 @@ class UnitRows:
         return self.source.shape
 
 
-Source = (
-    Stored
-    | Packed
-    | RowsOf
+Derived = (
+    RowsOf
     | RowsOfEach
-    | Stacked
     | Transposed
     | Unpaired
-    | Mxfp4
     | Flat
     | Squeezed
     | Merged
-    | Factored
     | Logarithm
-    | Constant
     | Shifted
     | ScaledRows
     | UnitRows
-    | OneOf
 )
+"""What is made of one other source, its ``source``."""
+
+Source = Stored | Packed | Stacked | Mxfp4 | Factored | Constant | OneOf | Derived
 
 
 @dataclass(frozen=True)
