@@ -25,6 +25,7 @@ def outcomes(pytester: pytest.Pytester, source: str, *options: str) -> dict[str,
     return pytester.runpytest_inprocess(*plugins, *options).parseoutcomes()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("how", SKIPPED)
 def test_a_skip_is_a_failure_where_none_are_allowed(pytester: pytest.Pytester, how: str) -> None:
     source = SKIPPED[how].format(reason="the native library was not built")
@@ -36,6 +37,7 @@ def test_a_skip_is_a_failure_where_none_are_allowed(pytester: pytest.Pytester, h
     assert "skipped" not in strict
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("how", SKIPPED)
 def test_what_a_machine_lacks_may_be_skipped(pytester: pytest.Pytester, how: str) -> None:
     source = SKIPPED[how].format(reason=Need.GPU.reason("no NVIDIA driver is found"))

@@ -162,6 +162,7 @@ def test_damage_under_another_name(configure: Any, tmp_path: Path) -> None:
     assert start(model, root).restored
 
 
+@pytest.mark.slow
 def test_a_byte_of_any_region(configure: Any, tmp_path: Path) -> None:
     """The first, a middle and the last byte of each; and the message names the region."""
     model, root = configure(), tmp_path / "engines"

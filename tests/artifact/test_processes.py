@@ -62,6 +62,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("function", "before"),
     [
@@ -89,6 +90,7 @@ def test_a_builder_that_is_killed(
     assert start(model, root).logits == again.logits
 
 
+@pytest.mark.slow
 def test_a_killed_replacement_leaves_no_damage(configure: Any, tmp_path: Path) -> None:
     """Killed between taking a damaged artifact away and putting the new one in its place."""
     model, root = configure(), tmp_path / "engines"

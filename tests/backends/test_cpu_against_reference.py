@@ -161,6 +161,7 @@ def test_quantized_logits_agree_with_the_reference(
     executor.close()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("dtype", get_args(DType))
 @pytest.mark.parametrize(
@@ -190,7 +191,7 @@ def test_logits_of_quantized_weights_alone_agree_with_the_reference(
     executor.close()
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("dtype", get_args(DType))
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
@@ -252,6 +253,7 @@ def last_logits(executor: CpuExecutor, chunks: Sequence[Chunk]) -> F32:
     return result.logits[-1].copy()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("kv_dtype", [None, *CODED])
 @pytest.mark.parametrize("dtype", get_args(DType))

@@ -24,6 +24,8 @@ from support.native_cache import (
 
 from penstock.backends.cpu import native
 
+pytestmark = pytest.mark.thinned(5)
+
 
 def oracle(shape: Shape, part: Part) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Exact attention on the rounded operands, and ``sum(p |v|)``, the scale of its errors."""

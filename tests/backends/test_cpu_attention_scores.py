@@ -13,6 +13,8 @@ from support.draft_trees import line_of, make_tree
 from support.native_attention import PLAIN, Scores, attend
 from support.native_cache import CODED, ELEMENTS, F32, IN_BFLOAT16, Shape, fitted, rounded
 
+pytestmark = pytest.mark.thinned(5)
+
 
 def make_scores(heads: int, softcap: bool, slopes: bool, sinks: bool) -> Scores:
     rng = np.random.default_rng(heads)

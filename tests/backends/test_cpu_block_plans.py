@@ -53,6 +53,7 @@ def mixed_steps() -> Iterator[StepInput]:
     )
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("isa", native.runnable())
 @pytest.mark.parametrize("activations", [True, False], ids=["int8", "alone"])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -22,6 +22,8 @@ from penstock.backends.reference.numerics import activate, block_product, quanti
 from penstock.quant import BlockTensor
 from penstock.quant.formats import ALL_FORMATS
 
+pytestmark = pytest.mark.thinned(5)
+
 KINDS = [
     pytest.param(name, alone, id=f"{name}-{'alone' if alone else 'int8'}")
     for name, form in ALL_FORMATS.items()

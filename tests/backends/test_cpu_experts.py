@@ -21,6 +21,8 @@ from penstock.backends.reference.schemes import quantized_product, rounded
 from penstock.models.spec import ClampedSwiglu, Gating, Routing
 from penstock.quant import GridScheme, GroupScheme
 
+pytestmark = pytest.mark.thinned(5)
+
 FLOATS = [Form("float32"), Form("bfloat16"), Form("float16")]
 SCHEMES_OF_EXPERTS = [
     GridScheme(8),

@@ -9,6 +9,8 @@ import pytest
 from support.native_executor import Buffers, make
 from support.native_row_ops import check, draw, floats
 
+pytestmark = pytest.mark.thinned(5)
+
 
 @pytest.mark.parametrize(("parts", "size"), [(1, 1), (3, 7), (4, 16), (2, 50), (1, 128), (5, 200)])
 @pytest.mark.parametrize("gate_first", [False, True])

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from support.native_arrays import as_bytes
 
+pytestmark = pytest.mark.thinned(5)
+
 DTYPES = {"float32": np.float32, "bfloat16": ml_dtypes.bfloat16, "float16": np.float16}
 WEIGHTS = ("float32", "bfloat16", "float16")
 ACTIVATIONS = ("float32", "bfloat16")

@@ -27,6 +27,8 @@ from penstock.backends.cpu import native
 from penstock.backends.reference.numerics import activate, grid_product
 from penstock.quant import GridScheme, GridTensor, quantize_to_grid
 
+pytestmark = pytest.mark.thinned(5)
+
 SCHEMES = [GridScheme(8), GridScheme(4)]
 
 

@@ -25,6 +25,8 @@ from penstock.backends.reference.numerics import int_product, quantize_rows
 from penstock.errors import ConfigError
 from penstock.quant import GroupScheme, quantize
 
+pytestmark = pytest.mark.thinned(5)
+
 SCHEMES = [
     GroupScheme(bits, size, zero_points)
     for zero_points in (False, True)

@@ -24,6 +24,8 @@ from support.native_products import (
 
 from penstock.quant import GridScheme, GroupScheme, QuantScheme
 
+pytestmark = pytest.mark.thinned(5)
+
 SCHEMES: list[QuantScheme] = [
     GridScheme(8),
     GridScheme(4),

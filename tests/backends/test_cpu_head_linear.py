@@ -12,7 +12,7 @@ from support.native_arrays import as_bytes
 from support.native_executor import COLUMNS, Buffers, make
 from support.needs import needs_native
 
-pytestmark = needs_native
+pytestmark = [needs_native, pytest.mark.thinned(5)]
 
 F32 = NDArray[np.float32]
 TYPES: dict[str, Any] = {

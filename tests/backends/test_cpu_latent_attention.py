@@ -22,7 +22,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 
 VARIANTS = native.runnable()
 
-pytestmark = needs_native
+pytestmark = [needs_native, pytest.mark.thinned(5)]
 
 
 def latent(

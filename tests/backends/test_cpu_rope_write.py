@@ -13,6 +13,8 @@ from support.native_cache import ELEMENTS, F32, SCALED, Cache, Shape, elements_o
 
 from penstock.cache.geometry import BLOCK_SIZE
 
+pytestmark = pytest.mark.thinned(5)
+
 
 @dataclass(frozen=True)
 class Rope:

@@ -17,6 +17,8 @@ from penstock.backends.cpu.forms import round_weights
 from penstock.errors import WeightError
 from penstock.quant import GroupScheme, quantize
 
+pytestmark = pytest.mark.thinned(5)
+
 SCHEMES = [
     GroupScheme(bits, size, zero_points)
     for bits in (8, 4)

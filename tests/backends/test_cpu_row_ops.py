@@ -12,6 +12,8 @@ from support.native_row_ops import POSITIONS, TYPES, Append, check, draw, floats
 from penstock.backends.reference import numerics
 from penstock.models.position_scale import PositionScale
 
+pytestmark = pytest.mark.thinned(5)
+
 COLS = [1, 7, 16, 33, 64, 100, 576]
 
 

@@ -23,6 +23,8 @@ from support.native_states import (
 
 from penstock.backends.reference.convolution import weighted
 
+pytestmark = pytest.mark.thinned(5)
+
 SCANS = {
     "delta": delta(DeltaShape()),
     "selective": selective(SelectiveShape()),

@@ -19,7 +19,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 
 VARIANTS = native.runnable()
 
-pytestmark = needs_native
+pytestmark = [needs_native, pytest.mark.thinned(5)]
 
 # Starts of trees around the ends of blocks and of splits, and far enough behind two of these.
 STARTS = st.sampled_from([0, 1, 17, 31, 32, 33, 63, 225, 240, 255, 256, 257, 290, 511, 513])

@@ -38,7 +38,7 @@ from penstock.resolve import resolve
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.model_folder import load_model_spec
 
-pytestmark = needs_native
+pytestmark = [needs_native, pytest.mark.thinned(5)]
 
 LIMITS = Limits(num_blocks=4, max_tokens=8, max_logit_rows=2, max_sequences=2, threads=1)
 

@@ -33,6 +33,8 @@ from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.weights.dummy import DummyWeights
 
+pytestmark = pytest.mark.thinned(5)
+
 VARIANTS = native.runnable()
 LIMITS = Limits(num_blocks=60, max_tokens=160, max_logit_rows=160, max_sequences=4, threads=2)
 LENGTH = 150

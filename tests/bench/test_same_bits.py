@@ -37,6 +37,7 @@ def record(file: Path, model: Path, threads: int) -> list[dict[str, Any]]:
     return records
 
 
+@pytest.mark.slow
 def test_two_runs_are_the_same_and_a_change_is_named(tiny_model: Path, tmp_path: Path) -> None:
     before, after = tmp_path / "before.json", tmp_path / "after.json"
     records = record(before, tiny_model, threads=1)

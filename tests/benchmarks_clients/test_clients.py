@@ -62,6 +62,7 @@ def test_a_command_that_fails_is_reported_by_its_last_line(job: Job) -> None:
     assert job.call("python", "-c", code, may_fail=True).startswith("first\n")
 
 
+@pytest.mark.slow
 def test_what_cannot_be_installed_is_reported(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "python").symlink_to(sys.executable)

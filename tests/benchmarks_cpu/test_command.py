@@ -79,6 +79,7 @@ def test_penstock_is_measured_and_what_is_not_installed_is_named(
     assert again.read_text(encoding="utf-8").replace("again-", "found-") == text
 
 
+@pytest.mark.slow
 def test_a_terminated_run_leaves_no_worker(
     model: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
@@ -116,6 +117,7 @@ def workers(work: Path) -> list[str]:
     return found
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -23,6 +23,7 @@ def test_a_report_of_pytest_is_counted() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_tree_without_tests_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="no test ran; pytest ended with 4"):
         run_tests(tmp_path, "tests", tmp_path / "report.xml", 120)

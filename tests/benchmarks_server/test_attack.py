@@ -18,7 +18,7 @@ def head_and_body(case: Case) -> tuple[bytes, bytes]:
     return head, body
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [grammars.cases, bodies.cases])
 def test_posted_cases_are_faultless_http(make: object) -> None:
     cases = list(make("demo"))  # type: ignore[operator]
@@ -61,6 +61,7 @@ def test_templates_go_off_when_asked_to_alone(tmp_path: Path, name: str) -> None
     assert rendered == "hello"
 
 
+@pytest.mark.slow
 def test_every_breakage_changes_the_folder(tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     whole.mkdir()

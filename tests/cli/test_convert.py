@@ -13,6 +13,7 @@ from penstock.gguf.metadata import read_metadata
 
 
 def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    capsys.readouterr()  # what making a checkpoint has said
     code = cli.main(["convert", *map(str, argv)])
     captured = capsys.readouterr()
     return code, captured.out, captured.err

@@ -30,6 +30,7 @@ def tensors(path: Path) -> dict[str, gguf.ReaderTensor]:
     return {tensor.name: tensor for tensor in gguf.GGUFReader(path).tensors}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", [name for name in FILE_TYPES if name != "F32"])
 def test_each_tensor_is_rounded_to_its_type(kind: str, tmp_path: Path) -> None:
     folder = tiny_checkpoint("llama", **LARGE)

@@ -176,7 +176,7 @@ def one_sequence(tokens: list[int], start: int) -> StepInput:
     )
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(("name", "backend"), RUNS)
 def test_logits_and_greedy_tokens(name: str, backend: str) -> None:
     """Chunked prefill, then 64 greedy steps of our own choosing."""
@@ -227,7 +227,7 @@ def test_an_int8_cache_on_both_backends(name: str) -> None:
         assert 1e-4 * (attends / len(layers)) ** 2 < rounding.mean() < 0.02
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("name", [quick_first(name) for name in CASES])
 def test_oracle_is_not_degenerate(name: str) -> None:
     """Equality means little where the model says the same whatever it is given."""
@@ -236,7 +236,7 @@ def test_oracle_is_not_degenerate(name: str) -> None:
     assert oracle.logits.std() > 0.5
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     ("family", "backend"),
     [

@@ -52,6 +52,7 @@ def test_published_configurations_mean_what_transformers_makes_of_them(family: s
     assert _read(_completed(family, config)) == _read(config)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("family", ACCEPTED)
 def test_fields_that_are_missing(family: str) -> None:
     """Each is refused, or what transformers takes it for."""

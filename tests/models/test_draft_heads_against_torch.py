@@ -176,6 +176,7 @@ CASES: dict[str, tuple[dict[str, Any], Callable[[], Arrays], str]] = {
 }
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("backend", "fused"), ways())
 @pytest.mark.parametrize("case", CASES)

@@ -260,6 +260,7 @@ def test_unknown_fields_are_refused(family: str) -> None:
         read_spec(edited(family, surprising_field=1))
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_what_transformers_writes_is_read(family: str) -> None:
     spec = load_model_spec(tiny_checkpoint(family))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fake_model import Loop, Windows
@@ -97,6 +98,7 @@ def test_whatever_happens_every_request_gets_its_own_tokens(plan: Plan) -> None:
     run(plan)
 
 
+@pytest.mark.slow
 @settings(max_examples=75, deadline=None)
 @given(plans(ahead=True))
 def test_and_the_same_tokens_where_steps_are_scheduled_ahead(plan: Plan) -> None:

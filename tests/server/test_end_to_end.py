@@ -101,6 +101,7 @@ def test_without_a_chat_template_a_chat_is_refused(served: Served) -> None:
         )
 
 
+@pytest.mark.slow
 def test_a_chat_template_of_the_server(tmp_path: Path) -> None:
     template = tmp_path / "chat.jinja"
     template.write_text("{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}")

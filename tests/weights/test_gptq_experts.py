@@ -135,6 +135,7 @@ def test_the_cpu_computes_what_the_reference_does(
     assert np.corrcoef(got.ravel(), expected.ravel())[0, 1] > 0.999
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("activations", [False, True])
 @pytest.mark.parametrize("isa", native.runnable())

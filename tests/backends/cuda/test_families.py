@@ -68,7 +68,7 @@ SLOW = (
 CASES = {name: (family, tiny) for family, tiny in FAMILIES.items() for name in tiny.cases}
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize(
     "name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)]
 )

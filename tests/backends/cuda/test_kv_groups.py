@@ -66,6 +66,7 @@ def test_groups_and_windows_change_no_bit(device: Any) -> None:
         np.testing.assert_array_equal(got, wanted)
 
 
+@pytest.mark.slow
 def test_a_padded_step_has_the_tables_of_every_group(device: Any) -> None:
     plan = plan_of(ALIKE)
     executor = executor_of(plan, device)

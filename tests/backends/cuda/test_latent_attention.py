@@ -40,7 +40,7 @@ def ragged(shape: Shape, seed: int) -> list[Part]:
     return [Part(sequence(shape, end, seed + i), start, end) for i, (start, end) in enumerate(ends)]
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize(
     "shape",
     [
@@ -87,7 +87,7 @@ def test_scores_of_every_kind(device: Any) -> None:
         assert_close(shape, part, rows, scores)
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.slow
 @pytest.mark.parametrize("kv", LATENT_TYPES)
 def test_who_computes_the_splits_changes_nothing(device: Any, kv: KvDType) -> None:
     shape = latents(kv=kv)
