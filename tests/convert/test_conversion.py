@@ -157,6 +157,8 @@ def test_metadata_are_taken_over(tmp_path: Path) -> None:
         (np.inf, "F16", "not finite"),
         (1e5, "F16", r"up to 1e\+05 in magnitude, too large for F16; take type BF16"),
         (1e5, "Q4_K", "too large for Q4_K"),
+        (3.4e38, "BF16", r"above 3.39e\+38, too large for BF16"),
+        (np.inf, "BF16", None),
         (np.nan, "BF16", None),
         (1e30, "BF16", None),
     ],

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from penstock.convert import new_file as module
-from penstock.convert.new_file import WriteError, new_file, write_all
+from penstock.convert.new_file import WriteError, new_file
 from penstock.errors import ConfigError
 
 
 def test_a_file_of_its_size(tmp_path: Path) -> None:
     path = tmp_path / "a.gguf"
-    with new_file(path, 100, replace=False) as fd:
+    with new_file(path, 100, replace=False) as file:
         assert not path.exists()
-        write_all(fd, b"xyz", 50)
+        file.write(b"xyz", 50)
     assert path.read_bytes() == bytes(50) + b"xyz" + bytes(47)
     assert os.listdir(tmp_path) == ["a.gguf"]
     assert path.stat().st_mode & 0o777 == 0o666 & ~module._umask()
@@ -29,8 +29,8 @@ def test_nothing_is_left_of_work_that_fails(kind: type[BaseException], tmp_path:
     path.write_text("before")
 
     def work() -> None:
-        with new_file(path, 10, replace=True) as fd:
-            write_all(fd, b"new", 0)
+        with new_file(path, 10, replace=True) as file:
+            file.write(b"new", 0)
             raise kind
 
     with pytest.raises(kind):
@@ -44,14 +44,52 @@ def test_a_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
     path.write_text("before")
     with pytest.raises(ConfigError, match="--force"), new_file(path, 3, replace=False):
         pytest.fail("it began")
-    with new_file(path, 3, replace=True) as fd:
-        write_all(fd, b"new", 0)
+    with new_file(path, 3, replace=True) as file:
+        file.write(b"new", 0)
     assert path.read_text() == "new"
     other = tmp_path / "b.gguf"
     with pytest.raises(ConfigError, match="--force"), new_file(other, 3, replace=False):
         other.write_text("meanwhile")
     assert other.read_text() == "meanwhile"
     assert sorted(os.listdir(tmp_path)) == ["a.gguf", "b.gguf"]
+
+
+def test_a_name_that_is_taken_at_the_last_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the last look and the name."""
+    path, link = tmp_path / "a.gguf", os.link
+
+    def late(source: str, target: Path) -> None:
+        path.write_text("meanwhile")
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", late)
+    with pytest.raises(ConfigError, match="--force"), new_file(path, 3, replace=False):
+        pass
+    assert path.read_text() == "meanwhile"
+    assert os.listdir(tmp_path) == ["a.gguf"]
+
+
+def test_a_file_system_without_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(source: str, target: Path) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refused)
+    with new_file(tmp_path / "a.gguf", 3, replace=False) as file:
+        file.write(b"new", 0)
+    assert os.listdir(tmp_path) == ["a.gguf"]
+    assert (tmp_path / "a.gguf").read_bytes() == b"new"
+
+
+def test_what_the_source_refuses_is_not_said_of_the_file(tmp_path: Path) -> None:
+    with (
+        pytest.raises(OSError, match="the source") as raised,
+        new_file(tmp_path / "a.gguf", 3, replace=False),
+    ):
+        raise OSError(errno.EIO, "the source")
+    assert not isinstance(raised.value, WriteError)
+    assert os.listdir(tmp_path) == []
 
 
 def test_places_where_no_file_can_be(tmp_path: Path) -> None:

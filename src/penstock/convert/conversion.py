@@ -15,7 +15,7 @@ import numpy as np
 from penstock.convert.checkpoint_content import CheckpointContent
 from penstock.convert.content import Content, SourceTensor, Values
 from penstock.convert.gguf_content import GgufContent
-from penstock.convert.new_file import new_file, require_absent, write_all
+from penstock.convert.new_file import NewFile, new_file, require_absent
 from penstock.convert.types import FileType, TypeChoice
 from penstock.errors import WeightError
 from penstock.gguf.names import is_gguf
@@ -24,6 +24,7 @@ from penstock.quant.encode import ENCODERS, MAX_VALUE, encode
 from penstock.quant.formats import FORMATS
 
 _QUANTIZATION_VERSION: Final = 2
+_MAX_BF16: Final = float.fromhex("0x1.FEp127")
 _TASK_VALUES: Final = 1 << 20
 """Values that a thread rounds and writes at a time."""
 
@@ -79,10 +80,10 @@ def convert(
         key = "general.quantization_version"
         pairs[key] = pair(key, _QUANTIZATION_VERSION)
     layout = lay_out(list(pairs.values()), tensors)
-    with new_file(target, layout.size, replace) as fd:
-        writer = _Writer(content, tensors, layout, fd, threads, progress)
+    with new_file(target, layout.size, replace) as file:
+        writer = _Writer(content, tensors, layout, file, threads, progress)
         writer.write()
-        write_all(fd, layout.head, 0)
+        file.write(layout.head, 0)
     counts = Counter(each.type.name for each in tensors)
     return Converted(target, layout.size, dict(counts.most_common()), writer.taken, content.notes)
 
@@ -99,12 +100,12 @@ class _Writer:
         content: Content,
         tensors: list[NewTensor],
         layout: FileLayout,
-        fd: int,
+        file: NewFile,
         threads: int,
         progress: Progress,
     ) -> None:
         self._content, self._tensors, self._layout = content, tensors, layout
-        self._fd, self._threads, self._progress = fd, threads, progress
+        self._file, self._threads, self._progress = file, threads, progress
         self._done = 0
         self.taken = 0
 
@@ -147,7 +148,7 @@ class _Writer:
     def _copying(self, source: SourceTensor, start: int) -> Callable[[], int]:
         def task() -> int:
             data = self._content.stored_bytes(source)
-            write_all(self._fd, data.data, start)
+            self._file.write(data.data, start)
             return data.nbytes
 
         return task
@@ -155,7 +156,7 @@ class _Writer:
     def _rounding(self, tensor: NewTensor, values: Values, offset: int) -> Callable[[], int]:
         def task() -> int:
             data = rounded(tensor, values)
-            write_all(self._fd, data, offset)
+            self._file.write(data, offset)
             return len(data)
 
         return task
@@ -168,7 +169,12 @@ def rounded(tensor: NewTensor, values: Values) -> bytes:
     if kind == "F32":
         return values.astype("<f4").tobytes()
     if kind == "BF16":
-        return values.astype(ml_dtypes.bfloat16).tobytes()
+        halves = values.astype(ml_dtypes.bfloat16)
+        if np.count_nonzero(np.isinf(halves)) != np.count_nonzero(np.isinf(values)):
+            raise WeightError(
+                f"{tensor.name} has values above {_MAX_BF16:.4g}, too large for BF16; take type F32"
+            )
+        return halves.tobytes()
     largest = np.abs(values).max(initial=0)
     if not np.isfinite(largest):
         raise WeightError(

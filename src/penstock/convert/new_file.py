@@ -30,9 +30,24 @@ def require_absent(path: Path, replace: bool) -> None:
         raise ConfigError(f"there is no folder {path.parent}; make it, or name another file")
 
 
+class NewFile:
+    """A file of a known size that does not have its name yet, written from any thread."""
+
+    def __init__(self, fd: int, path: Path, size: int) -> None:
+        self._fd, self._path, self._size = fd, path, size
+
+    def write(self, data: bytes | memoryview, offset: int) -> None:
+        """Write ``data`` at ``offset``. Raises WriteError where the system refuses."""
+        left = memoryview(data)
+        with _reported(self._path, self._size):
+            while len(left):
+                written = os.pwrite(self._fd, left, offset)
+                left, offset = left[written:], offset + written
+
+
 @contextmanager
-def new_file(path: Path, size: int, replace: bool) -> Iterator[int]:
-    """A descriptor of ``size`` bytes, all 0, which become the file ``path`` at the end.
+def new_file(path: Path, size: int, replace: bool) -> Iterator[NewFile]:
+    """``size`` bytes, all 0, which become the file ``path`` at the end.
 
     Until then they are in a file beside it, which goes away where the work fails or is interrupted.
     Its room is reserved before it is filled, so that a disk that is too full refuses at once.
@@ -45,21 +60,47 @@ def new_file(path: Path, size: int, replace: bool) -> Iterator[int]:
         raise WriteError(f"cannot write to {path.parent}: {error.strerror}") from error
     try:
         try:
-            _reserve(fd, size)
-            yield fd
-            os.fchmod(fd, 0o666 & ~_umask())
-            os.fsync(fd)
-            require_absent(path, replace)
-            os.replace(name, path)
-            _sync_folder(path.parent)
-        except OSError as error:
-            raise WriteError(f"cannot write {path}: {_reason(error, size)}") from error
+            with _reported(path, size):
+                _reserve(fd, size)
+            yield NewFile(fd, path, size)
+            with _reported(path, size):
+                os.fchmod(fd, 0o666 & ~_umask())
+                os.fsync(fd)
         finally:
             os.close(fd)
+        with _reported(path, size):
+            _name(name, path, replace)
+            _sync_folder(path.parent)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(name)
         raise
+
+
+@contextmanager
+def _reported(path: Path, size: int) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise WriteError(f"cannot write {path}: {_reason(error, size)}") from error
+
+
+def _name(name: str, path: Path, replace: bool) -> None:
+    """Give the file its name. A link refuses a name that somebody else has taken meanwhile, which
+    a check before renaming may miss; file systems without links rename."""
+    require_absent(path, replace)
+    if not replace:
+        try:
+            os.link(name, path)
+        except FileExistsError:
+            require_absent(path, replace)
+            raise
+        except OSError:
+            pass
+        else:
+            os.unlink(name)
+            return
+    os.replace(name, path)
 
 
 def _reserve(fd: int, size: int) -> None:
@@ -67,14 +108,6 @@ def _reserve(fd: int, size: int) -> None:
         os.posix_fallocate(fd, 0, size)
     else:
         os.ftruncate(fd, size)
-
-
-def write_all(fd: int, data: bytes | memoryview, offset: int) -> None:
-    """Write ``data`` at ``offset``. Raises OSError."""
-    left = memoryview(data)
-    while len(left):
-        written = os.pwrite(fd, left, offset)
-        left, offset = left[written:], offset + written
 
 
 def _reason(error: OSError, size: int) -> str:
