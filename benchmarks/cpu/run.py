@@ -24,9 +24,18 @@ from comparison.cases import Case, standard_cases
 from comparison.contender import Contender, Limits
 from comparison.environments import Environment
 from comparison.peers import PEERS, PENSTOCK, PRECISIONS, Peer, Precision
+from comparison.quality import score
 from comparison.report import render
-from comparison.results import Absence, Comparison, EngineRecord, case_record, read, write
+from comparison.results import (
+    Absence,
+    Comparison,
+    EngineRecord,
+    case_record,
+    read,
+    write,
+)
 from comparison.rounds import run_rounds
+from comparison.text import WINDOW, Text
 from penstock.bench.machine import describe_machine, measure_speeds
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
@@ -94,6 +103,18 @@ def parse() -> argparse.Namespace:
         metavar="FILE",
         help="compare this file, as it is, instead of a shape's checkpoints",
     )
+    run.add_argument(
+        "--text",
+        type=Path,
+        metavar="FILE",
+        help="with --gguf: report each engine's perplexity of this text, too",
+    )
+    run.add_argument(
+        "--windows",
+        type=int,
+        default=20,
+        help=f"of {WINDOW} tokens of the text, at most (default: %(default)s)",
+    )
     run.add_argument("--cases", type=_list, help="by name (default: all)")
     run.add_argument("--profile", choices=tuple(PROFILES), default="full", help="lengths of output")
     run.add_argument("--rounds", type=int, default=3)
@@ -106,6 +127,10 @@ def parse() -> argparse.Namespace:
     again.add_argument("results", type=Path)
     again.add_argument("--out", type=Path, help="default: beside the results")
     args = parser.parse_args()
+    if getattr(args, "text", None) is not None and args.gguf is None:
+        parser.error("--text needs --gguf: the weights of a shape are random")
+    if getattr(args, "windows", 1) < 1:
+        parser.error("--windows is at least 1")
     for precision in getattr(args, "precisions", ()):
         if precision not in PRECISIONS:
             parser.error(f"there is no precision {precision!r}; there are {', '.join(PRECISIONS)}")
@@ -148,10 +173,11 @@ def compare(args: argparse.Namespace) -> int:
     spec = plan_engine(EngineConfig(model=str(shape.file or shape.config_folder))).spec
     ids, cases = words(shape, spec), chosen_cases(args)
     threads = args.threads or hardware.compute_threads
+    longest = [case.longest for case in cases] + [WINDOW + 1] * (args.text is not None)
     limits = Limits(
         processors=one_per_core(threads),
         max_sequences=64,
-        max_length=-(-max(case.longest for case in cases) // 32) * 32,
+        max_length=-(-max(longest) // 32) * 32,
         kv_bytes=kv_bytes(spec, cases),
         clients=max((case.clients or 1 for case in cases), default=1),
         run_seconds=args.timeout,
@@ -170,6 +196,10 @@ def compare(args: argparse.Namespace) -> int:
     contenders = line_up(args, shape, limits, cases, comparison)
     out = args.out or RESULTS / f"{comparison.date}-{shape.name}.json"
     deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
+    if args.text is not None and shape.file is not None:
+        text = Text.read(args.text, shape.file, args.windows)
+        comparison.text = str(text)
+        score(contenders, text, comparison)
     run_rounds(
         contenders,
         cases,

@@ -56,6 +56,11 @@ class Fake:
             for _ in range(request.output - short):
                 times.add(i)
 
+    def score(self, windows, first):
+        if self.model == "tells nothing":
+            raise RuntimeError("no log-probabilities")
+        return sum(0.5 * len(window[first:]) for window in windows)
+
     def close(self):
         pass
 

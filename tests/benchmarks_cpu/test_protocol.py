@@ -21,6 +21,8 @@ from comparison.protocol import (
     Ran,
     Request,
     Run,
+    Score,
+    Scored,
     decode,
     encode,
 )
@@ -45,6 +47,8 @@ def start(fake_engine: Path, tmp_path: Path) -> Start:
         Run([Request([1, 2], 3), Request([], 1)], clients=2),
         Run([]),
         Ran([[0.25, 0.5], []], 1.0),
+        Score([[1, 2, 3], [4, 5, 6]], 2),
+        Scored(3.25),
         Failed('a "reason"'),
         Quit(),
     ],

@@ -8,7 +8,7 @@ import pytest
 
 from comparison.cases import Case, Metric
 from comparison.report import number, ratio, render
-from comparison.results import Absence, Comparison, EngineRecord, Sample, case_record
+from comparison.results import Absence, Comparison, EngineRecord, Quality, Sample, case_record
 from penstock.bench.machine import Speeds, describe_machine
 
 CASES = (
@@ -110,3 +110,12 @@ def test_plots(comparison: Comparison, tmp_path: Path) -> None:
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert not draw(comparison, "bf16", tmp_path / "c.svg")
     assert not (tmp_path / "c.svg").exists()
+
+
+def test_perplexities_stand_beside_speeds(comparison: Comparison) -> None:
+    assert "perplexity" not in render(comparison)
+    comparison.text = "20 windows of 512 tokens of a.txt"
+    for name, value in (("penstock", 12.3456), ("b", 1234.5)):
+        comparison.qualities.append(Quality(engine=name, precision="int4", perplexity=value))
+    row = "| perplexity of 20 windows of 512 tokens of a.txt | 12.35 | - | 1234 | - |"
+    assert row in render(comparison).splitlines()

@@ -12,7 +12,8 @@ from comparison.cases import Case
 from comparison.environments import Environment
 from comparison.peers import Peer, Precision
 from comparison.process import Worker, WorkerError
-from comparison.protocol import Load, Loaded, Message, Ran, Request, Run
+from comparison.protocol import Load, Loaded, Message, Ran, Request, Run, Score, Scored
+from comparison.text import Text
 
 LOAD_SECONDS = 1200.0
 GIGABYTE = 1 << 30
@@ -89,6 +90,17 @@ class Contender:
         if not isinstance(answer, Ran):
             raise WorkerError(f"{self.name} answered a run with {answer.kind}")
         return answer
+
+    def perplexity(self, text: Text) -> float:
+        """Raises LoadError, or WorkerError where the engine does not tell."""
+        try:
+            worker = self._loaded()
+        except WorkerError as error:
+            raise LoadError(str(error)) from None
+        answer = self._ask(worker, Score(text.windows, text.first))
+        if not isinstance(answer, Scored):
+            raise WorkerError(f"{self.name} answered a text with {answer.kind}")
+        return text.perplexity(answer.loss)
 
     def pause(self) -> None:
         if self.worker is not None:

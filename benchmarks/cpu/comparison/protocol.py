@@ -1,7 +1,8 @@
 """What the driver and an engine's worker say to each other: one JSON object a line.
 
-The driver writes Load, Run and Quit; the worker answers Loaded and Ran, or Failed with the
-reason. Workers run in environments of their own, so this file needs the standard library alone.
+The driver writes Load, Run, Score and Quit; the worker answers Loaded, Ran and Scored, or Failed
+with the reason. Workers run in environments of their own, so this file needs the standard library
+alone.
 """
 
 from __future__ import annotations
@@ -70,6 +71,24 @@ class Ran:
 
 
 @dataclass(frozen=True)
+class Score:
+    """Read each window of token ids from an empty context. Tokens from place ``first`` of a window
+    on count, which is at least 1."""
+
+    kind: ClassVar[str] = "score"
+    windows: list[list[int]]
+    first: int
+
+
+@dataclass(frozen=True)
+class Scored:
+    """``loss``: the negative log-probabilities of the tokens that count, in nats, added up."""
+
+    kind: ClassVar[str] = "scored"
+    loss: float
+
+
+@dataclass(frozen=True)
 class Quit:
     kind: ClassVar[str] = "quit"
 
@@ -80,8 +99,10 @@ class Failed:
     error: str
 
 
-Message = Load | Loaded | Run | Ran | Quit | Failed
-_KINDS: dict[str, type[Message]] = {cls.kind: cls for cls in (Load, Loaded, Run, Ran, Quit, Failed)}
+Message = Load | Loaded | Run | Ran | Score | Scored | Quit | Failed
+_KINDS: dict[str, type[Message]] = {
+    cls.kind: cls for cls in (Load, Loaded, Run, Ran, Score, Scored, Quit, Failed)
+}
 
 
 def encode(message: Message) -> str:

@@ -84,6 +84,10 @@ def _table(comparison: Comparison, precision: str) -> Iterator[str]:
     names = comparison.names
     yield "| | " + " | ".join(names) + " | ratio |"
     yield "|---" * (len(names) + 2) + "|"
+    scored = {q.engine: q.perplexity for q in comparison.qualities if q.precision == precision}
+    if scored:
+        cells = [f"{scored[name]:.4g}" if name in scored else "-" for name in names]
+        yield f"| perplexity of {comparison.text} | " + " | ".join([*cells, "-"]) + " |"
     for case in comparison.cases:
         for metric in (Metric[name] for name in case.metrics):
             cells = [_cell(comparison, name, precision, case, metric) for name in names]

@@ -52,6 +52,14 @@ class EngineRecord(msgspec.Struct, frozen=True, kw_only=True):
     artifact_bytes: int
 
 
+class Quality(msgspec.Struct, frozen=True, kw_only=True):
+    """How well one engine predicts the comparison's text with the file that it is timed with."""
+
+    engine: str
+    precision: str
+    perplexity: float
+
+
 class Comparison(msgspec.Struct, kw_only=True):
     """A whole run; written after every round, so that one cut short is not lost."""
 
@@ -63,6 +71,9 @@ class Comparison(msgspec.Struct, kw_only=True):
     engines: list[EngineRecord] = []
     samples: list[Sample] = []
     absences: list[Absence] = []
+    text: str = ""
+    """What perplexities are of; empty where there are none."""
+    qualities: list[Quality] = []
 
     def figures(self, engine: str, precision: str, case: str, metric: Metric) -> list[float]:
         return [

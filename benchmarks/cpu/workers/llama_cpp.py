@@ -141,6 +141,34 @@ class LlamaCpp:
         batch.n_tokens = rows
         return sampled
 
+    def score(self, windows: list[list[int]], first: int) -> float:
+        self.prepare(1, max(map(len, windows)))
+        batch = llama_cpp.llama_batch_init(UBATCH, 0, 1)
+        try:
+            return sum(self.loss(batch, window, first) for window in windows)
+        finally:
+            llama_cpp.llama_batch_free(batch)
+
+    def loss(self, batch: llama_cpp.llama_batch, window: list[int], first: int) -> float:
+        llama_cpp.llama_memory_clear(llama_cpp.llama_get_memory(self.context), True)
+        loss = 0.0
+        for start in range(0, len(window) - 1, UBATCH):
+            tokens = window[start : min(start + UBATCH, len(window) - 1)]
+            for row, token in enumerate(tokens):
+                batch.token[row], batch.pos[row] = token, start + row
+                batch.n_seq_id[row], batch.seq_id[row][0] = 1, 0
+                batch.logits[row] = start + row + 1 >= first
+            batch.n_tokens = len(tokens)
+            code = llama_cpp.llama_decode(self.context, batch)
+            if code:
+                raise RuntimeError(f"llama_decode returned {code}")
+            for row in range(max(first - 1 - start, 0), len(tokens)):
+                logits = llama_cpp.llama_get_logits_ith(self.context, row)
+                values = np.ctypeslib.as_array(logits, (self.vocab_size,)).astype(np.float64)
+                most = values.max()
+                loss += most + np.log(np.exp(values - most).sum()) - values[window[start + row + 1]]
+        return float(loss)
+
     def close(self) -> None:
         if getattr(self, "context", None):
             llama_cpp.llama_free(self.context)

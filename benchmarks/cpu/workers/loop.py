@@ -7,9 +7,21 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
-from comparison.protocol import Failed, Load, Loaded, Quit, Ran, Request, Run, decode, encode
+from comparison.protocol import (
+    Failed,
+    Load,
+    Loaded,
+    Quit,
+    Ran,
+    Request,
+    Run,
+    Score,
+    Scored,
+    decode,
+    encode,
+)
 
 
 class TokenTimes:
@@ -42,6 +54,14 @@ class Engine(Protocol):
         """Release what would outlive the process."""
 
 
+@runtime_checkable
+class Scorer(Protocol):
+    """What a worker module implements besides whose engine gives log-probabilities of a prompt."""
+
+    def score(self, windows: list[list[int]], first: int) -> float:
+        """The loss that :class:`comparison.protocol.Scored` has."""
+
+
 def serve(engine: Engine) -> None:
     """Answer messages until Quit or the end of input.
 
@@ -64,7 +84,7 @@ def serve(engine: Engine) -> None:
         engine.close()
 
 
-def _answer(engine: Engine, message: object) -> Loaded | Ran | Failed:
+def _answer(engine: Engine, message: object) -> Loaded | Ran | Scored | Failed:
     if isinstance(message, Load):
         start = time.perf_counter()
         settings = engine.load(message)
@@ -79,6 +99,10 @@ def _answer(engine: Engine, message: object) -> Loaded | Ran | Failed:
             if came != request.output:
                 return Failed(f"request {i} was asked for {request.output} tokens and got {came}")
         return Ran(times.seconds, cpu)
+    if isinstance(message, Score):
+        if not isinstance(engine, Scorer):
+            return Failed("it gives no log-probabilities of prompts here")
+        return Scored(engine.score(message.windows, message.first))
     return Failed(f"a worker does not answer {type(message).__name__}")
 
 

@@ -54,6 +54,18 @@ class Penstock:
             times.add(i, came - counts[i])
             counts[i] = came
 
+    def score(self, windows: list[list[int]], first: int) -> float:
+        prompts: list[Prompt] = [{"prompt_token_ids": window} for window in windows]
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0)
+        loss = 0.0
+        for window, output in zip(windows, self.llm.generate(prompts, params), strict=True):
+            if output.error is not None or output.prompt_logprobs is None:
+                raise RuntimeError(output.error or "there are no log-probabilities")
+            for token, entry in zip(window[first:], output.prompt_logprobs[first:], strict=True):
+                assert entry is not None  # the first token of a prompt alone has none
+                loss -= entry[token].logprob
+        return loss
+
     def close(self) -> None:
         if hasattr(self, "llm"):
             self.llm.close()

@@ -54,11 +54,8 @@ class TextModel:
         return cls(engine_plan, tokenizer, load(engine_plan))
 
     def encode(self, text: str) -> tuple[list[int], int | None]:
-        """The tokens of a text with those that the model expects around it, but no EOS, and the BOS
-        that it begins with. Names of special tokens are text like any other."""
-        tokens = self.tokenizer.encode(text, add_special_tokens=False, parse_special=False)
-        bos = bos_before(self.tokenizer)
-        return (tokens if bos is None else [bos, *tokens]), bos
+        """As :func:`encode_text`."""
+        return encode_text(self.tokenizer, text)
 
     def logits(self, window: Window) -> Iterator[NDArray[np.float32]]:
         """The logits that predict ``window.targets``, in pieces ``[rows, vocab_size]`` of ``PIECE``
@@ -116,6 +113,14 @@ class TextModel:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def encode_text(tokenizer: Tokenizer, text: str) -> tuple[list[int], int | None]:
+    """The tokens of a text with those that a model expects around it, but no EOS, and the BOS that
+    it begins with. Names of special tokens are text like any other."""
+    tokens = tokenizer.encode(text, add_special_tokens=False, parse_special=False)
+    bos = bos_before(tokenizer)
+    return (tokens if bos is None else [bos, *tokens]), bos
 
 
 def bos_before(tokenizer: Tokenizer) -> int | None:
