@@ -8,71 +8,25 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from support.compressed_configs import FLOAT, INT, NAIVE, PACK, config, floats, group, integers
 from support.needs import Need, needs_native
 from support.packed_floats import fp8, nvfp4
 from support.packed_integers import ints
 from support.quantized_checkpoints import (
     Pack,
     assert_values,
-    edit_tensors,
     load,
     logits,
     quantized_checkpoint,
 )
 
-from penstock.errors import ModelError, WeightError
-from penstock.plan.lower import lower
 from penstock.quant import GroupScheme
-from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
 
 Q = "model.layers.1.self_attn.q_proj"
 
 
-def group(weights: dict[str, Any], *targets: str, **fields: Any) -> dict[str, Any]:
-    return {
-        "targets": list(targets) or ["Linear"],
-        "weights": {"dynamic": False, "observer": "minmax", "observer_kwargs": {}, **weights},
-        "input_activations": None,
-        "output_activations": None,
-        **fields,
-    }
-
-
-def config(form: str, *groups: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    return {
-        "quant_method": "compressed-tensors",
-        "format": form,
-        "config_groups": {f"group_{i}": each for i, each in enumerate(groups)},
-        "ignore": ["lm_head"],
-        "kv_cache_scheme": None,
-        "quantization_status": "compressed",
-        "global_compression_ratio": 1.5,
-        "sparsity_config": {},
-        "transform_config": {},
-        "version": "0.12.2",
-        **fields,
-    }
-
-
-def integers(bits: int, strategy: str, size: int | None = None, **fields: Any) -> dict[str, Any]:
-    return {
-        "num_bits": bits,
-        "type": "int",
-        "symmetric": True,
-        "strategy": strategy,
-        "group_size": size,
-        **fields,
-    }
-
-
-def floats(bits: int, strategy: str, **fields: Any) -> dict[str, Any]:
-    own = {"num_bits": bits, "type": "float", "symmetric": True, "strategy": strategy}
-    return {**own, "group_size": None, **fields}
-
-
 STATIC = {"num_bits": 8, "type": "int", "dynamic": False, "strategy": "tensor"}
-PACK, INT, FLOAT, NAIVE = (f"{kind}-quantized" for kind in ("pack", "int", "float", "naive"))
 KEPT: list[Any] = [
     pytest.param(PACK, integers(4, "group", 32), ints(), GroupScheme(4, 32), id="w4"),
     pytest.param(
@@ -303,80 +257,6 @@ def test_rows_of_fused_matrices(tmp_path: Path) -> None:
 W4 = integers(4, "group", 32)
 
 
-@pytest.mark.parametrize(
-    ("own", "message"),
-    [
-        (config("marlin-24", group(W4)), "'marlin-24' is not supported; supported are pack"),
-        (config("dense", group(W4)), "'dense' is not supported"),
-        (config("mixed-precision", group(W4)), "format .* is required beside mixed-precision"),
-        (config(PACK), "config_groups .* must have a group"),
-        (config(PACK, group(W4, "Embedding")), "targets .* has 'Embedding'"),
-        (config(PACK, group(W4, "re:(")), "'[(]', which is no regular expression"),
-        (config(PACK, group(W4), ignore=["re:["]), "ignore .*no regular expression"),
-        (config(PACK, group(W4 | {"num_bits": 3})), "num_bits .3. is not supported"),
-        (config(PACK, group(W4 | {"group_size": None})), "group with a group_size"),
-        (config(PACK, group(W4 | {"type": "float"})), "num_bits .4. is not supported with type"),
-        (config(FLOAT, group(W4)), "format 'float-quantized'"),
-        (config(FLOAT, group(floats(8, "tensor", symmetric=False))), "symmetric .False. must"),
-        (config(FLOAT, group(floats(8, "block"))), "block with its structure"),
-        (config(FLOAT, group(floats(8, "block", block_structure=[1]))), "must be two integers"),
-        (config(PACK, group(integers(8, "group", 16))), "group_size .16. is not supported"),
-        (config(PACK, group(W4 | {"dynamic": True})), "dynamic .True. must be false"),
-        (config(PACK, group(W4, output_activations=STATIC)), "output_activations .*not supported"),
-        (config(PACK, group(W4), transform_config={"a": 1}), "transform_config .*not supported"),
-        (
-            config(PACK, group(W4), sparsity_config={"format": "sparse-24-bitmask"}),
-            "sparsity_config .*not supported",
-        ),
-        (config(PACK, group(W4), rotations=1), "rotations .1. is not a field Penstock knows"),
-        (config(PACK, group(W4 | {"rank": 2})), "rank .2. is not a field Penstock knows"),
-    ],
-)
-def test_configurations_that_are_refused(tmp_path: Path, own: Any, message: str) -> None:
-    packed, _ = quantized_checkpoint(tmp_path, own, ints())
-    with pytest.raises(ModelError, match=message):
-        load_model_spec(packed)
-
-
-def test_a_module_of_two_groups(tmp_path: Path) -> None:
-    own = config(PACK, group(W4, "re:.*mlp.*"), group(integers(8, "channel"), "re:.*gate_proj"))
-    packed, _ = quantized_checkpoint(tmp_path, own, ints())
-    with pytest.raises(ModelError, match=r"mlp.gate_proj in .* a module must be in one group"):
-        lower(load_model_spec(packed))
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "message"),
-    [
-        ("weight_packed", None, f"lacks tensor '{Q}.weight_packed'.*incomplete"),
-        ("weight_scale", None, f"lacks tensor '{Q}.weight_scale'.*incomplete"),
-        ("weight_zero_point", None, f"lacks tensor '{Q}.weight_zero_point'.*incomplete"),
-        ("weight_g_idx", None, f"lacks tensor '{Q}.weight_g_idx'.*incomplete"),
-        ("weight_g_idx", lambda x: x * 0, "does not give every group 32 columns"),
-        ("weight_scale", lambda x: x * 0, "no scale but 0"),
-        ("weight_scale", lambda x: -x, "negative scales"),
-        ("weight_scale", lambda x: x * np.nan, "not finite"),
-        (
-            "weight_shape",
-            lambda x: x[::-1] * 2,
-            r"says that the matrix is \[128, 128\].*\[64, 64\]",
-        ),
-        ("weight_scale", lambda x: x[:, :1].copy(), r"shape \[64, 1\].*asks for \[64, 2\]"),
-        ("weight_packed", lambda x: x.astype(np.int64), "stored as I64.*packed codes in I32"),
-        ("bias", lambda x: x, "have no place in the model"),
-    ],
-)
-def test_damaged_tensors(tmp_path: Path, name: str, change: Any, message: str) -> None:
-    weights = integers(4, "group", 32, symmetric=False, actorder="group")
-    pack = ints(symmetric=False, order=True)
-    extra = {f"{Q}.bias": np.ones(64, np.float32)} if name == "bias" else None
-    packed, _ = quantized_checkpoint(tmp_path, config(PACK, group(weights)), pack, extra=extra)
-    edit_tensors(packed, {f"{Q}.{name}": change})
-    spec = load_model_spec(packed)
-    with pytest.raises(WeightError, match=message):
-        open_weights(packed, spec, lower(spec).weights).get("layers.1.q")
-
-
 def test_columns_in_order_may_be_marked_as_such(tmp_path: Path) -> None:
     weights = integers(4, "group", 32, actorder="group")
     packed, plain = quantized_checkpoint(tmp_path, config(PACK, group(weights)), ints())
@@ -393,14 +273,6 @@ def test_columns_in_order_may_be_marked_as_such(tmp_path: Path) -> None:
     save_file(load(packed) | index, packed / "model.safetensors")
     kept = assert_values(packed, plain)
     assert all(value.order is None for value in kept.values())
-
-
-def test_codes_of_more_bits_than_are_said(tmp_path: Path) -> None:
-    pack = ints(8, "row", packed=False)
-    packed, _ = quantized_checkpoint(tmp_path, config(INT, group(integers(4, "channel"))), pack)
-    spec = load_model_spec(packed)
-    with pytest.raises(WeightError, match=r"codes from -128 to 127.*num_bits is 4"):
-        open_weights(packed, spec, lower(spec).weights).get("layers.1.q")
 
 
 @pytest.mark.parametrize(
