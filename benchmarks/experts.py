@@ -77,7 +77,7 @@ class Products:
                     matrix = form.add(self._native, plain, 1)
                     self._native.append_linear(matrix, None, source, to, gate)
         self.bytes = sum(self._native.region_bytes) / max(experts, 1)
-        """Of one expert in every layer, or of plain products."""
+        """Bytes of weights of one expert in every layer, or of all plain products."""
 
     def _route(self, layer: int, experts: int, ids: Any) -> None:
         logits, shares = self._buffer("float32", experts), self._buffer("float32", self._chosen)

@@ -47,7 +47,7 @@ CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 Capability = tuple[int, int]
 
 _SHARED_KIB = {(8, 0): 163, (8, 6): 99, (8, 9): 99, (9, 0): 227, (10, 0): 227, (12, 0): 99}
-"""Of a program at most."""
+"""Shared memory that one program may use, in KiB, by compute capability."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from typing import Protocol
 import torch
 
 _AHEAD_CYCLES = 200_000_000
-"""For which the device waits while the host queues a step's launches, about 0.1 s: without it the
-time between two events would be the host's."""
+"""Clock cycles, about 0.1 s, that the device waits while the host queues a step's launches:
+without this wait the time between two events would be the host's."""
 
 
 class Timer(Protocol):

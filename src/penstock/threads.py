@@ -12,7 +12,7 @@ MOST_PER_CPU = 4
 """Limit of threads for each logical CPU; more are taken for a mistake."""
 
 _MOST_CPU = 1 << 16
-"""Above what any kernel numbers; keeps ``0-999999999`` from being written out."""
+"""A number of CPUs that no kernel reaches; keeps ``0-999999999`` from being written out."""
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,8 @@ def test_several_batches(configure: Any, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_regions_hold_all_weights(configure: Any, tmp_path: Path) -> None:
-    """By name, each as often as the plan has it; and the embedding's bytes are the checkpoint's."""
+    """Each is there by name, as often as the plan has it; the embedding's bytes are the
+    checkpoint's."""
     config = EngineConfig(model=str(configure()), load_format="dummy", artifact=False)
     engine_plan = plan_engine(config)
     executor = load(engine_plan)

@@ -286,7 +286,7 @@ def test_a_lock_excludes_and_ends(tmp_path: Path) -> None:
 def test_a_lock_file_that_was_removed_excludes_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between opening the file and locking it, its owner may have removed it."""
+    """A file's owner may have removed it between its opening and its locking."""
     path = tmp_path / "x.lock"
     flock, calls = lock.fcntl.flock, []
 

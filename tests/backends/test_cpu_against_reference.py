@@ -366,7 +366,7 @@ def test_weights_of_another_dtype_are_converted() -> None:
 
 
 def test_more_threads_than_the_system_starts_are_refused() -> None:
-    """In a child with little address space: a thread's stack needs some."""
+    """A child has little address space, of which a thread's stack needs some."""
     script = (
         "import resource\n"
         "from dataclasses import replace\n"

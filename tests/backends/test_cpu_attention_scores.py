@@ -100,7 +100,7 @@ def test_scores_as_the_op_defines_them(
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("window", [0, 700])
 def test_threads_and_chunks_change_nothing(module: Any, window: int, element: str) -> None:
-    """With more threads tiles are cut and their splits are merged by the last thread: a sink is
+    """Several threads cut tiles, and the last one merges their splits: a sink is
     joined once all the same."""
     shape = Shape(5, 1, 32, element, window)
     scores = make_scores(5, True, True, True)

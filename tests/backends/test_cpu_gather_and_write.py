@@ -86,7 +86,7 @@ def test_gather_columns(module: Any, cols: int, element: str) -> None:
     order = rng.permutation(cols).astype(np.int32)
 
     def gather(executor: Any, inputs: list[int], out: int) -> None:
-        """Into two outputs, of which the second is looked at."""
+        """Gathers into two outputs, of which the second is looked at."""
         places = executor.add_constant(as_bytes(order))
         turned = executor.add_constant(as_bytes(order[::-1].copy()))
         read = inputs[0]

@@ -52,7 +52,7 @@ def native_quantize(
 
 
 def expected(product: QuantizedProduct, x: np.ndarray) -> np.ndarray:
-    """Before any gate."""
+    """The product before any gate."""
     wide = x.astype(np.float32)
     sums = np.concatenate([grid_product(wide, part) for part in product.parts], axis=1)
     return sums if product.bias is None else sums + product.bias
@@ -207,7 +207,7 @@ def test_the_native_quantizer_is_the_reference(
 def test_every_variant_quantizes_every_type(
     module: Any, k: int, scheme: GridScheme, dtype: Any
 ) -> None:
-    """Of every block that the transform has."""
+    """Blocks of every size that the transform has are turned."""
     rng = np.random.default_rng(14)
     matrix = (rng.standard_t(3, (20, k)) * 0.02).astype(dtype)
     for transformed in (False, True):

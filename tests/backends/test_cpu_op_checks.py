@@ -146,7 +146,7 @@ def test_columns_are_gathered_by_experts_that_were_chosen(executor: Any) -> None
 
 
 def test_tables_by_position_have_all_positions(executor: Any) -> None:
-    """Of which an executor here has 64."""
+    """An executor here has 64 positions."""
     x = Buffers(executor).add()
     table = executor.add_constant(as_bytes(np.ones((65, COLUMNS), np.float32)))
     bad: list[tuple[dict[str, Any], str]] = [

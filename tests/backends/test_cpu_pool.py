@@ -39,7 +39,7 @@ def make_pool(module: Any) -> Iterator[Any]:
 
 
 def run_script(script: str) -> subprocess.CompletedProcess[str]:
-    """In a process of its own, which can be forked and bound at will."""
+    """Runs a script in a process of its own, which can be forked and bound at will."""
     return subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,

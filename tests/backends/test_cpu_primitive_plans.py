@@ -174,7 +174,7 @@ def test_cuts_leave_what_they_lie_within_unfused() -> None:
 def test_a_row_is_bitwise_its_own(
     isa: str, plan: Plan, cuts: list[int], ends: list[int], threads: int
 ) -> None:
-    """At any chunking, in any company and on any number of threads."""
+    """Bits are the same at any chunking, in any company and on any number of threads."""
     alone = bound(plan, isa, threads=1)
     whole = alone.run(step_of([Chunk(A, 0, 90, A_BLOCKS)])).logits[-1].copy()
     alone.close()

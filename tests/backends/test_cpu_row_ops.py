@@ -41,7 +41,8 @@ def test_rms_norm(module: Any, cols: int, with_weight: bool) -> None:
 def test_layer_norm(
     module: Any, cols: int, with_weight: bool, with_bias: bool, mean: float
 ) -> None:
-    """Of squares of differences, not a difference of squares: a large mean costs no digits."""
+    """The variance is one of squared differences, not a difference of squares: a large mean costs
+    no digits."""
     x = draw(9, cols) + np.float32(mean)
     weight, bias = draw(2, cols, 1)
     wide = x.astype(np.float64)
@@ -67,7 +68,7 @@ def test_layer_norm(
 def test_head_norm(
     module: Any, heads: int, head_dim: int, centered: bool, each_head: bool, with_weight: bool
 ) -> None:
-    """With a bias where it is centered, by weights of all heads or of each."""
+    """Weights are those of all heads or of each; a centered norm has a bias."""
     x, (weight, bias) = draw(9, heads * head_dim), draw(2, heads * head_dim, 1)
     if not each_head:
         weight, bias = weight[:head_dim].copy(), bias[:head_dim].copy()

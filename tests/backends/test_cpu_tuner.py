@@ -27,7 +27,7 @@ class Machine:
     calls: int = 0
     clock: float = 0.0
     share: float = 1.0
-    """Of the clock's seconds, how many go by in a second of processor time."""
+    """How many of the clock's seconds go by in a second of processor time."""
     set_on: dict[int, dict[str, int]] = field(default_factory=dict)
 
     def _of(self, matrix: int) -> dict[str, int]:
@@ -120,7 +120,7 @@ def test_what_was_fast_once_is_not_chosen(measure: Any) -> None:
 
 
 def test_layers_that_differ_mislead_nobody(measure: Any) -> None:
-    """With as many values as layers, each value still meets every layer."""
+    """Each value meets every layer, even where there are as many values as layers."""
     slow_layer = [1.0, 0.7]
     machine = Machine(lambda v, rows, turn: 1e-4, {"a": 0})
     machine.time_product = (  # type: ignore[method-assign]

@@ -67,7 +67,8 @@ def mixed(seconds: float) -> Mixed:
 
 
 def results(**changes: Any) -> Results:
-    """Of a device that reads 2 TB/s and multiplies at 400 TFLOP/s, where every goal is met."""
+    """Results of a device that reads 2 TB/s and multiplies at 400 TFLOP/s, where every goal is
+    met."""
     bf16 = Engine(
         ready=READY,
         settings={},

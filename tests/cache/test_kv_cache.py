@@ -106,7 +106,7 @@ def test_no_array_library_is_imported() -> None:
 
 
 def test_a_window_holds_no_more_than_itself_and_a_block() -> None:
-    """At any length, whatever is computed at once."""
+    """This holds at any length, whatever is computed at once."""
     cache = KvCache(200, SIZE, windows=(None, 10, 1, 4))
     table, tokens = BlockTable(), array("i", range(4 * 160))
     assert cache.begin(table, None, 50, 160) == 50

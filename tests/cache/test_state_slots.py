@@ -202,7 +202,7 @@ def test_no_more_states_wait_to_be_found_than_are_spare() -> None:
 
 
 def test_where_prompts_end_and_part_is_kept_before_intervals() -> None:
-    """Of all prompts of a step, whichever is first."""
+    """This holds for all prompts of a step, whichever is first."""
     cache, stem = cache_of(6, sequences=2, interval=3 * SIZE), list(range(10))
     other = [*stem, *range(50, 59)]
     table, _ = begun(cache, other)

@@ -114,7 +114,7 @@ def require_same(folder: Path, path: Path) -> None:
 
 
 def _rounded(value: Any) -> Any:
-    """With numbers of six digits."""
+    """The value with its numbers rounded to six digits."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: _rounded(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, tuple):

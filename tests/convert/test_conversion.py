@@ -80,7 +80,7 @@ def test_sizes_and_places(tmp_path: Path) -> None:
 
 
 def test_from_one_file_to_another(tmp_path: Path) -> None:
-    """By way of floats the bytes are those of the direct way."""
+    """The bytes by way of a file of floats are those of the direct way."""
     folder = tiny_checkpoint("llama", **LARGE)
     plain, direct, again = (tmp_path / f"{name}.gguf" for name in ("plain", "direct", "again"))
     written(folder, plain, "F32")

@@ -57,7 +57,7 @@ def test_a_file_is_replaced_only_when_asked(tmp_path: Path) -> None:
 def test_a_name_that_is_taken_at_the_last_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the last look and the name."""
+    """The other file appears between the last look and the naming."""
     path, link = tmp_path / "a.gguf", os.link
 
     def late(source: str, target: Path) -> None:

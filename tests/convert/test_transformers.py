@@ -32,7 +32,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "phi3": {"sliding_window": None},
 }
-"""Of forms that transformers does not read from files, those that it takes to be meant."""
+"""What transformers takes forms to be that it does not read from files."""
 
 
 @pytest.mark.slow

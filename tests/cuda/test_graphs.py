@@ -46,7 +46,7 @@ def name_of(case: tuple[MlpSpec | ExpertsSpec, str, LatentSpec | None]) -> str:
 
 
 def wide_spec(mlp: MlpSpec | ExpertsSpec) -> ModelSpec:
-    """Of products that take several tiles in every direction."""
+    """A model whose products take several tiles in every direction."""
     spec = make_spec(dim=64, rope_dim=64, heads=(8, 2))
     layer = replace(spec.layers[0], mlp=mlp)
     return replace(spec, hidden_size=512, layers=(layer,) * 2)
@@ -173,7 +173,7 @@ def test_a_replay_depends_on_nothing_before_it(executor: Any) -> None:
 
 
 def last_logits(executor: Any, cuts: list[int], company: list[Chunk]) -> NDArray[np.float32]:
-    """Of ROW, computed in chunks that end at ``cuts``, the last one beside ``company``."""
+    """Logits of ROW, computed in chunks that end at ``cuts``, the last one beside ``company``."""
     for start, stop in zip([0, *cuts[:-1]], cuts, strict=True):
         beside = company if stop == cuts[-1] else []
         logits = executor.run(step_of([*beside, Chunk(ROW, start, stop, BLOCKS)])).logits

@@ -148,7 +148,7 @@ def test_an_int8_cache_changes_the_result(model: Served, plain: LLM) -> None:
 
 
 def test_prompts_are_reported_in_as_many_steps_as_logits_have_room_for(model: Served) -> None:
-    """Of 600 tokens a step, 258 may have logits; a step of 64 has room for those of all."""
+    """A step of 600 tokens has room for the logits of 258, a step of 64 for those of all."""
     tokens = np.random.default_rng(5).integers(1, VOCABULARY, 700).tolist()
     params = SamplingParams(temperature=0.0, max_tokens=3, prompt_logprobs=2)
     reported = []

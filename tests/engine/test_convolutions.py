@@ -261,7 +261,8 @@ def spoil(executor: Any, blocks: list[int]) -> None:
 
 
 def test_what_a_sequence_keeps(model: Model) -> None:
-    """Of each convolution, the rows of a block that may be read again, and two blocks at most."""
+    """The rows of a block that may be read again are kept of each convolution, two blocks at
+    most."""
     row = {"float32": 4}.get(model.kv_dtype, 2) * 80  # 72 columns, in whole registers
     plain, drafting = planned(model), planned(model, speculative=Ngram(num_tokens=16))
     for engine_plan, rows in ((plain, 8), (drafting, 20)):

@@ -85,7 +85,7 @@ def embed(llm: LLM, prompts: list[list[int]], kind: PoolingParams) -> list[bytes
 
 @pytest.fixture(scope="module")
 def expected(plain: LLM) -> list[list[bytes]]:
-    """Of each kind and prompt, alone."""
+    """Embeddings of each kind and prompt, computed alone."""
     return [[embed(plain, [each], kind)[0] for each in PROMPTS] for kind in KINDS]
 
 
@@ -148,7 +148,7 @@ def test_reference_agrees(folder: Path, expected: list[list[bytes]]) -> None:
 def test_among_those_who_generate_short_of_blocks(
     folder: Path, plain: LLM, expected: list[list[bytes]]
 ) -> None:
-    """In flight together, preempted and resumed: everybody's bits are those of being alone."""
+    """Bits of requests in flight together, preempted and resumed, are those of each alone."""
     params = SamplingParams(temperature=0, max_tokens=90, ignore_eos=True, logprobs=2)
     asked = [prompt(50 + i, 20 + i) for i in range(4)]
     alone = plain.generate([{"prompt_token_ids": each} for each in asked], params)
@@ -208,7 +208,7 @@ def finish(core: EngineCore) -> dict[str, SequenceUpdate]:
 
 
 ONE_TYPE = pytest.mark.parametrize("folder", ["float32"], indirect=True)
-"""For what does not depend on the type of the weights."""
+"""Marks tests of what does not depend on the type of the weights."""
 
 
 @pytest.fixture

@@ -221,7 +221,7 @@ def test_a_slow_grammar_is_not_drawn_for_before_its_mask_is_there(
 def test_tokens_are_taken_beside_the_interpreter(
     engine_plan: EnginePlan, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By the real threads, of which each sequence comes to the same as without."""
+    """Every sequence comes to the same as without the real threads."""
     arrivals = mixed(3)
     expected = played(made(engine_plan, None, **LIMITS), arrivals)
     monkeypatch.setattr(matcher, "SLOW_SECONDS", 0.0)

@@ -41,7 +41,8 @@ def test_published_text(backend: str) -> None:
 @pytest.mark.parametrize("isa", runnable())
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_every_instruction_set_begins_the_story(isa: str, dtype: str) -> None:
-    """In a process of its own: the choice is made once. Rounded weights may part ways later."""
+    """Each runs in a process of its own, since the choice is made once. Rounded weights may part
+    ways later."""
     program = (
         "from penstock import LLM, SamplingParams\n"
         f"llm = LLM({str(MODEL)!r}, backend='cpu', dtype={dtype!r})\n"

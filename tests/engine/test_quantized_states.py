@@ -83,7 +83,7 @@ def test_preempted_sequences_go_on(family: str, scheme: str) -> None:
 @pytest.mark.parametrize("scheme", ["int8", "int4"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_long_prompts_in_chunks(family: str, scheme: str) -> None:
-    """Of 8,192 tokens, then again with another end."""
+    """A prompt of 8,192 tokens is computed, then again with another end."""
     positions = {} if family == "mamba2" else {"max_position_embeddings": 8400}
     folder = tiny_checkpoint(family, **positions)
     prompt = np.random.default_rng(1).integers(0, 256, 8192).tolist()

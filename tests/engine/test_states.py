@@ -157,7 +157,7 @@ def test_answers_are_found_with_their_states(served: tuple[Path, str]) -> None:
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("prefixes", [False, True])
 def test_preempted_sequences_go_on(served: tuple[Path, str], prefixes: bool) -> None:
-    """From the last state that is kept, or anew."""
+    """They go on from the last state that is kept, or begin anew."""
     prompts = [np.random.default_rng(50 + i).integers(0, 256, 80 + i).tolist() for i in range(5)]
     long = SamplingParams(temperature=0.8, seed=1, max_tokens=90, ignore_eos=True, logprobs=1)
     with start(served) as llm:

@@ -32,7 +32,7 @@ from penstock.sandbox.jobs import Answer, Job
 from penstock.sandbox.pool import WorkerPool
 from penstock.tokenizer import Tokenizer
 
-"""For what takes milliseconds, on a machine that is slow and busy with other work."""
+"""Seconds to wait for what takes milliseconds, on a slow machine busy with other work."""
 
 
 @pytest.fixture(scope="module")

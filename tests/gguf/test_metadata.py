@@ -216,7 +216,7 @@ def test_many_small_values() -> None:
 
 
 def test_metadata_of_gigabytes(tmp_path: Path) -> None:
-    """Of nothing, so that it takes no room on the disk."""
+    """The gigabytes are a hole in the file, which takes no room on the disk."""
     path = tmp_path / "vast.gguf"
     path.write_bytes(one(array(0, 1 << 35, b"")))
     os.truncate(path, 1 << 36)

@@ -124,7 +124,7 @@ def test_what_masks_lead_to_is_of_the_language(
 
 
 def regexes() -> st.SearchStrategy[str]:
-    """Of finite length, so that a random walk comes to an end."""
+    """Regular expressions of finite length, so that a random walk comes to an end."""
     atoms = st.sampled_from(["a", "b", "é", r"\.", "[a-c]", "[^a-y]", "(?:ab)", " ", '"', "/"])
 
     def larger(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:

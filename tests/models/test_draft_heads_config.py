@@ -40,7 +40,7 @@ def target(layers: int = 32) -> ModelSpec:
 def read(
     folder: Path, kind: DraftHeadsKind, config: dict[str, Any], layers: int = 32
 ) -> DraftHeadsSpec:
-    """Of a configuration alone."""
+    """The spec that a configuration alone gives."""
     (folder / "config.json").write_text(json.dumps(config))
     return load_draft_heads_spec(folder, kind, target(layers), dummy=True)
 

@@ -66,7 +66,7 @@ def changed(folder: Path, to: Path, change: Any) -> Path:
 def test_a_wrong_tensor_of_a_mixture_is_one_error_before_weights_are_read(
     family: str, wrong: str, tmp_path: Path
 ) -> None:
-    """Of every tensor of a layer's mixture, one is left out, or has a row less."""
+    """One tensor of a layer's mixture is left out, or has a row less."""
     folder = tiny_checkpoint(family)
     last = FAMILIES[family].fields.get("num_hidden_layers", 2) - 1
     mixture = re.compile(

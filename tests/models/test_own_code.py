@@ -36,7 +36,8 @@ def _said(folder: Path) -> tuple[list[int], list[float]]:
 
 @pytest.mark.parametrize("family", OWN_CODE)
 def test_it_says_what_the_same_model_of_transformers_says(family: str) -> None:
-    """To the bit, but where rows are divided: names and layout of tensors are all that differs."""
+    """Outputs agree to the bit, but where rows are divided: only names and layout of tensors
+    differ."""
     original, own = OWN_CODE[family].pair()
     expected, found = _said(original), _said(own)
     assert len(set(expected[0])) > 4
@@ -77,7 +78,7 @@ def test_internlm2() -> None:
 
 
 def test_baichuan() -> None:
-    """Of the two, told apart by a letter, only the second has an output matrix of unit rows."""
+    """Only the second of the two, told apart by a letter, has an output matrix of unit rows."""
     stored = Stored("lm_head.weight", (125696, 4096))
     second = lower(read_spec(edited("baichuan2")), max_positions=64).weights["head"].source
     assert second == UnitRows(stored)

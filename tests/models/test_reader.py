@@ -39,7 +39,7 @@ def test_errors_name_what_the_file_says() -> None:
 
 
 def test_defaults_are_those_of_the_family() -> None:
-    """Before those of who asks, where a field is absent and not null, and checked like others. A
+    """They come before those of who asks, where a field is absent and not null, and are checked. A
     null gets neither."""
     fields = {"cap": None, "n_layer": 3}
     whole = ConfigReader(fields, "config.json")

@@ -32,7 +32,7 @@ SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too
 
 
 class Rows:
-    """Of a rank's shares, rows of what the whole plan's source has."""
+    """Weights of a rank: the rows of its shares, taken from what the whole plan's source has."""
 
     def __init__(self, whole: Plan, own: Plan) -> None:
         self._source, self._own = TameWeights(whole), own.weights

@@ -88,7 +88,7 @@ def test_the_largest_value_is_exact_and_zeros_stay(scheme: GroupScheme) -> None:
 
 @pytest.mark.parametrize("scheme", [s for s in SCHEMES if s.zero_points], ids=str)
 def test_zero_points_spend_codes_on_the_side_that_has_values(scheme: GroupScheme) -> None:
-    """Of one sign, the values get all codes; zero itself is always exact."""
+    """Values of one sign get all codes; zero itself is always exact."""
     matrix = np.linspace(0, 3, 256, dtype=np.float32)[None]
     matrix = np.concatenate([matrix, -matrix, matrix - 1])
     tensor = quantize(matrix, scheme)

@@ -1,4 +1,4 @@
-"""Of several mistakes in the options, the first in the documented order is reported."""
+"""The first of several mistakes in the options, in the documented order, is reported."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def test_the_memory_that_a_refusal_names_suffices() -> None:
 def test_what_states_are_said_to_need_is_enough_and_no_less(
     sequences: int, max_model_len: int, attention: bool
 ) -> None:
-    """With the keys and values of one request, too."""
+    """The message counts the keys and values of one request, too."""
     spec = SPEC if attention else state_spec(NET, NET, attention=False)
     asked: dict[str, Any] = {"max_num_seqs": sequences, "max_model_len": max_model_len}
     with pytest.raises(ConfigError, match="the states of") as told:
@@ -126,7 +126,7 @@ def test_what_states_are_said_to_need_is_enough_and_no_less(
 
 
 def test_drafts_make_a_state_larger() -> None:
-    """By what is logged of each, to be taken back."""
+    """It grows by what is logged of each draft, to be taken back."""
     config = resolved(max_num_seqs=2, speculative=Ngram(num_tokens=3), enable_prefix_caching=False)
     assert config.state_log == 4
     assert f"{PLAN.state_bytes(log=4):,} bytes each" in config.reasons["num_states"]

@@ -20,7 +20,7 @@ TOOL_TEMPLATE = (
     "{% if add_generation_prompt %}<|im_start|>assistant\n"
     "{% if thinking %}<think>\n{% endif %}{% endif %}"
 )
-"""Of a model that is shown tools, calls as Hermes does, and may reason."""
+"""A chat template of a model that is shown tools, calls as Hermes does, and may reason."""
 
 
 @pytest.fixture(scope="session")

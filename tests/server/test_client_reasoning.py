@@ -33,7 +33,7 @@ def effort_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 def prompt_tokens(server: Server, path: str, fields: dict[str, Any]) -> tuple[int, str]:
-    """Of the prompt, and what the header names."""
+    """The number of tokens of the prompt, and what the header names."""
     answer = server.post(path, {**BODIES[path], **fields})
     assert answer.status_code == 200, answer.text
     usage = answer.json()["usage"]

@@ -30,7 +30,7 @@ class Case:
     name: str
     data: bytes
     statuses: tuple[int, ...]
-    """Of the answers, one after another; interim ones included."""
+    """Statuses of the answers, one after another; interim ones included."""
     closes: bool = False
     """The server ends the connection; otherwise it answers another request on it."""
     half: bool = False

@@ -60,7 +60,7 @@ def test_each_version_of_http_has_its_framing(server: Server, version: str) -> N
 
 
 def test_tokens_that_share_events_are_all_there(server: Server) -> None:
-    """With 100 sequences the pause between events is longer than a step."""
+    """The pause between events of 100 sequences is longer than a step."""
     body = {**BODY, "n": 100, "logprobs": 1, "stream_options": {"include_usage": True}}
     lines = server.post("/v1/completions", body).text.split("\n\n")
     events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]

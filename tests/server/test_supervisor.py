@@ -32,7 +32,7 @@ class Looks:
 
 @dataclass
 class Engine:
-    """Of an AsyncLLM, what a supervisor that watches needs."""
+    """The part of an AsyncLLM that a supervisor that watches needs."""
 
     process: Looks
     model: Any = None

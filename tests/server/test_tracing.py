@@ -64,7 +64,7 @@ def spans_of(
     status: int = 200,
     ended: str | None = None,
 ) -> list[ReadableSpan]:
-    """Of a request that came two seconds ago, with one generation for each of ``changes``."""
+    """Spans of a request that came two seconds ago, with one generation for each of ``changes``."""
 
     async def make() -> list[ReadableSpan]:
         exporter = InMemorySpanExporter()

@@ -1,4 +1,5 @@
-"""From ``medusa:model=FOLDER`` and ``eagle:model=FOLDER`` to executors, and what is refused."""
+"""``medusa:model=FOLDER`` and ``eagle:model=FOLDER`` become executors, or are refused with a
+reason."""
 
 from __future__ import annotations
 

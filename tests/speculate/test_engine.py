@@ -278,7 +278,7 @@ def test_a_draft_tree() -> None:
 def test_a_sequence_that_ends_as_another_of_its_request_fails_is_reported(
     engine_plan: EnginePlan,
 ) -> None:
-    """With drafts or without: both happen in one step."""
+    """Sequences come with drafts or without: both happen in one step."""
 
     def request(seed: int, max_tokens: int) -> list[Arrival]:
         params = SamplingParams(seed=seed, max_tokens=max_tokens, n=2, ignore_eos=True)

@@ -24,7 +24,7 @@ from penstock.speculate.verify import Verified, verify
 COUNTS = pytest.mark.parametrize("samples", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
 _TOGETHER = 500
 Drafter = Callable[[int], Draft]
-"""By the number of a sample, whose draws it does not know."""
+"""Drafts by the number of a sample, whose draws it does not know."""
 
 
 def chain(seed: int) -> Draft:

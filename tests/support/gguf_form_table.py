@@ -227,7 +227,7 @@ FORMS: dict[str, Form] = {
     ),
     "qwen3_next": Form(ARCH.QWEN3NEXT, NETS, net_tensors),
 }
-"""By the names that the families have among the tests' tiny checkpoints."""
+"""Forms by the names that the families have among the tests' tiny checkpoints."""
 
 IN_PAIRS = Form(ARCH.INTERNLM2, {}, lambda name, values, c: [(name, in_pairs(name, values, c))])
 LIKE_OTHERS: dict[str, tuple[str, Form]] = {

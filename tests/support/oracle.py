@@ -78,7 +78,7 @@ class Oracle(Recorder):
         return (token + 1 + self._random.randrange(self._vocab - 1)) % self._vocab
 
     def _tree(self, ahead: list[int], most: int) -> Draft:
-        """Of ``most`` tokens: the right path as far as it goes, among wrong ones."""
+        """A tree of ``most`` tokens: the right path as far as it goes, among wrong ones."""
         tokens, parents, right = array("i"), array("i"), [-1]
         taken: set[tuple[int, int]] = set()
         while len(tokens) < most:

@@ -23,7 +23,7 @@ TEXT = [
 
 @pytest.fixture(scope="session")
 def gguf_tokenizer() -> Callable[[str], Tokenizer]:
-    """By name: the tokenizer of shared/data/vocab/ggml-vocab-NAME.gguf."""
+    """Gives the tokenizer of shared/data/vocab/ggml-vocab-NAME.gguf."""
 
     @cache
     def load(name: str) -> Tokenizer:

@@ -84,7 +84,8 @@ def test_what_is_refused_does_not_fit(
 
 @pytest.mark.slow
 def test_composition_shrinks_to_a_quarter_at_most() -> None:
-    """Of every character that NFC makes, the parts, as the longest characters that they are."""
+    """The parts of every character that NFC makes are looked at, as the longest characters that
+    they are."""
     longest_for: dict[str, int] = {}
     for code in range(sys.maxunicode + 1):
         if 0xD800 <= code < 0xE000:

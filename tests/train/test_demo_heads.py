@@ -26,7 +26,7 @@ def demo() -> Target:
 
 @pytest.fixture(scope="module")
 def observed(demo: Target) -> Observed:
-    """Of source code that is not in the corpus."""
+    """What the target says of source code that is not in the corpus."""
     text = Path(penstock.__file__).parent.joinpath("errors.py").read_text(encoding="utf-8")
     ids = load_tokenizer(DEMO / "model").encode(text)[:160]
     return demo.observe(torch.tensor([ids]))

@@ -75,7 +75,7 @@ def test_features_are_the_inputs_of_layers(target: Target) -> None:
     [("phi", "bias"), ("gemma2", "softcap"), ("granite", "scale"), ("cohere", "scale")],
 )
 def test_eagle1_reads_a_feature_as_its_target_does(family: str, has: str) -> None:
-    """With the bias, the scale and the cap of the target's logits, as a served head does."""
+    """It applies the bias, the scale and the cap of the target's logits, as a served head does."""
     target = Target(tiny_checkpoint(family))
     value = getattr(target.readout, has)
     assert isinstance(value, Tensor) or value not in (None, 1.0)
@@ -194,7 +194,8 @@ def test_a_linear_start_finds_a_linear_rule(target: Target, kind: str) -> None:
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("kind", ["medusa", "eagle1", "eagle3"])
 def test_steps_lower_the_loss(target: Target, kind: str) -> None:
-    """On windows seen again and again, towards the entropy of what the target says."""
+    """The loss falls on windows seen again and again, towards the entropy of what the target
+    says."""
     if kind == "medusa":
         heads: Heads = MedusaHeads(target.output, 2, 1, "base")
     elif kind == "eagle1":

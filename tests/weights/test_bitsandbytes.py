@@ -94,7 +94,7 @@ def test_integers(tmp_path: Path) -> None:
 
 
 def test_modules_that_are_left_out(tmp_path: Path) -> None:
-    """With a list of them, the head is quantized unless it is named."""
+    """The head is quantized unless a list of them names it."""
     own = NF4 | {"llm_int8_skip_modules": ["model.layers.0.mlp", "v_proj"]}
     pack = four(skipped=("layers.0.mlp.", "v_proj"))
     packed, floats = quantized_checkpoint(tmp_path, own, pack)

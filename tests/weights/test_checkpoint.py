@@ -206,7 +206,7 @@ def test_dummy_is_decided_by_seed_and_name() -> None:
 
 
 def test_a_dummy_expert_is_what_it_is_in_the_stack() -> None:
-    """Of stacks that end within the values drawn, go on from the first of them, and repeat them."""
+    """Stacks end within the values drawn, go on from the first of them, and repeat them."""
     for shape in ((3, 5, 7), (5, 300, 401), (2, 1100, 1009)):
         weights = DummyWeights({"experts": PlanWeight(Stored("experts", shape))}, 5, "float32")
         stack = weights.get("experts")

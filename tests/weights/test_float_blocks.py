@@ -235,7 +235,7 @@ def test_rows_of_no_whole_blocks_are_floats(tmp_path: Path, name: str) -> None:
 
 
 def test_parts_of_one_matrix_that_are_not_alike_are_floats(tmp_path: Path) -> None:
-    """Of experts, of which one weight is left out."""
+    """One weight of the experts is left out."""
     case = CASES["small tiles"]
     config = case.config | {"modules_to_not_convert": ["w3"]}
     pack = fp8((32, 64), "weight_scale_inv", (*SKIPPED, ".w3."))

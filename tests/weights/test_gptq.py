@@ -314,7 +314,7 @@ def test_a_group_of_zeros_needs_no_scale(tmp_path: Path, form: Any, scale: float
 
 
 def test_the_last_group_may_be_smaller(tmp_path: Path) -> None:
-    """Of 96 columns, groups of 64 leave 32."""
+    """Groups of 64 leave 32 of 96 columns."""
     name = "model.layers.1.mlp.down_proj"
     packed, _ = gptq_checkpoint(tmp_path, group=64)
     spec = load_model_spec(packed)

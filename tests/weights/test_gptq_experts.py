@@ -164,7 +164,7 @@ def test_each_expert_has_an_order_of_its_own(
 
 
 def test_memory_for_the_orders_is_counted(tmp_path: Path) -> None:
-    """Of each of five experts, and of each of three matrices."""
+    """Memory counts for each of five experts, and of each of three matrices."""
     packed, _ = checkpoint(tmp_path, "mixtral", bits=4, **SHUFFLED)
     spec = load_model_spec(packed)
     any_order = lower(spec)

@@ -228,7 +228,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @settings(deadline=None, max_examples=150)
 @given(data=st.data())
 def test_damaged_files_raise_or_read(folder: Path, saved: bytes, data: st.DataObject) -> None:
-    """Of an archive, the directory included; what is read lies in the file."""
+    """Any byte of an archive may be damaged, the directory's included; what is read lies in the
+    file."""
     path = folder / "damaged.pt"
     content = bytearray(saved)
     # The directory is at the end, and the pickle at the start.

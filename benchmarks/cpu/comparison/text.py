@@ -27,7 +27,7 @@ class Text:
 
     @classmethod
     def read(cls, path: Path, model: Path, most: int) -> Text:
-        """At most ``most`` windows, in tokens of ``model``: every engine gets the same ids.
+        """The first windows of a text, at most ``most``, in tokens of ``model``.
 
         Raises OSError, ConfigError for a text that is too short, or TokenizerError.
         """

@@ -129,7 +129,7 @@ class Faults:
         return await asyncio.to_thread(lambda: self._served.engine_pid)
 
     async def _pause(self) -> None:
-        """Of a few seconds: nobody is told, and nobody loses anything."""
+        """The engine stands still for a few seconds: no client is told, and none loses anything."""
         self.counts["engine stopped"] += 1
         pid = await self._engine_pid()
         os.kill(pid, signal.SIGSTOP)

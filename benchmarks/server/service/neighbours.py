@@ -58,7 +58,7 @@ def measure(seconds: float, threads: int) -> Neighbours:
 
 
 def _timed(server: Served, seconds: float) -> Latency:
-    """At least three requests."""
+    """Latencies of requests sent one after another for ``seconds``, three at least."""
     times: list[float] = []
     end = time.monotonic() + seconds
     while len(times) < 3 or time.monotonic() < end:

@@ -34,11 +34,11 @@ class FileType:
     head: str
     """The type of the output matrix, which is the embedding where a model has no other."""
     more: str | None = None
-    """In a mixture, the type of some of the matrices that matter most: those of values, and
+    """The type of those matrices of a mixture that matter most: those of values, and
     ``ffn_down``, in the first and the last eighth of the layers, and in each third of the others.
     """
     joined: str | None = None
-    """In a mixture, the type of queries, keys and values that lie in one tensor."""
+    """The type, in a mixture, of queries, keys and values that lie in one tensor."""
 
 
 FILE_TYPES: Final[Mapping[str, FileType]] = {
@@ -57,7 +57,7 @@ FILE_TYPES: Final[Mapping[str, FileType]] = {
         FileType("Q4_0", 2, "Q4_0", "Q6_K"),
     )
 }
-"""By name, the largest first."""
+"""Types of files by name, the largest first."""
 
 
 def file_type(name: str) -> FileType:

@@ -100,7 +100,7 @@ class GgufHeader:
     """Bytes of the file."""
     metadata: Mapping[str, GgufValue]
     tensors: Mapping[str, TensorEntry]
-    """By name, in the order of the directory."""
+    """Entries by the tensor's name, in the order of the directory."""
 
 
 def read_header(path: Path, error: type[PenstockError]) -> GgufHeader:

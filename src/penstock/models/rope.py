@@ -23,7 +23,7 @@ Floats = NDArray[np.float32]
 ROWS_AT_FIRST = 131_072
 """Positions of most models that people serve: their tables never grow."""
 ROWS_AT_ONCE = 16_384
-"""For heads of 128 components, some 40 ms."""
+"""Rows that are computed when a table grows: some 40 ms for heads of 128 components."""
 
 _CHUNK = 4096  # positions at a time: keeps the float64 temporaries of a 128-wide head at 2 MiB
 

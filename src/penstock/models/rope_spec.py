@@ -28,8 +28,8 @@ class RopeSpec:
     attention_factor: float = 1.0  # yarn, longrope: multiplies cosine and sine
     truncate: bool = True  # yarn: round the correction range to whole dimensions
     rotating: int = 0
-    """For ``proportional``: how many pairs of components rotate, the fastest ones. Frequencies are
-    those of all ``dim`` components, and the others stay as they are."""
+    """How many pairs of components rotate, the fastest ones (``proportional`` alone). Frequencies
+    are those of all ``dim`` components, and the others stay as they are."""
     interleaved: bool = False
     """Whether neighbouring components are rotated together; else component i and i + dim / 2."""
     short_factors: tuple[float, ...] = ()

@@ -38,7 +38,7 @@ def is_local(op: Op) -> bool:
 
 
 def grains(plan: Plan, world: int) -> dict[BufferName, int]:
-    """For buffers of queries, keys and values: the columns that ranks never divide. These belong to
+    """Columns that ranks never divide, of each buffer of queries, keys or values. These belong to
     one KV head, or to all of a rank's heads where heads read latents."""
     found: dict[BufferName, int] = {}
     for op in reversed(plan.ops):

@@ -42,7 +42,7 @@ class Sharding(Shares):
         specs = [mixer for mixer in mixers if isinstance(mixer, StateSpec)]
         self._states = [own_state(spec, rank, world) for spec in specs]
         self._runs = self._inputs_of_states()
-        """Of buffers that states alone read: the columns that the rank has, in several runs."""
+        """Columns that the rank has, in several runs, of each buffer that states alone read."""
 
     def plan(self) -> Plan:
         for op in self._whole.ops:

@@ -28,11 +28,11 @@ class BlockFormat:
 
     scheme: BlockScheme
     decode: Callable[[Bytes], F32]
-    """From uint8 ``[blocks, block_bytes]`` to the values float32 ``[blocks, columns]``, with every
-    operation rounded as in ggml's code for the same blocks."""
+    """Turns uint8 ``[blocks, block_bytes]`` into the values float32 ``[blocks, columns]``, with
+    every operation rounded as in ggml's code for the same blocks."""
     unusable: Callable[[Bytes], NDArray[np.bool_]] | None = None
-    """From uint8 ``[blocks, block_bytes]`` to bool ``[blocks]``: whether the scales of a block are
-    such that its values are not finite. None: those of no block are."""
+    """Turns uint8 ``[blocks, block_bytes]`` into bool ``[blocks]``: whether the scales of a block
+    are such that its values are not finite. None: those of no block are."""
 
 
 @dataclass(frozen=True)

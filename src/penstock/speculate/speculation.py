@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _IDLE, _REST = 16, 3
-"""After ``_IDLE`` steps without a draft, a cheap proposer rests for ``_REST`` steps each time that
+"""A cheap proposer that had no draft for ``_IDLE`` steps rests for ``_REST`` steps each time that
 it was asked in vain. Asking takes 10 us for one sequence and 30 us for 32, and a step of a small
 model some hundred. Where steps overlap, asking costs the overlap of one."""
 

@@ -161,7 +161,7 @@ def _is_shifted(source: Source) -> bool:
 
 
 def _as_stored(source: Source, found: Found) -> NDArray[Any] | StoredTensor | CodebookTensor:
-    """In the type of the file."""
+    """The tensors of a source as the file stores them, put together, without a change of type."""
     match source:
         case Packed():
             return READERS[type(source.format)](source, found)

@@ -35,7 +35,7 @@ LEAST = {name for name, form in BLOCK_FORMS.items() if form.least}
 
 
 def blocks_of(name: str, n: int, k: int, seed: int = 1) -> BlockTensor:
-    """Of at least k columns, whole blocks."""
+    """Random whole blocks, of at least k columns."""
     columns = FORMATS[name].scheme.columns
     return random_blocks(name, n, -(-k // columns) * columns, np.random.default_rng(seed))
 

@@ -143,7 +143,7 @@ def test_every_small_step_is_held_by_a_bucket_that_is_captured(
 
 
 def test_a_mixed_step_computes_the_tiles_that_it_would_take_anyway() -> None:
-    """On a server's GPU; elsewhere products with several sums take 64 rows at a time."""
+    """This holds on a server's GPU; elsewhere products with several sums take 64 rows at a time."""
     sizes = sorted({bucket.tokens for bucket in Buckets.of(LIMITS).mixed})
     kinds = (Kind(16, 2), Kind(16, 2, gated=True), Kind(4, 2, depth=128))
 

@@ -141,7 +141,8 @@ def test_a_row_of_a_tree_is_a_decoded_token(
 def test_a_token_that_is_not_finite_reaches_those_who_see_it(
     device: Any, kv: KvDType, component: int
 ) -> None:
-    """In its latent or behind it, and no earlier query of its own chunk."""
+    """A NaN reaches neither other sequences nor earlier queries, be it in the latent or behind
+    it."""
     shape = latents(2, kv=kv)
     s = sequence(shape, 80, 4)
     bad = replace(s, k=s.k.copy())

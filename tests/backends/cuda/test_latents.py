@@ -121,7 +121,7 @@ def test_products_of_heads(
 
 
 def test_what_is_reckoned_is_what_binding_allocates(device: Any) -> None:
-    """Of weights: those of heads are as wide as they are kept, in the type of weights."""
+    """The weights of heads are counted as wide as they are kept, in the type of weights."""
     plan = make_plan("bfloat16")
     limits = replace(LIMITS, num_blocks=0)
     executor = bind(plan, dummy_weights(SPEC, 0, "bfloat16"), limits, device)

@@ -296,7 +296,7 @@ def test_nothing_that_was_there_before_is_seen(pair: Pair) -> None:
 
 
 def test_a_padded_step_may_read_what_the_one_before_samples(pair: Pair) -> None:
-    """Of overlapping steps, a mixed one: tokens are where the device chose them."""
+    """The later of two overlapping steps is mixed: its tokens are where the device chose them."""
     first = step_of(
         [Chunk(A, 0, 9, A_BLOCKS), Chunk(B, 0, 9, B_BLOCKS, rows=[]), Chunk(C, 0, 5, [2])]
     )

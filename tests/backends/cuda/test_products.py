@@ -93,7 +93,7 @@ def product(
     matrix: Matrix, x: F32, device: Any, bias: F32 | None = None, gated: Activation | None = None,
     x_dtype: torch.dtype = torch.bfloat16, out_dtype: torch.dtype = torch.float32,
 ) -> F32:  # fmt: skip
-    """Of strided x and out, whose surroundings must neither matter nor change."""
+    """The product of strided x and out, whose surroundings must neither matter nor change."""
     n = matrix.shape.n
     wide_x = torch.full((len(x), x.shape[1] + 24), float("nan"), dtype=x_dtype, device=device)
     wide_x[:, 8:-16] = torch.from_numpy(x).to(x_dtype)

@@ -154,7 +154,7 @@ def test_a_gpu_that_fails_late_ends_the_engine(
 
 def test_steps_follow_each_other_by_their_likeliest_tokens(executor: CudaExecutor) -> None:
     def steps(tokens: np.ndarray) -> Iterator[StepInput]:
-        """Of two sequences, of which the second ends sooner."""
+        """Steps of two sequences, of which the second ends sooner."""
         yield step_of([Chunk(A, 0, 4, [1]), Chunk(A, 0, 2, [2])])
         for at in range(2):
             chunks = [Chunk(A, 4 + at, 5 + at, [1]), Chunk(A, 2 + at, 3 + at, [2])]

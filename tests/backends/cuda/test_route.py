@@ -26,7 +26,7 @@ NAN = float("nan")
 def routed(
     logits: Any, top_k: int, routing: Routing, device: Any, bias: Any = None
 ) -> tuple[Any, Any]:
-    """Of buffers whose rows are further apart than they are long."""
+    """Routes from buffers whose rows are further apart than they are long."""
     rows, experts = logits.shape
     z = torch.full((rows, experts + 3), 1e9, device=device)
     z[:, :experts] = torch.from_numpy(logits)

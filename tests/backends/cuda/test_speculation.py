@@ -28,12 +28,12 @@ from penstock.speculative_config import DraftModel, Ngram, QuantizedSelf
 pytestmark = pytest.mark.slow
 
 BLOCK_BYTES = 2 * 16 * BLOCK_SIZE * 4
-"""Of ``byte_engine_plan``'s model."""
+"""Bytes of a KV block of ``byte_engine_plan``'s model."""
 NUM_BLOCKS = 3
 
 
 def arrivals() -> list[Arrival]:
-    """Of every kind, and more than there are blocks for once each has filled its first."""
+    """Requests of every kind, more than there are blocks for once each has filled its first."""
     kinds = [
         SamplingParams(temperature=0, max_tokens=7, ignore_eos=True, prompt_logprobs=1),
         SamplingParams(

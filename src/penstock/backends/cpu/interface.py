@@ -51,7 +51,8 @@ class NativeExecutor(NativeOps, Protocol):
         ...
 
     def set_known_positions(self, positions: int) -> None:
-        """From this position on tables are not filled: steps with one raise IndexError."""
+        """Number of positions whose tables are filled: a step with a later one raises
+        IndexError."""
         ...
 
     def reserve_constant(self, bytes: int) -> ConstantId: ...

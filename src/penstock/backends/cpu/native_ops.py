@@ -18,7 +18,7 @@ class NativeOps(Protocol):
         ...
 
     def append_block_embed(self, table: MatrixId, out: BufferId) -> None:
-        """Of a matrix in blocks, which a product may read, too."""
+        """Embeddings are read from a matrix in blocks, which a product may read, too."""
         ...
 
     def append_add_positions(

@@ -24,7 +24,7 @@ _DTYPES: dict[PartDType, torch.dtype] = {
     "int4": torch.uint8,
     "fp8": torch.float8_e4m3fn,
 }
-"""Of arrays; a byte of int4 has two codes."""
+"""Element type of the arrays of each cache type; a byte of int4 has two codes."""
 
 
 @dataclass(frozen=True)

@@ -365,5 +365,5 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     **OTHERS,
     **SCANS,
 }
-"""By ``general.architecture``; ``with experts`` stands for files that have some though others of
-the same name do not."""
+"""Architectures by ``general.architecture``; ``with experts`` stands for files that have some
+though others of the same name do not."""

@@ -119,4 +119,4 @@ LATENTS: Final[Mapping[str, Architecture]] = {
         idle_keys=frozenset({"attention.head_count_kv"}),
     ),
 }
-"""By ``general.architecture``."""
+"""Architectures whose heads read latents, by ``general.architecture``."""

@@ -76,4 +76,4 @@ MIXTURES: Final[Mapping[str, Architecture]] = {
         idle_keys=frozenset({"feed_forward_length"}),
     ),
 }
-"""By ``general.architecture``."""
+"""Architectures with experts, by ``general.architecture``."""

@@ -128,4 +128,4 @@ NETS: Final[Mapping[str, Architecture]] = {
         idle_keys=_QWEN35.idle_keys | {"feed_forward_length"},
     ),
 }
-"""By ``general.architecture``."""
+"""Architectures with linear attention by the delta rule, by ``general.architecture``."""

@@ -128,4 +128,4 @@ OTHERS: Final[Mapping[str, Architecture]] = {
         adjust=_starcoder,
     ),
 }
-"""By ``general.architecture``."""
+"""Further architectures of dense models, by ``general.architecture``."""

@@ -253,4 +253,4 @@ SCANS: Final[Mapping[str, Architecture]] = {
         otherwise={"topk_group": 1, "n_group": 1, "norm_topk_prob": False},
     ),
 }
-"""By ``general.architecture``."""
+"""Architectures with state-space layers, by ``general.architecture``."""

@@ -94,4 +94,5 @@ FIELDS: Final[Mapping[str, Callable[[ModelSpec], object]]] = {
     "logit_scale": lambda spec: spec.logits_scale,
     "use_parallel_residual": lambda spec: spec.layers[0].parallel,
 }
-"""By the names that the table of architectures uses; None: the model has no such thing."""
+"""What a model has of each value that the table of architectures names; None: it has no such
+thing."""

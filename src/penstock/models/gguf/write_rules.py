@@ -85,5 +85,5 @@ WRITTEN: Final[Mapping[str, WriteRules]] = {
     "smollm3": _PLAIN,
     "starcoder2": _PLAIN,
 }
-"""By the names of the table of architectures. A file of each has been compared with
-transformers in llama.cpp."""
+"""Rules of the architectures that can be written, by their names in the table of architectures.
+A file of each has been run in llama.cpp and compared with transformers."""

@@ -24,7 +24,7 @@ ENCODERS: Final[Mapping[str, Encoder]] = {
     "Q5_K": encode_q5_k,
     "Q6_K": encode_q6_k,
 }
-"""By the names of :data:`~penstock.quant.formats.FORMATS`."""
+"""Encoders by the names of :data:`~penstock.quant.formats.FORMATS`."""
 
 _CHUNK: Final = 1 << 16
 """Values that are rounded at a time, so that what is computed of them stays in a core's cache."""

@@ -13,7 +13,7 @@ _COLUMNS = 256
 
 
 def _decode_q2_k(blocks: Bytes) -> F32:
-    """For each sub-block of 16 a byte, with its scale in the low bits and what is taken off its
+    """Each sub-block of 16 has a byte, with its scale in the low bits and what is taken off its
     values in the high ones; codes 0..3; the units of scales and of what is taken off."""
     parts = blocks[:, :16]
     scales = half(blocks[:, 80:82]) * (parts & np.uint8(15)).astype(np.float32)

@@ -87,7 +87,7 @@ class ToolScanner:
         raise _MoreText
 
     def _bare_start(self) -> Iterator[str | CallPiece]:
-        """At the beginning, or after a call: a call may follow without an opening."""
+        """Reads at the beginning or after a call, where one may follow without an opening."""
         self._skip(self._style.separators if self._called else "")
         first = self._first()
         starts = first == "{" or (first == "[" and self._style.lists and not self._called)
@@ -95,7 +95,7 @@ class ToolScanner:
         yield from ()
 
     def _enter(self) -> Iterator[str | CallPiece]:
-        """After an opening, or a comma in a list."""
+        """Reads what follows an opening, or a comma in a list."""
         self._skip()
         first = self._first()
         if first == "[" and self._style.lists and not self._in_list:
@@ -157,7 +157,7 @@ class ToolScanner:
             yield CallPiece(None, arguments)
 
     def _after(self) -> Iterator[str | CallPiece]:
-        """After a whole call."""
+        """Reads what follows a whole call."""
         self._skip()
         closing = self._style.closing
         if self._in_list:
