@@ -5,8 +5,6 @@ Log-probabilities are compared with ``==``: a float32 logit that differs in its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from support.bitwise import Bits, Requests, Served, growing, prompt, run, served
@@ -68,12 +66,6 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     )
 
 
-@pytest.fixture(scope="module")
-def plain(model: Served) -> Iterator[LLM]:
-    with model.start(enable_prefix_caching=False) as llm:
-        yield llm
-
-
 PROMPTS = [
     prompt(seed, length, VOCABULARY) for seed, length in enumerate((1, 31, 32, 33, 100, 300, 611))
 ]
@@ -82,11 +74,6 @@ PARAMS = [
     SamplingParams(temperature=0.9, top_p=0.9, seed=7, max_tokens=24, ignore_eos=True, logprobs=5),
 ]
 REQUESTS = Requests.product(PROMPTS, *PARAMS)
-
-
-@pytest.fixture(scope="module")
-def expected(plain: LLM) -> list[Bits]:
-    return REQUESTS.alone(plain)
 
 
 @pytest.mark.thinned(17)
