@@ -10,7 +10,7 @@ import torch
 import triton
 from torch import Tensor
 
-from penstock.backends.cuda.block_forms import BlockForm
+from penstock.backends.cuda.block_layouts import BlockLayout
 from penstock.backends.cuda.capability import Capability
 from penstock.backends.cuda.kernels.product import epilogue_kernel, product_kernel
 from penstock.backends.cuda.kernels.round_rows import (
@@ -49,8 +49,8 @@ class Weights:
     """A row is one group."""
     integers: bool = False
     """Activations are rounded to int8."""
-    form: BlockForm | None = None
-    """That of blocks, whose ``scales`` are units."""
+    layout: BlockLayout | None = None
+    """How blocks lie, whose ``scales`` are units."""
     high: Tensor | None = None
     """Bits of codes in blocks that are not in words."""
 
@@ -64,7 +64,7 @@ class Weights:
             self.bits,
             1 if self.integers else x_dtype.itemsize,
             integers=self.integers,
-            by_group=self.form is not None or (self.format == "group" and not self.whole),
+            by_group=self.layout is not None or (self.format == "group" and not self.whole),
             depth=self.depth,
             gated=gated,
         )
@@ -88,6 +88,8 @@ class Extent(Protocol):
     def gated(self) -> bool: ...
 
 
+Constant = str | int | float | bool | BlockLayout | None
+"""What kernels are compiled for."""
 Parts = list[tuple[tuple[int, ...], torch.dtype]]
 
 
@@ -193,14 +195,14 @@ def product(
 
 def constants(
     weights: Weights, tile: Tile, even: bool, has_bias: bool, gated: Gating | None
-) -> dict[str, str | int | float | bool]:
+) -> dict[str, Constant]:
     """Return the constants of ``product_kernel``; ``even``: rows of x need no padding."""
     return gating(gated) | {
         "FORMAT": weights.format,
-        "BITS": weights.bits if weights.form is None else weights.form.low,
+        "BITS": weights.bits if weights.layout is None else weights.layout.low,
         "SIZE": weights.size,
         "PLANE": weights.plane,
-        "FORM": str(weights.form or ""),
+        "LAYOUT": weights.layout,
         "WHOLE": weights.whole,
         "ZEROS": weights.format == "group" and weights.marks is not None,
         "INTS": weights.integers,
@@ -218,7 +220,7 @@ def constants(
     }
 
 
-def gating(kind: Gating | None) -> dict[str, str | int | float | bool]:
+def gating(kind: Gating | None) -> dict[str, Constant]:
     """Return the constants that say what becomes of a gate and an up, if there are any."""
     if isinstance(kind, ClampedSwiglu):
         return {"ACTIVATION": "clamped", "LIMIT": kind.limit, "ALPHA": kind.alpha}
