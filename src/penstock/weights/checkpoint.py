@@ -17,8 +17,8 @@ from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.names import BIAS, NameMap
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant import StoredTensor
+from penstock.weights.cast import dequantized
 from penstock.weights.column_factors import F32, balanced, factors
-from penstock.weights.convert import dequantized
 from penstock.weights.disagreement import (
     missing,
     missing_of_heads,
@@ -140,7 +140,7 @@ class CheckpointWeights:
         if isinstance(value, StoredTensor):
             if name not in self._as_floats and not balances:
                 return value
-            value = dequantized(value, self._dtype, name)
+            value = dequantized(value, self._dtype, name).reshape(self._weights[name].shape)
         for balance in balances:
             value = balanced(value, balance, self._factors(balance))
             value.flags.writeable = False
