@@ -18,7 +18,8 @@ from support.native_arrays import as_bytes
 from support.native_executor import Buffers, make
 from support.native_products import DTYPES
 
-from penstock.backends.reference.numerics import activate, block_product, quantize_rows
+from penstock.backends.reference.numerics import activate
+from penstock.backends.reference.products import block_product, quantize_rows
 from penstock.quant import BlockTensor
 from penstock.quant.formats import BLOCK_FORMATS
 

@@ -9,7 +9,8 @@ from typing import Final
 
 import numpy as np
 
-from penstock.interface.sources import PlanWeight, Shape, Stored
+from penstock.interface.plan_weights import PlanWeight
+from penstock.interface.sources import Shape, Stored
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.quant import BlockScheme, BlockTensor
 from penstock.quant.formats import BLOCK_FORMATS, GGUF_FORMATS

@@ -16,8 +16,9 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import LLAMA_SHAPED, load_oracle, tiny_checkpoint
 
 from penstock.errors import WeightError
+from penstock.interface.plan_weights import PlanWeight, Share
 from penstock.interface.source_walks import tensors
-from penstock.interface.sources import PlanWeight, RowsOf, Share, Source, Stored
+from penstock.interface.sources import RowsOf, Source, Stored
 from penstock.interface.weights import WeightSource
 from penstock.models.names import own_names
 from penstock.models.spec import DType

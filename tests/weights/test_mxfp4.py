@@ -37,7 +37,8 @@ from penstock.resolve.quantization import as_read
 from penstock.weights.checkpoint import CheckpointWeights
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.safetensors import open_folder
-from penstock.weights.sources import check, read
+from penstock.weights.source_checks import check
+from penstock.weights.sources import read
 
 EXPERTS, HIDDEN, WIDE = 5, 64, 32
 

@@ -30,7 +30,8 @@ from penstock.interface.sources import (
     Transposed,
 )
 from penstock.weights.safetensors import open_folder
-from penstock.weights.sources import check, read
+from penstock.weights.source_checks import check
+from penstock.weights.sources import read
 from penstock.weights.tensor_file import Found
 
 ARRAYS: dict[str, NDArray[Any]] = {

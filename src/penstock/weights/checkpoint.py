@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from penstock.config import DTypeOption, LoadFormat
 from penstock.errors import WeightError
+from penstock.interface.plan_weights import Balance, PlanWeight
 from penstock.interface.source_walks import chosen, packed, tensors
-from penstock.interface.sources import Balance, Packed, PlanWeight, Source, Stored
+from penstock.interface.sources import Packed, Source, Stored
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.names import BIAS, NameMap
 from penstock.models.spec import DType, ModelSpec
@@ -29,7 +30,8 @@ from penstock.weights.disagreement import (
 )
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.published import open_published
-from penstock.weights.sources import as_named, check, read, read_member
+from penstock.weights.source_checks import check
+from penstock.weights.sources import as_named, read, read_member
 from penstock.weights.tensor_file import Found
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them

@@ -17,8 +17,9 @@ from penstock.models.draft_heads_config import (
     names_heads,
     read_draft_heads,
 )
+from penstock.models.json_objects import read_json_object
 from penstock.models.quantized_modules import QuantizedModules
-from penstock.models.reader import ConfigReader, read_json_object
+from penstock.models.reader import ConfigReader
 from penstock.models.registry import read_spec
 from penstock.models.spec import ModelSpec
 from penstock.models.text_part import text_part

@@ -11,7 +11,7 @@ from torch import Tensor
 from penstock.backends.cuda import block_packing, rounding
 from penstock.backends.cuda.block_layouts import BLOCK_LAYOUTS, LEVELED, MARKED
 from penstock.backends.cuda.coded_matrix import Array, CodedMatrix, Shape
-from penstock.backends.cuda.kernels.launch import Weights
+from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.weights import QuantizedTensor
 from penstock.quant import BlockScheme, BlockTensor

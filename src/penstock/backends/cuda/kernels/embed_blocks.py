@@ -12,8 +12,8 @@ from penstock.backends.cuda.kernels.block_operands import (
     point_of,
     scale_of,
 )
-from penstock.backends.cuda.kernels.launch import Weights
 from penstock.backends.cuda.kernels.tiling import rows_at_once
+from penstock.backends.cuda.kernels.weights import Weights
 
 _BLOCK = 512
 _ROWS = rows_at_once(1)

@@ -15,13 +15,13 @@ from penstock.backends.cuda.kernels.finish import place
 from penstock.backends.cuda.kernels.launch import (
     Extent,
     Parts,
-    Weights,
     constants,
     round_rows,
     rounded_parts,
 )
 from penstock.backends.cuda.kernels.product_tile import product_tile
 from penstock.backends.cuda.kernels.tiles import Tile, choose, most_tiles, row_step, row_steps
+from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.workspace import Workspace, carved_bytes
 from penstock.models.spec import Gating
 
