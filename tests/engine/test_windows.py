@@ -151,6 +151,7 @@ def remembering(model: str, backend: str) -> Stories:
     return stories
 
 
+@pytest.mark.thinned(4)
 def test_groups_and_windows_change_no_bit(backend: str, sight: str, tmp_path: Path) -> None:
     model = folder(tmp_path)
     expected = remembering(model, backend)

@@ -114,7 +114,7 @@ def bound(name: str, backend: str, kv_dtype: KvDType | None = None) -> Iterator[
         yield run
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize(("name", "backend"), RUNS)
 def test_logits_and_greedy_tokens(name: str, backend: str) -> None:
     """Chunked prefill, then 64 greedy steps of our own choosing."""
@@ -174,7 +174,7 @@ def test_oracle_is_not_degenerate(name: str) -> None:
     assert oracle.logits.std() > 0.5
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize(
     ("family", "backend"),
     [

@@ -86,6 +86,7 @@ def test_rows_of_fused_matrices(tmp_path: Path) -> None:
     np.testing.assert_allclose(logits(packed, "reference"), expected, rtol=0, atol=2e-4)
 
 
+@pytest.mark.thinned(3)
 @needs_native
 @pytest.mark.parametrize("activations", [False, True])
 @pytest.mark.parametrize("form", [*FORMATS, SHUFFLED], ids=str)

@@ -101,6 +101,7 @@ def test_logits_and_greedy_tokens_are_those_of_transformers(
     assert list(output.outputs[0].token_ids) == greedy[0, len(TOKENS) :].tolist()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("activations", [False, True])
 @pytest.mark.parametrize(("family", "form"), CASES)
 def test_the_cpu_computes_what_the_reference_does(
