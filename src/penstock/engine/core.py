@@ -16,6 +16,7 @@ from penstock.engine.loader import (
     LoadedModels,
     Mark,
     load_models,
+    open_model,
     plan_engine,
     state_limits,
 )
@@ -43,6 +44,7 @@ from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import SequenceState, Status, make_sequences
 from penstock.speculate.make import make_speculation
 from penstock.speculate.speculation import Speculation
+from penstock.weights.model_files import ModelFiles
 
 _PATIENCE_S = 0.002
 """Longest time, in seconds, that a step waits for grammar masks while another step runs."""
@@ -109,11 +111,20 @@ class EngineCore:
         )
 
     @classmethod
-    def start(cls, config: EngineConfig, mark: Mark = lambda phase: None) -> EngineCore:
-        """Load what ``config`` asks for; raises ConfigError, ModelError or WeightError."""
-        engine_plan = plan_engine(config)
+    def start(
+        cls,
+        config: EngineConfig,
+        mark: Mark = lambda phase: None,
+        files: ModelFiles | None = None,
+    ) -> EngineCore:
+        """Load what ``config`` asks for; ``files`` is its model, where that was opened before.
+
+        Raises ConfigError, ModelError or WeightError.
+        """
+        files = files or open_model(config)
+        engine_plan = plan_engine(config, files)
         mark("config")
-        return cls.of(load_models(engine_plan, mark))
+        return cls.of(load_models(engine_plan, mark, files=files))
 
     @classmethod
     def of(cls, models: LoadedModels) -> EngineCore:
