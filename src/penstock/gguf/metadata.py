@@ -107,21 +107,33 @@ class Strings(Sequence[str]):
 
     def positions(self, names: Iterable[str]) -> dict[str, int]:
         """Where those of ``names`` that occur stand, of one that does so twice the last."""
-        sizes, octets = self.sizes, np.frombuffer(self.text, np.uint8)
+        sizes, octets = self.sizes, np.frombuffer(self.text + b"\0", np.uint8)
         starts = self.ends - sizes
-        by_size: dict[int, dict[bytes, str]] = {}
+        # Most strings differ from all of them in this: the size, and the first byte.
+        marks = sizes << 8 | np.where(sizes > 0, octets[starts], 0)
+        by_mark: dict[int, dict[bytes, str]] = {}
         for name in names:
             raw = name.encode()
-            by_size.setdefault(len(raw), {})[raw] = name
+            by_mark.setdefault(len(raw) << 8 | (raw[0] if raw else 0), {})[raw] = name
         found: dict[str, int] = {}
-        for size, wanted in by_size.items():
-            (at,) = np.nonzero(sizes == size)
-            rows = octets[starts[at][:, None] + np.arange(size)]
+        for mark, wanted in by_mark.items():
+            (at,) = np.nonzero(marks == mark)
+            rows = octets[starts[at][:, None] + np.arange(mark >> 8)]
             for raw, name in wanted.items():
                 same = at[(rows == np.frombuffer(raw, np.uint8)).all(axis=1)]
                 if len(same):
                     found[name] = int(same[-1])
         return found
+
+    def take(self, positions: Sequence[int]) -> list[str]:
+        """The strings there."""
+        at = np.asarray(positions, np.int64)
+        ends = self.ends[at]
+        starts = ends - self.sizes[at]
+        return [
+            self.text[start:end].decode()
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -138,7 +150,7 @@ class Strings(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
+            return self.take(range(len(self))[index])
         at = range(len(self))[index]
         return self.text[self.ends[at - 1] if at else 0 : self.ends[at]].decode()
 

@@ -205,18 +205,18 @@ def _name(metadata: Mapping[str, GgufValue]) -> str:
     return name.lower() if isinstance(name, str) else ""
 
 
-def _added(special: SpecialTokens, tokens: Sequence[str], stripping: bool) -> list[AddedToken]:
+def _added(special: SpecialTokens, tokens: Strings, stripping: bool) -> list[AddedToken]:
     """``stripping`` control tokens take the white space that follows them, as Phi-3's do."""
     keeping = ("<unk>", "<s>", "<|endoftext|>")
     return [
         AddedToken(
-            tokens[token],
+            token,
             special=is_special,
             normalized=False,
-            rstrip=stripping and tokens[token] not in keeping,
+            rstrip=stripping and token not in keeping,
         )
         for is_special, ids in ((True, special.control), (False, special.user_defined))
-        for token in ids
+        for token in tokens.take(ids)
     ]
 
 
