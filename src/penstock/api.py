@@ -27,7 +27,6 @@ from penstock.sandbox.jobs import Checked, CheckGrammar
 from penstock.sandbox.local import LocalWorker
 from penstock.speculative_config import SpeculativeConfig, parse_speculative, speculative_config
 from penstock.tokenizer import Tokenizer, load_tokenizer
-from penstock.tokenizer.chat import ChatTemplate, read_chat_template
 from penstock.weights.model_files import ModelFiles
 
 
@@ -326,6 +325,8 @@ def _template_source(template: object) -> str:
     TokenizerError for what is no template."""
     if template is None:
         return ""
+    from penstock.tokenizer.chat import ChatTemplate, read_chat_template  # imports Jinja
+
     if isinstance(template, Path):
         return read_chat_template(template, f"chat_template {template}")
     if not isinstance(template, str) or not template.strip():

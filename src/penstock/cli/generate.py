@@ -29,6 +29,7 @@ from penstock.cli.options import (
 from penstock.cli.parser import UsageError
 from penstock.cli.progress import Progress
 from penstock.cli.prompts import add_prompt_arguments, read_prompts
+from penstock.collector import uncollected
 from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def run(args: argparse.Namespace) -> int:
     config = msgspec.structs.asdict(engine_config(args))
     del config["seed"]  # the request's, see add_arguments
 
-    from penstock.api import LLM
+    with uncollected():
+        from penstock.api import LLM
 
     with LLM(**config, chat_template=args.chat_template) as llm:
         if not args.quiet:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -42,9 +43,10 @@ from penstock.scheduler.limits import PROMPT_LOGIT_ROWS
 from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import SequenceState, Status, make_sequences
-from penstock.speculate.make import make_speculation
-from penstock.speculate.speculation import Speculation
 from penstock.weights.model_files import ModelFiles
+
+if TYPE_CHECKING:
+    from penstock.speculate.speculation import Speculation
 
 _PATIENCE_S = 0.002
 """Longest time, in seconds, that a step waits for grammar masks while another step runs."""
@@ -130,9 +132,11 @@ class EngineCore:
     def of(cls, models: LoadedModels) -> EngineCore:
         """Make an engine of loaded models; if that fails, they are closed."""
         try:
-            speculation = make_speculation(
-                models.engine_plan.config.speculative, models.draft, models.automaton
-            )
+            asked, speculation = models.engine_plan.config.speculative, None
+            if asked is not None:
+                from penstock.speculate.make import make_speculation  # all that proposes drafts
+
+                speculation = make_speculation(asked, models.draft, models.automaton)
             return cls(models.engine_plan, models.executor, speculation)
         except BaseException:
             models.close()

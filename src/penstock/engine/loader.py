@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,15 +36,15 @@ from penstock.speculate.draft_choice import (
     reaching,
 )
 from penstock.speculate.draft_heads_choice import refuse_draft_heads
-from penstock.speculate.make import LoadedDraft
-from penstock.speculate.suffix import SuffixAutomaton
 from penstock.speculative_config import Ngram
-from penstock.weights.checkpoint import open_weights
 from penstock.weights.gguf_spec import gguf_name
 from penstock.weights.hub import resolve_model_folder
 from penstock.weights.model_files import ModelFiles
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.token_map import Int32s, read_token_map
+
+if TYPE_CHECKING:
+    from penstock.speculate.make import LoadedDraft
 
 _log = logging.getLogger("penstock.artifact")
 
@@ -156,6 +157,8 @@ def draft_tokens(engine_plan: EnginePlan) -> Int32s | None:
 
 def suffix_automaton() -> type[Automaton]:
     """The native suffix automaton, or the one in Python where native code is missing."""
+    from penstock.speculate.suffix import SuffixAutomaton
+
     return native_automaton() or SuffixAutomaton
 
 
@@ -221,6 +224,8 @@ def load_models(
         if isinstance(engine_plan.config.speculative, Ngram):
             automaton = suffix_automaton()
         return LoadedModels(engine_plan, executor, automaton=automaton)
+    from penstock.speculate.make import LoadedDraft
+
     with _closed_on_error(executor):
         draft = engine_plan.draft
         token_ids = draft_tokens(draft)
@@ -282,6 +287,9 @@ def load(
 
 
 def _open(engine_plan: EnginePlan, files: ModelFiles | None) -> WeightSource:
+    # Readers of all formats, of which a start that restores an artifact needs none.
+    from penstock.weights.checkpoint import open_weights
+
     config, spec, weights = engine_plan.config, engine_plan.spec, engine_plan.plan.weights
     return open_weights(
         files or Path(config.model_path),

@@ -6,14 +6,16 @@ import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ContextLengthError, RequestError, TokenizerError, as_error
-from penstock.tokenizer.chat import ChatTemplate, Message
 from penstock.tokenizer.codec import Codec
 from penstock.tokenizer.detokenizer import IncrementalDetokenizer
 from penstock.tokenizer.length_bound import LengthBound
 from penstock.tokenizer.pieces import Pieces
+
+if TYPE_CHECKING:
+    from penstock.tokenizer.chat import ChatTemplate, Message
 
 
 @dataclass(frozen=True)
@@ -208,6 +210,8 @@ class Tokenizer:
         if source is None:
             return None
         if name not in self._templates:
+            from penstock.tokenizer.chat import ChatTemplate  # imports Jinja
+
             self._templates[name] = ChatTemplate(source, self.settings.special_tokens)
         return self._templates[name]
 
