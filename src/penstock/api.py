@@ -77,7 +77,10 @@ class LLM:
         with self._preparing:
             if self._tokenizer is None:
                 template = self._template
-                tokenizer = load_tokenizer(self.config.tokenizer_path, not template, self._metadata)
+                # Prompts need no template: one that is no program is refused by chats.
+                tokenizer = load_tokenizer(
+                    self.config.tokenizer_path, check_templates=False, metadata=self._metadata
+                )
                 self._metadata = None
                 tokenizer.check_model(self._core.vocab_size)
                 if template:
