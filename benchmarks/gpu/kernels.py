@@ -15,7 +15,8 @@ from penstock.cache.geometry import KvDType
 from penstock.dtypes import QuantizationName
 from penstock.errors import first_line
 from penstock.interface.executor import Limits
-from penstock.interface.sources import PlanWeight, Stored
+from penstock.interface.plan_weights import PlanWeight
+from penstock.interface.sources import Stored
 from penstock.models.position_scale import PositionScale
 from penstock.models.spec import (
     AlibiSpec,
