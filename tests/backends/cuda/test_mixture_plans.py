@@ -30,6 +30,7 @@ from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.backends.cuda.memory import RESERVE, needs  # noqa: E402
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.backends.registry import BACKENDS  # noqa: E402
+from penstock.dtypes import QuantizationName  # noqa: E402
 from penstock.errors import WeightError  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402
 from penstock.interface.step import StepInput  # noqa: E402
@@ -38,7 +39,7 @@ from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.plan.plan import Plan  # noqa: E402
 from penstock.quant import Quantization  # noqa: E402
-from penstock.quant.choice import QuantizationName, choose  # noqa: E402
+from penstock.quant.choice import choose  # noqa: E402
 from penstock.weights.checkpoint import open_weights  # noqa: E402
 from penstock.weights.model_folder import load_model_spec  # noqa: E402
 
