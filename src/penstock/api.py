@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypedDict
@@ -179,7 +179,7 @@ class LLM:
         *,
         priority: int = 0,
         started: list[str] | None = None,
-    ) -> Iterator[RequestOutput]:
+    ) -> Generator[RequestOutput, None, None]:
         """Generate as :meth:`generate` does, yielding each request's output so far as tokens come.
 
         ``started`` receives the request ids in the order of ``prompts``. Closing the iterator
@@ -212,6 +212,14 @@ class LLM:
                 yield from outputs
         finally:
             self._core.leave(inbox)
+
+    def check(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> None:
+        """Raise RequestError if one of the prompts could not be served as asked."""
+        self._core.check([request for request, _ in self._requests(prompts, params, 0)])
 
     def stats(self) -> EngineStats:
         return self._core.stats()

@@ -28,6 +28,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
+    Command(("chat",), "chat", "talk to a model in the terminal"),
     Command(("generate",), "generate", "complete prompts on the command line"),
     Command(("serve",), "serve", "serve a model over the OpenAI API"),
     Command(("convert",), "convert", "write a model to a GGUF file, quantized or not"),
@@ -91,7 +92,7 @@ def outcome(work: Callable[[], int], debug: bool) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    if words[:1] == ["--version"]:
+    if words[:1] in (["--version"], ["-V"]):
         from penstock.version import __version__
 
         print(f"penstock {__version__}")
