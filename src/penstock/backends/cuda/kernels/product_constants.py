@@ -10,7 +10,7 @@ from penstock.backends.cuda.block_layouts import BlockLayout
 
 WeightFormat = Literal["float", "grid", "group", "blocks", "heads"]
 """How codes become values: as they are, by the row's grid, by scales of groups, or by a layout of
-blocks. ``heads``: floats of matrices that one head each is multiplied by, by kernels of their own."""
+blocks. ``heads``: floats of heads' own matrices, which have a kernel of their own."""
 
 
 class ProductConstants(msgspec.Struct, frozen=True, kw_only=True):
