@@ -1,4 +1,4 @@
-"""A matrix as kernels get it."""
+"""A matrix in device memory, as kernels of products take it."""
 
 from __future__ import annotations
 
