@@ -61,3 +61,10 @@ class ProductConstants(msgspec.Struct, frozen=True, kw_only=True):
     """Whether rows of x need no padding."""
     interpreted: bool
     """Whether Triton's interpreter runs the kernel (``runtime.py``)."""
+
+    @property
+    def without_sizes(self) -> ProductConstants:
+        """The same of kernels that differ in the sizes of tiles and splits alone."""
+        return msgspec.structs.replace(
+            self, rows=0, cols=0, depth=0, unroll=0, stages=0, splits=0, length=0
+        )
