@@ -31,6 +31,7 @@ from penstock.cli.options import (
 )
 from penstock.cli.parser import UsageError
 from penstock.cli.prompts import BadLine, PromptInput, add_prompt_arguments, read_inputs
+from penstock.collector import uncollected
 from penstock.errors import RequestError
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def run(args: argparse.Namespace) -> int:
     config = msgspec.structs.asdict(engine_config(args))
     del config["seed"]  # the request's, see add_arguments
 
-    from penstock.api import LLM
+    with uncollected():
+        from penstock.api import LLM
 
     with LLM(**config, chat_template=args.chat_template) as llm:
         if not args.quiet:
