@@ -22,12 +22,11 @@ _HEAD, _EMBEDDING = "output.weight", "token_embd.weight"
 _LAYERS: Final = "blk."
 _LEAST: Final = np.float32(1e-6)
 """What a column counts at least, beside the mean of all: then no sum of weights is 0."""
-Floats = NDArray[np.float32]
-
 _NAME_BYTES: Final = 127
 """What other programs keep of a name."""
-
 REMEDY: Final = "make one for this model with llama-imatrix"
+
+Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
