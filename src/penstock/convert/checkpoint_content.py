@@ -14,8 +14,8 @@ from penstock.convert.content import Content, Part, SourceTensor, Values
 from penstock.errors import ModelError, TokenizerError
 from penstock.gguf.writing import pair
 from penstock.interface.weights import WeightValue
-from penstock.models.gguf.description import describe, require_same
-from penstock.models.gguf.places import Place, WrittenTensor, written_tensors
+from penstock.models.gguf.description import describe, require_same, tensors_of
+from penstock.models.gguf.places import Place, WrittenTensor
 from penstock.models.gguf.values import first_experts
 from penstock.plan.lower import lower
 from penstock.quant import StoredTensor
@@ -38,7 +38,7 @@ class CheckpointContent(Content):
         plan = lower(replace(spec, dtype="float32"), "float32")
         self._shapes = {weight: each.shape for weight, each in plan.weights.items()}
         shapes = self._shapes
-        self._written = {each.name: each for each in written_tensors(description.names, shapes)}
+        self._written = {each.name: each for each in tensors_of(description, shapes, where)}
         self._vectors = description.vectors
         self.tensors = [
             *(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.errors import ModelError
 from penstock.interface.sources import (
     Flat,
     Logarithm,
@@ -61,10 +62,13 @@ class WrittenTensor:
 
 def written_tensors(names: NameMap, shapes: Mapping[str, Shape]) -> tuple[WrittenTensor, ...]:
     """The tensors that hold canonical weights of these shapes: where ``names`` knows several ways
-    to keep one, the first."""
+    to keep one, the first. Raises ModelError for a weight that they have no name for."""
     found: dict[str, tuple[Shape, list[Place]]] = {}
     for weight in shapes:
-        source = _first_way(names.source(weight, shapes))
+        try:
+            source = _first_way(names.source(weight, shapes))
+        except KeyError as error:
+            raise ModelError(f"files have no tensor for the weight {weight}") from error
         stored, runs = _tensor(source)
         shape, places = found.setdefault(stored.name, (stored.shape, []))
         assert shape == stored.shape
