@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, TypedDict
 
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.core import EngineCore
+from penstock.engine.loader import open_model
 from penstock.engine.shared_core import SharedCore
 from penstock.errors import ConfigError, RequestError
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
+from penstock.gguf.metadata import GgufValue
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
@@ -25,7 +27,7 @@ from penstock.sandbox.jobs import Checked, CheckGrammar
 from penstock.sandbox.local import LocalWorker
 from penstock.speculative_config import SpeculativeConfig, parse_speculative, speculative_config
 from penstock.tokenizer import Tokenizer, load_tokenizer
-from penstock.tokenizer.chat import ChatTemplate, read_chat_template
+from penstock.weights.model_files import ModelFiles
 
 
 class PromptDict(TypedDict, total=False):
@@ -59,7 +61,10 @@ class LLM:
         self, model: str = "", *, chat_template: str | Path | None = None, **options: Any
     ) -> None:
         self._template = _template_source(chat_template)
-        self._core = SharedCore(EngineCore.start(engine_config(model, options)))
+        config = engine_config(model, options)
+        files = open_model(config)
+        self._core = SharedCore(EngineCore.start(config, files=files))
+        self._metadata = _metadata(files, self._core.config.tokenizer_path)
         self._preparing = threading.RLock()
         self._ids = itertools.count()
         self._tokenizer: Tokenizer | None = None
@@ -72,7 +77,11 @@ class LLM:
         with self._preparing:
             if self._tokenizer is None:
                 template = self._template
-                tokenizer = load_tokenizer(self.config.tokenizer_path, check_templates=not template)
+                # Prompts need no template: one that is no program is refused by chats.
+                tokenizer = load_tokenizer(
+                    self.config.tokenizer_path, check_templates=False, metadata=self._metadata
+                )
+                self._metadata = None
                 tokenizer.check_model(self._core.vocab_size)
                 if template:
                     tokenizer = tokenizer.with_chat_template(template)
@@ -179,7 +188,7 @@ class LLM:
         *,
         priority: int = 0,
         started: list[str] | None = None,
-    ) -> Iterator[RequestOutput]:
+    ) -> Generator[RequestOutput, None, None]:
         """Generate as :meth:`generate` does, yielding each request's output so far as tokens come.
 
         ``started`` receives the request ids in the order of ``prompts``. Closing the iterator
@@ -212,6 +221,14 @@ class LLM:
                 yield from outputs
         finally:
             self._core.leave(inbox)
+
+    def check(
+        self,
+        prompts: Prompt | Sequence[Prompt],
+        params: SamplingParams | Sequence[SamplingParams] | None = None,
+    ) -> None:
+        """Raise RequestError if one of the prompts could not be served as asked."""
+        self._core.check([request for request, _ in self._requests(prompts, params, 0)])
 
     def stats(self) -> EngineStats:
         return self._core.stats()
@@ -307,11 +324,20 @@ class LLM:
         return self.tokenizer.encode(text)
 
 
+def _metadata(files: ModelFiles, tokenizer_path: str) -> Mapping[str, GgufValue] | None:
+    """The metadata that a start has read, where the tokenizer is in them."""
+    if files.gguf is None or str(files.path) != tokenizer_path:
+        return None
+    return files.gguf.metadata
+
+
 def _template_source(template: object) -> str:
     """The source of a chat template; empty if there is none. Raises ConfigError and
     TokenizerError for what is no template."""
     if template is None:
         return ""
+    from penstock.tokenizer.chat import ChatTemplate, read_chat_template  # imports Jinja
+
     if isinstance(template, Path):
         return read_chat_template(template, f"chat_template {template}")
     if not isinstance(template, str) or not template.strip():

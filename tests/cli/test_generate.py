@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import json
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.waiting import PATIENCE_S, until
 
 import penstock
 from penstock.cli import main as cli
@@ -38,12 +43,13 @@ def test_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_json_of_several_in_order(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_json_of_several(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     prompts = [PROMPT, "import os\n", "class A:\n"]
     file = tmp_path / "prompts.jsonl"
     file.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in prompts))
     assert generate("-f", str(file), "--json", "--temperature", "0") == 0
     records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    records.sort(key=lambda record: record["line"])
     assert [record["prompt"] for record in records] == prompts
     assert records[0]["text"] == expected(PROMPT)
     for record in records:
@@ -178,3 +184,100 @@ def test_a_bad_grammar_is_one_line(
 ) -> None:
     assert generate("-p", PROMPT, *words) != 0
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_prompt_that_is_piped_in(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(PROMPT + "\n"))
+    assert generate("--temperature", "0", "--quiet") == 0
+    assert capsys.readouterr().out == expected(PROMPT) + "\n"
+
+
+LINES = [
+    b'{"prompt": "import os\\n", "id": 7, "tags": {"a": [1.50]}}',
+    b"not JSON",
+    b'{"text": "no prompt"}',
+    b'{"prompt": 5}',
+    b'{"prompt": "\xff"}',
+    b'{"prompt": "x", "seconds": 1}',
+    b'{"prompt": "' + b"x " * 400 + b'"}',
+    b"",
+    b'{"prompt": "class A:\\n", "id": 8}',
+]
+
+
+def test_a_bad_line_is_a_record_of_its_own(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b"\n".join(LINES))
+    assert generate("-f", str(path), "--json", "--temperature", "0", "--quiet") == 1
+    captured = capsys.readouterr()
+    records = {r["line"]: r for r in map(json.loads, captured.out.splitlines())}
+    assert captured.err == ""
+    assert sorted(records) == [1, 2, 3, 4, 5, 6, 7, 9]
+    assert (records[1]["id"], records[1]["tags"]) == (7, {"a": [1.5]})
+    assert records[9]["id"] == 8
+    assert records[1]["text"] == expected("import os\n")
+    assert "error" not in records[9]
+    for line, words in {
+        2: "malformed",
+        3: 'no field "prompt"',
+        4: "str",
+        5: "UTF-8",
+        6: "'seconds'",
+        7: "context",
+    }.items():
+        assert words in records[line]["error"]
+        assert "text" not in records[line]
+
+
+def test_bad_lines_for_people(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_bytes(b'{"prompt": "import os\\n"}\n{}\n{"prompt": "class A:\\n"}\n')
+    assert generate("-f", str(path), "--quiet", "--n", "2") == 1
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"penstock: error: {path}, line 2: there is no field")
+    assert [line for line in captured.out.splitlines() if line.startswith("==>")] == [
+        "==> import os",
+        "==> import os",
+        "==> class A:",
+        "==> class A:",
+    ]
+
+
+def test_lines_of_several_files_name_theirs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    words = []
+    for path in paths:
+        path.write_text("import os\n")
+        words += ["-f", str(path)]
+    assert generate(*words, "--json") == 0
+    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert sorted((r["file"], r["line"]) for r in records) == [(str(p), 1) for p in paths]
+
+
+def test_control_c_keeps_what_is_done(tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    lines = [{"prompt": "import os\n", "max": i} for i in range(200)]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    words = ["--threads", "1", "--max-num-seqs", "2", "--json", "--max-tokens", "20"]
+    answers = tmp_path / "answers.jsonl"
+    with answers.open("w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock", "generate", "-f", str(path), *words],
+            stdout=file,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        )
+    until(lambda: answers.stat().st_size, PATIENCE_S, "the first record")
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    records = [json.loads(line) for line in answers.read_text().splitlines()]
+    assert 1 <= len(records) < 200
+    assert f"interrupted: {len(records)} of 200 prompts are done" in err

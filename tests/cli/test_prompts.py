@@ -36,7 +36,22 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         read("-f", "-", "-p", "-")
 
 
-def test_no_prompt() -> None:
+@pytest.mark.parametrize(
+    ("piped", "prompt"),
+    [("x\n", "x"), ("x\ny\r\n", "x\ny"), ("x\n\n", "x\n"), (" ", " "), ("é", "é")],
+)
+def test_what_is_piped_in_is_a_prompt(
+    piped: str, prompt: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(piped))
+    assert read() == [prompt]
+    monkeypatch.setattr("sys.stdin", io.StringIO(piped))
+    assert read("-p", "a") == ["a"]
+
+
+@pytest.mark.parametrize("stdin", [io.StringIO(""), io.StringIO("\n"), None])
+def test_no_prompt(stdin: io.StringIO | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", stdin)
     with pytest.raises(UsageError, match="no prompt"):
         read()
 

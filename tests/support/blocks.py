@@ -9,10 +9,11 @@ from typing import Final
 
 import numpy as np
 
-from penstock.interface.sources import PlanWeight, Shape, Stored
+from penstock.interface.plan_weights import PlanWeight
 from penstock.interface.weights import WeightSource, WeightValue
+from penstock.models.gguf.blocks import BlockMatrix
 from penstock.quant import BlockScheme, BlockTensor
-from penstock.quant.formats import ALL_FORMATS, FORMATS
+from penstock.quant.formats import BLOCK_FORMATS, GGUF_FORMATS
 
 _HALVES: Final = {
     "Q4_0": (0,),
@@ -36,7 +37,7 @@ def random_blocks(
 ) -> BlockTensor:
     """An ``[n, k]`` matrix of a format, of random codes and scales of both signs; with ``spread``
     of about that standard deviation, where scales are in float16."""
-    form = ALL_FORMATS[name]
+    form = BLOCK_FORMATS[name]
     count, rest = divmod(k, form.scheme.columns)
     assert not rest, "k is of whole blocks"
     blocks = rng.integers(0, 256, (n, count, form.scheme.block_bytes), np.uint8)
@@ -55,7 +56,7 @@ def random_blocks(
         blocks[..., 0] = rng.integers(118, 124, (n, count))
     elif name == "NVFP4":
         blocks[..., :4] = rng.integers(8, 60, (n, count, 4))
-    elif name not in FORMATS:
+    elif name not in GGUF_FORMATS:
         whole = name == "NVFP4_SCALED"  # one scale for all of a row
         scales = rng.uniform(0.002, 0.02, (n, 1 if whole else count)).astype(np.float32)
         blocks[..., :4] = scales[..., None].view(np.uint8)
@@ -65,20 +66,6 @@ def random_blocks(
         codes = blocks[..., 1 if name == "MXFP8" else 4 :]
         codes[codes & 127 == 127] = 0
     return BlockTensor(form, blocks)
-
-
-@dataclass(frozen=True)
-class InBlocks:
-    """A matrix in blocks of a checkpoint (``models.packed_matrix.MatrixFormat``)."""
-
-    scheme: BlockScheme
-    any_order: bool = False
-
-    def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
-        return ()
-
-    def optional(self, name: str) -> tuple[str, ...]:
-        return ()
 
 
 @dataclass(frozen=True)
@@ -92,7 +79,7 @@ class BlockFormats:
     @property
     def schemes(self) -> tuple[BlockScheme, ...]:
         names = sorted({self.other, *self.by_word.values()})
-        return tuple(ALL_FORMATS[name].scheme for name in names)
+        return tuple(GGUF_FORMATS[name].scheme for name in names)
 
     @property
     def as_floats(self) -> tuple[str, ...]:
@@ -106,8 +93,10 @@ class BlockFormats:
     def notes(self) -> tuple[str, ...]:
         return ()
 
-    def matrix(self, name: str, columns: int | None = None) -> InBlocks:
-        return InBlocks(ALL_FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
+    def matrix(self, name: str, columns: int | None = None) -> BlockMatrix:
+        return BlockMatrix(
+            GGUF_FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme
+        )
 
     def limited(self, formats: Collection[str], rounded: bool) -> BlockFormats:
         return self

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import TokenizerError
 from penstock.gguf.special_tokens import Kind
+from penstock.tokenizer.codec import LibraryCodec
 from penstock.tokenizer.gguf_written import written_vocab
 from penstock.tokenizer.load import load_tokenizer
 from penstock.tokenizer.sentencepiece_model import read_sentencepiece
@@ -120,7 +121,8 @@ def test_scores_and_kinds_are_written(tmp_path: Path) -> None:
     assert list(kinds) == [*(kind for _, _, kind in PIECES), *[int(Kind.UNUSED)] * 3]  # type: ignore[arg-type]
     assert written["tokenizer.ggml.add_space_prefix"] is True
     assert written["tokenizer.ggml.add_bos_token"] is True
-    tokenizer.backend.save(str(folder / "tokenizer.json"))
+    assert isinstance(tokenizer.codec, LibraryCodec)
+    tokenizer.codec.library.save(str(folder / "tokenizer.json"))
     beside = written_vocab(load_tokenizer(folder), rows, (2,), "here", pieces).values
     for name in ("scores", "token_type", "tokens"):
         assert list(beside[f"tokenizer.ggml.{name}"]) == list(written[f"tokenizer.ggml.{name}"])  # type: ignore[arg-type]
@@ -134,7 +136,8 @@ def test_a_model_that_is_not_the_tokenizers(tmp_path: Path) -> None:
     others[-1] = ("ß", -5.0, 1)
     (folder / "tokenizer.model").write_bytes(model_bytes(others))
     pieces = read_sentencepiece(folder / "tokenizer.model")
-    tokenizer.backend.save(str(folder / "tokenizer.json"))
+    assert isinstance(tokenizer.codec, LibraryCodec)
+    tokenizer.codec.library.save(str(folder / "tokenizer.json"))
     written = written_vocab(load_tokenizer(folder), len(PIECES), (), "here", pieces).values
     scores = list(written["tokenizer.ggml.scores"])  # type: ignore[arg-type]
     assert scores[260:262] == [0.0, -1.0]

@@ -3,23 +3,26 @@
   penstock generate -p "def fibonacci(n):"
   penstock generate path/to/checkpoint --chat -p "Why is the sky blue?" --temperature 0
   penstock generate -f prompts.jsonl --json > answers.jsonl
+  echo "The capital of France is" | penstock generate path/to/checkpoint
   penstock generate -p "A person as JSON: " --json-schema person.json
 
-One prompt is answered as its tokens come; several run together and are printed in order.
+One prompt is answered as its tokens come. Several run together, and each is written when it is
+finished: with --json at once, otherwise in order. Ctrl-C keeps what is finished.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from penstock.cli.batch import OUTPUT_FIELDS, Batch, JsonWriter, LiveWriter, TextWriter, Writer
 from penstock.cli.grammar_options import add_grammar_arguments, grammar_of
+from penstock.cli.main import EXIT_FAILED, EXIT_INTERRUPTED
 from penstock.cli.options import (
     add_engine_arguments,
     add_sampling_arguments,
@@ -27,31 +30,16 @@ from penstock.cli.options import (
     sampling_params,
 )
 from penstock.cli.parser import UsageError
-from penstock.cli.progress import Progress
-from penstock.cli.prompts import add_prompt_arguments, read_prompts
-from penstock.errors import PenstockError
+from penstock.cli.prompts import BadLine, PromptInput, add_prompt_arguments, read_inputs
+from penstock.collector import uncollected
+from penstock.errors import RequestError
 
 if TYPE_CHECKING:
     from penstock.api import LLM, PromptDict
-    from penstock.frontend.outputs import CompletionOutput, RequestOutput
     from penstock.sampling.defaults import SamplingDefaults
     from penstock.sampling.params import SamplingParams
 
 DEFAULT_MAX_TOKENS = 128
-
-
-class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of ``--json``: one sequence that was generated."""
-
-    prompt: str
-    index: int  # which of the prompt's --n sequences
-    text: str
-    finish_reason: str | None
-    prompt_tokens: int
-    cached_tokens: int  # of these, found in the prefix cache
-    output_tokens: int
-    ttft_s: float  # from the prompt's arrival to its first token
-    seconds: float  # until it was finished
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,109 +76,86 @@ def run(args: argparse.Namespace) -> int:
     asked = msgspec.structs.replace(sampling_params(args), grammar=grammar_of(args))
     if args.chat_template is not None and not args.chat:
         raise UsageError("argument --chat-template: it is for chats; add --chat")
-    texts = read_prompts(args)
+    given = read_inputs(args)
     config = msgspec.structs.asdict(engine_config(args))
     del config["seed"]  # the request's, see add_arguments
 
-    from penstock.api import LLM
+    with uncollected():
+        from penstock.api import LLM
 
     with LLM(**config, chat_template=args.chat_template) as llm:
         if not args.quiet:
             for note in llm.config.notes:
                 print(f"penstock: note: {note}", file=sys.stderr)
-        prompts = [_prompt(llm, text, args.chat) for text in texts]
         params = _completed(asked, args, llm.config.sampling_defaults)
-        each = [params] * len(prompts)
-        if isinstance(args.max_tokens, _Unasked):
-            each = [_fitting(params, prompt, llm.config.max_model_len) for prompt in prompts]
-        live = len(texts) == 1 and params.n == 1 and not args.json
-        run = _Run(texts, sys.stdout if live else None, progress=not (live or args.quiet))
-        records = run.generate(llm, prompts, each)
-    if args.json:
-        for record in records:
-            sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
-    elif not live:
-        _print_all(records)
-    if not args.quiet:
-        print(run.summary(records), file=sys.stderr)
-    return 0
+        live = len(given) == 1 and params.n == 1 and not args.json
+        several = len(set(args.file)) > 1
+        writer: Writer = (
+            JsonWriter(sys.stdout, several)
+            if args.json
+            else LiveWriter(sys.stdout)
+            if live
+            else TextWriter(sys.stdout)
+        )
+        accepted, failures = _accepted(llm, given, params, args, writer)
+        batch = Batch(*accepted, writer, progress=not (live or args.quiet))
+        if accepted.inputs:
+            batch.run(llm)
+    if accepted.inputs and not args.quiet:
+        print(batch.summary(), file=sys.stderr)
+    if batch.interrupted:
+        return EXIT_INTERRUPTED
+    return EXIT_FAILED if failures or batch.failures else 0
+
+
+class _Accepted(NamedTuple):
+    """The prompts that can be served, with the tokens and the options of each."""
+
+    inputs: list[PromptInput]
+    prompts: list[PromptDict]
+    params: list[SamplingParams]
+
+
+def _accepted(
+    llm: LLM,
+    given: Sequence[PromptInput | BadLine],
+    params: SamplingParams,
+    args: argparse.Namespace,
+    writer: Writer,
+) -> tuple[_Accepted, int]:
+    """What can be served of ``given``, and how many lines of files cannot, which are written as
+    failed. Raises RequestError for a prompt of the command line."""
+    accepted, failures = _Accepted([], [], []), 0
+    for each in given:
+        try:
+            if isinstance(each, BadLine):
+                raise RequestError(each.error)
+            _check_fields(each)
+            prompt = _prompt(llm, each.text, args.chat)
+            own = params
+            if isinstance(args.max_tokens, _Unasked):
+                own = _fitting(params, prompt, llm.config.max_model_len)
+            llm.check(prompt, own)
+        except RequestError as error:
+            if each.origin is None:
+                raise
+            writer.failed(each, str(error))
+            failures += 1
+            continue
+        accepted.inputs.append(each)
+        accepted.prompts.append(prompt)
+        accepted.params.append(own)
+    return accepted, failures
+
+
+def _check_fields(given: PromptInput) -> None:
+    for name in given.fields:
+        if name in OUTPUT_FIELDS:
+            raise RequestError(f"its field {name!r} has the name of one of the output's; rename it")
 
 
 class _Unasked(int):
     """An option's value that the user has not asked for: it gives way to what is left."""
-
-
-class _Run:
-    """One batch of prompts, its clock, and what is shown meanwhile."""
-
-    def __init__(self, texts: Sequence[str], live: TextIO | None, progress: bool) -> None:
-        self._texts = texts
-        self._live = live
-        self._progress = Progress(len(texts), sys.stderr, progress)
-        self._seconds = 0.0
-
-    def generate(
-        self, llm: LLM, prompts: Sequence[PromptDict], params: Sequence[SamplingParams]
-    ) -> list[Record]:
-        """One record per sequence, in the order of the prompts."""
-        latest: dict[str, RequestOutput] = {}
-        ids: list[str] = []
-        tokens = finished = 0
-        start = time.perf_counter()
-        for output in llm.stream(prompts, params, started=ids):
-            before = latest.get(output.request_id)
-            latest[output.request_id] = output
-            finished += output.finished
-            for sequence in output.outputs:
-                news = sequence.since(before.outputs[sequence.index] if before else None)
-                tokens += len(news.token_ids)
-                if self._live is not None:
-                    self._live.write(news.text)
-                    self._live.flush()
-            self._progress.show(finished, tokens)
-        self._seconds = time.perf_counter() - start
-        self._progress.clear()
-        if self._live is not None:
-            self._live.write("\n")
-        outputs = [latest[request_id] for request_id in ids]
-        return [
-            _record(text, output, sequence)
-            for text, output in zip(self._texts, outputs, strict=True)
-            for sequence in output.outputs
-        ]
-
-    def summary(self, records: Sequence[Record]) -> str:
-        output = sum(record.output_tokens for record in records)
-        prompt = sum(record.prompt_tokens for record in records if record.index == 0)
-        line = (
-            f"{output:,} tokens in {self._seconds:.2f} s ({output / self._seconds:,.1f} tokens/s)"
-            f" after {prompt:,} prompt tokens"
-        )
-        if len(records) == 1:
-            (record,) = records
-            line += f"; first token after {record.ttft_s:.3f} s"
-            if record.seconds > record.ttft_s:
-                rate = (record.output_tokens - 1) / (record.seconds - record.ttft_s)
-                line += f", then {rate:,.1f} tokens/s"
-        return line
-
-
-def _record(text: str, output: RequestOutput, sequence: CompletionOutput) -> Record:
-    if output.error is not None:
-        raise PenstockError(f"the prompt {text[:40]!r} failed: {output.error}")
-    clock = output.metrics
-    arrival = clock.arrival_time
-    return Record(
-        prompt=text,
-        index=sequence.index,
-        text=sequence.text,
-        finish_reason=sequence.finish_reason,
-        prompt_tokens=len(output.prompt_token_ids),
-        cached_tokens=output.num_cached_tokens,
-        output_tokens=len(sequence.token_ids),
-        ttft_s=(clock.first_token_time or arrival) - arrival,
-        seconds=(clock.finished_time or arrival) - arrival,
-    )
 
 
 def _completed(
@@ -223,10 +188,3 @@ def _prompt(llm: LLM, text: str, chat: bool) -> PromptDict:
         )
     rendered = tokenizer.apply_chat_template([{"role": "user", "content": text}])
     return {"prompt_token_ids": tokenizer.encode(rendered, add_special_tokens=False)}
-
-
-def _print_all(records: Sequence[Record]) -> None:
-    for i, record in enumerate(records):
-        head = record.prompt.splitlines()[0] if record.prompt.strip() else record.prompt
-        print(("\n" if i else "") + f"==> {head}")
-        print(record.text)

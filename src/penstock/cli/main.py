@@ -28,6 +28,7 @@ class Command(NamedTuple):
 
 
 COMMANDS = (
+    Command(("chat",), "chat", "talk to a model in the terminal"),
     Command(("generate",), "generate", "complete prompts on the command line"),
     Command(("serve",), "serve", "serve a model over the OpenAI API"),
     Command(("convert",), "convert", "write a model to a GGUF file, quantized or not"),
@@ -91,7 +92,7 @@ def outcome(work: Callable[[], int], debug: bool) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
-    if words[:1] == ["--version"]:
+    if words[:1] in (["--version"], ["-V"]):
         from penstock.version import __version__
 
         print(f"penstock {__version__}")
@@ -123,9 +124,12 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _run(command: Command, argv: list[str]) -> int:
-    from penstock.cli.parser import Parser
+    from penstock.collector import uncollected
 
-    module = importlib.import_module(f"penstock.cli.{command.module}")
+    with uncollected():
+        from penstock.cli.parser import Parser
+
+        module = importlib.import_module(f"penstock.cli.{command.module}")
     parser = Parser("penstock " + " ".join(command.words), module.__doc__ or command.summary)
     module.add_arguments(parser)
     code: int = module.run(parser.parse(argv))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
@@ -12,10 +13,32 @@ import msgspec
 from penstock.cli.parser import UsageError
 
 
-class PromptLine(msgspec.Struct):
-    """One line of a JSON Lines file; other fields are left alone."""
+@dataclass(frozen=True)
+class Origin:
+    """Where a prompt stands in a file."""
 
-    prompt: str
+    file: str
+    line: int
+    """Counted from 1."""
+
+
+@dataclass(frozen=True)
+class PromptInput:
+    """One prompt as it was given."""
+
+    text: str
+    origin: Origin | None = None
+    """None for a prompt of the command line."""
+    fields: Mapping[str, msgspec.Raw] = field(default_factory=dict)
+    """The other fields of its JSON object, which are the user's own."""
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line of a file that is no prompt, and why."""
+
+    origin: Origin
+    error: str
 
 
 def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,36 +63,71 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def read_prompts(args: argparse.Namespace) -> list[str]:
-    """All prompts: those of ``-p`` first, then those of ``-f``. Raises UsageError and OSError."""
+    """The texts of all prompts. Raises UsageError for the first line that is none, and OSError."""
+    texts = []
+    for given in read_inputs(args):
+        if isinstance(given, BadLine):
+            raise UsageError(f"{given.origin.file}, line {given.origin.line}: {given.error}")
+        texts.append(given.text)
+    return texts
+
+
+def read_inputs(args: argparse.Namespace) -> list[PromptInput | BadLine]:
+    """All prompts: those of ``-p`` first, then those of ``-f``. Raises UsageError and OSError.
+
+    Without either, what is piped into standard input is the prompt, without its last line's end.
+    """
     if [*args.prompt, *args.file].count("-") > 1:
         raise UsageError("'-' is given more than once, but standard input can be read only once")
-    prompts = [sys.stdin.read() if text == "-" else text for text in args.prompt]
+    texts = [sys.stdin.read() if text == "-" else text for text in args.prompt]
+    if not texts and not args.file and sys.stdin is not None and not sys.stdin.isatty():
+        piped = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+        texts = [piped] if piped else []
+    given: list[PromptInput | BadLine] = [PromptInput(text) for text in texts]
     for name in args.file:
         if name == "-":
-            prompts += _lines(sys.stdin)
+            given += _lines("-", (line.encode(errors="surrogateescape") for line in sys.stdin))
             continue
-        with Path(name).open(encoding="utf-8") as file:
-            try:
-                prompts += _objects(name, file) if name.endswith(".jsonl") else _lines(file)
-            except UnicodeDecodeError as error:
-                raise UsageError(f"{name}: not UTF-8 text ({error})") from None
-    if not prompts:
-        raise UsageError("no prompt: give one with -p TEXT, or a file of them with -f FILE")
-    return prompts
+        with Path(name).open("rb") as file:
+            given += _objects(name, file) if name.endswith(".jsonl") else _lines(name, file)
+    if not given:
+        raise UsageError(
+            "no prompt: give one with -p TEXT, a file of them with -f FILE, or pipe one in"
+        )
+    return given
 
 
-def _lines(file: Iterable[str]) -> list[str]:
-    return [text for line in file if (text := line.rstrip("\r\n"))]
+def _decoded(name: str, lines: Iterable[bytes]) -> Iterator[tuple[Origin, str] | BadLine]:
+    for number, line in enumerate(lines, 1):
+        origin = Origin(name, number)
+        try:
+            yield origin, line.decode().rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            yield BadLine(origin, f"not UTF-8 text ({error})")
 
 
-def _objects(name: str, file: Iterable[str]) -> list[str]:
-    prompts = []
-    for number, line in enumerate(file, 1):
-        if line.strip():
-            try:
-                prompts.append(msgspec.json.decode(line, type=PromptLine).prompt)
-            except msgspec.DecodeError as error:
-                raise UsageError(
-                    f'{name}, line {number}: {error}; each line needs {{"prompt": "..."}}'
-                ) from None
-    return prompts
+def _lines(name: str, file: Iterable[bytes]) -> Iterator[PromptInput | BadLine]:
+    for each in _decoded(name, file):
+        if isinstance(each, BadLine):
+            yield each
+        elif each[1]:
+            yield PromptInput(each[1], each[0])
+
+
+def _objects(name: str, file: Iterable[bytes]) -> Iterator[PromptInput | BadLine]:
+    for each in _decoded(name, file):
+        if isinstance(each, BadLine):
+            yield each
+        elif each[1].strip():
+            yield _object(*each)
+
+
+def _object(origin: Origin, text: str) -> PromptInput | BadLine:
+    try:
+        fields = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
+        if "prompt" not in fields:
+            return BadLine(origin, 'there is no field "prompt"; each line needs {"prompt": "..."}')
+        prompt = msgspec.json.decode(fields.pop("prompt"), type=str)
+    except msgspec.DecodeError as error:
+        return BadLine(origin, f'{error}; each line needs {{"prompt": "..."}}')
+    return PromptInput(prompt, origin, fields)

@@ -17,9 +17,10 @@ from penstock.convert.new_file import NewFile, new_file, require_absent
 from penstock.convert.rounding import Rounding
 from penstock.convert.types import FileType, TypeChoice
 from penstock.gguf.names import is_gguf
-from penstock.gguf.writing import FileLayout, NewTensor, lay_out, pair, type_named
+from penstock.gguf.types import type_named
+from penstock.gguf.writing import FileLayout, NewTensor, lay_out, pair
 from penstock.quant.encode import MatrixEncoder, encode
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 
 _QUANTIZATION_VERSION: Final = 2
 _TASK_VALUES: Final = 1 << 20
@@ -81,7 +82,7 @@ def convert(
         for each in content.tensors
     ]
     pairs = {**content.pairs(), "general.file_type": pair("general.file_type", wanted.number)}
-    if any(each.type.name in FORMATS for each in tensors):
+    if any(each.type.name in GGUF_FORMATS for each in tensors):
         key = "general.quantization_version"
         pairs[key] = pair(key, _QUANTIZATION_VERSION)
     rounding = Rounding(encoder)

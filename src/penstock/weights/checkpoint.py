@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from penstock.config import DTypeOption, LoadFormat
 from penstock.errors import WeightError
+from penstock.interface.plan_weights import Balance, PlanWeight
 from penstock.interface.source_walks import chosen, packed, tensors
-from penstock.interface.sources import Balance, Packed, PlanWeight, Source, Stored
+from penstock.interface.sources import Packed, Source, Stored
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.names import BIAS, NameMap
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant import StoredTensor
+from penstock.weights.cast import dequantized
 from penstock.weights.column_factors import F32, balanced, factors
-from penstock.weights.convert import dequantized
 from penstock.weights.disagreement import (
     missing,
     missing_of_heads,
@@ -28,15 +29,16 @@ from penstock.weights.disagreement import (
     unexpected,
 )
 from penstock.weights.dummy import DummyWeights
-from penstock.weights.published import open_published
-from penstock.weights.sources import as_named, check, read, read_member
+from penstock.weights.model_files import ModelFiles
+from penstock.weights.source_checks import check
+from penstock.weights.sources import as_named, read, read_member
 from penstock.weights.tensor_file import Found
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
 
 
 def open_weights(
-    folder: Path,
+    model: Path | ModelFiles,
     spec: ModelSpec,
     weights: Mapping[str, PlanWeight],
     dtype: DTypeOption = "auto",
@@ -48,14 +50,14 @@ def open_weights(
     says).
 
     Every check that needs no weight data is done here: files, headers, names, shapes, dtypes.
-    With ``load_format="dummy"`` the folder's weight files are not looked at, and ``seed`` decides
+    With ``load_format="dummy"`` the model's weight files are not looked at, and ``seed`` decides
     the values. ``target``: the checkpoint of the model that heads draft for, where they share
     weights with it. Raises WeightError.
     """
     wanted: DType = spec.dtype if dtype == "auto" else dtype
     if load_format == "dummy":
         return DummyWeights(weights, seed, wanted)
-    return CheckpointWeights(folder, spec, weights, wanted, target)
+    return CheckpointWeights(model, spec, weights, wanted, target)
 
 
 class CheckpointWeights:
@@ -68,7 +70,7 @@ class CheckpointWeights:
 
     def __init__(
         self,
-        folder: Path,
+        model: Path | ModelFiles,
         spec: ModelSpec,
         weights: Mapping[str, PlanWeight],
         dtype: DType,
@@ -79,7 +81,9 @@ class CheckpointWeights:
         self._known_factors: dict[tuple[Source, ...], F32] = {}
         self._sources: dict[str, tuple[Source, Found]] = {}
         names = spec.names
-        found = as_named(open_published(folder, spec.published), names)
+        files = ModelFiles.of(model)
+        folder = files.path
+        found = as_named(files.tensors(spec.published), names)
         unused = dict(found)
         shapes = {stored: tensor.shape for stored, (_, tensor) in found.items()}
         self._found, self._shapes = found, shapes
@@ -140,7 +144,7 @@ class CheckpointWeights:
         if isinstance(value, StoredTensor):
             if name not in self._as_floats and not balances:
                 return value
-            value = dequantized(value, self._dtype, name)
+            value = dequantized(value, self._dtype, name).reshape(self._weights[name].shape)
         for balance in balances:
             value = balanced(value, balance, self._factors(balance))
             value.flags.writeable = False
@@ -169,7 +173,7 @@ class CheckpointWeights:
         names."""
         if target is None:
             raise ValueError("heads that share weights with their target need its checkpoint")
-        found = as_named(open_published(target, "model"), names)
+        found = as_named(ModelFiles.open(target).tensors("model"), names)
         shapes = {stored: tensor.shape for stored, (_, tensor) in found.items()}
         for name, shared in self._shared.items():
             source = chosen(shared, shapes)

@@ -18,11 +18,11 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9_][\w.-]*)?")
 
 # What serving needs and nothing that can run code. Only the top folder: makers keep their own
 # layouts (original/, onnx/) below it.
-_ALLOW: Final = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt"]
+HUB_FILES: Final = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "merges.txt"]
 _PICKLED: Final = ["medusa_lm_head.pt", "pytorch_model.bin"]
 """Files that hold pickled draft heads, which are often published in no other form
 (``weights/torch_pickle.py``)."""
-_IGNORE: Final = ["*/*", "consolidated*.safetensors"]
+HUB_IGNORED: Final = ["*/*", "consolidated*.safetensors"]
 
 
 def resolve_model_folder(model: str, revision: str | None = None, heads: bool = False) -> Path:
@@ -52,7 +52,7 @@ def resolve_model_folder(model: str, revision: str | None = None, heads: bool = 
         raise ModelError(f"there is no folder {model}, and it is not a hub id (owner/name)")
     if quantization:
         return _download_gguf(hub_id, quantization, revision)
-    return _download(model, revision, _ALLOW + _PICKLED if heads else _ALLOW)
+    return _download(model, revision, HUB_FILES + _PICKLED if heads else HUB_FILES)
 
 
 def _file(path: Path, revision: str | None) -> Path:
@@ -87,10 +87,10 @@ def _download(model: str, revision: str | None, allow: list[str]) -> Path:
     # Imported here: it takes longer than the rest of Penstock, and local folders do not need it.
     from huggingface_hub import snapshot_download
 
-    with _explained(model, revision):
+    with explained(model, revision):
         return Path(
             snapshot_download(
-                model, revision=revision, allow_patterns=allow, ignore_patterns=_IGNORE
+                model, revision=revision, allow_patterns=allow, ignore_patterns=HUB_IGNORED
             )
         )
 
@@ -99,7 +99,7 @@ def _download_gguf(model: str, quantization: str, revision: str | None) -> Path:
     """The file of a repository in this quantization, all parts beside it."""
     from huggingface_hub import errors, model_info, snapshot_download
 
-    with _explained(model, revision):
+    with explained(model, revision):
         try:
             # Listing a tree is tried for half a minute where there is no connection; this, once.
             known = model_info(model, revision=revision).siblings or []
@@ -122,7 +122,7 @@ def _download_gguf(model: str, quantization: str, revision: str | None) -> Path:
             names = named(files, quantization, model)
             return cached / names[0]
     names = named(files, quantization, model)
-    with _explained(model, revision):
+    with explained(model, revision):
         folder = Path(
             snapshot_download(
                 model, revision=revision, allow_patterns=list(map(glob.escape, names))
@@ -132,7 +132,7 @@ def _download_gguf(model: str, quantization: str, revision: str | None) -> Path:
 
 
 @contextmanager
-def _explained(model: str, revision: str | None) -> Iterator[None]:
+def explained(model: str, revision: str | None) -> Iterator[None]:
     """Raise ModelError, with the cause and the fix, for whatever the hub's client raises."""
     from huggingface_hub import errors
 

@@ -10,7 +10,7 @@ from penstock.backends.cpu.interface import NativeModule
 from penstock.backends.cpu.native import built, load
 from penstock.quant.blocks import F32, Bytes
 from penstock.quant.encode import MatrixEncoder, encode
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 
 
 def matrix_encoder() -> MatrixEncoder:
@@ -27,7 +27,7 @@ class NativeEncoder:
     module: NativeModule
 
     def __call__(self, name: str, values: F32, importance: F32 | None = None, /) -> Bytes:
-        scheme = FORMATS[name].scheme
+        scheme = GGUF_FORMATS[name].scheme
         rows, columns = values.shape
         encoded = np.empty((rows, columns // scheme.columns, scheme.block_bytes), np.uint8)
         flat = np.ascontiguousarray(values, np.float32).reshape(-1)

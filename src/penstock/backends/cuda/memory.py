@@ -11,7 +11,11 @@ import torch
 
 from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.bind import sampler_sizes, step_bounds
-from penstock.backends.cuda.binder import (
+from penstock.backends.cuda.executor import buffer_capacity
+from penstock.backends.cuda.expert_matrix import expert_matrix
+from penstock.backends.cuda.kernels.rows import Argmax
+from penstock.backends.cuda.mixtures import SortedRows
+from penstock.backends.cuda.op_storage import (
     Geometry,
     attention_geometry,
     attention_kernel,
@@ -19,12 +23,9 @@ from penstock.backends.cuda.binder import (
     head_matrix,
     linear_matrix,
 )
-from penstock.backends.cuda.executor import buffer_capacity
-from penstock.backends.cuda.expert_matrix import expert_matrix
-from penstock.backends.cuda.kernels.rows import Argmax
-from penstock.backends.cuda.mixtures import SortedRows
 from penstock.backends.cuda.step import StepBuffer
 from penstock.backends.cuda.workspace import Workspace
+from penstock.dtypes import QuantizationName
 from penstock.errors import ConfigError
 from penstock.interface.budget import Budget
 from penstock.interface.executor import Limits
@@ -32,7 +33,7 @@ from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
 from penstock.plan.tied import tied_product
-from penstock.quant.choice import QuantizationName, choose
+from penstock.quant.choice import choose
 from penstock.quant.scheme import BlockScheme, Quantization
 
 RESERVE: Final = 1 << 30

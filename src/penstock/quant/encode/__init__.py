@@ -17,7 +17,7 @@ from penstock.quant.encode.legacy import (
     encode_q5_1,
     encode_q8_0,
 )
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 
 __all__ = ["ENCODERS", "MAX_VALUE", "MatrixEncoder", "encode"]
 
@@ -31,7 +31,7 @@ ENCODERS: Final[Mapping[str, Encoder]] = {
     "Q5_K": encode_q5_k,
     "Q6_K": encode_q6_k,
 }
-"""Encoders by the names of :data:`~penstock.quant.formats.FORMATS`."""
+"""Encoders by the names of :data:`~penstock.quant.formats.GGUF_FORMATS`."""
 
 _CHUNK: Final = 1 << 16
 """Values that are rounded at a time, so that what is computed of them stays in a core's cache."""
@@ -44,7 +44,7 @@ large as the largest value of its block."""
 def encode(name: str, values: F32, importance: F32 | None = None) -> Bytes:
     """The :class:`~penstock.quant.encode.encoder.MatrixEncoder` in NumPy, which says what the
     others compute."""
-    scheme, encoder = FORMATS[name].scheme, ENCODERS[name]
+    scheme, encoder = GGUF_FORMATS[name].scheme, ENCODERS[name]
     n, k = values.shape
     per_row = k // scheme.columns
     blocks = np.ascontiguousarray(values, np.float32).reshape(-1, scheme.columns)

@@ -134,10 +134,12 @@ def _fitted_scales(unit: F32, less: F32, sums: Sums, of_one: F32, of_x: F32) -> 
 def _weights(x: F32, importance: F32 | None) -> F32:
     """How much the squares of errors count where there are offsets."""
     squares = np.add.reduce(x * x, axis=0)
+    weights: F32
     if importance is None:
-        return np.abs(x) + np.sqrt(squares / np.float32(len(x)))
-    mean = total(squares) / np.float32(len(x) * len(squares))
-    weights: F32 = importance * np.sqrt(2 * mean + x * x)
+        weights = np.abs(x) + np.sqrt(squares / np.float32(len(x)))
+    else:
+        mean = total(squares) / np.float32(len(x) * len(squares))
+        weights = importance * np.sqrt(2 * mean + x * x)
     return weights
 
 

@@ -1,0 +1,149 @@
+"""What a person can say to the conversation itself, rather than to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Protocol
+
+from penstock.chat.conversation import Conversation, load_conversation, save_conversation
+from penstock.errors import RequestError
+
+
+class Session(Protocol):
+    """What commands change and ask of a session."""
+
+    conversation: Conversation
+    files: set[Path]
+    """Files that this session has written, and may write again."""
+
+    def describe(self) -> str: ...
+
+    def say(self, text: str) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+@dataclass(frozen=True)
+class Command:
+    """``/name argument``: ``act`` is given what stands behind the name, without spaces around."""
+
+    name: str
+    argument: str
+    """What the help shows behind the name; empty for a command that takes nothing."""
+    summary: str
+    act: Callable[[Session, str], None]
+    others: tuple[str, ...] = ()
+    """Other names that do the same."""
+
+    @property
+    def usage(self) -> str:
+        return f"/{self.name} {self.argument}".rstrip()
+
+
+def command_words() -> list[str]:
+    """Every command's name, with its slash."""
+    return [f"/{command.name}" for command in COMMANDS]
+
+
+def obey(session: Session, line: str) -> None:
+    """Do what ``line``, which begins with a slash, says. Raises PenstockError and OSError."""
+    word, _, argument = line.strip().partition(" ")
+    name, argument = word[1:].lower(), argument.strip()
+    for command in COMMANDS:
+        if name == command.name or name in command.others:
+            if argument and not command.argument:
+                raise RequestError(f"{word} takes nothing, and {argument!r:.40} stands behind it")
+            command.act(session, argument)
+            return
+    near = get_close_matches(word, command_words(), n=1)
+    hint = f"did you mean {near[0]}?" if near else "/help lists the commands"
+    raise RequestError(
+        f"there is no command {word}; {hint} (a message that begins with a slash is written with a "
+        "space before it)"
+    )
+
+
+def _help(session: Session, argument: str) -> None:
+    width = max(len(command.usage) for command in COMMANDS)
+    lines = [f"{command.usage:<{width}}  {command.summary}" for command in COMMANDS]
+    session.say("\n".join([*lines, *_KEYS]))
+
+
+def _system(session: Session, argument: str) -> None:
+    if not argument:
+        session.say(session.conversation.system or "there is no system message")
+        return
+    text = "" if argument == "none" else argument
+    session.conversation = session.conversation.with_system(text)
+    session.say("the system message is set" if text else "there is no system message now")
+
+
+def _set(session: Session, argument: str) -> None:
+    parameters = session.conversation.parameters
+    name, _, value = argument.partition(" ")
+    if not name:
+        session.say(f"parameters: {parameters}")
+        return
+    if not value.strip():
+        raise RequestError(f"/set {name} needs a value, or `default`")
+    parameters = parameters.with_text(name, value.strip())
+    session.conversation = session.conversation.with_parameters(parameters)
+    session.say(f"parameters: {parameters}")
+
+
+def _show(session: Session, argument: str) -> None:
+    session.say(session.describe())
+
+
+def _clear(session: Session, argument: str) -> None:
+    session.conversation = session.conversation.clear()
+    session.say("the messages are forgotten; system message and parameters stay")
+
+
+def _load(session: Session, argument: str) -> None:
+    path = _file("load", argument)
+    session.conversation = load_conversation(path)
+    session.say(f"{_turns(session.conversation.turns)} of {path}")
+
+
+def _save(session: Session, argument: str) -> None:
+    path = _file("save", argument)
+    save_conversation(session.conversation, path, overwrite=path.resolve() in session.files)
+    session.files.add(path.resolve())
+    session.say(f"{_turns(session.conversation.turns)} saved in {path}")
+
+
+def _exit(session: Session, argument: str) -> None:
+    session.leave()
+
+
+def _file(name: str, argument: str) -> Path:
+    if not argument:
+        raise RequestError(f"/{name} needs the name of a file")
+    return Path(argument).expanduser()
+
+
+def _turns(count: int) -> str:
+    return "1 turn" if count == 1 else f"{count} turns"
+
+
+COMMANDS = (
+    Command("help", "", "list the commands", _help, ("?", "h")),
+    Command("system", "[TEXT|none]", "say what the model should be, or show what is said", _system),
+    Command("set", "[NAME VALUE]", "set a sampling parameter; `default` unsets it", _set),
+    Command("show", "", "show the model, the parameters and the system message", _show),
+    Command("load", "FILE", "go on with the conversation in a file", _load),
+    Command("save", "FILE", "write the conversation to a file", _save),
+    Command("clear", "", "forget the messages", _clear, ("reset", "new")),
+    Command("exit", "", "leave", _exit, ("quit", "bye", "q")),
+)
+
+_KEYS: Iterable[str] = (
+    "",
+    'Three quotation marks (""") begin and end a message of several lines.',
+    "Ctrl-C stops an answer; at the prompt it clears the line, and on an empty line, pressed "
+    "again, it leaves. So does Ctrl-D.",
+)

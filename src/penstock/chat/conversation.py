@@ -1,0 +1,109 @@
+"""What has been said, and what is asked of who answers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+from msgspec.structs import replace
+
+from penstock.chat.parameters import ChatParameters
+from penstock.errors import RequestError
+from penstock.regular_file import read_regular
+
+
+class Message(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+    """One message, as OpenAI's API has it."""
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+    reasoning_content: str = ""
+    """What the model thought before; it is kept, and not shown to the model again."""
+
+
+class Conversation(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """A conversation so far. Methods return a changed one; this one stays as it is.
+
+    ``messages`` are those of user and assistant, in turns; ``system`` stands before them, if it is
+    not empty.
+    """
+
+    system: str = ""
+    parameters: ChatParameters = ChatParameters()
+    messages: tuple[Message, ...] = ()
+
+    def ask(self, text: str) -> Conversation:
+        """Append a message of the user's."""
+        return replace(self, messages=(*self.messages, Message("user", text)))
+
+    def answer(self, text: str, reasoning: str = "") -> Conversation:
+        """Append a message of the assistant's."""
+        return replace(self, messages=(*self.messages, Message("assistant", text, reasoning)))
+
+    def clear(self) -> Conversation:
+        """Forget the messages; system message and parameters stay."""
+        return replace(self, messages=())
+
+    def with_system(self, text: str) -> Conversation:
+        return replace(self, system=text)
+
+    def with_parameters(self, parameters: ChatParameters) -> Conversation:
+        return replace(self, parameters=parameters)
+
+    @property
+    def turns(self) -> int:
+        """Number of messages of the user's."""
+        return sum(message.role == "user" for message in self.messages)
+
+    def as_messages(self) -> list[dict[str, Any]]:
+        """What a model is shown: role and content of each message, the system message first."""
+        system = [Message("system", self.system)] if self.system else []
+        return [{"role": m.role, "content": m.content} for m in (*system, *self.messages)]
+
+
+def save_conversation(conversation: Conversation, path: Path, overwrite: bool) -> None:
+    """Write a conversation as JSON, whole or not at all.
+
+    Raises RequestError if there is such a file and it may not be overwritten, and OSError.
+    """
+    if path.exists() and not overwrite:
+        raise RequestError(f"{path} exists; name another file, or remove it first", "file")
+    text = msgspec.json.format(msgspec.json.encode(conversation), indent=2)
+    partial = path.with_name(path.name + f".{os.getpid()}.partial")
+    try:
+        partial.write_bytes(text + b"\n")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def load_conversation(path: Path) -> Conversation:
+    """A conversation of a file that :func:`save_conversation` wrote, or of a JSON array of
+    messages. Raises RequestError for what is neither, and OSError."""
+    text = read_regular(path)
+    try:
+        if text.lstrip()[:1] == b"[":
+            messages = msgspec.json.decode(text, type=tuple[Message, ...])
+            conversation = Conversation(messages=messages)
+        else:
+            conversation = msgspec.json.decode(text, type=Conversation)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(
+            f"{path} is no conversation: {error}; /save writes one, and an array of messages with "
+            "role and content is one",
+            "file",
+        ) from None
+    first, *rest = conversation.messages or (None,)
+    if first is not None and first.role == "system":
+        if conversation.system:
+            raise RequestError(f"{path} has two system messages; keep one", "file")
+        conversation = replace(conversation, system=first.content, messages=tuple(rest))
+    for message in conversation.messages:
+        if message.role == "system":
+            raise RequestError(f"{path}: a system message can only be the first", "file")
+    conversation.parameters.check()
+    return conversation

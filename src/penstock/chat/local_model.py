@@ -1,0 +1,103 @@
+"""A model that answers in this process."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+from penstock.backends.registry import backend
+from penstock.chat.chat_model import Delta, Usage
+from penstock.chat.conversation import Conversation
+from penstock.errors import ConfigError, PenstockError
+from penstock.sampling.params import SamplingParams
+from penstock.server.openai.choice_stream import has_special_marks, opened
+from penstock.server.parsing.answer_parser import AnswerParser
+from penstock.server.parsing.styles import NONE, Styles
+from penstock.tokenizer.chat_tokens import tokenize_chat
+
+if TYPE_CHECKING:
+    from penstock.api import LLM
+
+
+class LocalModel:
+    """A ChatModel of an :class:`~penstock.api.LLM`, which it closes.
+
+    What was said before is in the engine's prefix cache, so a turn computes what is new alone.
+    Names of special tokens in messages are text. Raises ConfigError for a model without a chat
+    template.
+    """
+
+    interruptible = False  # a step must come to its end
+
+    def __init__(self, llm: LLM) -> None:
+        if not llm.tokenizer.has_chat_template:
+            raise ConfigError(
+                f"{llm.config.model_path} has no chat template, so it was not made for chats: name "
+                "a model that was (their names often end in -Instruct or -it), or a template by "
+                "--chat-template FILE; `penstock generate` completes texts with any model"
+            )
+        self._llm = llm
+        templates = llm.tokenizer.settings.chat_templates
+        self._reasoning = Styles.choose(NONE, "auto", templates).reasoning
+
+    @property
+    def name(self) -> str:
+        return self._llm.config.served_model_name
+
+    def describe(self) -> str:
+        config = self._llm.config
+        threads = " with 1 thread" if config.threads == 1 else f" with {config.threads} threads"
+        return (
+            f"{config.dtype} on {config.backend}{'' if backend(config.backend).on_gpu else threads}"
+            f", context {config.max_model_len:,} tokens"
+        )
+
+    def stream(self, conversation: Conversation) -> Generator[Delta, None, None]:
+        llm, style = self._llm, self._reasoning
+        tokenizer = llm.tokenizer
+        prompt = tokenize_chat(
+            tokenizer,
+            conversation.as_messages(),
+            add_generation_prompt=True,
+            template_options={},
+            add_special_tokens=False,
+        )
+        inside = style is not None and opened(tokenizer, prompt, style)
+        parser = AnswerParser(style, inside, None, (), eager=False)
+        params = self._params(conversation, len(prompt), has_special_marks(tokenizer, style, None))
+        before = None
+        outputs = llm.stream({"prompt_token_ids": prompt}, params)
+        with contextlib.closing(outputs):
+            for output in outputs:
+                (answer,) = output.outputs
+                delta = parser.push(answer.since(before).text)
+                before = answer
+                if output.error is not None:
+                    raise PenstockError(f"the answer failed: {output.error}")
+                if output.finished:
+                    delta.add(parser.finish())
+                yield Delta(
+                    content=delta.content,
+                    reasoning_content=delta.reasoning,
+                    finish_reason=answer.finish_reason,
+                    usage=Usage(len(prompt), answer.num_tokens, output.num_cached_tokens),
+                )
+
+    def close(self) -> None:
+        self._llm.close()
+
+    def _params(
+        self, conversation: Conversation, prompt_tokens: int, marks_are_special: bool
+    ) -> SamplingParams:
+        """What is asked for, and the rest as the model's makers recommend."""
+        config = self._llm.config
+        room = config.max_model_len - prompt_tokens
+        given = {
+            "max_tokens": config.sampling_defaults.tokens(room),
+            **conversation.parameters.given,
+        }
+        return SamplingParams(
+            **{**config.sampling_defaults.sampled, **given},
+            skip_special_tokens=not marks_are_special,
+        )

@@ -1,0 +1,224 @@
+"""A model that a server answers for, over OpenAI's API."""
+
+from __future__ import annotations
+
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Generator, Iterable
+from typing import IO, Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.chat.chat_model import Delta, Usage
+from penstock.chat.conversation import Conversation
+from penstock.chat.event_stream import event_data
+from penstock.errors import ConfigError, PenstockError, first_line
+
+REPLY_S = 600.0
+"""Seconds without a byte after which a server is given up: it may read a long prompt first."""
+_MAX_BODY = 1 << 20
+
+
+class _ChunkDelta(msgspec.Struct):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    """Another name of ``reasoning_content``."""
+
+
+class _Choice(msgspec.Struct):
+    delta: _ChunkDelta = msgspec.field(default_factory=_ChunkDelta)
+    finish_reason: str | None = None
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct):
+    prompt_tokens: int
+    completion_tokens: int
+    prompt_tokens_details: _Details | None = None
+
+    def usage(self) -> Usage:
+        details = self.prompt_tokens_details or _Details()
+        return Usage(self.prompt_tokens, self.completion_tokens, details.cached_tokens or 0)
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    error: Any = None
+
+
+class _Model(msgspec.Struct):
+    id: str
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A redirect is an error: the key is for the server that the user has named."""
+
+    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
+        return None
+
+
+class Endpoint:
+    """The API of a server: ``url`` is where ``/models`` and ``/chat/completions`` are below.
+
+    ``/v1`` is appended to a URL without a path. Raises ConfigError for what is no URL, and
+    PenstockError with the cause where the server does not answer as asked.
+    """
+
+    def __init__(self, url: str, api_key: str | None = None) -> None:
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            _ = parts.port
+        except ValueError as error:
+            raise ConfigError(f"{url!r} is no URL of a server: {error}") from None
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+            raise ConfigError(f"{url!r} is no URL of a server; write http://HOST:PORT")
+        if parts.username or parts.password:
+            raise ConfigError("a URL with a password shows it to others; see --api-key-env")
+        path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
+        self.url = f"{parts.scheme}://{parts.netloc}{path}"
+        self._api_key = api_key
+        self._opener = urllib.request.build_opener(_NoRedirect)
+
+    def models(self) -> list[str]:
+        """The names of the models that the server has."""
+        with self._open("/models") as reply:
+            try:
+                found = msgspec.json.decode(reply.read(_MAX_BODY), type=_Models)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise PenstockError(
+                    f"{self.url}/models does not list models as OpenAI's API does: {error}; check "
+                    "the URL"
+                ) from None
+        return [model.id for model in found.data]
+
+    def chat(self, body: dict[str, Any]) -> Generator[_Chunk, None, None]:
+        """The chunks of a streamed answer."""
+        with self._open("/chat/completions", msgspec.json.encode(body)) as reply:
+            ended = False
+            for text in event_data(self._lines(reply)):
+                try:
+                    chunk = msgspec.json.decode(text, type=_Chunk)
+                except msgspec.DecodeError as error:
+                    raise PenstockError(
+                        f"{self.url} does not stream as OpenAI's API does: {error}"
+                    ) from None
+                if chunk.error:
+                    raise PenstockError(f"the server's error: {_message(chunk.error)}")
+                ended = ended or any(choice.finish_reason for choice in chunk.choices)
+                yield chunk
+            if not ended:
+                raise PenstockError(f"{self.url} broke off its answer; ask again")
+
+    def _lines(self, reply: IO[bytes]) -> Iterable[bytes]:
+        try:
+            yield from reply
+        except (OSError, http.client.HTTPException) as error:
+            raise PenstockError(f"{self.url} broke off its answer: {_cause(error)}") from None
+
+    def _open(self, path: str, body: bytes | None = None) -> IO[bytes]:
+        headers = {"Content-Type": "application/json", "Accept": "*/*"}
+        if self._api_key:
+            headers["Authorization"] = f"Bearer {self._api_key}"
+        request = urllib.request.Request(self.url + path, body, headers)
+        try:
+            reply: IO[bytes] = self._opener.open(request, timeout=REPLY_S)
+            return reply
+        except urllib.error.HTTPError as error:
+            with error:
+                raise PenstockError(_refusal(error, self.url + path)) from None
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            cause = _cause(error)
+            raise PenstockError(
+                f"{self.url} cannot be reached: {cause}; check the URL, and that the server runs"
+            ) from None
+
+
+class RemoteModel:
+    """A ChatModel of a server. ``model`` is the server's name for it; without one, the server must
+    have a single model. Raises PenstockError where it has not, or does not answer."""
+
+    interruptible = True
+
+    def __init__(self, endpoint: Endpoint, model: str | None = None) -> None:
+        self._endpoint = endpoint
+        if model is None:
+            names = endpoint.models()
+            if len(names) != 1:
+                listed = f"has {', '.join(names[:20])}" if names else "names no model"
+                raise ConfigError(f"{endpoint.url} {listed}; name one as MODEL")
+            (model,) = names
+        self._model = model
+
+    @property
+    def name(self) -> str:
+        return self._model
+
+    def describe(self) -> str:
+        return f"at {self._endpoint.url}"
+
+    def stream(self, conversation: Conversation) -> Generator[Delta, None, None]:
+        body = {
+            "model": self._model,
+            "messages": conversation.as_messages(),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **conversation.parameters.given,
+        }
+        reason, usage = None, None
+        for chunk in self._endpoint.chat(body):
+            usage = chunk.usage.usage() if chunk.usage is not None else usage
+            for choice in chunk.choices[:1]:
+                reason = choice.finish_reason or reason
+                new = choice.delta
+                thought = new.reasoning_content or new.reasoning or ""
+                if new.content or thought:
+                    yield Delta(content=new.content or "", reasoning_content=thought)
+        yield Delta(finish_reason=reason, usage=usage)
+
+    def close(self) -> None:
+        """Nothing is held between answers."""
+
+
+def _refusal(error: urllib.error.HTTPError, where: str) -> str:
+    if 300 <= error.code < 400:
+        to = error.headers.get("Location", "elsewhere")
+        return f"{where} redirects to {to}; name that URL if it is the one you mean"
+    try:
+        text = _message(msgspec.json.decode(error.read(_MAX_BODY)))
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, http.client.HTTPException):
+        text = error.reason if isinstance(error.reason, str) else ""
+    hint = ""
+    if error.code in (401, 403):
+        hint = "; name the environment variable that holds your key by --api-key-env"
+    elif error.code == 404:
+        hint = "; check the URL and the model's name"
+    return f"the server refused, with status {error.code}: {text}{hint}"
+
+
+def _message(body: Any) -> str:
+    """The message in an error's body, whatever form the server gives it."""
+    while isinstance(body, dict):
+        inner = body.get("error") or body.get("message") or body.get("detail")
+        if inner is None:
+            break
+        body = inner
+    text = body if isinstance(body, str) else msgspec.json.encode(body).decode()
+    return " ".join(text.split())[:500]
+
+
+def _cause(error: BaseException) -> str:
+    reason = getattr(error, "reason", None)
+    if isinstance(reason, OSError):
+        error = reason
+    return getattr(error, "strerror", None) or first_line(error)

@@ -1,0 +1,238 @@
+"""Runs the prompts of ``penstock generate``, and writes what becomes of each."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+import msgspec
+
+from penstock.cli.progress import Progress
+from penstock.cli.prompts import BadLine, PromptInput
+from penstock.interrupts import Interrupts
+
+if TYPE_CHECKING:
+    from penstock.api import LLM, PromptDict
+    from penstock.frontend.outputs import CompletionOutput, RequestOutput
+    from penstock.sampling.params import SamplingParams
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One sequence that was generated: what a line of ``--json`` adds to the input's own fields."""
+
+    index: int  # which of the prompt's --n sequences
+    text: str
+    finish_reason: str | None
+    prompt_tokens: int
+    cached_tokens: int  # of these, found in the prefix cache
+    output_tokens: int
+    ttft_s: float  # from the prompt's arrival to its first token
+    seconds: float  # until it was finished
+
+
+OUTPUT_FIELDS = frozenset({"prompt", "file", "line", "error", *Record.__struct_fields__})
+"""Names that an input's own fields may not have."""
+
+
+class Writer(Protocol):
+    """Where results go."""
+
+    def tokens(self, text: str) -> None:
+        """Write the next piece of the text that comes, if this is shown as it comes."""
+
+    def done(self, number: int, given: PromptInput, records: Sequence[Record]) -> None:
+        """Write the sequences of prompt ``number``, counted from 0, which is finished; there are
+        none of one that failed."""
+
+    def failed(self, given: PromptInput | BadLine, error: str) -> None:
+        """Write why there is nothing of this input."""
+
+    def close(self) -> None:
+        """Write what was held back."""
+
+
+class JsonWriter:
+    """One JSON object for each sequence, written when its prompt is finished, with the fields of
+    the input's line, and one with ``error`` for what failed."""
+
+    def __init__(self, stream: TextIO, several_files: bool) -> None:
+        self._stream = stream
+        self._several = several_files
+
+    def tokens(self, text: str) -> None:
+        """Objects are written whole."""
+
+    def done(self, number: int, given: PromptInput, records: Sequence[Record]) -> None:
+        for record in records:
+            self._write({**self._input(given), **msgspec.structs.asdict(record)})
+
+    def failed(self, given: PromptInput | BadLine, error: str) -> None:
+        self._write({**self._input(given), "error": error})
+
+    def close(self) -> None:
+        """Nothing is held back."""
+
+    def _input(self, given: PromptInput | BadLine) -> dict[str, object]:
+        fields: dict[str, object] = {}
+        if isinstance(given, PromptInput):
+            fields = {"prompt": given.text, **given.fields}
+        if given.origin is not None:
+            if self._several:
+                fields["file"] = given.origin.file
+            fields["line"] = given.origin.line
+        return fields
+
+    def _write(self, fields: dict[str, object]) -> None:
+        self._stream.write(msgspec.json.encode(fields).decode() + "\n")
+        self._stream.flush()
+
+
+class TextWriter:
+    """Writes for people: the texts in the order of the prompts, each below its prompt's beginning.
+
+    A text is written as soon as all before it are.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._next = 0
+        self._begun = False
+        self._held: dict[int, list[str]] = {}
+
+    def tokens(self, text: str) -> None:
+        """Texts are written whole."""
+
+    def done(self, number: int, given: PromptInput, records: Sequence[Record]) -> None:
+        head = given.text.splitlines()[0] if given.text.strip() else given.text
+        self._held[number] = [f"==> {head}\n{record.text}\n" for record in records]
+        while self._next in self._held:
+            self._write(self._held.pop(self._next))
+            self._next += 1
+
+    def failed(self, given: PromptInput | BadLine, error: str) -> None:
+        where = "" if given.origin is None else f"{given.origin.file}, line {given.origin.line}: "
+        print(f"penstock: error: {where}{error}", file=sys.stderr)
+
+    def close(self) -> None:
+        for number in sorted(self._held):
+            self._write(self._held.pop(number))
+
+    def _write(self, texts: Sequence[str]) -> None:
+        for text in texts:
+            self._stream.write(("\n" if self._begun else "") + text)
+            self._begun = True
+        self._stream.flush()
+
+
+class LiveWriter(TextWriter):
+    """Writes for people: the text of a single prompt as its tokens come."""
+
+    def tokens(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+    def done(self, number: int, given: PromptInput, records: Sequence[Record]) -> None:
+        """It is written already."""
+
+    def close(self) -> None:
+        self._stream.write("\n")
+
+
+class Batch:
+    """Prompts that run together, their clock, and what is shown meanwhile.
+
+    ``prompts`` and ``params`` are those of ``inputs``, one for each.
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[PromptInput],
+        prompts: Sequence[PromptDict],
+        params: Sequence[SamplingParams],
+        writer: Writer,
+        progress: bool,
+    ) -> None:
+        self._inputs, self._prompts, self._params = inputs, prompts, params
+        self._writer = writer
+        self._progress = Progress(len(inputs), sys.stderr, progress)
+        self._seconds = 0.0
+        self._records: list[Record] = []
+        self._finished = 0
+        self.failures = 0
+        self.interrupted = False
+        """Whether Ctrl-C has stopped it: what was finished until then is written."""
+
+    def run(self, llm: LLM) -> None:
+        """Generate, and write each prompt's result when it is finished."""
+        ids: list[str] = []
+        latest: dict[str, RequestOutput] = {}
+        numbers: dict[str, int] = {}
+        tokens = 0
+        start = time.perf_counter()
+        with Interrupts(interruptible=False) as interrupts:
+            for output in llm.stream(self._prompts, self._params, started=ids):
+                before = latest.get(output.request_id)
+                latest[output.request_id] = output
+                for sequence in output.outputs:
+                    news = sequence.since(before.outputs[sequence.index] if before else None)
+                    tokens += len(news.token_ids)
+                    self._writer.tokens(news.text)
+                if output.finished:
+                    numbers = numbers or {name: i for i, name in enumerate(ids)}
+                    self._finish(numbers[output.request_id], output)
+                self._progress.show(self._finished, tokens)
+                if interrupts.asked and self._finished < len(self._inputs):
+                    self.interrupted = True
+                    break
+        self._seconds = time.perf_counter() - start
+        self._progress.clear()
+        self._writer.close()
+
+    def summary(self) -> str:
+        records = self._records
+        output = sum(record.output_tokens for record in records)
+        prompt = sum(record.prompt_tokens for record in records if record.index == 0)
+        line = (
+            f"{output:,} tokens in {self._seconds:.2f} s ({output / self._seconds:,.1f} tokens/s)"
+            f" after {prompt:,} prompt tokens"
+        )
+        if len(records) == 1:
+            (record,) = records
+            line += f"; first token after {record.ttft_s:.3f} s"
+            if record.seconds > record.ttft_s:
+                rate = (record.output_tokens - 1) / (record.seconds - record.ttft_s)
+                line += f", then {rate:,.1f} tokens/s"
+        if self.interrupted:
+            done = self._finished - self.failures
+            line += f"; interrupted: {done} of {len(self._inputs)} prompts are done"
+        return line
+
+    def _finish(self, number: int, output: RequestOutput) -> None:
+        given = self._inputs[number]
+        self._finished += 1
+        self._progress.clear()
+        if output.error is not None:
+            self.failures += 1
+            self._writer.failed(given, output.error)
+            records = []
+        else:
+            records = [_record(output, sequence) for sequence in output.outputs]
+        self._records += records
+        self._writer.done(number, given, records)
+
+
+def _record(output: RequestOutput, sequence: CompletionOutput) -> Record:
+    clock = output.metrics
+    arrival = clock.arrival_time
+    return Record(
+        index=sequence.index,
+        text=sequence.text,
+        finish_reason=sequence.finish_reason,
+        prompt_tokens=len(output.prompt_token_ids),
+        cached_tokens=output.num_cached_tokens,
+        output_tokens=len(sequence.token_ids),
+        ttft_s=(clock.first_token_time or arrival) - arrival,
+        seconds=(clock.finished_time or arrival) - arrival,
+    )

@@ -1,0 +1,129 @@
+"""Chats over OpenAI's API, as servers in the field speak it."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+from support.scripted_api import ScriptedApi, delta, end, scripted_api
+
+from penstock.chat.chat_model import Usage
+from penstock.chat.conversation import Conversation
+from penstock.chat.parameters import ChatParameters
+from penstock.chat.remote_model import Endpoint, RemoteModel
+from penstock.errors import ConfigError, PenstockError
+
+ASKED = Conversation(system="S", parameters=ChatParameters(temperature=0.5, stop=("x",))).ask("U")
+
+
+@pytest.fixture
+def api() -> Iterator[ScriptedApi]:
+    with scripted_api() as api:
+        yield api
+
+
+def test_an_answer(api: ScriptedApi) -> None:
+    api.events = [
+        delta(role="assistant", content=""),
+        delta(reasoning_content="Hm."),
+        delta(reasoning="So."),
+        delta(content="Hel"),
+        delta(content="lo", unknown=3),
+        *end(prompt_tokens=7, completion_tokens=2),
+    ]
+    model = RemoteModel(Endpoint(api.url, "key"))
+    assert model.name == "small"
+    deltas = list(model.stream(ASKED))
+    assert "".join(d.content for d in deltas) == "Hello"
+    assert "".join(d.reasoning_content for d in deltas) == "Hm.So."
+    assert deltas[-1].finish_reason == "stop"
+    assert deltas[-1].usage == Usage(7, 2)
+    (asked,) = api.asked
+    assert asked["messages"] == ASKED.as_messages()
+    assert (asked["model"], asked["stream"], asked["temperature"]) == ("small", True, 0.5)
+    assert asked["stop"] == ["x"]
+    assert "top_p" not in asked
+    assert api.keys == ["Bearer key", "Bearer key"]
+
+
+def test_without_usage(api: ScriptedApi) -> None:
+    api.events = [delta(content="a"), end()[0], "[DONE]"]
+    *_, last = RemoteModel(Endpoint(api.url), "m").stream(ASKED)
+    assert last.usage is None
+    assert api.keys == [None]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (400, b'{"error": {"message": "no top_k"}}', "status 400: no top_k$"),
+        (401, b'{"error": "who?"}', "status 401: who.; name the environment variable"),
+        (404, b'{"message": "no model"}', "status 404: no model; check the URL and the model"),
+        (422, b'{"detail": [{"loc": 1}]}', r'status 422: \[{"loc":1}\]'),
+        (500, b"<html>", "status 500: Internal Server Error"),
+        (429, b"", "status 429: Too Many Requests"),
+        (307, b"", "redirects to http://elsewhere/"),
+    ],
+)
+def test_refusals(api: ScriptedApi, status: int, body: bytes, words: str) -> None:
+    api.status, api.body, api.headers = status, body, {"Location": "http://elsewhere/"}
+    with pytest.raises(PenstockError, match=words):
+        list(RemoteModel(Endpoint(api.url), "m").stream(ASKED))
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([delta(content="a")], "broke off its answer"),
+        ([], "broke off its answer"),
+        ([delta(content="a"), '{"error": {"message": "the engine died"}}'], "the engine died"),
+        (["{"], "does not stream as OpenAI's API does"),
+        (['{"choices": [{"delta": {"content": 5}}]}'], "does not stream as OpenAI's API does"),
+    ],
+)
+def test_answers_that_fail(api: ScriptedApi, events: list[str], words: str) -> None:
+    api.events = events
+    with pytest.raises(PenstockError, match=words):
+        list(RemoteModel(Endpoint(api.url), "m").stream(ASKED))
+
+
+@pytest.mark.parametrize(
+    ("url", "at"),
+    [
+        ("http://h:1", "http://h:1/v1"),
+        ("h:1", "http://h:1/v1"),
+        ("http://h:1/", "http://h:1/v1"),
+        ("https://h/api/v1/", "https://h/api/v1"),
+        ("http://h/v1/chat/completions", "http://h/v1"),
+        ("http://[::1]:8000", "http://[::1]:8000/v1"),
+    ],
+)
+def test_urls(url: str, at: str) -> None:
+    assert Endpoint(url).url == at
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "ftp://h", "http://", "http://h/v1?x=1", "http://u:p@h", "http://h:port", "http://["],
+)
+def test_what_is_no_url(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"no URL|--api-key-env"):
+        Endpoint(url)
+
+
+def test_which_model(api: ScriptedApi) -> None:
+    api.models = ("a", "b")
+    with pytest.raises(ConfigError, match="has a, b; name one as MODEL"):
+        RemoteModel(Endpoint(api.url))
+    api.models = ()
+    with pytest.raises(ConfigError, match="names no model"):
+        RemoteModel(Endpoint(api.url))
+
+
+def test_nobody_there() -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        with pytest.raises(PenstockError, match=r"cannot be reached: Connection refused; check"):
+            RemoteModel(Endpoint(url))

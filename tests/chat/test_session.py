@@ -1,0 +1,188 @@
+"""A session: what is asked, shown, kept and refused."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from penstock.chat.chat_model import Delta, Usage
+from penstock.chat.commands import COMMANDS
+from penstock.chat.conversation import Conversation
+from penstock.chat.lines import LineReader, state_folder
+from penstock.chat.session import ChatSession
+from penstock.chat.views import Screen
+from penstock.errors import EngineDeadError, PenstockError, RequestError
+
+
+class Echo:
+    """A model that says what it was asked, or raises what it is given."""
+
+    interruptible = False
+    name = "echo"
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.asked: list[Conversation] = []
+
+    def describe(self) -> str:
+        return "for tests"
+
+    def stream(self, conversation: Conversation) -> Generator[Delta, None, None]:
+        self.asked.append(conversation)
+        if self.errors:
+            raise self.errors.pop()
+        said = conversation.messages[-1].content
+        yield Delta(reasoning_content="Hm.")
+        yield Delta(content="you said ")
+        yield Delta(content=said, finish_reason="stop", usage=Usage(3, 2, 1))
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+class TerminalText(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def converse(*lines: str, model: Echo | None = None) -> tuple[str, Echo]:
+    """What a terminal without colours shows when these lines are typed, and the model."""
+    typed = iter(lines)
+
+    def read(prompt: str) -> str:
+        for line in typed:
+            return line
+        raise EOFError
+
+    model = model or Echo()
+    stream = TerminalText()
+    screen = Screen(stream, {"NO_COLOR": "1", "TERM": "xterm"})
+    ChatSession(model, screen).run(LineReader(None, read=read))
+    return stream.getvalue(), model
+
+
+def test_turns_add_up() -> None:
+    out, model = converse("one", " two ", "")
+    assert [len(asked.messages) for asked in model.asked] == [1, 3]
+    assert model.asked[1].messages[1].content == "you said one"
+    assert model.asked[1].messages[1].reasoning_content == "Hm."
+    assert "you said two\n" in out
+    assert "2 tokens" in out
+    assert "1 of 3 prompt tokens cached" in out
+
+
+def test_blocks_of_lines() -> None:
+    _, model = converse('"""a', "", 'b"""', '"""', "c", '"""', '"""d"""', 'say """x""" please')
+    assert [asked.messages[-1].content for asked in model.asked] == [
+        "a\n\nb",
+        "c",
+        "d",
+        'say """x""" please',
+    ]
+    _, model = converse('/system """You', 'rhyme."""', "a")
+    assert model.asked[0].system == "You\nrhyme."
+
+
+def test_commands_change_what_is_asked() -> None:
+    _, model = converse(
+        "/system Be brief.", "/set temperature 0", "a", "/clear", "/system none", "b"
+    )
+    first, second = model.asked
+    assert (first.system, first.parameters.temperature) == ("Be brief.", 0.0)
+    assert (second.system, second.turns, second.parameters.temperature) == ("", 1, 0.0)
+
+
+def test_a_slash_behind_a_space_is_a_message() -> None:
+    _, model = converse(" /etc/passwd is what?")
+    assert model.asked[0].messages[-1].content == "/etc/passwd is what?"
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("/hepl", "there is no command /hepl; did you mean /help?"),
+        ("/xyzzy", "/help lists the commands"),
+        ("/set", "parameters: the model's own"),
+        ("/set temperature", "/set temperature needs a value"),
+        ("/set temprature 1", "there is no parameter 'temprature'; there are temperature"),
+        ("/set top_p 2", "top_p must be in (0, 1]"),
+        ("/clear everything", "/clear takes nothing"),
+        ("/system", "there is no system message"),
+        ("/load", "/load needs the name of a file"),
+        ("/load /nowhere.json", "/nowhere.json: No such file or directory"),
+        ("/save /nowhere/x.json", "No such file or directory"),
+        ("/save /", "/ exists"),
+        ("/SHOW", "model: echo, for tests"),
+        ("/?", "/save FILE"),
+    ],
+)
+def test_what_commands_say(line: str, words: str) -> None:
+    out, model = converse(line)
+    assert words in out
+    assert model.asked == []
+
+
+def test_help_lists_every_command() -> None:
+    out, _ = converse("/help")
+    for command in COMMANDS:
+        assert command.usage in out
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    out, _ = converse("a", f"/save {path}", "b", f"/save {path}")
+    assert "1 turn saved" in out
+    assert "2 turns saved" in out
+    assert len(json.loads(path.read_text())["messages"]) == 4
+    out, model = converse(f"/save {path}", f"/load {path}", "c")
+    assert "exists; name another file" in " ".join(out.split())
+    assert len(model.asked[0].messages) == 5
+
+
+@pytest.mark.parametrize("error", [RequestError("too long"), PenstockError("broke off")])
+def test_a_question_that_fails_is_no_turn(error: Exception) -> None:
+    out, model = converse("a", "b", model=Echo(error))
+    assert f"error: {error}" in out
+    assert [message.content for message in model.asked[1].messages] == ["b"]
+
+
+def test_a_dead_engine_ends_the_session() -> None:
+    with pytest.raises(EngineDeadError):
+        converse("a", "b", model=Echo(EngineDeadError("gone")))
+
+
+@pytest.mark.parametrize("line", ["/exit", "/bye", "/quit"])
+def test_leaving(line: str) -> None:
+    _, model = converse(line, "a")
+    assert model.asked == []
+
+
+def shown(environ: dict[str, str], terminal: bool) -> str:
+    stream = TerminalText() if terminal else io.StringIO()
+    ChatSession(Echo(), Screen(stream, environ)).ask("**it**")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("environ", "terminal", "holds"),
+    [
+        ({"TERM": "xterm"}, True, lambda out: "\x1b[1mit\x1b[0m" in out and "\x1b[2mHm." in out),
+        ({"TERM": "xterm", "NO_COLOR": "1"}, True, lambda out: "(reasoning)\nHm.\n(answer)" in out),
+        ({"TERM": "dumb"}, True, lambda out: "\x1b" not in out and "**it**" in out),
+        ({"TERM": "xterm"}, False, lambda out: out == "you said **it**\n"),
+    ],
+    ids=["terminal", "no colour", "dumb", "file"],
+)
+def test_how_it_is_shown(
+    environ: dict[str, str], terminal: bool, holds: Callable[[str], bool]
+) -> None:
+    assert holds(shown(environ, terminal))
+
+
+def test_where_history_is_kept() -> None:
+    assert state_folder({"XDG_STATE_HOME": "/s"}) == Path("/s/penstock")
+    assert state_folder({"XDG_STATE_HOME": "relative"}) == Path.home() / ".local/state/penstock"
