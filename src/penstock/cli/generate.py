@@ -32,6 +32,7 @@ from penstock.cli.options import (
 from penstock.cli.parser import UsageError
 from penstock.cli.prompts import BadLine, PromptInput, add_prompt_arguments, read_inputs
 from penstock.errors import RequestError
+from penstock.interface.request_checks import truncated
 
 if TYPE_CHECKING:
     from penstock.api import LLM, PromptDict
@@ -130,9 +131,11 @@ def _accepted(
                 raise RequestError(each.error)
             _check_fields(each)
             prompt = _prompt(llm, each.text, args.chat)
+            longest = llm.config.max_model_len
+            prompt["prompt_token_ids"] = truncated(prompt["prompt_token_ids"], params, longest)
             own = params
             if isinstance(args.max_tokens, _Unasked):
-                own = _fitting(params, prompt, llm.config.max_model_len)
+                own = _fitting(params, prompt, longest)
             llm.check(prompt, own)
         except RequestError as error:
             if each.origin is None:

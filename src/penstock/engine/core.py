@@ -165,7 +165,7 @@ class EngineCore:
         self.check(request)
         params = request.params
         if self._constraints.holds(request.request_id) or (
-            params.grammar is not None and self._scheduler.holds(request.request_id)
+            params.is_constrained and self._scheduler.holds(request.request_id)
         ):
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
         if request.pooling is not None:
@@ -183,12 +183,14 @@ class EngineCore:
                     self.spec.eos_token_ids,
                 )
             )
-            if self._works_ahead and params.grammar is None:  # the next mask depends on the token
+            # The next mask depends on the token.
+            if self._works_ahead and not params.is_constrained:
                 sequence.runs_ahead = self._draws_ahead or state.greedy
-        if params.grammar is None:
+        constraint = params.constraint
+        if constraint is None:
             self._scheduler.add(leader)
         else:
-            self._constraints.add(leader, params.grammar)
+            self._constraints.add(leader, constraint)
         if params.prompt_logprobs is not None:
             self._prompts.expect(request.request_id)
 
