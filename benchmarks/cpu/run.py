@@ -39,6 +39,7 @@ from comparison.text import WINDOW, Text
 from penstock.bench.machine import describe_machine, measure_speeds
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
+from penstock.errors import PenstockError
 from penstock.hardware import detect
 from penstock.models.spec import ModelSpec
 
@@ -172,6 +173,7 @@ def compare(args: argparse.Namespace) -> int:
     shape, hardware = shape_of(args), detect()
     spec = plan_engine(EngineConfig(model=str(shape.file or shape.config_folder))).spec
     ids, cases = words(shape, spec), chosen_cases(args)
+    text = text_of(args, shape)
     threads = args.threads or hardware.compute_threads
     longest = [case.longest for case in cases] + [WINDOW + 1] * (args.text is not None)
     limits = Limits(
@@ -196,8 +198,7 @@ def compare(args: argparse.Namespace) -> int:
     contenders = line_up(args, shape, limits, cases, comparison)
     out = args.out or RESULTS / f"{comparison.date}-{shape.name}.json"
     deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
-    if args.text is not None and shape.file is not None:
-        text = Text.read(args.text, shape.file, args.windows)
+    if text is not None:
         comparison.text = str(text)
         score(contenders, text, comparison)
     run_rounds(
@@ -231,6 +232,16 @@ def kv_bytes(spec: ModelSpec, cases: list[Case]) -> int:
     attention = [layer.attention for layer in spec.layers]
     per_token = sum(2 * 2 * a.num_kv_heads * a.head_dim for a in attention)
     return per_token * max(sum(p + o for p, o in case.lengths) for case in cases)
+
+
+def text_of(args: argparse.Namespace, shape: Shape) -> Text | None:
+    """Return the text that every engine reads; None without ``--text``."""
+    if args.text is None or shape.file is None:
+        return None
+    try:
+        return Text.read(args.text, shape.file, args.windows)
+    except (OSError, PenstockError) as error:
+        raise SystemExit(f"--text {args.text}: {error}") from None
 
 
 def chosen_cases(args: argparse.Namespace) -> list[Case]:

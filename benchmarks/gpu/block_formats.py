@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from penstock.interface.sources import Shape, Stored
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 from penstock.quant.scheme import BlockScheme
 
 
@@ -16,6 +16,7 @@ class InBlocks:
 
     scheme: BlockScheme
     any_order: bool = False
+    stacks: bool = True
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         return ()
@@ -38,12 +39,12 @@ class BlockFormats:
 
     @property
     def schemes(self) -> tuple[BlockScheme, ...]:
-        return tuple(FORMATS[name].scheme for name in {self.other, *self.by_word.values()})
+        return tuple(GGUF_FORMATS[name].scheme for name in {self.other, *self.by_word.values()})
 
     def matrix(self, name: str, columns: int | None = None) -> InBlocks | None:
         if self.only and ".experts." not in name:
             return None
-        return InBlocks(FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
+        return InBlocks(GGUF_FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
 
     def limited(self, formats: Collection[str], rounded: bool) -> BlockFormats:
         return self

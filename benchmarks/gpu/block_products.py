@@ -16,7 +16,7 @@ from gpu.timing import Timer, best
 from penstock.backends.cuda.matrix import Matrix, Shape, make_matrix
 from penstock.backends.cuda.workspace import Workspace
 from penstock.quant import BlockTensor
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 
 ROWS: Final = (1, 16, 64, 2048)
 _FILLED = 512
@@ -46,7 +46,7 @@ def measure(
     """Products of every format with so many ``rows`` of bfloat16; ``send`` gets what there is after
     each format."""
     products: list[BlockProduct] = []
-    for name in FORMATS:
+    for name in GGUF_FORMATS:
         tensor = drawn(name, min(n, _FILLED), k)
         error, alike = compare(tensor, device)
         for number in rows:
@@ -84,7 +84,7 @@ def _next_product(matrices: Iterator[Matrix], x: torch.Tensor, out: torch.Tensor
 
 def drawn(name: str, n: int, k: int) -> BlockTensor:
     """Blocks of random codes and scales."""
-    form, rng = FORMATS[name], np.random.default_rng(0)
+    form, rng = GGUF_FORMATS[name], np.random.default_rng(0)
     blocks = rng.integers(0, 256, (n, k // form.scheme.columns, form.scheme.block_bytes), np.uint8)
     for at in _HALVES.get(name, ()):
         halves = rng.uniform(0.002, 0.02, blocks.shape[:2]).astype(np.float16)

@@ -14,7 +14,8 @@ from penstock.backends.cuda.variants import Variant, variants
 from penstock.cache.geometry import KvDType
 from penstock.errors import first_line
 from penstock.interface.executor import Limits
-from penstock.interface.sources import PlanWeight, Stored
+from penstock.interface.plan_weights import PlanWeight
+from penstock.interface.sources import Stored
 from penstock.models.position_scale import PositionScale
 from penstock.models.spec import (
     AlibiSpec,

@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from gpu.results import Mixed
 from gpu.workload import Size, mixed_lengths
-from penstock.bench.replay import Lengths
+from penstock.bench.traces import Lengths
 from penstock.bench.workload import random_requests
 
 STATIC_BATCHES = (32, 64)

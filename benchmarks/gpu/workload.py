@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.bench.replay import Lengths
+from penstock.bench.traces import Lengths
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,13 @@
 
 namespace penstock {
 
+int64_t stream_ahead(int64_t elsewhere) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_is("amd")) return 128;
+#endif
+  return elsewhere;
+}
+
 std::span<const TunedField> tuned_fields(const PackedMatrix&) {
   static constexpr TunedField fields[] = {
       {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10},
@@ -11,6 +18,7 @@ std::span<const TunedField> tuned_fields(const PackedMatrix&) {
 
 std::span<const TunedField> tuned_fields(const GridMatrix&) {
   static constexpr TunedField fields[] = {
+      {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10},
       {"streamed_rows", &Tuning::streamed_rows, 0, 12},
 #if defined(__AMX_INT8__)
       {"tile_rows_from", &Tuning::tile_rows_from, 1, 64},

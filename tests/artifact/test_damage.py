@@ -212,7 +212,7 @@ def test_a_read_error_falls_back(
     model, root = configure(), tmp_path / "engines"
     good = start(model, root)
 
-    from penstock.backends.cpu.pack import NativeRegions
+    from penstock.backends.cpu.regions import NativeRegions
 
     read = NativeRegions.read
 

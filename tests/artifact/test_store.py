@@ -20,7 +20,7 @@ from penstock.artifact import lock, store
 from penstock.artifact.format import WEIGHTS
 from penstock.artifact.root import default_root
 from penstock.artifact.store import ArtifactStore
-from penstock.backends.cpu.pack import NativeRegions
+from penstock.backends.cpu.regions import NativeRegions
 from penstock.errors import ArtifactError
 
 

@@ -18,15 +18,16 @@ from support.native_arrays import as_bytes
 from support.native_executor import Buffers, make
 from support.native_products import DTYPES
 
-from penstock.backends.reference.numerics import activate, block_product, quantize_rows
+from penstock.backends.reference.numerics import activate
+from penstock.backends.reference.products import block_product, quantize_rows
 from penstock.quant import BlockTensor
-from penstock.quant.formats import ALL_FORMATS
+from penstock.quant.formats import BLOCK_FORMATS
 
 pytestmark = pytest.mark.thinned(5)
 
 KINDS = [
     pytest.param(name, alone, id=f"{name}-{'alone' if alone else 'int8'}")
-    for name, form in ALL_FORMATS.items()
+    for name, form in BLOCK_FORMATS.items()
     for alone in (False, True)
     if alone or form.scheme.whole
 ]
@@ -90,7 +91,7 @@ def inputs(rng: np.random.Generator, rows: int, k: int, dtype: str) -> np.ndarra
 @pytest.mark.parametrize(("name", "weight_only"), KINDS)
 def test_sums(module: Any, name: str, weight_only: bool) -> None:
     rng = np.random.default_rng(3)
-    columns = ALL_FORMATS[name].scheme.columns
+    columns = BLOCK_FORMATS[name].scheme.columns
     for n, least, rows, dtype in (
         ((1,), 32, 1, "float32"),
         ((33, 17), 96, 5, "bfloat16"),
@@ -116,14 +117,14 @@ LEAST = frozenset({"Q4_1", "Q5_1", "Q2_K", "Q4_K", "Q5_K"})
 """Formats whose values have two terms."""
 
 
-@pytest.mark.parametrize("name", ALL_FORMATS)
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
 def test_gated(module: Any, name: str) -> None:
     rng = np.random.default_rng(4)
-    k = max(64, ALL_FORMATS[name].scheme.columns)
+    k = max(64, BLOCK_FORMATS[name].scheme.columns)
     parts = (random_blocks(name, 24, k, rng), random_blocks(name, 24, k, rng))
     x = inputs(rng, 7, k, "float32")
     x /= 100  # the gate overflows nowhere
-    alone = not ALL_FORMATS[name].scheme.whole
+    alone = not BLOCK_FORMATS[name].scheme.whole
     gate, up = (BlockProduct((part,), weight_only=alone).run(module, x) for part in parts)
     got = BlockProduct(parts, gated=True, weight_only=alone).run(module, x)
     np.testing.assert_allclose(got, activate(gate, "silu") * up, rtol=1e-4, atol=1e-6)
@@ -132,7 +133,7 @@ def test_gated(module: Any, name: str) -> None:
 @pytest.mark.parametrize(("name", "weight_only"), KINDS)
 def test_rows_keep_to_themselves(module: Any, name: str, weight_only: bool) -> None:
     rng = np.random.default_rng(5)
-    k = -(-576 // ALL_FORMATS[name].scheme.columns) * ALL_FORMATS[name].scheme.columns
+    k = -(-576 // BLOCK_FORMATS[name].scheme.columns) * BLOCK_FORMATS[name].scheme.columns
     product = BlockProduct((random_blocks(name, 40, k, rng),), weight_only=weight_only)
     for dtype in DTYPES:
         x = inputs(rng, 70, k, dtype)
@@ -166,7 +167,7 @@ def test_narrow_output_is_rounded(module: Any) -> None:
     assert np.array_equal(product.run(module, x, out_elem="bfloat16"), wide)
 
 
-@pytest.mark.parametrize("name", [n for n, form in ALL_FORMATS.items() if form.scheme.whole])
+@pytest.mark.parametrize("name", [n for n, form in BLOCK_FORMATS.items() if form.scheme.whole])
 def test_the_reference_agrees(module: Any, name: str) -> None:
     rng = np.random.default_rng(8)
     part = random_blocks(name, 30, 512, rng)
@@ -192,9 +193,9 @@ def test_rows_of_no_whole_blocks_are_refused(module: Any) -> None:
         )
 
 
-@pytest.mark.parametrize("name", ALL_FORMATS)
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
 def test_looked_up_rows_are_the_decoders_values(module: Any, name: str) -> None:
-    columns = -(-96 // ALL_FORMATS[name].scheme.columns) * ALL_FORMATS[name].scheme.columns
+    columns = -(-96 // BLOCK_FORMATS[name].scheme.columns) * BLOCK_FORMATS[name].scheme.columns
     table = random_blocks(name, 37, columns, np.random.default_rng(9))
     executor = make(module, vocabulary=37, arena_bytes=1 << 14)
     matrix = executor.add_block_matrix(format=name, n=37, k=columns, gated=False, weight_only=True)
@@ -229,7 +230,7 @@ def test_tables_of_embeddings_are_one_matrix_in_blocks(module: Any) -> None:
 
 def test_floats_are_not_multiplied_as_integers(module: Any) -> None:
     executor = make(module)
-    for name, form in ALL_FORMATS.items():
+    for name, form in BLOCK_FORMATS.items():
         if not form.scheme.whole:
             with pytest.raises(ValueError, match="stays in floats"):
                 executor.add_block_matrix(format=name, n=16, k=256, gated=False, weight_only=False)

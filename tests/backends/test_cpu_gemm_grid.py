@@ -24,7 +24,8 @@ from support.native_products import (
 )
 
 from penstock.backends.cpu import native
-from penstock.backends.reference.numerics import activate, grid_product
+from penstock.backends.reference.numerics import activate
+from penstock.backends.reference.products import grid_product
 from penstock.quant import GridScheme, GridTensor, quantize_to_grid
 
 pytestmark = pytest.mark.thinned(5)

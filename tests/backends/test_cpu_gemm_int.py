@@ -21,7 +21,7 @@ from support.native_products import (
 )
 
 from penstock.backends.cpu import native
-from penstock.backends.reference.numerics import int_product, quantize_rows
+from penstock.backends.reference.products import int_product, quantize_rows
 from penstock.errors import ConfigError
 from penstock.quant import GroupScheme, quantize
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.backends.reference.numerics import (
-    attend,
+from penstock.backends.reference.numerics import attend
+from penstock.backends.reference.products import (
     grid_product,
     int_product,
     points_by_group,

@@ -6,18 +6,15 @@ import pytest
 from support.needs import needs_shared, shared
 
 from penstock.bench.replay import (
-    HashedRequest,
-    Lengths,
     ReplayLimits,
     infinite_hits,
     prefix_curve,
-    read_azure,
-    read_mooncake,
     replay_lengths,
     replay_prefixes,
     scaled,
     static_steps,
 )
+from penstock.bench.traces import HashedRequest, Lengths, read_azure, read_mooncake
 from penstock.errors import ConfigError
 
 AZURE = "data/traces/azure_llm_2023_conv.csv"

@@ -15,7 +15,7 @@ from penstock.errors import ModelError
 from penstock.evaluate.comparison import compare
 from penstock.evaluate.perplexity import log_probabilities, perplexity
 from penstock.evaluate.text_model import PIECE, TextModel
-from penstock.evaluate.windows import METHODS, WindowMethod, cut
+from penstock.evaluate.windows import WINDOW_METHODS, WindowMethod, cut
 
 TEXT = "".join(
     f"def function_{i}(x):\n    return [x + {i}, 'word {i * i}', None]\n\n\n" for i in range(60)
@@ -27,7 +27,7 @@ def config(quantization: str = "none", backend: str = "auto") -> EngineConfig:
     return EngineConfig(quantization=quantization, backend=backend, artifact=False)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", WINDOW_METHODS)
 def test_it_is_what_the_engine_says_of_prompts(method: WindowMethod) -> None:
     with TextModel.open(config(), WINDOW) as model:
         tokens, bos = model.encode(TEXT)

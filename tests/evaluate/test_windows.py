@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.evaluate.windows import METHODS, WindowMethod, cut
+from penstock.evaluate.windows import WINDOW_METHODS, WindowMethod, cut
 
 TEXT = [0, *range(10, 29)]  # BOS, and nineteen tokens
 
@@ -35,7 +35,7 @@ def test_every_token_counts_but_the_first_and_bos_stands_once() -> None:
 @given(
     count=st.integers(0, 200),
     size=st.integers(1, 50),
-    method=st.sampled_from(METHODS),
+    method=st.sampled_from(WINDOW_METHODS),
     bos=st.sampled_from([None, 1000]),
 )
 def test_windows_are_whole_and_in_order(

@@ -8,7 +8,7 @@ import pytest
 from support.families import edited
 
 from penstock.errors import ModelError
-from penstock.models.mxfp4_experts import Mxfp4Experts
+from penstock.models.float_codes import Mxfp4
 from penstock.models.position_scale import PositionScale
 from penstock.models.registry import read_spec
 from penstock.models.spec import (
@@ -88,7 +88,11 @@ def test_gpt_oss() -> None:
     assert (windowed.window, full.window, full.sinks, full.output_bias) == (128, None, True, True)
     assert full.rope is not None
     assert (full.rope.kind, full.rope.truncate, full.rope.theta) == ("yarn", False, 150000)
-    assert spec.quantized == Mxfp4Experts(kept=False)
+    assert spec.quantized is not None
+    assert str(spec.quantized) == "experts alone, MXFP4 read as floats"
+    gate = spec.quantized.matrix("layers.0.experts.gate", 2880)
+    assert gate == Mxfp4("_blocks", "_scales", in_groups=True)
+    assert spec.quantized.matrix("layers.0.q", 2880) is None
     silent = ("rope_scaling", "layer_types", "head_dim", "sliding_window", "attention_bias")
     assert read_spec(edited("gpt_oss", **dict.fromkeys(silent, ...))) == spec
     assert read_spec(edited("gpt_oss", rope_scaling=None, rope_parameters=None)) == spec

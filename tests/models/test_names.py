@@ -7,7 +7,6 @@ import pytest
 from penstock.interface.source_walks import tensors
 from penstock.interface.sources import (
     Flat,
-    Mxfp4,
     OneOf,
     Packed,
     RowsOf,
@@ -19,6 +18,7 @@ from penstock.interface.sources import (
     Transposed,
     UnitRows,
 )
+from penstock.models.float_codes import Mxfp4
 from penstock.models.gptq import Gptq
 from penstock.models.llama import NAMES
 from penstock.models.name_forms import Less, OfAnyLength, OneColumn, OneRow, Rows, Scalar
@@ -122,8 +122,8 @@ GATE, UP, DOWN = (f"layers.*.experts.{name}" for name in ("gate", "up", "down"))
 EXPERTS = NameMap(
     either(
         plain({GATE: "e.*.#.w1", UP: "e.*.#.w3", DOWN: "e.*.#.w2"}),
-        stacked("e.*.in", GATE, UP, kept="columns", interleaved=True) | stacked("e.*.out", DOWN),
-        stacked("e.*.in", GATE, UP, kept="mxfp4") | stacked("e.*.out", DOWN, kept="mxfp4"),
+        stacked("e.*.in", GATE, UP, kept="columns", interleaved=True, quantized=True)
+        | stacked("e.*.out", DOWN),
     )
     | stacked("e.*.in_bias", GATE + ".bias", UP + ".bias", interleaved=True)
     | {"layers.*.shift": Name("e.*.shift", suffix="", form=OneRow())}
@@ -150,19 +150,11 @@ EXPERT_SHAPES = {
                 (
                     Stacked(tuple(Stored(f"e.2.{i}.w3.weight", (20, 64)) for i in range(3))),
                     RowsOfEach(Transposed(Stored("e.2.in", (3, 64, 40))), 1, 20, step=2),
-                    RowsOfEach(
-                        Mxfp4(
-                            Stored("e.2.in_blocks", (3, 40, 2, 16), "uint8"),
-                            Stored("e.2.in_scales", (3, 40, 2), "uint8"),
-                        ),
-                        20,
-                        20,
-                    ),
                 )
             ),
         ),
         (
-            "layers.2.experts.down",  # 20 columns are no whole blocks
+            "layers.2.experts.down",
             OneOf(
                 (
                     Stacked(tuple(Stored(f"e.2.{i}.w2.weight", (64, 20)) for i in range(3))),
@@ -180,6 +172,16 @@ def test_stacks_of_experts(name: str, source: object) -> None:
     found = EXPERTS.source(name, EXPERT_SHAPES)
     assert found == source
     assert found.shape == EXPERT_SHAPES[name]
+
+
+def test_a_quantized_stack_is_never_transposed() -> None:
+    packed = Packed("e.2.in", (3, 40, 64), Mxfp4())
+    assert EXPERTS.source("layers.2.experts.up", EXPERT_SHAPES, Mxfp4()) == OneOf(
+        (
+            Stacked(tuple(Packed(f"e.2.{i}.w3", (20, 64), Mxfp4()) for i in range(3))),
+            RowsOfEach(packed, 1, 20, step=2),
+        )
+    )
 
 
 def test_all_ways_move() -> None:

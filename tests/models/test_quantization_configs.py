@@ -117,10 +117,10 @@ DENSE = [f"layers.{i}.{name}" for i in range(2) for name in "qkvo"] + [
     ("config", "form"),
     [
         (AWQ, "int4 by 128 with zero points"),
-        (FP8, "FP8 by 128 x 128 read as floats"),
-        (STATIC_FP8, "FP8 by matrix read as floats"),
-        (AUTO_FP8, "FP8 by matrix read as floats"),
-        (COMPRESSED_FP8, "FP8 by matrix read as floats"),
+        (FP8, "FP8 by 128 x 128"),
+        (STATIC_FP8, "FP8 by matrix"),
+        (AUTO_FP8, "FP8 by matrix"),
+        (COMPRESSED_FP8, "FP8 by matrix"),
     ],
 )
 def test_all_matrices_of_layers(config: Any, form: str) -> None:

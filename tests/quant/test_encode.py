@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.quant import BlockTensor
 from penstock.quant.encode import ENCODERS, MAX_VALUE, encode
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 
 K_QUANTS = ("Q4_K", "Q5_K", "Q6_K")
 LEGACY = tuple(name for name in ENCODERS if name not in K_QUANTS)
@@ -27,7 +27,7 @@ def drawn(rows: int = 256, columns: int = 2048) -> NDArray[np.float32]:
 
 
 def decoded(name: str, values: NDArray[np.float32]) -> NDArray[np.float32]:
-    return BlockTensor(FORMATS[name], encode(name, values)).dequantize()
+    return BlockTensor(GGUF_FORMATS[name], encode(name, values)).dequantize()
 
 
 def package(name: str, values: NDArray[np.float32]) -> NDArray[np.uint8]:

@@ -8,7 +8,7 @@ from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
 
 from penstock.quant import BlockTensor
-from penstock.quant.formats import ALL_FORMATS, FORMATS
+from penstock.quant.formats import BLOCK_FORMATS, GGUF_FORMATS
 
 # Random bytes are scales that are not finite, too.
 pytestmark = [
@@ -19,7 +19,7 @@ pytestmark = [
 
 def some_blocks(name: str, n: int, count: int, seed: int) -> BlockTensor:
     """A matrix of random bytes, of which every format's scales are finite."""
-    form = ALL_FORMATS[name]
+    form = BLOCK_FORMATS[name]
     blocks = np.random.default_rng(seed).integers(
         0, 256, (n, count, form.scheme.block_bytes), np.uint8
     )
@@ -28,7 +28,7 @@ def some_blocks(name: str, n: int, count: int, seed: int) -> BlockTensor:
     return BlockTensor(form, blocks)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 def test_values(name: str) -> None:
     tensor = some_blocks(name, 7, 300, seed=1)
     expected = dequantize(tensor.blocks.reshape(7, -1), GGMLQuantizationType[name])
@@ -38,10 +38,10 @@ def test_values(name: str) -> None:
     assert values.any()
 
 
-@pytest.mark.parametrize("name", ALL_FORMATS)
+@pytest.mark.parametrize("name", BLOCK_FORMATS)
 def test_decoders_take_any_blocks(name: str) -> None:
     tensor = some_blocks(name, 3, 5, seed=3)
-    columns = ALL_FORMATS[name].scheme.columns
+    columns = BLOCK_FORMATS[name].scheme.columns
     assert tensor.dequantize().shape == tensor.shape == (3, 5 * columns)
     assert np.array_equal(tensor.rows((1, 2)).dequantize(), tensor.dequantize()[1:2])
 
@@ -49,13 +49,13 @@ def test_decoders_take_any_blocks(name: str) -> None:
 def test_all_that_kernels_read_are_there() -> None:
     k_quants = {f"Q{bits}_K" for bits in range(2, 7)}
     legacy = {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"}
-    assert set(FORMATS) == legacy | k_quants | {"IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"}
+    assert set(GGUF_FORMATS) == legacy | k_quants | {"IQ4_NL", "IQ4_XS", "MXFP4", "NVFP4"}
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 def test_scales_that_are_not_finite(name: str) -> None:
     """They are found by their bytes alone, whatever codes and scales of sub-blocks are."""
-    form = FORMATS[name]
+    form = GGUF_FORMATS[name]
     blocks = np.random.default_rng(3).integers(0, 256, (3000, form.scheme.block_bytes), np.uint8)
     # Of each byte, some blocks have the values that are not finite as parts of float16, or as E8M0.
     for at in range(form.scheme.block_bytes):
@@ -79,13 +79,13 @@ def test_scales_that_are_not_finite(name: str) -> None:
     assert kept.first_unusable() is None
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 def test_sizes(name: str) -> None:
-    scheme = FORMATS[name].scheme
+    scheme = GGUF_FORMATS[name].scheme
     assert (scheme.columns, scheme.block_bytes) == GGML_QUANT_SIZES[GGMLQuantizationType[name]]
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 def test_rows(name: str) -> None:
     tensor = some_blocks(name, 9, 3, seed=2)
     values = tensor.dequantize()

@@ -9,10 +9,11 @@ from typing import Final
 
 import numpy as np
 
-from penstock.interface.sources import PlanWeight, Shape, Stored
+from penstock.interface.plan_weights import PlanWeight
+from penstock.interface.sources import Shape, Stored
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.quant import BlockScheme, BlockTensor
-from penstock.quant.formats import ALL_FORMATS, FORMATS
+from penstock.quant.formats import BLOCK_FORMATS, GGUF_FORMATS
 
 _HALVES: Final = {
     "Q4_0": (0,),
@@ -36,7 +37,7 @@ def random_blocks(
 ) -> BlockTensor:
     """An ``[n, k]`` matrix of a format, of random codes and scales of both signs; with ``spread``
     of about that standard deviation, where scales are in float16."""
-    form = ALL_FORMATS[name]
+    form = BLOCK_FORMATS[name]
     count, rest = divmod(k, form.scheme.columns)
     assert not rest, "k is of whole blocks"
     blocks = rng.integers(0, 256, (n, count, form.scheme.block_bytes), np.uint8)
@@ -55,7 +56,7 @@ def random_blocks(
         blocks[..., 0] = rng.integers(118, 124, (n, count))
     elif name == "NVFP4":
         blocks[..., :4] = rng.integers(8, 60, (n, count, 4))
-    elif name not in FORMATS:
+    elif name not in GGUF_FORMATS:
         whole = name == "NVFP4_SCALED"  # one scale for all of a row
         scales = rng.uniform(0.002, 0.02, (n, 1 if whole else count)).astype(np.float32)
         blocks[..., :4] = scales[..., None].view(np.uint8)
@@ -73,6 +74,7 @@ class InBlocks:
 
     scheme: BlockScheme
     any_order: bool = False
+    stacks: bool = True
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         return ()
@@ -92,7 +94,7 @@ class BlockFormats:
     @property
     def schemes(self) -> tuple[BlockScheme, ...]:
         names = sorted({self.other, *self.by_word.values()})
-        return tuple(ALL_FORMATS[name].scheme for name in names)
+        return tuple(BLOCK_FORMATS[name].scheme for name in names)
 
     @property
     def as_floats(self) -> tuple[str, ...]:
@@ -107,7 +109,7 @@ class BlockFormats:
         return ()
 
     def matrix(self, name: str, columns: int | None = None) -> InBlocks:
-        return InBlocks(ALL_FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
+        return InBlocks(BLOCK_FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
 
     def limited(self, formats: Collection[str], rounded: bool) -> BlockFormats:
         return self

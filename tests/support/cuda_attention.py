@@ -16,7 +16,8 @@ from penstock.backends.cuda.attention_plan import tree_paths
 from penstock.backends.cuda.cache import Cache, LatentCache, allocate
 from penstock.backends.cuda.kernels.codes import as_bytes
 from penstock.backends.reference.cache import float8_heads, quantize_heads, turn_heads
-from penstock.backends.reference.numerics import F32, attend
+from penstock.backends.reference.numerics import attend
+from penstock.backends.reference.products import F32
 from penstock.cache.geometry import (
     BLOCK_SIZE,
     Chunk,

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.cache.geometry import Chunk
-from penstock.interface.sources import PlanWeight
+from penstock.interface.plan_weights import PlanWeight
 from penstock.interface.step import StepInput
 from penstock.models.names import own_names
 from penstock.models.spec import DType, LayerSpec, MlpSpec, ModelSpec

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.interface.sources import PlanWeight, Stored
+from penstock.interface.plan_weights import PlanWeight
+from penstock.interface.sources import Stored
 from penstock.plan import fuse as fusion
 from penstock.plan import ops
 from penstock.plan.ops import common, fused, heads, mixers, primitive

@@ -37,7 +37,7 @@ def delta(**fields: Any) -> str:
 def end(reason: str = "stop", **usage: int) -> list[str]:
     """The events that end an answer."""
     last = {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}]}
-    counted = {"choices": [], "usage": usage or None}
+    counted: dict[str, Any] = {"choices": [], "usage": usage or None}
     return [json.dumps(last), json.dumps(counted), "[DONE]"]
 
 

@@ -16,14 +16,15 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import LLAMA_SHAPED, load_oracle, tiny_checkpoint
 
 from penstock.errors import WeightError
+from penstock.interface.plan_weights import PlanWeight, Share
 from penstock.interface.source_walks import tensors
-from penstock.interface.sources import PlanWeight, RowsOf, Share, Source, Stored
+from penstock.interface.sources import RowsOf, Source, Stored
 from penstock.interface.weights import WeightSource
 from penstock.models.names import own_names
 from penstock.models.spec import DType
 from penstock.plan.lower import lower
+from penstock.weights.cast import cast
 from penstock.weights.checkpoint import open_weights
-from penstock.weights.convert import convert
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.safetensors import SINGLE
@@ -78,25 +79,25 @@ def test_dtypes(stored: DType, wanted: Any) -> None:
 def test_conversion_rounds_to_nearest_even() -> None:
     # Halfway cases: to the even neighbour below, and above; then just past halfway.
     bits = np.array([0x3F808000, 0x3F818000, 0x3F808001], np.uint32).view(np.float32)
-    rounded = convert(bits, "bfloat16", "x").view(np.uint16)
+    rounded = cast(bits, "bfloat16", "x").view(np.uint16)
     assert rounded.tolist() == [0x3F80, 0x3F82, 0x3F81]
     half = np.array([1 + 2**-11, 1 + 3 * 2**-11], np.float32)
-    assert convert(half, "float16", "x").tolist() == [1.0, 1 + 2**-9]
+    assert cast(half, "float16", "x").tolist() == [1.0, 1 + 2**-9]
 
 
 @pytest.mark.parametrize("source", [np.float32, ml_dtypes.bfloat16])
 def test_overflow_is_an_error(source: Any) -> None:
     array = np.array([1.0, -70000.0], source)
     with pytest.raises(WeightError, match=r"'some\.tensor' has values up to .*e\+04.*float16"):
-        convert(array, "float16", "some.tensor")
-    assert convert(array, "float32", "x").dtype == np.float32
+        cast(array, "float16", "some.tensor")
+    assert cast(array, "float32", "x").dtype == np.float32
     # Infinities that were there already stay.
-    assert np.isinf(convert(np.array([np.inf], source), "float16", "x")).all()
+    assert np.isinf(cast(np.array([np.inf], source), "float16", "x")).all()
 
 
 def test_overflow_to_bfloat16() -> None:
     with pytest.raises(WeightError, match="bfloat16"):
-        convert(np.array([np.finfo(np.float32).max], np.float32), "bfloat16", "x")
+        cast(np.array([np.finfo(np.float32).max], np.float32), "bfloat16", "x")
 
 
 def edit(

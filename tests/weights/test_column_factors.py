@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from penstock.interface.sources import Balance, Stored
+from penstock.interface.plan_weights import Balance
+from penstock.interface.sources import Stored
 from penstock.quant.grid import quantize_to_grid
 from penstock.quant.hadamard import transform_rows
 from penstock.quant.scheme import Bits, GridScheme

@@ -38,7 +38,7 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.ops import ExpertLinear, Linear
 from penstock.quant import BlockScheme, BlockTensor, Quantization
-from penstock.quant.formats import ALL_FORMATS
+from penstock.quant.formats import BLOCK_FORMATS
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
 
@@ -132,7 +132,7 @@ def kept(folder: Path, **options: Any) -> Any:
     """The plan of a backend that multiplies by all blocks."""
     spec = load_model_spec(folder)
     assert isinstance(spec.quantized, QuantizedModules)
-    spec = replace(spec, quantized=spec.quantized.limited(ALL_FORMATS, rounded=False))
+    spec = replace(spec, quantized=spec.quantized.limited(BLOCK_FORMATS, rounded=False))
     return lower(spec, **options)
 
 

@@ -24,26 +24,27 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import load, plan_engine
 from penstock.errors import WeightError
 from penstock.interface.executor import Limits, run
-from penstock.interface.sources import Mxfp4, RowsOf, Stored
-from penstock.models.mxfp4_experts import Mxfp4Experts
+from penstock.interface.sources import Packed, RowsOf
+from penstock.models.float_codes import Mxfp4
+from penstock.models.in_blocks import InBlocks
 from penstock.models.spec import ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.ops import ExpertLinear
 from penstock.quant import BlockTensor
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 from penstock.resolve.quantization import as_read
 from penstock.weights.checkpoint import CheckpointWeights
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.safetensors import open_folder
-from penstock.weights.sources import check, read
+from penstock.weights.source_checks import check
+from penstock.weights.sources import read
 
 EXPERTS, HIDDEN, WIDE = 5, 64, 32
 
 
-def source(number: int, n: int, k: int) -> Mxfp4:
-    blocks = (number, n, k // 32)
-    return Mxfp4(Stored("w_blocks", (*blocks, 16), "uint8"), Stored("w_scales", blocks, "uint8"))
+def source(number: int, n: int, k: int) -> Packed:
+    return Packed("w", (number, n, k), Mxfp4("_blocks", "_scales", in_groups=True))
 
 
 def stored(folder: Path, blocks: NDArray[Any], scales: NDArray[Any]) -> Any:
@@ -71,13 +72,16 @@ def test_every_code_and_every_scale(tmp_path: Path) -> None:
     np.testing.assert_array_equal(as_float32, values.astype(np.float32))
 
 
-@pytest.mark.parametrize(("scale", "why"), [(255, "is no number"), (253, "too large")])
+@pytest.mark.parametrize(("scale", "why"), [(255, "are not finite"), (253, "make values")])
 def test_scales_that_no_model_has_are_refused(scale: int, why: str, tmp_path: Path) -> None:
     scales = np.full((1, 2, 1), 120, np.uint8)
     scales[0, 1, 0] = scale
     found = stored(tmp_path, np.zeros((1, 2, 1, 16), np.uint8), scales)
-    with pytest.raises(WeightError, match=rf"'w_scales' has a scale, {scale}, that .*{why}"):
-        read(source(1, 2, 32), found, "bfloat16")
+    stack = source(1, 2, 32)
+    in_blocks = InBlocks(Mxfp4("_blocks", "_scales", in_groups=True), GGUF_FORMATS["MXFP4"].scheme)
+    for wanted in (stack, replace(stack, format=in_blocks)):
+        with pytest.raises(WeightError, match=rf"'w_scales' has scales that {why}"):
+            read(wanted, found, "bfloat16")
 
 
 def test_values_too_large_for_float16_are_refused(tmp_path: Path) -> None:
@@ -168,15 +172,16 @@ def test_missing_scales_are_named(packed: Path, tmp_path: Path) -> None:
         weights_of(tmp_path)
 
 
-def kept(folder: Path) -> ModelSpec:
-    return replace(load_model_spec(folder), quantized=Mxfp4Experts(kept=True))
+def limited(spec: ModelSpec, *formats: str) -> ModelSpec:
+    assert spec.quantized is not None
+    return replace(spec, quantized=spec.quantized.limited(formats, rounded=False))
 
 
 def test_experts_stay_in_blocks(packed: Path) -> None:
-    spec = kept(packed)
+    spec = limited(load_model_spec(packed), "MXFP4")
     plan = lower(spec)
     experts = [op for op in plan.ops if isinstance(op, ExpertLinear)]
-    assert {op.scheme for op in experts} == {FORMATS["MXFP4"].scheme}
+    assert {op.scheme for op in experts} == {GGUF_FORMATS["MXFP4"].scheme}
     ours, floats = CheckpointWeights(packed, spec, plan.weights, "float32"), weights_of(packed)
     for name in {part.weight for op in experts for part in op.parts}:
         for index in range(EXPERTS):
@@ -212,9 +217,14 @@ def test_when_they_become_floats(packed: Path, capsys: Any) -> None:
     spec = load_model_spec(packed)
     for name in ("cpu", "cuda", "reference"):
         kept = as_read(spec, EngineConfig(model=str(packed)), named(name)).quantized
-        assert kept == Mxfp4Experts(kept=True)
-        rounded = EngineConfig(model=str(packed), quantization="int8")
-        assert as_read(spec, rounded, named(name)).quantized == Mxfp4Experts(kept=False)
+        assert kept is not None
+        assert kept.schemes == (GGUF_FORMATS["MXFP4"].scheme,)
+        assert not kept.as_floats
+        config = EngineConfig(model=str(packed), quantization="int8")
+        rounded = as_read(spec, config, named(name)).quantized
+        assert rounded is not None
+        assert not rounded.schemes
+        assert rounded.as_floats == ("MXFP4",)
     common = ["explain", str(packed), "--no-plan", "--max-model-len", "64", "--backend"]
     assert main([*common, "reference"]) == 0
     assert "MXFP4 are" not in capsys.readouterr().out
@@ -232,7 +242,7 @@ def test_floats_where_the_configuration_says_mxfp4(size: int, tmp_path: Path) ->
     (folder / "config.json").write_text(json.dumps(config))
     spec = load_model_spec(folder)
     assert spec.quantized is None
-    assert "says mxfp4, and the experts are stored in floats" in spec.notes[-1]
+    assert "says MXFP4, and all weights are stored in floats" in spec.notes[-1]
     expected, found = (
         CheckpointWeights(each, load_model_spec(each), lower(spec).weights, "float32")
         for each in (plain, folder)

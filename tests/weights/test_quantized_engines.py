@@ -56,7 +56,7 @@ def explained(capsys: Any, folder: Path, *options: str) -> str:
 def test_what_becomes_floats_is_told(tmp_path: Path, capsys: Any) -> None:
     odd = FP8 | {"weight_block_size": [32, 48]}
     packed, _ = quantized_checkpoint(tmp_path, odd, fp8((32, 48), "weight_scale_inv"))
-    common = "matrices that the checkpoint has in FP8 by 32 x 48 read as floats are"
+    common = "matrices that the checkpoint has in FP8 by 32 x 48 are"
     told = explained(capsys, packed, "--backend", "reference", "--dtype", "bfloat16")
     assert f"{common} kept in bfloat16" in told
     common, kept = common.replace("48", "64"), tmp_path / "kept"

@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from penstock.errors import WeightError
-from penstock.interface.source_walks import chosen
+from penstock.interface.source_walks import chosen, rows_pushed_down
 from penstock.interface.sources import (
+    Factored,
     Flat,
     OneOf,
     RowsOf,
@@ -29,7 +30,8 @@ from penstock.interface.sources import (
     Transposed,
 )
 from penstock.weights.safetensors import open_folder
-from penstock.weights.sources import check, read, spans
+from penstock.weights.source_checks import check
+from penstock.weights.sources import read
 from penstock.weights.tensor_file import Found
 
 ARRAYS: dict[str, NDArray[Any]] = {
@@ -183,21 +185,25 @@ def test_of_several_ways_the_first_whole_one_is_chosen() -> None:
     assert chosen(Stored("z", (1,)), shapes) == Stored("z", (1,))
 
 
-def bytes_of(source: Source, found: Found) -> bytes:
-    """All bytes that reading looks at, in order."""
-    return b"".join(span.path.read_bytes()[span.start : span.stop] for span in spans(source, found))
-
-
-def test_only_the_bytes_of_wanted_rows_are_looked_at(found: Found) -> None:
-    a, square = Stored("a", (8, 6)), Stored("square", (6, 6))
+def test_rows_are_taken_as_near_to_the_tensors_as_can_be() -> None:
+    a, b, square = Stored("a", (8, 6)), Stored("b", (8, 6)), Stored("square", (6, 6))
     fused = RowsOf(a, ((0, 2), (4, 7)))
-    assert bytes_of(fused, found) == value(fused).tobytes()
+    assert rows_pushed_down(fused) == fused
     inner = RowsOf(fused, ((1, 4),))  # rows 1, 4 and 5
-    assert bytes_of(inner, found) == ARRAYS["a"][[1, 4, 5]].tobytes()
-    experts = RowsOf(Stacked((a, Stored("b", (8, 6)))), ((1, 2),))
-    assert bytes_of(experts, found) == ARRAYS["b"].tobytes()
-    assert bytes_of(RowsOf(Shifted(a, 1.0), ((3, 5),)), found) == ARRAYS["a"][3:5].tobytes()
+    assert rows_pushed_down(inner) == RowsOf(a, ((1, 2), (4, 6)))
+    assert rows_pushed_down(RowsOf(fused, ((2, 2),))).shape == (0, 6)
+    assert rows_pushed_down(RowsOf(Stacked((a, b)), ((1, 2),))) == Stacked((b,))
+    shifted = RowsOf(Shifted(a, 1.0), ((3, 5),))
+    assert rows_pushed_down(shifted) == Shifted(RowsOf(a, ((3, 5),)), 1.0)
     each = RowsOf(RowsOfEach(Transposed(STACK), 1, 2, step=2), ((1, 2),))
-    assert bytes_of(each, found) == OTHER_ARRAYS["stack"][1].tobytes()
+    alone = RowsOf(STACK, ((1, 2),))
+    assert rows_pushed_down(each) == RowsOfEach(Transposed(alone), 1, 2, step=2)
+    experts = RowsOf(RowsOfEach(Stacked((a, b)), 2, 3), ((0, 1),))
+    assert rows_pushed_down(experts) == Stacked((RowsOf(a, ((2, 5),)),))
+    one, three = Stored("one", (1,)), Stored("three", (3,))
+    assert rows_pushed_down(RowsOf(Factored(STACK, one), ((1, 2),))) == Factored(alone, one)
+    own = RowsOf(three, ((1, 2),))
+    assert rows_pushed_down(RowsOf(Factored(STACK, three), ((1, 2),))) == Factored(alone, own)
     # Rows of what is stored the other way lie everywhere.
-    assert bytes_of(RowsOf(Transposed(square), ((0, 1),)), found) == ARRAYS["square"].tobytes()
+    turned = RowsOf(Transposed(square), ((0, 1),))
+    assert rows_pushed_down(turned) == turned

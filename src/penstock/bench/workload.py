@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from penstock.bench.replay import Lengths
+from penstock.bench.traces import Lengths
 from penstock.errors import ConfigError
 from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams

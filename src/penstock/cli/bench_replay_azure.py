@@ -32,9 +32,10 @@ from penstock.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from penstock.bench.machine import Machine
-    from penstock.bench.replay import Lengths, WasteReport
+    from penstock.bench.replay import WasteReport
     from penstock.bench.session import Session
     from penstock.bench.throughput import ThroughputResult
+    from penstock.bench.traces import Lengths
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -43,8 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.bench.replay import prefix_curve, read_mooncake
+    from penstock.bench.replay import prefix_curve
     from penstock.bench.session import write_report
+    from penstock.bench.traces import read_mooncake
     from penstock.cache.geometry import BLOCK_SIZE
 
     trace = read_mooncake(args.trace, args.requests)

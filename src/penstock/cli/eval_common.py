@@ -17,7 +17,7 @@ import msgspec
 from penstock.cli.bench_common import command_line
 from penstock.cli.options import positive_int
 from penstock.errors import ConfigError
-from penstock.evaluate.windows import METHODS, Window, cut
+from penstock.evaluate.windows import WINDOW_METHODS, Window, cut
 
 if TYPE_CHECKING:
     from penstock.config import ResolvedConfig
@@ -67,7 +67,7 @@ def add_window_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--windows",
-        choices=METHODS,
+        choices=WINDOW_METHODS,
         default="llama.cpp",
         help="how the text is cut. llama.cpp: the second half of each window counts, and BOS "
         "stands first in each; gptq: every token but each window's first counts, and BOS stands "

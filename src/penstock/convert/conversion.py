@@ -19,9 +19,10 @@ from penstock.convert.new_file import NewFile, new_file, require_absent
 from penstock.convert.types import FileType, TypeChoice
 from penstock.errors import WeightError
 from penstock.gguf.names import is_gguf
-from penstock.gguf.writing import FileLayout, NewTensor, lay_out, pair, type_named
+from penstock.gguf.types import type_named
+from penstock.gguf.writing import FileLayout, NewTensor, lay_out, pair
 from penstock.quant.encode import ENCODERS, MAX_VALUE, encode
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 
 _QUANTIZATION_VERSION: Final = 2
 _MAX_BF16: Final = float.fromhex("0x1.FEp127")
@@ -76,7 +77,7 @@ def convert(
         for each in content.tensors
     ]
     pairs = {**content.pairs(), "general.file_type": pair("general.file_type", wanted.number)}
-    if any(each.type.name in FORMATS for each in tensors):
+    if any(each.type.name in GGUF_FORMATS for each in tensors):
         key = "general.quantization_version"
         pairs[key] = pair(key, _QUANTIZATION_VERSION)
     layout = lay_out(list(pairs.values()), tensors)

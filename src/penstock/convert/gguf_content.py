@@ -14,9 +14,9 @@ from penstock.errors import ModelError, WeightError
 from penstock.gguf.metadata import mapped, parse_metadata
 from penstock.gguf.writing import pair
 from penstock.models.gguf.architectures import ARCHITECTURES
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 from penstock.weights.gguf_file import open_gguf
-from penstock.weights.tensor_file import CONVERTED
+from penstock.weights.tensor_file import DECODED_BY_GGUF
 
 _REPLACED: Final = frozenset(
     {"general.file_type", "general.quantization_version", "general.alignment"}
@@ -58,7 +58,9 @@ class GgufContent(Content):
             self._pairs["general.name"] = pair("general.name", name)
         self.num_layers = _integer(model.metadata.get(f"{architecture}.block_count"))
         self.num_experts = _integer(model.metadata.get(f"{architecture}.expert_count"))
-        rounded = sorted({t.dtype for _, t in model.tensors.values()} & {*FORMATS, *CONVERTED})
+        rounded = sorted(
+            {t.dtype for _, t in model.tensors.values()} & {*GGUF_FORMATS, *DECODED_BY_GGUF}
+        )
         self.notes = (
             (
                 f"matrices in {', '.join(rounded)} were quantized already, and those that get "

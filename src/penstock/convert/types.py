@@ -9,7 +9,7 @@ from typing import Final
 
 from penstock.errors import ConfigError
 from penstock.interface.sources import Shape
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 
 _FLOATS: Final = ("F32", "F16", "BF16")
 _FALLBACK: Final = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
@@ -88,10 +88,10 @@ class TypeChoice:
         if wanted in _FLOATS:
             return wanted
         columns = shape[-1]
-        if columns % FORMATS[wanted].scheme.columns:
+        if columns % GGUF_FORMATS[wanted].scheme.columns:
             head = name == self._head
             wanted = "Q8_0" if head else _FALLBACK.get(wanted, wanted)
-        return "F16" if columns % FORMATS[wanted].scheme.columns else wanted
+        return "F16" if columns % GGUF_FORMATS[wanted].scheme.columns else wanted
 
     @property
     def _head(self) -> str:

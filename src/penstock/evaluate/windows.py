@@ -23,7 +23,7 @@ each window; BOS, if the model expects it, stands before the text alone.
 Both read the text as one row of tokens, cut it into windows that do not overlap, and leave out what
 remains behind the last whole one.
 """
-METHODS: Final[tuple[str, ...]] = get_args(WindowMethod)
+WINDOW_METHODS: Final[tuple[str, ...]] = get_args(WindowMethod)
 
 
 @dataclass(frozen=True)

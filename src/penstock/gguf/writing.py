@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.gguf.metadata import ARRAY, BOOL, NUMBERS, STRING
-from penstock.gguf.tensors import DEFAULT_ALIGNMENT, TYPES, TensorType
+from penstock.gguf.tensors import DEFAULT_ALIGNMENT
+from penstock.gguf.types import TensorType, type_number
 
 NewValue = bool | int | float | str | Sequence[str] | NDArray[Any]
 """A value to write: a number becomes uint32 or float32, the types that readers expect; an array
@@ -24,12 +25,6 @@ _VERSION: Final = 3
 _UINT32: Final = 4
 _FLOAT32: Final = 6
 _KINDS: Final = {dtype: kind for kind, dtype in NUMBERS.items() if kind != BOOL}
-_TYPE_NUMBERS: Final[Mapping[str, int]] = {each.name: number for number, each in TYPES.items()}
-
-
-def type_named(name: str) -> TensorType:
-    """The type of tensors that GGUF's tools call so."""
-    return TYPES[_TYPE_NUMBERS[name]]
 
 
 @dataclass(frozen=True)
@@ -68,7 +63,7 @@ def lay_out(pairs: Sequence[bytes], tensors: Sequence[NewTensor]) -> FileLayout:
         directory.append(
             _text(tensor.name)
             + struct.pack(f"<I{len(sizes)}Q", len(sizes), *sizes)
-            + struct.pack("<IQ", _TYPE_NUMBERS[tensor.type.name], offset)
+            + struct.pack("<IQ", type_number(tensor.type.name), offset)
         )
         offset += -(-tensor.nbytes // DEFAULT_ALIGNMENT) * DEFAULT_ALIGNMENT
     head = struct.pack("<4sIQQ", b"GGUF", _VERSION, len(tensors), len(pairs))

@@ -1,22 +1,18 @@
-"""What sources of weights are made of: walks over them, and sources made of others."""
+"""Walks over the sources of weights: what they are made of, and the same weight said otherwise."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from penstock.interface.sources import (
     Derived,
     Factored,
-    Flat,
-    Logarithm,
-    Merged,
-    Mxfp4,
     OneOf,
     Packed,
     RowsOf,
     RowsOfEach,
-    ScaledRows,
     Shape,
     Shifted,
     Source,
@@ -25,15 +21,17 @@ from penstock.interface.sources import (
     Stored,
     Transposed,
     UnitRows,
-    Unpaired,
 )
+
+Runs = tuple[tuple[int, int], ...]
+"""Runs of rows (first, end), one after another."""
 
 
 def packed(source: Source) -> Iterator[Packed]:
     """The quantized matrices that ``source`` is made of."""
     if isinstance(source, Packed):
         yield source
-    for each in _made_of(source):
+    for each in made_of(source):
         yield from packed(each)
 
 
@@ -44,24 +42,36 @@ def tensors(source: Source) -> Iterator[Stored]:
             yield source
         case Packed(name, shape, form):
             yield from form.tensors(name, shape)
-    for each in _made_of(source):
+    for each in made_of(source):
         yield from tensors(each)
 
 
-def _made_of(source: Source) -> tuple[Source, ...]:
+def made_of(source: Source) -> tuple[Source, ...]:
     """The sources that ``source`` is made of; of several ways, the first."""
     if isinstance(source, Derived):
         return (source.source,)
     match source:
         case Stacked(sources):
             return sources
-        case Mxfp4(blocks, scales):
-            return blocks, scales
         case Factored(inner, factors):
             return inner, factors
         case OneOf(sources):
             return sources[:1]
     return ()
+
+
+def _rebuilt(source: Source, change: Callable[[Source], Source]) -> Source:
+    """``source`` of sources that ``change`` has made of its own."""
+    if isinstance(source, Derived):
+        return replace(source, source=change(source.source))
+    match source:
+        case Stacked(sources):
+            return Stacked(tuple(map(change, sources)))
+        case OneOf(sources):
+            return OneOf(tuple(map(change, sources)))
+        case Factored(inner, factors):
+            return Factored(change(inner), change(factors))
+    return source
 
 
 def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
@@ -70,44 +80,65 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
     Where it has none of several ways in full, it is the first whose tensors are there in other
     shapes, the first that it has a tensor of, or else the first.
     """
-    match source:
-        case OneOf(sources):
+    if not isinstance(source, OneOf):
+        return _rebuilt(source, lambda each: chosen(each, stored))
 
-            def rank(way: Source) -> tuple[bool, ...]:
-                wanted = list(tensors(way))
-                there = [each.name in stored for each in wanted]
-                fits = all(stored.get(each.name) == each.shape for each in wanted)
-                return fits, all(there), any(there)
+    def rank(way: Source) -> tuple[bool, ...]:
+        wanted = list(tensors(way))
+        there = [each.name in stored for each in wanted]
+        fits = all(stored.get(each.name) == each.shape for each in wanted)
+        return fits, all(there), any(there)
 
-            return max(sources, key=rank)
-        case Stacked(sources):
-            return Stacked(tuple(chosen(each, stored) for each in sources))
-    if isinstance(source, Derived):
-        return replace(source, source=chosen(source.source, stored))
-    return source
+    return max(source.sources, key=rank)
 
 
 def factored(source: Source, factors: Mapping[str, Stored]) -> Source:
     """``source`` with each tensor that has an entry in ``factors``, by its name, multiplied."""
+    if isinstance(source, Stored):
+        return Factored(source, factors[source.name]) if source.name in factors else source
+    return _rebuilt(source, lambda each: factored(each, factors))
+
+
+def rows_pushed_down(source: Source) -> Source:
+    """The same weight with rows taken as near to the tensors as can be: what reads it looks at no
+    others, and finds :class:`RowsOf` around those sources alone of which rows cannot be made by
+    themselves."""
+    if isinstance(source, RowsOf):
+        return _pushed_down(rows_pushed_down(source.source), source.runs)
+    match _rebuilt(source, rows_pushed_down):
+        case RowsOfEach(Stacked(sources), first, count, 1):
+            run = first, first + count
+            return Stacked(tuple(_pushed_down(each, (run,)) for each in sources))
+        case rebuilt:
+            return rebuilt
+
+
+def _pushed_down(source: Source, runs: Runs) -> Source:
+    """Rows of a source in which others have been pushed down."""
     match source:
-        case Stored(name):
-            return Factored(source, factors[name]) if name in factors else source
-        case Stacked(sources):
-            return Stacked(tuple(factored(each, factors) for each in sources))
-        case OneOf(sources):
-            return OneOf(tuple(factored(each, factors) for each in sources))
-        case (
-            RowsOf()
-            | RowsOfEach()
-            | Transposed()
-            | Unpaired()
-            | Flat()
-            | Squeezed()
-            | Merged()
-            | Logarithm()
-            | Shifted()
-            | ScaledRows()
-            | UnitRows()
-        ):
-            return replace(source, source=factored(source.source, factors))
-    return source
+        case RowsOf(inner, outer):
+            return RowsOf(inner, _within(outer, runs))
+        case Stacked(sources) if any(first < end for first, end in runs):
+            return Stacked(tuple(each for first, end in runs for each in sources[first:end]))
+        case Transposed(inner) if len(inner.shape) == 2:  # whose rows are the tensor's columns
+            return RowsOf(source, runs)
+        case Shifted() | UnitRows() | RowsOfEach() | Squeezed() | Transposed():
+            return replace(source, source=_pushed_down(source.source, runs))
+        case Factored(inner, factors):
+            own = factors if math.prod(factors.shape) == 1 else _pushed_down(factors, runs)
+            return Factored(_pushed_down(inner, runs), own)
+    return RowsOf(source, runs)
+
+
+def _within(outer: Runs, runs: Runs) -> Runs:
+    """Runs of the rows that ``outer`` leaves, as runs of all rows."""
+    result = []
+    for first, end in runs:
+        position = 0
+        for start, stop in outer:
+            low = max(first, position)
+            high = min(end, position + stop - start)
+            if low < high:
+                result.append((start + low - position, start + high - position))
+            position += stop - start
+    return tuple(result) or ((0, 0),)

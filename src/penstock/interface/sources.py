@@ -8,22 +8,16 @@ weight (``models/names.py``) writes one; who reads weights (``weights/sources.py
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, Final, Literal, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Literal, Protocol
 
 Shape = tuple[int, ...]
-
-MXFP4_BLOCK: Final = 32
-"""Columns that share a scale in MXFP4."""
-
 
 Element = Literal["float", "int32", "integer", "uint8", "int8", "float8", "scale", "blocks"]
 """What a tensor holds. float: any type that models are served from; integer: of 32 or 64 bits;
 float8: E4M3; scale: floats, or powers of two in a byte (E8M0, also as U8); blocks: as a published
-format has them (``quant/formats``), of a stack the matrices one below another."""
+format has them (``quant/formats``)."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +39,13 @@ class PackedFormat(Protocol):
         """Whether the columns of a group may lie anywhere in a matrix, which weights tell."""
         ...
 
+    @property
+    def stacks(self) -> bool:
+        """Whether its tensors may have all matrices of a stack."""
+        ...
+
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
-        """The tensors of matrix ``name`` ``[n, k]``."""
+        """The tensors of matrix ``name`` ``[n, k]``, or of a stack ``[number, n, k]``."""
         ...
 
     def optional(self, name: str) -> tuple[str, ...]:
@@ -56,12 +55,25 @@ class PackedFormat(Protocol):
 
 @dataclass(frozen=True)
 class Packed:
-    """A matrix ``[n, k]`` that the checkpoint has quantized, as tensors whose names begin with
-    ``name``. It is read as it is quantized, or as floats where no kernel has its format."""
+    """A matrix ``[n, k]`` that the checkpoint has quantized, or a stack ``[number, n, k]`` of such,
+    as tensors whose names begin with ``name``.
+
+    It is read as it is quantized, or as floats where no kernel has its format. A stack that is read
+    as it is quantized is one matrix ``[number * n, k]``.
+    """
 
     name: str
     shape: Shape
     format: PackedFormat
+
+    @property
+    def rows(self) -> int:
+        """Rows of all its matrices."""
+        return math.prod(self.shape[:-1])
+
+    @property
+    def columns(self) -> int:
+        return self.shape[-1]
 
 
 @dataclass(frozen=True)
@@ -130,26 +142,6 @@ class Unpaired:
 
 
 @dataclass(frozen=True)
-class Mxfp4:
-    """A stack of matrices ``[number, n, k]`` in MXFP4, read as floats, which hold it exactly.
-
-    ``blocks`` uint8 ``[number, n, k / 32, 16]`` has the codes of 32 columns, two a byte, the first
-    in the low bits: a sign, and 0, 0.5, 1, 1.5, 2, 3, 4 or 6. ``scales`` uint8
-    ``[number, n, k / 32]`` has the power of two that they are multiplied by, plus 127.
-    """
-
-    blocks: Stored
-    scales: Stored
-    kept: bool = False
-    """Whether single matrices of it are read in blocks instead, as ``quant/formats`` has them."""
-
-    @property
-    def shape(self) -> Shape:
-        *stack, blocks, _ = self.blocks.shape
-        return (*stack, blocks * MXFP4_BLOCK)
-
-
-@dataclass(frozen=True)
 class Flat:
     """A vector that is stored as a matrix of one row."""
 
@@ -199,8 +191,8 @@ class Logarithm:
 class Factored:
     """A tensor times ``factors``, in float32: one number, or one for each matrix of a stack."""
 
-    source: Stored
-    factors: Stored
+    source: Source
+    factors: Source
 
     @property
     def shape(self) -> Shape:
@@ -279,62 +271,4 @@ Derived = (
 )
 """What is made of one other source, its ``source``."""
 
-Source = Stored | Packed | Stacked | Mxfp4 | Factored | Constant | OneOf | Derived
-
-
-@dataclass(frozen=True)
-class Share:
-    """The rows of a canonical weight that one of several ranks has."""
-
-    name: str
-    shape: Shape
-    """The shape of the whole weight."""
-    runs: tuple[tuple[int, int], ...]
-    """Runs of rows (first, end), one after another."""
-    each: bool = False
-    """Whether these are rows of each matrix of a stack."""
-
-    def of(self, whole: NDArray[Any]) -> NDArray[Any]:
-        """The rows, of all of the weight; of one matrix of a stack, its own."""
-        stack = self.each and whole.ndim == len(self.shape)
-        some = [whole[:, slice(*run)] if stack else whole[slice(*run)] for run in self.runs]
-        return some[0] if len(some) == 1 else np.concatenate(some, axis=int(stack))
-
-
-@dataclass(frozen=True)
-class Balance:
-    """The part of a weight in evening out the columns of matrices that are rounded.
-
-    Every column of the matrices is multiplied by a factor, and what they are multiplied with is
-    divided by it where it is made: products stay as they are. ``plan/balance.py`` says why,
-    ``weights/column_factors.py`` what the factors are.
-    """
-
-    matrices: tuple[Source, ...]
-    """All that multiply the same input, each ``[n, k]``."""
-    side: Literal["matrix", "input"]
-    """Whether the weight is one of them, or makes their input: a matrix ``[k, ...]`` or a vector
-    ``[k]``, whose row, or number, i is divided by factor i."""
-
-
-@dataclass(frozen=True)
-class PlanWeight:
-    """A weight that ops of a plan read, and its source."""
-
-    source: Source
-    share: Share | None = None
-    """The weight that it is some rows of, where a plan is one rank's."""
-    checkpoint: Literal["own", "target"] = "own"
-    """Whose checkpoint the source is in: the model's own, or that of the model which a head that
-    drafts shares the weight with. What the target has quantized is then read as floats, as heads
-    have a quantization of their own."""
-    floats: bool = False
-    """Whether a matrix is read as floats though the checkpoint has it quantized in a scheme: where
-    its op multiplies no such."""
-    balances: tuple[Balance, ...] = ()
-    """What the values of the source are multiplied and divided by, in this order."""
-
-    @property
-    def shape(self) -> Shape:
-        """Matrices are ``[outputs, inputs]``."""
-        return self.source.shape
+Source = Stored | Packed | Stacked | Factored | Constant | OneOf | Derived

@@ -40,6 +40,7 @@ class Awq:
     zero_points: bool = True
     """Whether codes that stand for 0 differ between groups; else all are the middle one."""
     any_order: ClassVar[bool] = False
+    stacks: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return str(self.scheme)

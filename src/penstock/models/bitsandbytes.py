@@ -34,9 +34,10 @@ class Bnb4:
     nested: bool
     scheme: ClassVar[None] = None
     any_order: ClassVar[bool] = False
+    stacks: ClassVar[bool] = False
 
     def __str__(self) -> str:
-        return f"{self.kind.upper()} read as floats"
+        return self.kind.upper()
 
     def blocks(self, k: int) -> str | None:
         """The blocks that rows of ``k`` columns are made of; None where some begin in one row and
@@ -73,6 +74,7 @@ class Bnb8:
 
     scheme: ClassVar[GroupScheme] = GroupScheme(8, None)
     any_order: ClassVar[bool] = False
+    stacks: ClassVar[bool] = False
 
     def __str__(self) -> str:
         return str(self.scheme)

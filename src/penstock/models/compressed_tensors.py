@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from penstock.models.float_codes import IDLE, Fp4, Fp8, Tile
+from penstock.models.float_codes import IDLE, KV_SCALES_UNUSED, Fp8, Mxfp4, Nvfp4, Tile
 from penstock.models.integer_groups import is_kept
 from penstock.models.integer_matrix import Integers, Span
-from penstock.models.modelopt import CACHE_NOTE
 from penstock.models.modules import EVERY, Modules, beginning
 from penstock.models.names import NameMap
 from penstock.models.packed_matrix import MatrixFormat
@@ -28,7 +27,6 @@ _FORMATS: Final = (
     "pack-quantized", "int-quantized", "naive-quantized", "float-quantized",
     "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized",
 )  # fmt: skip
-_NVFP4_GROUP, _MX_GROUP = 16, 32
 _OBSERVED: Final = ("observer", "observer_kwargs", "scale_dtype", "zp_dtype", "dynamic")
 _NAMED, _MATCHED, _CLASS = 1, 2, 3
 
@@ -58,7 +56,7 @@ def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
         names,
         head=True,
         idle=IDLE,
-        notes=(CACHE_NOTE,) if cached else (),
+        notes=(KV_SCALES_UNUSED,) if cached else (),
     )
 
 
@@ -187,7 +185,7 @@ def _floats(form: str, bits: int, tile: Tile) -> MatrixFormat | None:
         case ("mxfp8-quantized", 8, (1, 32)):
             return Fp8(tile, "weight_scale", powers=True)
         case ("nvfp4-pack-quantized", 4, (1, 16)):
-            return Fp4(_NVFP4_GROUP, "weight_packed", "weight_global_scale", divides=True)
+            return Nvfp4("weight_packed", "weight_global_scale", divides=True)
         case ("mxfp4-pack-quantized", 4, (1, 32)):
-            return Fp4(_MX_GROUP, "weight_packed")
+            return Mxfp4()
     return None

@@ -4,13 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final
 
 from penstock.errors import ModelError
 from penstock.interface.sources import Shape, Stored
 
 Tile = tuple[int | None, int | None]
 """Rows and columns of a matrix that share a scale; None: all."""
+
+NVFP4_GROUP: Final = 16
+"""Columns that share a scale in NVFP4."""
+_MXFP4_GROUP: Final = 32
 
 IDLE: Final = (
     r".*\.(input_scale|activation_scale|input_scale_ub|input_global_scale|input_zero_point"
@@ -19,6 +23,11 @@ IDLE: Final = (
 """Tensors beside such matrices, of activations and of cached keys and values that were rounded,
 too: Penstock rounds none of these by constants. ``weight_shape`` is compared where matrices are
 read, and has no place beside."""
+KV_SCALES_UNUSED: Final = (
+    "the checkpoint has scales for a KV cache in FP8, which are not used: keys and values are "
+    "cached as --kv-cache-dtype says, more exactly"
+)
+"""What a user is told of a checkpoint with such scales."""
 
 
 @dataclass(frozen=True)
@@ -32,12 +41,13 @@ class Fp8:
     """Whether all scales are powers of two."""
     scheme: ClassVar[None] = None
     any_order: ClassVar[bool] = False
+    stacks: ClassVar[bool] = False
 
     def __str__(self) -> str:
         rows, columns = self.tile
         if columns is None:
-            return f"FP8 by {'matrix' if rows is None else 'row'} read as floats"
-        return f"FP8 by {rows} x {columns} read as floats"
+            return f"FP8 by {'matrix' if rows is None else 'row'}"
+        return f"FP8 by {rows} x {columns}"
 
     def blocks(self, k: int) -> str | None:
         """The blocks that rows of ``k`` columns are made of; None where they are of none."""
@@ -63,45 +73,81 @@ class Fp8:
 
 
 @dataclass(frozen=True)
-class Fp4:
-    """E2M1, two codes a byte, the first in the low bits, times a scale of each group of columns:
-    NVFP4 (16 columns, E4M3 and a factor of the whole matrix) and MXFP4 (32, a power of two)."""
+class Mxfp4:
+    """E2M1, two codes a byte, the first in the low bits, times a power of two of each 32 columns
+    (OCP Microscaling Formats, version 1.0). A layer's experts may be in one such stack."""
 
-    group: int
-    weight: str
+    codes: str = ".weight_packed"
+    """What the name of the codes' tensor, uint8 ``[..., n, k / 2]``, has behind the matrix's."""
+    scales: str = ".weight_scale"
+    """What that of the powers has, uint8 ``[..., n, k / 32]``, each 127 more than it stands for."""
+    in_groups: bool = False
+    """Whether the codes of each group are apart, as ``[..., n, k / 32, 16]``."""
+    scheme: ClassVar[None] = None
+    any_order: ClassVar[bool] = False
+    stacks: ClassVar[bool] = True
+
+    def __str__(self) -> str:
+        return "MXFP4"
+
+    def blocks(self, k: int) -> str | None:
+        """The blocks that rows of ``k`` columns are made of; None where they are of none."""
+        return None if k % _MXFP4_GROUP else "MXFP4"
+
+    def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
+        """The tensors of matrix ``name``. Raises ModelError where it cannot have been packed."""
+        *stack, n, k = shape
+        groups = _groups(name, k, _MXFP4_GROUP)
+        codes = (n, groups, _MXFP4_GROUP // 2) if self.in_groups else (n, k // 2)
+        return (
+            Stored(f"{name}{self.codes}", (*stack, *codes), "uint8"),
+            Stored(f"{name}{self.scales}", (*stack, n, groups), "uint8"),
+        )
+
+    def optional(self, name: str) -> tuple[str, ...]:
+        return ()
+
+
+@dataclass(frozen=True)
+class Nvfp4:
+    """E2M1, two codes a byte, the first in the low bits, times a scale of each 16 columns, in E4M3,
+    and a factor of the whole matrix."""
+
+    codes: str
     """The last part of the name of the codes' tensor, uint8 ``[n, k / 2]``."""
-    factor: str | None = None
-    """That of the factor's tensor, if there is one; its groups' scales are in E4M3."""
+    factor: str
+    """That of the factor's tensor."""
     divides: bool = False
     """Whether scales are divided by the factor."""
     scheme: ClassVar[None] = None
     any_order: ClassVar[bool] = False
+    stacks: ClassVar[bool] = False
 
     def __str__(self) -> str:
-        return f"{'MXFP4' if self.factor is None else 'NVFP4'} read as floats"
+        return "NVFP4"
 
     def blocks(self, k: int) -> str | None:
         """The blocks that rows of ``k`` columns are made of; None where they are of none."""
-        if k % 32:
-            return None
-        return "MXFP4" if self.factor is None else "NVFP4_SCALED"
+        return None if k % 32 else "NVFP4_SCALED"
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         """The tensors of matrix ``name``. Raises ModelError where it cannot have been packed."""
         n, k = shape
-        if k % self.group:
-            raise ModelError(
-                f"{name} has {k} columns, which are no whole groups of {self.group}; take "
-                "config.json and weights from one checkpoint"
-            )
-        kind: Literal["uint8", "float8"] = "uint8" if self.factor is None else "float8"
-        own = (
-            Stored(f"{name}.{self.weight}", (n, k // 2), "uint8"),
-            Stored(f"{name}.weight_scale", (n, k // self.group), kind),
+        return (
+            Stored(f"{name}.{self.codes}", (n, k // 2), "uint8"),
+            Stored(f"{name}.weight_scale", (n, _groups(name, k, NVFP4_GROUP)), "float8"),
+            Stored(f"{name}.{self.factor}", (1, 1), "float", loose=True),
         )
-        if self.factor is None:
-            return own
-        return (*own, Stored(f"{name}.{self.factor}", (1, 1), "float", loose=True))
 
     def optional(self, name: str) -> tuple[str, ...]:
         return ()
+
+
+def _groups(name: str, k: int, size: int) -> int:
+    """The groups of a row of ``k`` columns. Raises ModelError where they are not whole."""
+    if k % size:
+        raise ModelError(
+            f"{name} has {k} columns, which are no whole groups of {size}; take config.json and "
+            "weights from one checkpoint"
+        )
+    return k // size

@@ -33,7 +33,7 @@ from penstock.models.mixtures import (
     read_top_k,
     with_experts,
 )
-from penstock.models.names import BIAS, Name, NameMap, either, plain, stacked
+from penstock.models.names import BIAS, Name, NameMap, plain, stacked
 from penstock.models.reader import ConfigReader
 from penstock.models.rope_config import RopeFields, read_parameters, read_rope, read_theta
 from penstock.models.spec import ClampedSwiglu, DType, ExpertsSpec, ModelSpec, RopeSpec, Routing
@@ -46,11 +46,8 @@ NAMES: Final = NameMap(
     dict(LLAMA_NAMES.names)
     | plain({ROUTER: f"{MLP}.router"})
     | {"layers.*.sinks": Name("model.layers.*.self_attn.sinks", suffix="")}
-    | either(
-        stacked(_IN, GATE, UP, kept="columns", interleaved=True)
-        | stacked(_OUT, DOWN, kept="columns"),
-        stacked(_IN, GATE, UP, kept="mxfp4", interleaved=True) | stacked(_OUT, DOWN, kept="mxfp4"),
-    )
+    | stacked(_IN, GATE, UP, kept="columns", interleaved=True, quantized=True)
+    | stacked(_OUT, DOWN, kept="columns", quantized=True)
     | stacked(f"{_IN}_bias", GATE + BIAS, UP + BIAS, interleaved=True)
     | stacked(f"{_OUT}_bias", DOWN + BIAS),
     LLAMA_NAMES.idle,

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import ClassVar, Final, cast
 
 from penstock.errors import ModelError
 from penstock.interface.sources import Shape, Stored
@@ -52,6 +52,7 @@ class Gptq:
     """Whether the code that stands for 0 is the middle one in every group."""
     zeros_less_one: bool
     """Whether zero points are stored less one: the first version of the format."""
+    stacks: ClassVar[bool] = False
     any_order: bool = False
     """Whether a group's columns may lie anywhere in the matrix (``desc_act`` without
     ``static_groups``); ``g_idx`` tells."""

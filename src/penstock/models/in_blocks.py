@@ -8,10 +8,9 @@ from typing import ClassVar, Final, Protocol, runtime_checkable
 
 from penstock.interface.sources import Shape, Stored
 from penstock.models.packed_matrix import EitherFormat, MatrixFormat
-from penstock.quant.formats import ALL_FORMATS
+from penstock.quant.formats import BLOCK_FORMATS
 from penstock.quant.scheme import BlockScheme
 
-_AS_FLOATS: Final = " read as floats"
 _USUAL: Final = 128
 """Columns of a matrix of any usual shape."""
 
@@ -35,7 +34,11 @@ class InBlocks:
     any_order: ClassVar[bool] = False
 
     def __str__(self) -> str:
-        return str(self.form).removesuffix(_AS_FLOATS)
+        return str(self.form)
+
+    @property
+    def stacks(self) -> bool:
+        return self.form.stacks
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         return self.form.tensors(name, shape)
@@ -54,4 +57,4 @@ def in_blocks(form: MatrixFormat, formats: Collection[str], k: int = _USUAL) -> 
     if name is None or name not in formats:
         return form
     assert isinstance(form, FloatCodes)
-    return InBlocks(form, ALL_FORMATS[name].scheme)
+    return InBlocks(form, BLOCK_FORMATS[name].scheme)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from penstock.interface.sources import Shape, Stored
 from penstock.models.integer_groups import group_of, is_kept, require_whole
@@ -26,12 +26,13 @@ class Integers:
     span: Span
     zero_points: bool
     packed: bool
+    stacks: ClassVar[bool] = False
     any_order: bool = False
     """Whether ``weight_g_idx`` says which group each column is in."""
 
     def __str__(self) -> str:
         if self.scheme is None:
-            return f"int{self.bits} by {self.span} read as floats"
+            return f"int{self.bits} by {self.span}"
         return str(self.scheme)
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.models.float_codes import IDLE, Fp4, Fp8
+from penstock.models.float_codes import IDLE, KV_SCALES_UNUSED, NVFP4_GROUP, Fp8, Nvfp4
 from penstock.models.modules import EVERY, parts
 from penstock.models.names import NameMap
 from penstock.models.packed_matrix import MatrixFormat
@@ -12,10 +12,9 @@ from penstock.models.quantized_modules import QuantizedModules, Rule
 from penstock.models.reader import ConfigReader
 
 METHOD: Final = "modelopt"
-_NVFP4_GROUP: Final = 16
 _FORMS: Final[dict[str, MatrixFormat]] = {
     "FP8": Fp8((None, None), "weight_scale"),
-    "NVFP4": Fp4(_NVFP4_GROUP, "weight", "weight_scale_2"),
+    "NVFP4": Nvfp4("weight", "weight_scale_2"),
 }
 _LISTS: Final = ("ignore", "exclude_modules")
 _CACHE: Final = ("kv_cache_scheme", "kv_cache_quant_algo")
@@ -29,7 +28,7 @@ def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
     algorithm = own.text("quant_algo")
     if algorithm not in _FORMS:
         raise own.error("quant_algo", f"is not supported; supported are {', '.join(_FORMS)}")
-    own.only("group_size", _NVFP4_GROUP, f"must be {_NVFP4_GROUP}")
+    own.only("group_size", NVFP4_GROUP, f"must be {NVFP4_GROUP}")
     for field in ("has_zero_point", "pre_quant_scale"):
         own.only(field, False, "must be false")
     skipped = [entry for field in _LISTS for entry in own.texts(field) or ()]
@@ -38,11 +37,5 @@ def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
         section.finish()
     config.finish(("producer", "config_groups", "quant_library"))
     rules = (Rule(parts(skipped), None), Rule(EVERY, _FORMS[algorithm]))
-    notes = (CACHE_NOTE,) if cached else ()
+    notes = (KV_SCALES_UNUSED,) if cached else ()
     return QuantizedModules("Model Optimizer", rules, names, head=True, idle=IDLE, notes=notes)
-
-
-CACHE_NOTE: Final = (
-    "the checkpoint has scales for a KV cache in FP8, which are not used: keys and values are "
-    "cached as --kv-cache-dtype says, more exactly"
-)

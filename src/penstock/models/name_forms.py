@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.interface.sources import (
-    MXFP4_BLOCK,
     Constant,
     Flat,
     Logarithm,
     Merged,
-    Mxfp4,
     Packed,
     PackedFormat,
     RowsOf,
@@ -28,9 +26,8 @@ from penstock.interface.sources import (
     UnitRows,
     Unpaired,
 )
-from penstock.models.mxfp4_experts import Mxfp4Stack
 
-Kept = Literal["rows", "columns", "mxfp4"]
+Kept = Literal["rows", "columns"]
 """How the matrices of a stack are kept."""
 
 
@@ -68,10 +65,6 @@ class Form(ABC):
     def holds(self, form: PackedFormat) -> bool:
         """Whether it may be stored so."""
         return self.keeps_values
-
-    def fits(self, shape: Shape) -> bool:
-        """Whether a weight of this shape can be stored so."""
-        return True
 
     @abstractmethod
     def source(self, tensor: Tensor) -> Source:
@@ -118,33 +111,26 @@ class Stack(Form):
 
     of: tuple[str, ...] = ()
     kept: Kept = "rows"
-    """As ``[outputs, inputs]``, as ``[inputs, outputs]``, or in MXFP4, as tensors ``..._blocks``
-    and ``..._scales``. Matrices whose columns are not in whole blocks never are."""
+    """As ``[outputs, inputs]``, or as ``[inputs, outputs]`` where they are not quantized."""
     interleaved: bool = False
     """Whether rows of the weights take turns."""
     quantized: bool = False
-    """Whether files have such stacks quantized, the matrices one below another."""
+    """Whether checkpoints may have such stacks quantized."""
 
     @property
     def keeps_values(self) -> bool:
         return self.quantized
 
     def holds(self, form: PackedFormat) -> bool:
-        return self.kept == "mxfp4" if isinstance(form, Mxfp4Stack) else self.quantized
-
-    def fits(self, shape: Shape) -> bool:
-        return self.kept != "mxfp4" or shape[-1] % MXFP4_BLOCK == 0
+        return self.quantized and form.stacks
 
     def source(self, tensor: Tensor) -> Source:
         shapes = tensor.shapes
         number, count, *columns = tensor.shape
         whole: Shape = (number, sum(shape[1] for shape in shapes), *columns)
         source: Source
-        in_blocks = isinstance(tensor.packed, Mxfp4Stack)
-        if tensor.packed is not None and not in_blocks:
-            return self._packed(tensor, tensor.packed, whole)
-        if self.kept == "mxfp4":
-            source = _mxfp4(tensor.name, whole, in_blocks)
+        if tensor.packed is not None:
+            source = Packed(tensor.name, whole, tensor.packed)
         elif self.kept == "columns" and columns:
             source = Transposed(Stored(tensor.name, (*whole[:-2], whole[-1], whole[-2])))
         else:
@@ -154,15 +140,6 @@ class Stack(Form):
         if self.interleaved:
             return RowsOfEach(source, tensor.place, count, len(shapes))
         return RowsOfEach(source, sum(shape[1] for shape in shapes[: tensor.place]), count)
-
-    def _packed(self, tensor: Tensor, form: PackedFormat, whole: Shape) -> Source:
-        """The rows of each matrix, where they lie quantized one below another."""
-        number, rows, columns = whole
-        source = Packed(tensor.name, (number * rows, columns), form)
-        first = sum(shape[1] for shape in tensor.shapes[: tensor.place])
-        count = tensor.shape[1]
-        starts = (index * rows + first for index in range(number))
-        return Stacked(tuple(RowsOf(source, ((start, start + count),)) for start in starts))
 
 
 @dataclass(frozen=True)
@@ -302,13 +279,3 @@ class OfAnyLength(Form):
     def source(self, tensor: Tensor) -> Source:
         source = Rows().source(tensor)
         return source if tensor.bias else UnitRows(source)
-
-
-def _mxfp4(name: str, whole: Shape, kept: bool) -> Mxfp4:
-    *stack, columns = whole
-    blocks = (*stack, columns // MXFP4_BLOCK)
-    return Mxfp4(
-        Stored(f"{name}_blocks", (*blocks, 16), "uint8"),
-        Stored(f"{name}_scales", blocks, "uint8"),
-        kept,
-    )

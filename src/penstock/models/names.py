@@ -87,8 +87,7 @@ class NameMap:
         entries: list[Name] = []
         each: Name | None = entry
         while each is not None:
-            if each.form.fits(shapes[name]):
-                entries.append(each)
+            entries.append(each)
             each = each.otherwise
         if form is not None:  # which some ways of keeping a weight cannot hold
             entries = [each for each in entries if each.form.holds(form)] or entries

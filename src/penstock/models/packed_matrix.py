@@ -36,6 +36,10 @@ class EitherFormat:
     def any_order(self) -> bool:
         return False
 
+    @property
+    def stacks(self) -> bool:
+        return False
+
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         return self.formats[0].tensors(name, shape)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
-from penstock.errors import ModelError
 from penstock.models import (
     awq,
     bitsandbytes,
@@ -63,7 +62,7 @@ class QuantizedFormat(Protocol):
         ...
 
 
-FORMATS: Final[Mapping[str, Callable[[ConfigReader, NameMap], QuantizedFormat]]] = {
+QUANT_METHODS: Final[Mapping[str, Callable[[ConfigReader, NameMap], QuantizedFormat]]] = {
     gptq.METHOD: gptq.read,
     awq.METHOD: awq.read,
     compressed_tensors.METHOD: compressed_tensors.read,
@@ -71,6 +70,7 @@ FORMATS: Final[Mapping[str, Callable[[ConfigReader, NameMap], QuantizedFormat]]]
     fp8.METHOD: fp8.read,
     fp8.FBGEMM: fp8.read_fbgemm,
     modelopt.METHOD: modelopt.read,
+    mxfp4_experts.METHOD: mxfp4_experts.read,
 }
 """Readers of ``quantization_config``, by ``quant_method``. They get the names of the model's
 modules, which configurations tell of."""
@@ -83,16 +83,10 @@ def read_quantized(section: ConfigReader, names: NameMap) -> QuantizedFormat:
     values that Penstock does not know.
     """
     method = section.text("quant_method")
-    if method == mxfp4_experts.METHOD:
-        return mxfp4_experts.read(section)
-    if method not in FORMATS:
-        raise _unknown(section)
-    return FORMATS[method](section, names)
-
-
-def _unknown(section: ConfigReader) -> ModelError:
-    return section.error(
-        "quant_method",
-        f"is not supported; supported are {', '.join((*FORMATS, mxfp4_experts.METHOD))}, or use "
-        "the unquantized checkpoint this one was made from",
-    )
+    if method not in QUANT_METHODS:
+        raise section.error(
+            "quant_method",
+            f"is not supported; supported are {', '.join(QUANT_METHODS)}, or use the unquantized "
+            "checkpoint this one was made from",
+        )
+    return QUANT_METHODS[method](section, names)

@@ -12,7 +12,7 @@ from penstock.models.in_blocks import in_blocks
 from penstock.models.modules import Modules
 from penstock.models.names import NameMap
 from penstock.models.packed_matrix import MatrixFormat
-from penstock.quant.formats import ALL_FORMATS
+from penstock.quant.formats import BLOCK_FORMATS
 from penstock.quant.scheme import BlockScheme, QuantScheme
 
 _HEAD: Final = "head"
@@ -47,11 +47,15 @@ class QuantizedModules:
     """Regular expression of tensors that stand beside quantized matrices and are not read."""
     notes: tuple[str, ...] = ()
     """What a user should know of the checkpoint."""
+    marks: str = ""
+    """What names of tensors of quantized matrices end with, if checkpoints in floats have the same
+    configuration: without such tensors, nothing is quantized. Empty: none have."""
     in_blocks: frozenset[str] = frozenset()
     """The formats of blocks in which matrices of small floats are read; others become floats."""
 
     def __str__(self) -> str:
-        return ", ".join((self.method, *dict.fromkeys(map(str, self._forms))))
+        forms = (f"{f} read as floats" if f.scheme is None else str(f) for f in self._forms)
+        return ", ".join((self.method, *dict.fromkeys(forms)))
 
     @property
     def _forms(self) -> tuple[MatrixFormat, ...]:
@@ -71,7 +75,7 @@ class QuantizedModules:
     def in_whole_blocks(self) -> bool:
         """Whether a backend may read some matrices in blocks that it multiplies as integers."""
         forms = (rule.form for rule in self.rules if rule.form is not None)
-        found = (in_blocks(form, ALL_FORMATS).scheme for form in forms)
+        found = (in_blocks(form, BLOCK_FORMATS).scheme for form in forms)
         return any(isinstance(each, BlockScheme) and each.whole for each in found)
 
     @property

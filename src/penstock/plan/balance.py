@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from penstock.interface.sources import Balance, PlanWeight
+from penstock.interface.plan_weights import Balance, PlanWeight
 from penstock.models.activation import ClampedSwiglu
 from penstock.plan.ops import (
     AddNorm,

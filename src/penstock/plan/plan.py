@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from penstock.cache.geometry import BLOCK_SIZE, KvDType, float_dtype
-from penstock.interface.sources import PlanWeight, Stored
+from penstock.interface.plan_weights import PlanWeight
+from penstock.interface.sources import Stored
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 from penstock.plan.kv_groups import KvGroups, KvLayer, group_layers
 from penstock.plan.ops import Buffer, BufferName, ExpertLinear, Features, Op, WeightName

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.errors import ConfigError
-from penstock.interface.sources import PlanWeight, RowsOf, RowsOfEach, Share, Source
+from penstock.interface.plan_weights import PlanWeight, Share
+from penstock.interface.sources import RowsOf, RowsOfEach, Source
 from penstock.plan.ops import AllGather, Buffer, BufferName, Op, WeightName
 from penstock.plan.plan import Plan
 from penstock.plan.shard_grains import BY_HEAD

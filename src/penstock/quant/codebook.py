@@ -38,6 +38,11 @@ class CodebookTensor:
         taken: NDArray[Any] = codes[0] if len(codes) == 1 else np.concatenate(codes)
         return CodebookTensor(self.table, taken, self.scales[places // tall], (1, wide))
 
+    def taken(self, rows: NDArray[np.intp]) -> CodebookTensor:
+        """The matrix of those rows, in that order."""
+        tall, wide = self.tile
+        return CodebookTensor(self.table, self.codes[rows], self.scales[rows // tall], (1, wide))
+
     def dequantize(self) -> F32:
         """The float32 matrix that the codes stand for, ``[n, k]``."""
         n, k = self.codes.shape

@@ -10,7 +10,6 @@ from penstock.cache.geometry import KvDType
 from penstock.config import EngineConfig, KvCacheDTypeOption
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
-from penstock.models.mxfp4_experts import Mxfp4Experts
 from penstock.models.quantized_modules import QuantizedModules
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.plan import Plan
@@ -80,7 +79,7 @@ def check_options(inputs: Inputs) -> None:
     if config.speculative is not None:
         _check_states(inputs)
     own = inputs.spec.quantized
-    kept = isinstance(own, Mxfp4Experts) or (own is not None and bool(own.schemes))
+    kept = own is not None and bool(own.schemes)
     if isinstance(own, QuantizedModules):
         kept = kept or own.in_whole_blocks
     quantized = config.quantization != "none" or kept

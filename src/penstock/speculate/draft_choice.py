@@ -19,7 +19,7 @@ from penstock.errors import ConfigError, TokenizerError
 from penstock.gguf.metadata import read_metadata
 from penstock.gguf.names import is_gguf
 from penstock.memory_budget import Served
-from penstock.models.reader import read_json_object
+from penstock.models.json_objects import read_json_object
 from penstock.models.spec import ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower

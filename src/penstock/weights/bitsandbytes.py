@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from penstock.errors import WeightError
 from penstock.interface.sources import Packed
 from penstock.models.bitsandbytes import BLOCK, NESTED_BLOCK, Bnb4, Bnb8
-from penstock.models.reader import parse_json_object
+from penstock.models.json_objects import parse_json_object
 from penstock.quant import CodebookTensor, GroupTensor
 from penstock.weights.integer_codes import require_usable
 from penstock.weights.tensor_file import Found

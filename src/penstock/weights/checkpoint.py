@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from penstock.config import DTypeOption, LoadFormat
 from penstock.errors import WeightError
+from penstock.interface.plan_weights import Balance, PlanWeight
 from penstock.interface.source_walks import chosen, packed, tensors
-from penstock.interface.sources import Balance, Packed, PlanWeight, Source, Stored
+from penstock.interface.sources import Packed, Source, Stored
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.names import BIAS, NameMap
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant import StoredTensor
+from penstock.weights.cast import dequantized
 from penstock.weights.column_factors import F32, balanced, factors
-from penstock.weights.convert import dequantized
 from penstock.weights.disagreement import (
     missing,
     missing_of_heads,
@@ -29,7 +30,8 @@ from penstock.weights.disagreement import (
 )
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.published import open_published
-from penstock.weights.sources import as_named, check, read, read_member
+from penstock.weights.source_checks import check
+from penstock.weights.sources import as_named, read, read_member
 from penstock.weights.tensor_file import Found
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
@@ -140,7 +142,7 @@ class CheckpointWeights:
         if isinstance(value, StoredTensor):
             if name not in self._as_floats and not balances:
                 return value
-            value = dequantized(value, self._dtype, name)
+            value = dequantized(value, self._dtype, name).reshape(self._weights[name].shape)
         for balance in balances:
             value = balanced(value, balance, self._factors(balance))
             value.flags.writeable = False

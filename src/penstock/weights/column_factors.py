@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.interface.sources import Balance
+from penstock.interface.plan_weights import Balance
 
 F32 = NDArray[np.float32]
 

@@ -11,8 +11,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.interface.plan_weights import PlanWeight
 from penstock.interface.source_walks import packed
-from penstock.interface.sources import PlanWeight, Shape
+from penstock.interface.sources import Shape
 from penstock.interface.weights import WeightValue
 from penstock.models.in_blocks import InBlocks
 from penstock.models.spec import DType

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,17 +12,22 @@ from numpy.typing import NDArray
 from penstock.errors import WeightError
 from penstock.interface.sources import Packed, PackedFormat
 from penstock.models.bitsandbytes import Bnb4
-from penstock.models.float_codes import Fp4, Fp8
+from penstock.models.float_codes import Fp8, Mxfp4, Nvfp4
 from penstock.models.in_blocks import InBlocks
 from penstock.quant import BlockTensor
-from penstock.quant.formats import ALL_FORMATS
+from penstock.quant.formats import BLOCK_FORMATS
 from penstock.quant.formats.float_codes import FP4_VALUES, NF4_VALUES
 from penstock.weights.bitsandbytes import read_maxima, read_table
-from penstock.weights.float_codes import read_factor, read_scales, require_numbers
+from penstock.weights.float_codes import (
+    read_factor,
+    read_mxfp4_parts,
+    read_scales,
+    require_numbers,
+)
 from penstock.weights.integer_codes import require_shape
+from penstock.weights.rows import Runs, rows_of
 from penstock.weights.tensor_file import Found
 
-Runs = Sequence[tuple[int, int]]
 Bytes = NDArray[np.uint8]
 F32 = NDArray[np.float32]
 
@@ -36,10 +42,10 @@ def read_in_blocks(packed: Packed, found: Found, runs: Runs | None = None) -> Bl
     """
     form = packed.format
     assert isinstance(form, InBlocks)
-    runs = ((0, packed.shape[0]),) if runs is None else runs
+    runs = ((0, packed.rows),) if runs is None else runs
     blocks = _READERS[type(form.form)](packed, form, found, runs)
     blocks.flags.writeable = False
-    return BlockTensor(ALL_FORMATS[form.scheme.format], blocks)
+    return BlockTensor(BLOCK_FORMATS[form.scheme.format], blocks)
 
 
 def _read_fp8(packed: Packed, form: InBlocks, found: Found, runs: Runs) -> Bytes:
@@ -50,7 +56,7 @@ def _read_fp8(packed: Packed, form: InBlocks, found: Found, runs: Runs) -> Bytes
     weight, stored = own.tensors(packed.name, packed.shape)
     scales = read_scales(stored, found, most=_E4M3_MOST)
     file, tensor = found[weight.name]
-    codes = _rows(file.codes(tensor.name), runs)
+    codes = rows_of(file.codes(tensor.name), runs)
     require_numbers(codes, f"{file.path}: tensor {tensor.name!r}")
     rows = _places(runs)
     columns = np.arange(0, k, form.scheme.columns)
@@ -67,22 +73,22 @@ def _read_fp8(packed: Packed, form: InBlocks, found: Found, runs: Runs) -> Bytes
     return _joined(form, (exponents + 126).astype(np.uint8)[..., None], codes)
 
 
-def _read_fp4(packed: Packed, form: InBlocks, found: Found, runs: Runs) -> Bytes:
+def _read_mxfp4(packed: Packed, form: InBlocks, found: Found, runs: Runs) -> Bytes:
+    codes, exponents = read_mxfp4_parts(replace(packed, format=form.form), found, runs)
+    return _joined(form, exponents[..., None], _by_halves(codes))
+
+
+def _read_nvfp4(packed: Packed, form: InBlocks, found: Found, runs: Runs) -> Bytes:
     own = form.form
-    assert isinstance(own, Fp4)
+    assert isinstance(own, Nvfp4)
     require_shape(packed.name, packed.shape, found)
-    weight, stored, *_ = own.tensors(packed.name, packed.shape)
+    weight, stored, _ = own.tensors(packed.name, packed.shape)
     file, tensor = found[weight.name]
-    codes = _rows(file.codes(tensor.name), runs)
-    if own.factor is None:
-        read_scales(stored, found, most=_E2M1_MOST)
-        file, tensor = found[stored.name]
-        scales = _rows(file.codes(tensor.name), runs)
-        return _joined(form, scales.reshape(*scales.shape, 1), _by_halves(codes))
+    codes = rows_of(file.codes(tensor.name), runs)
     factor = read_factor(own, packed, found)
     read_scales(stored, found, most=_E2M1_MOST * float(factor))
     file, tensor = found[stored.name]
-    octets = _rows(file.codes(tensor.name), runs)
+    octets = rows_of(file.codes(tensor.name), runs)
     head = np.empty((len(octets), octets.shape[1] // 2, 6), np.uint8)
     head[..., :4] = np.frombuffer(np.float32(factor).tobytes(), np.uint8)
     head[..., 4:] = octets.reshape(*head.shape[:2], 2)
@@ -104,13 +110,14 @@ def _read_bnb4(packed: Packed, form: InBlocks, found: Found, runs: Runs) -> Byte
             "int8, which reads its values and rounds them once more"
         )
     file, tensor = found[weight.name]
-    codes = _rows(file.codes(tensor.name).reshape(n, k // 2), runs)
-    return _joined(form, _rows(scales, runs)[..., None].view(np.uint8), codes)
+    codes = rows_of(file.codes(tensor.name).reshape(n, k // 2), runs)
+    return _joined(form, rows_of(scales, runs)[..., None].view(np.uint8), codes)
 
 
 _READERS: Final[Mapping[type[PackedFormat], Callable[[Packed, InBlocks, Found, Runs], Bytes]]] = {
     Fp8: _read_fp8,
-    Fp4: _read_fp4,
+    Mxfp4: _read_mxfp4,
+    Nvfp4: _read_nvfp4,
     Bnb4: _read_bnb4,
 }
 
@@ -138,10 +145,3 @@ def _by_halves(codes: Bytes) -> Bytes:
 
 def _places(runs: Runs) -> NDArray[np.intp]:
     return np.concatenate([np.arange(first, end) for first, end in runs])
-
-
-def _rows(array: NDArray[Any], runs: Runs) -> NDArray[Any]:
-    if len(runs) == 1:
-        some: NDArray[Any] = array[slice(*runs[0])]
-        return some
-    return np.concatenate([array[first:end] for first, end in runs])

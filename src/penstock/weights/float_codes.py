@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.interface.sources import Packed, Stored
-from penstock.models.float_codes import Fp4, Fp8
+from penstock.models.float_codes import NVFP4_GROUP, Fp8, Mxfp4, Nvfp4
 from penstock.quant import CodebookTensor
 from penstock.quant.formats.float_codes import e2m1, e4m3
 from penstock.weights.integer_codes import require_shape, unpacked
+from penstock.weights.rows import Runs, rows_of
 from penstock.weights.tensor_file import Found, Tensor, TensorFile
 
 Bytes = NDArray[np.uint8]
@@ -23,6 +24,8 @@ _NAN: Final = np.uint8(127)
 _PIECE: Final = 1 << 18  # codes at a time, so that what looks at them runs in cache
 _BIAS: Final = 127
 _NOT_A_NUMBER: Final = 255
+_MXFP4_LARGEST: Final = 252
+"""The largest exponent whose products with all codes float32 holds."""
 
 
 def read_fp8(packed: Packed, found: Found) -> CodebookTensor:
@@ -41,24 +44,51 @@ def read_fp8(packed: Packed, found: Found) -> CodebookTensor:
     )
 
 
-def read_fp4(packed: Packed, found: Found) -> CodebookTensor:
+def read_mxfp4(packed: Packed, found: Found, runs: Runs | None = None) -> CodebookTensor:
+    """The rows of each of ``runs`` of the matrix, or of those of a stack one below another; None:
+    all. Raises WeightError where scales cannot be right."""
+    codes, exponents = read_mxfp4_parts(packed, found, runs)
+    columns = packed.columns // exponents.shape[1]
+    return CodebookTensor(e2m1(), unpacked(codes, 4), _powers(exponents), (1, columns))
+
+
+def read_mxfp4_parts(packed: Packed, found: Found, runs: Runs | None) -> tuple[Bytes, Bytes]:
+    """Those rows' codes ``[rows, k / 2]`` and exponents ``[rows, k / 32]``, as they are stored.
+
+    Raises WeightError where a scale is no number, or values exceed float32.
+    """
+    form = packed.format
+    assert isinstance(form, Mxfp4)
+    if len(packed.shape) == 2:
+        require_shape(packed.name, packed.shape, found)
+    weight, stored = form.tensors(packed.name, packed.shape)
+    file, tensor = found[stored.name]
+    exponents = rows_of(file.codes(tensor.name).reshape(packed.rows, -1), runs)
+    if exponents.max(initial=0) > _MXFP4_LARGEST:
+        wrong = exponents.max() == _NOT_A_NUMBER
+        what = "that are not finite" if wrong else "that make values which are not finite"
+        raise _unusable(stored, found, f"has scales {what}")
+    file, tensor = found[weight.name]
+    return rows_of(file.codes(tensor.name).reshape(packed.rows, -1), runs), exponents
+
+
+def read_nvfp4(packed: Packed, found: Found) -> CodebookTensor:
     """The matrix ``[n, k]``. Raises WeightError where scales cannot be right."""
     form = packed.format
-    assert isinstance(form, Fp4)
+    assert isinstance(form, Nvfp4)
     require_shape(packed.name, packed.shape, found)
-    codes, *of_scales = form.tensors(packed.name, packed.shape)
+    codes, of_groups, of_matrix = form.tensors(packed.name, packed.shape)
     file, tensor = found[codes.name]
-    scales = read_scales(of_scales[0], found)
-    if form.factor is not None:
-        factor = read_scales(of_scales[1], found)
-        with np.errstate(over="ignore"):
-            scales = scales / factor if form.divides else scales * factor
-        if not np.isfinite(scales).all():
-            raise _unusable(of_scales[1], found, "makes scales that are not finite")
-    return CodebookTensor(e2m1(), unpacked(file.codes(tensor.name), 4), scales, (1, form.group))
+    scales = read_scales(of_groups, found)
+    factor = read_scales(of_matrix, found)
+    with np.errstate(over="ignore"):
+        scales = scales / factor if form.divides else scales * factor
+    if not np.isfinite(scales).all():
+        raise _unusable(of_matrix, found, "makes scales that are not finite")
+    return CodebookTensor(e2m1(), unpacked(file.codes(tensor.name), 4), scales, (1, NVFP4_GROUP))
 
 
-def read_factor(form: Fp4, packed: Packed, found: Found) -> np.float32:
+def read_factor(form: Nvfp4, packed: Packed, found: Found) -> np.float32:
     """What all scales of the matrix are multiplied by. Raises WeightError where it cannot be."""
     stored = form.tensors(packed.name, packed.shape)[-1]
     own = read_scales(stored, found).reshape(())
@@ -108,11 +138,17 @@ def _widened(file: TensorFile, tensor: Tensor) -> NDArray[np.float32]:
     if tensor.element is not None:
         floats: NDArray[np.float32] = file.view(tensor.name).astype(np.float32)
         return floats
-    exponents = file.codes(tensor.name).astype(np.int32)
-    with np.errstate(over="ignore"):
-        scales: NDArray[np.float32] = np.ldexp(np.float32(1), exponents - _BIAS)
+    exponents = file.codes(tensor.name)
+    scales = _powers(exponents)
     scales[exponents == _NOT_A_NUMBER] = np.nan
     return scales
+
+
+def _powers(exponents: Bytes) -> NDArray[np.float32]:
+    """The powers of two that E8M0 has; the one that is no number is not finite."""
+    with np.errstate(over="ignore"):
+        powers: NDArray[np.float32] = np.ldexp(np.float32(1), exponents.astype(np.int32) - _BIAS)
+    return powers
 
 
 def _unusable(stored: Stored, found: Found, problem: str) -> WeightError:

@@ -17,8 +17,8 @@ from penstock.gguf.metadata import GgufValue
 from penstock.gguf.names import SUFFIX, PartName
 from penstock.gguf.tensors import GgufHeader, TensorEntry, read_header
 from penstock.quant import BlockTensor
-from penstock.quant.formats import FORMATS
-from penstock.weights.tensor_file import CONVERTED, Found, Tensor, TensorFile
+from penstock.quant.formats import GGUF_FORMATS
+from penstock.weights.tensor_file import DECODED_BY_GGUF, Found, Tensor, TensorFile
 
 _MAX_PARTS: Final = 9999
 
@@ -58,7 +58,7 @@ class GgufFile(TensorFile):
 
     def _usable(self, entry: TensorEntry) -> BlockTensor:
         """The tensor in blocks, whose scales are looked at once for each tensor."""
-        matrix = BlockTensor(FORMATS[entry.type.name], self._blocks(entry))
+        matrix = BlockTensor(GGUF_FORMATS[entry.type.name], self._blocks(entry))
         if entry.name not in self._checked:
             row = matrix.first_unusable()
             if row is not None:
@@ -83,7 +83,7 @@ class GgufFile(TensorFile):
 
     def _floats(self, entry: TensorEntry, first: int, end: int) -> NDArray[Any]:
         """The float32 values of slices ``first`` to ``end`` of the first dimension."""
-        form = FORMATS.get(entry.type.name)
+        form = GGUF_FORMATS.get(entry.type.name)
         blocks = self._blocks(entry) if form is None else self._usable(entry).blocks
         vector = len(entry.shape) == 1  # its slices are parts of blocks
         rows = len(blocks) // entry.shape[0]  # of a slice
@@ -113,7 +113,7 @@ class GgufModel:
     def converted(self) -> tuple[str, ...]:
         """The types of its tensors that the ``gguf`` package decodes, as they are loaded."""
         types = {tensor.dtype for _, tensor in self.tensors.values()}
-        return tuple(sorted(types.intersection(CONVERTED)))
+        return tuple(sorted(types.intersection(DECODED_BY_GGUF)))
 
 
 def open_gguf(path: Path) -> GgufModel:

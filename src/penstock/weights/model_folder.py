@@ -17,8 +17,9 @@ from penstock.models.draft_heads_config import (
     names_heads,
     read_draft_heads,
 )
-from penstock.models.mxfp4_experts import STACK, Mxfp4Experts
-from penstock.models.reader import ConfigReader, read_json_object
+from penstock.models.json_objects import read_json_object
+from penstock.models.quantized_modules import QuantizedModules
+from penstock.models.reader import ConfigReader
 from penstock.models.registry import read_spec
 from penstock.models.spec import ModelSpec
 from penstock.models.text_part import text_part
@@ -68,18 +69,22 @@ def load_model_spec(
         sampling_defaults=sampling_defaults,
         where=str(path),
     )
-    return _with_plain_experts(spec, folder) if isinstance(spec.quantized, Mxfp4Experts) else spec
+    return _unless_floats(spec, folder)
 
 
-def _with_plain_experts(spec: ModelSpec, folder: Path) -> ModelSpec:
-    """The model without its quantization where no expert in the folder is in MXFP4 though the
-    configuration says so, as of gpt-oss that was trained further."""
-    names = stored_names(folder)
-    if not names or any(name.endswith(STACK) for name in names):
+def _unless_floats(spec: ModelSpec, folder: Path) -> ModelSpec:
+    """The model without its quantization where the folder has floats though the configuration says
+    otherwise, as of gpt-oss that was trained further."""
+    own = spec.quantized
+    if not isinstance(own, QuantizedModules) or not own.marks:
         return spec
+    names = stored_names(folder)
+    if not names or any(name.endswith(own.marks) for name in names):
+        return spec
+    said = ", ".join(own.as_floats)
     note = (
-        f"{folder}: quantization_config says mxfp4, and the experts are stored in floats; they are "
-        "read as they are"
+        f"{folder}: quantization_config says {said}, and all weights are stored in floats; they "
+        "are read as they are"
     )
     return replace(spec, quantized=None, notes=(*spec.notes, note))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from penstock.errors import WeightError
-from penstock.models.reader import parse_json_object, read_json_object
+from penstock.models.json_objects import parse_json_object, read_json_object
 from penstock.models.spec import DType
 from penstock.regular_file import open_regular
 from penstock.weights.tensor_file import Tensor, TensorFile

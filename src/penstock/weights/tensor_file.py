@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import WeightError
+from penstock.gguf.types import TYPES
 from penstock.models.spec import DType
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 from penstock.regular_file import open_regular
 
 NUMPY_DTYPES: Final[Mapping[DType, np.dtype[Any]]] = {
@@ -23,12 +24,13 @@ NUMPY_DTYPES: Final[Mapping[DType, np.dtype[Any]]] = {
     "float16": np.dtype(np.float16),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
 }
-_IQ: Final = ("IQ1_S", "IQ1_M", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S")
-CONVERTED: Final = (*_IQ, "TQ1_0", "TQ2_0")
+DECODED_BY_GGUF: Final = tuple(
+    each.name for each in TYPES.values() if each.columns > 1 and each.name not in GGUF_FORMATS
+)
 """Types of blocks that are read as floats alone, by the ``gguf`` package."""
 _READABLE: Final[Mapping[str, DType]] = {
     **{"F32": "float32", "BF16": "bfloat16", "F16": "float16"},
-    **dict.fromkeys((*FORMATS, *CONVERTED), "float32"),
+    **dict.fromkeys((*GGUF_FORMATS, *DECODED_BY_GGUF), "float32"),
 }
 _INTEGERS: Final[Mapping[str, np.dtype[Any]]] = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 
@@ -54,7 +56,7 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
     @property
     def in_blocks(self) -> bool:
         """Whether it is kept in blocks that kernels may read as they are."""
-        return self.dtype in FORMATS
+        return self.dtype in GGUF_FORMATS
 
 
 class TensorFile:

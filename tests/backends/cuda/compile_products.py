@@ -27,7 +27,7 @@ from penstock.backends.cuda.matrix import Shape, make_matrix
 from penstock.backends.cuda.workspace import Workspace
 from penstock.models.spec import Activation
 from penstock.quant import GridScheme, GroupScheme, QuantScheme
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 
 TOOLS = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin")
 INT32 = ("rows", "n", "k", "padded", "x_stride", "w_stride", "marks_stride", "x_groups_stride",
@@ -55,7 +55,7 @@ def compiled(
     types |= dict.fromkeys(("marks", "x_sums", "counters"), "*i32")
     types |= {"x": "*i8" if weights.integers else "*bf16", "w": NAMES[weights.w.dtype]}
     types |= {"high": "*u8" if weights.high is not None else types["w"]}
-    if weights.form is not None:
+    if weights.layout is not None:
         types["scales"] = types["w"] if weights.scales is None else "*i32"
     types |= {"partials": "*i32" if kind.exact else "*fp32"} | dict.fromkeys(INT32, "i32")
     names = product_kernel.arg_names
@@ -107,8 +107,8 @@ def cases() -> Iterator[tuple[QuantScheme | None, bool, Activation | None]]:
     yield GroupScheme(4, 128), True, "silu"
     yield GroupScheme(4, 32, True), True, None
     yield GroupScheme(8, 128, True), False, None
-    yield FORMATS["Q4_K"].scheme, True, "silu"
-    yield FORMATS["Q6_K"].scheme, True, None
+    yield GGUF_FORMATS["Q4_K"].scheme, True, "silu"
+    yield GGUF_FORMATS["Q6_K"].scheme, True, None
 
 
 def main(capabilities: list[str], all_rows: list[int]) -> None:

@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from support.cuda_experts import Experts, Form, draw_ids  # noqa: E402
 
-from penstock.backends.cuda.block_forms import BLOCK_FORMS  # noqa: E402
+from penstock.backends.cuda.block_layouts import BLOCK_LAYOUTS  # noqa: E402
 from penstock.backends.cuda.block_matrix import BlockTable  # noqa: E402
 from penstock.backends.cuda.kernels import tiles  # noqa: E402
 from penstock.backends.cuda.kernels.block_operands import _assembly  # noqa: E402
@@ -26,17 +26,17 @@ from penstock.backends.cuda.workspace import Workspace  # noqa: E402
 from penstock.backends.reference.numerics import activate  # noqa: E402
 from penstock.models.spec import Activation  # noqa: E402
 from penstock.quant import BlockTensor  # noqa: E402
-from penstock.quant.formats import FORMATS  # noqa: E402
+from penstock.quant.formats import GGUF_FORMATS  # noqa: E402
 from penstock.quant.formats.code_books import E2M1_VALUES, IQ4_VALUES  # noqa: E402
 
 F32 = NDArray[np.float32]
 
-LEAST = {name for name, form in BLOCK_FORMS.items() if form.least}
+LEAST = {name for name, form in BLOCK_LAYOUTS.items() if form.least}
 
 
 def blocks_of(name: str, n: int, k: int, seed: int = 1) -> BlockTensor:
     """Random whole blocks, of at least k columns."""
-    columns = FORMATS[name].scheme.columns
+    columns = GGUF_FORMATS[name].scheme.columns
     return random_blocks(name, n, -(-k // columns) * columns, np.random.default_rng(seed))
 
 
@@ -90,7 +90,7 @@ def close(got: F32, x: F32, tensor: BlockTensor, bias: F32 | None = None) -> Non
     np.testing.assert_array_less(np.abs(got - sums), error)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 def test_products(name: str, device: Any) -> None:
     for n, k, rows in ((5, 32, 1), (35, 300, 3)):
         tensor, bias = blocks_of(name, n, k), drawn(1, n, 2)[0]
@@ -99,7 +99,7 @@ def test_products(name: str, device: Any) -> None:
 
 
 @pytest.mark.thinned(6)
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_other_activations(name: str, dtype: Any, device: Any) -> None:
     tensor = blocks_of(name, 19, 128)
@@ -108,7 +108,7 @@ def test_other_activations(name: str, dtype: Any, device: Any) -> None:
 
 
 @pytest.mark.thinned(6)
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 def test_gates(name: str, device: Any) -> None:
     tensor = blocks_of(name, 2 * 21, 160)
     x = drawn(18, tensor.shape[1]) / np.float32(64)
@@ -119,7 +119,7 @@ def test_gates(name: str, device: Any) -> None:
 
 
 @pytest.mark.thinned(7)
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 def test_one_program_and_many_add_splits_alike(
     name: str, device: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +133,7 @@ def test_one_program_and_many_add_splits_alike(
 
 
 @pytest.mark.thinned(7)
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 def test_rows_keep_to_themselves(name: str, device: Any, steady_sums: None) -> None:
     tensor = blocks_of(name, 20, 160)
     x, matrix = drawn(70, tensor.shape[1]), matrix_of(tensor, device)
@@ -147,7 +147,7 @@ def test_rows_keep_to_themselves(name: str, device: Any, steady_sums: None) -> N
     np.testing.assert_array_equal(spoilt[others], whole[others])
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 def test_rows_that_are_looked_up_are_the_decoders(name: str, device: Any) -> None:
     tensor = blocks_of(name, 29, 1056)
     table = BlockTable(*tensor.shape, tensor.scheme, device)
@@ -174,14 +174,14 @@ def test_all_scales_of_a_byte(name: str, device: Any) -> None:
     np.testing.assert_array_equal(out.cpu().numpy(), tensor.dequantize())
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", GGUF_FORMATS)
 def test_bytes_are_about_the_files(name: str) -> None:
-    nowhere, scheme = Workspace(torch.device("meta")), FORMATS[name].scheme
+    nowhere, scheme = Workspace(torch.device("meta")), GGUF_FORMATS[name].scheme
     for n, k in ((96, 1024), (33, 256)):
         matrix = make_matrix(
             Shape(n, k, 1), "bfloat16", scheme, nowhere, torch.bfloat16, weight_only=True
         )
-        assert matrix.nbytes == BLOCK_FORMS[name].nbytes(n, k)
+        assert matrix.nbytes == BLOCK_LAYOUTS[name].nbytes(n, k)
         assert 1 <= matrix.nbytes / scheme.nbytes(n, k) < 1.06
 
 

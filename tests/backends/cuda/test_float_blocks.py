@@ -16,7 +16,7 @@ pytest.importorskip("triton", reason="triton is not installed")
 
 from backends.cuda.test_blocks import close, drawn, floats, matrix_of, product, put  # noqa: E402
 
-from penstock.backends.cuda.block_forms import BLOCK_FORMS  # noqa: E402
+from penstock.backends.cuda.block_layouts import BLOCK_LAYOUTS  # noqa: E402
 from penstock.backends.cuda.block_matrix import BlockTable  # noqa: E402
 from penstock.backends.cuda.kernels.block_operands import _assembly  # noqa: E402
 from penstock.backends.cuda.kernels.embed_blocks import embed_blocks  # noqa: E402
@@ -103,7 +103,7 @@ def test_rows_that_are_looked_up_are_the_decoders(name: str, device: Any) -> Non
 def test_bytes_are_about_the_checkpoints(name: str, device: Any) -> None:
     tensor = blocks_of(name, 12, 1024)
     matrix = matrix_of(tensor, device)
-    assert matrix.nbytes == BLOCK_FORMS[name].nbytes(12, 1024)
+    assert matrix.nbytes == BLOCK_LAYOUTS[name].nbytes(12, 1024)
     assert matrix.nbytes <= tensor.scheme.nbytes(12, 1024)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from penstock.backends.cuda.kernels import tiles
 from penstock.backends.cuda.matrix import Matrix, Shape, make_matrix
 from penstock.backends.cuda.workspace import Workspace
-from penstock.backends.reference import numerics
+from penstock.backends.reference import numerics, products
 from penstock.errors import WeightError
 from penstock.models.spec import Activation, DType
 from penstock.quant import (
@@ -60,10 +60,10 @@ def expected(
             y: F32 = x @ w.T
         elif isinstance(scheme, GridScheme):
             grid = quantize_to_grid(w, scheme, transformed=not weight_only)
-            y = (numerics.points_on_grid if weight_only else numerics.grid_product)(x, grid)
+            y = (products.points_on_grid if weight_only else products.grid_product)(x, grid)
         else:
             tensor = quantize(w, scheme)
-            y = (numerics.points_by_group if weight_only else numerics.int_product)(x, tensor)
+            y = (products.points_by_group if weight_only else products.int_product)(x, tensor)
         if bias is not None:
             y = y + bias
         if gated is None:
@@ -126,9 +126,9 @@ def test_matrices_that_are_quantized_already(
     matrix.fill_quantized(0, tensor, "w", lambda array: torch.from_numpy(array.copy()).to(device))
     got = product(matrix, x, device)
     if weight_only:
-        close(got, numerics.points_by_group(x, tensor), 160)
+        close(got, products.points_by_group(x, tensor), 160)
     else:
-        np.testing.assert_array_equal(got, numerics.int_product(x, tensor))
+        np.testing.assert_array_equal(got, products.int_product(x, tensor))
     floats, _ = matrix_of(w, device, None)
     with pytest.raises(ValueError, match=f"w is stored as {scheme}, which no GPU kernel reads"):
         floats.fill_quantized(0, tensor, "w", torch.from_numpy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.backends.backend import Backend, BackendChoice, Defaults, Obstacle
-from penstock.backends.cpu.forms import BLOCK_FORMATS
+from penstock.backends.cpu.block_layouts import BLOCK_LAYOUTS
 from penstock.backends.cpu.kv_pages import KvPages
 from penstock.backends.cpu.state_slots import StateSlots
 from penstock.errors import ConfigError
@@ -24,7 +24,7 @@ class CpuBackend(Backend):
     defaults = Defaults(64, BATCHED_TOKENS, True, "products of integers are exact")
     keeps_weights = True
     runs_any_order = True
-    block_formats = BLOCK_FORMATS
+    block_formats = frozenset(BLOCK_LAYOUTS)
     runs_experts = True
     runs_share_scales = True
     runs_clamped_gates = True

@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from penstock.backends.cpu.append import append
+from penstock.backends.cpu.arrays import DTYPES
 from penstock.backends.cpu.binder import Binder
 from penstock.backends.cpu.executor import CpuExecutor, ResultViews
 from penstock.backends.cpu.interface import NativeExecutor, NativeModule
 from penstock.backends.cpu.kv_pages import KvPages
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.ordered import gathered
-from penstock.backends.cpu.pack import DTYPES, NativeRegions
+from penstock.backends.cpu.regions import NativeRegions
 from penstock.backends.cpu.state_slots import StateSlots
 from penstock.backends.cpu.tune import LEAST_BYTES, ProductTuner, circumstances
 from penstock.backends.fills import fill_all

@@ -12,10 +12,10 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.backends.cpu.arrays import DTYPES, as_bytes
 from penstock.backends.cpu.forms import BlockForm, MatrixPart, form_of
 from penstock.backends.cpu.interface import NativeExecutor
 from penstock.backends.cpu.native_ops import BufferId, ConstantId, MatrixId
-from penstock.backends.cpu.pack import DTYPES, as_bytes
 from penstock.backends.cpu.rope_tables import RopeTables
 from penstock.backends.cpu.tune import Product
 from penstock.backends.fills import Fill

@@ -6,16 +6,16 @@ A form is all that the CPU backend has to know of a scheme; :func:`form_of` choo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.backends.cpu.arrays import DTYPES, as_bytes
+from penstock.backends.cpu.block_layouts import BLOCK_LAYOUTS
 from penstock.backends.cpu.interface import NativeExecutor
 from penstock.backends.cpu.native_ops import MatrixId
-from penstock.backends.cpu.pack import DTYPES, as_bytes
 from penstock.interface.weights import WeightValue
 from penstock.models.spec import DType
 from penstock.plan.ops import ExpertLinear, Linear, WeightName
@@ -30,7 +30,7 @@ from penstock.quant import (
     require_finite,
     require_in_order,
 )
-from penstock.quant.formats import ALL_FORMATS
+from penstock.quant.formats import BLOCK_FORMATS
 
 Product = Linear | ExpertLinear
 
@@ -185,48 +185,11 @@ class BlockForm(MatrixForm):
         part.native.pack_block_rows(part.matrix, part.first, value.shape[0], as_bytes(value.blocks))
 
 
-_COLUMN_BYTES: Final[Mapping[str, tuple[int, int]]] = {
-    "Q4_0": (64, 36),
-    "Q4_1": (64, 40),
-    "Q5_0": (64, 44),
-    "Q5_1": (64, 48),
-    "Q8_0": (64, 68),
-    "Q2_K": (256, 84),
-    "Q3_K": (256, 116),
-    "Q4_K": (256, 148),
-    "Q5_K": (256, 180),
-    "Q6_K": (256, 212),
-    "IQ4_NL": (64, 36),
-    "IQ4_XS": (256, 140),
-    "MXFP4": (128, 68),
-    "NVFP4": (64, 40),
-    "FP8_128": (128, 132),
-    "FP8_32": (64, 72),
-    "MXFP8": (128, 132),
-    "NF4": (64, 36),
-    "FP4": (64, 36),
-    "NVFP4_SCALED": (128, 76),
-}
-"""So many columns of a row, to whole ones of which it is padded, and their bytes as kernels have
-them (``csrc/kernels/gemm_block_format.h``)."""
-
-
-BLOCK_FORMATS: Final = frozenset(_COLUMN_BYTES)
-"""The formats of blocks that kernels multiply by, experts' too, and look rows up in."""
-
-
-def has_blocks(scheme: BlockScheme) -> bool:
-    """Whether kernels have matrices in these blocks."""
-    known = ALL_FORMATS.get(scheme.format)
-    return scheme.format in BLOCK_FORMATS and known is not None and known.scheme == scheme
-
-
 def packed_bytes(scheme: QuantScheme, n: int, k: int) -> int:
     """The bytes of an ``[n, k]`` matrix as kernels have it, but for what pads whole panels."""
     if not isinstance(scheme, BlockScheme):
         return scheme.nbytes(n, k)
-    columns, nbytes = _COLUMN_BYTES[scheme.format]
-    return n * -(-k // columns) * nbytes
+    return BLOCK_LAYOUTS[scheme.format].nbytes(n, k)
 
 
 def form_of(scheme: QuantScheme | None, dtype: DType) -> MatrixForm:
@@ -239,7 +202,8 @@ def form_of(scheme: QuantScheme | None, dtype: DType) -> MatrixForm:
         case GroupScheme():
             return GroupForm(scheme)
         case BlockScheme():
-            if not has_blocks(scheme):
+            known = BLOCK_FORMATS.get(scheme.format)
+            if scheme.format not in BLOCK_LAYOUTS or known is None or known.scheme != scheme:
                 raise ValueError(f"no kernel has matrices in {scheme}")
             return BlockForm(scheme)
 

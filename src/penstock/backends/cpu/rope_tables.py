@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from penstock.backends.cpu.arrays import as_bytes
 from penstock.backends.cpu.interface import NativeExecutor
 from penstock.backends.cpu.native_ops import ConstantId
-from penstock.backends.cpu.pack import as_bytes
 from penstock.models.rope import check_computable, positions_to_fill, rope_rows
 from penstock.models.spec import RopeSpec
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.backends.backend import Backend, BackendChoice, Defaults, Obstacle
-from penstock.backends.cuda.block_forms import BLOCK_FORMS
+from penstock.backends.cuda.block_layouts import BLOCK_LAYOUTS
 from penstock.backends.cuda.pages import unreadable
 from penstock.errors import ConfigError
 from penstock.gpu import GpuSearch
@@ -28,7 +28,7 @@ class CudaBackend(Backend):
     half_rows = True
     can_be_nondeterministic = True
     runs_experts = True
-    block_formats = frozenset(BLOCK_FORMS)
+    block_formats = frozenset(BLOCK_LAYOUTS)
 
     def asked(self, hardware: Hardware) -> BackendChoice:
         gpu = _search(hardware).require()

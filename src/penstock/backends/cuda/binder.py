@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -20,18 +20,25 @@ from penstock.backends.cuda.kernels.embed_blocks import embed_blocks
 from penstock.backends.cuda.kernels.norm import MAX_COLS, add_norm
 from penstock.backends.cuda.kernels.rope_write import rope_write
 from penstock.backends.cuda.kernels.rows import Argmax, select_rows
-from penstock.backends.cuda.matrix import FloatMatrix, Matrix, Shape, make_matrix
+from penstock.backends.cuda.matrix import FloatMatrix, Matrix
 from penstock.backends.cuda.matrix_fill import fill_rows, fill_table
 from penstock.backends.cuda.mixtures import EXPERT_OPS, Mixtures
+from penstock.backends.cuda.op_storage import (
+    Geometry,
+    attention_geometry,
+    attention_kernel,
+    block_table,
+    head_matrix,
+    linear_matrix,
+)
 from penstock.backends.cuda.pages import page_layers
-from penstock.backends.cuda.program import ELEMENTS, Launch, Views
+from penstock.backends.cuda.program import Launch, Views
 from penstock.backends.cuda.small_ops import SMALL_OPS
 from penstock.backends.cuda.step import DeviceStep
 from penstock.backends.cuda.warm_up import Tiled
 from penstock.backends.cuda.weights import TORCH_DTYPES, Uploader, dtype_of
 from penstock.backends.cuda.workspace import Workspace
 from penstock.backends.fills import Fill
-from penstock.cache.geometry import Chunk, Window
 from penstock.interface.executor import Limits
 from penstock.interface.weights import WeightValue
 from penstock.models.rope import rope_tables
@@ -40,77 +47,6 @@ from penstock.plan import ops
 from penstock.plan.plan import Plan
 from penstock.plan.tied import tied_product
 from penstock.quant import BlockScheme
-
-
-def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspace) -> Matrix:
-    """Return the empty matrix of ``op``, to be filled part by part."""
-    x = plan.buffers[op.x]
-    most = (limits.max_tokens, limits.max_selected_rows, limits.max_logit_rows)
-    shape = Shape(
-        n=op.n,
-        k=op.k,
-        max_rows=plan.buffers[op.out].rows.count(*most),
-        gated=op.gated is not None,
-    )
-    return make_matrix(
-        shape,
-        plan.weight_dtype,
-        op.scheme,
-        workspace,
-        ELEMENTS[x.element],
-        weight_only=op.weight_only,
-        deterministic=limits.deterministic,
-    )
-
-
-def block_table(op: ops.Embed, plan: Plan, scheme: BlockScheme, device: torch.device) -> BlockTable:
-    """Return the empty table of ``op``, which no product reads."""
-    rows, cols = plan.weights[op.weight].shape
-    return BlockTable(rows, cols, scheme, device)
-
-
-def head_matrix(op: ops.HeadLinear, plan: Plan, limits: Limits, workspace: Workspace) -> HeadMatrix:
-    """Return the empty matrix of ``op``."""
-    most = (limits.max_tokens, limits.max_selected_rows, limits.max_logit_rows)
-    max_rows = plan.buffers[op.out].rows.count(*most)
-    x_dtype = ELEMENTS[plan.buffers[op.x].element]
-    return HeadMatrix(op, max_rows, plan.weight_dtype, workspace, x_dtype)
-
-
-class Geometry(NamedTuple):
-    """The parameters that are equal in all attention ops that share scratch and a step's work
-    list."""
-
-    heads: int
-    kv_heads: int
-    head_dim: int
-    scale: float
-    window: Window | None
-    value_dim: int | None
-
-
-def attention_geometry(op: ops.Attention) -> Geometry:
-    window = op.window if op.chunk is None else Chunk(op.chunk)
-    return Geometry(op.heads, op.kv_heads, op.head_dim, op.scale, window, op.value_dim)
-
-
-def attention_kernel(
-    op: ops.Attention,
-    plan: Plan,
-    limits: Limits,
-    device: torch.device,
-    capability: Capability,
-) -> AttentionKernel:
-    """The kernel, and the scratch, of ``op`` and of all ops of its geometry."""
-    return AttentionKernel(
-        **attention_geometry(op)._asdict(),
-        max_tokens=limits.max_tokens,
-        max_sequences=limits.max_sequences,
-        max_context=plan.max_positions,
-        device=device,
-        capability=capability,
-        kv_dtype=plan.kv_dtype,
-    )
 
 
 class Binder:

@@ -1,4 +1,4 @@
-"""Matrices in blocks of published formats on the GPU (``block_forms.py``)."""
+"""Matrices in blocks of published formats on the GPU (``block_layouts.py``)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from penstock.backends.cuda import block_packing, rounding
-from penstock.backends.cuda.block_forms import BLOCK_FORMS, LEVELED, MARKED
+from penstock.backends.cuda.block_layouts import BLOCK_LAYOUTS, LEVELED, MARKED
 from penstock.backends.cuda.coded_matrix import Array, CodedMatrix, Shape
-from penstock.backends.cuda.kernels.launch import Weights
+from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.weights import QuantizedTensor
 from penstock.quant import BlockScheme, BlockTensor
@@ -63,14 +63,14 @@ def fill_blocks(
     """Keep ``part`` as rows from ``first_row`` on. Raises ValueError for another format."""
     if not isinstance(part, BlockTensor) or part.scheme != scheme:
         raise ValueError(f"{name} is stored as {part.scheme}, and not in {scheme}")
-    assert weights.form is not None
+    assert weights.layout is not None
     assert weights.marks is not None
     n, k = part.shape
     for some in rounding.slices(n, k):
         to = slice(first_row + some.start, first_row + some.stop)
         blocks = put(np.ascontiguousarray(part.blocks[some]))
         parts = block_packing.take_apart(scheme.format, blocks)
-        packed = block_packing.pack(parts, weights.form, weights.padded)
+        packed = block_packing.pack(parts, weights.layout, weights.padded)
         weights.w[to] = packed.words
         weights.marks[:, to] = packed.marks
         if packed.bits is not None and weights.high is not None:
@@ -81,30 +81,30 @@ def fill_blocks(
 
 def _room(shape: Shape, scheme: BlockScheme, device: torch.device) -> Weights:
     """Zeros for an empty matrix."""
-    form = BLOCK_FORMS[scheme.format]
-    n, padded = shape.weight_rows, -(-shape.k // form.depth) * form.depth
+    layout = BLOCK_LAYOUTS[scheme.format]
+    n, padded = shape.weight_rows, -(-shape.k // layout.depth) * layout.depth
 
     def zeros(*sizes: int, dtype: torch.dtype = torch.int32) -> Tensor:
         return torch.zeros(sizes, dtype=dtype, device=device)
 
-    word = torch.uint8 if form.low == 2 else torch.int16
+    word = torch.uint8 if layout.low == 2 else torch.int16
     high = None
-    if form.high:
-        pieces = padded * form.high // (8 * form.plane)
-        high = zeros(pieces, n, form.plane, dtype=torch.uint8)
-    marks = zeros(padded // MARKED * form.marks, n)
+    if layout.high:
+        pieces = padded * layout.high // (8 * layout.plane)
+        high = zeros(pieces, n, layout.plane, dtype=torch.uint8)
+    marks = zeros(padded // MARKED * layout.marks, n)
     if marks.numel() >= 2**31:
         raise ValueError("a matrix has too many scales")
     return Weights(
         "blocks",
-        zeros(n, padded // form.planes, dtype=word),
+        zeros(n, padded // layout.planes, dtype=word),
         padded,
-        bits=form.bits,
-        plane=form.plane,
-        depth=form.depth,
-        scales=zeros(padded // LEVELED, n) if form.levels else None,
+        bits=layout.bits,
+        plane=layout.plane,
+        depth=layout.depth,
+        scales=zeros(padded // LEVELED, n) if layout.levels else None,
         marks=marks,
-        size=form.plane,
-        form=form,
+        size=layout.plane,
+        layout=layout,
         high=high,
     )

@@ -1,4 +1,4 @@
-"""Blocks of files into the layout of kernels (``block_forms.py``), on the device.
+"""Blocks of files into the layout of kernels (``block_layouts.py``), on the device.
 
 Every format is read into codes and what its planes share (:class:`Parts`), as bytes and halves;
 nothing is rounded.
@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from penstock.backends.cuda.block_forms import LEVELED, MARKED, BlockForm
+from penstock.backends.cuda.block_layouts import LEVELED, MARKED, BlockLayout
 from penstock.backends.cuda.packing import pad_columns
 
 
@@ -59,18 +59,18 @@ def take_apart(format_name: str, blocks: Tensor) -> Parts:
     return Parts(codes, scales, rows(parts.least), rows(parts.units), rows(parts.least_units))
 
 
-def pack(parts: Parts, form: BlockForm, padded: int) -> PackedRows:
+def pack(parts: Parts, layout: BlockLayout, padded: int) -> PackedRows:
     """Rows of ``padded`` columns; what pads them has the scale 0."""
     codes = pad_columns(parts.codes, padded)
     rows = len(codes)
-    words = _joined(codes & ((1 << form.low) - 1), form.low, form.planes, form.plane)
-    if form.low != 2:
+    words = _joined(codes & ((1 << layout.low) - 1), layout.low, layout.planes, layout.plane)
+    if layout.low != 2:
         words = _numbers(words, torch.int16)
     bits = None
-    if form.high:
-        pieces = _joined(codes >> form.low, form.high, 8 // form.high, form.plane)
-        bits = pieces.view(rows, -1, form.plane).transpose(0, 1)
-    return PackedRows(words, _marks(parts, form, padded), bits, _units(parts, padded))
+    if layout.high:
+        pieces = _joined(codes >> layout.low, layout.high, 8 // layout.high, layout.plane)
+        bits = pieces.view(rows, -1, layout.plane).transpose(0, 1)
+    return PackedRows(words, _marks(parts, layout, padded), bits, _units(parts, padded))
 
 
 def _joined(codes: Tensor, width: int, planes: int, plane: int) -> Tensor:
@@ -84,12 +84,12 @@ def _joined(codes: Tensor, width: int, planes: int, plane: int) -> Tensor:
     return in_bytes.reshape(len(codes), -1)
 
 
-def _marks(parts: Parts, form: BlockForm, padded: int) -> Tensor:
-    planes = padded // (form.shared or form.plane)
+def _marks(parts: Parts, layout: BlockLayout, padded: int) -> Tensor:
+    planes = padded // (layout.shared or layout.plane)
     each = [parts.scales] if parts.least is None else [parts.scales, parts.least]
     filled = [torch.nn.functional.pad(one, (0, planes - one.shape[1])) for one in each]
     groups = padded // MARKED
-    if form.scales in ("halves", "singles"):
+    if layout.scales in ("halves", "singles"):
         together = torch.stack(filled, dim=2).reshape(len(filled[0]), -1)
     else:
         by_group = [one.view(len(one), groups, -1) for one in filled]

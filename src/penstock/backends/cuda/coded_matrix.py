@@ -13,8 +13,8 @@ from torch import Tensor
 
 from penstock.backends.cuda import rounding
 from penstock.backends.cuda.kernels import launch
-from penstock.backends.cuda.kernels.launch import Weights
 from penstock.backends.cuda.kernels.tiles import Tile
+from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.packing import pack_planes, pad_columns
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.weights import QuantizedTensor

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from penstock.backends.cuda.kernels import expert_product as grouped
 from penstock.backends.cuda.kernels.expert_product import RowsByExpert
-from penstock.backends.cuda.kernels.launch import Weights
 from penstock.backends.cuda.kernels.tiles import Tile, row_step
+from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.matrix import Matrix, Shape, make_matrix
 from penstock.backends.cuda.program import ELEMENTS
 from penstock.backends.cuda.workspace import Workspace

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from penstock.backends.cuda.kernels.head_linear import head_linear
-from penstock.backends.cuda.kernels.launch import Weights, tile_of
+from penstock.backends.cuda.kernels.launch import tile_of
 from penstock.backends.cuda.kernels.tiles import Tile
+from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.matrix import Shape
 from penstock.backends.cuda.weights import TORCH_DTYPES
 from penstock.backends.cuda.workspace import Workspace

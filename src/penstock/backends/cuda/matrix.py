@@ -22,8 +22,9 @@ from penstock.backends.cuda.coded_matrix import (
     packed_codes,
 )
 from penstock.backends.cuda.kernels import launch
-from penstock.backends.cuda.kernels.launch import Weights
 from penstock.backends.cuda.kernels.tiles import Tile
+from penstock.backends.cuda.kernels.torch_product import torch_product, torch_scratch
+from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.packing import pack_fours
 from penstock.backends.cuda.weights import TORCH_DTYPES
 from penstock.backends.cuda.workspace import Workspace
@@ -77,7 +78,7 @@ class FloatMatrix(Matrix):
         self._x_dtype = x_dtype
         self._torch = not deterministic and x_dtype == self._w.dtype
         if self._torch:
-            workspace.reserve(launch.torch_scratch(shape.max_rows, shape.weight_rows))
+            workspace.reserve(torch_scratch(shape.max_rows, shape.weight_rows))
         else:
             workspace.reserve(launch.scratch(self.weights, shape, x_dtype, workspace.capability))
 
@@ -98,7 +99,7 @@ class FloatMatrix(Matrix):
         check(self.shape, x, out, bias, gated)
         if self._torch:
             w = self._w[:, : self.shape.k]
-            launch.torch_product(w, x, out, bias, gated, self._workspace)
+            torch_product(w, x, out, bias, gated, self._workspace)
         else:
             launch.product(self.weights, self.shape, x, out, bias, gated, self._workspace)
 

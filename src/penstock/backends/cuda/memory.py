@@ -11,7 +11,11 @@ import torch
 
 from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.bind import sampler_sizes, step_bounds
-from penstock.backends.cuda.binder import (
+from penstock.backends.cuda.executor import buffer_capacity
+from penstock.backends.cuda.expert_matrix import expert_matrix
+from penstock.backends.cuda.kernels.rows import Argmax
+from penstock.backends.cuda.mixtures import SortedRows
+from penstock.backends.cuda.op_storage import (
     Geometry,
     attention_geometry,
     attention_kernel,
@@ -19,10 +23,6 @@ from penstock.backends.cuda.binder import (
     head_matrix,
     linear_matrix,
 )
-from penstock.backends.cuda.executor import buffer_capacity
-from penstock.backends.cuda.expert_matrix import expert_matrix
-from penstock.backends.cuda.kernels.rows import Argmax
-from penstock.backends.cuda.mixtures import SortedRows
 from penstock.backends.cuda.step import StepBuffer
 from penstock.backends.cuda.workspace import Workspace
 from penstock.errors import ConfigError

@@ -13,8 +13,8 @@ from typing import TypeAlias
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.expert_matrix import ExpertMatrix
 from penstock.backends.cuda.head_matrix import HeadMatrix
-from penstock.backends.cuda.kernels.launch import Weights
 from penstock.backends.cuda.kernels.tiles import Tile, row_steps
+from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.matrix import Matrix
 from penstock.backends.cuda.step import idle_step, idle_tree
 from penstock.interface.step import StepInput

@@ -12,7 +12,7 @@ from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.memory_budget import Demand, host_budget
 from penstock.plan.plan import Plan
-from penstock.quant.formats import ALL_FORMATS
+from penstock.quant.formats import BLOCK_FORMATS
 from penstock.threads import Threads
 
 
@@ -22,7 +22,7 @@ class ReferenceBackend(Backend):
     runs_share_scales = True
     runs_clamped_gates = True
     runs_any_order = True
-    block_formats = frozenset(ALL_FORMATS)
+    block_formats = frozenset(BLOCK_FORMATS)
     runs_states = True
     defaults = Defaults(64, 512, True, "products of integers are exact")
 

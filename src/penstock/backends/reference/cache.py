@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.reference.numerics import F32
+from penstock.backends.reference.products import F32
 from penstock.cache.geometry import (
     BLOCK_SIZE,
     KvDType,

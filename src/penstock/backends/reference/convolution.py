@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.backends.reference.cache import RowStore
 from penstock.backends.reference.fused import fma
-from penstock.backends.reference.numerics import F32
+from penstock.backends.reference.products import F32
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.step import KvTables, StepInput
 

@@ -12,14 +12,8 @@ from numpy.typing import NDArray
 
 from penstock.backends.reference.cache import RowStore, Store, layer_stores
 from penstock.backends.reference.convolution import convolve
-from penstock.backends.reference.numerics import (
-    F32,
-    attend,
-    gated,
-    product,
-    rms_norm,
-    rotate,
-)
+from penstock.backends.reference.numerics import attend, gated, rms_norm, rotate
+from penstock.backends.reference.products import F32, product
 from penstock.backends.reference.row_ops import ROW_OPS, Values
 from penstock.backends.reference.schemes import quantized_product, rounded
 from penstock.backends.reference.states import States

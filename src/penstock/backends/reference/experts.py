@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.backends.reference.numerics import F32, gated, product, sigmoid
+from penstock.backends.reference.numerics import gated, sigmoid
+from penstock.backends.reference.products import F32, product
 from penstock.backends.reference.schemes import CanonicalTensor
 from penstock.models.spec import Gating, Routing
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.backends.reference.numerics import F32
+from penstock.backends.reference.products import F32
 
 
 def fma(a: F32, b: F32, c: F32) -> F32:

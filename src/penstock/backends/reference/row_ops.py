@@ -10,16 +10,15 @@ from numpy.typing import NDArray
 
 from penstock.backends.reference.experts import combine, expert_product, route, scale_rows
 from penstock.backends.reference.numerics import (
-    F32,
     activate,
     as_bfloat16,
     gated,
     layer_norm,
-    product,
     rms_norm,
     sigmoid,
     soft_cap,
 )
+from penstock.backends.reference.products import F32, product
 from penstock.backends.reference.schemes import CanonicalTensor, quantized_product, rounded
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.plan import ops

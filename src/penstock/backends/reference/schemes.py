@@ -6,7 +6,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from penstock.backends.reference.numerics import (
+from penstock.backends.reference.products import (
     F32,
     block_product,
     grid_product,

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.reference.convolution import weighted
-from penstock.backends.reference.numerics import F32, sigmoid
+from penstock.backends.reference.numerics import sigmoid
+from penstock.backends.reference.products import F32
 from penstock.backends.reference.row_ops import Values
 from penstock.interface.executor import Limits
 from penstock.interface.state_check import check_states

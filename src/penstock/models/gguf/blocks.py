@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import ClassVar, Final
 
 from penstock.interface.sources import Shape, Stored
 from penstock.models.names import NameMap
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 from penstock.quant.scheme import BlockScheme
 
 _SUFFIX: Final = ".weight"
@@ -22,7 +22,8 @@ class BlockMatrix:
     """A matrix in one tensor of blocks, or matrices one below another in one."""
 
     scheme: BlockScheme
-    any_order: bool = False
+    any_order: ClassVar[bool] = False
+    stacks: ClassVar[bool] = True
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         return (Stored(f"{name}{_SUFFIX}", shape, "blocks"),)
@@ -53,7 +54,7 @@ class GgufTypes:
     @property
     def schemes(self) -> tuple[BlockScheme, ...]:
         kept = self.kept.intersection(self.types.values())
-        return tuple(FORMATS[name].scheme for name in sorted(kept))
+        return tuple(GGUF_FORMATS[name].scheme for name in sorted(kept))
 
     def matrix(self, name: str, columns: int | None = None) -> BlockMatrix | None:
         """How the matrix of a product is stored, by its canonical name; None: it is read as
@@ -65,7 +66,7 @@ class GgufTypes:
                 return None
             kind = self.types.get(tensor)
             if kind is not None and kind in self.kept:
-                return BlockMatrix(FORMATS[kind].scheme)
+                return BlockMatrix(GGUF_FORMATS[kind].scheme)
         return None
 
     def is_idle(self, tensor: str) -> bool:

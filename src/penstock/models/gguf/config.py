@@ -21,7 +21,7 @@ from penstock.models.name_forms import Told
 from penstock.models.names import Name, NameMap
 from penstock.models.registry import read_spec
 from penstock.models.spec import DType, ModelSpec
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 
 SAMPLING: Final = {
     "temperature": "temp",
@@ -79,8 +79,8 @@ def read_gguf_spec(
     stored = {**GENERAL, **architecture.names(spec), **values}
     factors = _factors(tensors.shapes, {each.stored + each.suffix for each in stored.values()})
     names = NameMap(stored, idle, factors=factors)
-    blocks = {name: kind for name, kind in tensors.types.items() if kind in FORMATS}
-    own = GgufTypes(blocks, names, frozenset(FORMATS)) if blocks else None
+    blocks = {name: kind for name, kind in tensors.types.items() if kind in GGUF_FORMATS}
+    own = GgufTypes(blocks, names, frozenset(GGUF_FORMATS)) if blocks else None
     notes = [f"{where}: {', '.join(ignored)} ignored, as asked"] if ignored else []
     if scaled := [name for name in factors if name in blocks]:
         notes.append(

@@ -24,6 +24,14 @@ DEEPSEEK_EXPERTS: Final = {
     "routed_scaling_factor": "expert_weights_scale",
     "norm_topk_prob": "expert_weights_norm",
 }
+NO_GROUP_LIMIT: Final = {"n_group": 1, "topk_group": 1, "norm_topk_prob": False}
+"""What those fields of DeepSeek's experts are that files may leave out."""
+GRANITE_FACTORS: Final = {
+    "attention_multiplier": "attention.scale",
+    "embedding_multiplier": "embedding_scale",
+    "residual_multiplier": "residual_scale",
+    "logits_scaling": "logit_scale",
+}
 LAYER_NORM: Final = "attention.layer_norm_epsilon"
 RMS_NORM: Final = "attention.layer_norm_rms_epsilon"
 PARTIAL: Final = "partial_rotary_factor"

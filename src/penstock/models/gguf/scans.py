@@ -10,6 +10,8 @@ from penstock.models.blocks import FULL
 from penstock.models.gguf.architecture import Architecture, Fields, without
 from penstock.models.gguf.keys import Keys
 from penstock.models.gguf.parts import (
+    GRANITE_FACTORS,
+    NO_GROUP_LIMIT,
     PARTIAL,
     SIGMOID,
     paired_names,
@@ -206,12 +208,7 @@ SCANS: Final[Mapping[str, Architecture]] = {
     ),
     "granitehybrid": Architecture(
         "GraniteMoeHybridForCausalLM",
-        fields={
-            "attention_multiplier": "attention.scale",
-            "embedding_multiplier": "embedding_scale",
-            "residual_multiplier": "residual_scale",
-            "logits_scaling": "logit_scale",
-        },
+        fields=GRANITE_FACTORS,
         without=_NO_HEADS,
         adjust=granite,
         names=_names,
@@ -250,7 +247,7 @@ SCANS: Final[Mapping[str, Architecture]] = {
             "routed_scaling_factor": "expert_weights_scale",
             "norm_topk_prob": "expert_weights_norm",
         },
-        otherwise={"topk_group": 1, "n_group": 1, "norm_topk_prob": False},
+        otherwise=NO_GROUP_LIMIT,
     ),
 }
 """Architectures with state-space layers, by ``general.architecture``."""

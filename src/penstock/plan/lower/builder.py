@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from penstock.cache.geometry import KvDType
 from penstock.errors import ConfigError, ModelError
-from penstock.interface.sources import PlanWeight, Shape, Shifted, Stored
+from penstock.interface.plan_weights import PlanWeight
+from penstock.interface.sources import Shape, Shifted, Stored
 from penstock.models.names import own_names
 from penstock.models.packed_matrix import MatrixFormat
 from penstock.models.spec import DType, ModelSpec, NormSpec, PositionTable, RopeSpec

@@ -11,7 +11,7 @@ from penstock.quant.blocks import F32, Bytes
 from penstock.quant.encode.encoder import Encoder
 from penstock.quant.encode.k_quants import encode_q4_k, encode_q5_k, encode_q6_k
 from penstock.quant.encode.legacy import encode_q4_0, encode_q5_0, encode_q5_1, encode_q8_0
-from penstock.quant.formats import FORMATS
+from penstock.quant.formats import GGUF_FORMATS
 
 __all__ = ["ENCODERS", "MAX_VALUE", "encode"]
 
@@ -24,7 +24,7 @@ ENCODERS: Final[Mapping[str, Encoder]] = {
     "Q5_K": encode_q5_k,
     "Q6_K": encode_q6_k,
 }
-"""Encoders by the names of :data:`~penstock.quant.formats.FORMATS`."""
+"""Encoders by the names of :data:`~penstock.quant.formats.GGUF_FORMATS`."""
 
 _CHUNK: Final = 1 << 16
 """Values that are rounded at a time, so that what is computed of them stays in a core's cache."""
@@ -41,7 +41,7 @@ def encode(name: str, values: F32) -> Bytes:
     :data:`MAX_VALUE` in magnitude, which the caller has checked. A row's blocks depend on that row
     alone.
     """
-    scheme, encoder = FORMATS[name].scheme, ENCODERS[name]
+    scheme, encoder = GGUF_FORMATS[name].scheme, ENCODERS[name]
     n, k = values.shape
     blocks = np.ascontiguousarray(values, np.float32).reshape(-1, scheme.columns)
     encoded = np.empty((len(blocks), scheme.block_bytes), np.uint8)

@@ -7,9 +7,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.quant.blocks import F32, BlockFormat, Bytes
-from penstock.quant.formats.parts import half, halves, not_finite, planes
-from penstock.quant.scheme import BlockScheme
+from penstock.quant.blocks import F32, Bytes
+from penstock.quant.formats.parts import half, halves, not_finite, of_files, planes
 
 IQ4_VALUES: Final = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
 """What the codes of IQ4_NL and IQ4_XS stand for."""
@@ -68,7 +67,7 @@ def _looked_up(values: tuple[int, ...], codes: Bytes) -> F32:
     return found
 
 
-IQ4_NL = BlockFormat(BlockScheme("IQ4_NL", 32, 18), _decode_iq4_nl, not_finite(0))
-IQ4_XS = BlockFormat(BlockScheme("IQ4_XS", 256, 136), _decode_iq4_xs, not_finite(0))
-MXFP4 = BlockFormat(BlockScheme("MXFP4", 32, 17), _decode_mxfp4, _exceeds)
-NVFP4 = BlockFormat(BlockScheme("NVFP4", 64, 36), _decode_nvfp4)
+IQ4_NL = of_files("IQ4_NL", _decode_iq4_nl, not_finite(0))
+IQ4_XS = of_files("IQ4_XS", _decode_iq4_xs, not_finite(0))
+MXFP4 = of_files("MXFP4", _decode_mxfp4, _exceeds)
+NVFP4 = of_files("NVFP4", _decode_nvfp4)

@@ -5,9 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.quant.blocks import F32, BlockFormat, Bytes
-from penstock.quant.formats.parts import half, not_finite, planes
-from penstock.quant.scheme import BlockScheme
+from penstock.quant.blocks import F32, Bytes
+from penstock.quant.formats.parts import half, not_finite, of_files, planes
 
 _COLUMNS = 256
 
@@ -85,8 +84,8 @@ def _of_parts(codes: F32, scales: F32, less: F32 | None = None) -> F32:
     return parts.reshape(len(codes), _COLUMNS)
 
 
-Q2_K = BlockFormat(BlockScheme("Q2_K", _COLUMNS, 84), _decode_q2_k, not_finite(80, 82))
-Q3_K = BlockFormat(BlockScheme("Q3_K", _COLUMNS, 110), _decode_q3_k, not_finite(108))
-Q4_K = BlockFormat(BlockScheme("Q4_K", _COLUMNS, 144), _decode_q4_k, not_finite(0, 2))
-Q5_K = BlockFormat(BlockScheme("Q5_K", _COLUMNS, 176), _decode_q5_k, not_finite(0, 2))
-Q6_K = BlockFormat(BlockScheme("Q6_K", _COLUMNS, 210), _decode_q6_k, not_finite(208))
+Q2_K = of_files("Q2_K", _decode_q2_k, not_finite(80, 82))
+Q3_K = of_files("Q3_K", _decode_q3_k, not_finite(108))
+Q4_K = of_files("Q4_K", _decode_q4_k, not_finite(0, 2))
+Q5_K = of_files("Q5_K", _decode_q5_k, not_finite(0, 2))
+Q6_K = of_files("Q6_K", _decode_q6_k, not_finite(208))

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.quant.blocks import F32, BlockFormat, Bytes
-from penstock.quant.formats.parts import bits, half, halves, not_finite
-from penstock.quant.scheme import BlockScheme
+from penstock.quant.blocks import F32, Bytes
+from penstock.quant.formats.parts import bits, half, halves, not_finite, of_files
 
 
 def _decode_q8_0(blocks: Bytes) -> F32:
@@ -44,8 +43,8 @@ def _decode_q5_1(blocks: Bytes) -> F32:
     return values
 
 
-Q4_0 = BlockFormat(BlockScheme("Q4_0", 32, 18), _decode_q4_0, not_finite(0))
-Q4_1 = BlockFormat(BlockScheme("Q4_1", 32, 20), _decode_q4_1, not_finite(0, 2))
-Q5_0 = BlockFormat(BlockScheme("Q5_0", 32, 22), _decode_q5_0, not_finite(0))
-Q5_1 = BlockFormat(BlockScheme("Q5_1", 32, 24), _decode_q5_1, not_finite(0, 2))
-Q8_0 = BlockFormat(BlockScheme("Q8_0", 32, 34), _decode_q8_0, not_finite(0))
+Q4_0 = of_files("Q4_0", _decode_q4_0, not_finite(0))
+Q4_1 = of_files("Q4_1", _decode_q4_1, not_finite(0, 2))
+Q5_0 = of_files("Q5_0", _decode_q5_0, not_finite(0))
+Q5_1 = of_files("Q5_1", _decode_q5_1, not_finite(0, 2))
+Q8_0 = of_files("Q8_0", _decode_q8_0, not_finite(0))

@@ -7,7 +7,19 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.quant.blocks import F32, Bytes
+from penstock.gguf.types import type_named
+from penstock.quant.blocks import F32, BlockFormat, Bytes
+from penstock.quant.scheme import BlockScheme
+
+
+def of_files(
+    name: str,
+    decode: Callable[[Bytes], F32],
+    unusable: Callable[[Bytes], NDArray[np.bool_]] | None = None,
+) -> BlockFormat:
+    """The format of a type of tensors in GGUF files, which has its sizes."""
+    kind = type_named(name)
+    return BlockFormat(BlockScheme(name, kind.columns, kind.block_bytes), decode, unusable)
 
 
 def half(two_bytes: Bytes) -> F32:

@@ -7,10 +7,6 @@ import triton.language as tl
 
 from penstock.backends.cuda.kernels.block_operands import (
     block_points,
-    form_high,
-    form_least,
-    form_levels,
-    form_marks,
     least_of,
     mark_of,
     place_of,
@@ -24,7 +20,7 @@ def block_section(
     x, w, high, units, marks, x_rows, w_rows, columns, few, first, last, k, stride,
     BITS: tl.constexpr,
     PLANE: tl.constexpr,
-    FORM: tl.constexpr,
+    LAYOUT: tl.constexpr,
     ROWS: tl.constexpr,
     COLS: tl.constexpr,
     DEPTH: tl.constexpr,
@@ -41,15 +37,15 @@ def block_section(
     element: tl.constexpr = x.dtype.element_ty
     PLANES: tl.constexpr = 2 if BITS == 8 else 4
     UNIT: tl.constexpr = PLANES * PLANE
-    HIGH: tl.constexpr = form_high(FORM)
-    MARKS: tl.constexpr = form_marks(FORM, PLANE)
-    LEAST: tl.constexpr = form_least(FORM)
+    HIGH: tl.constexpr = LAYOUT.high
+    MARKS: tl.constexpr = LAYOUT.marks
+    LEAST: tl.constexpr = LAYOUT.least
     within = tl.arange(0, PLANE)
     sums = tl.zeros([COLS, ROWS], tl.float32)
     ones = tl.full([COLS, PLANE], 1.0, element)
     for at in tl.range(first, last, DEPTH, num_stages=STAGES, loop_unroll_factor=UNROLL):
         unit = columns
-        if form_levels(FORM):
+        if LAYOUT.levels:
             unit = tl.load(units + (at // 256) * stride + columns)
         for hundred in tl.static_range(DEPTH // 128):
             mark = _alone(unit)  # and then all that these columns have
@@ -68,19 +64,19 @@ def block_section(
                         bits = whole
                     else:
                         bits = whole >> 4
-                a = block_points(words, bits, columns, BITS, FORM, element, INTERPRETED)
+                a = block_points(words, bits, columns, BITS, LAYOUT, element, INTERPRETED)
                 for plane in tl.static_range(PLANES):
                     ks = here + plane * PLANE + within
                     rows = x + x_rows[:, None] + ks[None, :]
                     b = tl.load(rows, mask=seen(few, ks, k, EVEN), other=0)
                     nothing = tl.zeros([COLS, ROWS], tl.float32)
                     dots = multiply(a[plane], b, nothing, INTERPRETED)
-                    scale = _scale(mark, unit, piece * PLANES + plane, PLANE, FORM)
+                    scale = _scale(mark, unit, piece * PLANES + plane, LAYOUT)
                     sums = _added(scale, dots, sums, COLS, ROWS)
                     if LEAST:
                         # The sums of x: a product, so that their order is that of others.
                         of_x = multiply(ones, b, nothing, INTERPRETED)
-                        least = _least(mark, unit, piece * PLANES + plane, PLANE, FORM)
+                        least = _least(mark, unit, piece * PLANES + plane, LAYOUT)
                         sums = _added(least, of_x, sums, COLS, ROWS)
     return sums
 
@@ -91,15 +87,15 @@ def _alone(one):
 
 
 @triton.jit
-def _scale(mark, unit, index: tl.constexpr, PLANE: tl.constexpr, FORM: tl.constexpr):
-    four = mark[1 + mark_of(FORM, PLANE, index, False)]
-    return scale_of(four, unit, place_of(FORM, index, False), FORM)
+def _scale(mark, unit, index: tl.constexpr, LAYOUT: tl.constexpr):
+    four = mark[1 + mark_of(LAYOUT, index, False)]
+    return scale_of(four, unit, place_of(LAYOUT, index, False), LAYOUT)
 
 
 @triton.jit
-def _least(mark, unit, index: tl.constexpr, PLANE: tl.constexpr, FORM: tl.constexpr):
-    four = mark[1 + mark_of(FORM, PLANE, index, True)]
-    return least_of(four, unit, place_of(FORM, index, True), FORM)
+def _least(mark, unit, index: tl.constexpr, LAYOUT: tl.constexpr):
+    four = mark[1 + mark_of(LAYOUT, index, True)]
+    return least_of(four, unit, place_of(LAYOUT, index, True), LAYOUT)
 
 
 @triton.jit

@@ -1,9 +1,9 @@
-"""Codes and marks of blocks (``block_forms.py``), made operands and scales.
+"""Codes and marks of blocks (``block_layouts.py``), made operands and scales.
 
-A form comes to kernels as its text, ``FORM``. Points are whole numbers of 8 bits, or numbers whose
-mantissa has 4, so operands are exact in bfloat16 and float16 alike. As in ``operands.py``, codes
-become bfloat16 in place, two neighbouring columns of each plane at a time; the interpreter, and the
-rarer other types, take codes out one by one.
+Kernels are compiled for a :class:`BlockLayout`, their constant ``LAYOUT``. Points are whole numbers
+of 8 bits, or numbers whose mantissa has 4, so operands are exact in bfloat16 and float16 alike. As
+in ``operands.py``, codes become bfloat16 in place, two neighbouring columns of each plane at a
+time; the interpreter, and the rarer other types, take codes out one by one.
 """
 
 from __future__ import annotations
@@ -11,54 +11,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from penstock.backends.cuda.block_layouts import MARKED, BlockLayout
 from penstock.backends.cuda.kernels.operands import bytes_as
-
-
-@triton.constexpr_function
-def form_values(form: str) -> str:
-    return form.split()[0]
-
-
-@triton.constexpr_function
-def form_zero(form: str) -> int:
-    return int(form.split()[1])
-
-
-@triton.constexpr_function
-def form_high(form: str) -> int:
-    return int(form.split()[2])
-
-
-@triton.constexpr_function
-def form_scales(form: str) -> str:
-    return form.split()[3]
-
-
-@triton.constexpr_function
-def form_least(form: str) -> bool:
-    return form.split()[4] == "least"
-
-
-@triton.constexpr_function
-def form_shared(form: str) -> int:
-    return int(form.split()[5])
-
-
-@triton.constexpr_function
-def form_levels(form: str) -> bool:
-    return form.split()[3] in ("levels", "pairs", "products")
-
-
-@triton.constexpr_function
-def form_marks(form: str, plane: int) -> int:
-    """``BlockForm.marks``."""
-    _, _, _, scales, least, shared = form.split()
-    if scales == "singles":
-        return 128 // int(shared)
-    planes, both = 128 // plane, 2 if least == "least" else 1
-    if scales == "halves":
-        return planes * both // 2
-    return planes // 4 * (both if scales == "levels" else 1)
 
 
 @triton.constexpr_function
@@ -160,23 +114,23 @@ def e4m3_of(code):
 
 
 @triton.jit
-def point_of(code, FORM: tl.constexpr):
+def point_of(code, LAYOUT: tl.constexpr):
     """Return the points that codes int32 stand for: int32, float32 where they are no integers."""
-    if form_values(FORM) == "e4m3":
+    if LAYOUT.values == "e4m3":
         size = e4m3_of(code & 127)
         point = tl.where(code > 127, -size, size)
-    elif form_values(FORM) == "whole":
-        point = code - form_zero(FORM)
-    elif form_values(FORM) == "signed":
+    elif LAYOUT.values == "whole":
+        point = code - LAYOUT.zero
+    elif LAYOUT.values == "signed":
         point = (code ^ 128) - 128
-    elif form_values(FORM) == "e2m1":
+    elif LAYOUT.values == "e2m1":
         # 0, 1, 2, 3, 4, 6, 8, 12
         size = code & 7
         step = tl.maximum((size >> 1) - 1, 0)
         most = tl.where(size < 2, size, (2 + (size & 1)) << step)
         point = tl.where(code > 7, -most, most)
     else:
-        tl.static_assert(form_values(FORM) == "iq4")
+        tl.static_assert(LAYOUT.values == "iq4")
         # A byte of -127, -104, -83, ... 113 each.
         low = (0xF6EADDCFBFAD9881 >> ((code & 7) * 8).to(tl.uint64)).to(tl.int32)
         high = (0x7159453526190D01 >> ((code & 7) * 8).to(tl.uint64)).to(tl.int32)
@@ -187,24 +141,24 @@ def point_of(code, FORM: tl.constexpr):
 
 @triton.jit
 def _plain(
-    words, bits, index: tl.constexpr, LOW: tl.constexpr, FORM: tl.constexpr, dtype: tl.constexpr
+    words, bits, index: tl.constexpr, LOW: tl.constexpr, LAYOUT: tl.constexpr, dtype: tl.constexpr
 ):
-    code = code_of(words, bits, index, LOW, form_high(FORM))
-    return point_of(code, FORM).to(tl.float32).to(dtype)
+    code = code_of(words, bits, index, LOW, LAYOUT.high)
+    return point_of(code, LAYOUT).to(tl.float32).to(dtype)
 
 
 @triton.jit
 def block_points(
     words, bits, columns,
-    LOW: tl.constexpr, FORM: tl.constexpr, dtype: tl.constexpr, INTERPRETED: tl.constexpr,
+    LOW: tl.constexpr, LAYOUT: tl.constexpr, dtype: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """Return the planes ``[c, plane]`` of words ``[c, plane]``, points in ``dtype``.
 
-    bits: bytes, of which the lowest bits are those of these planes; anything where the form has
-    none.
+    bits: bytes, of which the lowest bits are those of these planes; anything where the layout
+    has none.
     """
     if LOW == 8:
-        if form_values(FORM) == "signed":
+        if LAYOUT.values == "signed":
             zero = tl.zeros_like(columns).to(tl.int32)
             return bytes_as(words, zero, zero, dtype, INTERPRETED)
         elif dtype == tl.bfloat16 and not INTERPRETED:
@@ -217,14 +171,14 @@ def block_points(
                 pack=2,
             )
         else:
-            low = _plain(words, bits, 0, LOW, FORM, dtype)
-            high = _plain(words, bits, 1, LOW, FORM, dtype)
+            low = _plain(words, bits, 0, LOW, LAYOUT, dtype)
+            high = _plain(words, bits, 1, LOW, LAYOUT, dtype)
             return low, high
     else:
         if dtype == tl.bfloat16 and not INTERPRETED:
-            if form_high(FORM) > 0:
+            if LAYOUT.high > 0:
                 return tl.inline_asm_elementwise(
-                    _assembly(form_values(FORM), form_zero(FORM), LOW, form_high(FORM)),
+                    _assembly(LAYOUT.values, LAYOUT.zero, LOW, LAYOUT.high),
                     "=r,=r,=r,=r,r,r",
                     [words.to(tl.int16), bits.to(tl.int16)],
                     dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
@@ -233,7 +187,7 @@ def block_points(
                 )
             else:
                 return tl.inline_asm_elementwise(
-                    _assembly(form_values(FORM), form_zero(FORM), LOW, 0),
+                    _assembly(LAYOUT.values, LAYOUT.zero, LOW, 0),
                     "=r,=r,=r,=r,r",
                     [words.to(tl.int16)],
                     dtype=(tl.bfloat16, tl.bfloat16, tl.bfloat16, tl.bfloat16),
@@ -241,10 +195,10 @@ def block_points(
                     pack=2,
                 )
         else:
-            p0 = _plain(words, bits, 0, LOW, FORM, dtype)
-            p1 = _plain(words, bits, 1, LOW, FORM, dtype)
-            p2 = _plain(words, bits, 2, LOW, FORM, dtype)
-            p3 = _plain(words, bits, 3, LOW, FORM, dtype)
+            p0 = _plain(words, bits, 0, LOW, LAYOUT, dtype)
+            p1 = _plain(words, bits, 1, LOW, LAYOUT, dtype)
+            p2 = _plain(words, bits, 2, LOW, LAYOUT, dtype)
+            p3 = _plain(words, bits, 3, LOW, LAYOUT, dtype)
             return p0, p1, p2, p3
 
 
@@ -260,66 +214,64 @@ def _byte(four, index):
 
 
 @triton.jit
-def scale_of(four, unit, index, FORM: tl.constexpr):
+def scale_of(four, unit, index, LAYOUT: tl.constexpr):
     """Return the scale float32 of the plane that is ``index`` in marks ``four``, with its units."""
-    if form_scales(FORM) == "halves":
+    if LAYOUT.scales == "halves":
         scale = _half(four, index)
-    elif form_scales(FORM) == "levels":
+    elif LAYOUT.scales == "levels":
         level = _byte(four, index)
         scale = _half(unit, 0) * ((level ^ 128) - 128).to(tl.float32)
-    elif form_scales(FORM) == "pairs":
+    elif LAYOUT.scales == "pairs":
         scale = _half(unit, 0) * (_byte(four, index) & 15).to(tl.float32)
-    elif form_scales(FORM) == "singles":
+    elif LAYOUT.scales == "singles":
         scale = four.to(tl.float32, bitcast=True)
-    elif form_scales(FORM) == "products":
+    elif LAYOUT.scales == "products":
         scale = unit.to(tl.float32, bitcast=True) * e4m3_of(_byte(four, index) & 127) * 0.5
-    elif form_scales(FORM) == "powers":
+    elif LAYOUT.scales == "powers":
         # 2 ** (byte - 127), of which the least is no normal number
         byte = _byte(four, index)
         scale = tl.where(byte > 0, byte << 23, 0x00400000).to(tl.float32, bitcast=True)
-    elif form_scales(FORM) == "e8m0":
+    elif LAYOUT.scales == "e8m0":
         # 2 ** (byte - 128), of which the two least are no normal numbers
         byte = _byte(four, index)
         number = tl.where(byte > 1, (byte - 1) << 23, 0x00200000 << (byte & 1))
         scale = number.to(tl.float32, bitcast=True)
     else:
-        tl.static_assert(form_scales(FORM) == "e4m3")
+        tl.static_assert(LAYOUT.scales == "e4m3")
         byte = _byte(four, index)
         scale = tl.where(byte == 127, 0.0, e4m3_of(byte & 127) * 0.5)
     return scale
 
 
 @triton.jit
-def least_of(four, unit, index, FORM: tl.constexpr):
+def least_of(four, unit, index, LAYOUT: tl.constexpr):
     """Return likewise what is added to a plane's values."""
-    if form_scales(FORM) == "halves":
+    if LAYOUT.scales == "halves":
         least = _half(four, index)
-    elif form_scales(FORM) == "levels":
+    elif LAYOUT.scales == "levels":
         least = _half(unit, 1) * _byte(four, index).to(tl.float32)
     else:
-        tl.static_assert(form_scales(FORM) == "pairs")
+        tl.static_assert(LAYOUT.scales == "pairs")
         least = _half(unit, 1) * (_byte(four, index) >> 4).to(tl.float32)
     return least
 
 
 @triton.constexpr_function
-def mark_of(form: str, plane: int, index: int, least: bool) -> int:
+def mark_of(layout: BlockLayout, index: int, least: bool) -> int:
     """Which of a 128 columns' marks has the scale, or the least value, of plane ``index``."""
-    _, _, _, scales, two, shared = form.split()
-    if scales == "singles":
-        return index * plane // int(shared)
-    if scales == "halves":
-        return index if two == "least" else index // 2
-    levels = 128 // plane // 4 if least and scales == "levels" else 0
+    if layout.scales == "singles":
+        return index * layout.plane // layout.shared
+    if layout.scales == "halves":
+        return index if layout.least else index // 2
+    levels = MARKED // layout.plane // 4 if least and layout.scales == "levels" else 0
     return levels + index // 4
 
 
 @triton.constexpr_function
-def place_of(form: str, index: int, least: bool) -> int:
+def place_of(layout: BlockLayout, index: int, least: bool) -> int:
     """Where in its mark it is."""
-    _, _, _, scales, two, _ = form.split()
-    if scales == "halves":
-        if two == "least":
+    if layout.scales == "halves":
+        if layout.least:
             return 1 if least else 0
         return index % 2
     return index % 4

@@ -15,13 +15,13 @@ from penstock.backends.cuda.kernels.finish import place
 from penstock.backends.cuda.kernels.launch import (
     Extent,
     Parts,
-    Weights,
     constants,
     round_rows,
     rounded_parts,
 )
 from penstock.backends.cuda.kernels.product_tile import product_tile
 from penstock.backends.cuda.kernels.tiles import Tile, choose, most_tiles, row_step, row_steps
+from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.workspace import Workspace, carved_bytes
 from penstock.models.spec import Gating
 
@@ -151,7 +151,7 @@ def expert_kernel(
     BITS: tl.constexpr,
     SIZE: tl.constexpr,
     PLANE: tl.constexpr,
-    FORM: tl.constexpr,
+    LAYOUT: tl.constexpr,
     WHOLE: tl.constexpr,
     ZEROS: tl.constexpr,
     INTS: tl.constexpr,
@@ -197,6 +197,6 @@ def expert_kernel(
         tile, tl.program_id(1), rows // TIMES, rows, few, col_tile * COLS + tl.arange(0, COLS),
         expert * (2 * n if GATED else n), n, k, padded,
         x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
-        FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS, HAS_BIAS, ACTIVATION, LIMIT, ALPHA,
+        FORMAT, BITS, SIZE, PLANE, LAYOUT, WHOLE, ZEROS, INTS, HAS_BIAS, ACTIVATION, LIMIT, ALPHA,
         SPLITS, LENGTH, PARALLEL, ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
     )  # fmt: skip

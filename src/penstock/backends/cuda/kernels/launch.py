@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 import triton
 from torch import Tensor
 
-from penstock.backends.cuda.block_forms import BlockForm
+from penstock.backends.cuda.block_layouts import BlockLayout
 from penstock.backends.cuda.capability import Capability
-from penstock.backends.cuda.kernels.product import epilogue_kernel, product_kernel
+from penstock.backends.cuda.kernels.product import product_kernel
 from penstock.backends.cuda.kernels.round_rows import (
     round_groups_kernel,
     round_rows_kernel,
@@ -20,59 +19,13 @@ from penstock.backends.cuda.kernels.round_rows import (
 )
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.kernels.tiles import Kind, Tile, choose
+from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.workspace import Workspace, carved_bytes
 from penstock.models.spec import ClampedSwiglu, Gating
 from penstock.quant.hadamard import block_of
 
 _ROUNDED_AT_ONCE = 4096
 """Elements of a row in registers: 16 a thread at 8 warps."""
-
-
-@dataclass(frozen=True)
-class Weights:
-    """A matrix as it lies on the device (``packing.py``)."""
-
-    format: str
-    w: Tensor
-    padded: int
-    bits: int
-    plane: int = 0
-    """Columns of codes that are adjacent words, or bytes."""
-    depth: int | None = None
-    """Columns of an iteration; None: any number that divides ``padded``."""
-    scales: Tensor | None = None
-    marks: Tensor | None = None
-    """Windows of the grid, or zero points."""
-    size: int = 0
-    """Columns of a group."""
-    whole: bool = False
-    """A row is one group."""
-    integers: bool = False
-    """Activations are rounded to int8."""
-    form: BlockForm | None = None
-    """That of blocks, whose ``scales`` are units."""
-    high: Tensor | None = None
-    """Bits of codes in blocks that are not in words."""
-
-    @property
-    def nbytes(self) -> int:
-        every = (self.w, self.scales, self.marks, self.high)
-        return sum(t.nbytes for t in every if t is not None)
-
-    def kind(self, x_dtype: torch.dtype, gated: bool) -> Kind:
-        return Kind(
-            self.bits,
-            1 if self.integers else x_dtype.itemsize,
-            integers=self.integers,
-            by_group=self.form is not None or (self.format == "group" and not self.whole),
-            depth=self.depth,
-            gated=gated,
-        )
-
-    @property
-    def x_groups(self) -> int:
-        """The number of scales of a row of int8 activations."""
-        return 1 if self.format == "grid" or self.whole else self.padded // self.size
 
 
 class Extent(Protocol):
@@ -88,6 +41,8 @@ class Extent(Protocol):
     def gated(self) -> bool: ...
 
 
+Constant = str | int | float | bool | BlockLayout | None
+"""What kernels are compiled for."""
 Parts = list[tuple[tuple[int, ...], torch.dtype]]
 
 
@@ -193,14 +148,14 @@ def product(
 
 def constants(
     weights: Weights, tile: Tile, even: bool, has_bias: bool, gated: Gating | None
-) -> dict[str, str | int | float | bool]:
+) -> dict[str, Constant]:
     """Return the constants of ``product_kernel``; ``even``: rows of x need no padding."""
     return gating(gated) | {
         "FORMAT": weights.format,
-        "BITS": weights.bits if weights.form is None else weights.form.low,
+        "BITS": weights.bits if weights.layout is None else weights.layout.low,
         "SIZE": weights.size,
         "PLANE": weights.plane,
-        "FORM": str(weights.form or ""),
+        "LAYOUT": weights.layout,
         "WHOLE": weights.whole,
         "ZEROS": weights.format == "group" and weights.marks is not None,
         "INTS": weights.integers,
@@ -218,7 +173,7 @@ def constants(
     }
 
 
-def gating(kind: Gating | None) -> dict[str, str | int | float | bool]:
+def gating(kind: Gating | None) -> dict[str, Constant]:
     """Return the constants that say what becomes of a gate and an up, if there are any."""
     if isinstance(kind, ClampedSwiglu):
         return {"ACTIVATION": "clamped", "LIMIT": kind.limit, "ALPHA": kind.alpha}
@@ -285,52 +240,3 @@ def round_rows(
         enable_fp_fusion=False,
     )
     return codes, scales, sums
-
-
-def torch_scratch(max_rows: int, weight_rows: int) -> int:
-    """Return the most bytes of the workspace that :func:`torch_product` carves."""
-    return carved_bytes(((max_rows, weight_rows), torch.float32))
-
-
-def torch_product(
-    w: Tensor,
-    x: Tensor,
-    out: Tensor,
-    bias: Tensor | None,
-    gated: Gating | None,
-    workspace: Workspace,
-) -> None:
-    """Run :func:`product` for w ``[weight_rows, k]`` of x's type, multiplied by torch."""
-    if len(x) == 0:
-        return
-    plain = bias is None and gated is None
-    if plain and out.dtype == torch.float32:
-        _multiply(x, w, out)
-        return
-    (sums,) = workspace.carve(((len(x), len(w)), torch.float32))
-    _multiply(x, w, sums)
-    n = out.shape[1]
-    epilogue_kernel[(len(x), -(-n // 1024))](
-        sums,
-        out if bias is None else bias,
-        out,
-        n,
-        sums.stride(0),
-        out.stride(0),
-        HAS_BIAS=bias is not None,
-        **gating(gated),
-        INTERPRETED=INTERPRETED,
-        COLS=1024,
-        num_warps=4,
-        enable_fp_fusion=False,
-    )
-
-
-def _multiply(x: Tensor, w: Tensor, sums: Tensor) -> None:
-    """Compute ``sums = x @ w.T`` in float32, which torch does for 16 bits on GPUs alone."""
-    if x.dtype == torch.float32:
-        torch.mm(x, w.t(), out=sums)
-    elif x.device.type == "cpu":
-        torch.mm(x.float(), w.float().t(), out=sums)
-    else:
-        torch.mm(x, w.t(), out_dtype=torch.float32, out=sums)

@@ -18,7 +18,7 @@ def product_kernel(
     BITS: tl.constexpr,
     SIZE: tl.constexpr,
     PLANE: tl.constexpr,
-    FORM: tl.constexpr,
+    LAYOUT: tl.constexpr,
     WHOLE: tl.constexpr,
     ZEROS: tl.constexpr,
     INTS: tl.constexpr,
@@ -54,7 +54,7 @@ def product_kernel(
         x, w, high, marks, scales, x_scales, x_sums, bias, out, partials, counters,
         tile, tl.program_id(1), ms, ms, ms < rows, ns, 0, n, k, padded,
         x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
-        FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS, HAS_BIAS, ACTIVATION, LIMIT, ALPHA,
+        FORMAT, BITS, SIZE, PLANE, LAYOUT, WHOLE, ZEROS, INTS, HAS_BIAS, ACTIVATION, LIMIT, ALPHA,
         SPLITS, LENGTH, PARALLEL, ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
     )  # fmt: skip
 

@@ -17,7 +17,7 @@ def _section(
     x, w, high, marks, scales, x_scales, x_sums, ms, columns, few, first, last, k,
     x_stride, w_stride, marks_stride, x_groups_stride,
     FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
-    FORM: tl.constexpr,
+    LAYOUT: tl.constexpr,
     WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
     STAGES: tl.constexpr, EVEN: tl.constexpr, INTERPRETED: tl.constexpr,
@@ -37,7 +37,7 @@ def _section(
     elif FORMAT == "blocks":
         sums = block_section(
             x, w, high, scales, marks, x_rows, w_rows, columns, few, first, last, k, marks_stride,
-            BITS, PLANE, FORM, ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
+            BITS, PLANE, LAYOUT, ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
     else:
         tl.static_assert(FORMAT == "group")
@@ -55,7 +55,7 @@ def _total(
     x, w, high, marks, scales, x_scales, x_sums, ms, columns, few, k, padded,
     x_stride, w_stride, marks_stride, x_groups_stride,
     FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
-    FORM: tl.constexpr,
+    LAYOUT: tl.constexpr,
     WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
     SPLITS: tl.constexpr, LENGTH: tl.constexpr,
     ROWS: tl.constexpr, COLS: tl.constexpr, DEPTH: tl.constexpr, UNROLL: tl.constexpr,
@@ -66,7 +66,7 @@ def _total(
         total = _section(
             x, w, high, marks, scales, x_scales, x_sums, ms, columns, few, 0, padded, k,
             x_stride, w_stride, marks_stride, x_groups_stride,
-            FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS,
+            FORMAT, BITS, SIZE, PLANE, LAYOUT, WHOLE, ZEROS, INTS,
             ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
     else:
@@ -77,7 +77,7 @@ def _total(
                 x, w, high, marks, scales, x_scales, x_sums, ms, columns, few,
                 first, tl.minimum(first + LENGTH, padded), k,
                 x_stride, w_stride, marks_stride, x_groups_stride,
-                FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS,
+                FORMAT, BITS, SIZE, PLANE, LAYOUT, WHOLE, ZEROS, INTS,
                 ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
     return total
@@ -107,7 +107,7 @@ def product_tile(
     tile, split, xs, rows, few, ns, base, n, k, padded,
     x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
     FORMAT: tl.constexpr, BITS: tl.constexpr, SIZE: tl.constexpr, PLANE: tl.constexpr,
-    FORM: tl.constexpr,
+    LAYOUT: tl.constexpr,
     WHOLE: tl.constexpr, ZEROS: tl.constexpr, INTS: tl.constexpr,
     HAS_BIAS: tl.constexpr, ACTIVATION: tl.constexpr, LIMIT: tl.constexpr, ALPHA: tl.constexpr,
     SPLITS: tl.constexpr, LENGTH: tl.constexpr, PARALLEL: tl.constexpr,
@@ -132,7 +132,7 @@ def product_tile(
                 x, w, high, marks, scales, x_scales, x_sums, xs, columns + part * n, few,
                 first, last, k,
                 x_stride, w_stride, marks_stride, x_groups_stride,
-                FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS,
+                FORMAT, BITS, SIZE, PLANE, LAYOUT, WHOLE, ZEROS, INTS,
                 ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
             park(partials, (tile * SPLITS + split) * PARTS + part, sums, COLS, ROWS)
@@ -152,7 +152,7 @@ def product_tile(
         total = _total(
             x, w, high, marks, scales, x_scales, x_sums, xs, columns, few, k, padded,
             x_stride, w_stride, marks_stride, x_groups_stride,
-            FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
+            FORMAT, BITS, SIZE, PLANE, LAYOUT, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
             ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
         )  # fmt: skip
         total = _scaled(total, scales, x_scales, xs, columns, few, FORMAT, WHOLE, INTS)
@@ -161,7 +161,7 @@ def product_tile(
             up = _total(
                 x, w, high, marks, scales, x_scales, x_sums, xs, columns + n, few, k, padded,
                 x_stride, w_stride, marks_stride, x_groups_stride,
-                FORMAT, BITS, SIZE, PLANE, FORM, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
+                FORMAT, BITS, SIZE, PLANE, LAYOUT, WHOLE, ZEROS, INTS, SPLITS, LENGTH,
                 ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
             )  # fmt: skip
             up = _scaled(up, scales, x_scales, xs, columns + n, few, FORMAT, WHOLE, INTS)

@@ -1,4 +1,4 @@
-"""Conversion between the floating-point types that weights are kept in."""
+"""Values of weights in another floating-point type, and those that codes stand for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.weights.tensor_file import NUMPY_DTYPES
 _CHUNK: Final = 1 << 22  # values that are dequantized at a time
 
 
-def convert(array: NDArray[Any], dtype: DType, name: str) -> NDArray[Any]:
+def cast(array: NDArray[Any], dtype: DType, name: str) -> NDArray[Any]:
     """``array`` in ``dtype``, rounded to nearest even; itself where it already is.
 
     Raises WeightError, naming the tensor, where a finite value would become infinite.
@@ -45,7 +45,7 @@ def dequantized(matrix: StoredTensor | CodebookTensor, dtype: DType, name: str) 
     rows = max(1, _CHUNK // max(k, 1))
     for first in range(0, n, rows):
         some = first, min(first + rows, n)
-        values[slice(*some)] = convert(matrix.rows(some).dequantize(), dtype, name)
+        values[slice(*some)] = cast(matrix.rows(some).dequantize(), dtype, name)
     values.flags.writeable = False
     return values
 

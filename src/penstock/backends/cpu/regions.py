@@ -1,27 +1,11 @@
-"""Arrays as the bytes that the native executor takes, and its packed weights as bytes of files."""
+"""The packed weights of a native executor, as bytes of files."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import ml_dtypes
-import numpy as np
-from numpy.typing import NDArray
-
-from penstock.backends.cpu.interface import Bytes, NativeExecutor
+from penstock.backends.cpu.interface import NativeExecutor
 from penstock.interface.weights import Place
-from penstock.models.spec import DType
-
-DTYPES: dict[DType, np.dtype[Any]] = {
-    "float32": np.dtype(np.float32),
-    "bfloat16": np.dtype(ml_dtypes.bfloat16),
-    "float16": np.dtype(np.float16),
-}
-
-
-def as_bytes(array: NDArray[Any]) -> Bytes:
-    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
 
 class NativeRegions:

@@ -27,11 +27,9 @@ LEVELED: Final = 256
 
 
 @dataclass(frozen=True)
-class BlockForm:
-    """The codes and scales of a format: a value is ``scale * point``, or ``scale * point + least``.
-
-    As text, what kernels are compiled for.
-    """
+class BlockLayout:
+    """Where the codes and scales of a format lie: a value is ``scale * point``, or
+    ``scale * point + least``. Kernels are compiled for each (``kernels/block_operands.py``)."""
 
     low: Literal[2, 4, 8]
     """Bits of a code that lie in words: of 16 bits, or of 8 where there are two."""
@@ -50,10 +48,6 @@ class BlockForm:
     values of a table."""
     zero: int = 0
     shared: int = 0
-
-    def __str__(self) -> str:
-        least = "least" if self.least else "none"
-        return f"{self.values} {self.zero} {self.high} {self.scales} {least} {self.shared}"
 
     @property
     def bits(self) -> int:
@@ -92,24 +86,25 @@ class BlockForm:
         return n * (nbytes + (padded // LEVELED * 4 if self.levels else 0))
 
 
-BLOCK_FORMS: Final[Mapping[str, BlockForm]] = {
-    "Q4_0": BlockForm(4, 32, "halves", zero=8),
-    "Q4_1": BlockForm(4, 32, "halves", least=True),
-    "Q5_0": BlockForm(4, 32, "halves", high=1, zero=16),
-    "Q5_1": BlockForm(4, 32, "halves", least=True, high=1),
-    "Q8_0": BlockForm(8, 32, "halves", values="signed"),
-    "Q2_K": BlockForm(2, 16, "pairs", least=True),
-    "Q3_K": BlockForm(2, 16, "levels", high=1, zero=4),
-    "Q4_K": BlockForm(4, 32, "levels", least=True),
-    "Q5_K": BlockForm(4, 32, "levels", least=True, high=1),
-    "Q6_K": BlockForm(4, 16, "levels", high=2, zero=32),
-    "IQ4_NL": BlockForm(4, 32, "halves", values="iq4"),
-    "IQ4_XS": BlockForm(4, 32, "levels", values="iq4"),
-    "MXFP4": BlockForm(4, 32, "e8m0", values="e2m1"),
-    "NVFP4": BlockForm(4, 16, "e4m3", values="e2m1"),
-    "NVFP4_SCALED": BlockForm(4, 16, "products", values="e2m1"),
-    "FP8_128": BlockForm(8, 64, "singles", values="e4m3", shared=128),
-    "FP8_32": BlockForm(8, 32, "singles", values="e4m3", shared=32),
-    "MXFP8": BlockForm(8, 32, "powers", values="e4m3"),
+BLOCK_LAYOUTS: Final[Mapping[str, BlockLayout]] = {
+    "Q4_0": BlockLayout(4, 32, "halves", zero=8),
+    "Q4_1": BlockLayout(4, 32, "halves", least=True),
+    "Q5_0": BlockLayout(4, 32, "halves", high=1, zero=16),
+    "Q5_1": BlockLayout(4, 32, "halves", least=True, high=1),
+    "Q8_0": BlockLayout(8, 32, "halves", values="signed"),
+    "Q2_K": BlockLayout(2, 16, "pairs", least=True),
+    "Q3_K": BlockLayout(2, 16, "levels", high=1, zero=4),
+    "Q4_K": BlockLayout(4, 32, "levels", least=True),
+    "Q5_K": BlockLayout(4, 32, "levels", least=True, high=1),
+    "Q6_K": BlockLayout(4, 16, "levels", high=2, zero=32),
+    "IQ4_NL": BlockLayout(4, 32, "halves", values="iq4"),
+    "IQ4_XS": BlockLayout(4, 32, "levels", values="iq4"),
+    "MXFP4": BlockLayout(4, 32, "e8m0", values="e2m1"),
+    "NVFP4": BlockLayout(4, 16, "e4m3", values="e2m1"),
+    "NVFP4_SCALED": BlockLayout(4, 16, "products", values="e2m1"),
+    "FP8_128": BlockLayout(8, 64, "singles", values="e4m3", shared=128),
+    "FP8_32": BlockLayout(8, 32, "singles", values="e4m3", shared=32),
+    "MXFP8": BlockLayout(8, 32, "powers", values="e4m3"),
 }
-"""The forms of ``quant.formats``, by name."""
+"""The layouts of formats of ``quant.formats`` that kernels multiply by, experts' too, and look rows
+up in."""
