@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.config import ResolvedConfig
 from penstock.engine.core import EngineCore
+from penstock.engine.loader import Watch, unwatched
 from penstock.engine.shared_core import SharedCore
 from penstock.engine_options import engine_config
 from penstock.errors import RequestError
@@ -47,9 +48,9 @@ class LLM:
 
     ``model`` is a checkpoint folder, a hub id, or empty for the demo model; every other option
     is a field of :class:`~penstock.config.EngineConfig`, or one of vLLM's that asks for nothing
-    (``engine_options``). ``chat_template`` takes the place of the
-    model's own: the template itself, or the Path of a file with it. Raises ConfigError, ModelError,
-    TokenizerError or WeightError with the cause and the fix.
+    (``engine_options``). ``chat_template`` takes the place of the model's own: the template itself,
+    or the Path of a file with it. ``load_progress`` is told how loading goes on. Raises
+    ConfigError, ModelError, TokenizerError or WeightError with the cause and the fix.
 
     Several threads may use it at once, and one may use it while it has an unfinished
     :meth:`stream`: their requests are computed together, and none changes what another gives.
@@ -59,10 +60,17 @@ class LLM:
     """
 
     def __init__(
-        self, model: str = "", *, chat_template: str | Path | None = None, **options: Any
+        self,
+        model: str = "",
+        *,
+        chat_template: str | Path | None = None,
+        load_progress: Watch = unwatched,
+        **options: Any,
     ) -> None:
         self._template = template_source(chat_template)
-        self._core = SharedCore(EngineCore.start(engine_config(model, options)))
+        self._core = SharedCore(
+            EngineCore.start(engine_config(model, options), watch=load_progress)
+        )
         self._preparing = threading.RLock()
         self._ids = itertools.count()
         self._tokenizer: Tokenizer | None = None

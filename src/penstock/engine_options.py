@@ -86,7 +86,7 @@ _FOREIGN: Final[Mapping[str, _Foreign | _Advice]] = {
     "disable_log_stats": _Advice(bool, (False, True), "nothing is logged of its own accord"),
     "use_v2_block_manager": _Advice(bool, (False, True), _NEVER),
     "max_parallel_loading_workers": _Advice(int, (), "threads= load, too"),
-    "use_tqdm_on_load": _Advice(bool, (False,), "show_progress= shows how loading goes on"),
+    "use_tqdm_on_load": _Advice(bool, (False,), "load_progress= is told how loading goes on"),
     "swap_space": _Advice(float, (0, 4), "a preempted sequence is computed again, from the cache"),
     "gpu_memory_utilization": _Advice(float, (0.9,), "kv_cache_bytes sets the cache's memory"),
     "guided_decoding_backend": _Advice(str, ("auto",), "there is one"),

@@ -175,13 +175,11 @@ def _local(args: argparse.Namespace) -> ChatModel:
 
         config["model"] = first_model(args.yes)
 
-    from penstock.api import LLM
     from penstock.chat.local_model import LocalModel
+    from penstock.cli.load import loaded
 
-    llm = LLM(**config, chat_template=args.chat_template)
+    llm = loaded(config, args.chat_template, quiet=False)
     try:
-        for note in llm.config.notes:
-            print(f"penstock: note: {note}", file=sys.stderr)
         return LocalModel(llm)
     except BaseException:
         llm.close()

@@ -80,12 +80,9 @@ def run(args: argparse.Namespace) -> int:
     config = msgspec.structs.asdict(engine_config(args))
     del config["seed"]  # the request's, see add_arguments
 
-    from penstock.api import LLM
+    from penstock.cli.load import loaded
 
-    with LLM(**config, chat_template=args.chat_template) as llm:
-        if not args.quiet:
-            for note in llm.config.notes:
-                print(f"penstock: note: {note}", file=sys.stderr)
+    with loaded(config, args.chat_template, quiet=args.quiet) as llm:
         params = _completed(asked, args, llm.config.sampling_defaults)
         live = len(given) == 1 and params.n == 1 and not args.json
         several = len(set(args.file)) > 1

@@ -15,9 +15,11 @@ from penstock.engine.loader import (
     EnginePlan,
     LoadedModels,
     Mark,
+    Watch,
     load_models,
     plan_engine,
     state_limits,
+    unwatched,
 )
 from penstock.engine.masks import MaskThreads
 from penstock.engine.pooling import Embeddings
@@ -109,11 +111,16 @@ class EngineCore:
         )
 
     @classmethod
-    def start(cls, config: EngineConfig, mark: Mark = lambda phase: None) -> EngineCore:
+    def start(
+        cls,
+        config: EngineConfig,
+        mark: Mark = lambda phase: None,
+        watch: Watch = unwatched,
+    ) -> EngineCore:
         """Load what ``config`` asks for; raises ConfigError, ModelError or WeightError."""
         engine_plan = plan_engine(config)
         mark("config")
-        return cls.of(load_models(engine_plan, mark))
+        return cls.of(load_models(engine_plan, mark, watch=watch))
 
     @classmethod
     def of(cls, models: LoadedModels) -> EngineCore:
