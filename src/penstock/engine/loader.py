@@ -280,7 +280,7 @@ def load(
     with _closed_on_error(executor):
         mark("pack weights")
         packed_in = time.monotonic() - start
-        watch("weights are packed, and kept if that saves time", 1.0, num_bytes)
+        watch("tuning, and keeping packed weights", 1.0, 0)
         if artifacts.keep(executor.packed, packed_in, keeping, lambda: _measure(executor, mark)):
             mark("keep artifact")
         return executor
