@@ -12,6 +12,7 @@ from typing import Any
 from gpu.block_formats import BlockFormats
 from penstock.backends.cuda.variants import Variant, variants
 from penstock.cache.geometry import KvDType
+from penstock.dtypes import QuantizationName
 from penstock.errors import first_line
 from penstock.interface.executor import Limits
 from penstock.interface.plan_weights import PlanWeight
@@ -39,7 +40,7 @@ from penstock.plan import ops
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
-from penstock.quant.choice import QuantizationName, choose
+from penstock.quant.choice import choose
 from penstock.weights.model_folder import load_model_spec
 
 NORM = NormSpec(eps=1e-5)

@@ -11,12 +11,13 @@ from typing import Any
 
 from penstock.config import ResolvedConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import Watch, unwatched
+from penstock.engine.loader import Watch, open_model, unwatched
 from penstock.engine.shared_core import SharedCore
 from penstock.engine_options import engine_config
 from penstock.errors import RequestError
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
+from penstock.gguf.metadata import GgufValue
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
@@ -39,6 +40,7 @@ from penstock.sampling.params import SamplingParams
 from penstock.sandbox.jobs import Checked, CheckGrammar
 from penstock.sandbox.local import LocalWorker
 from penstock.tokenizer import Tokenizer, load_tokenizer
+from penstock.weights.model_files import ModelFiles
 
 __all__ = ["LLM", "Message", "Prompt", "PromptDict"]
 
@@ -68,9 +70,10 @@ class LLM:
         **options: Any,
     ) -> None:
         self._template = template_source(chat_template)
-        self._core = SharedCore(
-            EngineCore.start(engine_config(model, options), watch=load_progress)
-        )
+        config = engine_config(model, options)
+        files = open_model(config)
+        self._core = SharedCore(EngineCore.start(config, files=files, watch=load_progress))
+        self._metadata = _metadata(files, self._core.config.tokenizer_path)
         self._preparing = threading.RLock()
         self._ids = itertools.count()
         self._tokenizer: Tokenizer | None = None
@@ -83,7 +86,11 @@ class LLM:
         with self._preparing:
             if self._tokenizer is None:
                 template = self._template
-                tokenizer = load_tokenizer(self.config.tokenizer_path, check_templates=not template)
+                # Prompts need no template: one that is no program is refused by chats.
+                tokenizer = load_tokenizer(
+                    self.config.tokenizer_path, check_templates=False, metadata=self._metadata
+                )
+                self._metadata = None
                 tokenizer.check_model(self._core.vocab_size)
                 if template:
                     tokenizer = tokenizer.with_chat_template(template)
@@ -364,3 +371,10 @@ class LLM:
         if not any_length:
             self.tokenizer.check_length(text, self.config.max_model_len)
         return self.tokenizer.encode(text)
+
+
+def _metadata(files: ModelFiles, tokenizer_path: str) -> Mapping[str, GgufValue] | None:
+    """The metadata that a start has read, where the tokenizer is in them."""
+    if files.gguf is None or str(files.path) != tokenizer_path:
+        return None
+    return files.gguf.metadata

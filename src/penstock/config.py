@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
 from penstock.cache.geometry import KvDType
-from penstock.models.spec import DType
-from penstock.quant.choice import QuantizationName, choose
-from penstock.quant.scheme import Quantization, WindowColumns
+from penstock.dtypes import DType, QuantizationName, WindowColumns
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.speculative_config import SpeculativeConfig
+
+if TYPE_CHECKING:
+    from penstock.quant.scheme import Quantization
 
 BackendName = Literal["auto", "cpu", "cuda", "reference"]
 ChosenBackend = Literal["cpu", "cuda", "reference"]
@@ -292,6 +293,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def schemes(self) -> Quantization:
         """What the plan's products are quantized to."""
+        from penstock.quant.choice import choose  # imports arrays, and commands read options first
+
         return choose(
             self.quantization,
             self.quantization_group,

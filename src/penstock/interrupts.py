@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class Interrupts:
-    """Within the block, Ctrl-C asks for the work to stop (:attr:`asked`).
+    """A block within which Ctrl-C asks for the work to stop (:attr:`asked`).
 
     An engine in this process must not be left within a step, so nothing is raised for the first
     one unless ``interruptible``. A second one raises KeyboardInterrupt.

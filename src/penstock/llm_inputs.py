@@ -10,7 +10,6 @@ from typing import Any, TypedDict
 
 from penstock.errors import ConfigError, RequestError
 from penstock.sampling.params import SamplingParams
-from penstock.tokenizer.chat import ChatTemplate, read_chat_template
 
 Params = SamplingParams | Sequence[SamplingParams] | None
 """The options of all prompts, or those of each; None: as the model's makers recommend."""
@@ -70,6 +69,8 @@ def template_source(template: object) -> str:
     TokenizerError for what is no template."""
     if template is None:
         return ""
+    from penstock.tokenizer.chat import ChatTemplate, read_chat_template  # imports Jinja
+
     if isinstance(template, Path):
         return read_chat_template(template, f"chat_template {template}")
     if not isinstance(template, str) or not template.strip():

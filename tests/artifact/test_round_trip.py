@@ -169,7 +169,7 @@ def test_a_checkpoint_that_changes_while_it_is_read(
             os.utime(model / "model.safetensors", ns=(0, 0))
         return weights
 
-    monkeypatch.setattr("penstock.engine.loader.open_weights", open_and_change)
+    monkeypatch.setattr("penstock.weights.checkpoint.open_weights", open_and_change)
     monkeypatch.setattr(session, "WORTHWHILE_S", 0.0)
     done = start(model, root, "worthwhile", load_format="auto")
     assert done.notes == [

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from support.tiny_plans import make_spec
 
+from penstock.backends.backend import Backend, Obstacle
 from penstock.backends.cpu.native import runnable
 from penstock.backends.registry import BACKENDS, backend, choose_backend, looked_for
 from penstock.config import EngineConfig, ResolvedConfig
@@ -45,6 +46,20 @@ def test_auto_is_the_cpu_without_a_word_where_there_is_no_gpu() -> None:
     for hardware in (machine(), detect(), machine(INTERPRETER)):
         choice = choose_backend("auto", hardware)
         assert (choice.backend.name, choice.gpu, choice.notes) == ("cpu", None, ())
+
+
+def test_auto_asks_for_obstacles_where_it_can_choose() -> None:
+    asked: list[str] = []
+
+    def obstacle(candidate: Backend) -> Obstacle:
+        asked.append(candidate.name)
+        return Obstacle("it cannot", "choose another")
+
+    assert choose_backend("auto", machine(), obstacle).backend.name == "cpu"
+    assert asked == []
+    choice = choose_backend("auto", machine(H100), obstacle)
+    assert (choice.backend.name, asked) == ("cpu", ["cuda"])
+    assert "cuda is not used: it cannot" in choice.notes
 
 
 def test_what_is_asked_for_is_taken_or_refused() -> None:

@@ -42,7 +42,7 @@ class Holder:
 
 
 class CacheMachine(RuleBasedStateMachine):
-    """Against a memory that records, per slot, the prefix and the group it stands for."""
+    """The cache beside a memory that records, per slot, the prefix and the group it stands for."""
 
     windows: tuple[Window | None, ...] = (None,)
     blocks = 10

@@ -13,44 +13,30 @@ import numpy as np
 import pytest
 from support.checkpoints import tiny_checkpoint
 from support.gguf_models import ARCHITECTURES as PACKAGE
-from support.gguf_models import converted, folder_family
+from support.gguf_models import LLAMA3, SAID, converted, folder_family, weights_of
 
 from penstock.convert.conversion import Converted, convert
 from penstock.convert.types import FILE_TYPES
 from penstock.errors import ModelError
 from penstock.models.gguf.architectures import ARCHITECTURES
 from penstock.models.gguf.write_rules import WRITTEN
-from penstock.models.spec import ModelSpec
-from penstock.plan.lower import lower
 from penstock.tokenizer.load import load_tokenizer
-from penstock.weights.checkpoint import CheckpointWeights
 from penstock.weights.model_folder import load_model_spec
 
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {},
-    "mistral": {"sliding_window": None},
     "mixtral": {},
     "qwen2": {},
     "qwen2_moe": {},
     "qwen3": {},
-    "qwen3_moe": {"norm_topk_prob": True},
     "gemma": {},
-    "gemma2": {"query_pre_attn_scalar": 16, "head_dim": 16},
-    "gemma3": {"query_pre_attn_scalar": 16, "head_dim": 16},
     "phi3": {"sliding_window": None},
     "olmo2": {},
     "granite": {},
     "granitemoe": {},
     "smollm3": {},
     "starcoder2": {},
-}
-LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 500000.0,
-    "factor": 32.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
-    "original_max_position_embeddings": 8192,
+    **{family: SAID[family] for family in ("mistral", "gemma2", "gemma3", "qwen3_moe")},
 }
 LONGROPE = {
     "rope_type": "longrope",
@@ -95,11 +81,6 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def written(folder: Path, target: Path, kind: str = "F32") -> Converted:
     return convert(folder, target, FILE_TYPES[kind], threads=2)
-
-
-def weights_of(path: Path, spec: ModelSpec) -> CheckpointWeights:
-    plan = lower(replace(spec, dtype="float32"), "float32")
-    return CheckpointWeights(path, spec, plan.weights, "float32")
 
 
 def require_same(folder: Path, path: Path) -> None:

@@ -20,6 +20,7 @@ from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import Abort, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer, TokenizerSettings
+from penstock.tokenizer.codec import LibraryCodec
 from penstock.tokenizer.pieces import byte_alphabet
 
 EOS = 256
@@ -32,7 +33,7 @@ def tokenizer() -> Tokenizer:
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([AddedToken("</s>", special=True, normalized=False)])
-    return Tokenizer(backend, TokenizerSettings(eos_token_ids=(EOS,)))
+    return Tokenizer(LibraryCodec(backend), TokenizerSettings(eos_token_ids=(EOS,)))
 
 
 def update(

@@ -14,6 +14,7 @@ from penstock.grammar.tokens import Vocabulary
 from penstock.interface.mask import allowed, mask_of
 from penstock.tokenizer import Tokenizer as PenstockTokenizer
 from penstock.tokenizer import TokenizerSettings
+from penstock.tokenizer.codec import LibraryCodec
 
 TEXTS = ("a bc", "é b", "cab ca\nb", "🎉 a")
 
@@ -46,7 +47,9 @@ def sentencepiece(replace: bool) -> Tokenizer:
 
 @pytest.mark.parametrize("replace", [True, False])
 def test_what_masks_spell_is_what_the_detokenizer_shows(replace: bool) -> None:
-    tokenizer = PenstockTokenizer(sentencepiece(replace), TokenizerSettings(eos_token_ids=(2,)))
+    tokenizer = PenstockTokenizer(
+        LibraryCodec(sentencepiece(replace)), TokenizerSettings(eos_token_ids=(2,))
+    )
     vocabulary = Vocabulary(tokenizer, tokenizer.vocab_size + 7, (2,))
     texts = (*TEXTS, "<think> b")
     grammar = compile_grammar(choice(*texts).spec, vocabulary)

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from penstock.models.families import MODULES
+from penstock.models.families import family_modules
 from support.families import FAMILIES
 
 PAGE: Final = Path(__file__).parents[2] / "docs" / "models.md"
@@ -18,7 +18,7 @@ _BEGIN, _END = "<!-- families -->\n", "<!-- end of families -->"
 
 def table() -> str:
     """A row for each family, in the order of their names."""
-    rows = sorted((_row(module) for module in MODULES), key=str.casefold)
+    rows = sorted((_row(module) for module in family_modules()), key=str.casefold)
     head = "| models | `architectures` | how they are made | cases compared |\n|---|---|---|--:|\n"
     return head + "".join(rows)
 

@@ -10,8 +10,8 @@ import pytest
 from jinja2 import nodes
 
 from penstock.errors import RequestError, TokenizerError
-from penstock.tokenizer import ChatTemplate, Tokenizer
-from penstock.tokenizer.chat import variables_read
+from penstock.tokenizer import Tokenizer
+from penstock.tokenizer.chat import ChatTemplate, variables_read
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 USER = {"role": "user", "content": "Hi <b> & 'you' é"}

@@ -11,12 +11,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.needs import require_shared
 from tokenizers import AddedToken, normalizers
 from tokenizers import Tokenizer as Backend
 
 from penstock import demo_model_path
-from penstock.errors import RequestError
+from penstock.errors import RequestError, TokenizerError
+from penstock.gguf.metadata import read_metadata
 from penstock.tokenizer import Tokenizer, TokenizerSettings, load_tokenizer
+from penstock.tokenizer.codec import LibraryCodec
+from penstock.tokenizer.gguf_vocab import build_vocab
 from penstock.tokenizer.length_bound import COMPOSED, LengthBound
 
 NAMES = ["demo", "stories", "llama-bpe", "llama-spm", "qwen2", "mpt", "qwen2 with NFC"]
@@ -32,9 +36,12 @@ def tokenizer(
         found: Tokenizer = request.getfixturevalue("stories")
         return found
     if request.param == "qwen2 with NFC":  # as its tokenizer.json has it
-        backend = Backend.from_str(gguf_tokenizer("qwen2")._backend.to_str())
+        metadata = read_metadata(require_shared("data/vocab/ggml-vocab-qwen2.gguf"), TokenizerError)
+        codec = build_vocab(metadata, native=False).codec
+        assert isinstance(codec, LibraryCodec)
+        backend = Backend.from_str(codec.library.to_str())
         backend.normalizer = normalizers.NFC()
-        return Tokenizer(backend, TokenizerSettings())
+        return Tokenizer(LibraryCodec(backend), TokenizerSettings())
     return gguf_tokenizer(request.param)
 
 

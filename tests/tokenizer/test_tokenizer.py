@@ -13,6 +13,7 @@ import pytest
 
 from penstock.errors import RequestError, TokenizerError, as_error
 from penstock.tokenizer import Tokenizer, load_tokenizer
+from penstock.tokenizer.codec import LibraryCodec
 
 MakeFolder = Callable[..., Path]
 
@@ -52,7 +53,8 @@ def test_special_tokens_around_a_text_follow_the_configuration(
     a = ids()
     assert ids(add_bos_token=True) == [1, *a]
     assert ids(add_bos_token=True, add_eos_token=True) == [1, *a, 2]
-    with_template = stories._backend.to_str()  # its post-processor adds BOS
+    assert isinstance(stories.codec, LibraryCodec)
+    with_template = stories.codec.library.to_str()  # its post-processor adds BOS
     folder = make_folder(with_template, tokenizer_config={**names, "add_bos_token": False})
     assert load_tokenizer(folder).encode("a")[0] != 1
     folder = make_folder(with_template, special_tokens_map=names)

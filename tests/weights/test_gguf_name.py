@@ -8,6 +8,7 @@ import gguf
 import numpy as np
 import pytest
 
+from penstock.weights.gguf_file import open_gguf
 from penstock.weights.gguf_spec import gguf_name
 
 
@@ -22,6 +23,10 @@ def written(path: Path, name: str | None, split: int = 0) -> Path:
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def name_of(path: Path) -> str:
+    return gguf_name(open_gguf(path).metadata, path)
 
 
 @pytest.mark.parametrize(
@@ -40,20 +45,20 @@ def written(path: Path, name: str | None, split: int = 0) -> Path:
     ],
 )
 def test_a_file_gives_the_name(file: str, name: str, tmp_path: Path) -> None:
-    assert gguf_name(written(tmp_path / f"{file}.gguf", "Something Else Ep2")) == name
+    assert name_of(written(tmp_path / f"{file}.gguf", "Something Else Ep2")) == name
 
 
 @pytest.mark.parametrize("file", ["model", "ggml-model-q4_0", "model-Q8_0", "0123456789abcdef" * 4])
 def test_a_file_whose_name_says_nothing(file: str, tmp_path: Path) -> None:
-    assert gguf_name(written(tmp_path / f"{file}.gguf", " SmolLM2 ")) == "SmolLM2"
-    assert gguf_name(written(tmp_path / f"{file}.gguf", None)) == file
+    assert name_of(written(tmp_path / f"{file}.gguf", " SmolLM2 ")) == "SmolLM2"
+    assert name_of(written(tmp_path / f"{file}.gguf", None)) == file
 
 
 def test_files_without_a_suffix(tmp_path: Path) -> None:
-    assert gguf_name(written(tmp_path / "Llama-3.2-1B", None)) == "Llama-3.2-1B"
-    assert gguf_name(written(tmp_path / f"sha256-{'0f' * 32}", "SmolLM2")) == "SmolLM2"
+    assert name_of(written(tmp_path / "Llama-3.2-1B", None)) == "Llama-3.2-1B"
+    assert name_of(written(tmp_path / f"sha256-{'0f' * 32}", "SmolLM2")) == "SmolLM2"
 
 
 def test_parts_of_one_model(tmp_path: Path) -> None:
     written(tmp_path / "Big-Q8_0.gguf", "Other", split=1)
-    assert gguf_name(tmp_path / "Big-Q8_0-00001-of-00002.gguf") == "Big"
+    assert name_of(tmp_path / "Big-Q8_0-00001-of-00002.gguf") == "Big"

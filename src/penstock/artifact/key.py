@@ -25,6 +25,7 @@ from penstock.weights.identity import (
     identify,
     stamped_weights,
 )
+from penstock.weights.model_files import ModelFiles
 
 FORMAT: Final = 2
 """Version of the artifact format, of the manifest and of the files. Artifacts of another version
@@ -97,18 +98,24 @@ class ArtifactSource:
     """The weight files, as they were when this was made."""
 
     @classmethod
-    def of(cls, config: ResolvedConfig, plan: Plan, packing: Packing) -> ArtifactSource:
+    def of(
+        cls,
+        config: ResolvedConfig,
+        plan: Plan,
+        packing: Packing,
+        opened: ModelFiles | None = None,
+    ) -> ArtifactSource:
         """Return the source for an engine with this ``config`` and ``plan``.
 
-        Reads the headers of the weight files. Raises ModelError or WeightError where files cannot
-        be read.
+        Reads the headers of the weight files, unless the model was ``opened`` before. Raises
+        ModelError or WeightError where files cannot be read.
         """
         folder = Path(config.model_path)
         dummy = config.load_format == "dummy"
         schemes = config.schemes
         files: tuple[StampedFile, ...] = ()
         if not dummy:
-            files = stamped_weights(folder, plan.spec.published)
+            files = stamped_weights(opened or folder, plan.spec.published)
             if config.target_path is not None:
                 files += stamped_weights(Path(config.target_path))
         key = ArtifactKey(

@@ -22,6 +22,7 @@ from penstock.errors import ArtifactError, ModelError, WeightError
 from penstock.interface.tuning import Tunable, Tuning
 from penstock.interface.weights import PackedRegions
 from penstock.plan.plan import Plan
+from penstock.weights.model_files import ModelFiles
 
 Keeping = Literal["never", "worthwhile", "always"]
 
@@ -56,10 +57,13 @@ class ArtifactSession:
             self._identify()
 
     @classmethod
-    def of(cls, config: ResolvedConfig, plan: Plan, note: Note) -> ArtifactSession:
-        """Raises ModelError, WeightError or ConfigError, as loading the model would."""
+    def of(
+        cls, config: ResolvedConfig, plan: Plan, note: Note, opened: ModelFiles | None = None
+    ) -> ArtifactSession:
+        """``opened`` is the model, where its files were opened before. Raises ModelError,
+        WeightError or ConfigError, as loading the model would."""
         form = backend(config.backend).packing() if config.artifact_dir is not None else None
-        source = None if form is None else ArtifactSource.of(config, plan, form)
+        source = None if form is None else ArtifactSource.of(config, plan, form, opened)
         return cls(config, plan, note, source)
 
     @contextlib.contextmanager

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from penstock.config import ChosenBackend
+from penstock.dtypes import WindowColumns
 from penstock.errors import ConfigError
 from penstock.gpu import Gpu
 from penstock.hardware import Hardware
@@ -21,7 +22,6 @@ from penstock.memory_budget import Demand
 from penstock.models.spec import ClampedSwiglu
 from penstock.plan import ops
 from penstock.plan.plan import Plan
-from penstock.quant.scheme import WindowColumns
 from penstock.threads import Threads, choose_threads
 
 

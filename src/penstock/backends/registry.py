@@ -57,24 +57,24 @@ def choose_backend(
     runs what is to be served, else the CPU.
 
     ``hardware`` is what :func:`looked_for` returned. ``obstacle`` says what keeps a backend from
-    running the models, and is asked of "auto" alone: a backend that was named is not passed over.
-    Raises ConfigError naming the fix.
+    running the models, and is asked where "auto" can choose: neither of a backend that was named,
+    nor of the last that can run here, which is for ``check_runnable`` to refuse. Raises ConfigError
+    naming the fix.
     """
     if asked != "auto":
         return backend(asked).asked(hardware)
     notes: tuple[str, ...] = ()
     reasons: tuple[str, ...] = ()
-    hindered: Obstacle | None = None
-    for each in BACKENDS.values():
-        choice = each.offered(hardware)
+    offered = [(each, each.offered(hardware)) for each in BACKENDS.values()]
+    last = [each for each, choice in offered if choice is not None][-1:]
+    for each, choice in offered:
         if choice is None:
             notes += each.why_not(hardware)
             continue
-        found = obstacle(each)
+        found = None if each in last else obstacle(each)
         if found is None:
             reason = ", ".join((choice.reason, *reasons))
             return BackendChoice(each, reason, choice.gpu, (*choice.notes, *notes))
-        hindered = found
         notes += (f"{each.name} is not used: {found.what}",)
         reasons += (f"as {each.name} cannot run the model (see the notes)",)
-    raise ConfigError("no backend can run here" if hindered is None else str(hindered))
+    raise ConfigError("no backend can run here")

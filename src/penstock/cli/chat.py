@@ -30,6 +30,7 @@ from penstock.cli.options import (
     sampling_params,
 )
 from penstock.cli.parser import UsageError
+from penstock.collector import uncollected
 from penstock.config import EngineConfig
 from penstock.sampling.params import SamplingParams
 
@@ -175,8 +176,9 @@ def _local(args: argparse.Namespace) -> ChatModel:
 
         config["model"] = first_model(args.yes)
 
-    from penstock.chat.local_model import LocalModel
-    from penstock.cli.load import loaded
+    with uncollected():
+        from penstock.chat.local_model import LocalModel
+        from penstock.cli.load import loaded
 
     llm = loaded(config, args.chat_template, quiet=False)
     try:

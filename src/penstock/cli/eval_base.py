@@ -8,8 +8,8 @@ import typing
 import msgspec
 
 from penstock.config import DTypeOption, EngineConfig, KvCacheDTypeOption
+from penstock.dtypes import QuantizationName
 from penstock.errors import ConfigError
-from penstock.quant.choice import QuantizationName
 
 
 def add_base_arguments(parser: argparse.ArgumentParser) -> None:

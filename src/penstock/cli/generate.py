@@ -31,6 +31,7 @@ from penstock.cli.options import (
 )
 from penstock.cli.parser import UsageError
 from penstock.cli.prompts import BadLine, PromptInput, add_prompt_arguments, read_inputs
+from penstock.collector import uncollected
 from penstock.errors import RequestError
 from penstock.interface.request_checks import truncated
 
@@ -80,7 +81,8 @@ def run(args: argparse.Namespace) -> int:
     config = msgspec.structs.asdict(engine_config(args))
     del config["seed"]  # the request's, see add_arguments
 
-    from penstock.cli.load import loaded
+    with uncollected():
+        from penstock.cli.load import loaded
 
     with loaded(config, args.chat_template, quiet=args.quiet) as llm:
         params = _completed(asked, args, llm.config.sampling_defaults)

@@ -125,9 +125,12 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _run(command: Command, argv: list[str]) -> int:
-    from penstock.cli.parser import Parser
+    from penstock.collector import uncollected
 
-    module = importlib.import_module(f"penstock.cli.{command.module}")
+    with uncollected():
+        from penstock.cli.parser import Parser
+
+        module = importlib.import_module(f"penstock.cli.{command.module}")
     parser = Parser("penstock " + " ".join(command.words), module.__doc__ or command.summary)
     module.add_arguments(parser)
     code: int = module.run(parser.parse(argv))

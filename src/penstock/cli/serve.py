@@ -19,6 +19,7 @@ from penstock.cli.listen import bind, cannot_listen, raise_file_limit
 from penstock.cli.main import debugging, outcome
 from penstock.cli.options import engine_config
 from penstock.cli.serve_options import add_arguments
+from penstock.collector import uncollected
 from penstock.config import EngineConfig
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.engine.ipc.startup import Ledger, describe, process_started_at
@@ -82,11 +83,12 @@ def _serve(
     args: argparse.Namespace,
     ledger: Ledger,
 ) -> None:
-    import asyncio
+    with uncollected():
+        import asyncio
 
-    from penstock.backends.registry import backend
-    from penstock.server.run import serve
-    from penstock.version import __version__
+        from penstock.backends.registry import backend
+        from penstock.server.run import serve
+        from penstock.version import __version__
 
     options = _options(args, config, listener, life.restarts)
     host, port = listener.getsockname()[:2]

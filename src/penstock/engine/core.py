@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,6 +18,7 @@ from penstock.engine.loader import (
     Mark,
     Watch,
     load_models,
+    open_model,
     plan_engine,
     state_limits,
     unwatched,
@@ -43,8 +45,10 @@ from penstock.scheduler.limits import PROMPT_LOGIT_ROWS
 from penstock.scheduler.output import ScheduledStep
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import SequenceState, Status, make_sequences
-from penstock.speculate.make import make_speculation
-from penstock.speculate.speculation import Speculation
+from penstock.weights.model_files import ModelFiles
+
+if TYPE_CHECKING:
+    from penstock.speculate.speculation import Speculation
 
 _PATIENCE_S = 0.002
 """Longest time, in seconds, that a step waits for grammar masks while another step runs."""
@@ -115,20 +119,27 @@ class EngineCore:
         cls,
         config: EngineConfig,
         mark: Mark = lambda phase: None,
+        files: ModelFiles | None = None,
         watch: Watch = unwatched,
     ) -> EngineCore:
-        """Load what ``config`` asks for; raises ConfigError, ModelError or WeightError."""
-        engine_plan = plan_engine(config)
+        """Load what ``config`` asks for; ``files`` is its model, where that was opened before.
+
+        Raises ConfigError, ModelError or WeightError.
+        """
+        files = files or open_model(config)
+        engine_plan = plan_engine(config, files)
         mark("config")
-        return cls.of(load_models(engine_plan, mark, watch=watch))
+        return cls.of(load_models(engine_plan, mark, files=files, watch=watch))
 
     @classmethod
     def of(cls, models: LoadedModels) -> EngineCore:
         """Make an engine of loaded models; if that fails, they are closed."""
         try:
-            speculation = make_speculation(
-                models.engine_plan.config.speculative, models.draft, models.automaton
-            )
+            asked, speculation = models.engine_plan.config.speculative, None
+            if asked is not None:
+                from penstock.speculate.make import make_speculation  # all that proposes drafts
+
+                speculation = make_speculation(asked, models.draft, models.automaton)
             return cls(models.engine_plan, models.executor, speculation)
         except BaseException:
             models.close()

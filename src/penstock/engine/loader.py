@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -36,15 +37,16 @@ from penstock.speculate.draft_choice import (
     reaching,
 )
 from penstock.speculate.draft_heads_choice import refuse_draft_heads
-from penstock.speculate.make import LoadedDraft
-from penstock.speculate.suffix import SuffixAutomaton
 from penstock.speculative_config import Ngram
-from penstock.weights.checkpoint import open_weights
 from penstock.weights.gguf_spec import gguf_name
 from penstock.weights.hub import resolve_model_folder
+from penstock.weights.model_files import ModelFiles
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.token_map import Int32s, read_token_map
 from penstock.weights.watched import WatchedWeights
+
+if TYPE_CHECKING:
+    from penstock.speculate.make import LoadedDraft
 
 _log = logging.getLogger("penstock.artifact")
 
@@ -72,20 +74,30 @@ class EnginePlan:
     ``models/draft_heads.py``."""
 
 
-def plan_engine(config: EngineConfig) -> EnginePlan:
-    """Find the model, read its configuration, decide every option and make the plan.
-
-    Raises ConfigError or ModelError; everything that can be refused without weights is.
-    """
+def open_model(config: EngineConfig) -> ModelFiles:
+    """Find the model, and read what its GGUF file says. Raises ConfigError, ModelError or
+    WeightError."""
     folder = (
         resolve_model_folder(config.model, config.revision) if config.model else demo_model_path()
     )
+    refuse_draft_heads(folder, config.load_format == "dummy")
+    return ModelFiles.open(folder)
+
+
+def plan_engine(config: EngineConfig, files: ModelFiles | None = None) -> EnginePlan:
+    """Read the model's configuration, decide every option and make the plan.
+
+    ``files`` is the model, where :func:`open_model` has opened it. Raises what that does;
+    everything that can be refused without weights is.
+    """
+    files = files or open_model(config)
+    folder = files.path
     # The revision is the model's; a tokenizer from elsewhere has its own history.
     tokenizer = resolve_model_folder(config.tokenizer) if config.tokenizer else folder
-    refuse_draft_heads(folder, config.load_format == "dummy")
-    spec = load_model_spec(folder, config.ignore_config_field, config.generation_config == "auto")
-    if config.served_model_name is None and is_gguf(folder) and Path(config.model or "").exists():
-        config = msgspec.structs.replace(config, served_model_name=gguf_name(folder))
+    spec = load_model_spec(files, config.ignore_config_field, config.generation_config == "auto")
+    gguf = files.gguf
+    if config.served_model_name is None and gguf is not None and Path(config.model or "").exists():
+        config = msgspec.structs.replace(config, served_model_name=gguf_name(gguf.metadata, folder))
     return _draw(
         config,
         folder,
@@ -155,6 +167,8 @@ def draft_tokens(engine_plan: EnginePlan) -> Int32s | None:
 
 def suffix_automaton() -> type[Automaton]:
     """The native suffix automaton, or the one in Python where native code is missing."""
+    from penstock.speculate.suffix import SuffixAutomaton
+
     return native_automaton() or SuffixAutomaton
 
 
@@ -208,22 +222,25 @@ def load_models(
     mark: Mark = lambda phase: None,
     note: Note = _log.log,
     keeping: Keeping = "worthwhile",
+    files: ModelFiles | None = None,
     watch: Watch = unwatched,
 ) -> LoadedModels:
     """Load an engine plan's model and that of its draft. If either fails, neither stays open.
 
     Parameters and errors are those of :func:`load`. Phases of the draft have "draft: " before them.
     """
-    executor = load(engine_plan, mark, note, keeping, watch)
+    executor = load(engine_plan, mark, note, keeping, files, watch)
     if engine_plan.draft is None:
         automaton = None
         if isinstance(engine_plan.config.speculative, Ngram):
             automaton = suffix_automaton()
         return LoadedModels(engine_plan, executor, automaton=automaton)
+    from penstock.speculate.make import LoadedDraft
+
     with _closed_on_error(executor):
         draft = engine_plan.draft
         token_ids = draft_tokens(draft)
-        drafting = load(draft, lambda phase: mark(f"draft: {phase}"), note, keeping, watch)
+        drafting = load(draft, lambda phase: mark(f"draft: {phase}"), note, keeping, watch=watch)
         loaded = LoadedDraft(drafting, draft.config, draft.spec, draft.plan, token_ids)
         return LoadedModels(engine_plan, executor, loaded)
 
@@ -243,20 +260,21 @@ def load(
     mark: Mark = lambda phase: None,
     note: Note = _log.log,
     keeping: Keeping = "worthwhile",
+    files: ModelFiles | None = None,
     watch: Watch = unwatched,
 ) -> Executor:
     """An executor with its weights: restored from an engine artifact, or read and packed.
 
     ``keeping`` says whether packed weights are kept as an artifact: where that saves the next start
     some time, always, or never. Unless it is "never", products are also tuned, and the measurements
-    kept with the artifact. Raises WeightError or ConfigError; ArtifactError only if ``keeping`` is
-    "always" and the artifact cannot be kept. Any other trouble with artifacts is logged, and the
-    weights are packed.
+    kept with the artifact. ``files`` is the model, where it was opened before. Raises WeightError
+    or ConfigError; ArtifactError only if ``keeping`` is "always" and the artifact cannot be kept.
+    Any other trouble with artifacts is logged, and the weights are packed.
     """
     config, limits = engine_plan.config, step_limits(engine_plan)
     binds = backend(config.backend)
     num_bytes = 0 if watch is unwatched else weight_bytes(engine_plan.plan)
-    artifacts = ArtifactSession.of(config, engine_plan.plan, note)
+    artifacts = ArtifactSession.of(config, engine_plan.plan, note, files)
     with artifacts.take() as kept:
         if kept is not None:
             watch("packed weights of before", 0.0, num_bytes)
@@ -270,7 +288,7 @@ def load(
                     artifacts.is_restored(kept)
                     _tune_restored(executor, artifacts, kept, mark, keeping)
                     return executor
-    weights = _open(engine_plan)
+    weights = _open(engine_plan, files)
     if watch is not unwatched:
         declared = engine_plan.plan.weights
         weights = WatchedWeights(weights, declared, lambda part: watch("weights", part, num_bytes))
@@ -286,10 +304,13 @@ def load(
         return executor
 
 
-def _open(engine_plan: EnginePlan) -> WeightSource:
+def _open(engine_plan: EnginePlan, files: ModelFiles | None) -> WeightSource:
+    # Readers of all formats, of which a start that restores an artifact needs none.
+    from penstock.weights.checkpoint import open_weights
+
     config, spec, weights = engine_plan.config, engine_plan.spec, engine_plan.plan.weights
     return open_weights(
-        Path(config.model_path),
+        files or Path(config.model_path),
         spec,
         weights,
         dtype=config.dtype,

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import PenstockError
 from penstock.gguf.names import MAGIC
+from penstock.gguf.native import native
 from penstock.regular_file import open_regular
 
 GgufScalar = bool | int | float | str
@@ -36,6 +37,11 @@ class Numbers(Sequence[bool | int | float]):
 
     def __init__(self, values: NDArray[Any]) -> None:
         self._values = values
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The values as the file has them; nobody may change them."""
+        return self._values
 
     @property
     def kind(self) -> type[bool] | type[int] | type[float]:
@@ -80,32 +86,61 @@ class Strings(Sequence[str]):
 
     def __init__(self, text: bytes, ends: NDArray[np.int64]) -> None:
         """``ends`` are where each string ends in ``text``, which is all of them joined."""
-        self._text, self._ends = text, ends
+        self.text, self.ends = text, ends
+
+    @classmethod
+    def of(cls, values: Iterable[str]) -> Strings:
+        raw = [value.encode() for value in values]
+        return cls(b"".join(raw), np.cumsum([len(each) for each in raw], dtype=np.int64))
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """The number of bytes of each."""
+        return np.diff(self.ends, prepend=0)
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """The number of characters of each."""
+        starts_one = np.frombuffer(self.text, np.uint8) & 0xC0 != 0x80
+        up_to = np.concatenate([np.zeros(1, np.int64), np.cumsum(starts_one)])
+        return np.diff(up_to[self.ends], prepend=0)
 
     def positions(self, names: Iterable[str]) -> dict[str, int]:
         """Where those of ``names`` that occur stand, of one that does so twice the last."""
-        starts = np.concatenate([np.zeros(1, np.int64), self._ends[:-1]])
-        sizes, octets = self._ends - starts, np.frombuffer(self._text, np.uint8)
-        by_size: dict[int, dict[bytes, str]] = {}
+        sizes, octets = self.sizes, np.frombuffer(self.text + b"\0", np.uint8)
+        starts = self.ends - sizes
+        # Most strings differ from all of them in this: the size, and the first byte.
+        marks = sizes << 8 | np.where(sizes > 0, octets[starts], 0)
+        by_mark: dict[int, dict[bytes, str]] = {}
         for name in names:
             raw = name.encode()
-            by_size.setdefault(len(raw), {})[raw] = name
+            by_mark.setdefault(len(raw) << 8 | (raw[0] if raw else 0), {})[raw] = name
         found: dict[str, int] = {}
-        for size, wanted in by_size.items():
-            (at,) = np.nonzero(sizes == size)
-            rows = octets[starts[at][:, None] + np.arange(size)]
+        for mark, wanted in by_mark.items():
+            (at,) = np.nonzero(marks == mark)
+            rows = octets[starts[at][:, None] + np.arange(mark >> 8)]
             for raw, name in wanted.items():
                 same = at[(rows == np.frombuffer(raw, np.uint8)).all(axis=1)]
                 if len(same):
                     found[name] = int(same[-1])
         return found
 
+    def take(self, positions: Sequence[int]) -> list[str]:
+        """The strings there."""
+        at = np.asarray(positions, np.int64)
+        ends = self.ends[at]
+        starts = ends - self.sizes[at]
+        return [
+            self.text[start:end].decode()
+            for start, end in zip(starts.tolist(), ends.tolist(), strict=True)
+        ]
+
     def __len__(self) -> int:
-        return len(self._ends)
+        return len(self.ends)
 
     def __iter__(self) -> Iterator[str]:
-        text, start = self._text, 0
-        for end in self._ends.tolist():
+        text, start = self.text, 0
+        for end in self.ends.tolist():
             yield text[start:end].decode()
             start = end
 
@@ -115,9 +150,9 @@ class Strings(Sequence[str]):
     def __getitem__(self, index: slice) -> list[str]: ...
     def __getitem__(self, index: Any) -> Any:
         if isinstance(index, slice):
-            return [self[i] for i in range(len(self))[index]]
+            return self.take(range(len(self))[index])
         at = range(len(self))[index]
-        return self._text[self._ends[at - 1] if at else 0 : self._ends[at]].decode()
+        return self.text[self.ends[at - 1] if at else 0 : self.ends[at]].decode()
 
     def __eq__(self, other: object) -> bool:
         """Equal to a sequence of the same strings."""
@@ -310,34 +345,19 @@ class Reader:
 
     def many_strings(self, count: int) -> Strings | None:
         """As :meth:`strings`, which says what is wrong where this finds something and is None."""
-        data, start, at = self._data, self._at, self._at
-        read_size = struct.Struct("<Q").unpack_from
-        ends: list[int] = []
-        try:
-            for _ in range(count):
-                at += 8 + read_size(data, at)[0]
-                ends.append(at)
-        except (struct.error, OverflowError):
+        if native is None:
             return None
-        if at > self._end:
+        found = native.read_strings(self._data, self._at, self._end, count)
+        if found is None:
             return None
-        raw = np.frombuffer(data[start:at], np.uint8)
-        stops = np.array(ends, np.int64) - start
-        begins = np.concatenate([np.zeros(1, np.int64), stops[:-1]])
-        is_text = np.ones(len(raw), np.bool_)
-        for i in range(8):  # the bytes of a string's size
-            is_text[begins + i] = False
+        text, ends, at = found
         # All is UTF-8 where the whole is, and no string begins within a character.
-        first = raw[np.minimum(begins + 8, len(raw) - 1)][stops - begins > 8]
-        text = raw[is_text].tobytes()
         try:
             text.decode()
         except UnicodeDecodeError:
             return None
-        if (first & 0xC0 == 0x80).any():
-            return None
         self._at = at
-        return Strings(text, np.cumsum(stops - begins - 8))
+        return Strings(text, np.frombuffer(ends, np.int64))
 
     def strings(self, count: int) -> list[GgufValue]:
         """Vocabularies have hundreds of thousands: one loop, the same checks as string()."""

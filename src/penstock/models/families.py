@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import ModuleType
@@ -12,86 +12,88 @@ from penstock.models.names import NameMap
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec
 
-_NAMES: Final = (
-    "apertus",
-    "arcee",
-    "baichuan",
-    "bamba",
-    "bloom",
-    "chatglm",
-    "cohere",
-    "cohere2",
-    "cwm",
-    "deepseek_v2",
-    "deepseek_v3",
-    "dots1",
-    "ernie4_5",
-    "ernie4_5_moe",
-    "exaone",
-    "exaone4",
-    "falcon",
-    "falcon_h1",
-    "gemma",
-    "gemma2",
-    "gemma3",
-    "gemma4_text",
-    "glm",
-    "glm4",
-    "glm4_moe",
-    "glm4_moe_lite",
-    "gpt2",
-    "gpt_bigcode",
-    "gpt_neox",
-    "gpt_oss",
-    "granite",
-    "granitemoe",
-    "granitemoehybrid",
-    "helium",
-    "hunyuan_v1_dense",
-    "hyperclovax",
-    "internlm2",
-    "internlm3",
-    "jais2",
-    "lfm2",
-    "lfm2_moe",
-    "llama",
-    "llama4",
-    "mamba2",
-    "minicpm",
-    "minicpm3",
-    "minimax_m2",
-    "ministral",
-    "ministral3",
-    "mistral",
-    "mixtral",
-    "mpt",
-    "nemotron",
-    "nemotron_h",
-    "olmo",
-    "olmo2",
-    "olmo3",
-    "olmoe",
-    "opt",
-    "phi",
-    "phi3",
-    "phimoe",
-    "qwen2",
-    "qwen2_moe",
-    "qwen3",
-    "qwen3_5",
-    "qwen3_5_moe",
-    "qwen3_moe",
-    "qwen3_next",
-    "seed_oss",
-    "smollm3",
-    "stablelm",
-    "starcoder2",
-    "youtu",
-)
-
-MODULES: Final[tuple[ModuleType, ...]] = tuple(
-    import_module(f"penstock.models.{name}") for name in _NAMES
-)
+_MODULES: Final[Mapping[str, str]] = {
+    "ApertusForCausalLM": "apertus",
+    "ArceeForCausalLM": "arcee",
+    "BaichuanForCausalLM": "baichuan",
+    "BaiChuanForCausalLM": "baichuan",
+    "BambaForCausalLM": "bamba",
+    "BloomForCausalLM": "bloom",
+    "ChatGLMModel": "chatglm",
+    "ChatGLMForConditionalGeneration": "chatglm",
+    "CohereForCausalLM": "cohere",
+    "Cohere2ForCausalLM": "cohere2",
+    "CwmForCausalLM": "cwm",
+    "DeepseekV2ForCausalLM": "deepseek_v2",
+    "DeepseekV3ForCausalLM": "deepseek_v3",
+    "Dots1ForCausalLM": "dots1",
+    "Ernie4_5ForCausalLM": "ernie4_5",
+    "Ernie4_5_ForCausalLM": "ernie4_5",
+    "Ernie4_5_MoeForCausalLM": "ernie4_5_moe",
+    "ExaoneForCausalLM": "exaone",
+    "Exaone4ForCausalLM": "exaone4",
+    "FalconForCausalLM": "falcon",
+    "FalconH1ForCausalLM": "falcon_h1",
+    "GemmaForCausalLM": "gemma",
+    "Gemma2ForCausalLM": "gemma2",
+    "Gemma3ForCausalLM": "gemma3",
+    "Gemma4ForCausalLM": "gemma4_text",
+    "GlmForCausalLM": "glm",
+    "Glm4ForCausalLM": "glm4",
+    "Glm4MoeForCausalLM": "glm4_moe",
+    "Glm4MoeLiteForCausalLM": "glm4_moe_lite",
+    "GPT2LMHeadModel": "gpt2",
+    "GPTBigCodeForCausalLM": "gpt_bigcode",
+    "GPTNeoXForCausalLM": "gpt_neox",
+    "GptOssForCausalLM": "gpt_oss",
+    "GraniteForCausalLM": "granite",
+    "GraniteMoeForCausalLM": "granitemoe",
+    "GraniteMoeHybridForCausalLM": "granitemoehybrid",
+    "HeliumForCausalLM": "helium",
+    "HunYuanDenseV1ForCausalLM": "hunyuan_v1_dense",
+    "HyperCLOVAXForCausalLM": "hyperclovax",
+    "InternLM2ForCausalLM": "internlm2",
+    "InternLM3ForCausalLM": "internlm3",
+    "Jais2ForCausalLM": "jais2",
+    "Lfm2ForCausalLM": "lfm2",
+    "Lfm2MoeForCausalLM": "lfm2_moe",
+    "LlamaForCausalLM": "llama",
+    "Llama4ForCausalLM": "llama4",
+    "Mamba2ForCausalLM": "mamba2",
+    "MiniCPMForCausalLM": "minicpm",
+    "MiniCPM3ForCausalLM": "minicpm3",
+    "MiniMaxM2ForCausalLM": "minimax_m2",
+    "MinistralForCausalLM": "ministral",
+    "Ministral3ForCausalLM": "ministral3",
+    "MistralForCausalLM": "mistral",
+    "MixtralForCausalLM": "mixtral",
+    "MptForCausalLM": "mpt",
+    "MPTForCausalLM": "mpt",
+    "NemotronForCausalLM": "nemotron",
+    "NemotronHForCausalLM": "nemotron_h",
+    "OlmoForCausalLM": "olmo",
+    "Olmo2ForCausalLM": "olmo2",
+    "Olmo3ForCausalLM": "olmo3",
+    "OlmoeForCausalLM": "olmoe",
+    "OPTForCausalLM": "opt",
+    "PhiForCausalLM": "phi",
+    "Phi3ForCausalLM": "phi3",
+    "PhimoeForCausalLM": "phimoe",
+    "PhiMoEForCausalLM": "phimoe",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen2MoeForCausalLM": "qwen2_moe",
+    "Qwen3ForCausalLM": "qwen3",
+    "Qwen3_5ForCausalLM": "qwen3_5",
+    "Qwen3_5MoeForCausalLM": "qwen3_5_moe",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+    "Qwen3NextForCausalLM": "qwen3_next",
+    "SeedOssForCausalLM": "seed_oss",
+    "SmolLM3ForCausalLM": "smollm3",
+    "StableLmForCausalLM": "stablelm",
+    "Starcoder2ForCausalLM": "starcoder2",
+    "YoutuForCausalLM": "youtu",
+}
+"""The module of each architecture, by each of the names that ``architectures`` may have for it."""
 
 
 @dataclass(frozen=True)
@@ -134,16 +136,36 @@ class Family:
         return self.other_types.union((self.model_type,), self.text_parts)
 
 
-FAMILIES: Final[Mapping[str, Family]] = {
-    name: family
-    for family in map(Family.of, MODULES)
-    for name in (family.architecture, *family.aliases)
-}
+class _Families(Mapping[str, Family]):
+    """Families, whose modules are imported as they are asked for: a start needs one of them."""
+
+    def __getitem__(self, architecture: str) -> Family:
+        return Family.of(import_module(f"penstock.models.{_MODULES[architecture]}"))
+
+    def __contains__(self, architecture: object) -> bool:
+        return architecture in _MODULES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
+
+FAMILIES: Final[Mapping[str, Family]] = _Families()
 """Every family under each of the names that ``architectures`` may have for it."""
+
+
+def family_modules() -> tuple[ModuleType, ...]:
+    """The modules of all families, by their names."""
+    return tuple(import_module(f"penstock.models.{name}") for name in sorted({*_MODULES.values()}))
 
 
 def family_of_type(model_type: object) -> Family | None:
     """The family that computes what is of this ``model_type``; None if there is none."""
     if not isinstance(model_type, str):
         return None
-    return next((each for each in FAMILIES.values() if model_type in each.all_types), None)
+    # Most modules are called as the type: where one is, no other need be imported.
+    likely = [name for name, module in _MODULES.items() if module == model_type]
+    families = (FAMILIES[name] for name in (*likely, *_MODULES))
+    return next((each for each in families if model_type in each.all_types), None)

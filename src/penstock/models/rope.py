@@ -20,8 +20,9 @@ from penstock.models.rope_spec import RopeSpec
 
 Floats = NDArray[np.float32]
 
-ROWS_AT_FIRST = 131_072
-"""Positions of most models that people serve: their tables never grow."""
+ROWS_AT_FIRST = 4096
+"""Positions that contexts usually stay within. Those that models allow are many more: to fill the
+tables of Gemma 3 270M for its 32,768 took 0.25 s of each start, and 34 MB."""
 ROWS_AT_ONCE = 16_384
 """Rows that are computed when a table grows: some 40 ms for heads of 128 components."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
 
 import ml_dtypes
 import numpy as np
 
 from penstock.cache.geometry import Chunk, Window
+from penstock.dtypes import DType
 from penstock.errors import ModelError
 from penstock.models.activation import Activation, ClampedSwiglu, Gating, UngatedActivation
 from penstock.models.attention_spec import (
@@ -68,8 +68,6 @@ __all__ = [
     "Window",
     "attention_of",
 ]
-
-DType = Literal["float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True)

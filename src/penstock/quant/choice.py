@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
+from penstock.dtypes import QuantizationName, WindowColumns
 from penstock.errors import ConfigError
 from penstock.quant.scheme import (
     GROUP_SIZES,
@@ -12,10 +11,7 @@ from penstock.quant.scheme import (
     GroupScheme,
     Quantization,
     QuantScheme,
-    WindowColumns,
 )
-
-QuantizationName = Literal["none", "int8", "int4"]
 
 HEAD_SCHEME = GridScheme(8)
 """Scheme of the output matrix, whatever the other matrices have: its rounding errors affect the

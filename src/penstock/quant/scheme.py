@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from penstock.dtypes import WindowColumns
+
 Bits = Literal[4, 8]
 
 GROUP_SIZES = (32, 64, 128)
-WindowColumns = Literal[16, 32]
-"""Columns that share a window of a row's grid."""
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 
 from penstock.backends.backend import Backend
 from penstock.config import EngineConfig
+from penstock.dtypes import QuantizationName, WindowColumns
 from penstock.errors import ConfigError
 from penstock.models.gguf.blocks import GgufTypes
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.spec import ModelSpec
-from penstock.quant.choice import QuantizationName, choose
-from penstock.quant.scheme import BlockScheme, GroupScheme, Quantization, WindowColumns
+from penstock.quant.choice import choose
+from penstock.quant.scheme import BlockScheme, GroupScheme, Quantization
 from penstock.resolve.inputs import Inputs, Reasons, reason
 
 

@@ -15,6 +15,7 @@ from penstock.demo_model import (
     eagle_head_path,
     medusa_heads_path,
 )
+from penstock.dtypes import WindowColumns
 from penstock.errors import ConfigError, TokenizerError
 from penstock.gguf.metadata import read_metadata
 from penstock.gguf.names import is_gguf
@@ -25,7 +26,6 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
-from penstock.quant.scheme import WindowColumns
 from penstock.speculate.draft_heads_choice import (
     draft_heads_spec,
     refuse_draft_heads,

@@ -1,12 +1,10 @@
 """Text to token ids and back."""
 
-from penstock.tokenizer.chat import ChatTemplate
 from penstock.tokenizer.detokenizer import IncrementalDetokenizer
 from penstock.tokenizer.load import load_tokenizer
 from penstock.tokenizer.tokenizer import Tokenizer, TokenizerSettings
 
 __all__ = [
-    "ChatTemplate",
     "IncrementalDetokenizer",
     "Tokenizer",
     "TokenizerSettings",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import TokenizerError
 from penstock.gguf.metadata import GgufValue, Numbers, Strings
@@ -13,7 +17,7 @@ _T = TypeVar("_T", bool, int, float, str)
 class Fields:
     """Typed access to ``tokenizer.ggml.*``."""
 
-    def __init__(self, metadata: dict[str, GgufValue]) -> None:
+    def __init__(self, metadata: Mapping[str, GgufValue]) -> None:
         self._metadata = metadata
 
     def has(self, name: str) -> bool:
@@ -27,26 +31,34 @@ class Fields:
             )
         return value
 
-    def array(self, name: str, kind: type[_T], size: int | None = None) -> list[_T]:
-        """Empty if absent. Raises TokenizerError unless what is there are ``size`` values of
-        ``kind``."""
+    def strings(self, name: str) -> Strings:
+        """Empty if absent. Raises TokenizerError unless what is there are strings."""
         values = self._metadata.get("tokenizer.ggml." + name, [])
-        if isinstance(values, Numbers):
-            right = values.kind is kind or not values
-        elif isinstance(values, Strings):
-            right = kind is str
-        else:
-            # An array of GGUF has elements of one type, so one stands for all.
-            right = isinstance(values, list) and (not values or type(values[0]) is kind)
-        if not right:
+        if isinstance(values, Strings):
+            return values
+        # An array of GGUF has elements of one type, so one stands for all.
+        if not isinstance(values, list) or (values and type(values[0]) is not str):
+            raise TokenizerError(f"tokenizer.ggml.{name} is not an array of str")
+        listed: list[Any] = values
+        return Strings.of(listed)
+
+    def numbers(
+        self, name: str, kind: type[int] | type[float], size: int, usual: float
+    ) -> NDArray[Any]:
+        """``size`` times ``usual`` if absent. Raises TokenizerError unless what is there are
+        ``size`` values of ``kind``."""
+        if not self.has(name):
+            return np.full(size, usual)
+        values = self._metadata["tokenizer.ggml." + name]
+        if isinstance(values, list) and all(type(each) is kind for each in values):
+            values = Numbers(np.array(values, np.dtype(kind)))
+        if not isinstance(values, Numbers) or (values and values.kind is not kind):
             raise TokenizerError(f"tokenizer.ggml.{name} is not an array of {kind.__name__}")
-        assert isinstance(values, (list, Numbers, Strings))
-        if self.has(name) and size is not None and len(values) != size:
+        if len(values) != size:
             raise TokenizerError(
                 f"tokenizer.ggml.{name} has {len(values)} entries for {size} tokens"
             )
-        listed: list[Any] = list(values)
-        return listed
+        return values.array
 
     def token_id(self, name: str, vocab_size: int) -> int | None:
         """A field that names a token; None if absent. Raises TokenizerError if no such token is."""

@@ -34,14 +34,15 @@ class PreTokenizer:
     text in which U+2581 is a space, and characters without a token are spelled ``<0xE9>``."""
 
     @property
+    def cuts(self) -> list[pre_tokenizers.PreTokenizer]:
+        """The steps of a ``tokenizers`` tokenizer that cut as the patterns say."""
+        return [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in self.patterns]
+
+    @property
     def steps(self) -> list[pre_tokenizers.PreTokenizer]:
-        """The same for a ``tokenizers`` tokenizer."""
-        cut: list[pre_tokenizers.PreTokenizer] = [
-            pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in self.patterns
-        ]
-        if self.spelled_bytes:
-            cut.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
-        return cut
+        """All steps of one: what was cut is also spelled as the vocabulary has it."""
+        spell = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+        return [*self.cuts, spell] if self.spelled_bytes else self.cuts
 
 
 def pre_tokenizer_names() -> list[str]:

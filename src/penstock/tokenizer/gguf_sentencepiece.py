@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, normalizers
 
 from penstock.errors import TokenizerError
+from penstock.gguf.metadata import Strings
 from penstock.gguf.special_tokens import Kind
 from penstock.tokenizer.gguf_byte_pairs import SPACE, make_model
 
@@ -20,25 +21,40 @@ _MAX_CHARS = 1 << 23
 _Array = NDArray[Any]
 
 
+def piece_ranks(tokens: Strings, scores: _Array, kinds: _Array) -> NDArray[np.int32]:
+    """The place of each token in the order in which pieces merge, the first 0; -1: it is no piece.
+
+    Control tokens are no pieces: what a text says never becomes one. Raises TokenizerError.
+    """
+    ranks = -scores.astype(np.float64)
+    if not np.isfinite(ranks).all():
+        raise TokenizerError("tokenizer.ggml.scores holds a value that is not finite")
+    apart = np.isin(kinds, (Kind.CONTROL, Kind.UNKNOWN, Kind.BYTE))
+    order = np.argsort(ranks, kind="stable")
+    pieces = order[~apart[order]]
+    if len(tokens.text) > _MAX_CHARS and tokens.lengths[pieces].sum() > _MAX_CHARS:
+        raise TokenizerError(
+            f"tokenizer.ggml.tokens has more than {_MAX_CHARS} characters, which no vocabulary has"
+        )
+    places = np.full(len(tokens), -1, np.int32)
+    places[pieces] = np.arange(len(pieces), dtype=np.int32)
+    return places
+
+
 def sentencepiece(
     vocab: dict[str, int],
-    scores: Sequence[float],
-    kinds: Sequence[int],
+    ranks: NDArray[np.int32],
     unknown: str | None,
     space_prefix: bool,
 ) -> Tokenizer:
-    """The adjacent pair whose union scores highest merges first.
+    """The adjacent pair whose union has the lowest rank merges first.
 
-    With every way to split a piece as a merge, ranked by the piece's score, BPE does the same.
-    Control tokens are no pieces: what a text says never becomes one. Raises TokenizerError.
+    With every way to split a piece as a merge, ranked as the piece is, BPE does the same. Raises
+    TokenizerError.
     """
-    ranks = -np.array(scores, np.float64)
-    if not np.isfinite(ranks).all():
-        raise TokenizerError("tokenizer.ggml.scores holds a value that is not finite")
-    apart = np.isin(np.array(kinds), (Kind.CONTROL, Kind.UNKNOWN, Kind.BYTE))
-    order = np.argsort(ranks, kind="stable")
     names = list(vocab)
-    merges = _all_splits([names[token_id] for token_id in order[~apart[order]].tolist()])
+    order = np.argsort(ranks, kind="stable")
+    merges = _all_splits([names[token_id] for token_id in order[ranks[order] >= 0].tolist()])
     backend = Tokenizer(
         make_model(vocab, merges, unk_token=unknown, fuse_unk=False, byte_fallback=True)
     )
@@ -60,10 +76,6 @@ def _all_splits(pieces: Sequence[str]) -> list[tuple[str, str]]:
     somebody's design, who could have scored the pieces to his liking as well.
     """
     lengths = np.fromiter(map(len, pieces), np.int64, len(pieces))
-    if lengths.sum() > _MAX_CHARS:
-        raise TokenizerError(
-            f"tokenizer.ggml.tokens has more than {_MAX_CHARS} characters, which no vocabulary has"
-        )
     ends = np.cumsum(lengths)
     hashes = _Hashes("".join(pieces))
     whole = hashes.of(ends - lengths, ends)

@@ -1,19 +1,27 @@
-"""A GGUF file's vocabulary as a ``tokenizers`` tokenizer that gives llama.cpp's token ids."""
+"""A GGUF file's vocabulary as a codec that gives llama.cpp's token ids.
+
+Native code makes it where there is such. Else, and where native code refuses what is in the file,
+the ``tokenizers`` library does, with the same ids for every text; it says what it refuses.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer
 
 from penstock.errors import TokenizerError
-from penstock.gguf.metadata import GgufValue
+from penstock.gguf.metadata import GgufValue, Numbers, Strings
 from penstock.gguf.special_tokens import END_FIELDS, Kind, SpecialTokens
+from penstock.tokenizer.codec import Codec, LibraryCodec
 from penstock.tokenizer.gguf_byte_pairs import byte_pairs
 from penstock.tokenizer.gguf_fields import Fields
-from penstock.tokenizer.gguf_pre_tokenizers import pre_tokenizer
-from penstock.tokenizer.gguf_sentencepiece import sentencepiece
+from penstock.tokenizer.gguf_pre_tokenizers import PreTokenizer, pre_tokenizer
+from penstock.tokenizer.gguf_sentencepiece import piece_ranks, sentencepiece
+from penstock.tokenizer.native_codec import NativeCodec
 from penstock.tokenizer.native_errors import refusing
 
 _MAX_TOKEN_CHARS = 1 << 16
@@ -27,7 +35,7 @@ _MAX_SPECIAL = 1 << 16
 class GgufVocab:
     """A vocabulary and the settings that come with it."""
 
-    backend: Tokenizer
+    codec: Codec
     bos_token_id: int | None
     end_token_ids: tuple[int, ...]
     """Tokens that end a generation: the EOS token first."""
@@ -40,56 +48,38 @@ class GgufVocab:
     """Special tokens by role, as chat templates know them: ``bos_token``, ..."""
 
 
-def build_vocab(metadata: dict[str, GgufValue]) -> GgufVocab:
-    """Build the tokenizer that ``tokenizer.ggml.*`` describes. Raises TokenizerError."""
+def build_vocab(metadata: Mapping[str, GgufValue], native: bool = True) -> GgufVocab:
+    """Build the tokenizer that ``tokenizer.ggml.*`` describes. Raises TokenizerError.
+
+    Without ``native`` the library makes it; native code is compared with it.
+    """
     fields = Fields(metadata)
     model = fields.scalar("model", str, "")
     tokens = _tokens(fields)
     count = len(tokens)
-    vocab = {token: token_id for token_id, token in enumerate(tokens)}
-    if len(vocab) != count:
-        twice = next(token for i, token in enumerate(tokens) if vocab[token] != i)
-        raise TokenizerError(f"tokenizer.ggml.tokens holds {twice!r:.100} twice")
-    kinds = fields.array("token_type", int, count) or [int(Kind.NORMAL)] * count
+    kinds = fields.numbers("token_type", int, count, Kind.NORMAL)
     roles = _roles(fields, model, count)
-    unknown, eos, bos = roles.get("unk_token"), roles.get("eos_token"), roles.get("bos_token")
+    eos, bos = roles.get("eos_token"), roles.get("bos_token")
     ends = [fields.token_id(name, count) for name in END_FIELDS]
-    special = SpecialTokens.read(tokens, kinds, eos, (i for i in ends if i is not None))
+    special = SpecialTokens.read(tokens, Numbers(kinds), eos, (i for i in ends if i is not None))
     _check(special)
+    stripping = "phi-3" in _name(metadata) or "phi3" in _name(metadata)
+    added = _added(special, tokens, stripping)
     if model == "llama":
-        scores = fields.array("scores", float, count)
-        if not scores:
-            raise TokenizerError(
-                "the GGUF file has no tokenizer.ggml.scores, which model llama needs"
-            )
         prefix = _around(fields, "bos", bos, True)
-        backend = sentencepiece(
-            vocab,
-            scores,
-            kinds,
-            unknown=None if unknown is None else tokens[unknown],
-            space_prefix=fields.scalar("add_space_prefix", bool, True),
-        )
+        codec = _sentencepiece(fields, tokens, kinds, roles.get("unk_token"), added, native)
     elif model in ("gpt2", "gemma4"):
         pre = pre_tokenizer("gemma4" if model == "gemma4" else fields.scalar("pre", str, ""))
         prefix = _around(fields, "bos", bos, pre.add_bos, pre.needs_bos)
-        if not fields.has("merges"):
-            raise TokenizerError(
-                "the GGUF file has no tokenizer.ggml.merges, without which no text can be cut into "
-                "its tokens; convert the model again, or name a folder with tokenizer.json by "
-                "--tokenizer"
-            )
-        backend = byte_pairs(vocab, fields.array("merges", str), pre)
+        codec = _byte_pairs(fields, tokens, pre, added, native)
     else:
         raise TokenizerError(
             f"tokenizer.ggml.model is {model!r:.100}; Penstock reads 'llama' (SentencePiece), "
             "'gpt2' and 'gemma4' (byte pairs). Name a folder with the tokenizer.json of the "
             "original checkpoint by --tokenizer"
         )
-    stripping = "phi-3" in _name(metadata) or "phi3" in _name(metadata)
-    _add(backend, _added(special, tokens, stripping))
     return GgufVocab(
-        backend,
+        codec,
         bos_token_id=bos,
         end_token_ids=special.ends,
         silent_ids=special.silent,
@@ -99,22 +89,77 @@ def build_vocab(metadata: dict[str, GgufValue]) -> GgufVocab:
     )
 
 
-def _tokens(fields: Fields) -> list[str]:
-    tokens = fields.array("tokens", str)
+def _sentencepiece(
+    fields: Fields,
+    tokens: Strings,
+    kinds: NDArray[Any],
+    unknown: int | None,
+    added: Sequence[AddedToken],
+    native: bool,
+) -> Codec:
+    if not fields.has("scores"):
+        raise TokenizerError("the GGUF file has no tokenizer.ggml.scores, which model llama needs")
+    scores = fields.numbers("scores", float, len(tokens), 0.0)
+    ranks = piece_ranks(tokens, scores, kinds)
+    space_prefix = fields.scalar("add_space_prefix", bool, True)
+    if native:
+        codec = NativeCodec.by_rank(tokens, ranks, unknown, space_prefix, added)
+        if codec is not None:
+            return codec
+    name = None if unknown is None else tokens[unknown]
+    library = sentencepiece(_distinct(tokens), ranks, name, space_prefix)
+    _add(library, added)
+    return LibraryCodec(library)
+
+
+def _byte_pairs(
+    fields: Fields,
+    tokens: Strings,
+    pre: PreTokenizer,
+    added: Sequence[AddedToken],
+    native: bool,
+) -> Codec:
+    if not fields.has("merges"):
+        raise TokenizerError(
+            "the GGUF file has no tokenizer.ggml.merges, without which no text can be cut into "
+            "its tokens; convert the model again, or name a folder with tokenizer.json by "
+            "--tokenizer"
+        )
+    merges = fields.strings("merges")
+    if native:
+        codec = NativeCodec.by_merges(tokens, merges, pre, added)
+        if codec is not None:
+            return codec
+    library = byte_pairs(_distinct(tokens), merges, pre)
+    _add(library, added)
+    return LibraryCodec(library)
+
+
+def _distinct(tokens: Strings) -> dict[str, int]:
+    """The tokens by their text. Raises TokenizerError if two have the same."""
+    vocab = {token: token_id for token_id, token in enumerate(tokens)}
+    if len(vocab) != len(tokens):
+        twice = next(token for i, token in enumerate(tokens) if vocab[token] != i)
+        raise TokenizerError(f"tokenizer.ggml.tokens holds {twice!r:.100} twice")
+    return vocab
+
+
+def _tokens(fields: Fields) -> Strings:
+    tokens = fields.strings("tokens")
     if not tokens:
         raise TokenizerError(
             "the GGUF file has no tokenizer.ggml.tokens; convert the model again with its "
             "vocabulary, or name a folder with tokenizer.json by --tokenizer"
         )
-    longest = max(map(len, tokens))
-    if longest > _MAX_TOKEN_CHARS:
+    sizes = tokens.sizes
+    if sizes.max() > _MAX_TOKEN_CHARS and (longest := tokens.lengths.max()) > _MAX_TOKEN_CHARS:
         raise TokenizerError(
             f"tokenizer.ggml.tokens holds one of {longest} characters, and a token has at most "
             f"{_MAX_TOKEN_CHARS}; download or convert the file again"
         )
-    if "" not in tokens:
+    if sizes.all():
         return tokens
-    return [token or f"[EMPTY_{token_id}]" for token_id, token in enumerate(tokens)]
+    return Strings.of(token or f"[EMPTY_{token_id}]" for token_id, token in enumerate(tokens))
 
 
 def _roles(fields: Fields, model: str, count: int) -> dict[str, int]:
@@ -155,27 +200,28 @@ def _around(
     return ()
 
 
-def _name(metadata: dict[str, GgufValue]) -> str:
+def _name(metadata: Mapping[str, GgufValue]) -> str:
     name = metadata.get("general.name")
     return name.lower() if isinstance(name, str) else ""
 
 
-def _added(special: SpecialTokens, tokens: Sequence[str], stripping: bool) -> list[AddedToken]:
+def _added(special: SpecialTokens, tokens: Strings, stripping: bool) -> list[AddedToken]:
     """``stripping`` control tokens take the white space that follows them, as Phi-3's do."""
     keeping = ("<unk>", "<s>", "<|endoftext|>")
     return [
         AddedToken(
-            tokens[token],
+            token,
             special=is_special,
             normalized=False,
-            rstrip=stripping and tokens[token] not in keeping,
+            rstrip=stripping and token not in keeping,
         )
         for is_special, ids in ((True, special.control), (False, special.user_defined))
-        for token in ids
+        for token in tokens.take(ids)
     ]
 
 
 def _add(backend: Tokenizer, added: Sequence[AddedToken]) -> None:
+    """Add what texts are searched for to the library's tokenizer."""
     with refusing("the GGUF file's tokenizer.ggml.tokens cannot be used"):
         backend.add_special_tokens([token for token in added if token.special])
         backend.add_tokens([token for token in added if not token.special])

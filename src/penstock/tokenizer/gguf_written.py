@@ -18,6 +18,7 @@ from penstock.errors import TokenizerError
 from penstock.gguf.metadata import GgufValue, Numbers
 from penstock.gguf.special_tokens import Kind, SpecialTokens
 from penstock.gguf.writing import NewValue
+from penstock.tokenizer.codec import LibraryCodec
 from penstock.tokenizer.gguf_byte_pairs import SPACE
 from penstock.tokenizer.gguf_pre_tokenizer_choice import chosen_pre_tokenizer, probe_texts
 from penstock.tokenizer.gguf_pre_tokenizers import PreTokenizer
@@ -59,7 +60,10 @@ class _Writer:
     def __init__(self, tokenizer: Tokenizer, rows: int, ends: Sequence[int], where: str) -> None:
         self._settings, self._rows, self._where = tokenizer.settings, rows, where
         self._ends = tuple(ends)
-        self._backend = tokenizer.backend
+        codec = tokenizer.codec
+        if not isinstance(codec, LibraryCodec):
+            raise self._refused("it is not one of a tokenizer.json")
+        self._codec, self._backend = codec, codec.library
         self._json: dict[str, Any] = json.loads(self._backend.to_str())
         self._model: dict[str, Any] = self._json["model"]
         self._steps = _flat(self._json.get("pre_tokenizer"), "pretokenizers")
@@ -249,13 +253,13 @@ class _Writer:
         vocab = build_vocab(read)
         count = min(self._rows, self._backend.get_vocab_size(with_added_tokens=True))
         texts = [*probe_texts(), *self._texts_of_tokens(count)]
-        mine = self._backend.encode_batch_fast(texts, add_special_tokens=False)
-        theirs = vocab.backend.encode_batch_fast(texts, add_special_tokens=False)
+        mine = self._codec.encode(texts, True)
+        theirs = vocab.codec.encode(texts, True)
         for text, own, other in zip(texts, mine, theirs, strict=True):
-            if own.ids != other.ids and max(own.ids, default=0) < self._rows:
+            if own != other and max(own, default=0) < self._rows:
                 raise self._refused(
-                    f"a file's vocabulary would make {other.ids[:12]} of {text!r:.60}, and it "
-                    f"makes {own.ids[:12]}"
+                    f"a file's vocabulary would make {other[:12]} of {text!r:.60}, and it "
+                    f"makes {own[:12]}"
                 )
 
     def _texts_of_tokens(self, count: int) -> list[str]:

@@ -12,7 +12,7 @@ most four bytes to one, and ASCII to itself. For any other tokenizer there is no
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,12 +67,12 @@ class LengthBound:
         if not _has_all_bytes(backend.model, vocabulary, by_byte):
             return None
         # An entry of characters that stand for bytes is as many bytes as characters.
-        longest = max(map(len if by_byte else _num_bytes, vocabulary), default=1)
+        longest = max(map(len if by_byte else num_bytes, vocabulary), default=1)
         for token in added:
-            longest = max(longest, _num_bytes(token.content))
+            longest = max(longest, num_bytes(token.content))
             if token.normalized and backend.normalizer is not None:
                 normalized = backend.normalizer.normalize_str(token.content)
-                longest = max(longest, _num_bytes(normalized))
+                longest = max(longest, num_bytes(normalized))
         return cls(longest, any(step["type"] == "NFC" for step in normalizer))
 
 
@@ -92,7 +92,7 @@ def _flat(state: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 def _normalizes_plainly(step: Mapping[str, Any]) -> bool:
     if step["type"] == "Replace":
         pattern = step["pattern"].get("String")
-        return pattern is not None and _num_bytes(step["content"]) >= _num_bytes(pattern)
+        return pattern is not None and num_bytes(step["content"]) >= num_bytes(pattern)
     return step["type"] in ("NFC", "Prepend")
 
 
@@ -108,13 +108,18 @@ def _has_all_bytes(model: Any, vocabulary: Mapping[str, int], by_byte: bool) -> 
     affixes = ("continuing_subword_prefix", "end_of_word_suffix")
     if any(getattr(model, name, None) for name in affixes):
         return False
-    if by_byte:
-        alphabet = byte_alphabet()
-        return type(model).__name__ == "BPE" and all(alphabet[b] in vocabulary for b in _BYTES)
-    return bool(getattr(model, "byte_fallback", False)) and all(
-        f"<0x{byte:02X}>" in vocabulary for byte in _BYTES
-    )
+    if by_byte and type(model).__name__ != "BPE":
+        return False
+    if not by_byte and not getattr(model, "byte_fallback", False):
+        return False
+    return spells_all_bytes(vocabulary.__contains__, by_byte)
 
 
-def _num_bytes(text: str) -> int:
+def spells_all_bytes(is_entry: Callable[[str], bool], by_byte: bool) -> bool:
+    """Whether all bytes of UTF-8 have tokens: as printable characters, or spelled ``<0xE9>``."""
+    alphabet = byte_alphabet()
+    return all(is_entry(alphabet[b] if by_byte else f"<0x{b:02X}>") for b in _BYTES)
+
+
+def num_bytes(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))

@@ -16,6 +16,7 @@ from penstock.freed_memory import give_back
 from penstock.gguf.metadata import GgufValue, read_metadata
 from penstock.gguf.names import is_gguf
 from penstock.regular_file import read_regular
+from penstock.tokenizer.codec import LibraryCodec
 from penstock.tokenizer.gguf_vocab import build_vocab
 from penstock.tokenizer.native_errors import refusing
 from penstock.tokenizer.tokenizer import Tokenizer, TokenizerSettings
@@ -33,15 +34,20 @@ _PART = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
 _PROBE = "a"  # any text that encodes to something
 
 
-def load_tokenizer(source: str | Path, check_templates: bool = True) -> Tokenizer:
+def load_tokenizer(
+    source: str | Path,
+    check_templates: bool = True,
+    metadata: Mapping[str, GgufValue] | None = None,
+) -> Tokenizer:
     """Load the tokenizer of a checkpoint folder (with tokenizer.json) or of a GGUF file, which
-    may be any part of a model in several.
+    may be any part of a model in several. ``metadata`` are those of the file, where they were read
+    before.
 
     From a folder, tokenizer_config.json, special_tokens_map.json, generation_config.json and
     chat_template.jinja are read where present. Raises TokenizerError naming the file at fault.
     Without ``check_templates`` a chat template that is no program is only refused when it is used.
     """
-    tokenizer = _load(Path(source))
+    tokenizer = _load(Path(source)) if metadata is None else _of_gguf(Path(source), metadata)
     if check_templates:
         tokenizer.check_templates()
     give_back()
@@ -71,14 +77,17 @@ def _load(path: Path) -> Tokenizer:
         special_tokens=special,
         chat_templates=_chat_templates(path, config),
     )
-    return Tokenizer(backend, settings)
+    return Tokenizer(LibraryCodec(backend), settings)
 
 
 def _load_gguf(path: Path) -> Tokenizer:
     if match := _PART.fullmatch(path.name):  # the vocabulary is in the first
         first = path.with_name(f"{match[1]}-00001-of-{match[2]}.gguf")
         path = first if first.exists() else path
-    metadata = read_metadata(path, TokenizerError)
+    return _of_gguf(path, read_metadata(path, TokenizerError))
+
+
+def _of_gguf(path: Path, metadata: Mapping[str, GgufValue]) -> Tokenizer:
     part = metadata.get("split.no", 0)
     if part and "tokenizer.ggml.tokens" not in metadata:
         raise TokenizerError(
@@ -96,7 +105,7 @@ def _load_gguf(path: Path) -> Tokenizer:
         chat_templates=_gguf_templates(metadata),
         silent_ids=vocab.silent_ids,
     )
-    return Tokenizer(vocab.backend, settings)
+    return Tokenizer(vocab.codec, settings)
 
 
 def _gguf_templates(metadata: Mapping[str, GgufValue]) -> dict[str, str]:

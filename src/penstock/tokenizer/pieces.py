@@ -11,10 +11,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
-import msgspec
-from tokenizers import Tokenizer as Backend
+from tokenizers import AddedToken
 
 from penstock.errors import TokenizerError
 
@@ -39,23 +38,37 @@ class PieceRule:
     """Text removed wherever it occurs in the text's first token."""
 
 
+class Entries(Protocol):
+    """A vocabulary as it spells its tokens."""
+
+    @property
+    def rule(self) -> PieceRule:
+        """How entries spell text."""
+        ...
+
+    @property
+    def added(self) -> Mapping[int, AddedToken]:
+        """The tokens that are found in texts before these are cut, by id."""
+        ...
+
+    def entry(self, token_id: int) -> str | None:
+        """An entry as the vocabulary spells it; None where there is no such token."""
+        ...
+
+
 class Pieces(dict[int, bytes]):
     """The bytes of every token id, computed when first asked for.
 
     An id that the vocabulary does not have has none, and ``silent`` ones have none either.
     """
 
-    def __init__(self, backend: Backend, silent: Iterable[int] = ()) -> None:
+    def __init__(self, entries: Entries, silent: Iterable[int] = ()) -> None:
         super().__init__(dict.fromkeys(silent, b""))
-        decoder = backend.decoder
-        # Its saved state is its entry in tokenizer.json.
-        state = None if decoder is None else msgspec.json.decode(decoder.__getstate__())
-        self.rule = read_rule(state)
-        self._backend = backend
+        self.rule = entries.rule
+        self._entries = entries
         self._alphabet = {char: byte for byte, char in enumerate(byte_alphabet())}
         # The text of an added token is matched as it is written, so it is produced as written.
-        added = backend.get_added_tokens_decoder()
-        self._added: dict[int, str] = {i: token.content for i, token in added.items()}
+        self._added: dict[int, str] = {i: token.content for i, token in entries.added.items()}
 
     def __missing__(self, token_id: int) -> bytes:
         piece = self[token_id] = self._spell(token_id)
@@ -65,7 +78,7 @@ class Pieces(dict[int, bytes]):
         """The token's bytes where it begins a text, whose leading space may be dropped."""
         rule = self.rule
         if rule.strip_first_token and token_id not in self._added:
-            entry: str = self._backend.id_to_token(token_id) or ""
+            entry = self._entries.entry(token_id) or ""
             if not _BYTE_TOKEN.fullmatch(entry):
                 return entry.replace(rule.strip_first_token, "").encode()
         return self[token_id].removeprefix(rule.strip.encode())
@@ -75,7 +88,7 @@ class Pieces(dict[int, bytes]):
         added = self._added.get(token_id)
         if added is not None:
             return f"{rule.separator}{added}".encode()
-        entry: str | None = self._backend.id_to_token(token_id)
+        entry = self._entries.entry(token_id)
         if entry is None:
             return b""
         if rule.byte_level:

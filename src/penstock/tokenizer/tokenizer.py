@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
-
-from tokenizers import Tokenizer as Backend
+from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ContextLengthError, RequestError, TokenizerError, as_error
-from penstock.tokenizer.chat import ChatTemplate, Message
+from penstock.tokenizer.codec import Codec
 from penstock.tokenizer.detokenizer import IncrementalDetokenizer
 from penstock.tokenizer.length_bound import LengthBound
 from penstock.tokenizer.pieces import Pieces
+
+if TYPE_CHECKING:
+    from penstock.tokenizer.chat import ChatTemplate, Message
 
 
 @dataclass(frozen=True)
@@ -43,22 +43,16 @@ class Tokenizer:
     Immutable, so safe to share between threads.
     """
 
-    def __init__(self, backend: Backend, settings: TokenizerSettings) -> None:
-        # A length limit or padding saved with the tokenizer would cut prompts silently.
-        backend.no_truncation()
-        backend.no_padding()
+    def __init__(self, codec: Codec, settings: TokenizerSettings) -> None:
         self.settings = settings
-        self.pieces = Pieces(backend, settings.silent_ids)
-        added = backend.get_added_tokens_decoder()
-        self.special_ids = frozenset(i for i, token in added.items() if token.special)
-        self._backend = backend
-        self._vocab_size = max([backend.get_vocab_size(), *(i + 1 for i in added)])
-        self._lock = threading.Lock()
+        self.pieces = Pieces(codec, settings.silent_ids)
+        self.special_ids = frozenset(i for i, token in codec.added.items() if token.special)
+        self._codec = codec
         self._templates: dict[str, ChatTemplate] = {}
 
     def with_chat_template(self, source: str) -> Tokenizer:
         """The same tokenizer, whose one chat template is ``source``. Raises TokenizerError."""
-        other = copy.copy(self)  # shares the backend, and the lock that guards it
+        other = copy.copy(self)  # shares the codec
         other.settings = replace(self.settings, chat_templates={"default": source})
         other._templates = {}
         other.check_templates()
@@ -70,9 +64,9 @@ class Tokenizer:
             self._template(name)
 
     @property
-    def backend(self) -> Backend:
-        """The library's tokenizer, which nobody may change."""
-        return self._backend
+    def codec(self) -> Codec:
+        """The vocabulary, and what cuts texts into its tokens."""
+        return self._codec
 
     @property
     def bos_token_id(self) -> int | None:
@@ -90,7 +84,7 @@ class Tokenizer:
     @property
     def vocab_size(self) -> int:
         """One more than the largest token id. A model may have more logits than this."""
-        return self._vocab_size
+        return self._codec.size
 
     def check_model(self, vocab_size: int) -> None:
         """Raise TokenizerError if this cannot be the tokenizer of a model of ``vocab_size`` tokens.
@@ -100,12 +94,10 @@ class Tokenizer:
         """
         if self.vocab_size <= vocab_size:
             return
-        own = self._backend.get_vocab(with_added_tokens=False)
-        added = self._backend.get_added_tokens_decoder()
-        largest = max((i for i in own.values() if i not in added), default=-1)
-        if largest >= vocab_size:
+        size = self._codec.size_without(self._codec.added)
+        if size > vocab_size:
             raise TokenizerError(
-                f"the tokenizer has {largest + 1} tokens, and the model {vocab_size}: it is "
+                f"the tokenizer has {size} tokens, and the model {vocab_size}: it is "
                 "another model's; name the model's own by --tokenizer, or leave that out"
             )
 
@@ -119,7 +111,7 @@ class Tokenizer:
 
         Found out when first asked for: some 0.1 s for a vocabulary of 150,000.
         """
-        return LengthBound.read(self._backend)
+        return self._codec.length_bound()
 
     def check_length(self, text: str, max_tokens: int, param: str = "prompt") -> None:
         """Raise ContextLengthError if ``text`` has more than ``max_tokens`` tokens for certain.
@@ -155,7 +147,7 @@ class Tokenizer:
                 "prompt",
             )
         ):
-            ids = self._encode(text, parse_special)
+            (ids,) = self._codec.encode([text], parse_special)
         if add_special_tokens:
             return [*self.settings.prefix_ids, *ids, *self.settings.suffix_ids]
         return ids
@@ -178,8 +170,7 @@ class Tokenizer:
 
     def token_id(self, token: str) -> int | None:
         """The id of a vocabulary entry, spelled as in the vocabulary."""
-        token_id: int | None = self._backend.token_to_id(token)
-        return token_id
+        return self._codec.token_id(token)
 
     def apply_chat_template(
         self,
@@ -227,20 +218,10 @@ class Tokenizer:
         if source is None:
             return None
         if name not in self._templates:
+            from penstock.tokenizer.chat import ChatTemplate  # imports Jinja
+
             self._templates[name] = ChatTemplate(source, self.settings.special_tokens)
         return self._templates[name]
-
-    def _encode(self, text: str, parse_special: bool) -> list[int]:
-        backend = self._backend
-        # The library keeps this choice as state of the tokenizer. A second tokenizer for the other
-        # choice would take as long to make as the first (1 s for 150,000 tokens), and its memory.
-        with self._lock:
-            if backend.encode_special_tokens is parse_special:
-                backend.encode_special_tokens = not parse_special
-            # Unlike encode(), the batch call lets other threads run, and without character offsets
-            # it takes 0.6 of the time.
-            ids: list[int] = backend.encode_batch_fast([text], add_special_tokens=False)[0].ids
-            return ids
 
 
 def check_unicode(text: str) -> None:

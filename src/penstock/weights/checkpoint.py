@@ -29,7 +29,7 @@ from penstock.weights.disagreement import (
     unexpected,
 )
 from penstock.weights.dummy import DummyWeights
-from penstock.weights.published import open_published
+from penstock.weights.model_files import ModelFiles
 from penstock.weights.source_checks import check
 from penstock.weights.sources import as_named, read, read_member
 from penstock.weights.tensor_file import Found
@@ -38,7 +38,7 @@ _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices nee
 
 
 def open_weights(
-    folder: Path,
+    model: Path | ModelFiles,
     spec: ModelSpec,
     weights: Mapping[str, PlanWeight],
     dtype: DTypeOption = "auto",
@@ -50,14 +50,14 @@ def open_weights(
     says).
 
     Every check that needs no weight data is done here: files, headers, names, shapes, dtypes.
-    With ``load_format="dummy"`` the folder's weight files are not looked at, and ``seed`` decides
+    With ``load_format="dummy"`` the model's weight files are not looked at, and ``seed`` decides
     the values. ``target``: the checkpoint of the model that heads draft for, where they share
     weights with it. Raises WeightError.
     """
     wanted: DType = spec.dtype if dtype == "auto" else dtype
     if load_format == "dummy":
         return DummyWeights(weights, seed, wanted)
-    return CheckpointWeights(folder, spec, weights, wanted, target)
+    return CheckpointWeights(model, spec, weights, wanted, target)
 
 
 class CheckpointWeights:
@@ -70,7 +70,7 @@ class CheckpointWeights:
 
     def __init__(
         self,
-        folder: Path,
+        model: Path | ModelFiles,
         spec: ModelSpec,
         weights: Mapping[str, PlanWeight],
         dtype: DType,
@@ -81,7 +81,9 @@ class CheckpointWeights:
         self._known_factors: dict[tuple[Source, ...], F32] = {}
         self._sources: dict[str, tuple[Source, Found]] = {}
         names = spec.names
-        found = as_named(open_published(folder, spec.published), names)
+        files = ModelFiles.of(model)
+        folder = files.path
+        found = as_named(files.tensors(spec.published), names)
         unused = dict(found)
         shapes = {stored: tensor.shape for stored, (_, tensor) in found.items()}
         self._found, self._shapes = found, shapes
@@ -171,7 +173,7 @@ class CheckpointWeights:
         names."""
         if target is None:
             raise ValueError("heads that share weights with their target need its checkpoint")
-        found = as_named(open_published(target, "model"), names)
+        found = as_named(ModelFiles.open(target).tensors("model"), names)
         shapes = {stored: tensor.shape for stored, (_, tensor) in found.items()}
         for name, shared in self._shared.items():
             source = chosen(shared, shapes)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from penstock.errors import WeightError
-from penstock.gguf.metadata import read_metadata
+from penstock.gguf.metadata import GgufValue
 from penstock.gguf.names import SUFFIX, PartName
 from penstock.models.gguf.config import GgufTensors, read_gguf_spec
 from penstock.models.gguf.rope import shortest_decimals
 from penstock.models.spec import ModelSpec
-from penstock.weights.gguf_file import GgufModel, open_gguf, parts
+from penstock.weights.gguf_file import GgufModel
 
 _MAX_SMALL = 1 << 16
 """Values of a tensor that says how frequencies are scaled, at most."""
@@ -32,14 +31,13 @@ _NO_NAME: Final = r"(ggml-)?model|(sha256-)?[0-9a-f]{32,}"
 
 
 def load_gguf_spec(
-    path: Path, ignore: Collection[str] = (), sampling_defaults: bool = True
+    model: GgufModel, ignore: Collection[str] = (), sampling_defaults: bool = True
 ) -> ModelSpec:
     """The model in a GGUF file, or in the parts of one, by its metadata.
 
     Parameters are those of :func:`~penstock.weights.model_folder.load_model_spec`. Raises
-    ModelError for what Penstock does not know, and WeightError for a file that is corrupt.
+    ModelError for what Penstock does not know.
     """
-    model = open_gguf(path)
 
     def floats(name: str) -> tuple[float, ...] | None:
         return _small(model, name)
@@ -65,13 +63,10 @@ def load_gguf_spec(
     return replace(spec, notes=(*spec.notes, note))
 
 
-def gguf_name(path: Path) -> str:
-    """What the model in a file is called: as the file, without its quantization and the number of
-    its part; or as it says itself, where a file's name says nothing.
-
-    Raises WeightError for a file that is corrupt.
-    """
-    metadata = read_metadata(parts(path)[0], WeightError)
+def gguf_name(metadata: Mapping[str, GgufValue], path: Path) -> str:
+    """What the model in the file ``path``, of this ``metadata``, is called: as the file, without
+    its quantization and the number of its part; or as it says itself, where a file's name says
+    nothing."""
     file = path.stem if path.suffix == SUFFIX else path.name
     part = PartName.parse(path.name)
     whole = file if part is None else part.stem

@@ -21,7 +21,7 @@ import msgspec
 from penstock.errors import WeightError
 from penstock.models.names import Published
 from penstock.regular_file import open_regular
-from penstock.weights.published import open_published
+from penstock.weights.model_files import ModelFiles
 from penstock.weights.tensor_file import Found
 
 _PIECE_BYTES: Final = 1 << 23
@@ -91,9 +91,11 @@ class NoDigests:
         pass
 
 
-def stamped_weights(folder: Path, published: Published = "model") -> tuple[StampedFile, ...]:
-    """The files that hold the weights of ``folder``, by name. Raises WeightError."""
-    return _stamped(open_published(folder, published))
+def stamped_weights(
+    model: Path | ModelFiles, published: Published = "model"
+) -> tuple[StampedFile, ...]:
+    """The files that hold the weights of a model, by name. Raises WeightError."""
+    return _stamped(ModelFiles.of(model).tensors(published))
 
 
 def weight_files(folder: Path, digests: Digests | None = None) -> tuple[WeightFile, ...]:

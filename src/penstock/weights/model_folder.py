@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import ModelError
-from penstock.gguf.names import is_gguf
 from penstock.models.draft_heads import DraftHeadsSpec
 from penstock.models.draft_heads_config import (
     DraftHeadsKind,
@@ -24,6 +23,7 @@ from penstock.models.registry import read_spec
 from penstock.models.spec import ModelSpec
 from penstock.models.text_part import text_part
 from penstock.weights.gguf_spec import load_gguf_spec
+from penstock.weights.model_files import ModelFiles
 from penstock.weights.published import open_draft_heads
 from penstock.weights.safetensors import stored_dtype, stored_names
 
@@ -32,7 +32,7 @@ _QUANTIZED: Final = "hf_quant_config.json"
 
 
 def load_model_spec(
-    folder: Path, ignore: Collection[str] = (), sampling_defaults: bool = True
+    model: Path | ModelFiles, ignore: Collection[str] = (), sampling_defaults: bool = True
 ) -> ModelSpec:
     """The model in a checkpoint folder, from ``config.json`` and ``generation_config.json``, or in
     a GGUF file.
@@ -42,8 +42,10 @@ def load_model_spec(
     passed over though they are not known; without ``sampling_defaults`` those that the model
     recommends are. Raises ModelError, and WeightError if such a header is corrupt.
     """
-    if is_gguf(folder):
-        return load_gguf_spec(folder, ignore, sampling_defaults)
+    files = ModelFiles.of(model)
+    if files.gguf is not None:
+        return load_gguf_spec(files.gguf, ignore, sampling_defaults)
+    folder = files.path
     path = folder / "config.json"
     if not os.path.lexists(path):
         raise ModelError(

@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import WeightError
-from penstock.gguf.names import is_gguf
-from penstock.models.names import Published
-from penstock.weights.gguf_file import open_gguf
 from penstock.weights.safetensors import INDEX, SINGLE, SafetensorsFile, member, open_folder
 from penstock.weights.tensor_file import Tensor, TensorFile
 from penstock.weights.torch_file import TorchFile
@@ -19,13 +16,6 @@ PICKLED: Final = ("medusa_lm_head.pt", "pytorch_model.bin")
 """Files of ``torch.save`` that are read where there are no safetensors."""
 
 _PREFIXES: Final = re.compile(r"(medusa_head|model)\.")
-
-
-def open_published(folder: Path, published: Published) -> dict[str, tuple[TensorFile, Tensor]]:
-    """Every tensor of a checkpoint of this kind, or of a GGUF file. Raises WeightError."""
-    if is_gguf(folder):
-        return dict(open_gguf(folder).tensors)
-    return open_draft_heads(folder) if published == "heads" else open_folder(folder)
 
 
 def open_draft_heads(folder: Path) -> dict[str, tuple[TensorFile, Tensor]]:

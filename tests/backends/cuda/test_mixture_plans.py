@@ -30,6 +30,7 @@ from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.backends.cuda.memory import RESERVE, needs  # noqa: E402
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
 from penstock.backends.registry import BACKENDS  # noqa: E402
+from penstock.dtypes import QuantizationName  # noqa: E402
 from penstock.errors import WeightError  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402
 from penstock.interface.step import StepInput  # noqa: E402
@@ -38,7 +39,7 @@ from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.plan.plan import Plan  # noqa: E402
 from penstock.quant import Quantization  # noqa: E402
-from penstock.quant.choice import QuantizationName, choose  # noqa: E402
+from penstock.quant.choice import choose  # noqa: E402
 from penstock.weights.checkpoint import open_weights  # noqa: E402
 from penstock.weights.model_folder import load_model_spec  # noqa: E402
 
@@ -179,6 +180,7 @@ def test_experts_that_a_checkpoint_has_quantized(
     executor.close()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kept", ["groups", "floats"])
 def test_formats_that_name_modules(
     tmp_path: Path, kept: str, device: Any, steady_sums: None

@@ -18,13 +18,14 @@ from penstock.backends.cuda.bind import bind  # noqa: E402
 from penstock.backends.cuda.buckets import Bucket  # noqa: E402
 from penstock.backends.cuda.executor import CudaExecutor  # noqa: E402
 from penstock.cache.geometry import BLOCK_SIZE, KvDType  # noqa: E402
+from penstock.dtypes import QuantizationName  # noqa: E402
 from penstock.interface.executor import Limits, Sampling  # noqa: E402
 from penstock.interface.sampler import NewSequence  # noqa: E402
 from penstock.interface.step import StepInput  # noqa: E402
 from penstock.models.spec import DType  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
-from penstock.quant.choice import QuantizationName, choose  # noqa: E402
+from penstock.quant.choice import choose  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
 
 LIMITS = Limits(

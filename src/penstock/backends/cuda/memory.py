@@ -25,6 +25,7 @@ from penstock.backends.cuda.op_storage import (
 )
 from penstock.backends.cuda.step import StepBuffer
 from penstock.backends.cuda.workspace import Workspace
+from penstock.dtypes import QuantizationName
 from penstock.errors import ConfigError
 from penstock.interface.budget import Budget
 from penstock.interface.executor import Limits
@@ -32,7 +33,7 @@ from penstock.plan import ops
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
 from penstock.plan.tied import tied_product
-from penstock.quant.choice import QuantizationName, choose
+from penstock.quant.choice import choose
 from penstock.quant.scheme import BlockScheme, Quantization
 
 RESERVE: Final = 1 << 30

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
 from typing import Protocol  # noqa: E402
 
+from penstock.collector import uncollected  # noqa: E402
 from penstock.config import EngineConfig, ResolvedConfig  # noqa: E402
 from penstock.engine.ipc.startup import Ledger  # noqa: E402
 from penstock.engine.ipc.step_meter import StepMeter  # noqa: E402
@@ -220,15 +221,17 @@ def _trouble(command: Callable[[], None]) -> str | None:
 
 def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
     """The real engine: resolve the options, load the model, bind it."""
-    from penstock.engine.core import EngineCore
-    from penstock.engine.loader import load_models, plan_engine
+    with uncollected():
+        from penstock.engine.core import EngineCore
+        from penstock.engine.loader import load_models, open_model, plan_engine
 
     mark = startup.ledger.mark
     mark("engine imports")
-    engine_plan = plan_engine(config)
+    files = open_model(config)
+    engine_plan = plan_engine(config, files)
     startup.located(engine_plan.config.tokenizer_path)
     mark("config")
-    core = EngineCore.of(load_models(engine_plan, mark, startup.ledger.note))
+    core = EngineCore.of(load_models(engine_plan, mark, startup.ledger.note, files=files))
     facts = ModelFacts(
         served_model_name=core.config.served_model_name,
         tokenizer_path=core.config.tokenizer_path,

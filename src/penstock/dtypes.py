@@ -1,0 +1,13 @@
+"""What options, models and kernels call types of values and ways to quantize."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+DType = Literal["float32", "bfloat16", "float16"]
+"""Type of weights, and of what is computed with them."""
+
+QuantizationName = Literal["none", "int8", "int4"]
+
+WindowColumns = Literal[16, 32]
+"""Columns of a matrix that share a window of its rows' grid."""
