@@ -181,14 +181,14 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ``max_tokens``, the context, and stops that are text end it before it is complete."""
 
     def __post_init__(self) -> None:
+        values = astuple(self)
         if (
-            (type(self.stop), type(self.stop_token_ids), type(self.bad_words))
-            == (tuple, tuple, tuple)
+            _USUAL.issuperset(map(type, values))
+            and (self.stop, self.stop_token_ids, self.bad_words) == ((), (), ())
             and self.logit_bias is None
             and self.allowed_token_ids is None
-            and not (self.stop or self.stop_token_ids or self.bad_words)
-            and _USUAL.issuperset(map(type, astuple(self)))
-            and None not in _always(self)
+            and None not in values[_LEADING]
+            and None not in _others(self)
         ):
             return
         allowed = self.allowed_token_ids
@@ -324,7 +324,10 @@ _MAY_BE_NONE = frozenset(
     {"seed", "max_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"}
 )
 _DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
-_always = attrgetter(*(name for name in _SCALARS if name not in _MAY_BE_NONE))
+_FIELDS = SamplingParams.__struct_fields__
+_LEADING = slice(min(map(_FIELDS.index, _MAY_BE_NONE)))
+"""The first fields, none of which may be None: looking at a slice takes less time."""
+_others = attrgetter(*(n for n in _SCALARS if n not in _MAY_BE_NONE and n not in _FIELDS[_LEADING]))
 _PLAIN = frozenset({int, float, bool, type(None)})
 
 
