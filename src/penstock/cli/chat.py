@@ -45,6 +45,7 @@ _SKIPPED_ENGINE = {"seed", "load_format", "served_model_name"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "penstock chat [MODEL] [OPTION ...]"
     group = parser.add_argument_group("conversation")
     group.add_argument("--system", metavar="TEXT", help="the system message")
     group.add_argument(
@@ -84,7 +85,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "it is set)",
     )
     add_sampling_arguments(parser, skip=_SKIPPED_SAMPLING)
-    add_engine_arguments(parser, skip=_SKIPPED_ENGINE)
+    add_engine_arguments(
+        parser,
+        skip=_SKIPPED_ENGINE,
+        model_help="The model to talk to: a folder, a GGUF file or a hub id, made for chats; with "
+        "--url, the server's name for it. Without one, a small model is offered.",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
