@@ -16,7 +16,7 @@ TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
     "{% if not add_generation_prompt %}</think>{% endif %}<think>\n"
 )
-"""Of a model that reasons: the prompt ends with the opening of the reasoning."""
+"""A chat template of a model that reasons: a prompt ends with the opening of the reasoning."""
 
 
 @pytest.fixture(scope="module")

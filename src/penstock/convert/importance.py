@@ -36,8 +36,8 @@ class Importance:
 
     path: Path
     means: Mapping[str, Floats]
-    """By the names of tensors, finite and not below 0: those of all columns, of a tensor of
-    experts those of one expert behind the other."""
+    """Mean squares by the names of tensors, finite and not below 0: those of all columns, of a
+    tensor of experts those of one expert behind the other."""
     chunks: int
     """How many pieces of text were run."""
     datasets: tuple[str, ...]

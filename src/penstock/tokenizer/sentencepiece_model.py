@@ -32,7 +32,7 @@ class SentencePieceModel:
     """A vocabulary of byte pairs: the adjacent pair whose union scores highest merges first."""
 
     pieces: tuple[str, ...]
-    """By token id, spaces spelled U+2581."""
+    """Texts by token id, spaces spelled U+2581."""
     scores: tuple[float, ...]
     kinds: tuple[int, ...]
     """Numbers of :class:`~penstock.gguf.special_tokens.Kind`, which are SentencePiece's own."""
