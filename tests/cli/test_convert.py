@@ -41,6 +41,7 @@ def test_a_file_and_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         (["OUT", "--type", "q3_k"], "'q3_k' is not written; those that are: F32, "),
         (["OUT", "--type", "f16", "--threads", "0"], "must be 1 to 1024"),
         (["OUT", "--type", "f16", "--name", " "], "--name: is empty"),
+        (["OUT", "--type", "q4_k", "--imatrix", "missing.dat"], "cannot read missing.dat"),
         (["model.bin", "--type", "f16"], "must end in .gguf"),
         (["there.gguf", "--type", "f16"], "is there already; replace it with --force"),
         (["missing/model.gguf", "--type", "f16"], "there is no folder"),
