@@ -30,9 +30,9 @@ class BytePairs(Protocol):
         spelled_bytes: bool,
         whole_words_first: bool,
     ) -> BytePairs:
-        """A vocabulary of entries, and merges in their order. ``text`` has all of them, one behind
-        the other, and ``ends`` where each ends. Raises ValueError for entries that are not distinct,
-        and merges that are no pairs of them."""
+        """A vocabulary of entries, and merges in their order. ``text`` has all of them, one after
+        another, and ``ends`` where each ends. Raises ValueError for entries that are not distinct
+        or merges that are no pairs of them."""
         ...
 
     @staticmethod
