@@ -34,6 +34,7 @@ NB_MODULE(PENSTOCK_MODULE, m) {
   m.def("available_cpus", &penstock::available_cpus);
   m.attr("packed_layout") = penstock::kPackedLayout;
   penstock::bind_checksum(m);
+  penstock::bind_encode(m);
   penstock::bind_executor(m);
   penstock::bind_kernels(m);
   penstock::bind_measure(m);

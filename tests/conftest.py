@@ -8,15 +8,18 @@ without the tests that are marked ``slow``; ``--slow`` adds these. Files and fol
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import gc
 import os
 import tempfile
+from collections.abc import Generator
 
 import pytest
 
 pytest_plugins = ["pytester", "support.no_skips", "support.thinned"]
 
-_CACHE = pytest.StashKey[tempfile.TemporaryDirectory[str]]()
+_FOLDERS = pytest.StashKey[contextlib.ExitStack]()
 _MOST_WORKERS = 4
 """Beyond it each worker's imports, collection and servers cost more than it takes off."""
 
@@ -56,19 +59,35 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         option.dist = "worksteal"
 
 
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What comes, torch and tests by the thousand, stays: garbage need not be searched for."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+
+
 def pytest_collection_finish() -> None:
-    """What is there by now, torch and tests by the thousand, stays: no search for garbage needs to
-    go through it again."""
+    """No later search need go through it, either."""
     gc.collect()
     gc.freeze()
+    # Or native modules would report what the end of the process leaves as leaks.
+    atexit.register(gc.unfreeze)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """No test may touch the user's cache, nor the processes that tests start."""
-    config.stash[_CACHE] = tempfile.TemporaryDirectory(prefix="penstock-cache-")
-    os.environ["PENSTOCK_CACHE_DIR"] = config.stash[_CACHE].name
+    """No test may touch the user's cache, nor the processes that tests start. All workers share the
+    folder of checkpoints that are made."""
+    with contextlib.ExitStack() as folders:
+        named = {"PENSTOCK_CACHE_DIR": "penstock-cache-"}
+        if not hasattr(config, "workerinput"):
+            named["PENSTOCK_TEST_CHECKPOINTS"] = "penstock-checkpoints-"
+        for name, prefix in named.items():
+            os.environ[name] = folders.enter_context(tempfile.TemporaryDirectory(prefix=prefix))
+        config.stash[_FOLDERS] = folders.pop_all()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    gc.unfreeze()  # or native modules would report what the end of the process leaves as leaks
-    config.stash[_CACHE].cleanup()
+    config.stash[_FOLDERS].close()

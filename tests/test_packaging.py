@@ -63,6 +63,21 @@ def test_a_tag_is_released_with_its_version_and_its_changes(tmp_path: Path) -> N
         assert "not of the form vX.Y.Z" in refused(tag)
 
 
+def test_docstrings_that_begin_with_a_preposition_are_found(tmp_path: Path) -> None:
+    def told() -> str:
+        script = ROOT / ".ci/docstrings"
+        return subprocess.run([script, tmp_path], capture_output=True, text=True).stdout
+
+    path = tmp_path / "module.py"
+    path.write_text('"""With drafts it says the same."""\nx = 1\n"""As many as there are."""\n')
+    assert told() == "0 docstrings to be rephrased\n"
+    path.write_text('"""A cache."""\n\ndef rows():\n    """\n    Of the cache, a copy."""\n')
+    assert f"{path}:4: " in told()
+    assert "'Of the cache, a copy.'" in told()
+    path.write_text('x = 1\n"""In bytes."""\n')
+    assert "1 docstrings" in told()
+
+
 def test_the_core_needs_no_torch() -> None:
     names = {re.split(r"[<>=\[]", need)[0] for need in PROJECT["project"]["dependencies"]}
     assert not names & {"torch", "transformers", "triton"}

@@ -19,6 +19,12 @@ SKIPPED = {
 }
 
 
+@pytest.fixture(autouse=True)
+def no_other_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run would import what is installed again, which takes a second."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+
+
 def outcomes(pytester: pytest.Pytester, source: str, *options: str) -> dict[str, int]:
     pytester.makepyfile(f"import pytest\n\n{source}\n\ndef test_other(): pass")
     plugins = ("-p", "support.no_skips", "-p", "no:cacheprovider")

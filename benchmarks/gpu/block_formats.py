@@ -5,24 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from penstock.interface.sources import Shape, Stored
+from penstock.models.gguf.blocks import BlockMatrix
 from penstock.quant.formats import GGUF_FORMATS
 from penstock.quant.scheme import BlockScheme
-
-
-@dataclass(frozen=True)
-class InBlocks:
-    """A matrix in blocks (``models.packed_matrix.MatrixFormat``)."""
-
-    scheme: BlockScheme
-    any_order: bool = False
-    stacks: bool = True
-
-    def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
-        return ()
-
-    def optional(self, name: str) -> tuple[str, ...]:
-        return ()
 
 
 @dataclass(frozen=True)
@@ -41,10 +26,12 @@ class BlockFormats:
     def schemes(self) -> tuple[BlockScheme, ...]:
         return tuple(GGUF_FORMATS[name].scheme for name in {self.other, *self.by_word.values()})
 
-    def matrix(self, name: str, columns: int | None = None) -> InBlocks | None:
+    def matrix(self, name: str, columns: int | None = None) -> BlockMatrix | None:
         if self.only and ".experts." not in name:
             return None
-        return InBlocks(GGUF_FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
+        return BlockMatrix(
+            GGUF_FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme
+        )
 
     def limited(self, formats: Collection[str], rounded: bool) -> BlockFormats:
         return self

@@ -90,7 +90,7 @@ SPECS = {
 }
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("dtype", get_args(DType))
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
@@ -132,6 +132,7 @@ def test_hidden_states_agree_with_the_reference_and_change_no_logits(
     executor.close()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", ["int8", "int4"])
@@ -191,7 +192,7 @@ def test_logits_of_quantized_weights_alone_agree_with_the_reference(
     executor.close()
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("dtype", get_args(DType))
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
@@ -253,7 +254,7 @@ def last_logits(executor: CpuExecutor, chunks: Sequence[Chunk]) -> F32:
     return result.logits[-1].copy()
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("kv_dtype", [None, *CODED])
 @pytest.mark.parametrize("dtype", get_args(DType))

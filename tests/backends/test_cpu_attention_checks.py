@@ -15,44 +15,25 @@ from support.native_executor import (
     make,
 )
 
-from penstock.backends.cpu import native
-
 HUGE = 2**63 - 1
 
 
-@pytest.fixture(scope="module")
-def module() -> Any:
-    """Checks are the same code in every variant: one is enough."""
-    return native.load()
-
-
-@pytest.fixture
-def executor(module: Any) -> Any:
-    return make(module)
-
-
-@pytest.mark.parametrize("scale", [0.0, -1.0, np.nan])
-def test_attention_has_a_positive_scale(module: Any, scale: float) -> None:
-    executor = make(module, **CACHE)
+@pytest.mark.parametrize(("name", "reported"), [("scale", "scale"), ("softcap", "soft cap")])
+@pytest.mark.parametrize("value", [0.0, -1.0, np.nan])
+def test_attention_has_a_positive_scale_and_soft_cap(
+    one_module: Any, name: str, reported: str, value: float
+) -> None:
+    executor = make(one_module, **CACHE)
     buffers = Buffers(executor)
     q, out = buffers.add(8), buffers.add(8)
-    with pytest.raises(ValueError, match="scale"):
-        append_attention(executor, q, out, scale=scale)
-
-
-@pytest.mark.parametrize("softcap", [0.0, -1.0, np.nan])
-def test_attention_has_a_positive_soft_cap_or_none(module: Any, softcap: float) -> None:
-    executor = make(module, **CACHE)
-    buffers = Buffers(executor)
-    q, out = buffers.add(8), buffers.add(8)
-    with pytest.raises(ValueError, match="soft cap"):
-        append_attention(executor, q, out, softcap=softcap)
-    append_attention(executor, q, out, softcap=30.0)
+    with pytest.raises(ValueError, match=reported):
+        append_attention(executor, q, out, **{name: value})
+    append_attention(executor, q, out, **{name: 30.0})
 
 
 @pytest.mark.parametrize("name", ["slopes", "sinks"])
-def test_attention_has_a_slope_and_a_sink_for_each_head(module: Any, name: str) -> None:
-    executor = make(module, **CACHE)
+def test_attention_has_a_slope_and_a_sink_for_each_head(one_module: Any, name: str) -> None:
+    executor = make(one_module, **CACHE)
     buffers = Buffers(executor)
     q, out = buffers.add(16), buffers.add(16)
     for heads in (1, 3):
@@ -97,9 +78,10 @@ def test_an_even_part_of_a_head_is_rotated(executor: Any, rope_dim: int, interle
     executor.append_rope(x=x, out=out, rope_dim=8, **options)
 
 
-def test_keys_and_values_are_those_of_the_layer(module: Any) -> None:
+def test_keys_and_values_are_those_of_the_layer(one_module: Any) -> None:
     executor = make(
-        module, **(CACHE | {"kv_part_bytes": 2 * BLOCK_BYTES, "kv_layers": [(2, 8, 0, 0, 0, 0, 0)]})
+        one_module,
+        **(CACHE | {"kv_part_bytes": 2 * BLOCK_BYTES, "kv_layers": [(2, 8, 0, 0, 0, 0, 0)]}),
     )
     buffers = Buffers(executor)
     k, wide, rounded = buffers.add(16), buffers.add(32), buffers.add(16, "bfloat16")

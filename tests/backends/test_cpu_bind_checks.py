@@ -13,20 +13,7 @@ from support.native_executor import (
     make,
 )
 
-from penstock.backends.cpu import native
-
 HUGE = 2**63 - 1
-
-
-@pytest.fixture(scope="module")
-def module() -> Any:
-    """Checks are the same code in every variant: one is enough."""
-    return native.load()
-
-
-@pytest.fixture
-def executor(module: Any) -> Any:
-    return make(module)
 
 
 # --- the executor and its memory ------------------------------------------------------------------
@@ -46,17 +33,17 @@ def executor(module: Any) -> Any:
     ],
     ids=str,
 )
-def test_a_shape_that_cannot_be_is_refused(module: Any, changes: dict[str, Any]) -> None:
+def test_a_shape_that_cannot_be_is_refused(one_module: Any, changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        make(module, **changes)
+        make(one_module, **changes)
 
 
 @pytest.mark.parametrize("size", [2**64 - 1, 2**64 - 2**21, 2**63, 2**63 - 1])
-def test_memory_that_no_machine_has(module: Any, executor: Any, size: int) -> None:
+def test_memory_that_no_machine_has(one_module: Any, executor: Any, size: int) -> None:
     with pytest.raises(MemoryError):
         executor.reserve_constant(size)
     with pytest.raises(MemoryError):
-        make(module, arena_bytes=size)
+        make(one_module, arena_bytes=size)
     assert executor.region_bytes == []
 
 

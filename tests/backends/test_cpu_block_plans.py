@@ -88,6 +88,7 @@ def test_experts_agree_with_the_reference(activations: bool, isa: str) -> None:
     executor.close()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("isa", native.runnable())
 @pytest.mark.parametrize("activations", [True, False], ids=["int8", "alone"])
 @pytest.mark.parametrize("formats", [MIXED, SMALL], ids=["k", "legacy"])

@@ -7,17 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 from support.native_arrays import as_bytes
-from support.native_executor import COLUMNS, Buffers, make
-
-from penstock.backends.cpu import native
+from support.native_executor import COLUMNS, Buffers
 
 HUGE = 2**63 - 1
-
-
-@pytest.fixture
-def executor() -> Any:
-    """Checks are the same code in every variant: one is enough."""
-    return make(native.load())
 
 
 def test_experts_that_do_not_fit_are_refused(executor: Any) -> None:

@@ -60,6 +60,7 @@ def arrays(result: StepResult) -> list[NDArray[Any]]:
     return [result.logits, result.hidden.astype(np.float32), *result.more_logits]
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", HEADS)
@@ -77,6 +78,7 @@ def test_heads_agree_with_the_reference(name: str, dtype: DType, isa: str) -> No
     executor.close()
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("name", HEADS)

@@ -9,14 +9,6 @@ import numpy as np
 import pytest
 from support.native_arrays import as_bytes
 
-from penstock.backends.cpu import native
-
-
-@pytest.fixture(scope="module")
-def module() -> Any:
-    """Checks are the same code in every variant: one is enough."""
-    return native.load()
-
 
 def zeros(*shape: int, dtype: Any = np.float32) -> np.ndarray:
     return np.zeros(shape, dtype)
@@ -80,8 +72,8 @@ LINEAR = PRODUCT | {
     ],
     ids=str,
 )
-def test_linear(module: Any, changes: dict[str, Any]) -> None:
-    refuses(module.linear, LINEAR, changes)
+def test_linear(one_module: Any, changes: dict[str, Any]) -> None:
+    refuses(one_module.linear, LINEAR, changes)
 
 
 INT = PRODUCT | {
@@ -109,8 +101,8 @@ INT = PRODUCT | {
     ],
     ids=str,
 )
-def test_int_linear(module: Any, changes: dict[str, Any]) -> None:
-    refuses(module.int_linear, INT, changes)
+def test_int_linear(one_module: Any, changes: dict[str, Any]) -> None:
+    refuses(one_module.int_linear, INT, changes)
 
 
 @pytest.mark.parametrize(
@@ -128,17 +120,17 @@ def test_int_linear(module: Any, changes: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_grid_linear(module: Any, changes: dict[str, Any]) -> None:
+def test_grid_linear(one_module: Any, changes: dict[str, Any]) -> None:
     whole = {name: value for name, value in INT.items() if name != "group"}
     whole["parts"] = [(zeros(4, 64, dtype=np.int8), zeros(0, 0, dtype=np.uint8), zeros(4))]
-    refuses(module.grid_linear, whole, changes)
+    refuses(one_module.grid_linear, whole, changes)
 
 
-def test_quantize_grid(module: Any) -> None:
+def test_quantize_grid(one_module: Any) -> None:
     def run(bits: int, elem: str, n: int, k: int) -> bool:
         groups = -(-k // 16) if bits == 4 else 0
         return bool(
-            module.quantize_grid(
+            one_module.quantize_grid(
                 rows=zeros(n * k * 4, dtype=np.uint8),
                 elem=elem,
                 bits=bits,
@@ -156,14 +148,14 @@ def test_quantize_grid(module: Any) -> None:
 
 
 @pytest.mark.parametrize("elem", ["float32", "bfloat16", "float16"])
-def test_quantize_grid_of_rows_at_odd_addresses(module: Any, elem: str) -> None:
+def test_quantize_grid_of_rows_at_odd_addresses(one_module: Any, elem: str) -> None:
     """Weights are views into files; reading them as if they were aligned is not defined."""
     size = 4 if elem == "float32" else 2
     values = np.random.default_rng(1).integers(0, 60, 2 * 40 * size + 1, np.uint8)
     results = []
     for rows in (values[1:], values[1:].copy()):
         codes, scales = zeros(2, 40, dtype=np.int8), zeros(2)
-        module.quantize_grid(
+        one_module.quantize_grid(
             rows=rows,
             elem=elem,
             bits=8,
@@ -177,10 +169,10 @@ def test_quantize_grid_of_rows_at_odd_addresses(module: Any, elem: str) -> None:
     assert scales.all()
 
 
-def test_add_norm(module: Any) -> None:
+def test_add_norm(one_module: Any) -> None:
     def run(elem: str = "float32", delta: Any = None, width: int = 4, weight: int = 8) -> None:
         out = zeros(3 * 8 * width, dtype=np.uint8)
-        module.add_norm(zeros(3, 8), delta, zeros(weight), 1e-5, out, elem, 2)
+        one_module.add_norm(zeros(3, 8), delta, zeros(weight), 1e-5, out, elem, 2)
 
     run()
     for changes in (
@@ -195,9 +187,9 @@ def test_add_norm(module: Any) -> None:
             run(**changes)
 
 
-def test_embed(module: Any) -> None:
+def test_embed(one_module: Any) -> None:
     table = floats(5 * 8)
-    module.embed(ints(4), table, "float32", zeros(1, 8), 1)
+    one_module.embed(ints(4), table, "float32", zeros(1, 8), 1)
     for token, elem, rows in (
         (5, "float32", 1),
         (-1, "float32", 1),
@@ -205,18 +197,18 @@ def test_embed(module: Any) -> None:
         (0, "float32", 2),
     ):
         with pytest.raises(ValueError, match=r"."):
-            module.embed(ints(token), table, elem, zeros(rows, 8), 1)
+            one_module.embed(ints(token), table, elem, zeros(rows, 8), 1)
 
 
-def test_argmax_of_no_columns(module: Any) -> None:
+def test_argmax_of_no_columns(one_module: Any) -> None:
     for x, out in ((zeros(2, 0), 2), (zeros(2, 3), 1)):
         with pytest.raises(ValueError, match=r"."):
-            module.argmax(x, zeros(out, dtype=np.int32), 2)
+            one_module.argmax(x, zeros(out, dtype=np.int32), 2)
 
 
-def test_conversion_of_half_an_element(module: Any) -> None:
+def test_conversion_of_half_an_element(one_module: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
-        module.convert(floats(2)[:-1], "float32", zeros(2, dtype=np.uint8), "bfloat16")
+        one_module.convert(floats(2)[:-1], "float32", zeros(2, dtype=np.uint8), "bfloat16")
 
 
 # One block, two heads of 8 and a KV head: rows of (2 + 2) * 8.
@@ -275,14 +267,14 @@ ROPE: dict[str, Any] = {
     ],
     ids=str,
 )
-def test_rope_write(module: Any, changes: dict[str, Any]) -> None:
-    refuses(module.rope_write, ROPE, changes)
+def test_rope_write(one_module: Any, changes: dict[str, Any]) -> None:
+    refuses(one_module.rope_write, ROPE, changes)
 
 
 @pytest.mark.parametrize("changes", [{"cos": zeros(5)}, {"q_norm": zeros(2, 4)}], ids=str)
-def test_rope_write_wants_dimensions(module: Any, changes: dict[str, Any]) -> None:
+def test_rope_write_wants_dimensions(one_module: Any, changes: dict[str, Any]) -> None:
     with pytest.raises(TypeError):
-        module.rope_write(**(ROPE | changes))
+        one_module.rope_write(**(ROPE | changes))
 
 
 ATTENTION: dict[str, Any] = {
@@ -334,15 +326,15 @@ ATTENTION: dict[str, Any] = {
     ],
     ids=str,
 )
-def test_attention(module: Any, changes: dict[str, Any]) -> None:
-    refuses(module.attention, ATTENTION, changes)
+def test_attention(one_module: Any, changes: dict[str, Any]) -> None:
+    refuses(one_module.attention, ATTENTION, changes)
 
 
-def test_move_slots(module: Any) -> None:
+def test_move_slots(one_module: Any) -> None:
     def run(*moves: tuple[int, int], **changes: Any) -> None:
         shape = {"kv_heads": 1, "head_dim": 8} | changes
         pairs = np.array(moves, np.int32).reshape(-1, 2)
-        module.move_slots(zeros(len(BLOCK), dtype=np.uint8), "float32", moves=pairs, **shape)
+        one_module.move_slots(zeros(len(BLOCK), dtype=np.uint8), "float32", moves=pairs, **shape)
 
     run((0, 31), (31, 5))
     with pytest.raises(ValueError, match="outside the cache"):
@@ -360,23 +352,23 @@ def test_move_slots(module: Any) -> None:
             run((0, 1), **changes)
 
 
-def test_pages_and_pools(module: Any) -> None:
+def test_pages_and_pools(one_module: Any) -> None:
     for bytes_, worker, count, page in ((1, 0, 1, 0), (1, 0, 0, 1), (1, 1, 1, 1), (1, -1, 1, 1)):
         with pytest.raises(ValueError, match=r"."):
-            module.page_range(bytes_, worker, count, page)
+            one_module.page_range(bytes_, worker, count, page)
     for threads in (0, -1):
         with pytest.raises(ValueError, match="at least one thread"):
-            module.Pool(threads=threads, cpus=[], crowded=True)
+            one_module.Pool(threads=threads, cpus=[], crowded=True)
         with pytest.raises(ValueError, match="at least one thread"):
-            module.measure_bf16_flops(threads)
+            one_module.measure_bf16_flops(threads)
 
 
-def test_arrays_are_contiguous_and_of_their_type(module: Any) -> None:
+def test_arrays_are_contiguous_and_of_their_type(one_module: Any) -> None:
     x = zeros(4, 8)
     for wrong in (x[:, ::2], x.T, x.astype(np.float64), x.reshape(-1), x.astype(">f4")):
         with pytest.raises(TypeError):
-            module.argmax(wrong, zeros(4, dtype=np.int32), 1)
+            one_module.argmax(wrong, zeros(4, dtype=np.int32), 1)
     readonly = as_bytes(x)
     readonly.flags.writeable = False
     with pytest.raises(TypeError):
-        module.convert(floats(32), "float32", readonly, "bfloat16")
+        one_module.convert(floats(32), "float32", readonly, "bfloat16")

@@ -62,7 +62,7 @@ def same(a: F32, b: F32) -> None:
     np.testing.assert_array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("element", LATENT_ELEMENTS)
 @pytest.mark.parametrize(
     ("heads", "value_dim", "rope_dim"),

@@ -18,25 +18,13 @@ from support.native_executor import (
 )
 from support.native_experts import append_route
 
-from penstock.backends.cpu import native
 from penstock.models.spec import Routing
 
 HUGE = 2**63 - 1
 
 
-@pytest.fixture(scope="module")
-def module() -> Any:
-    """Checks are the same code in every variant: one is enough."""
-    return native.load()
-
-
-@pytest.fixture
-def executor(module: Any) -> Any:
-    return make(module)
-
-
-def test_what_an_op_writes_is_not_what_it_reads(module: Any) -> None:
-    executor = make(module, **CACHE)
+def test_what_an_op_writes_is_not_what_it_reads(one_module: Any) -> None:
+    executor = make(one_module, **CACHE)
     a = executor.add_buffer(0, "float32", 16, 64, "T")
     inside = executor.add_buffer(3 * 64, "float32", 16, 64, "T")  # the last row of a
     wide = executor.add_buffer(0, "float32", 32, 128, "T")
@@ -311,7 +299,7 @@ def test_norms_agree_in_shape(executor: Any) -> None:
     ],
 )
 def test_layers_of_a_cache_lie_in_its_pages(
-    module: Any, changes: dict[str, Any], reported: str
+    one_module: Any, changes: dict[str, Any], reported: str
 ) -> None:
     with pytest.raises(ValueError, match=reported):
-        make(module, **(CACHE | changes))
+        make(one_module, **(CACHE | changes))

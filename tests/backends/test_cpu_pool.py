@@ -14,23 +14,15 @@ import pytest
 from support.needs import Need, lacking
 from support.waiting import PATIENCE_S, until
 
-from penstock.backends.cpu import native
-
 ALLOWED = sorted(os.sched_getaffinity(0))
 
 
-@pytest.fixture(scope="module")
-def module() -> Any:
-    """The pool is the same code in every variant: one is enough."""
-    return native.load()
-
-
 @pytest.fixture
-def make_pool(module: Any) -> Iterator[Any]:
+def make_pool(one_module: Any) -> Iterator[Any]:
     made = []
 
     def make(threads: int, cpus: tuple[int, ...] = (), crowded: bool = True) -> Any:
-        made.append(module.Pool(threads=threads, cpus=list(cpus), crowded=crowded))
+        made.append(one_module.Pool(threads=threads, cpus=list(cpus), crowded=crowded))
         return made[-1]
 
     yield make
@@ -123,10 +115,10 @@ def test_a_parked_pool_costs_nothing_and_wakes(make_pool: Any) -> None:
 
 
 @pytest.mark.parametrize("idle", [0.0, 0.1])
-def test_a_pool_ends_while_its_workers_spin_or_are_parked(module: Any, idle: float) -> None:
+def test_a_pool_ends_while_its_workers_spin_or_are_parked(one_module: Any, idle: float) -> None:
     for _ in range(20 if not idle else 2):
         before = set(os.listdir("/proc/self/task"))
-        pool = module.Pool(threads=5, cpus=[], crowded=False)
+        pool = one_module.Pool(threads=5, cpus=[], crowded=False)
         if idle:
             pool.masks()
             time.sleep(idle)
@@ -195,9 +187,9 @@ def test_others_do_what_a_late_worker_does_not_come_to(make_pool: Any) -> None:
 @pytest.mark.parametrize("page", [4096, 2 << 20])
 @pytest.mark.parametrize("size", [1, 4096, 5 << 20, (100 << 20) + 77])
 def test_pages_go_to_whom_most_of_them_belongs(
-    module: Any, size: int, count: int, page: int
+    one_module: Any, size: int, count: int, page: int
 ) -> None:
-    ranges = [module.page_range(size, i, count, page) for i in range(count)]
+    ranges = [one_module.page_range(size, i, count, page) for i in range(count)]
     assert ranges[0][0] == 0
     assert ranges[-1][1] == size
     for i, (begin, end) in enumerate(ranges):

@@ -24,7 +24,7 @@ COMMAND = [sys.executable, str(ROOT / "benchmarks" / "cpu" / "run.py")]
 
 @pytest.fixture
 def environment() -> dict[str, str]:
-    """Like that of the tests: the package may be the installed one, or a source tree's."""
+    """The environment of the tests: the package may be the installed one, or a source tree's."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 

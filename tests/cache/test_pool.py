@@ -9,7 +9,7 @@ NUM_BLOCKS = 6
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Against a model that keeps the two lines as plain lists."""
+    """The pool beside a model that keeps the two lines as plain lists."""
 
     def __init__(self) -> None:
         super().__init__()

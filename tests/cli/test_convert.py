@@ -41,26 +41,22 @@ def test_a_file_and_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path)
         (["OUT", "--type", "q3_k"], "'q3_k' is not written; those that are: F32, "),
         (["OUT", "--type", "f16", "--threads", "0"], "must be 1 to 1024"),
         (["OUT", "--type", "f16", "--name", " "], "--name: is empty"),
+        (["OUT", "--type", "q4_k", "--imatrix", "missing.dat"], "cannot read missing.dat"),
         (["model.bin", "--type", "f16"], "must end in .gguf"),
         (["there.gguf", "--type", "f16"], "is there already; replace it with --force"),
         (["missing/model.gguf", "--type", "f16"], "there is no folder"),
     ],
 )
 def test_words_that_cannot_be_honoured(
-    argv: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str], here: Path
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("there.gguf").write_text("there")
+    (here / "there.gguf").write_text("there")
     words = ["out.gguf" if word == "OUT" else word for word in argv]
     code, out, err = run(capsys, tiny_checkpoint("llama"), *words)
     assert (code, out) == (cli.EXIT_USAGE, "")
     assert message in err
     assert err.count("\n") == 1
-    assert [each.name for each in tmp_path.iterdir()] == ["there.gguf"]
+    assert [each.name for each in here.iterdir()] == ["there.gguf"]
 
 
 def test_the_model_itself_is_not_replaced(

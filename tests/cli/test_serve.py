@@ -30,14 +30,10 @@ from penstock.cli.main import main
         (["--host", "no.such.host.invalid"], "is no address of this machine"),
     ],
 )
+@pytest.mark.usefixtures("here")
 def test_options_that_cannot_be_honoured(
-    options: list[str],
-    message: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     assert main(["serve", *options]) == 2
     assert message in capsys.readouterr().err
 

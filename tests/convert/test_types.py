@@ -70,3 +70,12 @@ def test_a_mixture_has_more_bits_where_they_count() -> None:
     assert choice("Q4_K_M").of("blk.2.attn_qkv.weight", (9, 256)) == "Q5_K"
     assert choice("Q4_K_M", experts=8).of("blk.2.attn_v.weight", (9, 256)) == "Q8_0"
     assert choice("Q4_K").of("blk.0.ffn_down.weight", (9, 256)) == "Q4_K"
+
+
+def test_the_first_ffn_down_where_columns_are_weighted() -> None:
+    for name, more in (("Q4_0", "Q4_1"), ("Q5_0", "Q5_1")):
+        weighted = TypeChoice(FILE_TYPES[name], 16, 0, tied=False, weighted=True)
+        kinds = [weighted.of(f"blk.{i}.ffn_down.weight", (9, 256)) for i in range(16)]
+        assert kinds == [more] * 2 + [name] * 14
+        assert weighted.of("blk.0.ffn_up.weight", (9, 256)) == name
+        assert choice(name).of("blk.0.ffn_down.weight", (9, 256)) == name

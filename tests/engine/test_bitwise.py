@@ -5,8 +5,6 @@ Log-probabilities are compared with ``==``: a float32 logit that differs in its 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from support.bitwise import Bits, Requests, Served, growing, prompt, run, served
@@ -68,12 +66,6 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     )
 
 
-@pytest.fixture(scope="module")
-def plain(model: Served) -> Iterator[LLM]:
-    with model.start(enable_prefix_caching=False) as llm:
-        yield llm
-
-
 PROMPTS = [
     prompt(seed, length, VOCABULARY) for seed, length in enumerate((1, 31, 32, 33, 100, 300, 611))
 ]
@@ -84,20 +76,15 @@ PARAMS = [
 REQUESTS = Requests.product(PROMPTS, *PARAMS)
 
 
-@pytest.fixture(scope="module")
-def expected(plain: LLM) -> list[Bits]:
-    return REQUESTS.alone(plain)
-
-
-@pytest.mark.thinned(17)
-def test_among_32_strangers(plain: LLM, expected: list[Bits]) -> None:
+@pytest.mark.thinned(23)
+@pytest.mark.parametrize("last", range(1, 7))
+def test_among_32_strangers(plain: LLM, expected: list[Bits], last: int) -> None:
     strangers = [prompt(1000 + i, 1 + 13 * i, VOCABULARY) for i in range(32)]
     busy = [SamplingParams(seed=i, max_tokens=8 + i, ignore_eos=True) for i in range(32)]
-    for i, wanted in enumerate(expected[-6:], start=len(expected) - 6):
-        where = (7 * i) % 33
-        prompts = [*strangers[:where], REQUESTS.prompts[i], *strangers[where:]]
-        params = [*busy[:where], REQUESTS.params[i], *busy[where:]]
-        assert run(plain, prompts, params)[where] == wanted
+    where = (7 * last) % 33
+    prompts = [*strangers[:where], REQUESTS.prompts[-last], *strangers[where:]]
+    params = [*busy[:where], REQUESTS.params[-last], *busy[where:]]
+    assert run(plain, prompts, params)[where] == expected[-last]
 
 
 @pytest.mark.thinned(5)
@@ -107,6 +94,7 @@ def test_token_budget(model: Served, expected: list[Bits], budget: int) -> None:
         assert REQUESTS.together(llm) == expected
 
 
+@pytest.mark.thinned(3)
 def test_prefix_hits(model: Served, expected: list[Bits]) -> None:
     with model.start() as llm:
         assert REQUESTS.together(llm) == expected
@@ -147,6 +135,7 @@ def test_an_int8_cache_changes_the_result(model: Served, plain: LLM) -> None:
     assert a[1] != b[1]
 
 
+@pytest.mark.thinned(3)
 def test_prompts_are_reported_in_as_many_steps_as_logits_have_room_for(model: Served) -> None:
     """A step of 600 tokens has room for the logits of 258, a step of 64 for those of all."""
     tokens = np.random.default_rng(5).integers(1, VOCABULARY, 700).tolist()

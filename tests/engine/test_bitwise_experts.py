@@ -5,7 +5,6 @@ Which experts have rows, and how many, depends on the whole step; what they make
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -68,17 +67,6 @@ def usual(tmp_path: Path) -> Served:
 PROMPTS = [prompt(seed, length) for seed, length in enumerate((1, 9, 33, 150))]
 PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=12, ignore_eos=True, logprobs=4)
 REQUESTS = Requests.product(PROMPTS, PARAMS)
-
-
-@pytest.fixture(scope="module")
-def plain(model: Served) -> Iterator[LLM]:
-    with model.start(enable_prefix_caching=False) as llm:
-        yield llm
-
-
-@pytest.fixture(scope="module")
-def expected(plain: LLM) -> list[Bits]:
-    return REQUESTS.alone(plain)
 
 
 def test_together(plain: LLM, expected: list[Bits]) -> None:

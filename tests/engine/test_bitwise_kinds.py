@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
 import pytest
@@ -95,22 +94,11 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return served(tmp_path_factory.mktemp("model"), config, **bounds, **options)
 
 
-@pytest.fixture(scope="module")
-def plain(model: Served) -> Iterator[LLM]:
-    with model.start(enable_prefix_caching=False) as llm:
-        yield llm
-
-
 REQUESTS: Final = Requests.product(
     [prompt(seed, length) for seed, length in enumerate((1, 31, 33, 100, 290))],
     SamplingParams(temperature=0, max_tokens=10, ignore_eos=True, logprobs=3),
     SamplingParams(temperature=0.9, top_p=0.9, seed=7, max_tokens=10, ignore_eos=True, logprobs=3),
 )
-
-
-@pytest.fixture(scope="module")
-def expected(plain: LLM) -> list[Bits]:
-    return REQUESTS.alone(plain)
 
 
 @pytest.mark.parametrize("budget", [256, pytest.param(4096, marks=pytest.mark.slow)])

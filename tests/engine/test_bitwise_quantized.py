@@ -6,8 +6,6 @@ Rows alone and in crowds take different instructions, so this is not the case of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from support.bitwise import Bits, Requests, Served, prompt, run, served
 
@@ -57,20 +55,9 @@ def model(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return served(tmp_path_factory.mktemp("quantized"), CONFIG, **bounds, **request.param)
 
 
-@pytest.fixture(scope="module")
-def plain(model: Served) -> Iterator[LLM]:
-    with model.start(enable_prefix_caching=False) as llm:
-        yield llm
-
-
 PROMPTS = [prompt(seed, length, 500) for seed, length in enumerate((1, 9, 17, 33, 100, 300))]
 PARAMS = SamplingParams(temperature=0.8, seed=3, max_tokens=16, ignore_eos=True, logprobs=4)
 REQUESTS = Requests.product(PROMPTS, PARAMS)
-
-
-@pytest.fixture(scope="module")
-def expected(plain: LLM) -> list[Bits]:
-    return REQUESTS.alone(plain)
 
 
 def test_together(plain: LLM, expected: list[Bits]) -> None:

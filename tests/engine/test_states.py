@@ -82,6 +82,7 @@ def test_together(served: tuple[Path, str], alone: list[Any]) -> None:
         assert bits(llm, PROMPTS[::-1]) == alone[::-1]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("budget", [8, 23])
 def test_in_chunks(served: tuple[Path, str], alone: list[Any], budget: int) -> None:
     with start(served, max_num_batched_tokens=budget, max_num_seqs=4) as llm:
@@ -125,6 +126,7 @@ def test_forks_go_on_as_if_they_had_read_the_prompt(served: tuple[Path, str]) ->
         assert bits(llm, PROMPTS[2:4], several) == expected
 
 
+@pytest.mark.thinned(3)
 def test_prompts_are_found_with_their_states(served: tuple[Path, str], alone: list[Any]) -> None:
     """Again, and as the beginning of others; where few states are kept, and where many."""
     few = {"max_num_seqs": 2, "kv_cache_bytes": 400_000}
@@ -141,6 +143,7 @@ def test_prompts_are_found_with_their_states(served: tuple[Path, str], alone: li
             assert llm.stats().prefix_hits == 0
 
 
+@pytest.mark.thinned(3)
 def test_answers_are_found_with_their_states(served: tuple[Path, str]) -> None:
     """The next turn of a conversation begins with the answer that the last one got."""
     params = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
@@ -196,6 +199,7 @@ def test_drafts_change_nothing(served: tuple[Path, str], alone: list[Any]) -> No
     assert 0 < figures.accepted_tokens < figures.draft_tokens
 
 
+@pytest.mark.thinned(3)
 def test_a_draft_model_of_attention_alone_changes_nothing(
     served: tuple[Path, str], alone: list[Any]
 ) -> None:

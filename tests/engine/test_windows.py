@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.needs import require_native
+from support.spoiled import spoil
 from support.windowed import one_group
 
 from penstock.cache.geometry import BLOCK_SIZE, Chunk, window_blocks
@@ -150,6 +151,7 @@ def remembering(model: str, backend: str) -> Stories:
     return stories
 
 
+@pytest.mark.thinned(4)
 def test_groups_and_windows_change_no_bit(backend: str, sight: str, tmp_path: Path) -> None:
     model = folder(tmp_path)
     expected = remembering(model, backend)
@@ -212,23 +214,12 @@ def test_blocks_behind_a_window_may_hold_anything(backend: str, tmp_path: Path) 
     pool, seen = core._scheduler.cache._pool, []
     while core.has_work:
         free = [block for block, count in enumerate(pool.ref_counts) if count == 0]
-        spoil(core._executor, free)
+        spoil(core._executor, free, LAYERS)
         for update in core.step():
             seen += [each.logprob for each in update.logprobs or []]
     assert seen == run_core(plain, [asked])["0.0"][1]
     core.close()
     plain.close()
-
-
-def spoil(executor: Any, blocks: list[int]) -> None:
-    if hasattr(executor, "_cache"):
-        slots = (np.array(blocks)[:, None] * BLOCK_SIZE + np.arange(BLOCK_SIZE)).reshape(-1)
-        for stores in executor._cache:
-            for store in stores:
-                store.data[slots] = np.nan
-    else:
-        for layer in range(LAYERS):
-            executor._native.kv_fill(layer, np.array(blocks, np.int32), 0xFF)
 
 
 @pytest.mark.slow

@@ -14,51 +14,24 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quantize
 from support.checkpoints import tiny_checkpoint
-from support.gguf_models import converted, floats, mixed, write_gguf
+from support.gguf_models import ARCHITECTURES as WRITTEN
+from support.gguf_models import LLAMA3, SAID, converted, floats, mixed, weights_of, write_gguf
 from support.needs import Need, lacking
 
 from penstock.errors import ModelError, WeightError
 from penstock.models.gguf.architectures import ARCHITECTURES
-from penstock.models.spec import ModelSpec
 from penstock.plan.lower import lower
 from penstock.quant import BlockTensor
 from penstock.weights.checkpoint import CheckpointWeights
 from penstock.weights.model_folder import load_model_spec
 
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {},
-    "mistral": {"sliding_window": None},
-    "mixtral": {},
-    "qwen2": {},
-    "qwen3": {},
-    "gemma": {},
-    "gemma3": {"query_pre_attn_scalar": 16, "head_dim": 16},
-    "phi3": {},
-    "qwen3_moe": {"norm_topk_prob": True},
-    "qwen2_moe": {},
-    "olmo2": {},
-    "olmoe": {},
-    "granite": {},
-    "smollm3": {},
-    "starcoder2": {},
-    "phi": {},
-    "stablelm": {},
-    "seed_oss": {},
-    "ernie4_5": {},
-    "cohere": {"tie_word_embeddings": True},
-}
 ROTATING = {"phi": 8, "stablelm": 4}
 """Components of a head that rotate, where not all do."""
 
 
-def weights_of(path: Path, spec: ModelSpec) -> CheckpointWeights:
-    plan = lower(replace(spec, dtype="float32"), "float32")
-    return CheckpointWeights(path, spec, plan.weights, "float32")
-
-
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", WRITTEN)
 def test_the_same_model(family: str, tmp_path: Path) -> None:
-    folder = tiny_checkpoint(family, **FAMILIES[family])
+    folder = tiny_checkpoint(family, **SAID.get(family, {}))
     keys = {"rope__dimension_count": ROTATING.get(family)}
     path = write_gguf(folder, tmp_path / "model.gguf", **keys)
     theirs, own = load_model_spec(folder), load_model_spec(path)
@@ -73,7 +46,7 @@ def test_the_same_model(family: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "phi3", "gemma3"])
 def test_matrices_in_blocks_stay_in_them(family: str, tmp_path: Path) -> None:
     """Rows of heads and stacks of experts, too: the values are those of the package's decoder."""
-    options = FAMILIES[family] | {"intermediate_size": 96}
+    options = SAID.get(family, {}) | {"intermediate_size": 96}
     if family == "qwen3_moe":
         options["moe_intermediate_size"] = 32
     folder = tiny_checkpoint(family, **options)
@@ -116,17 +89,9 @@ def _overwrite(path: Path, folder: Path) -> None:
 
 def test_frequencies_of_llama_3(tmp_path: Path) -> None:
     """Files have the divisors that follow from the parameters, which are found again."""
-    scaling = {
-        "rope_type": "llama3",
-        "rope_theta": 500000.0,
-        "factor": 32.0,
-        "low_freq_factor": 1.0,
-        "high_freq_factor": 4.0,
-        "original_max_position_embeddings": 8192,
-    }
-    folder = tiny_checkpoint("llama", rope_parameters=scaling)
+    folder = tiny_checkpoint("llama", rope_parameters=LLAMA3)
     theirs = load_model_spec(folder)
-    divisors = _llama3_divisors(scaling, 16)
+    divisors = _llama3_divisors(LLAMA3, 16)
     own = load_model_spec(_with_vector(folder, tmp_path, "rope_freqs.weight", divisors))
     assert own.layers[0].attention.rope == theirs.layers[0].attention.rope
     other = load_model_spec(_with_vector(folder, tmp_path, "rope_freqs.weight", divisors * 1.5))
@@ -210,7 +175,7 @@ def test_granite_4_without_scans(tmp_path: Path) -> None:
 def test_factors_of_what_matrices_make(family: str, tmp_path: Path) -> None:
     """Matrices that have one, as those of NVFP4, are read as floats, and all others stay in
     blocks; of a stack, each matrix has its own."""
-    options = FAMILIES[family] | {"intermediate_size": 96}
+    options = SAID.get(family, {}) | {"intermediate_size": 96}
     if family == "qwen3_moe":
         options["moe_intermediate_size"] = 32
     folder = tiny_checkpoint(family, **options)

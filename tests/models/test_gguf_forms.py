@@ -15,11 +15,9 @@ from support.forty_tokens import logits
 from support.gguf_form_parts import DEEPSEEK, DEEPSEEK_BEFORE
 from support.gguf_form_table import FORMS, LIKE_OTHERS
 from support.gguf_forms import write_form
+from support.gguf_models import weights_of
 
 from penstock.errors import ModelError, WeightError
-from penstock.models.spec import ModelSpec
-from penstock.plan.lower import lower
-from penstock.weights.checkpoint import CheckpointWeights
 from penstock.weights.model_folder import load_model_spec
 
 LLAMA_4: dict[str, Any] = {
@@ -55,11 +53,6 @@ OTHER_WEIGHTS = ("apertus", "falcon_h1", "qwen3_5_moe_text", "qwen3_5_text")
 def checkpoint(family: str) -> Path:
     first = next(iter(FAMILIES[family].cases.values()))
     return tiny_checkpoint(family, **{**first, **OPTIONS.get(family, {})})
-
-
-def weights_of(path: Path, spec: ModelSpec) -> CheckpointWeights:
-    plan = lower(replace(spec, dtype="float32"), "float32")
-    return CheckpointWeights(path, spec, plan.weights, "float32")
 
 
 @pytest.mark.parametrize("family", sorted(set(FORMS) - set(OTHER_WEIGHTS)))

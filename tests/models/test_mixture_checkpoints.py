@@ -61,6 +61,7 @@ def changed(folder: Path, to: Path, change: Any) -> Path:
     return to
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("family", MIXTURES)
 @pytest.mark.parametrize("wrong", ["missing", "shape"])
 def test_a_wrong_tensor_of_a_mixture_is_one_error_before_weights_are_read(

@@ -93,6 +93,7 @@ def check(
                 np.testing.assert_array_equal(several.hidden, one.hidden)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
@@ -184,6 +185,7 @@ def test_latents(family: str, world: int, fused: bool) -> None:
     check_checkpoint(folder, world, fused)
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize(
     ("family", "world"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from support.native_sampler import native_sampler
 from support.needs import native_module
-from support.samplers import result_of
+from support.samplers import EVERY_KIND, result_of
 
 from penstock.backends.cpu import native
 from penstock.errors import RequestError
@@ -72,21 +72,9 @@ def random_logits(rows: int, seed: int = 0, scale: float = 3.0) -> np.ndarray:
     return (np.random.default_rng(seed).standard_normal((rows, VOCAB)) * scale).astype(np.float32)
 
 
-MIXED = [
-    SamplingParams(temperature=0.0),
-    SamplingParams(temperature=0.0, logprobs=5),
-    SamplingParams(),
-    SamplingParams(temperature=0.8, top_p=0.9, logprobs=2),
-    SamplingParams(top_k=40),
-    SamplingParams(top_k=20, top_p=0.5, min_p=0.02),
-    SamplingParams(repetition_penalty=1.3, frequency_penalty=0.5, presence_penalty=-0.5),
-    SamplingParams(temperature=0.0, min_tokens=10, logit_bias={4: 3.0, 9: -100.0}),
-]
-
-
 def test_a_row_alone_equals_the_row_among_others(chooser: Chooser) -> None:
     logits = random_logits(64)
-    states = [chooser.state(MIXED[i % len(MIXED)], seed=i) for i in range(64)]
+    states = [chooser.state(EVERY_KIND[i % len(EVERY_KIND)], seed=i) for i in range(64)]
     for i, state in enumerate(states):
         for token in range(i):
             state.append(token)
@@ -98,9 +86,9 @@ def test_a_row_alone_equals_the_row_among_others(chooser: Chooser) -> None:
 
 
 def test_sampling_does_not_write_to_the_logits(chooser: Chooser) -> None:
-    logits = random_logits(len(MIXED))
+    logits = random_logits(len(EVERY_KIND))
     result = result_of(logits.copy())
-    chooser.all(result, [chooser.state(p) for p in MIXED])
+    chooser.all(result, [chooser.state(p) for p in EVERY_KIND])
     assert np.array_equal(result.logits, logits)
 
 
@@ -223,7 +211,7 @@ def test_tiny_temperature_is_the_argmax(chooser: Chooser) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("params", MIXED)
+@pytest.mark.parametrize("params", EVERY_KIND)
 def test_a_row_without_finite_logits_fails_alone(
     chooser: Chooser, params: SamplingParams, bad: float
 ) -> None:
@@ -242,12 +230,12 @@ def test_a_row_without_finite_logits_fails_alone(
 def test_one_nan_is_found_wherever_it_is(chooser: Chooser) -> None:
     logits = random_logits(1)[0]
     logits[500] = np.nan
-    for params in MIXED:
+    for params in EVERY_KIND:
         sampled = chooser.one(logits, chooser.state(params))
         assert sampled.error is not None
         assert "NaN" in sampled.error
     skipped = StepResult(logits[None], np.array([3], np.int32))  # an arg max that is no NaN
-    for params in MIXED[2:]:
+    for params in EVERY_KIND[2:]:
         (sampled,) = chooser.all(skipped, [chooser.state(params)])
         assert sampled.error is not None
         assert "NaN" in sampled.error

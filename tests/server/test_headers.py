@@ -166,7 +166,7 @@ def strict_server(tokenizer_folder: Path) -> Iterator[Server]:
         yield server
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("name", NAMES)
 def test_no_header_makes_the_server_fail(server: Server, strict_server: Server, name: str) -> None:
     for asked in (server, strict_server):

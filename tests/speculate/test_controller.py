@@ -42,6 +42,7 @@ def test_close_to_the_best_choice(costs: Costs, batch: int, steps: int, alpha: f
     assert engine.run(steps) > (0.92 if 1.0 < gain < 1.2 else 0.94) * engine.best()
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("costs", ALL, ids=NAMES)
 @pytest.mark.parametrize(("batch", "steps"), [(1, 3000), (8, 1000), (32, 400)])
 def test_drafts_that_fail_after_they_paid(costs: Costs, batch: int, steps: int) -> None:
@@ -52,6 +53,7 @@ def test_drafts_that_fail_after_they_paid(costs: Costs, batch: int, steps: int) 
     assert engine.run(steps) > 0.98 * engine.plain()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("batch", "steps", "share"), [(1, 3000, 0.95), (8, 1500, 0.9)])
 def test_drafts_that_pay_after_they_failed(batch: int, steps: int, share: float) -> None:
     engine = SimulatedEngine(FLAT, 0.05, batch)
@@ -60,6 +62,7 @@ def test_drafts_that_pay_after_they_failed(batch: int, steps: int, share: float)
     assert engine.run(steps) > share * engine.best()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("batch", "steps"), [(1, 4000), (8, 1500), (32, 600)])
 def test_reading_is_no_loss_either(batch: int, steps: int) -> None:
     """Sequences come and go, and reading one takes as long as a step of it."""
@@ -74,12 +77,14 @@ def test_reading_that_takes_long_may_pay() -> None:
     assert engine.run(1500) > 1.2 * engine.plain()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("seconds", [20.0, 60.0])
 def test_a_first_reading_by_cold_weights_is_no_reason_to_give_up(seconds: float) -> None:
     engine = SimulatedEngine(replace(READING, first_read=seconds), 0.8, 8, length=150)
     assert engine.run(500) > 1.1 * engine.plain()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("batch", [1, 8])
 def test_prompts_in_every_step_end_no_drafts(batch: int) -> None:
     """The baseline is due to be measured again, and there is no step without a prompt."""
@@ -118,6 +123,7 @@ def test_at_rest_nobody_is_looked_at() -> None:
     assert looked < 20
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("costs", [FLAT, STEEP], ids=["flat", "steep"])
 @pytest.mark.parametrize(("batch", "steps"), [(1, 2000), (8, 800)])
 def test_steps_that_are_held_up_mislead_nobody(costs: Costs, batch: int, steps: int) -> None:
@@ -138,6 +144,7 @@ def slower(costs: Costs, drafts: float = 1.0, steps: float = 1.0) -> Costs:
     )
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("spell", [20.0, 200.0])
 def test_a_machine_that_others_use_in_bursts(spell: float) -> None:
     """All takes three times as long for random spells, so that drafts seem to lose by turns."""
@@ -156,6 +163,7 @@ def test_a_machine_that_others_use_in_bursts(spell: float) -> None:
         assert engine.tokens / undisturbed > max(0.95 * plain, 0.9 * best if alpha > 0.5 else 0.0)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("costs", [FLAT, STEEP], ids=["flat", "steep"])
 @pytest.mark.parametrize(("batch", "steps"), [(1, 2000), (8, 800)])
 def test_a_model_that_drafts_half_as_fast_as_it_did(costs: Costs, batch: int, steps: int) -> None:
@@ -167,6 +175,7 @@ def test_a_model_that_drafts_half_as_fast_as_it_did(costs: Costs, batch: int, st
         assert engine.run(steps) > 0.9 * engine.best()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("costs", [FLAT, STEEP], ids=["flat", "steep"])
 @pytest.mark.parametrize(("batch", "steps"), [(1, 2000), (8, 800)])
 def test_steps_that_take_longer_from_now_on(costs: Costs, batch: int, steps: int) -> None:
@@ -179,6 +188,7 @@ def test_steps_that_take_longer_from_now_on(costs: Costs, batch: int, steps: int
         assert engine.run(steps) > 0.92 * engine.best()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("costs", [FLAT, STEEP], ids=["flat", "steep"])
 @pytest.mark.parametrize(("batch", "steps"), [(1, 2000), (8, 800)])
 def test_an_engine_that_warms_up(costs: Costs, batch: int, steps: int) -> None:
@@ -204,6 +214,7 @@ def test_acceptance_that_changes_all_the_time() -> None:
 KNEE = replace(FLAT, step=lambda rows: 1.0 + 0.01 * rows + max(rows - 16, 0) * 0.06)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("costs", [FLAT, STEEP, KNEE], ids=["flat", "steep", "knee"])
 def test_batches_that_grow(costs: Costs) -> None:
     """Rows are cheap until there are many: what paid for one sequence costs in a batch."""
@@ -216,6 +227,7 @@ def test_batches_that_grow(costs: Costs) -> None:
             assert engine.run(steps) > 0.92 * engine.best()
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("costs", [FLAT, STEEP, KNEE], ids=["flat", "steep", "knee"])
 @pytest.mark.parametrize("batch", [2, 8, 32])
 def test_sequences_of_one_batch_are_distinguished(costs: Costs, batch: int) -> None:

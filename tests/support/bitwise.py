@@ -17,7 +17,7 @@ import numpy as np
 from penstock import LLM, RequestOutput, SamplingParams
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import EngineConfig
-from penstock.engine.loader import plan_engine
+from penstock.engine.loader import EnginePlan, plan_engine
 from penstock.plan.kv_groups import KvGroups
 from support.needs import require_native
 
@@ -43,10 +43,14 @@ class Served:
             options.pop("threads", None)  # it has one
         return LLM(model=str(self.folder), **options)
 
+    def planned(self, **more: Any) -> EnginePlan:
+        """What such an engine would be."""
+        options = {"backend": "cpu", "load_format": "dummy"} | dict(self.options) | more
+        return plan_engine(EngineConfig(model=str(self.folder), **options))
+
     def kv_groups(self) -> KvGroups:
         """How the layers share the KV cache, and the bytes of a block of it."""
-        options: dict[str, Any] = {"backend": "cpu", "load_format": "dummy"} | dict(self.options)
-        return plan_engine(EngineConfig(model=str(self.folder), **options)).plan.kv_groups
+        return self.planned().plan.kv_groups
 
 
 def served(folder: Path, config: Mapping[str, Any], **options: Any) -> Served:

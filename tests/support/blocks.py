@@ -10,8 +10,8 @@ from typing import Final
 import numpy as np
 
 from penstock.interface.plan_weights import PlanWeight
-from penstock.interface.sources import Shape, Stored
 from penstock.interface.weights import WeightSource, WeightValue
+from penstock.models.gguf.blocks import BlockMatrix
 from penstock.quant import BlockScheme, BlockTensor
 from penstock.quant.formats import BLOCK_FORMATS, GGUF_FORMATS
 
@@ -69,21 +69,6 @@ def random_blocks(
 
 
 @dataclass(frozen=True)
-class InBlocks:
-    """A matrix in blocks of a checkpoint (``models.packed_matrix.MatrixFormat``)."""
-
-    scheme: BlockScheme
-    any_order: bool = False
-    stacks: bool = True
-
-    def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
-        return ()
-
-    def optional(self, name: str) -> tuple[str, ...]:
-        return ()
-
-
-@dataclass(frozen=True)
 class BlockFormats:
     """A checkpoint whose matrices are in blocks (``models.quantized.QuantizedFormat``): of the
     format by the last word of a matrix's name, or else of ``other``."""
@@ -94,7 +79,7 @@ class BlockFormats:
     @property
     def schemes(self) -> tuple[BlockScheme, ...]:
         names = sorted({self.other, *self.by_word.values()})
-        return tuple(BLOCK_FORMATS[name].scheme for name in names)
+        return tuple(GGUF_FORMATS[name].scheme for name in names)
 
     @property
     def as_floats(self) -> tuple[str, ...]:
@@ -108,8 +93,10 @@ class BlockFormats:
     def notes(self) -> tuple[str, ...]:
         return ()
 
-    def matrix(self, name: str, columns: int | None = None) -> InBlocks:
-        return InBlocks(BLOCK_FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme)
+    def matrix(self, name: str, columns: int | None = None) -> BlockMatrix:
+        return BlockMatrix(
+            GGUF_FORMATS[self.by_word.get(name.rpartition(".")[2], self.other)].scheme
+        )
 
     def limited(self, formats: Collection[str], rounded: bool) -> BlockFormats:
         return self

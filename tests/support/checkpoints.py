@@ -3,15 +3,18 @@
     from support.checkpoints import tiny_checkpoint
     folder = tiny_checkpoint("qwen3", hidden_size=96)
 
-Folders are made once per test process for each set of arguments and removed when it ends; tests
-that change one copy it first. Weights are float32 unless ``dtype`` says otherwise, and large
-enough that attention and the logits are far from uniform. The tokenizer has the 256 bytes, then
-``<s>`` 256, ``</s>`` 257 and ``<pad>`` 258.
+Folders are made once for each set of arguments, for all test processes, and removed when the tests
+end; tests that change one copy it first. Weights are float32 unless ``dtype`` says otherwise, and
+large enough that attention and the logits are far from uniform. The tokenizer has the 256 bytes,
+then ``<s>`` 256, ``</s>`` 257 and ``<pad>`` 258.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
+import os
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -74,13 +77,26 @@ def load_oracle(folder: Path) -> Any:
     return model.eval()
 
 
-@cache
-def _root() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="penstock-checkpoints-")
+_FOLDER = "PENSTOCK_TEST_CHECKPOINTS"
+"""The environment variable by which ``conftest.py`` names the folder that test processes share."""
 
 
 @cache
 def _make(family: str, seed: int, dtype: str, shard_bytes: int | None, overrides: str) -> Path:
+    root = Path(os.environ[_FOLDER])
+    arguments = repr((family, seed, dtype, shard_bytes, overrides)).encode()
+    folder = root / f"{family}-{hashlib.sha256(arguments).hexdigest()[:16]}"
+    if not folder.exists():
+        made = Path(tempfile.mkdtemp(dir=root))
+        _write(made, family, seed, dtype, shard_bytes, overrides)
+        with contextlib.suppress(OSError):  # another process was first
+            made.rename(folder)
+    return folder
+
+
+def _write(
+    folder: Path, family: str, seed: int, dtype: str, shard_bytes: int | None, overrides: str
+) -> None:
     import torch
     import transformers
 
@@ -108,12 +124,10 @@ def _make(family: str, seed: int, dtype: str, shard_bytes: int | None, overrides
         for name, buffer in model.named_buffers():
             if name.endswith(tiny.buffers or ("(none)",)):
                 buffer.add_(tiny.spread * torch.randn_like(buffer))
-    folder = Path(tempfile.mkdtemp(prefix=f"{family}-", dir=_root().name))
     model.to(getattr(torch, dtype)).save_pretrained(
         folder, max_shard_size=shard_bytes if shard_bytes else "5GB"
     )
     add_tokenizer(folder)
-    return folder
 
 
 def add_tokenizer(folder: Path) -> None:

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from gguf import MODEL_ARCH as ARCH
 
-from support.gguf_forms import F32, Config, Form, Tensors, first_of, layers_of, rope_of, rotating_of
-from support.gguf_models import paired
+from support.gguf_forms import Config, Form, Tensors, first_of, layers_of, rope_of, rotating_of
+from support.gguf_models import F32, paired
 
 HEADS = {"attention.key_length": "head_dim", "attention.value_length": "head_dim"}
 ROUTING = {

@@ -14,14 +14,10 @@ from typing import Any
 import gguf
 import numpy as np
 from gguf import MODEL_ARCH as ARCH
-from gguf import GGMLQuantizationType as Type
-from gguf.quants import quantize
-from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from support.gguf_models import Types, add_key, floats
+from support.gguf_models import F32, Types, add_key, finish, floats
 
-F32 = NDArray[np.float32]
 Config = Mapping[str, Any]
 Tensors = Iterable[tuple[str, F32]]
 
@@ -58,14 +54,7 @@ def write_form(folder: Path, path: Path, form: Form, types: Types = floats, **ke
             add_key(writer, key if key.startswith("xielu") else f"{name}.{key}", value)
     writer.add_bos_token_id(256)
     writer.add_eos_token_id(257)
-    for tensor, values in tensors.items():
-        kind = types(tensor, values.shape)
-        data = values if kind is Type.F32 else quantize(values, kind)
-        writer.add_tensor(tensor, data, raw_dtype=None if kind is Type.F32 else kind)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer, tensors, types)
     return path
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,11 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
+from penstock.models.spec import ModelSpec
+from penstock.plan.lower import lower
+from penstock.weights.checkpoint import CheckpointWeights
+
+F32 = NDArray[np.float32]
 Types = Callable[[str, tuple[int, ...]], Type]
 ARCHITECTURES = {
     "llama": gguf.MODEL_ARCH.LLAMA,
@@ -41,6 +47,23 @@ ARCHITECTURES = {
     "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
     "cohere": gguf.MODEL_ARCH.COMMAND_R,
 }
+SAID: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": None},
+    "gemma2": {"query_pre_attn_scalar": 16, "head_dim": 16},
+    "gemma3": {"query_pre_attn_scalar": 16, "head_dim": 16},
+    "qwen3_moe": {"norm_topk_prob": True},
+    "cohere": {"tie_word_embeddings": True},
+}
+"""Fields of tiny checkpoints, by family, without which a file could not say what they are."""
+LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 32.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 8192,
+}
+"""Parameters of a rotation."""
 
 _PAIRED = ("llama", "mistral", "mixtral", "granite", "smollm3")
 _LAYER_NORMS = ("norm_epsilon", "layer_norm_eps")
@@ -86,6 +109,12 @@ def write_gguf(
         writer.add_tokenizer_model(tokenizer[0])
         writer.add_token_list(tokenizer[1])
         writer.add_token_types([gguf.TokenType.CONTROL] * len(tokenizer[1]))
+    finish(writer, tensors, types)
+    return path
+
+
+def finish(writer: gguf.GGUFWriter, tensors: Mapping[str, F32], types: Types) -> None:
+    """Write the file that ``writer`` has the keys of, each tensor of its type."""
     for tensor, values in tensors.items():
         kind = types(tensor, values.shape)
         data = values if kind is Type.F32 else quantize(values, kind)
@@ -94,21 +123,26 @@ def write_gguf(
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    return path
+
+
+def weights_of(path: Path, spec: ModelSpec) -> CheckpointWeights:
+    """The weights of a file, or of the checkpoint that it was made of, in float32."""
+    plan = lower(replace(spec, dtype="float32"), "float32")
+    return CheckpointWeights(path, spec, plan.weights, "float32")
 
 
 def folder_family(config: Mapping[str, Any]) -> str:
     return str(config["model_type"]).removesuffix("_text")
 
 
-def converted(folder: Path, config: Mapping[str, Any]) -> dict[str, NDArray[np.float32]]:
+def converted(folder: Path, config: Mapping[str, Any]) -> dict[str, F32]:
     """The tensors of a checkpoint by their names in GGUF."""
     family = folder_family(config)
     names = gguf.get_tensor_name_map(ARCHITECTURES[family], config["num_hidden_layers"])
     stored = {k: v.astype(np.float32) for k, v in load_file(folder / "model.safetensors").items()}
     heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
-    tensors: dict[str, NDArray[np.float32]] = {}
-    experts: dict[str, dict[int, NDArray[np.float32]]] = {}
+    tensors: dict[str, F32] = {}
+    experts: dict[str, dict[int, F32]] = {}
     for name, values in stored.items():
         if family in _PAIRED:
             if "q_proj" in name:
@@ -134,7 +168,7 @@ def _mapped(names: gguf.TensorNameMap, name: str) -> str:
     return mapped
 
 
-def paired(values: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+def paired(values: F32, heads: int) -> F32:
     """Rows i and i + half of each head side by side."""
     result = np.empty_like(values)
     size = len(values) // heads

@@ -1,31 +1,63 @@
-"""Starts ``http_server.py`` and asks it things."""
+"""Starts ``http_server.py`` and asks it things.
+
+Servers are forked off a process that has imported their modules, which takes most of a second.
+"""
 
 from __future__ import annotations
 
-import json
+import multiprocessing
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import IO, Any
 
 import httpx
+import msgspec
 import openai
 
-from support.http_server import ADMIN_KEY
+from support.http_server import ADMIN_KEY, Settings, main
 from support.waiting import PATIENCE_S
 
 JSON = {"content-type": "application/json"}
-"""Seconds for what takes milliseconds, on a machine that is slow and busy with other work."""
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["penstock.server.run", "penstock.cli.listen"])
+
+
+class ServerProcess:
+    """A server's process, as ``subprocess.Popen`` has it."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        assert process.pid is not None
+        self.pid = process.pid
+        self._process = process
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        code = self._process.exitcode
+        if code is None:
+            raise TimeoutError(f"the server still runs after {timeout} s")
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
 
 
 class Server:
     """One client for all requests: making one reads every certificate of the machine."""
 
-    def __init__(self, process: subprocess.Popen[str], url: str, engine_pid: int) -> None:
+    def __init__(self, process: ServerProcess, url: str, engine_pid: int) -> None:
         self.process = process
         self.url = url
         self.engine_pid = engine_pid
@@ -83,19 +115,21 @@ def running(
 ) -> Iterator[Server]:
     """``settings`` are those of ``http_server.py``; ``stderr`` takes its log."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
-    text = json.dumps({"folder": str(folder), "step_ms": step_ms, **settings})
-    process = subprocess.Popen(
-        [sys.executable, "-m", "support.http_server", text],
-        stdout=subprocess.PIPE,
-        stderr=stderr,
-        text=True,
-        env={**os.environ, "PYTHONPATH": path},
-    )
-    assert process.stdout is not None
+    environment = {**os.environ, "PYTHONPATH": path}
+    log = None if stderr is None else Connection(os.dup(stderr.fileno()))  # these are handed over
+    told, tells = _PROCESSES.Pipe(duplex=False)
+    asked = msgspec.convert({"folder": str(folder), "step_ms": step_ms, **settings}, Settings)
+    started = _PROCESSES.Process(target=main, args=(asked, environment, log, tells))
+    started.start()
+    process = ServerProcess(started)
+    tells.close()
+    if log is not None:
+        log.close()
     try:
-        port, pid = process.stdout.readline().split()
+        with told:
+            port, pid = told.recv()
         scheme = "https" if settings.get("tls") else "http"
-        server = Server(process, f"{scheme}://127.0.0.1:{port}", int(pid))
+        server = Server(process, f"{scheme}://127.0.0.1:{port}", pid)
         with server.http:
             yield server
     finally:
@@ -103,7 +137,7 @@ def running(
         process.send_signal(signal.SIGTERM)
         try:
             process.wait(15)
-        except subprocess.TimeoutExpired:
+        except TimeoutError:
             process.kill()
             process.wait()
-        process.stdout.close()
+        started.close()

@@ -1,7 +1,6 @@
 """A server in its own process: all of it real but the engine's core, which is ``fake_core.py``.
 
-Run as ``python -m support.http_server JSON`` it prints its port and the engine's process id. The
-JSON is :class:`Settings`. ``http_client.py`` starts and asks it.
+``http_client.py`` starts and asks it.
 """
 
 from __future__ import annotations
@@ -10,7 +9,8 @@ import asyncio
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
@@ -89,8 +89,16 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
         )
 
 
-def main(text: str) -> None:
-    settings = msgspec.json.decode(text, type=Settings)
+def main(
+    settings: Settings, environment: Mapping[str, str], stderr: Connection | None, told: Connection
+) -> None:
+    """Serve until told to end: the body of a process, which gets the ``environment``, logs to the
+    file behind ``stderr`` and tells its port and the engine's process id."""
+    os.environ.clear()
+    os.environ.update(environment)
+    if stderr is not None:
+        os.dup2(stderr.fileno(), sys.stderr.fileno())
+        stderr.close()
     if settings.files is not None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (settings.files, settings.files))
     config = EngineConfig(
@@ -106,10 +114,7 @@ def main(text: str) -> None:
         port = listener.getsockname()[1]
 
         def announce(llm: AsyncLLM) -> None:
-            print(port, child.process.pid, flush=True)
+            told.send((port, child.process.pid))
+            told.close()
 
         asyncio.run(serve(child, spawn, listener, settings.run_options(), announce))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

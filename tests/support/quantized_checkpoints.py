@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from penstock.backends.cpu import bind as cpu
+from penstock.backends.cpu import native
 from penstock.backends.registry import backend as named
-from penstock.interface.executor import Limits, run
+from penstock.interface.executor import Executor, Limits, run
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
+from penstock.plan.plan import Plan
 from penstock.quant import GroupTensor, Quantization
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
@@ -116,12 +120,35 @@ def logits(
     """The logits of a step of 40 tokens."""
     spec = load_model_spec(folder)
     plan = fuse(lower(spec, dtype, quantization=Quantization(activations=activations)))
-    weights = open_weights(folder, spec, plan.weights, dtype)
-    executor = named(backend).bind(plan, weights, LIMITS)
+    return _logits(folder, named(backend).bind, plan, dtype)
+
+
+def native_logits(folder: Path, plan: Plan, isa: str, dtype: Any) -> NDArray[Any]:
+    """The same by a plan of the checkpoint and the CPU's kernels for one instruction set."""
+    return _logits(folder, partial(cpu.bind, module=native.load(isa)), plan, dtype)
+
+
+def _logits(folder: Path, bind: Callable[..., Executor], plan: Plan, dtype: Any) -> NDArray[Any]:
+    executor = bind(plan, open_weights(folder, plan.spec, plan.weights, dtype), LIMITS)
     step = step_of([Chunk(TOKENS, 0, 40, [3, 1], rows=range(40))])
     result: NDArray[Any] = run(executor, step).logits.copy()
     executor.close()
     return result
+
+
+def assert_columns_in_any_order(folder: Path, isa: str, activations: bool, dtype: Any) -> None:
+    """Assert that what fusion joins, of matrices each of which has its columns in another order, is
+    computed by parts, to the same bits, and near to the reference."""
+    spec = load_model_spec(folder)
+    plan = lower(spec, dtype, quantization=Quantization(activations=activations))
+    got, fused = (native_logits(folder, each, isa, dtype) for each in (plan, fuse(plan)))
+    np.testing.assert_array_equal(fused.view(np.uint32), got.view(np.uint32))
+    reference = logits(folder, "reference", activations, dtype)
+    if not activations and dtype == "float32":
+        np.testing.assert_allclose(got, reference, rtol=0, atol=2e-4)
+        return
+    assert np.quantile(np.abs(got - reference), 0.9) < 0.05
+    assert np.corrcoef(got.ravel(), reference.ravel())[0, 1] > 0.999
 
 
 def assert_values(packed: Path, floats: Path) -> dict[str, GroupTensor]:

@@ -35,7 +35,7 @@ def one_of_each_kind() -> list[Any]:
     return names
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("name", one_of_each_kind())
 def test_ids_of_llama_cpp(name: str) -> None:
     vocab = build_vocab(

@@ -112,6 +112,7 @@ def test_integers_keep_their_values(
     np.testing.assert_allclose(logits(packed), logits(plain), rtol=0, atol=2e-4)
 
 
+@pytest.mark.thinned(3)
 @needs_native
 @pytest.mark.parametrize("activations", [False, True])
 @pytest.mark.parametrize(("form", "weights", "pack", "scheme"), KEPT)

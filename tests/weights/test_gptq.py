@@ -11,28 +11,22 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from support.gptq_checkpoints import edit_tensors, gptq_checkpoint, pack_along_rows
 from support.needs import needs_native
-from support.tiny_plans import Chunk, step_of
+from support.quantized_checkpoints import assert_columns_in_any_order, logits, native_logits
 
-from penstock.backends.cpu import bind as cpu
 from penstock.backends.cpu import native
-from penstock.backends.registry import backend as named
 from penstock.errors import ModelError, WeightError
-from penstock.interface.executor import Limits
 from penstock.interface.sources import Packed, RowsOf
 from penstock.models.gptq import Gptq
 from penstock.models.registry import read_spec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.ops import Linear
-from penstock.plan.plan import Plan
 from penstock.quant import GroupScheme, GroupTensor, Quantization
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.safetensors import open_folder
 from penstock.weights.sources import read
 
-LIMITS = Limits(num_blocks=8, max_tokens=96, max_logit_rows=96, max_sequences=4, threads=2)
-TOKENS = np.random.default_rng(2).integers(0, 301, 40).astype(np.int32)
 FORMATS = [
     {"bits": 4, "group": 32, "sym": True},
     {"bits": 4, "group": 64, "sym": False, "version": "gptq_v2"},
@@ -50,17 +44,6 @@ ANY_ORDER = [
     for bits in (4, 8)
     for group, sym in ((32, True), (32, False), (64, False))
 ]
-
-
-def logits(folder: Path, backend: Any, activations: bool = False, dtype: Any = "float32") -> Any:
-    spec = load_model_spec(folder)
-    plan = fuse(lower(spec, dtype, quantization=Quantization(activations=activations)))
-    weights = open_weights(folder, spec, plan.weights, dtype)
-    executor = named(backend).bind(plan, weights, LIMITS)
-    step = step_of([Chunk(TOKENS, 0, 40, [3, 1], rows=range(40))])
-    result = executor.run(step).logits.copy()
-    executor.close()
-    return result
 
 
 @pytest.mark.parametrize("form", [*FORMATS, SHUFFLED], ids=str)
@@ -103,6 +86,7 @@ def test_rows_of_fused_matrices(tmp_path: Path) -> None:
     np.testing.assert_allclose(logits(packed, "reference"), expected, rtol=0, atol=2e-4)
 
 
+@pytest.mark.thinned(3)
 @needs_native
 @pytest.mark.parametrize("activations", [False, True])
 @pytest.mark.parametrize("form", [*FORMATS, SHUFFLED], ids=str)
@@ -129,11 +113,8 @@ def test_a_zero_point_of_sixteen(tmp_path: Path, isa: str, activations: bool) ->
     expected = logits(floats, "reference")
     np.testing.assert_allclose(logits(packed, "reference"), expected, rtol=0, atol=2e-4)
     plan = fuse(lower(spec, "float32", quantization=Quantization(activations=activations)))
-    weights = open_weights(packed, spec, plan.weights, "float32")
-    executor = cpu.bind(plan, weights, LIMITS, native.load(isa))
-    step = step_of([Chunk(TOKENS, 0, 40, [3, 1], rows=range(40))])
-    got, reference = executor.run(step).logits.copy(), logits(packed, "reference", activations)
-    executor.close()
+    got = native_logits(packed, plan, isa, "float32")
+    reference = logits(packed, "reference", activations)
     limit = 0.05 if activations else 2e-4
     assert np.quantile(np.abs(got - reference), 0.9 if activations else 1) < limit
 
@@ -147,29 +128,9 @@ def test_a_zero_point_of_sixteen(tmp_path: Path, isa: str, activations: bool) ->
 def test_matrices_whose_columns_have_orders_of_their_own(
     tmp_path: Path, form: Any, dtype: Any, activations: bool, isa: str
 ) -> None:
-    """Each has another, those of one input too: so what fusion joins is computed by parts, to the
-    same bits."""
+    """Each has another, those of one input too."""
     packed, _ = gptq_checkpoint(tmp_path, **form)
-    spec = load_model_spec(packed)
-    schemes = Quantization(activations=activations)
-    plan = lower(spec, dtype, quantization=schemes)
-    step = step_of([Chunk(TOKENS, 0, 40, [3, 1], rows=range(40))])
-
-    def run(plan: Plan) -> Any:
-        weights = open_weights(packed, spec, plan.weights, dtype)
-        executor = cpu.bind(plan, weights, LIMITS, native.load(isa))
-        result = executor.run(step).logits.copy()
-        executor.close()
-        return result
-
-    got = run(plan)
-    np.testing.assert_array_equal(run(fuse(plan)).view(np.uint32), got.view(np.uint32))
-    reference = logits(packed, "reference", activations, dtype)
-    if not activations and dtype == "float32":
-        np.testing.assert_allclose(got, reference, rtol=0, atol=2e-4)
-        return
-    assert np.quantile(np.abs(got - reference), 0.9) < 0.05
-    assert np.corrcoef(got.ravel(), reference.ravel())[0, 1] > 0.999
+    assert_columns_in_any_order(packed, isa, activations, dtype)
 
 
 @needs_native

@@ -90,7 +90,7 @@ class JsonWriter:
 
 
 class TextWriter:
-    """For people: the texts in the order of the prompts, each below the beginning of its prompt.
+    """Writes for people: the texts in the order of the prompts, each below its prompt's beginning.
 
     A text is written as soon as all before it are.
     """
@@ -127,7 +127,7 @@ class TextWriter:
 
 
 class LiveWriter(TextWriter):
-    """For people: the text of a single prompt as its tokens come."""
+    """Writes for people: the text of a single prompt as its tokens come."""
 
     def tokens(self, text: str) -> None:
         self._stream.write(text)

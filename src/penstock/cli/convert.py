@@ -34,6 +34,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--type", "--outtype", dest="type", required=True, metavar="TYPE", help=f"one of {_TYPES}"
     )
+    parser.add_argument(
+        "--imatrix",
+        metavar="FILE",
+        help="importance matrix of the model, by llama-imatrix: what columns count most",
+    )
     parser.add_argument("--name", help="what the file calls the model (default: its own name)")
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
@@ -43,7 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from penstock.backends.cpu.encode import matrix_encoder
     from penstock.convert.conversion import convert
+    from penstock.convert.importance_file import read_importance
     from penstock.convert.types import file_type
     from penstock.weights.hub import resolve_model_folder
 
@@ -54,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
     if args.name is not None and not args.name.strip():
         raise UsageError("argument --name: is empty; leave it out for the model's own")
     started = time.perf_counter()
+    importance = None if args.imatrix is None else read_importance(Path(args.imatrix).expanduser())
     model = resolve_model_folder(args.model, args.revision)
     name = _name(args.model, model)
     target = Path(args.out).expanduser()
@@ -71,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
             name=args.name,
             default_name=name,
             replace=args.force,
+            importance=importance,
+            encoder=matrix_encoder(),
             threads=threads,
             progress=_progress,
         )

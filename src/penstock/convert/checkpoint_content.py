@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.convert.content import Content, Part, SourceTensor, Values
-from penstock.errors import ModelError
+from penstock.errors import ModelError, TokenizerError
 from penstock.gguf.writing import pair
 from penstock.interface.weights import WeightValue
-from penstock.models.gguf.description import describe, require_same
-from penstock.models.gguf.places import Place, WrittenTensor, written_tensors
+from penstock.models.gguf.description import describe, require_same, tensors_of
+from penstock.models.gguf.places import Place, WrittenTensor
 from penstock.models.gguf.values import first_experts
 from penstock.plan.lower import lower
 from penstock.quant import StoredTensor
 from penstock.tokenizer.gguf_written import written_vocab
 from penstock.tokenizer.load import load_tokenizer
+from penstock.tokenizer.sentencepiece_model import SentencePieceModel, read_sentencepiece
 from penstock.weights.checkpoint import CheckpointWeights
 from penstock.weights.model_folder import load_model_spec
 
@@ -35,8 +36,9 @@ class CheckpointContent(Content):
         spec = load_model_spec(folder)
         description = describe(spec, where)
         plan = lower(replace(spec, dtype="float32"), "float32")
-        shapes = {weight: each.shape for weight, each in plan.weights.items()}
-        self._written = {each.name: each for each in written_tensors(description.names, shapes)}
+        self._shapes = {weight: each.shape for weight, each in plan.weights.items()}
+        shapes = self._shapes
+        self._written = {each.name: each for each in tensors_of(description, shapes, where)}
         self._vectors = description.vectors
         self.tensors = [
             *(
@@ -52,7 +54,7 @@ class CheckpointContent(Content):
         ends = dict.fromkeys((*tokenizer.eos_token_ids, *spec.eos_token_ids))
         if any(token >= rows for token in ends):
             raise ModelError(f"{where}: a token that ends texts has no row in the embedding")
-        vocab = written_vocab(tokenizer, rows, tuple(ends), where)
+        vocab = written_vocab(tokenizer, rows, tuple(ends), where, _pieces(folder))
         self._values = {**description.values, "general.name": name, **vocab.values}
         self.num_layers = len(spec.layers)
         experts = first_experts(spec)
@@ -75,23 +77,41 @@ class CheckpointContent(Content):
         raise NotImplementedError(f"{tensor.name} is in no type of GGUF")
 
     def _of_weight(self, written: WrittenTensor, place: Place) -> Iterator[Part]:
+        """Some slices of a tensor are a run of rows each: of a vector numbers, of a stack the rows
+        of a matrix."""
         shape = written.shape
-        if len(shape) == 3:
+        if len(self._shapes[place.weight]) == 3:
             for index in range(shape[0]):
                 values = _floats(self._weights.member(place.weight, index))
                 yield Part(index * shape[1], values.reshape(shape[1:]))
             return
-        values = _floats(self._weights.get(place.weight))
-        if place.paired_heads is not None:
-            values = values[_paired(len(values), place.paired_heads)]
-        if place.less:
-            values = values - np.float32(place.less)
-        if len(shape) > 1:
-            yield Part(place.first, values.reshape(-1, shape[1]))
-        elif len(written.places) == 1:
+        values = place.stored(_floats(self._weights.get(place.weight)))
+        if len(shape) == 1 and place.runs is None:
             yield Part(0, values.reshape(1, -1))
-        else:  # a vector that several fill: of single columns
-            yield Part(place.first, values.reshape(-1, 1))
+            return
+        # A vector that several weights fill is one of single columns.
+        rows = values.reshape(-1, shape[-1] if len(shape) > 1 else 1)
+        each = len(rows) // len(values)
+        done = 0
+        for first, end in place.runs or ((0, shape[0]),):
+            count = (end - first) * each
+            yield Part(first * each, rows[done : done + count])
+            done += count
+
+
+def _pieces(folder: Path) -> SentencePieceModel | None:
+    """SentencePiece's model, of which there may be one beside a tokenizer.json, too; None: there is
+    none, or one that files of this kind do not hold."""
+    path = folder / "tokenizer.model"
+    if not path.is_file():
+        return None
+    try:
+        return read_sentencepiece(path)
+    except TokenizerError:
+        # Beside a tokenizer.json it is not what cuts texts, and need not be of this kind at all.
+        if not (folder / "tokenizer.json").exists():
+            raise
+        return None
 
 
 def _floats(value: WeightValue) -> Values:
@@ -99,14 +119,6 @@ def _floats(value: WeightValue) -> Values:
         return value.dequantize()
     assert isinstance(value, np.ndarray)
     return value.astype(np.float32, copy=False)
-
-
-def _paired(rows: int, heads: int) -> NDArray[np.intp]:
-    """Where each row of a matrix whose components that rotate together lie side by side is found in
-    one where they lie half a head apart."""
-    order = np.arange(rows).reshape(heads, 2, -1)
-    paired: NDArray[np.intp] = order.transpose(0, 2, 1).reshape(-1)
-    return paired
 
 
 def _rounded(kinds: str) -> str:

@@ -9,23 +9,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import ml_dtypes
-import numpy as np
-
 from penstock.convert.checkpoint_content import CheckpointContent
-from penstock.convert.content import Content, SourceTensor, Values
+from penstock.convert.content import Content, Part, SourceTensor, Values
 from penstock.convert.gguf_content import GgufContent
+from penstock.convert.importance import Importance, require_used
 from penstock.convert.new_file import NewFile, new_file, require_absent
+from penstock.convert.rounding import Rounding
 from penstock.convert.types import FileType, TypeChoice
-from penstock.errors import WeightError
 from penstock.gguf.names import is_gguf
 from penstock.gguf.types import type_named
 from penstock.gguf.writing import FileLayout, NewTensor, lay_out, pair
-from penstock.quant.encode import ENCODERS, MAX_VALUE, encode
+from penstock.quant.encode import MatrixEncoder, encode
 from penstock.quant.formats import GGUF_FORMATS
 
 _QUANTIZATION_VERSION: Final = 2
-_MAX_BF16: Final = float.fromhex("0x1.FEp127")
 _TASK_VALUES: Final = 1 << 20
 """Values that a thread rounds and writes at a time."""
 
@@ -54,6 +51,8 @@ def convert(
     name: str | None = None,
     default_name: str = "",
     replace: bool = False,
+    importance: Importance | None = None,
+    encoder: MatrixEncoder = encode,
     threads: int = 1,
     progress: Progress = lambda done, total: None,
 ) -> Converted:
@@ -61,17 +60,23 @@ def convert(
 
     Memory holds a few matrices at a time. ``name`` is what the file calls the model; without it
     what a GGUF file called it, else ``default_name``. With ``replace`` a file that is there is
-    replaced, at the end. Raises ConfigError where ``target`` cannot be written to; ModelError,
-    WeightError or TokenizerError for a model that cannot be; WriteError where the system refuses.
+    replaced, at the end. ``importance`` says which columns' errors count most. Raises ConfigError
+    where ``target`` cannot be written to, and for an importance matrix that is not the model's;
+    ModelError, WeightError or TokenizerError for a model that cannot be written; WriteError where
+    the system refuses.
     """
     require_absent(target, replace)
+    if importance is not None:
+        require_used(importance, wanted)
     content: Content
     if is_gguf(model):
         content = GgufContent(model, name)
     else:
         content = CheckpointContent(model, name or default_name or model.resolve().name)
     tied = all(each.name != "output.weight" for each in content.tensors)
-    choice = TypeChoice(wanted, content.num_layers, content.num_experts, tied)
+    choice = TypeChoice(
+        wanted, content.num_layers, content.num_experts, tied, weighted=importance is not None
+    )
     tensors = [
         NewTensor(each.name, type_named(_type(choice, each)), each.shape)
         for each in content.tensors
@@ -80,9 +85,14 @@ def convert(
     if any(each.type.name in GGUF_FORMATS for each in tensors):
         key = "general.quantization_version"
         pairs[key] = pair(key, _QUANTIZATION_VERSION)
+    rounding = Rounding(encoder)
+    if importance is not None:
+        types = {each.name: (each.type.name, each.shape) for each in tensors}
+        rounding = Rounding(encoder, importance.weights(types, tied))
+        pairs |= {key: pair(key, value) for key, value in importance.values.items()}
     layout = lay_out(list(pairs.values()), tensors)
     with new_file(target, layout.size, replace) as file:
-        writer = _Writer(content, tensors, layout, file, threads, progress)
+        writer = _Writer(content, tensors, layout, file, rounding, threads, progress)
         writer.write()
         file.write(layout.head, 0)
     counts = Counter(each.type.name for each in tensors)
@@ -102,11 +112,13 @@ class _Writer:
         tensors: list[NewTensor],
         layout: FileLayout,
         file: NewFile,
+        rounding: Rounding,
         threads: int,
         progress: Progress,
     ) -> None:
         self._content, self._tensors, self._layout = content, tensors, layout
-        self._file, self._threads, self._progress = file, threads, progress
+        self._file, self._rounding = file, rounding
+        self._threads, self._progress = threads, progress
         self._done = 0
         self.taken = 0
 
@@ -139,12 +151,23 @@ class _Writer:
                 yield self._copying(source, start)
                 continue
             for part in self._content.parts(source):
-                rows, columns = part.values.shape
-                row_bytes = tensor.type.nbytes((columns,))
-                some = max(1, _TASK_VALUES // max(columns, 1))
-                for first in range(0, rows, some):
-                    offset = start + (part.first + first) * row_bytes
-                    yield self._rounding(tensor, part.values[first : first + some], offset)
+                yield from self._rounding_of(tensor, part, start)
+
+    def _rounding_of(
+        self, tensor: NewTensor, part: Part, start: int
+    ) -> Iterator[Callable[[], int]]:
+        """Some rows at a time, all of one matrix where the tensor is a stack of several."""
+        rows, columns = part.values.shape
+        row_bytes = tensor.type.nbytes((columns,))
+        some = max(1, _TASK_VALUES // max(columns, 1))
+        each = tensor.shape[-2] if len(tensor.shape) > 2 else rows + part.first
+        first = 0
+        while first < rows:
+            matrix, row = divmod(part.first + first, each)
+            end = min(first + some, rows, first + each - row)
+            offset = start + (part.first + first) * row_bytes
+            yield self._task(tensor, part.values[first:end], matrix, offset)
+            first = end
 
     def _copying(self, source: SourceTensor, start: int) -> Callable[[], int]:
         def task() -> int:
@@ -154,40 +177,12 @@ class _Writer:
 
         return task
 
-    def _rounding(self, tensor: NewTensor, values: Values, offset: int) -> Callable[[], int]:
+    def _task(
+        self, tensor: NewTensor, values: Values, matrix: int, offset: int
+    ) -> Callable[[], int]:
         def task() -> int:
-            data = rounded(tensor, values)
+            data = self._rounding.rounded(tensor, values, matrix)
             self._file.write(data, offset)
             return len(data)
 
         return task
-
-
-def rounded(tensor: NewTensor, values: Values) -> bytes:
-    """Rows of a tensor, ``[rows, columns]``, as the bytes of its type. Raises WeightError, naming
-    it, for values that the type cannot hold."""
-    kind = tensor.type.name
-    if kind == "F32":
-        return values.astype("<f4").tobytes()
-    if kind == "BF16":
-        halves = values.astype(ml_dtypes.bfloat16)
-        if np.count_nonzero(np.isinf(halves)) != np.count_nonzero(np.isinf(values)):
-            raise WeightError(
-                f"{tensor.name} has values above {_MAX_BF16:.4g}, too large for BF16; take type F32"
-            )
-        return halves.tobytes()
-    largest = np.abs(values).max(initial=0)
-    if not np.isfinite(largest):
-        raise WeightError(
-            f"{tensor.name} has values that are not finite, which {kind} cannot hold; take type "
-            "F32 or BF16, or repair the checkpoint"
-        )
-    if largest > MAX_VALUE:
-        raise WeightError(
-            f"{tensor.name} has values up to {float(largest):.4g} in magnitude, too large for "
-            f"{kind}; take type BF16 or F32"
-        )
-    if kind == "F16":
-        return values.astype("<f2").tobytes()
-    assert kind in ENCODERS
-    return encode(kind, values).tobytes()

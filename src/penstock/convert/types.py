@@ -12,6 +12,8 @@ from penstock.interface.sources import Shape
 from penstock.quant.formats import GGUF_FORMATS
 
 _FLOATS: Final = ("F32", "F16", "BF16")
+_WITH_OFFSETS: Final = {"Q4_0": "Q4_1", "Q5_0": "Q5_1"}
+"""What the first ``ffn_down`` are in where columns are weighted, as ``llama-quantize`` has it."""
 _FALLBACK: Final = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
 """What matrices are in whose rows are not whole blocks of 256 columns, but of 32."""
 _SMALL: Final = re.compile(
@@ -79,6 +81,8 @@ class TypeChoice:
     num_experts: int
     tied: bool
     """Whether the output matrix is the embedding."""
+    weighted: bool = False
+    """Whether an importance matrix says what columns count."""
 
     def of(self, name: str, shape: Shape) -> str:
         """The type of a tensor, by the names of GGUF."""
@@ -103,9 +107,12 @@ class TypeChoice:
         match = _LAYER.fullmatch(name)
         if name == self._head:
             return kind.head
-        if kind.more is None or match is None:
+        if match is None:
             return kind.matrix
         layer, part = int(match[1]), match[2]
+        if kind.more is None:
+            first = self.weighted and part.startswith("ffn_down") and layer < self.num_layers // 8
+            return _WITH_OFFSETS.get(kind.matrix, kind.matrix) if first else kind.matrix
         if part == "attn_v":
             if self.num_experts == 8:  # small beside the experts
                 return "Q8_0"

@@ -24,6 +24,7 @@ from penstock.tokenizer.gguf_pre_tokenizer_choice import chosen_pre_tokenizer, p
 from penstock.tokenizer.gguf_pre_tokenizers import PreTokenizer
 from penstock.tokenizer.gguf_scores import scores_of
 from penstock.tokenizer.gguf_vocab import build_vocab
+from penstock.tokenizer.sentencepiece_model import SentencePieceModel
 from penstock.tokenizer.tokenizer import Tokenizer
 
 _ROLES: Final = {
@@ -47,17 +48,32 @@ class WrittenVocab:
     """What the file cannot say, and what follows."""
 
 
-def written_vocab(tokenizer: Tokenizer, rows: int, ends: Sequence[int], where: str) -> WrittenVocab:
+def written_vocab(
+    tokenizer: Tokenizer,
+    rows: int,
+    ends: Sequence[int],
+    where: str,
+    pieces: SentencePieceModel | None = None,
+) -> WrittenVocab:
     """The vocabulary of a model whose embedding has so many ``rows``, and whose texts the tokens
     ``ends`` end, the EOS token first.
 
-    Raises TokenizerError, naming ``where``, for tokenizers that files cannot hold.
+    ``pieces`` is the ``tokenizer.model`` of the checkpoint, if it has one: scores and kinds are
+    those that stand there, if its pieces are the tokenizer's. Raises TokenizerError, naming
+    ``where``, for tokenizers that files cannot hold.
     """
-    return _Writer(tokenizer, rows, ends, where).write()
+    return _Writer(tokenizer, rows, ends, where, pieces).write()
 
 
 class _Writer:
-    def __init__(self, tokenizer: Tokenizer, rows: int, ends: Sequence[int], where: str) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        rows: int,
+        ends: Sequence[int],
+        where: str,
+        pieces: SentencePieceModel | None,
+    ) -> None:
         self._settings, self._rows, self._where = tokenizer.settings, rows, where
         self._ends = tuple(ends)
         codec = tokenizer.codec
@@ -67,6 +83,7 @@ class _Writer:
         self._json: dict[str, Any] = json.loads(self._backend.to_str())
         self._model: dict[str, Any] = self._json["model"]
         self._steps = _flat(self._json.get("pre_tokenizer"), "pretokenizers")
+        self._true = pieces if pieces is not None and self._is_made_of(pieces) else None
         self._notes: list[str] = []
 
     def write(self) -> WrittenVocab:
@@ -121,9 +138,22 @@ class _Writer:
             return Kind.UNKNOWN
         if token_id in special:
             return Kind.CONTROL if special[token_id] else Kind.USER_DEFINED
+        if self._true is not None:
+            known = token_id < len(self._true.kinds)
+            return self._true.kinds[token_id] if known else Kind.UNUSED
         if self._model.get("byte_fallback") and len(token) == 6 and token.startswith("<0x"):
             return Kind.BYTE
         return Kind.NORMAL
+
+    def _is_made_of(self, pieces: SentencePieceModel) -> bool:
+        """Whether all tokens but those added are these pieces, each with its id."""
+        added = {token["id"] for token in self._json.get("added_tokens", [])}
+        count = len(pieces.pieces)
+        return all(
+            pieces.pieces[token_id] == token if token_id < count else token == f"[PAD{token_id}]"
+            for token, token_id in self._model.get("vocab", {}).items()
+            if token_id not in added
+        )
 
     def _byte_pairs(self) -> dict[str, NewValue]:
         normalizers = _flat(self._json.get("normalizer"), "normalizers")
@@ -180,11 +210,7 @@ class _Writer:
                     raise self._refused(f"it cuts texts into words by {other}")
         if not self._model.get("byte_fallback"):
             raise self._refused("its pieces are not backed by bytes")
-        merges = [
-            tuple(merge.split(" ", 1)) if isinstance(merge, str) else tuple(merge)
-            for merge in self._model["merges"]
-        ]
-        scores = scores_of(tokens, kinds, [left + right for left, right in merges])
+        scores = self._scores(tokens, kinds)
         if scores is None:
             raise self._refused("its merges are not in the order of the pieces that they make")
         return {
@@ -193,6 +219,17 @@ class _Writer:
             "scores": np.array(scores, np.float32),
             "add_space_prefix": prefix,
         }
+
+    def _scores(self, tokens: Sequence[str], kinds: Sequence[int]) -> list[float] | None:
+        """Those of tokenizer.model, else such as have the order of the merges."""
+        if self._true is not None:
+            own = self._true.scores[: len(tokens)]
+            return [*own, *[0.0] * (len(tokens) - len(own))]
+        merges = [
+            tuple(merge.split(" ", 1)) if isinstance(merge, str) else tuple(merge)
+            for merge in self._model["merges"]
+        ]
+        return scores_of(tokens, kinds, [left + right for left, right in merges])
 
     def _special(self, tokens: Sequence[str], kinds: Sequence[int]) -> dict[str, NewValue]:
         ids = {token: token_id for token_id, token in enumerate(tokens)}

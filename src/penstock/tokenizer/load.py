@@ -19,6 +19,8 @@ from penstock.regular_file import read_regular
 from penstock.tokenizer.codec import LibraryCodec
 from penstock.tokenizer.gguf_vocab import build_vocab
 from penstock.tokenizer.native_errors import refusing
+from penstock.tokenizer.sentencepiece_folder import described_sentencepiece
+from penstock.tokenizer.sentencepiece_model import read_sentencepiece
 from penstock.tokenizer.tokenizer import Tokenizer, TokenizerSettings
 
 _ROLES = (
@@ -39,9 +41,9 @@ def load_tokenizer(
     check_templates: bool = True,
     metadata: Mapping[str, GgufValue] | None = None,
 ) -> Tokenizer:
-    """Load the tokenizer of a checkpoint folder (with tokenizer.json) or of a GGUF file, which
-    may be any part of a model in several. ``metadata`` are those of the file, where they were read
-    before.
+    """Load the tokenizer of a checkpoint folder (with tokenizer.json, or else SentencePiece's
+    tokenizer.model) or of a GGUF file, which may be any part of a model in several. ``metadata``
+    are those of the file, where they were read before.
 
     From a folder, tokenizer_config.json, special_tokens_map.json, generation_config.json and
     chat_template.jinja are read where present. Raises TokenizerError naming the file at fault.
@@ -59,6 +61,8 @@ def _load(path: Path) -> Tokenizer:
         return _load_gguf(path)
     if not path.is_dir():
         raise TokenizerError(f"{path} is neither a folder with tokenizer.json nor a GGUF file")
+    if not os.path.lexists(path / "tokenizer.json") and (path / "tokenizer.model").is_file():
+        return _load_sentencepiece(path)
     backend = _load_backend(path)
     config = _load_json(path / "tokenizer_config.json")
     special = _special_tokens(config, _load_json(path / "special_tokens_map.json"))
@@ -78,6 +82,52 @@ def _load(path: Path) -> Tokenizer:
         chat_templates=_chat_templates(path, config),
     )
     return Tokenizer(LibraryCodec(backend), settings)
+
+
+def _load_sentencepiece(folder: Path) -> Tokenizer:
+    """A folder with tokenizer.model, and what lies beside it."""
+    config = _load_json(folder / "tokenizer_config.json")
+    special = _special_tokens(config, _load_json(folder / "special_tokens_map.json"))
+    vocab = build_vocab(
+        described_sentencepiece(
+            read_sentencepiece(folder / "tokenizer.model"),
+            _added_tokens(folder, config),
+            special,
+            config,
+        ),
+        native=False,  # whoever writes a file of it asks the library
+    )
+    eos = next(iter(vocab.end_token_ids), None)
+    ends = _end_ids(eos, folder / "generation_config.json")
+    settings = TokenizerSettings(
+        bos_token_id=vocab.bos_token_id,
+        eos_token_ids=ends,
+        prefix_ids=vocab.prefix_ids,
+        suffix_ids=vocab.suffix_ids,
+        special_tokens={**vocab.special_tokens, **special},
+        chat_templates=_chat_templates(folder, config),
+        silent_ids=vocab.silent_ids,
+    )
+    return Tokenizer(vocab.codec, settings)
+
+
+def _added_tokens(folder: Path, config: Mapping[str, Any]) -> dict[int, tuple[str, bool]]:
+    """The text of tokens that were added to the pieces, and whether they are special, by id: those
+    of added_tokens.json, and of added_tokens_decoder in tokenizer_config.json."""
+    added: dict[int, tuple[str, bool]] = {}
+    plain = _load_json(folder / "added_tokens.json")
+    decoder = config.get("added_tokens_decoder") or {}
+    try:
+        added |= {int(token): (str(text), False) for text, token in plain.items()}
+        added |= {
+            int(token): (str(entry["content"]), bool(entry.get("special")))
+            for token, entry in decoder.items()
+        }
+    except (TypeError, ValueError, KeyError, AttributeError) as error:
+        raise TokenizerError(
+            f"{folder} names added tokens in a form that is not known: {error!r}"
+        ) from error
+    return added
 
 
 def _load_gguf(path: Path) -> Tokenizer:
@@ -123,12 +173,6 @@ def _gguf_templates(metadata: Mapping[str, GgufValue]) -> dict[str, str]:
 def _load_backend(folder: Path) -> Backend:
     path = folder / "tokenizer.json"
     if not os.path.lexists(path):
-        if (folder / "tokenizer.model").is_file():
-            raise TokenizerError(
-                f"{folder} has a SentencePiece tokenizer.model but no tokenizer.json; convert it "
-                "once with transformers: AutoTokenizer.from_pretrained(folder)"
-                ".save_pretrained(folder)"
-            )
         raise TokenizerError(
             f"{folder} has no tokenizer.json; download the checkpoint again with its tokenizer, or "
             "name a folder that has one with --tokenizer"

@@ -140,7 +140,7 @@ def test_other_types(dtype: DType, kv_dtype: KvDType, tolerance: float, device: 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("quantization", ["none", "int8", "int4"])
 def test_float16_is_multiplied_as_float16(quantization: Any, device: Any) -> None:
-    """Within rounding of the reference that rounds where this does, and of none at all."""
+    """Logits are within rounding of the reference that rounds where this does, and of none."""
     spec = SPECS["qk_norm"]
     weights = dummy_weights(spec, 3, "float16")
     schemes = choose(quantization, 32 if quantization == "int4" else None, True, activations=False)

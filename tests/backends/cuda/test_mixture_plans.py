@@ -180,6 +180,7 @@ def test_experts_that_a_checkpoint_has_quantized(
     executor.close()
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("kept", ["groups", "floats"])
 def test_formats_that_name_modules(
     tmp_path: Path, kept: str, device: Any, steady_sums: None

@@ -64,7 +64,8 @@ def check(device: Any, shape: Shape, tree: Tree, rows: Any, picked: list[int]) -
 def test_a_row_of_a_tree_is_a_decoded_token(
     device: Any, kv: KvDType, window: Window | None, start: int
 ) -> None:
-    """Around tiles of 64 keys and splits of 256, beside a chunk and a decoded token."""
+    """Contexts end around tiles of 64 keys and splits of 256, and a chunk and a decoded token are
+    beside the tree."""
     shape = Shape(6, 2, 16, kv, window)
     tree = make_tree(shape, start, BUSHY, 4)
     others = [Part(sequence(shape, 70, 1), 61, 67), Part(sequence(shape, 129, 2), 128, 129)]

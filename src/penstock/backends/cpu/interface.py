@@ -248,6 +248,16 @@ class NativeModule(Protocol):
 
     def SampleState(self, **options: Any) -> NativeSampleState: ...
 
+    def encode_blocks(
+        self,
+        format: str,
+        values: Float32s,
+        importance: Float32s | None,
+        out: Bytes,
+    ) -> None:
+        """Round whole blocks of finite values; see ``csrc/kernels/encode_blocks.h``."""
+        ...
+
     def measure_read_bandwidth(self, bytes: int, threads: int) -> float: ...
 
     def measure_bf16_flops(self, threads: int) -> float: ...

@@ -1,4 +1,4 @@
-"""What a GGUF file is to say of a model: the other direction of ``config.py``, by the same table.
+"""What a GGUF file is to say of a model: the inverse of ``config.py``, by the same table.
 
 A description is checked by reading it: the model that Penstock finds in it must be the one that is
 written, in everything that changes what it computes. So whatever a format, or this module, has no
@@ -23,6 +23,7 @@ from penstock.models.gguf.architecture import COMMON, Architecture
 from penstock.models.gguf.architectures import ARCHITECTURES
 from penstock.models.gguf.config import EXPERTS, SAMPLING, GgufTensors, read_gguf_spec
 from penstock.models.gguf.names import GENERAL
+from penstock.models.gguf.places import WrittenTensor, written_tensors
 from penstock.models.gguf.rope import written_scaling
 from penstock.models.gguf.values import FIELDS, described_attention, first_experts, first_rope
 from penstock.models.gguf.write_rules import WRITTEN, WriteRules
@@ -116,15 +117,29 @@ def require_same(description: Description, shapes: Mapping[str, Shape], where: s
         difference: str | None = str(error)
     else:
         difference = next(_differences(description.model, found, ""), None)
-    if difference is None:
-        return
+    if difference is not None:
+        raise _inexpressible(description, difference, where)
+
+
+def tensors_of(
+    description: Description, shapes: Mapping[str, Shape], where: str
+) -> tuple[WrittenTensor, ...]:
+    """The tensors of the weights of these shapes, by canonical name. Raises ModelError, naming
+    ``where``, for a weight that files have no tensor for."""
+    try:
+        return written_tensors(description.names, shapes)
+    except ModelError as error:
+        raise _inexpressible(description, str(error), where) from error
+
+
+def _inexpressible(description: Description, difference: str, where: str) -> ModelError:
     family = description.model.architecture
     if _names_of(family):
-        raise ModelError(
+        return ModelError(
             f"{where} cannot be written as a GGUF file of architecture {description.architecture}, "
             f"which has no words for all of it: {difference}"
         )
-    raise ModelError(f"{where}: {_unwritten(family)}, which it has not: {difference}")
+    return ModelError(f"{where}: {_unwritten(family)}, which it has not: {difference}")
 
 
 def _architecture_name(spec: ModelSpec, where: str) -> str:
@@ -136,11 +151,18 @@ def _architecture_name(spec: ModelSpec, where: str) -> str:
 
 
 def _names_of(family: str) -> list[str]:
-    return [name for name, each in ARCHITECTURES.items() if each.family == family]
+    own = [name for name, each in ARCHITECTURES.items() if each.family == family]
+    return own + [name for name, each in WRITTEN.items() if family in each.families]
 
 
 def _unwritten(family: str) -> str:
-    known = sorted({ARCHITECTURES[name].family for name in WRITTEN})
+    known = sorted(
+        {
+            each
+            for name, rules in WRITTEN.items()
+            for each in (ARCHITECTURES[name].family, *rules.families)
+        }
+    )
     return (
         f"{family} is not written to GGUF files; those that are: {', '.join(known)}, and others of "
         "Llama's shape"
