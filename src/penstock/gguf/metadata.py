@@ -345,8 +345,10 @@ class Reader:
         return [self.array(depth + 1) for _ in range(count)]
 
     def many_strings(self, count: int) -> Strings | None:
-        """As :meth:`strings`, which says what is wrong where this finds something and is None; so it
-        is without native code."""
+        """As :meth:`strings`, which says what is wrong where this finds something and is None.
+
+        Without native code it is None always.
+        """
         if native is None:
             return None
         found = native.read_strings(self._data, self._at, self._end, count)
