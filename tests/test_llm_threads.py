@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -294,3 +295,68 @@ def test_a_forked_child_closes_while_another_thread_prepares(llm: LLM) -> None:
     thread.join(LIMIT)
     _, status = os.waitpid(child, 0)
     assert status == 0
+
+
+def ways(llm: LLM) -> list[Callable[[], object]]:
+    """Two thousand requests, each in one of the ways that there are; each returns its outcome."""
+
+    def generated(i: int) -> object:
+        text = f"def f{i % 97}(x, y{i % 13}):\n"
+        params = SamplingParams(
+            temperature=(0.0, 0.8)[i % 2],
+            seed=i,
+            max_tokens=1 + i % 8,
+            stop=("\n", "return")[: i % 3],
+            logprobs=(None, 2)[i % 5 == 0],
+            bad_words=("self",) if i % 50 == 0 else (),
+            ignore_eos=i % 7 == 0,
+        )
+        if i % 11 == 0:
+            (output,) = llm.chat([{"role": "user", "content": text}], params)
+        elif i % 4 == 0:
+            *_, output = llm.stream(text, params)
+        else:
+            (output,) = llm.generate(text, params)
+        return [(o.text, o.token_ids, o.finish_reason, o.logprobs) for o in output.outputs]
+
+    def left_early(i: int) -> object:
+        stream = llm.stream(f"class C{i}:\n", SamplingParams(temperature=0, ignore_eos=True))
+        first = next(stream)
+        stream.close()
+        return first.outputs[0].token_ids[:1]
+
+    def embedded(i: int) -> object:
+        (output,) = llm.embed(f"import m{i % 97}")
+        return output.embedding.tolist()
+
+    kinds = {0: left_early, 1: embedded}
+    return [lambda i=i: kinds.get(i % 20, generated)(i) for i in range(2000)]  # type: ignore[misc]
+
+
+@pytest.mark.slow
+def test_sixteen_threads_give_what_one_gives() -> None:
+    with LLM(threads=1, kv_cache_bytes=1 << 24, max_num_seqs=16, max_model_len=256) as llm:
+        calls = ways(llm)
+        expected = [call() for call in calls]
+        core = llm._core._core
+        plain, together = core.step, 0
+
+        def step() -> Any:
+            nonlocal together
+            updates = plain()
+            together = max(together, len({update.request_id for update in updates}))
+            return updates
+
+        core.step = step  # type: ignore[method-assign]
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-4)
+        try:
+            with ThreadPoolExecutor(16) as pool:
+                found = list(pool.map(lambda call: call(), calls))
+        finally:
+            sys.setswitchinterval(interval)
+            del core.step
+        assert [i for i in range(len(calls)) if found[i] != expected[i]] == []
+        assert together > 1
+        assert llm.stats().running == llm.stats().waiting == 0
+        llm.check_integrity()

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.api import engine_config
 from penstock.config import EngineConfig
+from penstock.engine_options import engine_config
 from penstock.errors import ConfigError
 from penstock.speculative_config import (
     Eagle,

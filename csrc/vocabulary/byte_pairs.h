@@ -52,12 +52,14 @@ class BytePairs {
   // one entry the merge with the shortest left part. Entries of rank -1 neither merge nor are made.
   BytePairs(Strings entries, std::span<const int32_t> ranks, Spelling spelling);
 
-  size_t size() const { return entries_.size(); }
+  size_t size() const { return starts_.size() - 1; }
   // Most bytes, and most characters, of an entry.
   size_t most_bytes() const { return most_bytes_; }
   size_t most_chars() const { return most_chars_; }
 
-  std::string_view entry(size_t token) const { return entries_[token]; }
+  std::string_view entry(size_t token) const {
+    return {text_.data() + starts_[token], starts_[token + 1] - starts_[token]};
+  }
   // The entry of this text; -1: there is none.
   int32_t find(std::string_view text) const;
 
@@ -84,7 +86,7 @@ class BytePairs {
 
   BytePairs(Strings entries, Spelling spelling);
   BytePairs(const BytePairs&) = delete;
-  uint64_t hash(std::string_view text) const;
+  int32_t find_padded(std::string_view text) const;
   void add_pair(uint64_t parts, int32_t rank, int32_t made);
   Merge merge_of(std::string_view word, const Symbol& left, const Symbol& right) const;
   void spell(std::string_view word, std::string& spelled) const;
@@ -92,9 +94,8 @@ class BytePairs {
   void merge(std::string_view word, Scratch& scratch) const;
 
   Spelling spelling_;
-  std::string text_;
-  std::vector<int64_t> ends_;
-  Strings entries_;  // of the two above
+  std::string text_;              // all entries, padded
+  std::vector<uint32_t> starts_;  // of each entry, and where the last ends
   size_t most_bytes_ = 0, most_chars_ = 0;
   uint64_t seed_;                 // nobody can make up entries that all have one place in the table
   std::vector<uint64_t> table_;   // upper half of the hash, and token + 1; 0: free

@@ -2,53 +2,57 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.config import ResolvedConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import open_model
+from penstock.engine.loader import Watch, open_model, unwatched
 from penstock.engine.shared_core import SharedCore
-from penstock.errors import ConfigError, RequestError
+from penstock.engine_options import engine_config
+from penstock.errors import RequestError
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
 from penstock.gguf.metadata import GgufValue
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
+from penstock.interface.request_checks import truncated
+from penstock.llm_inputs import (
+    Message,
+    Params,
+    Prompt,
+    PromptDict,
+    check_priority,
+    listed,
+    one_of,
+    progress_bar,
+    template_source,
+    token_ids_of,
+)
 from penstock.pooling.output import EmbeddingOutput, embedding_output
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
 from penstock.sandbox.jobs import Checked, CheckGrammar
 from penstock.sandbox.local import LocalWorker
-from penstock.speculative_config import SpeculativeConfig, parse_speculative, speculative_config
 from penstock.tokenizer import Tokenizer, load_tokenizer
 from penstock.weights.model_files import ModelFiles
 
-
-class PromptDict(TypedDict, total=False):
-    """A prompt by one of its two names, as vLLM users write it."""
-
-    prompt: str
-    prompt_token_ids: list[int]
-
-
-Prompt = str | PromptDict
-Message = dict[str, Any]
-"""One chat message as OpenAI's API has it: ``{"role": ..., "content": ...}``."""
+__all__ = ["LLM", "Message", "Prompt", "PromptDict"]
 
 
 class LLM:
     """A model, loaded and ready, in this process.
 
     ``model`` is a checkpoint folder, a hub id, or empty for the demo model; every other option
-    is a field of :class:`~penstock.config.EngineConfig`. ``chat_template`` takes the place of the
-    model's own: the template itself, or the Path of a file with it. Raises ConfigError, ModelError,
-    TokenizerError or WeightError with the cause and the fix.
+    is a field of :class:`~penstock.config.EngineConfig`, or one of vLLM's that asks for nothing
+    (``engine_options``). ``chat_template`` takes the place of the model's own: the template itself,
+    or the Path of a file with it. ``load_progress`` is told how loading goes on. Raises
+    ConfigError, ModelError, TokenizerError or WeightError with the cause and the fix.
 
     Several threads may use it at once, and one may use it while it has an unfinished
     :meth:`stream`: their requests are computed together, and none changes what another gives.
@@ -58,12 +62,17 @@ class LLM:
     """
 
     def __init__(
-        self, model: str = "", *, chat_template: str | Path | None = None, **options: Any
+        self,
+        model: str = "",
+        *,
+        chat_template: str | Path | None = None,
+        load_progress: Watch = unwatched,
+        **options: Any,
     ) -> None:
-        self._template = _template_source(chat_template)
+        self._template = template_source(chat_template)
         config = engine_config(model, options)
         files = open_model(config)
-        self._core = SharedCore(EngineCore.start(config, files=files))
+        self._core = SharedCore(EngineCore.start(config, files=files, watch=load_progress))
         self._metadata = _metadata(files, self._core.config.tokenizer_path)
         self._preparing = threading.RLock()
         self._ids = itertools.count()
@@ -92,52 +101,87 @@ class LLM:
     def config(self) -> ResolvedConfig:
         return self._core.config
 
+    def get_tokenizer(self) -> Tokenizer:
+        """:attr:`tokenizer`, as vLLM's users ask for it."""
+        return self.tokenizer
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        params: Params = None,
         *,
+        sampling_params: Params = None,
+        use_tqdm: bool | Callable[..., Any] = False,
         priority: int = 0,
     ) -> list[RequestOutput]:
         """Complete each prompt; outputs come back in the order of ``prompts``.
 
-        One ``params`` serves all prompts, or there is one for each; without, they are as the
-        model's makers recommend (``config.sampling_defaults``). A prompt that cannot be served
-        raises RequestError before any is started; one that fails on the way has ``error``
-        set and ``finish_reason`` "error".
+        One ``params``, or ``sampling_params``, serves all prompts, or there is one for each;
+        without, they are as the model's makers recommend (``config.sampling_defaults``).
+        ``use_tqdm`` shows a bar of the prompts that are done; it may be a class like tqdm's. A
+        prompt that cannot be served raises RequestError before any is started; one that fails on
+        the way has ``error`` set and ``finish_reason`` "error".
         """
+        prompts = listed(prompts)
+        params = one_of(params, sampling_params)
         done: dict[str, RequestOutput] = {}
         ids: list[str] = []
-        for output in self.stream(prompts, params, priority=priority, started=ids):
-            if output.finished:
-                done[output.request_id] = output
+        outputs = self.stream(prompts, params, priority=priority, started=ids)
+        with contextlib.closing(outputs), progress_bar(use_tqdm, len(prompts)) as advance:
+            for output in outputs:
+                if output.finished:
+                    done[output.request_id] = output
+                    advance()
         return [done[request_id] for request_id in ids]
 
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        params: Params = None,
         *,
+        sampling_params: Params = None,
+        use_tqdm: bool | Callable[..., Any] = False,
+        chat_template: str | Path | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         template_options: Mapping[str, Any] | None = None,
+        priority: int = 0,
     ) -> list[RequestOutput]:
         """Complete one conversation, or several, rendered by the model's chat template.
 
-        ``template_options`` are variables that the template itself documents.
+        ``chat_template`` takes its place in this call. ``tools`` are shown to the model where the
+        template shows tools; what it calls is text of the output. ``chat_template_kwargs``, or
+        ``template_options``, are variables that the template itself documents. The other options
+        are those of :meth:`generate` and of
+        :meth:`~penstock.tokenizer.chat.ChatTemplate.render`.
         """
-        several = bool(messages) and not isinstance(messages[0], dict)
+        tokenizer = self.tokenizer
+        if chat_template is not None:
+            tokenizer = tokenizer.with_chat_template(template_source(chat_template))
+        several = bool(messages) and not isinstance(messages[0], Mapping)
         conversations: Any = messages if several else [messages]
         prompts: list[Prompt] = [
             {
-                "prompt_token_ids": self.tokenizer.encode(
-                    self.tokenizer.apply_chat_template(
-                        conversation, template_options=template_options
+                "prompt_token_ids": tokenizer.encode(
+                    tokenizer.apply_chat_template(
+                        conversation,
+                        add_generation_prompt,
+                        tools,
+                        continue_final_message=continue_final_message,
+                        template_options={
+                            **(template_options or {}),
+                            **(chat_template_kwargs or {}),
+                        },
                     ),
                     add_special_tokens=False,
                 )
             }
             for conversation in conversations
         ]
-        return self.generate(prompts, params)
+        params = one_of(params, sampling_params)
+        return self.generate(prompts, params, use_tqdm=use_tqdm, priority=priority)
 
     def embed(
         self,
@@ -156,9 +200,9 @@ class LLM:
             raise RequestError(
                 f"pooling must be PoolingParams, not {type(pooling).__name__}", "pooling"
             )
-        _check_priority(priority)
+        check_priority(priority)
         requests: dict[str, tuple[EngineRequest, str | None]] = {}
-        for prompt in _listed(prompts):
+        for prompt in listed(prompts):
             text, token_ids = self._tokens(prompt)
             request = EngineRequest(
                 request_id=f"llm-{next(self._ids)}",
@@ -184,7 +228,7 @@ class LLM:
     def stream(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        params: Params = None,
         *,
         priority: int = 0,
         started: list[str] | None = None,
@@ -206,7 +250,8 @@ class LLM:
         entered = [request for request, _ in requests]
         self._core.check(entered)
         with self._preparing:
-            self._check_grammars({r.params.grammar for r in entered if r.params.grammar})
+            constraints = (request.params.constraint for request in entered)
+            self._check_grammars(set(filter(None, constraints)))
         for request, text in requests:
             processor.add_request(
                 request.request_id, text, request.prompt_token_ids, request.params
@@ -225,7 +270,7 @@ class LLM:
     def check(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None = None,
+        params: Params = None,
     ) -> None:
         """Raise RequestError if one of the prompts could not be served as asked."""
         self._core.check([request for request, _ in self._requests(prompts, params, 0)])
@@ -254,12 +299,12 @@ class LLM:
     def _requests(
         self,
         prompts: Prompt | Sequence[Prompt],
-        params: SamplingParams | Sequence[SamplingParams] | None,
+        params: Params,
         priority: int,
     ) -> list[tuple[EngineRequest, str | None]]:
-        listed = _listed(prompts)
-        _check_priority(priority)
-        several: Any = params if isinstance(params, Sequence) else [params] * len(listed)
+        each_prompt = listed(prompts)
+        check_priority(priority)
+        several: Any = params if isinstance(params, Sequence) else [params] * len(each_prompt)
         each: list[Any] = list(several)
         for one in each:
             if params is not None and not isinstance(one, SamplingParams):
@@ -267,11 +312,17 @@ class LLM:
                     f"params must be SamplingParams, or one for each prompt, not {one!r:.80}",
                     "params",
                 )
-        if len(each) != len(listed):
-            raise RequestError(f"{len(listed)} prompts, but {len(each)} sampling params", "params")
+        if len(each) != len(each_prompt):
+            raise RequestError(
+                f"{len(each_prompt)} prompts, but {len(each)} sampling params", "params"
+            )
         requests = []
-        for prompt, chosen in zip(listed, each, strict=True):
-            text, token_ids = self._tokens(prompt)
+        for prompt, chosen in zip(each_prompt, each, strict=True):
+            truncates = chosen is not None and chosen.truncate_prompt_tokens is not None
+            text, token_ids = self._tokens(prompt, truncates)
+            if truncates:
+                chosen.validate()
+                token_ids = truncated(token_ids, chosen, self.config.max_model_len)
             if chosen is None:
                 room = self.config.max_model_len - len(token_ids)
                 chosen = self.config.sampling_defaults.params(room)
@@ -297,9 +348,11 @@ class LLM:
                     raise RequestError(answer.fault, "grammar")
                 self._checked.put(spec, True)
 
-    def _tokens(self, prompt: Prompt) -> tuple[str | None, list[int]]:
+    def _tokens(self, prompt: Prompt, any_length: bool = False) -> tuple[str | None, list[int]]:
+        """The prompt's text, where it is one, and its tokens. A text that is sure not to fit into
+        the context is refused before it is tokenized, unless it may have ``any_length``."""
         if isinstance(prompt, str):
-            return prompt, self._encode(prompt)
+            return prompt, self._encode(prompt, any_length)
         if not isinstance(prompt, dict):
             raise RequestError(
                 "a prompt is text, or a dict with 'prompt' or 'prompt_token_ids', "
@@ -308,19 +361,15 @@ class LLM:
             )
         token_ids: Any = prompt.get("prompt_token_ids")
         if token_ids is not None:
-            if isinstance(token_ids, str) or not hasattr(token_ids, "__iter__"):
-                raise RequestError(
-                    f"prompt_token_ids must be a list of integers, not {token_ids!r:.80}", "prompt"
-                )
-            plain: Any = token_ids.tolist() if hasattr(token_ids, "tolist") else list(token_ids)
-            return None, plain
+            return None, token_ids_of(token_ids)
         text = prompt.get("prompt")
         if not isinstance(text, str):
             raise RequestError("a prompt dict has 'prompt' or 'prompt_token_ids'", "prompt")
-        return text, self._encode(text)
+        return text, self._encode(text, any_length)
 
-    def _encode(self, text: str) -> list[int]:
-        self.tokenizer.check_length(text, self.config.max_model_len)
+    def _encode(self, text: str, any_length: bool) -> list[int]:
+        if not any_length:
+            self.tokenizer.check_length(text, self.config.max_model_len)
         return self.tokenizer.encode(text)
 
 
@@ -329,57 +378,3 @@ def _metadata(files: ModelFiles, tokenizer_path: str) -> Mapping[str, GgufValue]
     if files.gguf is None or str(files.path) != tokenizer_path:
         return None
     return files.gguf.metadata
-
-
-def _template_source(template: object) -> str:
-    """The source of a chat template; empty if there is none. Raises ConfigError and
-    TokenizerError for what is no template."""
-    if template is None:
-        return ""
-    from penstock.tokenizer.chat import ChatTemplate, read_chat_template  # imports Jinja
-
-    if isinstance(template, Path):
-        return read_chat_template(template, f"chat_template {template}")
-    if not isinstance(template, str) or not template.strip():
-        raise ConfigError(
-            "chat_template must be a Jinja template, or the Path of a file with one, not "
-            f"{template!r:.80}"
-        )
-    ChatTemplate(template, {})
-    return template
-
-
-def _listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
-    if isinstance(prompts, (str, dict)):
-        return [prompts]
-    if not hasattr(prompts, "__iter__"):
-        raise RequestError(
-            f"prompts must be a prompt or a list of them, not {type(prompts).__name__}", "prompt"
-        )
-    return list(prompts)
-
-
-def _check_priority(priority: object) -> None:
-    if isinstance(priority, bool) or not isinstance(priority, int):
-        raise RequestError(f"priority must be an integer, not {priority!r:.80}", "priority")
-
-
-def engine_config(model: str, options: dict[str, Any]) -> EngineConfig:
-    """EngineConfig from keyword options; an unknown one is refused with the nearest known."""
-    known: Iterable[str] = EngineConfig.__struct_fields__
-    for name in options:
-        if name not in known:
-            near = get_close_matches(name, known, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigError(f"there is no engine option {name!r}{hint}")
-    speculative = options.get("speculative")
-    if isinstance(speculative, str):
-        options = options | {"speculative": parse_speculative(speculative)}
-    elif isinstance(speculative, Mapping):
-        options = options | {"speculative": speculative_config(speculative)}
-    elif speculative is not None and not isinstance(speculative, SpeculativeConfig):
-        raise ConfigError(
-            'speculative must be text such as "ngram:num_tokens=4" or a dict such as '
-            f'{{"method": "ngram", "num_tokens": 4}}, not {speculative!r}'
-        )
-    return EngineConfig(model=str(model), **options)

@@ -21,7 +21,9 @@ class Interrupts:
         self._interruptible = interruptible
 
     def __enter__(self) -> Interrupts:
-        self._before = signal.signal(signal.SIGINT, self._interrupted)
+        self._before = signal.getsignal(signal.SIGINT)
+        if self._before is not signal.SIG_IGN:  # so that a shell's job in the background goes on
+            signal.signal(signal.SIGINT, self._interrupted)
         self._restore = _no_echo()
         return self
 

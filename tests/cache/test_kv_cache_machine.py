@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -282,8 +283,9 @@ for _machine in (
 ):
     _machine.TestCase.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
 TestKvCache = CacheMachine.TestCase
-TestOneWindow = WindowMachine.TestCase
-TestTwoGroups = GroupsMachine.TestCase
-TestChunks = ChunkMachine.TestCase
+# Machines of many groups have these, too.
+TestOneWindow = pytest.mark.slow(WindowMachine.TestCase)
+TestTwoGroups = pytest.mark.slow(GroupsMachine.TestCase)
+TestChunks = pytest.mark.slow(ChunkMachine.TestCase)
 TestGroupsOfChunks = ChunkGroupsMachine.TestCase
 TestManyGroups = ManyGroupsMachine.TestCase

@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -190,6 +191,6 @@ class WindowsMachine(StatesMachine):
 
 for _machine in (StatesMachine, NoSpareMachine, WindowsMachine):
     _machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
-TestStates = StatesMachine.TestCase
+TestStates = pytest.mark.slow(StatesMachine.TestCase)
 TestNoSpare = NoSpareMachine.TestCase
 TestStatesWithWindows = WindowsMachine.TestCase

@@ -96,9 +96,10 @@ def test_commands_change_what_is_asked() -> None:
     assert (second.system, second.turns, second.parameters.temperature) == ("", 1, 0.0)
 
 
-def test_a_slash_behind_a_space_is_a_message() -> None:
-    _, model = converse(" /etc/passwd is what?")
-    assert model.asked[0].messages[-1].content == "/etc/passwd is what?"
+def test_a_slash_behind_a_space_or_in_a_block_is_a_message() -> None:
+    _, model = converse(" /etc/passwd is what?", '"""/etc/hosts', 'is, too"""')
+    said = [asked.messages[-1].content for asked in model.asked]
+    assert said == ["/etc/passwd is what?", "/etc/hosts\nis, too"]
 
 
 @pytest.mark.parametrize(

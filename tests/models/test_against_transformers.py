@@ -83,6 +83,9 @@ class Oracle:
                 rows.append(out.logits[0, 0])
         self.tokens = tokens
         self.logits = torch.stack(rows).numpy()
+        # Equality means little where the model says the same whatever it is given.
+        assert len(set(tokens[PROMPT:])) >= 8
+        assert self.logits.std() > 0.5
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -163,15 +166,6 @@ def test_an_int8_cache_on_both_backends(name: str) -> None:
     attends = sum(isinstance(layer.mixer, AttentionSpec) for layer in layers)
     if attends:
         assert 1e-4 * (attends / len(layers)) ** 2 < rounding.mean() < 0.02
-
-
-@pytest.mark.thinned(5)
-@pytest.mark.parametrize("name", [quick_first(name) for name in CASES])
-def test_oracle_is_not_degenerate(name: str) -> None:
-    """Equality means little where the model says the same whatever it is given."""
-    oracle = checked(name)[1]
-    assert len(set(oracle.tokens[PROMPT:])) >= 8
-    assert oracle.logits.std() > 0.5
 
 
 @pytest.mark.thinned(9)

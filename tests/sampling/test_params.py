@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import RequestError
+from penstock.grammar.spec import GrammarSpec
 from penstock.sampling.params import RANGES, SamplingParams
 
 
@@ -113,12 +114,14 @@ REFUSED: list[tuple[str, Any]] = [
         + [object(), 1j, decimal.Decimal(1), np.bool_(True), np.array([1, 2]), np.float64("nan")]
     ),
     *((name, 1.5) for name, allowed in RANGES.items() if isinstance(allowed.low, int)),
-    *((name, None) for name in ("n", "temperature", "top_p", "top_k", "min_p", "min_tokens")),
-    *((name, None) for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")),
+    *(("bad_words", value) for value in [5, True, [1], [None], ["a", ""], ["a" * 1025]]),
+    *(("allowed_token_ids", value) for value in ["7", ["7"], [7.0], [True], [-1], [100], []]),
+    ("truncate_prompt_tokens", 0),
+    ("truncate_prompt_tokens", -2),
     *(
         (name, value)
         for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
-        for value in [0, 1, "true", None, []]
+        for value in [0, 1, "true", []]
     ),
     ("grammar", "json"),
     ("grammar", {}),
@@ -153,3 +156,37 @@ def test_anything_else_is_a_request_error(options: dict[str, Any]) -> None:
         params = checked(**options)
     encoded = msgspec.json.encode(params)
     assert msgspec.json.decode(encoded, type=SamplingParams | None) == params
+
+
+def test_none_is_the_default() -> None:
+    names = SamplingParams.__struct_fields__
+    assert checked(**dict.fromkeys(names)) == SamplingParams()
+    for name in names:
+        assert checked(**{name: None}) == SamplingParams()
+
+
+def test_copies() -> None:
+    params = checked(
+        temperature=0.5, stop="x", logit_bias={1: 2.0}, bad_words=["a"], top_k=np.int64(3)
+    )
+    copy = params.clone()
+    assert copy == params
+    assert copy.logit_bias is not params.logit_bias
+    options = params.to_dict()
+    assert options["stop"] == ("x",)
+    assert options["top_p"] == 1.0
+    assert SamplingParams(**options) == params
+
+
+def test_what_excludes_each_other() -> None:
+    grammar = GrammarSpec(kind="regex", text="a")
+    for options in (
+        {"bad_words": ["a"], "grammar": grammar},
+        {"allowed_token_ids": [1], "grammar": grammar},
+        {"allowed_token_ids": [1], "bad_words": ["a"]},
+    ):
+        with pytest.raises(RequestError, match="cannot go with"):
+            checked(**options)
+    assert checked(bad_words="a").is_constrained
+    assert checked(grammar=grammar).constraint == grammar
+    assert not checked().is_constrained

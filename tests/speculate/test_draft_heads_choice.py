@@ -28,10 +28,10 @@ from support.head_checkpoints import (
 from support.needs import needs_native
 from support.tiny_plans import Chunk, step_of
 
-from penstock.api import engine_config
 from penstock.artifact.key import artifact_key
 from penstock.cache.geometry import layer_block_bytes
 from penstock.engine.loader import EnginePlan, draft_tokens, load, plan_engine
+from penstock.engine_options import engine_config
 from penstock.errors import ConfigError, ModelError, WeightError
 from penstock.interface.weights import Packing
 from penstock.models.draft_heads import EagleSpec, MedusaSpec

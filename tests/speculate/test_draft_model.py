@@ -12,9 +12,9 @@ from support.overlap_executor import HashExecutor
 from support.overlapped import VOCAB, check, make_core, windowed
 
 from penstock import LLM, SamplingParams, demo_model_path, draft_model_path
-from penstock.api import engine_config
 from penstock.config import EngineConfig
 from penstock.engine.loader import EnginePlan, plan_engine
+from penstock.engine_options import engine_config
 from penstock.errors import ConfigError
 from penstock.interface.messages import EngineRequest
 from penstock.interface.step import StepInput, StepResult

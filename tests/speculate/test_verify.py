@@ -21,7 +21,7 @@ from penstock.scheduler.sequence import SequenceState, make_sequences
 from penstock.speculate.typical import Typical
 from penstock.speculate.verify import Verified, verify
 
-COUNTS = pytest.mark.parametrize("samples", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
+COUNTS = pytest.mark.parametrize("samples", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 _TOGETHER = 500
 Drafter = Callable[[int], Draft]
 """Drafts by the number of a sample, whose draws it does not know."""

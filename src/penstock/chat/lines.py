@@ -77,7 +77,9 @@ class LineReader:
         while QUOTES not in rest:
             rest += "\n" + self._line(CONTINUED)
         block = rest.partition(QUOTES)[0].strip("\n")
-        return f"{command} {block}" if command else block
+        if command:
+            return f"{command} {block}"
+        return f" {block}" if block.startswith("/") else block  # a message, not a command
 
     def _line(self, prompt: str) -> str:
         with _typed_line():

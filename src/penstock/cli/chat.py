@@ -30,6 +30,7 @@ from penstock.cli.options import (
     sampling_params,
 )
 from penstock.cli.parser import UsageError
+from penstock.collector import uncollected
 from penstock.config import EngineConfig
 from penstock.sampling.params import SamplingParams
 
@@ -44,6 +45,7 @@ _SKIPPED_ENGINE = {"seed", "load_format", "served_model_name"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "penstock chat [MODEL] [OPTION ...]"
     group = parser.add_argument_group("conversation")
     group.add_argument("--system", metavar="TEXT", help="the system message")
     group.add_argument(
@@ -83,7 +85,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "it is set)",
     )
     add_sampling_arguments(parser, skip=_SKIPPED_SAMPLING)
-    add_engine_arguments(parser, skip=_SKIPPED_ENGINE)
+    add_engine_arguments(
+        parser,
+        skip=_SKIPPED_ENGINE,
+        model_help="The model to talk to: a folder, a GGUF file or a hub id, made for chats; with "
+        "--url, the server's name for it. Without one, a small model is offered.",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -175,13 +182,12 @@ def _local(args: argparse.Namespace) -> ChatModel:
 
         config["model"] = first_model(args.yes)
 
-    from penstock.api import LLM
-    from penstock.chat.local_model import LocalModel
+    with uncollected():
+        from penstock.chat.local_model import LocalModel
+        from penstock.cli.load import loaded
 
-    llm = LLM(**config, chat_template=args.chat_template)
+    llm = loaded(config, args.chat_template, quiet=False)
     try:
-        for note in llm.config.notes:
-            print(f"penstock: note: {note}", file=sys.stderr)
         return LocalModel(llm)
     except BaseException:
         llm.close()

@@ -33,6 +33,7 @@ from penstock.cli.parser import UsageError
 from penstock.cli.prompts import BadLine, PromptInput, add_prompt_arguments, read_inputs
 from penstock.collector import uncollected
 from penstock.errors import RequestError
+from penstock.interface.request_checks import truncated
 
 if TYPE_CHECKING:
     from penstock.api import LLM, PromptDict
@@ -81,12 +82,9 @@ def run(args: argparse.Namespace) -> int:
     del config["seed"]  # the request's, see add_arguments
 
     with uncollected():
-        from penstock.api import LLM
+        from penstock.cli.load import loaded
 
-    with LLM(**config, chat_template=args.chat_template) as llm:
-        if not args.quiet:
-            for note in llm.config.notes:
-                print(f"penstock: note: {note}", file=sys.stderr)
+    with loaded(config, args.chat_template, quiet=args.quiet) as llm:
         params = _completed(asked, args, llm.config.sampling_defaults)
         live = len(given) == 1 and params.n == 1 and not args.json
         several = len(set(args.file)) > 1
@@ -132,9 +130,11 @@ def _accepted(
                 raise RequestError(each.error)
             _check_fields(each)
             prompt = _prompt(llm, each.text, args.chat)
+            longest = llm.config.max_model_len
+            prompt["prompt_token_ids"] = truncated(prompt["prompt_token_ids"], params, longest)
             own = params
             if isinstance(args.max_tokens, _Unasked):
-                own = _fitting(params, prompt, llm.config.max_model_len)
+                own = _fitting(params, prompt, longest)
             llm.check(prompt, own)
         except RequestError as error:
             if each.origin is None:

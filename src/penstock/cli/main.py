@@ -55,6 +55,7 @@ COMMANDS = (
         "bench_replay_mooncake",
         "prefix-cache hit rate of a trace by cache size",
     ),
+    Command(("completion",), "completion", "print a script that completes commands in a shell"),
 )
 
 
@@ -147,7 +148,7 @@ def _usage(path: tuple[str, ...]) -> str:
         "commands:",
         *(f"  {' '.join(c.words):<{width}}  {c.summary}" for c in commands),
         "",
-        "'penstock COMMAND --help' lists a command's options; 'penstock --version' the version.",
+        "'penstock COMMAND --help' lists a command's options; 'penstock -V' shows the version.",
     ]
     return "\n".join(lines)
 

@@ -31,13 +31,18 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 _NOTHING: Values = types.MappingProxyType({})
 
 
-def add_engine_arguments(parser: argparse.ArgumentParser, skip: Collection[str] = ()) -> None:
-    """``MODEL`` and an option for every other field of EngineConfig that is not in ``skip``."""
+def add_engine_arguments(
+    parser: argparse.ArgumentParser, skip: Collection[str] = (), model_help: str = ""
+) -> None:
+    """``MODEL`` and an option for every other field of EngineConfig that is not in ``skip``.
+
+    ``model_help`` says what MODEL is, where that differs from the field's description.
+    """
     parser.add_argument(
         "model",
         nargs="?",
         metavar="MODEL",
-        help=_help(described(EngineConfig)["model"][1]),
+        help=_help(model_help or described(EngineConfig)["model"][1]),
     )
     group = parser.add_argument_group("engine options")
     _add_fields(group, EngineConfig, _NOTHING, {"model", *skip})

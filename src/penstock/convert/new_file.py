@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from penstock.artifact.files import sync_folder
 from penstock.errors import ConfigError, PenstockError
 
 _SUFFIX: Final = ".partial"
@@ -70,7 +71,7 @@ def new_file(path: Path, size: int, replace: bool) -> Iterator[NewFile]:
             os.close(fd)
         with _reported(path, size):
             _name(name, path, replace)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(name)
@@ -120,11 +121,3 @@ def _umask() -> int:
     mask = os.umask(0o077)
     os.umask(mask)
     return mask
-
-
-def _sync_folder(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -16,10 +16,12 @@ from penstock.engine.loader import (
     EnginePlan,
     LoadedModels,
     Mark,
+    Watch,
     load_models,
     open_model,
     plan_engine,
     state_limits,
+    unwatched,
 )
 from penstock.engine.masks import MaskThreads
 from penstock.engine.pooling import Embeddings
@@ -118,6 +120,7 @@ class EngineCore:
         config: EngineConfig,
         mark: Mark = lambda phase: None,
         files: ModelFiles | None = None,
+        watch: Watch = unwatched,
     ) -> EngineCore:
         """Load what ``config`` asks for; ``files`` is its model, where that was opened before.
 
@@ -126,7 +129,7 @@ class EngineCore:
         files = files or open_model(config)
         engine_plan = plan_engine(config, files)
         mark("config")
-        return cls.of(load_models(engine_plan, mark, files=files))
+        return cls.of(load_models(engine_plan, mark, files=files, watch=watch))
 
     @classmethod
     def of(cls, models: LoadedModels) -> EngineCore:
@@ -180,7 +183,7 @@ class EngineCore:
         self.check(request)
         params = request.params
         if self._constraints.holds(request.request_id) or (
-            params.grammar is not None and self._scheduler.holds(request.request_id)
+            params.is_constrained and self._scheduler.holds(request.request_id)
         ):
             raise RequestError(f"request id {request.request_id!r} is in use", "request_id")
         if request.pooling is not None:
@@ -198,12 +201,14 @@ class EngineCore:
                     self.spec.eos_token_ids,
                 )
             )
-            if self._works_ahead and params.grammar is None:  # the next mask depends on the token
+            # The next mask depends on the token.
+            if self._works_ahead and not params.is_constrained:
                 sequence.runs_ahead = self._draws_ahead or state.greedy
-        if params.grammar is None:
+        constraint = params.constraint
+        if constraint is None:
             self._scheduler.add(leader)
         else:
-            self._constraints.add(leader, params.grammar)
+            self._constraints.add(leader, constraint)
         if params.prompt_logprobs is not None:
             self._prompts.expect(request.request_id)
 

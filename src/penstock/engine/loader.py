@@ -28,6 +28,7 @@ from penstock.interface.tuning import Tuning
 from penstock.interface.weights import WeightSource
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
+from penstock.plan.weight_bytes import weight_bytes
 from penstock.resolve import draft_block_bytes, resolve
 from penstock.speculate.draft_choice import (
     draft_engine_config,
@@ -42,6 +43,7 @@ from penstock.weights.hub import resolve_model_folder
 from penstock.weights.model_files import ModelFiles
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.token_map import Int32s, read_token_map
+from penstock.weights.watched import WatchedWeights
 
 if TYPE_CHECKING:
     from penstock.speculate.make import LoadedDraft
@@ -50,6 +52,14 @@ _log = logging.getLogger("penstock.artifact")
 
 Mark = Callable[[str], None]
 """Callback that receives the name of each phase of the start as it ends."""
+
+Watch = Callable[[str, float, int], None]
+"""Callback that is told, now and then, what is being done: the phase, the part of it that is done
+(0 to 1), and the bytes of the weights that it is about, or 0."""
+
+
+def unwatched(phase: str, done: float, num_bytes: int) -> None:
+    """A Watch that looks away."""
 
 
 @dataclass(frozen=True)
@@ -213,12 +223,13 @@ def load_models(
     note: Note = _log.log,
     keeping: Keeping = "worthwhile",
     files: ModelFiles | None = None,
+    watch: Watch = unwatched,
 ) -> LoadedModels:
     """Load an engine plan's model and that of its draft. If either fails, neither stays open.
 
     Parameters and errors are those of :func:`load`. Phases of the draft have "draft: " before them.
     """
-    executor = load(engine_plan, mark, note, keeping, files)
+    executor = load(engine_plan, mark, note, keeping, files, watch)
     if engine_plan.draft is None:
         automaton = None
         if isinstance(engine_plan.config.speculative, Ngram):
@@ -229,7 +240,7 @@ def load_models(
     with _closed_on_error(executor):
         draft = engine_plan.draft
         token_ids = draft_tokens(draft)
-        drafting = load(draft, lambda phase: mark(f"draft: {phase}"), note, keeping)
+        drafting = load(draft, lambda phase: mark(f"draft: {phase}"), note, keeping, watch=watch)
         loaded = LoadedDraft(drafting, draft.config, draft.spec, draft.plan, token_ids)
         return LoadedModels(engine_plan, executor, loaded)
 
@@ -250,6 +261,7 @@ def load(
     note: Note = _log.log,
     keeping: Keeping = "worthwhile",
     files: ModelFiles | None = None,
+    watch: Watch = unwatched,
 ) -> Executor:
     """An executor with its weights: restored from an engine artifact, or read and packed.
 
@@ -261,9 +273,11 @@ def load(
     """
     config, limits = engine_plan.config, step_limits(engine_plan)
     binds = backend(config.backend)
+    num_bytes = 0 if watch is unwatched else weight_bytes(engine_plan.plan)
     artifacts = ArtifactSession.of(config, engine_plan.plan, note, files)
     with artifacts.take() as kept:
         if kept is not None:
+            watch("packed weights of before", 0.0, num_bytes)
             try:
                 executor = binds.bind(engine_plan.plan, kept, limits)
             except ArtifactError as error:
@@ -275,12 +289,16 @@ def load(
                     _tune_restored(executor, artifacts, kept, mark, keeping)
                     return executor
     weights = _open(engine_plan, files)
+    if watch is not unwatched:
+        declared = engine_plan.plan.weights
+        weights = WatchedWeights(weights, declared, lambda part: watch("weights", part, num_bytes))
     mark("open weights")
     start = time.monotonic()
     executor = binds.bind(engine_plan.plan, weights, limits)
     with _closed_on_error(executor):
         mark("pack weights")
         packed_in = time.monotonic() - start
+        watch("tuning, and keeping packed weights", 1.0, 0)
         if artifacts.keep(executor.packed, packed_in, keeping, lambda: _measure(executor, mark)):
             mark("keep artifact")
         return executor

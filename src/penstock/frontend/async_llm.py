@@ -29,7 +29,7 @@ from penstock.interface.messages import (
     RequestOptions,
     SequenceUpdate,
 )
-from penstock.interface.request_checks import check_request
+from penstock.interface.request_checks import check_request, truncated
 from penstock.pooling.params import PoolingParams
 from penstock.processes.frames import WireError
 from penstock.sampling.params import SamplingParams
@@ -199,8 +199,10 @@ class AsyncLLM:
         """
         model = self.model
         check_request(request, model.vocab_size, model.max_model_len)
-        if request.params.grammar is not None:
-            await self.inputs.grammars.check(request.params.grammar, "grammar", request.tenant.name)
+        grammar = request.params.constraint
+        if grammar is not None:
+            param = "grammar" if request.params.grammar is grammar else "bad_words"
+            await self.inputs.grammars.check(grammar, param, request.tenant.name)
         stream = self._open(request, prompt_text)
         try:
             while True:
@@ -226,8 +228,12 @@ class AsyncLLM:
         if asked is None:
             room = self.model.max_model_len - len(prompt)
             asked = self.model.sampling_defaults.params(room)
+        prompt = list(prompt)
+        if isinstance(asked, SamplingParams) and asked.truncate_prompt_tokens is not None:
+            asked.validate()
+            prompt = truncated(prompt, asked, self.model.max_model_len)
         name = request_id or f"async-{uuid.uuid4().hex}"
-        request = EngineRequest.of(name, list(prompt), asked, options)
+        request = EngineRequest.of(name, prompt, asked, options)
         async with contextlib.aclosing(self.outputs(request, text)) as outputs:
             async for output in outputs:
                 yield output

@@ -32,11 +32,11 @@ class Share:
 
 @dataclass(frozen=True)
 class Balance:
-    """The part of a weight in evening out the columns of matrices that are rounded.
+    """How a weight takes part in scaling the columns of matrices before they are quantized.
 
-    Every column of the matrices is multiplied by a factor, and what they are multiplied with is
-    divided by it where it is made: products stay as they are. ``plan/balance.py`` says why,
-    ``weights/column_factors.py`` what the factors are.
+    Every column of the matrices is multiplied by a factor, and the weight that makes their input is
+    divided by it, so that products stay what they are (SmoothQuant scales columns likewise, by
+    activations). ``plan/balance.py`` says why, ``weights/column_factors.py`` what the factors are.
     """
 
     matrices: tuple[Source, ...]

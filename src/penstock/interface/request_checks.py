@@ -36,6 +36,19 @@ def check_request(
     check_token_ids(request.prompt_token_ids, vocab_size)
 
 
+def truncated(token_ids: list[int], params: SamplingParams, max_model_len: int) -> list[int]:
+    """The end of a prompt that ``params.truncate_prompt_tokens`` asks for; all of it by default.
+
+    The options must be valid.
+    """
+    most = params.truncate_prompt_tokens
+    if most is None:
+        return token_ids
+    if most == -1:
+        most = max(max_model_len - max(params.max_tokens or 1, params.min_tokens, 1), 1)
+    return token_ids[-most:]
+
+
 def check_length(
     prompt: int, params: SamplingParams | None, max_model_len: int, param: str = "prompt"
 ) -> None:

@@ -1,9 +1,11 @@
 """Where the weights of a plan are in a checkpoint, as data.
 
-A *source* says how a weight is made of a checkpoint's tensors: :class:`Stored` is one of them as it
-lies there, and the others take what they are made of apart, together or otherwise. Who declares a
-weight (``models/names.py``) writes one; who reads weights (``weights/sources.py``) carries it out;
-``plan/shard.py`` wraps it, so that a rank reads its own rows alone.
+A *source* is an expression over a checkpoint's tensors: :class:`Stored` is a tensor as it lies in
+the file, and the other types are operations on sources, such as slices, stacks and transposes. The
+keys' matrix in a fused ``qkv_proj`` of 6,144 rows is, for example,
+``RowsOf(Stored("...qkv_proj.weight", (6144, 4096)), ((4096, 5120),))``. ``models/names.py`` writes
+sources, ``plan/shares.py`` wraps them so that a rank reads its own rows alone, and
+``weights/sources.py`` evaluates them.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Stored:
 
 
 class PackedFormat(Protocol):
-    """How a quantized matrix is kept in tensors of a checkpoint. Formats are compared."""
+    """How a quantized matrix is stored in tensors of a checkpoint. Formats compare by value."""
 
     @property
     def any_order(self) -> bool:
@@ -78,8 +80,8 @@ class Packed:
 
 @dataclass(frozen=True)
 class RowsOf:
-    """Some rows of a tensor or of a quantized matrix: those of each of ``runs`` (first, end), one
-    after another."""
+    """Slices of the first dimension, joined: rows of a tensor or of a quantized matrix, or matrices
+    of a stack. Each of ``runs`` is (first, end)."""
 
     source: Source
     runs: tuple[tuple[int, int], ...]
@@ -129,9 +131,9 @@ class RowsOfEach:
 
 @dataclass(frozen=True)
 class Unpaired:
-    """A matrix, or a bias, of ``heads`` heads in each of which row 2 i of the source is row i, and
-    row 2 i + 1 the one half a head behind it: components that rotate together lie side by side
-    there."""
+    """Rows of ``heads`` heads put from the interleaved rotary layout into the halves that kernels
+    rotate: row 2 i of a head of the source becomes row i, and row 2 i + 1 the one half a head
+    behind it. GGUF files have Llama's queries and keys interleaved."""
 
     source: Source
     heads: int
@@ -178,7 +180,7 @@ class Merged:
 
 @dataclass(frozen=True)
 class Logarithm:
-    """The natural logarithms of what a tensor has with the other sign, in float32."""
+    """``log(-x)`` of a tensor x, all of whose values are negative, in float32."""
 
     source: Source
 
@@ -201,7 +203,7 @@ class Factored:
 
 @dataclass(frozen=True)
 class Constant:
-    """A weight that no tensor has: ``value`` all over."""
+    """A weight that the checkpoint has no tensor of: every element is ``value``."""
 
     value: float
     shape: Shape
@@ -209,8 +211,8 @@ class Constant:
 
 @dataclass(frozen=True)
 class OneOf:
-    """A weight that checkpoints store in one of several ways: the first of which one has all
-    tensors. All are of one shape."""
+    """Alternatives of one shape, of which checkpoints have one: the first all of whose tensors are
+    there."""
 
     sources: tuple[Source, ...]
 
@@ -269,6 +271,6 @@ Derived = (
     | ScaledRows
     | UnitRows
 )
-"""What is made of one other source, its ``source``."""
+"""Operations on one other source, their ``source``."""
 
 Source = Stored | Packed | Stacked | Factored | Constant | OneOf | Derived

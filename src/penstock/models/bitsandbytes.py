@@ -1,5 +1,4 @@
-"""Checkpoints of bitsandbytes: NF4 and FP4, with absolute maxima that are rounded again or not, and
-INT8."""
+"""Checkpoints of bitsandbytes: NF4 and FP4, with or without double quantization, and LLM.int8()."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Formats of matrices in small floating-point types: read as floats, or in blocks
-(``models/in_blocks.py``)."""
+"""How checkpoints store matrices in FP8, MXFP4 and NVFP4: as tensors of codes and of scales.
+
+They are read as floats, or in blocks where a backend multiplies by these (``models/in_blocks.py``).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ KV_SCALES_UNUSED: Final = (
 
 @dataclass(frozen=True)
 class Fp8:
-    """E4M3 ``weight`` ``[n, k]``, times a scale of each tile."""
+    """FP8: E4M3 ``weight`` ``[n, k]``, with a scale for each tile of the matrix."""
 
     tile: Tile
     scale: str

@@ -1,4 +1,4 @@
-"""Matrices of small floats that are read in blocks, which kernels multiply as they are."""
+"""Matrices in FP8, FP4 and the like that are read in blocks, which kernels multiply as they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _USUAL: Final = 128
 
 @runtime_checkable
 class FloatCodes(MatrixFormat, Protocol):
-    """A matrix of small floats, which may be read in blocks."""
+    """A format of floating-point codes with scales, whose matrices may be read in blocks."""
 
     def blocks(self, k: int) -> str | None:
         """The format of the blocks that rows of ``k`` columns are made of; None where they are no

@@ -1,4 +1,4 @@
-"""How a tensor of a checkpoint holds a weight: whole or beside others, turned, or otherwise."""
+"""How a tensor of a checkpoint holds a weight: whole, fused with others, transposed, shifted."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Tensor:
 
 
 class Form(ABC):
-    """What a tensor is to a weight."""
+    """How a tensor holds a weight. :meth:`source` makes the weight's source of it."""
 
     of: tuple[str, ...] = ()
     """Patterns of the weights that lie in the tensor; empty: it is one weight alone."""
@@ -239,8 +239,8 @@ class Decay(Form):
 
 @dataclass(frozen=True)
 class Told(Form):
-    """A weight of which every component is one number, and each layer has its own. No tensor has
-    it; what stands for a tensor's name ends with the number of the layer."""
+    """A constant for each layer, which all components of the weight have. No tensor has it; what
+    stands for the tensor's name ends with the layer's number."""
 
     numbers: tuple[float, ...]
 
@@ -250,7 +250,8 @@ class Told(Form):
 
 @dataclass(frozen=True)
 class Less(Form):
-    """A weight less a constant, which is added in float32; its bias is as any other."""
+    """A weight that is stored less a constant, which is added in float32, as Gemma stores its norms
+    less 1; its bias is as any other."""
 
     by: float
 
@@ -274,7 +275,7 @@ class Times(Form):
 
 @dataclass(frozen=True)
 class OfAnyLength(Form):
-    """A matrix each of whose rows is divided by its length, and which is never quantized."""
+    """A matrix whose rows are normalized to length 1 as they are read. It is never quantized."""
 
     def source(self, tensor: Tensor) -> Source:
         source = Rows().source(tensor)

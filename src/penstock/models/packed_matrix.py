@@ -1,4 +1,4 @@
-"""How one quantized matrix is kept in tensors of a checkpoint."""
+"""How a checkpoint stores one quantized matrix, and the scheme that it has then."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.quant.scheme import QuantScheme
 
 
 class MatrixFormat(PackedFormat, Protocol):
-    """How one quantized matrix is kept in tensors of a checkpoint, and what it is then."""
+    """How a checkpoint stores one quantized matrix, and the scheme that it has then."""
 
     @property
     def scheme(self) -> QuantScheme | None:
@@ -20,8 +20,8 @@ class MatrixFormat(PackedFormat, Protocol):
 
 @dataclass(frozen=True)
 class EitherFormat:
-    """Formats of one kind that a configuration does not tell apart, and a matrix's tensors do. All
-    have the same scheme."""
+    """Formats that a configuration leaves open, such as two names of the scales' tensor: a matrix
+    has the first all of whose tensors are there. All have one scheme."""
 
     formats: tuple[MatrixFormat, ...]
 

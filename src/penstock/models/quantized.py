@@ -21,7 +21,8 @@ from penstock.quant.scheme import QuantScheme
 
 
 class QuantizedFormat(Protocol):
-    """How a checkpoint is quantized, matrix by matrix. As text, its name and schemes."""
+    """How a checkpoint is quantized: which of its matrices, and in which formats. As text, its name
+    and formats, for ``penstock explain`` and errors."""
 
     @property
     def schemes(self) -> tuple[QuantScheme, ...]:

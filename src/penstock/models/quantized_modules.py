@@ -1,4 +1,4 @@
-"""How a checkpoint is quantized whose configuration tells it of modules by their names."""
+"""Checkpoints whose configuration says, by the names of modules, which matrices are quantized."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NEVER: Final = (".router", ".share")
 
 @dataclass(frozen=True)
 class Rule:
-    """How the matrices of some modules are stored."""
+    """The format of the matrices of some modules."""
 
     modules: Modules
     form: MatrixFormat | None
@@ -33,8 +33,8 @@ class Rule:
 
 @dataclass(frozen=True)
 class QuantizedModules:
-    """Matrices of layers, and of the head, each of which is stored as the first rule says that its
-    module is in; as none is, in floats."""
+    """Which matrices of layers, and whether the head's, are quantized, and how: as the first of
+    ``rules`` says whose modules include the matrix's own, or else in floats."""
 
     method: str
     """The method's name, for messages."""

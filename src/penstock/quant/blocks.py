@@ -24,7 +24,7 @@ _CHUNK = 1 << 18
 
 @dataclass(frozen=True)
 class BlockFormat:
-    """How the blocks of one format are read."""
+    """One format of blocks: its sizes, and the values that a block stands for."""
 
     scheme: BlockScheme
     decode: Callable[[Bytes], F32]

@@ -1,4 +1,4 @@
-"""What a matrix is quantized to."""
+"""Quantization schemes: what codes a matrix has and which of them share a scale."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP_SIZES = (32, 64, 128)
 
 @dataclass(frozen=True)
 class GridScheme:
-    """Whole numbers of 8 bits with one float32 scale per row, its grid.
+    """int8 with one float32 scale per row (output channel): whole numbers on the row's *grid*.
 
     With 4 bits, groups of ``columns`` use 16 points of the grid each, evenly apart: a window, whose
     step and origin take a byte. Products are one exact sum of integers per output. Where x is
@@ -81,7 +81,8 @@ class GroupScheme:
 
 @dataclass(frozen=True)
 class BlockScheme:
-    """Blocks of a published format, kept as files have them (``quant/formats``)."""
+    """Blocks of a fixed size, each with its scales, such as GGUF's Q4_K (``quant/formats``), which
+    stay as files have them until a backend packs them."""
 
     format: str
     """The format's name, as GGUF's tools call it, such as ``Q4_K``, where they have one."""

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import numbers
 from collections.abc import Mapping
+from operator import attrgetter
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
-from msgspec.structs import astuple, force_setattr
+from msgspec.structs import asdict, astuple, fields, force_setattr, replace
 
 from penstock.errors import RequestError, shown
-from penstock.grammar.spec import GrammarSpec
+from penstock.grammar.spec import GrammarSpec, text_without
 from penstock.interface.token_ids import check_token_ids
 from penstock.sampling.ranges import MAX_INT64, Range
 
@@ -42,6 +43,7 @@ RANGES: Mapping[str, Range] = {
     "min_tokens": Range(0, MAX_INT64),
     "logprobs": Range(0, MAX_LOGPROBS),
     "prompt_logprobs": Range(0, MAX_LOGPROBS),
+    "truncate_prompt_tokens": Range(-1, MAX_INT64),
     "logit_bias": Range(-100.0, 100.0),
 }
 """Allowed values of each option; for ``logit_bias``, of each token's bias."""
@@ -55,8 +57,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     Log-probabilities are of the logits before all of them.
     Invalid values raise :class:`~penstock.errors.RequestError` from :meth:`validate`, which the
     engine calls for every request. Numbers of NumPy are taken as Python's, a text for ``stop`` as
-    one stop, a number for ``stop_token_ids`` as one token, lists as tuples, and None for either as
-    none.
+    one stop, a number for ``stop_token_ids`` as one token, lists as tuples, and None for any option
+    as its default.
     """
 
     n: Annotated[
@@ -157,6 +159,21 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     skip_special_tokens: Annotated[
         bool, Meta(description="Leaves special tokens out of the text.")
     ] = True
+    allowed_token_ids: Annotated[
+        tuple[int, ...] | None,
+        Meta(description="Chooses among these tokens alone. The default is all tokens."),
+    ] = None
+    bad_words: Annotated[
+        tuple[str, ...],
+        Meta(description="Keeps these strings out of the text, however tokens cut them."),
+    ] = ()
+    truncate_prompt_tokens: Annotated[
+        int | None,
+        Meta(
+            description="Keeps only so many tokens of the prompt, its last; -1 keeps what leaves "
+            "room for the output. Without it, a prompt that is too long is refused."
+        ),
+    ] = None
     grammar: GrammarSpec | None = None
     """What the output must be, as a whole. Tokens that end the sequence and have no text (ends of
     sequence, special ``stop_token_ids``) are allowed exactly where the output is complete; where
@@ -164,23 +181,31 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     ``max_tokens``, the context, and stops that are text end it before it is complete."""
 
     def __post_init__(self) -> None:
+        values = astuple(self)
         if (
-            (type(self.stop), type(self.stop_token_ids)) == (tuple, tuple)
+            _USUAL.issuperset(map(type, values))
+            and (self.stop, self.stop_token_ids, self.bad_words) == ((), (), ())
             and self.logit_bias is None
-            and not (self.stop or self.stop_token_ids)
-            and _USUAL.issuperset(map(type, astuple(self)))
+            and self.allowed_token_ids is None
+            and None not in values[_LEADING]
+            and None not in _others(self)
         ):
             return
+        allowed = self.allowed_token_ids
         for name, value in (
             ("stop", _together(self.stop, str)),
             ("stop_token_ids", _together(self.stop_token_ids, int)),
+            ("bad_words", _together(self.bad_words, str)),
+            ("allowed_token_ids", None if allowed is None else _together(allowed, int)),
             ("logit_bias", _plain_bias(self.logit_bias)),
         ):
             if value is not getattr(self, name):
                 force_setattr(self, name, value)
         for name in _SCALARS:
             value = getattr(self, name)
-            if type(value) not in _PLAIN:
+            if value is None and name not in _MAY_BE_NONE:
+                force_setattr(self, name, _DEFAULTS[name])
+            elif type(value) not in _PLAIN:
                 force_setattr(self, name, _plain(value))
 
     def validate(self, vocab_size: int | None = None) -> None:
@@ -196,18 +221,27 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 )
         if self.max_tokens is not None:
             Range(0, self.max_tokens).check("min_tokens", self.min_tokens)
-        for name, what in (("stop", "a text or a list of texts"), ("stop_token_ids", "token ids")):
+        for name, what in (
+            ("stop", "a text or a list of texts"),
+            ("bad_words", "a text or a list of texts"),
+            ("stop_token_ids", "token ids"),
+        ):
             value = getattr(self, name)
             if not isinstance(value, tuple):
                 raise RequestError(f"{name} must be {what}, not {shown(value)}", name)
             if len(value) > MAX_STOPS:
                 raise RequestError(f"{name} may hold {MAX_STOPS}, not {len(value)}", name)
-        if any(not isinstance(s, str) or not s for s in self.stop):
-            raise RequestError("stop strings must be non-empty text", "stop")
-        if any(len(s) > MAX_STOP_CHARS for s in self.stop):
-            raise RequestError(
-                f"a stop string may have {MAX_STOP_CHARS} characters, and one is longer", "stop"
-            )
+        for name, each, all_of in (
+            ("stop", "a stop string", "stop strings"),
+            ("bad_words", "one of bad_words", "all of bad_words"),
+        ):
+            texts = getattr(self, name)
+            if any(not isinstance(s, str) or not s for s in texts):
+                raise RequestError(f"{all_of} must be non-empty text", name)
+            if any(len(s) > MAX_STOP_CHARS for s in texts):
+                raise RequestError(
+                    f"{each} may have {MAX_STOP_CHARS} characters, and one is longer", name
+                )
         if not isinstance(self.logit_bias, dict | None):
             raise RequestError(
                 f"logit_bias must be a dict of token ids and numbers, not {shown(self.logit_bias)}",
@@ -218,6 +252,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             Range(0).check("logit_bias", token)
         for token in self.stop_token_ids:
             Range(0).check("stop_token_ids", token)
+        if self.truncate_prompt_tokens == 0:
+            raise RequestError(
+                "truncate_prompt_tokens must be at least 1, or -1 for what leaves room, not 0",
+                "truncate_prompt_tokens",
+            )
+        self._check_allowed(vocab_size)
         if vocab_size is not None:
             check_token_ids(self.logit_bias or (), vocab_size, "logit_bias")
             check_token_ids(self.stop_token_ids, vocab_size, "stop_token_ids")
@@ -226,14 +266,68 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 f"grammar must be a GrammarSpec, not {type(self.grammar).__name__}", "grammar"
             )
 
+    def clone(self) -> SamplingParams:
+        """A copy that shares nothing with this one."""
+        bias = self.logit_bias
+        return replace(self, logit_bias=None if bias is None else dict(bias))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every option by name; ``SamplingParams(**options)`` makes the same of them."""
+        return asdict(self.clone())
+
     @property
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
+    @property
+    def is_constrained(self) -> bool:
+        """Whether there is a :attr:`constraint`."""
+        return self.grammar is not None or bool(self.bad_words)
+
+    @property
+    def constraint(self) -> GrammarSpec | None:
+        """The grammar that the output must be of: :attr:`grammar`, or any text without
+        :attr:`bad_words`."""
+        return text_without(self.bad_words) if self.bad_words else self.grammar
+
+    def _check_allowed(self, vocab_size: int | None) -> None:
+        allowed = self.allowed_token_ids
+        if self.bad_words and self.grammar is not None:
+            raise RequestError(
+                "bad_words cannot go with a grammar; say it in the grammar", "bad_words"
+            )
+        if allowed is None:
+            return
+        if not isinstance(allowed, tuple):
+            raise RequestError(
+                f"allowed_token_ids must be token ids, not {shown(allowed)}", "allowed_token_ids"
+            )
+        if not allowed:
+            raise RequestError(
+                "allowed_token_ids is empty, so there would be no token to choose; leave it out to "
+                "allow all",
+                "allowed_token_ids",
+            )
+        if self.is_constrained:
+            raise RequestError(
+                "allowed_token_ids cannot go with a grammar or bad_words", "allowed_token_ids"
+            )
+        for token in allowed:
+            Range(0).check("allowed_token_ids", token)
+        if vocab_size is not None:
+            check_token_ids(allowed, vocab_size, "allowed_token_ids")
+
 
 _FLAGS = ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens")
 _SCALARS = (*(name for name in RANGES if name != "logit_bias"), *_FLAGS)
-_MAY_BE_NONE = frozenset({"seed", "max_tokens", "logprobs", "prompt_logprobs"})
+_MAY_BE_NONE = frozenset(
+    {"seed", "max_tokens", "logprobs", "prompt_logprobs", "truncate_prompt_tokens"}
+)
+_DEFAULTS = {field.name: field.default for field in fields(SamplingParams)}
+_FIELDS = SamplingParams.__struct_fields__
+_LEADING = slice(min(map(_FIELDS.index, _MAY_BE_NONE)))
+"""The first fields, none of which may be None: looking at a slice takes less time."""
+_others = attrgetter(*(n for n in _SCALARS if n not in _MAY_BE_NONE and n not in _FIELDS[_LEADING]))
 _PLAIN = frozenset({int, float, bool, type(None)})
 
 

@@ -35,7 +35,7 @@ class SequenceSampler:
         self._penalizes_seen = params.repetition_penalty != 1.0
         self._penalizes_output = bool(params.frequency_penalty or params.presence_penalty)
         self.greedy = params.temperature == 0.0 and not (
-            params.grammar is not None
+            params.is_constrained
             or len(self._bias_ids)
             or len(self._ending)
             or self._penalizes_seen
@@ -122,12 +122,21 @@ class _TokenCounts:
 
 
 def bias_of(sequence: NewSequence) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Token ids with a logit bias, and the biases. Raises RequestError."""
+    """Distinct token ids with a logit bias, and the biases: -inf of those that are not allowed.
+    Raises RequestError."""
     params, vocab_size = sequence.params, sequence.vocab_size
-    if not params.logit_bias:
+    if not params.logit_bias and params.allowed_token_ids is None:
         return _NONE, np.empty(0, np.float32)
-    ids = check_token_ids(params.logit_bias, vocab_size, "logit_bias")
-    return np.array(ids, np.int64), np.array(list(params.logit_bias.values()), np.float32)
+    given = params.logit_bias or {}
+    ids = np.array(check_token_ids(given, vocab_size, "logit_bias"), np.int64)
+    bias = np.array(list(given.values()), np.float32)
+    if params.allowed_token_ids is None:
+        return ids, bias
+    banned = np.ones(vocab_size, np.bool_)
+    banned[check_token_ids(params.allowed_token_ids, vocab_size, "allowed_token_ids")] = False
+    kept, others = ~banned[ids], np.flatnonzero(banned)
+    lowest = np.full(len(others), -np.inf, np.float32)
+    return np.concatenate([ids[kept], others]), np.concatenate([bias[kept], lowest])
 
 
 def ending_of(sequence: NewSequence) -> NDArray[np.int64]:

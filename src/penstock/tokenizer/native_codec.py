@@ -19,6 +19,10 @@ from penstock.tokenizer.gguf_pre_tokenizers import PreTokenizer
 from penstock.tokenizer.length_bound import LengthBound, num_bytes, spells_all_bytes
 from penstock.tokenizer.pieces import PieceRule
 
+Words = tuple[list[int], list[tuple[int, int]]]
+"""The words of a text: the kind of each, which is 0 or that of an added token in the library's
+tokenizer, and where it begins and ends, in characters."""
+
 _PIECES = PieceRule(byte_fallback=True, replacements=((SPACE, " "),))
 
 
@@ -52,6 +56,8 @@ class NativeCodec:
             assert token_id is not None, "added tokens are entries"
             self._tokens[kind] = token_id
             self.added[token_id] = token
+        aside = any(token.lstrip or token.rstrip for token in self.added.values())
+        self._whole = pre is None and not aside
         self._lock = threading.Lock()
 
     @classmethod
@@ -115,23 +121,40 @@ class NativeCodec:
         with self._lock:  # the choice is the library's state, as of LibraryCodec
             if cutter.encode_special_tokens is parse_special:
                 cutter.encode_special_tokens = not parse_special
-            cut = self._cut(list(texts))
+            cut = self._cut(list(texts), parse_special)
         encode = self._pairs.encode
         return [
             encode(text, kinds, offsets, self._tokens)
             for text, (kinds, offsets) in zip(texts, cut, strict=True)
         ]
 
-    def _cut(self, texts: list[str]) -> list[tuple[list[int], list[tuple[int, int]]]]:
-        """The words of each text: their kinds, and where each begins and ends."""
-        if self._cutter.pre_tokenizer is None:
-            # Most texts have no added token, and are one word. That is found out in a quarter of
-            # the time that offsets take.
+    def _cut(self, texts: list[str], parse_special: bool) -> list[Words]:
+        """The words of each text."""
+        if self._whole and parse_special:
             found = self._cutter.encode_batch_fast(texts, add_special_tokens=False)
-            if not any(any(each.ids) for each in found):
-                return [([0], [(0, len(text))]) if text else ([], []) for text in texts]
+            return [self._placed(text, each.ids) for text, each in zip(texts, found, strict=True)]
         cut = self._cutter.encode_batch(texts, add_special_tokens=False)
         return [(each.ids, each.offsets) for each in cut]
+
+    def _placed(self, text: str, kinds: list[int]) -> Words:
+        """Where words of these kinds stand, if whole stretches between added tokens are words.
+
+        An added token is found wherever it stands but within another one, so the next of a kind is
+        the first there is. That takes a quarter of the time in which the library says where.
+        """
+        offsets, at = [], 0
+        for i, kind in enumerate(kinds):
+            if kind:
+                name = self.added[int(self._tokens[kind])].content
+                end = text.index(name, at) + len(name)
+            elif i + 1 < len(kinds):
+                next_name = self.added[int(self._tokens[kinds[i + 1]])].content
+                end = text.index(next_name, at)
+            else:
+                end = len(text)
+            offsets.append((at, end))
+            at = end
+        return kinds, offsets
 
     def length_bound(self) -> LengthBound | None:
         if any(token.lstrip or token.rstrip for token in self.added.values()):

@@ -181,13 +181,21 @@ class Tokenizer:
         documents: Sequence[Mapping[str, Any]] | None = None,
         continue_final_message: bool = False,
         template_options: Mapping[str, Any] | None = None,
+        tokenize: bool = False,
     ) -> str:
         """The prompt for a conversation, to be encoded with ``add_special_tokens=False``.
+
+        It is text; ``tokenize``, which transformers' users know, may only be False.
 
         The options are those of :meth:`~penstock.tokenizer.chat.ChatTemplate.render`. A
         checkpoint's ``tool_use`` template, if it has one, serves requests with tools. Raises
         RequestError if there is no template, or with the template's own message.
         """
+        if tokenize:
+            raise RequestError(
+                "apply_chat_template gives text: encode it with add_special_tokens=False",
+                "tokenize",
+            )
         known = self.settings.chat_templates
         template = self._template("tool_use" if tools and "tool_use" in known else "default")
         if template is None:

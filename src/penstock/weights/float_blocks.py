@@ -1,4 +1,4 @@
-"""Puts matrices of small floats into the blocks in which kernels multiply them."""
+"""Puts codes and scales of FP8, FP4 and NF4 checkpoints together into blocks for kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads matrices in small floating-point types, with exactly the values that they stand for."""
+"""Reads matrices in FP8, MXFP4 and NVFP4, with exactly the values that they stand for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The files that models are published in, and heads that draft."""
+"""Opens the files of a published checkpoint: of a model, or of heads that draft."""
 
 from __future__ import annotations
 

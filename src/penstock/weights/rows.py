@@ -1,4 +1,4 @@
-"""Rows of arrays that are read in part."""
+"""Slices of rows of arrays, joined."""
 
 from __future__ import annotations
 

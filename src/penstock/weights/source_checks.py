@@ -1,4 +1,4 @@
-"""What tensors must be that weights are read from: their shapes and types."""
+"""Checks that a checkpoint's tensors have the shapes and types that sources ask for."""
 
 from __future__ import annotations
 

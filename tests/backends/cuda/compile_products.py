@@ -62,7 +62,7 @@ def compiled(
     source = ASTSource(
         product_kernel,
         {name: types.get(name, "constexpr") for name in names},
-        constants,
+        {"P": constants},
         {  # as launches find addresses and sizes: multiples of 16
             (i,): [["tt.divisibility", 16]]
             for i, name in enumerate(names)

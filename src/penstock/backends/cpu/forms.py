@@ -1,6 +1,7 @@
-"""The forms in which the native executor keeps matrices: floats, and one for each scheme.
+"""How the CPU backend packs a matrix of each quantization scheme, and of floats.
 
-A form is all that the CPU backend has to know of a scheme; :func:`form_of` chooses it.
+A :class:`MatrixForm` is all that the backend has to know of a scheme: how memory is reserved in the
+native executor, and how values are packed into it. :func:`form_of` chooses one.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class MatrixPart:
 
 
 class MatrixForm(ABC):
-    """How the native executor keeps a matrix."""
+    """How matrices of one scheme get into the native executor."""
 
     @abstractmethod
     def __str__(self) -> str:

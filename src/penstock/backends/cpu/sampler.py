@@ -48,7 +48,7 @@ class NativeSampler(Sampler[NativeSampleState]):
             presence_penalty=params.presence_penalty,
             min_tokens=min(params.min_tokens, _INT64_MAX),
             logprobs=params.logprobs,
-            constrained=params.grammar is not None,
+            constrained=params.is_constrained,
             logit_bias=list(zip(bias_ids.tolist(), biases.tolist(), strict=True)),
             ending=ending_of(sequence).tolist(),
             prompt=check_token_ids(sequence.prompt_token_ids, vocab_size) if penalized else [],

@@ -14,8 +14,9 @@ one in float32.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final, Literal
+
+import msgspec
 
 Values = Literal["whole", "signed", "iq4", "e2m1", "e4m3"]
 Scales = Literal["halves", "levels", "pairs", "e8m0", "e4m3", "products", "powers", "singles"]
@@ -26,8 +27,7 @@ LEVELED: Final = 256
 """Columns that share units."""
 
 
-@dataclass(frozen=True)
-class BlockLayout:
+class BlockLayout(msgspec.Struct, frozen=True):
     """Where the codes and scales of a format lie: a value is ``scale * point``, or
     ``scale * point + least``. Kernels are compiled for each (``kernels/block_operands.py``)."""
 

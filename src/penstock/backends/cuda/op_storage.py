@@ -59,8 +59,7 @@ def head_matrix(op: ops.HeadLinear, plan: Plan, limits: Limits, workspace: Works
 
 
 class Geometry(NamedTuple):
-    """The parameters that are equal in all attention ops that share scratch and a step's work
-    list."""
+    """What attention ops must have in common to share scratch memory and a step's work list."""
 
     heads: int
     kv_heads: int

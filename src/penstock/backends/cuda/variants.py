@@ -21,9 +21,11 @@ import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.runtime import jit
 
 from penstock.backends.cuda.bind import assemble
 from penstock.backends.cuda.capability import Capability
+from penstock.backends.cuda.kernels.product_constants import ProductConstants
 from penstock.interface.executor import Limits
 from penstock.plan.plan import Plan
 
@@ -57,7 +59,11 @@ class Variant:
     def kind(self) -> tuple[object, ...]:
         """Equal for kernels that differ in sizes of tiles and splits, or in the GPU, alone."""
         types = tuple(self.signature.values())
-        named = [(key, value) for key, value in self._named.items() if key not in _SIZES]
+        named = [
+            (key, value.without_sizes if isinstance(value, ProductConstants) else value)
+            for key, value in self._named.items()
+            if key not in _SIZES
+        ]
         return (self.name, types, *named)
 
     @property
@@ -109,12 +115,15 @@ def recording(capability: Capability) -> Iterator[dict[tuple[str, str], Variant]
 
     driver, knobs = triton.runtime.driver, triton.knobs.runtime
     before: Callable[..., bool] | None = knobs.jit_cache_hook
+    # What hooks are told, they are told in JSON besides, which has no records and is not read here.
+    in_json, jit.serialize_specialization_data = jit.serialize_specialization_data, _nothing
     driver.set_active(_Driver(capability, number))
     knobs.jit_cache_hook = note
     try:
         yield found
     finally:
         knobs.jit_cache_hook = before
+        jit.serialize_specialization_data = in_json
         driver.set_active(None)  # the machine's own, when it is asked for
 
 
@@ -133,6 +142,10 @@ class _Driver:
 
     def get_current_stream(self, device: int) -> int:
         return 0
+
+
+def _nothing(*_: object) -> str:
+    return ""
 
 
 def _target(capability: Capability) -> GPUTarget:

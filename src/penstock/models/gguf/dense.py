@@ -1,4 +1,4 @@
-"""Decoders with plain MLPs in GGUF files, most of them Llama's kin."""
+"""Decoders with plain MLPs in GGUF files, most of them like Llama."""
 
 from __future__ import annotations
 

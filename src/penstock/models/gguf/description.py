@@ -1,4 +1,4 @@
-"""What a GGUF file is to say of a model: the other direction of ``config.py``, by the same table.
+"""What a GGUF file is to say of a model: the inverse of ``config.py``, by the same table.
 
 A description is checked by reading it: the model that Penstock finds in it must be the one that is
 written, in everything that changes what it computes. So whatever a format, or this module, has no

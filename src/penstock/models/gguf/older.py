@@ -1,4 +1,4 @@
-"""Decoders with LayerNorms and biases, as GPT-2 and its successors, in GGUF files."""
+"""Decoders of GPT-2's kind, with LayerNorms and biases, in GGUF files: BLOOM, Falcon, MPT, ..."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What several architectures of GGUF files read alike."""
+"""Fields, names and readers that several architectures of GGUF files share."""
 
 from __future__ import annotations
 

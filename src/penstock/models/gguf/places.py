@@ -1,5 +1,5 @@
-"""Where the weights of a model go in a GGUF file: sources, which say where they are, the other way
-round."""
+"""Where a new GGUF file gets a model's weights: the inverse of sources, which say where a file has
+them."""
 
 from __future__ import annotations
 

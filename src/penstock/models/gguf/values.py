@@ -1,5 +1,5 @@
-"""The fields of a model's ``config.json``, as far as GGUF files have keys for them, from its
-spec: what a family has read, the other way round."""
+"""The fields of ``config.json`` that GGUF files have keys for, from a model's spec: the inverse of
+what its family reads."""
 
 from __future__ import annotations
 

@@ -7,12 +7,10 @@ from dataclasses import replace
 
 from penstock.cache.geometry import KvDType
 from penstock.errors import ConfigError, ModelError
-from penstock.interface.plan_weights import PlanWeight
-from penstock.interface.sources import Shape, Shifted, Stored
-from penstock.models.names import own_names
-from penstock.models.packed_matrix import MatrixFormat
+from penstock.interface.sources import Stored
 from penstock.models.spec import DType, ModelSpec, NormSpec, PositionTable, RopeSpec
 from penstock.plan.kv_groups import kv_layers
+from penstock.plan.lower.declared_weights import DeclaredWeights
 from penstock.plan.ops import (
     Add,
     AddPositions,
@@ -36,7 +34,7 @@ from penstock.plan.ops import (
 )
 from penstock.plan.plan import Plan
 from penstock.plan.state_layers import state_layers
-from penstock.quant.scheme import BlockScheme, Quantization, QuantScheme
+from penstock.quant.scheme import Quantization, QuantScheme
 
 RESIDUAL = "x"
 
@@ -61,7 +59,7 @@ class PlanBuilder:
         taken_back: int | None = None,
     ) -> None:
         self.dtype = dtype
-        self.quantization = quantization
+        self.weights = DeclaredWeights(spec, quantization)
         self.activation: Element = "float32"
         if dtype == "bfloat16" or (dtype == "float16" and half):
             self.activation = dtype
@@ -71,40 +69,11 @@ class PlanBuilder:
         self._taken_back = taken_back
         self._ops: list[Op] = []
         self._buffers: dict[BufferName, Buffer] = {}
-        self._shapes: dict[WeightName, Shape] = {}
-        self._packed: dict[WeightName, MatrixFormat] = {}
-        self._as_floats: set[WeightName] = set()
-        self._wide: set[WeightName] = set()
         self._ropes: list[RopeSpec] = []
 
     @property
     def hidden_size(self) -> int:
         return self._spec.hidden_size
-
-    def rounding(
-        self, weight: WeightName, k: int, exact: bool = False, stored: bool = True
-    ) -> tuple[QuantScheme | None, bool]:
-        """Return the scheme of a matrix of ``k`` columns, or of all of a stack, and whether its
-        products leave activations as they are: what the checkpoint has it quantized in, where it is
-        read as ``stored``, or else what it is quantized to when it is read, which it is not if
-        ``exact``."""
-        scheme = None if exact else self.quantization.of(weight)
-        form = self._stored(weight, k if stored else None)
-        if not stored and form is not None and isinstance(form.scheme, BlockScheme):
-            form = None  # a tensor in blocks, which may be read as floats
-        if form is not None:
-            scheme = form.scheme or scheme
-            self._packed[weight] = form
-        whole = not isinstance(scheme, BlockScheme) or scheme.whole
-        return scheme, scheme is not None and not (whole and self.quantization.activations)
-
-    def as_stored(self, weights: Sequence[WeightName], k: int) -> bool:
-        """Whether matrices of ``k`` columns that one op multiplies by are read as the checkpoint
-        has them: not where that is in blocks of several formats, which are read as floats then."""
-        forms = [self._stored(weight, k) for weight in weights]
-        schemes = [None if form is None else form.scheme for form in forms]
-        blocks = any(isinstance(each, BlockScheme) for each in schemes)
-        return not blocks or all(each == schemes[0] for each in schemes)
 
     def append(self, *ops: Op) -> None:
         self._ops += ops
@@ -128,28 +97,8 @@ class PlanBuilder:
 
         ``wide``: it is in float32, whatever type the model is served in.
         """
-        declared = self._shapes.setdefault(name, shape)
-        assert declared == shape, f"{name} is {declared} and {shape}"
-        if wide:
-            self._wide.add(name)
+        self.weights.declare(name, shape, wide)
         return name
-
-    def _declared(self) -> dict[WeightName, PlanWeight]:
-        """All weights, with the sources that the model's names give them."""
-        names, shapes = self._spec.names, self._shapes
-        weights = {name: PlanWeight(source) for name, source in own_names(shapes).items()}
-        if names is not None:
-            for name in shapes:
-                if name in names.target:
-                    weights[name] = PlanWeight(names.target[name], checkpoint="target")
-                    continue
-                source = names.source(name, shapes, self._packed.get(name))
-                weights[name] = PlanWeight(source, floats=name in self._as_floats)
-        for name in self._wide:
-            # Sums stay in float32.
-            weights[name] = replace(weights[name], source=Shifted(weights[name].source, 0.0))
-        assert all(weight.shape == shapes[name] for name, weight in weights.items())
-        return weights
 
     def norm(
         self,
@@ -202,7 +151,8 @@ class PlanBuilder:
         self, x: BufferName, out: BufferName, parts: Sequence[LinearPart], exact: bool = False
     ) -> BufferName:
         """Products of x with several matrices, side by side in out, each as :meth:`product`."""
-        stored = self.as_stored([part.weight for part in parts], self._buffers[x].cols)
+        names = [part.weight for part in parts]
+        stored = self.weights.as_stored(names, self._buffers[x].cols)
         each = [self.product(x, out, part, exact, stored) for part in parts]
         require_alike({part.weight: one.scheme for part, one in zip(parts, each, strict=True)})
         self.new(out, sum(part.n for part in parts), rows=self._buffers[x].rows)
@@ -220,27 +170,18 @@ class PlanBuilder:
         """A product with the matrix and bias of ``part``, which is never quantized if ``exact``,
         unless the checkpoint has it so and it is read as ``stored``."""
         k = self._buffers[x].cols
-        scheme, weight_only = self.rounding(part.weight, k, exact, stored)
+        scheme, weight_only = self.weights.rounding(part.weight, k, exact, stored)
         self.weight(part.weight, part.n, k)
         if part.bias is not None:
             self.weight(part.bias, part.n)
         return Linear(x, out, k, (part,), scheme=scheme, weight_only=weight_only)
-
-    def _stored(self, name: WeightName, k: int | None = None) -> MatrixFormat | None:
-        """How the checkpoint has the matrix ``name``, if quantized; ``k``: its columns, where it
-        need not be floats."""
-        quantized = self._spec.quantized
-        return None if quantized is None else quantized.matrix(name, k)
 
     def head_linear(
         self, x: BufferName, at: str, heads: int, n: int, transposed: bool = False
     ) -> BufferName:
         """A product of each head of x with its matrix in weight ``at``, for products to read. One
         that the checkpoint has quantized is read as floats."""
-        stored = self._stored(at)
-        if stored is not None:
-            self._packed[at] = stored
-            self._as_floats.add(at)
+        self.weights.read_as_floats(at)
         k = self._buffers[x].cols // heads
         shape = (heads * k, n) if transposed else (heads * n, k)
         out = self.new(f"{at}.out", heads * n, self.activation, self._buffers[x].rows)
@@ -273,12 +214,7 @@ class PlanBuilder:
 
     def look_up(self, out: BufferName, table: WeightName, rows: int, cols: int) -> None:
         """Each token's row of a table, in float32; a table in blocks stays in them."""
-        stored = self._stored(table, cols)
-        scheme = None if stored is None else stored.scheme
-        if stored is not None and isinstance(scheme, BlockScheme):
-            self._packed[table] = stored
-        else:
-            scheme = None
+        scheme = self.weights.table_scheme(table, cols)
         self.append(Embed(self.weight(table, rows, cols), self.new(out, cols), scheme))
 
     def add_positions(self, x: BufferName, table: PositionTable) -> None:
@@ -345,7 +281,7 @@ class PlanBuilder:
             weight_dtype=self.dtype,
             kv_dtype=self._kv_dtype,
             ops=tuple(self._ops),
-            weights=self._declared(),
+            weights=self.weights.all(),
             buffers=self._buffers,
             ropes=tuple(self._ropes),
             kv_layers=kv_layers(self._spec.layers, self._taken_back),

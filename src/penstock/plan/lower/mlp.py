@@ -131,8 +131,8 @@ def _expert_linear(
         weight = build.weight(f"{at}experts.{name}", e.num_experts, n, k)
         bias = build.weight(f"{weight}.bias", e.num_experts, n) if e.bias else None
         parts.append(LinearPart(weight, n, bias))
-    stored = build.as_stored([part.weight for part in parts], k)
-    roundings = [build.rounding(part.weight, k, stored=stored) for part in parts]
+    stored = build.weights.as_stored([part.weight for part in parts], k)
+    roundings = [build.weights.rounding(part.weight, k, stored=stored) for part in parts]
     require_alike({part.weight: each[0] for part, each in zip(parts, roundings, strict=True)})
     build.append(ExpertLinear(x, ids, out, k, tuple(parts), gated, *roundings[0]))
 

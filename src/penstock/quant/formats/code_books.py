@@ -1,4 +1,4 @@
-"""Blocks whose codes of 4 bits name one of sixteen values that are not evenly apart."""
+"""Blocks of 4-bit codes that are looked up in a table of 16 values: IQ4_*, MXFP4 and NVFP4."""
 
 from __future__ import annotations
 

@@ -32,6 +32,7 @@ _NO_MEDIA = "the model reads and writes text only"
 _NO_SEARCH = "the server has no tools of its own"
 _CUTS = "no prompt is cut"
 _SAMPLER = "there is no such step in sampling"
+_PYTHONS = "an option of Python's API, not of requests"
 _OUTPUT = "answers have no such form"
 
 
@@ -100,8 +101,8 @@ _SAMPLING = (
          fix="send `n`, or ask `/v1/completions`"),
     Rule("logits_processors", _OLDER, "clients' programs are not run", these([]),
          fix="send `logit_bias`"),
-    Rule("allowed_token_ids", _OLDER, _SAMPLER, fix="send `guided_choice` or `guided_regex`"),
-    Rule("bad_words", _OLDER, _SAMPLER, these([]), fix="send `logit_bias`"),
+    Rule("allowed_token_ids", _OLDER, _PYTHONS, fix="send `guided_choice` or `guided_regex`"),
+    Rule("bad_words", _OLDER, _PYTHONS, these([]), fix="send `guided_grammar`"),
     Rule("guided_whitespace_pattern", _OLDER, "white space is as a schema's JSON may have it",
          fix="send `guided_grammar`"),
     Rule("vllm_xargs", _OLDER, _SAMPLER, these({})),

@@ -17,25 +17,19 @@ from penstock.backends.cuda.kernels.operands import multiply, seen
 
 @triton.jit
 def block_section(
-    x, w, high, units, marks, x_rows, w_rows, columns, few, first, last, k, stride,
-    BITS: tl.constexpr,
-    PLANE: tl.constexpr,
-    LAYOUT: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    UNROLL: tl.constexpr,
-    STAGES: tl.constexpr,
-    EVEN: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    x, w, high, units, marks, x_rows, w_rows, columns, few, first, last, k, stride, P: tl.constexpr,
 ):  # fmt: skip
     """Return ``W @ x.T`` over columns ``first .. last`` of k, float32 ``[COLS, ROWS]``.
 
-    ``BITS``: those of a code in words. high uint8 ``[pieces, n, PLANE]``, units int32
+    ``P.bits``: those of a code in words. high uint8 ``[pieces, n, PLANE]``, units int32
     ``[k / 256, n]``, marks int32 ``[k / 128 * marks, n]``; ``stride`` is n.
     """
+    ROWS: tl.constexpr = P.rows
+    COLS: tl.constexpr = P.cols
+    PLANE: tl.constexpr = P.plane
+    LAYOUT: tl.constexpr = P.layout
     element: tl.constexpr = x.dtype.element_ty
-    PLANES: tl.constexpr = 2 if BITS == 8 else 4
+    PLANES: tl.constexpr = 2 if P.bits == 8 else 4
     UNIT: tl.constexpr = PLANES * PLANE
     HIGH: tl.constexpr = LAYOUT.high
     MARKS: tl.constexpr = LAYOUT.marks
@@ -43,11 +37,11 @@ def block_section(
     within = tl.arange(0, PLANE)
     sums = tl.zeros([COLS, ROWS], tl.float32)
     ones = tl.full([COLS, PLANE], 1.0, element)
-    for at in tl.range(first, last, DEPTH, num_stages=STAGES, loop_unroll_factor=UNROLL):
+    for at in tl.range(first, last, P.depth, num_stages=P.stages, loop_unroll_factor=P.unroll):
         unit = columns
         if LAYOUT.levels:
             unit = tl.load(units + (at // 256) * stride + columns)
-        for hundred in tl.static_range(DEPTH // 128):
+        for hundred in tl.static_range(P.depth // 128):
             mark = _alone(unit)  # and then all that these columns have
             for each in tl.static_range(MARKS):
                 row = (at // 128 + hundred) * MARKS + each
@@ -64,18 +58,18 @@ def block_section(
                         bits = whole
                     else:
                         bits = whole >> 4
-                a = block_points(words, bits, columns, BITS, LAYOUT, element, INTERPRETED)
+                a = block_points(words, bits, columns, P.bits, LAYOUT, element, P.interpreted)
                 for plane in tl.static_range(PLANES):
                     ks = here + plane * PLANE + within
                     rows = x + x_rows[:, None] + ks[None, :]
-                    b = tl.load(rows, mask=seen(few, ks, k, EVEN), other=0)
+                    b = tl.load(rows, mask=seen(few, ks, k, P.even), other=0)
                     nothing = tl.zeros([COLS, ROWS], tl.float32)
-                    dots = multiply(a[plane], b, nothing, INTERPRETED)
+                    dots = multiply(a[plane], b, nothing, P.interpreted)
                     scale = _scale(mark, unit, piece * PLANES + plane, LAYOUT)
                     sums = _added(scale, dots, sums, COLS, ROWS)
                     if LEAST:
                         # The sums of x: a product, so that their order is that of others.
-                        of_x = multiply(ones, b, nothing, INTERPRETED)
+                        of_x = multiply(ones, b, nothing, P.interpreted)
                         least = _least(mark, unit, piece * PLANES + plane, LAYOUT)
                         sums = _added(least, of_x, sums, COLS, ROWS)
     return sums

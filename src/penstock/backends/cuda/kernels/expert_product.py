@@ -134,7 +134,7 @@ def expert_product(
         out.stride(0),
         TIMES=shape.x_times,
         DIRECT=direct,
-        **constants(weights, tile, k == weights.padded, bias is not None, gated),
+        P=constants(weights, tile, k == weights.padded, bias is not None, gated),
         num_warps=tile.warps,
         enable_fp_fusion=False,
     )
@@ -146,41 +146,19 @@ def expert_kernel(
     order, tiles, row_tiles, n, k, padded,
     x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
     TIMES: tl.constexpr,
-    DIRECT: tl.constexpr,
-    FORMAT: tl.constexpr,
-    BITS: tl.constexpr,
-    SIZE: tl.constexpr,
-    PLANE: tl.constexpr,
-    LAYOUT: tl.constexpr,
-    WHOLE: tl.constexpr,
-    ZEROS: tl.constexpr,
-    INTS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    LIMIT: tl.constexpr,
-    ALPHA: tl.constexpr,
-    SPLITS: tl.constexpr,
-    LENGTH: tl.constexpr,
-    PARALLEL: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    UNROLL: tl.constexpr,
-    STAGES: tl.constexpr,
-    EVEN: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    DIRECT: tl.constexpr, P: tl.constexpr,
 ):  # fmt: skip
-    """Compute ``plan.ops.ExpertLinear``. Grid: tiles of ``out``, then splits where ``PARALLEL``.
+    """Compute ``plan.ops.ExpertLinear``. Grid: tiles of ``out``, then splits where ``P.parallel``.
 
     order and tiles are those of ``dispatch_kernel``, of which there are ``row_tiles``; a tile
     without rows is left. ``DIRECT``: each row has a tile to itself, and tiles ``[row_tiles]`` has
     its expert. Row r of out is made of x's row ``r // TIMES``. w and what goes with its rows have
     one expert's behind the other's; otherwise arguments are those of ``product_kernel``.
     """
-    GATED: tl.constexpr = ACTIVATION != "none"
+    GATED: tl.constexpr = P.activation != "none"
     tile = tl.program_id(0)
-    row_tile, col_tile = place(tile, row_tiles, tl.cdiv(n, COLS))
-    within = tl.arange(0, ROWS)
+    row_tile, col_tile = place(tile, row_tiles, tl.cdiv(n, P.cols))
+    within = tl.arange(0, P.rows)
     if DIRECT:
         expert = tl.load(tiles + row_tile)
         few = within < 1
@@ -194,9 +172,7 @@ def expert_kernel(
         rows = tl.load(order + tl.load(tiles + 4 * row_tile + 1) + within, mask=few, other=0)
     product_tile(
         x, w, high, marks, scales, x_scales, x_sums, bias, out, partials, counters,
-        tile, tl.program_id(1), rows // TIMES, rows, few, col_tile * COLS + tl.arange(0, COLS),
+        tile, tl.program_id(1), rows // TIMES, rows, few, col_tile * P.cols + tl.arange(0, P.cols),
         expert * (2 * n if GATED else n), n, k, padded,
-        x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
-        FORMAT, BITS, SIZE, PLANE, LAYOUT, WHOLE, ZEROS, INTS, HAS_BIAS, ACTIVATION, LIMIT, ALPHA,
-        SPLITS, LENGTH, PARALLEL, ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
+        x_stride, w_stride, marks_stride, x_groups_stride, out_stride, P,
     )  # fmt: skip

@@ -9,9 +9,9 @@ import torch
 import triton
 from torch import Tensor
 
-from penstock.backends.cuda.block_layouts import BlockLayout
 from penstock.backends.cuda.capability import Capability
 from penstock.backends.cuda.kernels.product import product_kernel
+from penstock.backends.cuda.kernels.product_constants import ProductConstants
 from penstock.backends.cuda.kernels.round_rows import (
     round_groups_kernel,
     round_rows_kernel,
@@ -41,8 +41,6 @@ class Extent(Protocol):
     def gated(self) -> bool: ...
 
 
-Constant = str | int | float | bool | BlockLayout | None
-"""What kernels are compiled for."""
 Parts = list[tuple[tuple[int, ...], torch.dtype]]
 
 
@@ -139,7 +137,7 @@ def product(
         len(weights.w),
         rows,
         out.stride(0),
-        **constants(weights, tile, k == weights.padded, bias is not None, gated),
+        P=constants(weights, tile, k == weights.padded, bias is not None, gated),
         num_warps=tile.warps,
         # Sums of scaled groups, and biases, are added as the reference adds them.
         enable_fp_fusion=False,
@@ -148,32 +146,35 @@ def product(
 
 def constants(
     weights: Weights, tile: Tile, even: bool, has_bias: bool, gated: Gating | None
-) -> dict[str, Constant]:
+) -> ProductConstants:
     """Return the constants of ``product_kernel``; ``even``: rows of x need no padding."""
-    return gating(gated) | {
-        "FORMAT": weights.format,
-        "BITS": weights.bits if weights.layout is None else weights.layout.low,
-        "SIZE": weights.size,
-        "PLANE": weights.plane,
-        "LAYOUT": weights.layout,
-        "WHOLE": weights.whole,
-        "ZEROS": weights.format == "group" and weights.marks is not None,
-        "INTS": weights.integers,
-        "HAS_BIAS": has_bias,
-        "SPLITS": tile.splits,
-        "LENGTH": tile.length,
-        "PARALLEL": tile.parallel,
-        "ROWS": tile.rows,
-        "COLS": tile.cols,
-        "DEPTH": tile.depth,
-        "UNROLL": tile.unroll,
-        "STAGES": tile.stages,
-        "EVEN": even,
-        "INTERPRETED": INTERPRETED,
-    }
+    return ProductConstants(
+        format=weights.format,
+        bits=weights.bits if weights.layout is None else weights.layout.low,
+        size=weights.size,
+        plane=weights.plane,
+        layout=weights.layout,
+        whole=weights.whole,
+        zeros=weights.format == "group" and weights.marks is not None,
+        ints=weights.integers,
+        has_bias=has_bias,
+        activation="clamped" if isinstance(gated, ClampedSwiglu) else gated or "none",
+        limit=gated.limit if isinstance(gated, ClampedSwiglu) else 0.0,
+        alpha=gated.alpha if isinstance(gated, ClampedSwiglu) else 0.0,
+        splits=tile.splits,
+        length=tile.length,
+        parallel=tile.parallel,
+        rows=tile.rows,
+        cols=tile.cols,
+        depth=tile.depth,
+        unroll=tile.unroll,
+        stages=tile.stages,
+        even=even,
+        interpreted=INTERPRETED,
+    )
 
 
-def gating(kind: Gating | None) -> dict[str, Constant]:
+def gating(kind: Gating | None) -> dict[str, str | float]:
     """Return the constants that say what becomes of a gate and an up, if there are any."""
     if isinstance(kind, ClampedSwiglu):
         return {"ACTIVATION": "clamped", "LIMIT": kind.limit, "ALPHA": kind.alpha}

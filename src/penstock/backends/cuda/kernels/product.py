@@ -14,48 +14,25 @@ from penstock.backends.cuda.kernels.product_tile import product_tile
 def product_kernel(
     x, w, high, marks, scales, x_scales, x_sums, bias, out, partials, counters,
     rows, n, k, padded, x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
-    FORMAT: tl.constexpr,
-    BITS: tl.constexpr,
-    SIZE: tl.constexpr,
-    PLANE: tl.constexpr,
-    LAYOUT: tl.constexpr,
-    WHOLE: tl.constexpr,
-    ZEROS: tl.constexpr,
-    INTS: tl.constexpr,
-    HAS_BIAS: tl.constexpr,
-    ACTIVATION: tl.constexpr,
-    LIMIT: tl.constexpr,
-    ALPHA: tl.constexpr,
-    SPLITS: tl.constexpr,
-    LENGTH: tl.constexpr,
-    PARALLEL: tl.constexpr,
-    ROWS: tl.constexpr,
-    COLS: tl.constexpr,
-    DEPTH: tl.constexpr,
-    UNROLL: tl.constexpr,
-    STAGES: tl.constexpr,
-    EVEN: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    P: tl.constexpr,
 ):  # fmt: skip
-    """Compute ``plan.ops.Linear``. Grid: tiles of ``out``, then splits where ``PARALLEL``.
+    """Compute ``plan.ops.Linear``. Grid: tiles of ``out``, then splits where ``P.parallel``.
 
-    x ``[rows, k]``, or int8 codes with x_scales and x_sums where ``INTS``; w ``[n, padded]``
-    (``[2 n, padded]`` where there is an ``ACTIVATION``), as ``packing.py`` lays it out, with what
-    goes with codes in marks and scales; bias float32 ``[n]`` or ``[2 n]``. A split is ``LENGTH``
+    x ``[rows, k]``, or int8 codes with x_scales and x_sums where ``P.ints``; w ``[n, padded]``
+    (``[2 n, padded]`` where there is an ``P.activation``), as ``packing.py`` lays it out, with what
+    goes with codes in marks and scales; bias float32 ``[n]`` or ``[2 n]``. A split is ``P.length``
     columns of k. partials: ``[tiles, splits, gate and up, COLS, ROWS]`` of the sums' type;
     counters int32 ``[tiles]``, 0 before and after. LIMIT and ALPHA are those of a "clamped"
     activation. Arguments that a format lacks are never read.
     """
     tile = tl.program_id(0)
-    row_tile, col_tile = place(tile, tl.cdiv(rows, ROWS), tl.cdiv(n, COLS))
-    ms = row_tile * ROWS + tl.arange(0, ROWS)
-    ns = col_tile * COLS + tl.arange(0, COLS)
+    row_tile, col_tile = place(tile, tl.cdiv(rows, P.rows), tl.cdiv(n, P.cols))
+    ms = row_tile * P.rows + tl.arange(0, P.rows)
+    ns = col_tile * P.cols + tl.arange(0, P.cols)
     product_tile(
         x, w, high, marks, scales, x_scales, x_sums, bias, out, partials, counters,
         tile, tl.program_id(1), ms, ms, ms < rows, ns, 0, n, k, padded,
-        x_stride, w_stride, marks_stride, x_groups_stride, out_stride,
-        FORMAT, BITS, SIZE, PLANE, LAYOUT, WHOLE, ZEROS, INTS, HAS_BIAS, ACTIVATION, LIMIT, ALPHA,
-        SPLITS, LENGTH, PARALLEL, ROWS, COLS, DEPTH, UNROLL, STAGES, EVEN, INTERPRETED,
+        x_stride, w_stride, marks_stride, x_groups_stride, out_stride, P,
     )  # fmt: skip
 
 

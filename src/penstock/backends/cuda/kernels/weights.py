@@ -1,4 +1,4 @@
-"""A matrix as kernels get it."""
+"""A matrix in device memory, as kernels of products take it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from penstock.backends.cuda.block_layouts import BlockLayout
+from penstock.backends.cuda.kernels.product_constants import WeightFormat
 from penstock.backends.cuda.kernels.tiles import Kind
 
 
@@ -15,7 +16,7 @@ from penstock.backends.cuda.kernels.tiles import Kind
 class Weights:
     """A matrix as it lies on the device (``packing.py``)."""
 
-    format: str
+    format: WeightFormat
     w: Tensor
     padded: int
     bits: int

@@ -42,7 +42,7 @@ class DeviceSampleState:
         )
         self._min_tokens = min(params.min_tokens, sys.maxsize)
         self._num_ending = len(ending)
-        self._always_changes = self._penalized or len(bias_ids) > 0 or params.grammar is not None
+        self._always_changes = self._penalized or len(bias_ids) > 0 or params.is_constrained
         by_id = np.argsort(bias_ids)
         self._lists: NDArray[np.int32] = np.concatenate(
             [

@@ -1,0 +1,176 @@
+"""The engine options of Python's callers, under the names that they know."""
+
+from __future__ import annotations
+
+import logging
+import numbers
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import PurePath
+from typing import Any, Final, Literal
+
+import msgspec
+
+from penstock.config import EngineConfig
+from penstock.errors import ConfigError, shown
+from penstock.speculative_config import SpeculativeConfig, parse_speculative, speculative_config
+
+_log = logging.getLogger("penstock.options")
+
+
+@dataclass(frozen=True)
+class _Foreign:
+    """An option of vLLM's that is none here: values that ask for nothing are accepted."""
+
+    neutral: tuple[object, ...]
+    hint: str
+    """What to do instead of another value."""
+
+
+@dataclass(frozen=True)
+class _Advice:
+    """An option of vLLM's that changes no output: any value is accepted, and logged unless it is
+    neutral."""
+
+    kind: type
+    neutral: tuple[object, ...]
+    why: str
+
+
+_ONE_DEVICE: Final = "a model runs on one device here; leave it out"
+_NO_CODE: Final = "a checkpoint's own code is never run; leave it out"
+_TEXT_ONLY: Final = "models read and write text only; leave it out"
+_NEVER: Final = "there is nothing of the kind here"
+
+_FOREIGN: Final[Mapping[str, _Foreign | _Advice]] = {
+    "tensor_parallel_size": _Foreign((1,), _ONE_DEVICE),
+    "pipeline_parallel_size": _Foreign((1,), _ONE_DEVICE),
+    "data_parallel_size": _Foreign((1,), _ONE_DEVICE),
+    "enable_expert_parallel": _Foreign((False,), _ONE_DEVICE),
+    "distributed_executor_backend": _Foreign(("mp", "uni"), _ONE_DEVICE),
+    "trust_remote_code": _Foreign((False,), _NO_CODE),
+    "tokenizer_mode": _Foreign(("auto", "hf", "slow"), "tokenizers are read in one way"),
+    "skip_tokenizer_init": _Foreign((False,), "give prompts as token ids: no text is needed then"),
+    "tokenizer_revision": _Foreign((), "give tokenizer= a folder of that revision"),
+    "code_revision": _Foreign((), _NO_CODE),
+    "config_format": _Foreign(("auto", "hf"), "convert the model to a Hugging Face checkpoint"),
+    "hf_token": _Foreign((), "log in with `hf auth login`, or set HF_TOKEN"),
+    "hf_overrides": _Foreign(({},), "change config.json, or see ignore_config_field"),
+    "download_dir": _Foreign((), "set HF_HOME"),
+    "cpu_offload_gb": _Foreign((0, 0.0), "a smaller kv_cache_bytes or quantization= needs less"),
+    "enable_lora": _Foreign((False,), "merge the adapter into the model"),
+    "limit_mm_per_prompt": _Foreign(({},), _TEXT_ONLY),
+    "mm_processor_kwargs": _Foreign(({},), _TEXT_ONLY),
+    "allowed_local_media_path": _Foreign(("",), _TEXT_ONLY),
+    "task": _Foreign(("auto", "generate", "embed"), "generate() and embed() are always there"),
+    "runner": _Foreign(("auto", "generate", "pooling"), "generate() and embed() are always there"),
+    "device": _Foreign(("auto",), 'backend="cpu" or "cuda" chooses'),
+    "max_seq_len": _Foreign((), "it is called max_model_len"),
+    "max_num_tokens": _Foreign((), "it is called max_num_batched_tokens"),
+    "kv_cache_memory_bytes": _Foreign((), "it is called kv_cache_bytes"),
+    "speculative_config": _Foreign(({},), "it is called speculative"),
+    "logits_processors": _Foreign(([], ()), "logit_bias and grammar are options of SamplingParams"),
+    "override_generation_config": _Foreign(({},), "give SamplingParams with each request"),
+    "block_size": _Foreign((16,), "blocks of the cache have a fixed size; leave it out"),
+    "enable_chunked_prefill": _Foreign((True,), "max_num_batched_tokens limits a step"),
+    "enable_sleep_mode": _Foreign((False,), "close() releases the memory"),
+    "enforce_eager": _Advice(bool, (False, True), _NEVER),
+    "max_seq_len_to_capture": _Advice(int, (8192,), _NEVER),
+    "max_context_len_to_capture": _Advice(int, (8192,), _NEVER),
+    "disable_custom_all_reduce": _Advice(bool, (False, True), _NEVER),
+    "disable_async_output_proc": _Advice(bool, (False, True), _NEVER),
+    "async_scheduling": _Advice(bool, (False, True), _NEVER),
+    "disable_log_stats": _Advice(bool, (False, True), "nothing is logged of its own accord"),
+    "use_v2_block_manager": _Advice(bool, (False, True), _NEVER),
+    "max_parallel_loading_workers": _Advice(int, (), "threads= load, too"),
+    "use_tqdm_on_load": _Advice(bool, (False,), "load_progress= is told how loading goes on"),
+    "swap_space": _Advice(float, (0, 4), "a preempted sequence is computed again, from the cache"),
+    "gpu_memory_utilization": _Advice(float, (0.9,), "kv_cache_bytes sets the cache's memory"),
+    "guided_decoding_backend": _Advice(str, ("auto",), "there is one"),
+}
+
+_WORDS: Final[Mapping[type, str]] = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "text",
+    tuple: "a list of texts",
+}
+_DTYPES: Final[Mapping[str, str]] = {"half": "float16", "float": "float32"}
+
+
+def engine_config(model: str, options: Mapping[str, Any]) -> EngineConfig:
+    """EngineConfig of keyword options.
+
+    None is an option's default. vLLM's options that are none here are accepted where they ask for
+    nothing; those that change no output are logged. Raises ConfigError for what cannot be
+    honoured, and for an unknown name with the nearest known.
+    """
+    known = EngineConfig.__struct_fields__
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in options:
+        if name not in known:
+            _check_foreign(name, options[name])
+    given = {name: value for name, value in given.items() if name in known}
+    speculative = given.pop("speculative", None)
+    if type(given.get("dtype")).__module__ == "torch":
+        given["dtype"] = str(given["dtype"]).removeprefix("torch.")
+    if isinstance(given.get("dtype"), str):
+        given["dtype"] = _DTYPES.get(given["dtype"], given["dtype"])
+    given = {name: _checked(name, value) for name, value in given.items()}
+    if isinstance(speculative, str):
+        speculative = parse_speculative(speculative)
+    elif isinstance(speculative, Mapping):
+        speculative = speculative_config(speculative)
+    elif speculative is not None and not isinstance(speculative, SpeculativeConfig):
+        raise ConfigError(
+            'speculative must be text such as "ngram:num_tokens=4" or a dict such as '
+            f'{{"method": "ngram", "num_tokens": 4}}, not {speculative!r}'
+        )
+    return EngineConfig(model=str(model), speculative=speculative, **given)
+
+
+def _checked(name: str, value: Any) -> Any:
+    """``value`` as the option's type has it. Raises ConfigError for another type."""
+    if not isinstance(value, bool) and isinstance(value, numbers.Integral):
+        value = int(value)  # NumPy's, too
+    elif isinstance(value, PurePath):
+        value = str(value)
+    elif isinstance(value, list):
+        value = tuple(value)
+    kind = typing.get_type_hints(EngineConfig)[name]
+    words = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError:
+        pass
+    if words and isinstance(value, str) and name != "dtype":
+        return value  # refused where it is decided, with more to say
+    what = f"one of {', '.join(words)}" if words else _in_words(kind)
+    raise ConfigError(f"{name} must be {what}, not {shown(value)}")
+
+
+def _in_words(kind: Any) -> str:
+    kinds = typing.get_args(kind) if isinstance(kind, types.UnionType) else (kind,)
+    words = (_WORDS.get(typing.get_origin(each) or each) for each in kinds)
+    return " or ".join(filter(None, words))
+
+
+def _check_foreign(name: str, value: Any) -> None:
+    """Raise ConfigError for an option that is none here, unless ``value`` asks for nothing."""
+    foreign = _FOREIGN.get(name)
+    if foreign is None:
+        near = get_close_matches(name, EngineConfig.__struct_fields__, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"there is no engine option {name!r}{hint}")
+    if value is None or any(type(value) is type(v) and value == v for v in foreign.neutral):
+        return
+    if isinstance(foreign, _Foreign):
+        raise ConfigError(f"{name}={shown(value)} cannot be honoured: {foreign.hint}")
+    kind = numbers.Real if foreign.kind is float else foreign.kind
+    if not isinstance(value, kind) or (isinstance(value, bool) and foreign.kind is not bool):
+        raise ConfigError(f"{name} must be of type {foreign.kind.__name__}, not {shown(value)}")
+    _log.warning("%s=%s has no effect: %s", name, shown(value), foreign.why)

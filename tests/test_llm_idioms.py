@@ -1,0 +1,158 @@
+"""``LLM`` as vLLM's users write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock import LLM, SamplingParams
+from penstock.errors import ConfigError, RequestError
+
+PROMPT = "import os\nimport "
+CHAT = [{"role": "user", "content": "Reverse a list."}]
+TEMPLATE = (
+    "{% for m in messages %}{{ m.content }}\n{% endfor %}"
+    "{% if tools %}{{ tools[0].function.name }}{% endif %}{{ word }}"
+    "{% if add_generation_prompt %}def {% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def llm() -> Iterator[LLM]:
+    with LLM(
+        model="",
+        threads=1,
+        kv_cache_bytes=1 << 24,
+        max_model_len=128,
+        tensor_parallel_size=1,
+        trust_remote_code=False,
+        seed=None,
+    ) as llm:
+        yield llm
+
+
+def greedy(**options: Any) -> SamplingParams:
+    return SamplingParams(temperature=0, **{"max_tokens": 12, **options})
+
+
+def text(llm: LLM, prompt: Any = PROMPT, **options: Any) -> str:
+    (output,) = llm.generate(prompt, greedy(**options))
+    return output.outputs[0].text
+
+
+def test_sampling_params_by_their_name(llm: LLM) -> None:
+    outputs = llm.generate([PROMPT], sampling_params=greedy())
+    assert outputs[0].outputs[0].text == text(llm)
+    assert llm.chat(CHAT, sampling_params=greedy())[0].finished
+    with pytest.raises(RequestError, match="give one"):
+        llm.generate([PROMPT], greedy(), sampling_params=greedy())
+
+
+def test_one_stop_string_is_one(llm: LLM) -> None:
+    whole = text(llm)
+    assert "\nimport" in whole
+    assert text(llm, stop="\nimport") == whole.partition("\nimport")[0]
+
+
+def test_the_tokenizer(llm: LLM) -> None:
+    tokenizer = llm.get_tokenizer()
+    assert tokenizer.decode(tokenizer.encode("def f")) == "def f"
+    shown = tokenizer.apply_chat_template(CHAT, tokenize=False, add_generation_prompt=True)
+    assert "Reverse a list." in shown
+    with pytest.raises(RequestError, match="gives text"):
+        tokenizer.apply_chat_template(CHAT, tokenize=True)
+
+
+def test_numpys_ids(llm: LLM) -> None:
+    ids = llm.get_tokenizer().encode(PROMPT)
+    expected = text(llm)
+    for given in (np.array(ids), list(np.array(ids)), tuple(ids), np.array(ids, np.int32)):
+        assert text(llm, {"prompt_token_ids": given}) == expected
+    for wrong in ([1.0], [True], ["1"], np.array([1.5]), [np.float64(1)], [np.bool_(True)]):
+        with pytest.raises(RequestError, match="token ids are integers"):
+            llm.generate({"prompt_token_ids": wrong})  # type: ignore[typeddict-item]
+
+
+class Bar:
+    """Stands in for tqdm."""
+
+    made: list[dict[str, Any]] = []  # noqa: RUF012
+    done = 0
+
+    def __init__(self, **options: Any) -> None:
+        Bar.made.append(options)
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing."""
+
+    def update(self) -> None:
+        Bar.done += 1
+
+
+def test_a_bar(llm: LLM, capsys: pytest.CaptureFixture[str]) -> None:
+    llm.generate([PROMPT] * 3, greedy(), use_tqdm=Bar)
+    assert Bar.made[0]["total"] == Bar.done == 3
+    assert capsys.readouterr().err == ""
+    llm.generate([PROMPT] * 3, greedy(), use_tqdm=True)
+    assert "3/3" in capsys.readouterr().err
+
+
+def rendered(llm: LLM, **options: Any) -> str:
+    (output,) = llm.chat(CHAT, greedy(max_tokens=1), **options)
+    return llm.get_tokenizer().decode(output.prompt_token_ids, skip_special_tokens=False)
+
+
+def test_chats(llm: LLM) -> None:
+    tool = {"type": "function", "function": {"name": "look_up", "parameters": {}}}
+    own = "Reverse a list.\n"
+    assert rendered(llm, chat_template=TEMPLATE) == own + "def "
+    assert rendered(llm, chat_template=TEMPLATE, add_generation_prompt=False) == own
+    assert rendered(llm, chat_template=TEMPLATE, tools=[tool]) == own + "look_updef "
+    for name in ("chat_template_kwargs", "template_options"):
+        options: Any = {name: {"word": "a "}}
+        assert rendered(llm, chat_template=TEMPLATE, **options) == own + "a def "
+    assert rendered(llm) != own + "def "
+    with pytest.raises(ConfigError, match="chat_template must be"):
+        llm.chat(CHAT, chat_template=" ")
+
+
+def test_tokens_that_are_allowed(llm: LLM) -> None:
+    tokenizer = llm.get_tokenizer()
+    allowed = tokenizer.encode("abc", add_special_tokens=False)
+    for temperature in (0.0, 1.0):
+        params = SamplingParams(
+            temperature=temperature, max_tokens=8, allowed_token_ids=allowed, seed=1
+        )
+        (output,) = llm.generate(PROMPT, params)
+        assert set(output.outputs[0].token_ids) <= set(allowed)
+    one = text(llm, allowed_token_ids=np.array(allowed[:1]), logit_bias={allowed[0]: -100.0})
+    assert one == tokenizer.decode(allowed[:1]) * 12
+    with pytest.raises(RequestError, match="outside the vocabulary"):
+        llm.generate(PROMPT, SamplingParams(allowed_token_ids=[10**6]))
+
+
+def test_words_that_are_bad(llm: LLM) -> None:
+    whole = text(llm, max_tokens=40)
+    word = whole.split()[0]
+    for bad in (word, [word, "import"], ["é /(.*)\n|\\", word]):
+        without = text(llm, max_tokens=40, bad_words=bad)
+        assert word not in without
+        assert len(without) > 10
+    assert text(llm, max_tokens=40, bad_words=["never in it"]) == whole
+
+
+def test_a_prompt_that_is_cut(llm: LLM) -> None:
+    ids = llm.get_tokenizer().encode("x = 1\n" * 200)
+    params = greedy(truncate_prompt_tokens=20)
+    (output,) = llm.generate({"prompt_token_ids": ids}, params)
+    assert output.prompt_token_ids == ids[-20:]
+    (output,) = llm.generate("x = 1\n" * 200, greedy(truncate_prompt_tokens=-1))
+    assert len(output.prompt_token_ids) == 128 - 12
+    with pytest.raises(RequestError, match="128"):
+        llm.generate({"prompt_token_ids": ids}, greedy())
