@@ -16,6 +16,12 @@ def _native_code() -> None:
     require_native()
 
 
+@pytest.fixture(autouse=True)
+def _any_disk_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept by the way does not depend on how full this machine's disk is."""
+    monkeypatch.setattr("penstock.artifact.session.KEEP_FREE", 0.0)
+
+
 @pytest.fixture
 def configure(tmp_path: Path) -> Configure:
     """Makes the folder of a model that has a configuration alone, for dummy weights."""

@@ -159,11 +159,30 @@ def test_a_reader_goes_on_while_its_artifact_is_removed(configure: Any, tmp_path
     artifact.close()
 
 
+ROOMY = """
+import os
+
+def statvfs(path, found=os.statvfs):
+    fields = list(found(path))
+    fields[3] = fields[4] = fields[2]
+    return os.statvfs_result(fields)
+
+os.statvfs = statvfs
+"""
+"""What makes all of a disk free for a process and for those that it starts."""
+
+
 def serve(root: Path) -> list[str]:
-    """What ``penstock serve`` prints for the demo model until it is ready, then told to stop."""
+    """What ``penstock serve`` prints for the demo model until it is ready, then told to stop. The
+    disk that it sees is empty: else a full one would keep it from writing an artifact."""
+    startup = root.parent / "startup"
+    startup.mkdir(exist_ok=True)
+    (startup / "sitecustomize.py").write_text(ROOMY)
+    path = os.pathsep.join(filter(None, [str(startup), os.environ.get("PYTHONPATH")]))
     command = [sys.executable, "-m", "penstock", "serve", "--port", "0", "--threads", "1"]
     command += ["--artifact-dir", str(root)]
-    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    environment = {**os.environ, "PYTHONPATH": path}
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     assert server.stdout is not None
     lines = [server.stdout.readline()]
     while lines[-1] and not lines[-1].startswith("ready in "):

@@ -27,7 +27,6 @@ from penstock.errors import ArtifactError
 @pytest.fixture(autouse=True)
 def _every_model_is_worth_keeping(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.artifact.session.WORTHWHILE_S", 0.0)
-    monkeypatch.setattr("penstock.artifact.session.KEEP_FREE", 0.0)
 
 
 @pytest.fixture

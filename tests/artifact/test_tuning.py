@@ -28,7 +28,6 @@ def _every_product_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.backends.cpu.bind.LEAST_BYTES", 1)
     monkeypatch.setattr("penstock.backends.cpu.tune._LEAST_S", 0.1)
     monkeypatch.setattr("penstock.artifact.session.WORTHWHILE_S", 0.0)
-    monkeypatch.setattr("penstock.artifact.session.KEEP_FREE", 0.0)
 
 
 def kept(root: Path) -> tuple[Tuning, ...]:

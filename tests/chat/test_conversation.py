@@ -39,7 +39,7 @@ def test_turns() -> None:
 texts = st.text()
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=30)
 @given(
     st.lists(st.tuples(texts, texts, texts), max_size=3),
     texts,

@@ -81,8 +81,13 @@ def test_another_folder(root: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_generate_starts_from_what_was_built(
-    root: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    root: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    # However long other work delays packing, this model's is not kept unasked.
+    monkeypatch.setattr("penstock.artifact.session.WORTHWHILE_S", 600.0)
     argv = ["generate", "-p", "def f(x):", "--temperature", "0", "--max-tokens", "8", "--json"]
 
     def text() -> str:

@@ -196,9 +196,10 @@ def test_mistakes(
 
 
 def test_a_model_here(home: dict[str, str]) -> None:
-    words = [*LOCAL, "--ignore-eos", "--max-tokens", "32"]
+    words = ["penstock", "chat", DEMO, "--threads", "1", "--max-model-len", "160"]
+    words += ["--temperature", "0", "--ignore-eos", "--max-tokens", "32"]
     with in_terminal(words, home) as terminal:
-        assert "context 512 tokens" in " ".join(prompted(terminal).split())
+        assert "context 160 tokens" in " ".join(prompted(terminal).split())
         terminal.type("Reverse a list.\n")
         assert "32 tokens" in prompted(terminal)
         terminal.type("/set max_tokens default\n")

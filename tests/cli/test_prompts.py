@@ -27,6 +27,13 @@ def test_options_then_files(tmp_path: Path) -> None:
     assert found == ["first", "second", "one ", "  two", "a\nb", ""]
 
 
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    for name, text in (("p.txt", "one"), ("p.jsonl", '{"prompt": "one"}')):
+        path = tmp_path / name
+        path.write_bytes(b"\xef\xbb\xbf" + text.encode() + b"\r\n")
+        assert read("-f", str(path)) == ["one"]
+
+
 def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("x\ny\n"))
     assert read("-p", "-") == ["x\ny\n"]

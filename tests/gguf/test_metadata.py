@@ -8,6 +8,7 @@ import struct
 import tracemalloc
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from penstock.errors import TokenizerError
 from penstock.gguf import metadata as module
 from penstock.gguf.metadata import GgufValue, Numbers, Strings, read_metadata
 from penstock.gguf.metadata import parse_metadata as parse
+from penstock.gguf.native import native
 
 
 def parse_metadata(data: bytes) -> dict[str, GgufValue]:
@@ -52,16 +54,19 @@ def gguf(pairs: dict[str, Any], version: int = 3) -> bytes:
     return b"GGUF" + struct.pack("<IQQ", version, 0, len(pairs)) + body
 
 
-@given(st.lists(st.text(max_size=5), min_size=1), st.integers(0, 3000))
+@given(st.lists(st.text(max_size=5), min_size=1), st.integers(0, 3000), st.booleans())
 @settings(max_examples=40, deadline=None)
-def test_many_strings(some: list[str], count: int) -> None:
+def test_many_strings(some: list[str], count: int, by_native_code: bool) -> None:
     texts = [some[i % len(some)] + "\u00e9" * (i % 3 == 0) for i in range(1024 + count)]
-    (values,) = parse_metadata(gguf({"k": texts})).values()
+    with patch("penstock.gguf.metadata.native", native if by_native_code else None):
+        (values,) = parse_metadata(gguf({"k": texts})).values()
     assert isinstance(values, Strings)
     assert list(values) == texts
     assert values == texts
     assert (values[0], values[5], values[-1]) == (texts[0], texts[5], texts[-1])
     assert values[3:9] == texts[3:9]
+    assert values.take([5, 0, 5]) == [texts[5], texts[0], texts[5]]
+    assert values.lengths.tolist() == [len(text) for text in texts]
     last = {text: i for i, text in enumerate(texts)}
     assert values.positions({*texts[:4], "none of them"}) == {t: last[t] for t in texts[:4]}
 

@@ -46,6 +46,7 @@ ARCHITECTURES = {
     "seed_oss": gguf.MODEL_ARCH.SEED_OSS,
     "ernie4_5": gguf.MODEL_ARCH.ERNIE4_5,
     "cohere": gguf.MODEL_ARCH.COMMAND_R,
+    "phimoe": gguf.MODEL_ARCH.PHIMOE,
 }
 SAID: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": None},
@@ -53,6 +54,7 @@ SAID: dict[str, dict[str, Any]] = {
     "gemma3": {"query_pre_attn_scalar": 16, "head_dim": 16},
     "qwen3_moe": {"norm_topk_prob": True},
     "cohere": {"tie_word_embeddings": True},
+    "phimoe": {"attention_bias": True, "lm_head_bias": True},
 }
 """Fields of tiny checkpoints, by family, without which a file could not say what they are."""
 LLAMA3: dict[str, Any] = {

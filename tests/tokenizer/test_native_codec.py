@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from support.needs import require_shared
+from support.needs import NO_NATIVE, require_shared
 from tokenizers import AddedToken
 
 from penstock.errors import TokenizerError
@@ -22,7 +22,7 @@ from penstock.tokenizer.gguf_vocab import build_vocab
 from penstock.tokenizer.native_codec import NativeCodec
 from penstock.tokenizer.pieces import byte_alphabet
 
-pytestmark = pytest.mark.skipif(native is None, reason="native code was not built")
+pytestmark = pytest.mark.skipif(native is None, reason=NO_NATIVE)
 
 TEXTS = [
     "",

@@ -101,7 +101,8 @@ def _decoded(name: str, lines: Iterable[bytes]) -> Iterator[tuple[Origin, str] |
     for number, line in enumerate(lines, 1):
         origin = Origin(name, number)
         try:
-            yield origin, line.decode().rstrip("\r\n")
+            # The first line may begin with a byte-order mark, as editors on Windows write it.
+            yield origin, line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
             yield BadLine(origin, f"not UTF-8 text ({error})")
 

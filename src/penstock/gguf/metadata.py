@@ -339,12 +339,16 @@ class Reader:
             self.fail(f"{kind} is not a value type")
         count = self.items(_LEAST_BYTES[kind], 1 if kind == STRING else _INNER_ARRAY)
         if kind == STRING:
-            many = self.many_strings(count) if count >= _MANY else None
-            return self.strings(count) if many is None else many
+            if count >= _MANY:
+                return self.many_strings(count) or Strings.of(self.strings(count))
+            return list(self.strings(count))
         return [self.array(depth + 1) for _ in range(count)]
 
     def many_strings(self, count: int) -> Strings | None:
-        """As :meth:`strings`, which says what is wrong where this finds something and is None."""
+        """As :meth:`strings`, which says what is wrong where this finds something and is None.
+
+        Without native code it is None always.
+        """
         if native is None:
             return None
         found = native.read_strings(self._data, self._at, self._end, count)
@@ -359,11 +363,11 @@ class Reader:
         self._at = at
         return Strings(text, np.frombuffer(ends, np.int64))
 
-    def strings(self, count: int) -> list[GgufValue]:
+    def strings(self, count: int) -> list[str]:
         """Vocabularies have hundreds of thousands: one loop, the same checks as string()."""
         data, at, end = self._data, self._at, self._end
         read_size = struct.Struct("<Q").unpack_from
-        values: list[GgufValue] = []
+        values: list[str] = []
         for _ in range(count):
             (size,) = read_size(data, at) if at + 8 <= end else (end,)
             start = at + 8

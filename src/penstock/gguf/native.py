@@ -30,9 +30,9 @@ class BytePairs(Protocol):
         spelled_bytes: bool,
         whole_words_first: bool,
     ) -> BytePairs:
-        """A vocabulary of entries, and merges in their order. ``text`` is all of them one behind
-        the other, and ``ends`` says where each ends. Raises ValueError for entries that are not
-        distinct, and merges that are no pairs of them."""
+        """A vocabulary of entries, and merges in their order. ``text`` has all of them, one after
+        another, and ``ends`` where each ends. Raises ValueError for entries that are not distinct
+        or merges that are no pairs of them."""
         ...
 
     @staticmethod
@@ -43,8 +43,8 @@ class BytePairs(Protocol):
         unknown: int,
         space_first: bool,
     ) -> BytePairs:
-        """A vocabulary of entries that merge in the order of their ranks; -1 is the rank of one
-        that does not, and ``unknown`` is -1 where no entry stands for what is none."""
+        """A vocabulary of entries that merge in the order of their ranks; -1: of one that does not,
+        and of ``unknown`` where no entry stands for what is none."""
         ...
 
     def __len__(self) -> int: ...

@@ -104,29 +104,32 @@ def rows_pushed_down(source: Source) -> Source:
     others, and finds :class:`RowsOf` around those sources alone of which rows cannot be made by
     themselves."""
     if isinstance(source, RowsOf):
-        return _pushed_down(rows_pushed_down(source.source), source.runs)
+        down = _pushed_down(source.source, source.runs)  # before what is inside: most may go
+        if isinstance(down, RowsOf):
+            return RowsOf(rows_pushed_down(down.source), down.runs)
+        return rows_pushed_down(down)
     match _rebuilt(source, rows_pushed_down):
         case RowsOfEach(Stacked(sources), first, count, 1):
             run = first, first + count
-            return Stacked(tuple(_pushed_down(each, (run,)) for each in sources))
+            return Stacked(tuple(rows_pushed_down(RowsOf(each, (run,))) for each in sources))
         case rebuilt:
             return rebuilt
 
 
 def _pushed_down(source: Source, runs: Runs) -> Source:
-    """Rows of a source in which others have been pushed down."""
+    """``RowsOf(source, runs)`` with the rows taken one step further down, if they can be."""
     match source:
         case RowsOf(inner, outer):
-            return RowsOf(inner, _within(outer, runs))
+            return _pushed_down(inner, _within(outer, runs))
         case Stacked(sources) if any(first < end for first, end in runs):
             return Stacked(tuple(each for first, end in runs for each in sources[first:end]))
         case Transposed(inner) if len(inner.shape) == 2:  # whose rows are the tensor's columns
             return RowsOf(source, runs)
         case Shifted() | UnitRows() | RowsOfEach() | Squeezed() | Transposed():
-            return replace(source, source=_pushed_down(source.source, runs))
+            return replace(source, source=RowsOf(source.source, runs))
         case Factored(inner, factors):
-            own = factors if math.prod(factors.shape) == 1 else _pushed_down(factors, runs)
-            return Factored(_pushed_down(inner, runs), own)
+            own = factors if math.prod(factors.shape) == 1 else RowsOf(factors, runs)
+            return Factored(RowsOf(inner, runs), own)
     return RowsOf(source, runs)
 
 

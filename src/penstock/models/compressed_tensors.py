@@ -28,6 +28,9 @@ _FORMATS: Final = (
     "nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp8-quantized",
 )  # fmt: skip
 _OBSERVED: Final = ("observer", "observer_kwargs", "scale_dtype", "zp_dtype", "dynamic")
+_SHARED: Final = ("strategy", "symmetric", "group_size", "block_structure", "actorder")
+_DONE: Final = ("compressed", "frozen")
+"""What ``quantization_status`` is of weights that have been rounded."""
 _NAMED, _MATCHED, _CLASS = 1, 2, 3
 
 
@@ -48,8 +51,13 @@ def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
         section = config.section(field)
         if section is not None and section.names and section.raw("format") != "dense":
             raise config.error(field, "is not supported; take a checkpoint without it")
-    cached = config.raw("kv_cache_scheme") is not None
-    config.finish(("global_compression_ratio", "quantization_status", "version"))
+    cached = _has_cache_scales(config)
+    if config.raw("quantization_status") not in (None, *_DONE):
+        raise config.error(
+            "quantization_status",
+            f"must be {' or '.join(_DONE)}: weights of others are not rounded, or not yet",
+        )
+    config.finish(("global_compression_ratio", "version"))
     return QuantizedModules(
         METHOD,
         tuple(rules),
@@ -58,6 +66,22 @@ def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
         idle=IDLE,
         notes=(KV_SCALES_UNUSED,) if cached else (),
     )
+
+
+def _has_cache_scales(config: ConfigReader) -> bool:
+    """Whether the checkpoint has scales for keys and values of 8 bits, which are left out: whoever
+    asks for a cache of 8 bits gets one with scales of its own."""
+    scheme = config.section("kv_cache_scheme")
+    if scheme is None:
+        return False
+    kind, bits = scheme.text("type", "int").lower(), scheme.integer("num_bits", 8)
+    if kind not in ("int", "float") or bits != 8:
+        raise scheme.error(
+            "num_bits",
+            f"is not supported with type {kind!r}; supported are 8 bits, float and int",
+        )
+    scheme.finish((*_OBSERVED, *_SHARED))
+    return True
 
 
 def _ignored(config: ConfigReader) -> Modules:

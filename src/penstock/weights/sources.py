@@ -99,7 +99,8 @@ def read(source: Source, found: Found, dtype: DType) -> NDArray[Any] | StoredTen
     What is in ``dtype`` already and lies together in its file is a view. Every tensor is one that
     :func:`check` has seen. Raises WeightError where a value is too large for ``dtype``.
     """
-    value = _value(rows_pushed_down(source), found)
+    source = rows_pushed_down(source)
+    value = _value(source, found)
     if isinstance(value, StoredTensor):
         return value
     if isinstance(value, CodebookTensor):

@@ -182,6 +182,20 @@ DENSE: Final[Mapping[str, Architecture]] = {
         partial=PARTIAL,
     ),
     "phi3": Architecture("Phi3ForCausalLM", partial=PARTIAL, adjust=_phi3, names=gates_before_ups),
+    "phimoe": Architecture(
+        "PhimoeForCausalLM",
+        fields={
+            "num_local_experts": "expert_count",
+            "num_experts_per_tok": "expert_used_count",
+        },
+        without=without("head_dim"),
+        present={
+            "attention_bias": "blk.0.attn_output.bias",
+            "lm_head_bias": "output.bias",
+        },
+        adjust=_phi3,
+        idle_keys=frozenset({"attention.key_length", "attention.value_length"}),
+    ),
     "qwen2": Architecture("Qwen2ForCausalLM"),
     "qwen2vl": Architecture("Qwen2ForCausalLM", idle_keys=SEEN),
     "qwen3": Architecture("Qwen3ForCausalLM"),
