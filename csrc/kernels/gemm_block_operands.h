@@ -97,21 +97,22 @@ struct FloatOperand {
     }
     Quad all = codes[0];
     if constexpr (Format::kTabled) all = all.lookup(Format::kTable);
-    for (int i = 0; i < 4; ++i) {
-      w.k[i] = all.number(i);
-      if constexpr (Format::kOffset != 0)
-        w.k[i] = w.k[i] - f32x16::broadcast(float(Format::kOffset));
+    if constexpr (Format::kOffset != 0) {
+      const Quad::Less less(f32x16::broadcast(float(Format::kOffset)));
+      for (int i = 0; i < 4; ++i) w.k[i] = all.number(i, less);
+    } else {
+      for (int i = 0; i < 4; ++i) w.k[i] = all.number(i);
     }
     return w;
   }
   template <class Format>
   struct Shift {
-    f32x16 zeros;
+    Quad::Less zeros;
     Shift() = default;
     PENSTOCK_INLINE explicit Shift(i32x16 of) : zeros(of.to_float()) {}
     PENSTOCK_INLINE Weights decode(const Quad (&codes)[kQuads]) const {
-      Weights w = FloatOperand::decode<Format>(codes);
-      for (int i = 0; i < 4; ++i) w.k[i] = w.k[i] - zeros;
+      Weights w;
+      for (int i = 0; i < 4; ++i) w.k[i] = codes[0].number(i, zeros);
       return w;
     }
   };
