@@ -45,10 +45,9 @@ struct ByteOperand {
   static PENSTOCK_INLINE Weights decode(const Quad (&codes)[kQuads]) {
     Weights w;
     for (int i = 0; i < kQuads; ++i) {
-      Quad points = codes[i];
-      if constexpr (Format::kTabled) points = points.lookup(Format::kTable);
-      if constexpr (Format::kWide && kSignedBytes) points = points.flipped(128);
-      w.quads[i] = points;
+      if constexpr (Format::kTabled) w.quads[i] = codes[i].lookup(kKeptPoints<Format>);
+      else if constexpr (Format::kWide && kSignedBytes) w.quads[i] = codes[i].flipped(128);
+      else w.quads[i] = codes[i];
     }
     return w;
   }
@@ -57,6 +56,16 @@ struct ByteOperand {
   static PENSTOCK_INLINE void add(Sum& sum, const Weights& w, const std::byte* x) {
     dot_quads<Wide>(sum, w.quads, reinterpret_cast<const int8_t*>(x));
   }
+
+ private:
+  template <class Format>
+  static constexpr std::array<uint8_t, 16> kept_points() {
+    std::array<uint8_t, 16> all = Format::kTable;
+    for (uint8_t& point : all) point = uint8_t(point ^ (Format::kWide && kSignedBytes ? 128 : 0));
+    return all;
+  }
+  template <class Format>
+  static constexpr std::array<uint8_t, 16> kKeptPoints = kept_points<Format>();
 };
 
 // x in float32.
