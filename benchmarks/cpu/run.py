@@ -221,7 +221,7 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def results_file(out: Path | None, name: str) -> Path:
-    """Return where results go: the file ``--out``, or ``name`` in that folder or among the others."""
+    """Return where results go: the file ``out``, or ``name`` in that folder or with all results."""
     if out is None or out.is_dir():
         return (out or RESULTS) / name
     return out
