@@ -52,6 +52,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     files: int | None = None  # that the server's process may have open
     api_keys: str | None = None
     cors_origins: tuple[str, ...] = ()
+    page: bool = True
     allowed_hosts: tuple[str, ...] | None = None  # None: any
     tls: tuple[str, str] | None = None
     log_format: str = "text"
@@ -74,6 +75,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
                 read,
                 self.cors_origins,
                 self.log_prompts,
+                page=self.page,
                 hosts=None if hosts is None else HostRule.of(HOST, HOST, hosts, bool(read.users)),
             ),
             supervisor=SupervisorOptions(
