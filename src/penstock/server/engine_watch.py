@@ -19,7 +19,7 @@ from penstock.server.sse import event
 from penstock.server.supervisor import Supervisor
 
 SAMPLE_S = 0.25
-"""Seconds between two samples: as often as a reader can tell them apart."""
+"""Seconds between two samples, at least: as often as a reader can tell them apart."""
 PATIENCE_S = 1.0
 """Seconds that an engine in a long step may owe its figures before watchers are told so."""
 
@@ -171,7 +171,6 @@ class EngineWatch:
         asked: asyncio.Future[EngineStats] | None = None
         try:
             while not self._requests.stopping or len(self._requests):
-                began = time.monotonic()
                 asked = asked or asyncio.ensure_future(self._engine.stats())
                 await asyncio.wait({asked}, timeout=PATIENCE_S)
                 stats = None
@@ -181,7 +180,7 @@ class EngineWatch:
                     asked = None
                 self._newest = event(msgspec.json.encode(self._snapshot(stats)))
                 self._wake()
-                await asyncio.sleep(max(0.0, began + SAMPLE_S - time.monotonic()))
+                await asyncio.sleep(SAMPLE_S)
         except Exception:
             _log.exception("watching the engine failed")
         finally:

@@ -13,7 +13,10 @@ export class Frame {
   constructor(root) {
     this.links = Object.entries(LABELS).map(([path, label]) => element("a", { href: path, on: { click: (event) => this.#go(event, path) } }, label));
     this.menu = iconButton("menu", "Conversations", () => this.#toggle(), { className: "icon-button menu", attributes: { "aria-expanded": "false", "aria-controls": "sidebar" } });
-    this.strip = element("p", { className: "strip", attributes: { "aria-label": "Engine" } });
+    this.rate = element("span");
+    this.sequences = element("span", { className: "less" });
+    this.cache = element("span");
+    this.strip = element("p", { className: "strip", attributes: { "aria-label": "Engine" } }, this.rate, this.sequences, this.cache);
     this.trouble = element("p", { className: "trouble", hidden: true, attributes: { role: "alert" } });
     this.main = element("main", {});
     replaceChildren(
@@ -46,10 +49,10 @@ export class Frame {
     const now = history.snapshots.at(-1);
     if (!now) return;
     const rate = history.over(SPAN_S)?.generated ?? 0;
-    const texts = [`${rate >= 10 ? whole(rate) : short(rate)} tokens/s`, `${whole(now.engine.running)} running`];
-    if (now.engine.waiting) texts.push(`${whole(now.engine.waiting)} waiting`);
-    texts.push(`KV ${kvShare(now)}`);
-    this.strip.textContent = texts.join(" · ");
+    const { running, waiting } = now.engine;
+    this.rate.textContent = `${rate >= 10 ? whole(rate) : short(rate)} tokens/s`;
+    this.sequences.textContent = ` · ${whole(running)} running${waiting ? ` · ${whole(waiting)} waiting` : ""}`;
+    this.cache.textContent = ` · KV ${kvShare(now)}`;
   }
 
   lost(message) {

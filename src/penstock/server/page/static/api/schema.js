@@ -84,9 +84,21 @@ function remarks(found, field) {
   const bounded = [found, ...(found.anyOf ?? [])];
   for (const [key, words] of BOUNDS) {
     const value = bounded.map((each) => each[key]).find((each) => each !== undefined);
-    if (value !== undefined) texts.push(`${words} ${value}`);
+    if (value !== undefined) texts.push(bound(key, words, value));
   }
   const given = field.default ?? found.default;
   if (given !== undefined && given !== null) texts.push(`default ${JSON.stringify(given)}`);
-  return texts.join("; ");
+  return prose(texts.join("; "));
+}
+
+function bound(key, words, value) {
+  const power = Math.log2(Math.abs(value));
+  // Beyond what a number here holds exactly, bounds are the limits of 64 bits.
+  if (Number.isSafeInteger(value) || !Number.isInteger(power)) return `${words} ${value}`;
+  return key === "maximum" ? `below 2^${power}` : `${words} ${value < 0 ? "−" : ""}2^${power}`;
+}
+
+/** The nodes of a description, where two backticks mark code. */
+export function prose(text) {
+  return text.split("``").map((part, i) => (i % 2 ? element("code", {}, part) : part));
 }

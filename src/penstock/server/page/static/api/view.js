@@ -1,6 +1,6 @@
 import { ConnectionLost, ServerError } from "../server/api.js";
 import { element, replaceChildren } from "../ui/dom.js";
-import { fieldTable, Schemas } from "./schema.js";
+import { fieldTable, prose, Schemas } from "./schema.js";
 
 /** The server's OpenAPI document as a page; read when it is first shown. */
 export class ApiView {
@@ -84,7 +84,7 @@ function details(schemas, operation) {
   for (const [status, { description, content = {} }] of Object.entries(operation.responses)) {
     for (const [type, { schema }] of Object.entries(content)) {
       parts.push(element("h3", {}, `${status} `, element("span", { className: "note" }, type)));
-      parts.push(element("p", {}, schema.description ?? description));
+      parts.push(element("p", {}, prose(schema.description ?? description)));
       if (!status.endsWith("XX")) parts.push(objectsView(schemas, schema));
     }
   }
@@ -101,7 +101,7 @@ function objectsView(schemas, schema) {
       const table = element("details", { className: "object", open: i === 0 }, element("summary", {}, element("code", {}, name)));
       const fill = () => {
         if (table.childElementCount > 1) return;
-        if (object.description) table.append(element("p", { className: "note" }, object.description));
+        if (object.description) table.append(element("p", { className: "note" }, prose(object.description)));
         table.append(fieldTable(schemas, object));
       };
       if (i === 0) fill();

@@ -126,9 +126,9 @@ export class ChatView {
     const running = { controller: new AbortController(), conversation };
     this.#running = running;
     this.composer.busy = true;
+    this.#save();
     this.#show();
     const view = this.messages.begin(conversation, made);
-    this.#save();
     await answer(this.api, body, made, running.controller.signal, (piece) => {
       view.update(piece);
       if (performance.now() - this.#saved > SAVE_MS) this.#save(conversation);

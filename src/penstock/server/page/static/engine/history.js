@@ -2,6 +2,7 @@
 
 /** Seconds that the charts show. */
 export const WINDOW_S = 120;
+const SMOOTH_S = 1;
 
 /**
  * What happened from one snapshot to the next: `from` and `to` in seconds, levels as of `to`, and
@@ -76,17 +77,27 @@ export class History {
     if (!snapshot.engine) return;
     const before = this.snapshots.at(-1);
     if (before && restarted(before, snapshot)) this.snapshots = [];
-    else if (before && snapshot.time > before.time) this.samples.push(between(before, snapshot));
+    else if (before && snapshot.time > before.time) this.samples.push(this.#sample(before, snapshot));
     this.snapshots.push(snapshot);
     const oldest = snapshot.time - WINDOW_S;
     while (this.snapshots[0].time < oldest) this.snapshots.shift();
     while (this.samples.length && this.samples[0].to < oldest) this.samples.shift();
   }
 
+  #sample(before, now) {
+    // A step more or less within a quarter of a second is no change of speed.
+    const { generated, prompts } = between(this.#since(now.time - SMOOTH_S), now);
+    return { ...between(before, now), generated, prompts };
+  }
+
+  #since(time) {
+    return this.snapshots.findLast((each) => each.time <= time) ?? this.snapshots[0];
+  }
+
   /** What happened in the last `span` seconds as one sample, or null. */
   over(span) {
     const now = this.snapshots.at(-1);
-    const before = this.snapshots.find((each) => each.time >= now?.time - span);
+    const before = now && this.#since(now.time - span);
     return before && before !== now ? between(before, now) : null;
   }
 

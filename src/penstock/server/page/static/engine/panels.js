@@ -1,6 +1,6 @@
 // What the engine's view draws, and in which words and units.
 
-import { percent, seconds, short, whole } from "../ui/format.js";
+import { percent, plain, plainSeconds, seconds, short, whole } from "../ui/format.js";
 import { niceCeiling } from "./chart.js";
 
 const tokens = (value) => (value >= 10 ? whole(value) : short(value));
@@ -21,7 +21,7 @@ export const PANELS = [
       { key: "generated", label: "Generated", color: "--series-1" },
       { key: "prompts", label: "Prompts computed", color: "--series-2", dash: [5, 3] },
     ],
-    format: tokens,
+    format: plain,
     value: (value) => `${tokens(value)} tokens/s`,
   },
   {
@@ -33,7 +33,7 @@ export const PANELS = [
       { key: "draft", label: "Draft tokens", color: "--series-3" },
       { key: "prefill", label: "Prefill tokens", color: "--series-2" },
     ],
-    format: tokens,
+    format: plain,
     value: (value) => short(value),
   },
   {
@@ -44,7 +44,7 @@ export const PANELS = [
       { key: "waiting", label: "Waiting", color: "--series-4", dash: [5, 3] },
     ],
     most: wholeCeiling("running", "waiting"),
-    format: whole,
+    format: plain,
     value: whole,
   },
   {
@@ -60,7 +60,7 @@ export const PANELS = [
       const last = samples.at(-1);
       return last ? last.used + last.cached + last.free : 1;
     },
-    format: whole,
+    format: plain,
     value: (value) => `${whole(value)} blocks`,
   },
   {
@@ -70,7 +70,7 @@ export const PANELS = [
       { key: "interToken", label: "Between tokens (ITL)", color: "--series-1" },
       { key: "stepSeconds", label: "Step", color: "--series-2", dash: [5, 3] },
     ],
-    format: seconds,
+    format: plainSeconds,
     value: seconds,
   },
   {
@@ -78,7 +78,7 @@ export const PANELS = [
     note: "mean of requests that began to answer",
     series: [{ key: "firstToken", label: "TTFT", color: "--series-1" }],
     points: true,
-    format: seconds,
+    format: plainSeconds,
     value: seconds,
   },
   {

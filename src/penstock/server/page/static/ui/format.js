@@ -6,7 +6,12 @@ export function whole(value) {
   return WHOLE.format(Math.round(value));
 }
 
-/** Three significant digits, as in 0.123, 12.3 and 1,234. */
+/** Three significant digits at the most, as on a scale: 0.25, 5, 1,250. */
+export function plain(value) {
+  return WHOLE.format(Number(value.toPrecision(3)));
+}
+
+/** Three significant digits, as in 0.12, 12.3 and 1,234. */
 export function short(value) {
   if (!Number.isFinite(value)) return "–";
   const size = Math.abs(value);
@@ -18,6 +23,7 @@ export function short(value) {
 
 export function seconds(value) {
   if (!Number.isFinite(value)) return "–";
+  if (value === 0) return "0 s";
   if (value < 0.001) return `${Math.round(value * 1e6)} µs`;
   if (value < 0.1) return `${(value * 1000).toFixed(value < 0.01 ? 2 : 1)} ms`;
   if (value < 1) return `${Math.round(value * 1000)} ms`;
@@ -28,6 +34,13 @@ export function seconds(value) {
 export function percent(share) {
   if (!Number.isFinite(share)) return "–";
   return `${(share * 100).toFixed(share > 0 && share < 0.1 ? 1 : 0)} %`;
+}
+
+/** Seconds as on a scale, without zeros that say nothing. */
+export function plainSeconds(value) {
+  if (value === 0) return "0";
+  if (value < 0.001) return `${plain(value * 1e6)} µs`;
+  return value < 1 ? `${plain(value * 1000)} ms` : `${plain(value)} s`;
 }
 
 /** The size of a text in bytes, as UTF-8 would have it for ASCII. */
