@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from support.waiting import PATIENCE_S, until
 
 @contextmanager
 def watching(server: Server) -> Iterator[Iterator[dict[str, Any]]]:
-    with httpx.Client(base_url=server.url, timeout=PATIENCE_S) as client:
-        with client.stream("GET", "/engine/events") as response:
-            assert response.status_code == 200
-            yield snapshots(response)
+    with (
+        httpx.Client(base_url=server.url, timeout=PATIENCE_S) as client,
+        client.stream("GET", "/engine/events") as response,
+    ):
+        assert response.status_code == 200
+        yield snapshots(response)
 
 
 def snapshots(response: httpx.Response) -> Iterator[dict[str, Any]]:
@@ -77,7 +80,7 @@ def test_several_watch_and_none_costs_nothing(fresh_server: Server) -> None:
         next(one)
         newest = [next(one)["time"] for _ in range(3)]
         assert set(newest) & {next(other)["time"] for _ in range(6)}
-        assert min(b - a for a, b in zip(newest, newest[1:], strict=False)) >= 0.24
+        assert min(b - a for a, b in pairwise(newest)) >= 0.24
     assert server.ready()
     for _ in range(3):  # those who come as the last one leaves find a stream that goes on
         with watching(server) as events:
@@ -107,9 +110,9 @@ def test_a_dead_engine_is_told_of_and_the_stream_goes_on(fresh_server: Server) -
 
 
 def test_an_engine_in_a_long_step_is_told_of(tokenizer_folder: Path) -> None:
-    with running(tokenizer_folder, 2500) as server, watching(server) as events:
+    with running(tokenizer_folder, 1300) as server, watching(server) as events:
         next(events)
-        with bystanders(server, count=1, tokens=3):
+        with bystanders(server, count=1, tokens=2):
             busy = next(e for e in events if e["engine"] is None)
             assert busy["trouble"] is None
             assert next(e for e in events if e["engine"])["engine"]["running"] == 1

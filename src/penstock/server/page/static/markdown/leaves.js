@@ -4,6 +4,8 @@ import { copy } from "../ui/clipboard.js";
 import { element, iconButton } from "../ui/dom.js";
 import { inlineNodes } from "./inline.js";
 
+const MOST_ROWS = 200;
+
 /** A paragraph or a heading. Its nodes are made anew when `render` is called. */
 export class Prose {
   constructor(tag) {
@@ -55,24 +57,35 @@ export class Code {
   render() {}
 }
 
-/** A table whose rows come one by one. */
+/**
+ * A table whose rows come one by one. A long one is several, each with the header: the widths of
+ * columns depend on all rows of a table, so that each new row would cost as much as all before.
+ */
 export class Table {
   constructor(header, alignments) {
+    this.header = header;
     this.alignments = alignments;
-    this.body = element("tbody");
-    this.node = element(
-      "div",
-      { className: "table", tabIndex: 0, attributes: { role: "region", "aria-label": "Table" } },
-      element("table", {}, element("thead", {}, this.row("th", header)), this.body),
-    );
+    this.node = element("div", { className: "table", tabIndex: 0, attributes: { role: "region", "aria-label": "Table" } });
+    this.begin();
+  }
+
+  begin() {
+    const table = element("table", {}, element("thead", {}, this.row("th", this.header)), element("tbody"));
+    this.node.append(table);
+  }
+
+  get body() {
+    return this.node.lastChild.lastChild;
   }
 
   add(line) {
+    if (this.body.childElementCount === MOST_ROWS) this.begin();
     this.body.append(this.row("td", cells(line)));
   }
 
   undo() {
     this.body.lastChild.remove();
+    if (!this.body.firstChild && this.node.childElementCount > 1) this.node.lastChild.remove();
   }
 
   row(tag, texts) {
