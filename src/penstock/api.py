@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.config import ResolvedConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import Watch, open_model, unwatched
+from penstock.engine.loader import open_model
 from penstock.engine.shared_core import SharedCore
 from penstock.engine_options import engine_config
 from penstock.errors import RequestError
@@ -20,6 +20,7 @@ from penstock.frontend.outputs import RequestOutput
 from penstock.gguf.metadata import GgufValue
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.spec import GrammarSpec
+from penstock.interface.loading import Watch, unwatched
 from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
 from penstock.interface.request_checks import truncated
 from penstock.llm_inputs import (

@@ -18,6 +18,7 @@ from penstock.engine.ipc.wire import (
     Done,
     Fatal,
     FromEngine,
+    Loading,
     Located,
     Ready,
     Refused,
@@ -43,6 +44,8 @@ class Listener(Protocol):
     """Receives the messages of the engine. Called on the event loop; must not block."""
 
     def located(self, tokenizer_path: str) -> None: ...
+
+    def loading(self, now: Loading) -> None: ...
 
     def updated(self, updates: list[SequenceUpdate]) -> None: ...
 
@@ -196,6 +199,8 @@ class EngineProcess(asyncio.Protocol):
                 self.step_s = message.step_s
             case Located():
                 self._listener.located(message.tokenizer_path)
+            case Loading():
+                self._listener.loading(message)
             case Ready():
                 if not self._ready.done():
                     self._ready.set_result(message)
