@@ -14,7 +14,9 @@ def loaded(options: dict[str, Any], chat_template: Path | None, quiet: bool) -> 
     """The LLM of these engine options. Unless ``quiet``, standard error shows how loading goes on,
     and what there is to note."""
     with LoadProgress(sys.stderr, enabled=not quiet) as progress:
-        llm = LLM(**options, chat_template=chat_template, load_progress=progress)
+        llm = LLM(
+            **options, chat_template=chat_template, load_progress=progress, require_tokenizer=True
+        )
     if not quiet:
         for note in llm.config.notes:
             print(f"penstock: note: {note}", file=sys.stderr)

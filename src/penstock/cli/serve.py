@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.listen import addresses, bind, cannot_listen, raise_file_limit
 from penstock.cli.load_progress import LoadProgress
-from penstock.cli.main import debugging, outcome
+from penstock.cli.main import debugging, drop_output, outcome
 from penstock.cli.options import engine_config
 from penstock.cli.serve_options import add_arguments
 from penstock.collector import uncollected
@@ -107,9 +107,13 @@ def _serve(
         for phase in llm.ready.phases:
             ledger.mark(phase.name, phase.seconds)
         ledger.mark("server")
-        print(_announcement(args, options, listener, llm).text(_columns()))
         total = sum(phase.seconds for phase in ledger.phases)
-        print(describe(ledger.phases, total), flush=True)
+        try:
+            print(_announcement(args, options, listener, llm).text(_columns()))
+            print(describe(ledger.phases, total), flush=True)
+        except OSError as error:  # it serves all the same, as with a log that cannot be written
+            log.warning("standard output cannot be written: %s", error.strerror)
+            drop_output()
 
     spawn = partial(EngineChild.spawn, config)
     try:

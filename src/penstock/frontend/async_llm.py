@@ -317,6 +317,15 @@ class AsyncLLM:
 
     # What the engine says; called by _Listener.
 
+    def _load_tokenizer(self, path: str) -> None:
+        def loaded(task: asyncio.Task[Tokenizer]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, PenstockError) and self._ready is None and not self._closing:
+                # Weights that nobody can ask with a text need not be read to the end.
+                self._live_engine().kill(error)
+
+        self.inputs.load(path).add_done_callback(loaded)
+
     def _updated(self, updates: list[SequenceUpdate]) -> None:
         for abort in self._open_streams().update(updates):
             self._live_engine().abort(abort)
@@ -345,7 +354,7 @@ class _Listener:
         self._watch(now.phase, now.done, now.num_bytes)
 
     def located(self, tokenizer_path: str) -> None:
-        self._llm.inputs.load(tokenizer_path)
+        self._llm._load_tokenizer(tokenizer_path)
 
     def updated(self, updates: list[SequenceUpdate]) -> None:
         self._llm._updated(updates)

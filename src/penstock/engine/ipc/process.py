@@ -141,9 +141,9 @@ class EngineProcess(asyncio.Protocol):
         if isinstance(reply, Done) and reply.error is not None:
             raise PenstockError(f"the engine's books do not agree: {reply.error}")
 
-    def kill(self, reason: str) -> None:
+    def kill(self, reason: str | PenstockError) -> None:
         """End the process at once; ``reason`` is reported as the cause of its death."""
-        self._fatal = EngineDeadError(reason)
+        self._fatal = EngineDeadError(reason) if isinstance(reason, str) else reason
         self._child.process.kill()
 
     async def aclose(self, grace: float = EXIT_GRACE_S) -> None:
