@@ -254,6 +254,9 @@ def load(config: EngineConfig, startup: Startup) -> LoadedCore:
     """``config.seed`` is the length of a step in milliseconds; ``config.tokenizer`` a folder."""
     tokenizer = config.tokenizer or "nowhere"
     startup.located(tokenizer)
+    for quarter in range(5):
+        startup.loading("weights", quarter / 4, 2**20)
+    startup.loading("tuning", 1.0, 0)
     startup.ledger.mark("weights")
     facts = ModelFacts(
         served_model_name=config.served_model_name or "fake",

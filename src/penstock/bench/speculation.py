@@ -13,6 +13,7 @@ from penstock.bench.scripted import ScriptedProposer
 from penstock.bench.session import Session
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
+from penstock.engine.loader import plan_engine
 from penstock.errors import EngineDeadError
 from penstock.interface.messages import DraftStats, EngineRequest
 from penstock.sampling.params import SamplingParams
@@ -84,8 +85,10 @@ def run_speculation(
 ) -> list[SpecResult]:
     """Time each of ``methods``; raises what loading an engine raises, and RequestError."""
     results = []
-    with Session.open(replace(config, speculative=None)) as plain:
-        workload = SpecWorkload(_tokens(plain, prompts), params, batch_size, repeats)
+    alone = replace(config, speculative=None)
+    tokens = _tokens(alone, prompts)  # before weights are read: there may be no tokenizer
+    with Session.open(alone) as plain:
+        workload = SpecWorkload(tokens, params, batch_size, repeats)
         for request in _requests(workload):
             plain.core.check(request)
         for method in methods:
@@ -187,12 +190,12 @@ def _since(before: DraftStats, after: DraftStats) -> DraftStats:
     )
 
 
-def _tokens(session: Session, prompts: Sequence[str | list[int]]) -> list[list[int]]:
+def _tokens(config: EngineConfig, prompts: Sequence[str | list[int]]) -> list[list[int]]:
     if all(isinstance(prompt, list) for prompt in prompts):
         return [list(prompt) for prompt in prompts if isinstance(prompt, list)]
     from penstock.tokenizer import load_tokenizer
 
-    tokenizer = load_tokenizer(session.engine_plan.config.tokenizer_path)
+    tokenizer = load_tokenizer(plan_engine(config).config.tokenizer_path)
     return [tokenizer.encode(p) if isinstance(p, str) else list(p) for p in prompts]
 
 

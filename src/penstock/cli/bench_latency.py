@@ -20,6 +20,7 @@ from penstock.cli.bench_common import (
     summary_rows,
 )
 from penstock.cli.options import add_engine_arguments, engine_config
+from penstock.written_file import write_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.bench.latency import LatencyWorkload, run_latency
-    from penstock.bench.session import Session, report, write_report
+    from penstock.bench.session import Session, report
     from penstock.bench.workload import check_fit, fixed_lengths
 
     workload = LatencyWorkload(
@@ -92,5 +93,5 @@ def run(args: argparse.Namespace) -> int:
         ]
     )
     if args.json is not None:
-        write_report(document, args.json)
+        write_json(args.json, document)
     return 0

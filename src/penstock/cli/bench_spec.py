@@ -21,6 +21,7 @@ from penstock.cli.options import (
     speculative_method,
 )
 from penstock.cli.prompts import add_prompt_arguments, read_prompts
+from penstock.written_file import write_json
 
 if TYPE_CHECKING:
     from penstock.bench.speculation import Scripted
@@ -120,7 +121,7 @@ def run(args: argparse.Namespace) -> int:
         draw(results, f"{model}, {args.batch_size} at a time", args.plot)
     if args.json is not None:
         document = {"command": command_line(), "results": msgspec.to_builtins(results)}
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+        write_json(args.json, document)
     return 0 if all(result.same for result in results) else 1
 
 

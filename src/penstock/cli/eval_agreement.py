@@ -76,7 +76,7 @@ def _continued(
 
     options = msgspec.structs.asdict(config)
     params = SamplingParams(temperature=0.0, max_tokens=args.tokens, ignore_eos=True)
-    with LLM(options.pop("model"), **options) as llm:
+    with LLM(options.pop("model"), require_tokenizer=True, **options) as llm:
         tokens = llm.tokenizer.encode(text, add_special_tokens=False, parse_special=False)
         bos = bos_before(llm.tokenizer)
         prompts = cut_prompts(tokens, args.prompt_tokens, args.prompts, bos)

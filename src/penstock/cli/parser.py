@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import sys
 from collections.abc import Iterable, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from _typeshed import SupportsWrite
 
 
 class UsageError(ConfigError):
@@ -43,6 +47,10 @@ class Parser(argparse.ArgumentParser):
         known = [name for action in self._actions for name in action.option_strings]
         hint = suggestion(option, known) or f"see '{self.prog} --help'"
         raise UsageError(f"unknown option {option}; {hint}")
+
+    def print_help(self, file: SupportsWrite[str] | None = None) -> None:
+        """Write the help; unlike argparse's own, it fails where that cannot be written."""
+        (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see '{self.prog} --help'")

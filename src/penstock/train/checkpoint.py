@@ -12,6 +12,7 @@ from safetensors.torch import save
 from penstock.errors import ConfigError
 from penstock.train.card import render
 from penstock.train.draft_heads import Heads
+from penstock.written_file import write_bytes
 
 
 def check_folder(out: Path) -> None:
@@ -35,7 +36,7 @@ def write(heads: Heads, out: Path, training: Mapping[str, object]) -> None:
     """
     tensors = {name: t.detach().cpu().contiguous() for name, t in heads.published().items()}
     part = out / f"{heads.weights_file}.part"
-    part.write_bytes(save(tensors, metadata={"format": "pt"}))
+    write_bytes(part, save(tensors, metadata={"format": "pt"}))
     part.replace(out / heads.weights_file)
     config = heads.config()
     for name, text in (
@@ -44,5 +45,5 @@ def write(heads: Heads, out: Path, training: Mapping[str, object]) -> None:
         ("README.md", render(config, training)),
     ):
         part = out / f"{name}.part"
-        part.write_text(text, encoding="utf-8")
+        write_bytes(part, text.encode())
         part.replace(out / name)
