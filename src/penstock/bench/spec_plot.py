@@ -46,10 +46,12 @@ def draw(results: Sequence[SpecResult], title: str, machine: Machine, path: Path
         speed.plot([result.formula_speedup] * 2, ends, color="black", linewidth=2)
         lowest, highest = result.speedup_range
         speed.plot([lowest, highest], [place, place], color="black", linewidth=1, alpha=0.5)
-        said = f" {result.speedup:.2f}; by the formula {result.formula_speedup:.2f}"
-        speed.text(0.02, place + 0.3, said, fontsize=8, va="center")
     speed.axvline(1.0, color="gray", linewidth=1, linestyle=":")
-    speed.set_yticks(list(places), labels)
+    numbers = [
+        f"{label}\n{result.speedup:.2f}, formula {result.formula_speedup:.2f}"
+        for label, result in zip(labels, results, strict=True)
+    ]
+    speed.set_yticks(list(places), numbers, fontsize=9)
     speed.invert_yaxis()
     speed.set_xlim(left=0)
     speed.set_xlabel("times the tokens/s of plain decoding", fontsize=9)
@@ -64,8 +66,8 @@ def draw(results: Sequence[SpecResult], title: str, machine: Machine, path: Path
         brought = 1 + result.accepted_per_draft
         tokens.plot(result.depth, brought, "o", color=color, label=f"{label}: {brought:.2f}")
         shares = result.accepted_by_position
-        numbers = range(1, len(shares) + 1)
-        positions.plot(numbers, shares, "o-", color=color, markersize=3, label=label)
+        reached = range(1, len(shares) + 1)
+        positions.plot(reached, shares, "o-", color=color, markersize=3, label=label)
     tokens.set_title(
         "Tokens a step with a draft (points),\n(1 - a^(K+1)) / (1 - a) (lines)", fontsize=10
     )
