@@ -20,6 +20,7 @@ from penstock.cli.bench_common import (
     print_table,
 )
 from penstock.cli.options import (
+    RARE_ENGINE,
     add_engine_arguments,
     engine_config,
     speculative_method,
@@ -29,6 +30,9 @@ from penstock.written_file import write_json
 
 if TYPE_CHECKING:
     from penstock.bench.speculation import Scripted
+
+
+RARE = RARE_ENGINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -47,6 +47,14 @@ ONLY_OF: Final = {
 """Options that only some heads have."""
 
 
+RARE: Final = frozenset(
+    {
+        *("--batch-tokens", "--learning-rate", "--max-steps", "--seed", "--num-layers"),
+        *("--steps", "--layers", "--draft-vocab", "--token-weight", "--prefix-tokens"),
+    }
+)
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("kind", choices=("medusa", "eagle"), help="what to train")
     parser.add_argument(
