@@ -7,7 +7,7 @@ import io
 import pytest
 
 from penstock import LLM
-from penstock.cli import load_progress
+from penstock.cli import status_line
 from penstock.cli.load_progress import LoadProgress
 
 
@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(load_progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(status_line.time, "monotonic", lambda: now[0])
     return now
 
 

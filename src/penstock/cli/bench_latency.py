@@ -19,8 +19,10 @@ from penstock.cli.bench_common import (
     print_table,
     summary_rows,
 )
-from penstock.cli.options import add_engine_arguments, engine_config
+from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config
 from penstock.written_file import write_json
+
+RARE = RARE_ENGINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

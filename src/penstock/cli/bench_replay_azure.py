@@ -27,7 +27,7 @@ from penstock.cli.bench_common import (
     machine_rows,
     print_table,
 )
-from penstock.cli.options import add_engine_arguments, engine_config, positive_int
+from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config, positive_int
 from penstock.cli.parser import UsageError
 from penstock.written_file import write_json
 
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
     from penstock.bench.session import Session
     from penstock.bench.throughput import ThroughputResult
     from penstock.bench.traces import Lengths
+
+
+RARE = RARE_ENGINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -19,12 +19,15 @@ from penstock.cli.bench_common import (
     print_table,
     summary_rows,
 )
-from penstock.cli.options import add_engine_arguments, engine_config, positive_int
+from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config, positive_int
 from penstock.cli.parser import UsageError
 from penstock.written_file import write_json
 
 if TYPE_CHECKING:
     from penstock.bench.throughput import ThroughputResult
+
+
+RARE = RARE_ENGINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

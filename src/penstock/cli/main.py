@@ -25,7 +25,8 @@ standard output have none."""
 
 
 class Command(NamedTuple):
-    """``penstock WORDS``. The module has ``add_arguments(parser)`` and ``run(args) -> int``."""
+    """``penstock WORDS``. The module has ``add_arguments(parser)`` and ``run(args) -> int``, and
+    perhaps ``RARE``, the options that ``--help`` leaves out."""
 
     words: tuple[str, ...]
     module: str
@@ -150,7 +151,8 @@ def _run(command: Command, argv: list[str]) -> int:
         from penstock.cli.parser import Parser
 
         module = importlib.import_module(f"penstock.cli.{command.module}")
-    parser = Parser("penstock " + " ".join(command.words), module.__doc__ or command.summary)
+    name = "penstock " + " ".join(command.words)
+    parser = Parser(name, module.__doc__ or command.summary, getattr(module, "RARE", ()))
     module.add_arguments(parser)
     code: int = module.run(parser.parse(argv))
     return code

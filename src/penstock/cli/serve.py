@@ -22,7 +22,7 @@ from penstock.cli.listen import addresses, bind, cannot_listen, raise_file_limit
 from penstock.cli.load_progress import LoadProgress
 from penstock.cli.main import debugging, drop_output, outcome
 from penstock.cli.options import engine_config
-from penstock.cli.serve_options import add_arguments
+from penstock.cli.serve_options import RARE, add_arguments
 from penstock.collector import uncollected
 from penstock.config import EngineConfig
 from penstock.engine.ipc.spawn import EngineChild
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from penstock.server.parsing.styles import Styles
     from penstock.server.run import RunOptions
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["RARE", "add_arguments", "run"]
 
 
 def run(args: argparse.Namespace) -> int:
