@@ -4,7 +4,8 @@ import { copy } from "../ui/clipboard.js";
 import { element, iconButton } from "../ui/dom.js";
 import { inlineNodes } from "./inline.js";
 
-const MOST_ROWS = 200;
+const MOST_LINES = 200; // of a part of code
+const MOST_ROWS = 200; // of a part of a table
 
 /** A paragraph or a heading. Its nodes are made anew when `render` is called. */
 export class Prose {
@@ -27,31 +28,42 @@ export class Prose {
   }
 }
 
-/** A block of code: one text node that only grows. */
+/** A block of code. Its text only grows, in parts: a browser lays out all of a part anew. */
 export class Code {
   constructor(language = "") {
-    this.text = document.createTextNode("");
-    this.lengths = []; // before each of the last lines that may be taken back
-    const button = iconButton("copy", "Copy code", () => copy(this.text.data.replace(/\n$/, ""), button));
+    this.code = element("code");
+    this.begin();
+    const button = iconButton("copy", "Copy code", () => copy(this.code.textContent.replace(/\n$/, ""), button));
+    const label = language ? `Code, ${language}` : "Code";
     this.node = element(
       "div",
       { className: "code-block" },
       element("div", { className: "code-head" }, element("span", {}, language), button),
-      element(
-        "pre",
-        { tabIndex: 0, attributes: { "aria-label": language ? `Code, ${language}` : "Code" } },
-        element("code", {}, this.text),
-      ),
+      element("pre", { tabIndex: 0, attributes: { "aria-label": label } }, this.code),
     );
   }
 
+  begin() {
+    this.text = document.createTextNode("");
+    this.lines = 0;
+    this.code.append(element("span", {}, this.text));
+  }
+
   add(line) {
-    this.length = this.text.length;
+    const { text, lines } = this;
+    const { length } = text;
+    if (lines === MOST_LINES) this.begin();
+    this.lines += 1;
     this.text.appendData(`${line}\n`);
+    this.before = { text, lines, length };
   }
 
   undo() {
-    this.text.deleteData(this.length, this.text.length - this.length);
+    const { text, lines, length } = this.before;
+    if (this.text !== text) this.text.parentNode.remove();
+    else text.deleteData(length, text.length - length);
+    this.text = text;
+    this.lines = lines;
   }
 
   render() {}
