@@ -17,11 +17,12 @@ from penstock.interface.executor import Executor, Limits, run
 from penstock.interface.step import StepInput
 from penstock.interface.step_builder import build_step, state_tables
 from penstock.interface.weights import WeightSource
+from penstock.models.spec import ModelSpec
 from penstock.plan.observation import Observation, Piece
 from penstock.plan.plan import Plan
 from penstock.quant import BlockTensor
-from penstock.tokenizer.load import load_tokenizer
-from penstock.weights.calibration_text import calibration_tokens
+from penstock.tokenizer.load import load_tokenizer, tokenizer_files
+from penstock.weights.calibration_text import calibration_tokens, spread_tokens
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.column_factors import column_squares
 from penstock.weights.model_files import ModelFiles
@@ -39,24 +40,31 @@ def calibrate(
     files: ModelFiles | None = None,
     tell: Callable[[float], None] = lambda part: None,
 ) -> dict[str, F64]:
-    """Measure the inputs of ``plan`` that its balances name, by the text that ships with Penstock.
+    """Measure the inputs of ``plan`` that its balances name, by the text that ships with Penstock,
+    or by tokens from all over the vocabulary where there is no tokenizer.
 
-    The result depends on the weights, the tokenizer, the plan's rotations and the processor's
-    instructions, and on no other option (``ArtifactKey``). Raises TokenizerError, which names the
-    way out, ConfigError and WeightError.
+    The result depends on the weights, the tokenizer and the plan's rotations, and on no other
+    option (``ArtifactKey``). Raises TokenizerError, which names the way out, ConfigError and
+    WeightError.
     """
+    tokens = _tokens(Path(config.tokenizer_path), plan.spec)
+    observation = Observation.of(plan, len(tokens))
+    model = files or Path(config.model_path)
+    weights = open_weights(model, plan.spec, observation.weights, "float32")
+    return measure_inputs(bind, observation, weights, tokens, config.threads, config.cpus, tell)
+
+
+def _tokens(path: Path, spec: ModelSpec) -> list[int]:
+    if not tokenizer_files(path):
+        return spread_tokens(spec.vocab_size, spec.max_positions)
     try:
-        tokenizer = load_tokenizer(config.tokenizer_path, check_templates=False)
-        tokenizer.check_model(plan.spec.vocab_size)
+        tokenizer = load_tokenizer(path, check_templates=False)
+        tokenizer.check_model(spec.vocab_size)
     except TokenizerError as error:
         raise TokenizerError(
             f"{error}; --no-quantization-calibration rounds matrices without a text to calibrate by"
         ) from error
-    tokens = calibration_tokens(tokenizer, plan.spec.max_positions)
-    observation = Observation.of(plan, len(tokens))
-    model = files or Path(config.model_path)
-    weights = open_weights(model, plan.spec, observation.weights, config.dtype)
-    return measure_inputs(bind, observation, weights, tokens, config.threads, config.cpus, tell)
+    return calibration_tokens(tokenizer, spec.max_positions)
 
 
 def measure_inputs(
@@ -72,8 +80,8 @@ def measure_inputs(
     squared norms ``[k]`` of its columns, of rows of length 1.
 
     ``bind`` is a backend's, in whose executors no bit depends on the number of threads, and
-    ``weights`` are those of the observation. ``tell`` is given the part that is done. Raises what
-    binding does, and WeightError.
+    ``weights`` are those of the observation, in float32. ``tell`` is given the part that is done.
+    Raises what binding does, and WeightError.
     """
     values: dict[str, F32] = {}
     for op in observation.lookups:

@@ -1,8 +1,10 @@
 """Observation: a plan in pieces that return what its balanced matrices multiply.
 
-What a column of an input is like tells which factor it should have (``plan/balance.py``). So the
-plan is run once, before any weight is rounded, over a short text. Only a piece of it is in memory
-at a time, in the weights' own type: a model that fits in 4 bits need not fit in 16.
+How large the columns of an input are tells which factors they should have (``plan/balance.py``).
+So the plan is run once over a short text, before its weights are rounded to 4 bits. Products are
+rounded to 8 bits, and all else is float32: sums are then exact, or in one order on all processors,
+and so the factors are the same there. Only a piece of the plan is in memory at a time, since a
+model that fits in 4 bits need not fit in 8.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from penstock.plan.ops import (
     Argmax,
     Buffer,
     BufferName,
+    Element,
     Embed,
     ExpertLinear,
     Features,
@@ -62,7 +65,7 @@ class Observation:
     """The pieces of a plan in their order, up to the last that observes something."""
 
     weights: dict[WeightName, PlanWeight]
-    """All weights of the plan, none of them balanced; those that it rounds as floats."""
+    """All weights of the plan, none of them balanced, to be read as float32."""
     lookups: tuple[Embed, ...]
     """Whose outputs pieces are given: so few rows of a table need no packing."""
     pieces: tuple[Piece, ...]
@@ -75,7 +78,7 @@ class Observation:
         reads what another has cached, both are in one.
         """
         wanted = inputs(plan)
-        whole = _in_floats(plan, tokens)
+        whole = _in_eight_bits(plan, tokens)
         last = max((i for i, op in enumerate(whole.ops) if wanted & set(op.writes)), default=-1)
         run = whole.ops[: last + 1]
         lookups = tuple(op for op in run if isinstance(op, Embed))
@@ -94,16 +97,14 @@ def inputs(plan: Plan) -> set[BufferName]:
     return {balance.input for balance in given if balance.input is not None}
 
 
-def _in_floats(plan: Plan, tokens: int) -> Plan:
-    """The plan with matrices as they are before they are rounded, and one row for each token
-    throughout."""
+def _in_eight_bits(plan: Plan, tokens: int) -> Plan:
+    """The plan with products in int8 where they are in int4, in float32 otherwise, and with one row
+    for each token throughout."""
     ops: list[Op] = []
-    rounded: set[WeightName] = set()
     for op in plan.ops:
         match op:
             case Linear(scheme=GridScheme()) | ExpertLinear(scheme=GridScheme()):
-                rounded.update(part.weight for part in op.parts)
-                ops.append(replace(op, scheme=None, weight_only=False))
+                ops.append(replace(op, scheme=GridScheme(8)))
             case SelectRows(out=out) if out == plan.taps:
                 pass
             case SelectRows(x, out):
@@ -113,36 +114,40 @@ def _in_floats(plan: Plan, tokens: int) -> Plan:
     return replace(
         plan,
         ops=tuple(ops),
-        weights={
-            name: replace(weight, balances=(), floats=weight.floats or name in rounded)
-            for name, weight in plan.weights.items()
-        },
-        buffers={
-            name: replace(buffer, rows=replace(buffer.rows, base="T"))
-            for name, buffer in plan.buffers.items()
-        },
-        kv_dtype=plan.weight_dtype,
+        weights={name: replace(weight, balances=()) for name, weight in plan.weights.items()},
+        buffers={name: _widened(buffer) for name, buffer in plan.buffers.items()},
+        weight_dtype="float32",
+        kv_dtype="float32",
         max_positions=tokens,
     )
+
+
+def _widened(buffer: Buffer) -> Buffer:
+    element: Element = "int32" if buffer.element == "int32" else "float32"
+    return replace(buffer, rows=replace(buffer.rows, base="T"), element=element)
 
 
 def _cut(
     plan: Plan, ops: tuple[Op, ...], wanted: set[BufferName], tokens: int, piece_bytes: int
 ) -> Iterator[tuple[int, int, list[BufferName], list[BufferName]]]:
     """The pieces: their first op, the op behind them, and what is carried there and on."""
-    carried = list(_carried(plan, ops))
+    carried = list(_carried(ops))
     first, size = 0, 0
     closed = _closed(ops)
     for end, op in enumerate(ops, 1):
-        size += sum(_bytes(plan, name) for name in op.weights)
+        size += _weight_bytes(plan, op)
         size += sum(plan.buffers[name].cols * tokens * 4 for name in op.writes if name in wanted)
-        floats = all(plan.buffers[name].element == "float32" for name in carried[end])
-        if end == len(ops) or (size >= piece_bytes and floats and closed[end]):
+        fits = all(map(_can_be_given, (plan.buffers[name] for name in carried[end])))
+        if end == len(ops) or (size >= piece_bytes and fits and closed[end]):
             yield first, end, carried[first], carried[end]
             first, size = end, 0
 
 
-def _carried(plan: Plan, ops: tuple[Op, ...]) -> Iterable[list[BufferName]]:
+def _can_be_given(buffer: Buffer) -> bool:
+    return buffer.element == "float32" and buffer.rows == Rows.TOKENS
+
+
+def _carried(ops: tuple[Op, ...]) -> Iterable[list[BufferName]]:
     """What ops from each on read of those before it, for every op and the end."""
     carried: list[list[BufferName]] = [[]]
     for op in reversed(ops):
@@ -183,13 +188,7 @@ def _piece(
     first = 0
 
     def put(name: BufferName) -> None:
-        """Return the buffer's columns, as float32."""
         nonlocal first
-        if buffers[name].element != "float32":
-            wide = f"{name}.wide"
-            buffers[wide] = replace(buffers[name], name=wide, element="float32")
-            body.append(Join((name,), wide))
-            name = wide
         body.append(SelectRows(name, _RETURNED, first))
         first += buffers[name].cols
 
@@ -226,6 +225,6 @@ def _piece(
     return Piece(plan, named(given), named(observed), named(made))
 
 
-def _bytes(plan: Plan, name: WeightName) -> int:
-    element = 4 if plan.weight_dtype == "float32" else 2
-    return math.prod(plan.weights[name].shape) * element
+def _weight_bytes(plan: Plan, op: Op) -> int:
+    rounded = isinstance(op, Linear | ExpertLinear) and op.scheme is not None
+    return sum(math.prod(plan.weights[name].shape) for name in op.weights) * (1 if rounded else 4)

@@ -32,22 +32,22 @@ def decide_calibration(
     scheme = schemes.linear
     if not isinstance(scheme, GridScheme) or scheme.bits != 4 or not schemes.activations:
         return CalibrationDecision(False, {})
-    why_not = _why_not(inputs, tokenizer)
+    why_not = _why_not(inputs)
     why = why_not or "columns are scaled by a short text that the model reads at a first start"
+    if why_not is None and not tokenizer_files(tokenizer):
+        why = "columns are scaled by tokens from all over the vocabulary, without a tokenizer"
     return CalibrationDecision(why_not is None, {"quantization_calibration": why})
 
 
-def _why_not(inputs: Inputs, tokenizer: Path) -> str | None:
+def _why_not(inputs: Inputs) -> str | None:
     """Return why columns are scaled by the matrices alone."""
     config = inputs.config
     if not config.quantization_calibration:
-        return "as asked"
+        return "the matrices alone decide, as asked"
     if config.load_format == "dummy":
-        return "dummy weights read no text"
+        return "dummy weights are not scaled"
     if inputs.drafts:
-        return "a model that drafts reads no text"
-    if not tokenizer_files(tokenizer):
-        return f"the matrices alone decide, as {tokenizer} has no tokenizer"
+        return "models that draft are not scaled"
     if inputs.types.weights == "float16":
         return "weights in float16 are not scaled"
     try:
