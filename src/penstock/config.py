@@ -104,6 +104,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "in --dtype."
         ),
     ] = True
+    quantization_calibration: Annotated[
+        bool,
+        Meta(
+            description="With --quantization int4, lets the model read a short text before its "
+            "matrices are rounded, which says how large the columns are of what they multiply, "
+            "and costs some seconds at a first start. Without, the matrices alone decide."
+        ),
+    ] = True
     backend: Annotated[
         BackendName,
         Meta(
@@ -244,6 +252,9 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization_zero_points: bool
     quantize_activations: bool
     quantize_head: bool
+    quantization_calibration: bool
+    """Whether the model reads a text before its matrices are rounded (``engine/calibration.py``).
+    """
     weight_bytes: int
     backend: ChosenBackend
     threads: int

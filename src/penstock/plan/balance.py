@@ -34,10 +34,12 @@ from penstock.plan.plan import Plan
 from penstock.quant.scheme import GridScheme
 
 
-def balance(plan: Plan) -> Plan:
-    """Return the fused ``plan`` with :class:`~penstock.interface.sources.Balance` where it can be.
+def balance(plan: Plan, calibrated: bool = False) -> Plan:
+    """Return the fused ``plan`` with :class:`~penstock.interface.plan_weights.Balance` where it can
+    be.
 
-    Its ops stay as they are. Of weights in float16 nothing is balanced: that type has little range.
+    Its ops stay as they are. ``calibrated``: factors are of the inputs, too, which are measured
+    before weights are read. Of weights in float16 nothing is balanced: that type has little range.
     """
     if plan.weight_dtype == "float16":
         return plan
@@ -52,7 +54,7 @@ def balance(plan: Plan) -> Plan:
                 w for reader in readers if isinstance(reader, Linear) for w in _parts(reader)
             ]
             if matrices and all(map(uses.is_free, (*makes, *matrices))):
-                _give(weights, makes, matrices)
+                _give(weights, makes, matrices, made if calibrated else None)
     return replace(plan, weights=weights)
 
 
@@ -111,13 +113,16 @@ def _parts(op: Linear) -> Iterable[WeightName]:
 
 
 def _give(
-    weights: dict[WeightName, PlanWeight], makes: Iterable[WeightName], matrices: list[WeightName]
+    weights: dict[WeightName, PlanWeight],
+    makes: Iterable[WeightName],
+    matrices: list[WeightName],
+    measured: BufferName | None,
 ) -> None:
     sources = tuple(weights[name].source for name in matrices)
     for name in matrices:
-        _add(weights, name, Balance(sources, "matrix"))
+        _add(weights, name, Balance(sources, "matrix", measured))
     for name in makes:
-        _add(weights, name, Balance(sources, "input"))
+        _add(weights, name, Balance(sources, "input", measured))
 
 
 def _add(weights: dict[WeightName, PlanWeight], name: WeightName, given: Balance) -> None:
