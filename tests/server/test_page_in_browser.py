@@ -140,8 +140,8 @@ def test_hostile_answers_are_text(page: Browser) -> None:
     answered(page)
     assert page.run("return window.harmed ?? null") is None
     made = page.run(
-        "const names = [...document.querySelectorAll('.message .text *:not(.code-head *)')].map((e) => e.tagName);"
-        "return [...new Set(names)].sort();"
+        "const made = document.querySelectorAll('.message .text *:not(.code-head *)');"
+        "return [...new Set([...made].map((e) => e.tagName))].sort();"
     )
     assert not {"SCRIPT", "IMG", "STYLE", "B", "SVG", "I", "U", "svg"} & set(made)
     links = page.run("return [...document.querySelectorAll('.assistant a')].map((e) => e.href)")

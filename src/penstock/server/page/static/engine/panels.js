@@ -60,7 +60,7 @@ export const PANELS = [
       const last = samples.at(-1);
       return last ? last.used + last.cached + last.free : 1;
     },
-    format: plain,
+    format: whole,
     value: (value) => `${whole(value)} blocks`,
   },
   {
