@@ -34,10 +34,6 @@ export class Store {
     return [...this.#known.values()].sort((a, b) => b.updated - a.updated);
   }
 
-  get(id) {
-    return this.#known.get(id) ?? null;
-  }
-
   /** Whether the storage had room; if not, the conversation is kept in memory alone. */
   save(conversation) {
     this.#known.set(conversation.id, conversation);

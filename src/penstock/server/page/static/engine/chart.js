@@ -29,7 +29,8 @@ export class Chart {
   /** The sample under the pointer, or the latest; of values that come now and then, the last. */
   sampleAt(samples) {
     if (this.at === null || !samples.length) {
-      const valued = this.points && samples.findLast((each) => this.series.some(({ key }) => Number.isFinite(each[key])));
+      const valued =
+        this.points && samples.findLast((each) => this.series.some(({ key }) => Number.isFinite(each[key])));
       return valued || (samples.at(-1) ?? null);
     }
     const time = this.#time(this.at, samples);

@@ -33,7 +33,9 @@ export function between(before, now) {
     cached,
     free: total - used - cached,
     hits: (engine.prefix_hits - had.prefix_hits) / (engine.prefix_queries - had.prefix_queries),
-    accepted: engine.drafts ? (engine.drafts.accepted - had.drafts.accepted) / (engine.drafts.verified - had.drafts.verified) : NaN,
+    accepted: engine.drafts
+      ? (engine.drafts.accepted - had.drafts.accepted) / (engine.drafts.verified - had.drafts.verified)
+      : NaN,
     firstToken: first,
     interToken: inter,
   };
