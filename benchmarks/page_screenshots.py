@@ -27,7 +27,7 @@ PATIENCE_S = 300.0
 LOAD_S = 110.0
 """How long there are requests before the engine's view is taken: nearly all that it shows."""
 QUESTIONS = (
-    "Explain in three short points why rivers meander. Use a Markdown list.",
+    "Name three rivers of France, as a list.",
     "Write a Python function that returns the average of a list of numbers.",
 )
 TOPICS = ("rivers", "dams", "turbines", "canals", "weirs", "locks", "mills", "springs")

@@ -250,7 +250,8 @@ def test_search_export_and_import(page: Browser, tmp_path: Path) -> None:
     page.until(lambda: len(page.all(".conversations .conversation")) == 1, "one is found")
     assert "weirs" in page.texts(".conversation .note")[0]
     exported = page.run(
-        "const { Store } = await import('/page/chat/store.js'); return new Store().export()"
+        "const { Store } = await import('/page/chat/store.js');"
+        "return new Store(localStorage).export();"
     )
     assert len(json.loads(exported)["conversations"]) == 2
     file = tmp_path / "conversations.json"

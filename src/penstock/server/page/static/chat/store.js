@@ -9,7 +9,7 @@ export class Store {
   #storage;
   #known = new Map();
 
-  constructor(storage = window.localStorage) {
+  constructor(storage) {
     this.#storage = storage;
     this.reload();
   }

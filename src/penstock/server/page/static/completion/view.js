@@ -14,7 +14,7 @@ export class CompletionView {
   #controller = null;
   #before = null; // the text before the last continuation
 
-  constructor(api, card, storage = window.localStorage) {
+  constructor(api, card, storage) {
     this.api = api;
     this.card = card;
     this.storage = storage;

@@ -2,7 +2,8 @@
 
 /** Seconds that the charts show. */
 export const WINDOW_S = 120;
-const SMOOTH_S = 1;
+const SMOOTH_S = 1; // over which speeds are taken
+const DRAFTS_S = 5; // over which drafts are: a step has few
 
 /**
  * What happened from one snapshot to the next: `from` and `to` in seconds, levels as of `to`, and
@@ -89,7 +90,8 @@ export class History {
   #sample(before, now) {
     // A step more or less within a quarter of a second is no change of speed.
     const { generated, prompts } = between(this.#since(now.time - SMOOTH_S), now);
-    return { ...between(before, now), generated, prompts };
+    const { accepted } = between(this.#since(now.time - DRAFTS_S), now);
+    return { ...between(before, now), generated, prompts, accepted };
   }
 
   #since(time) {

@@ -36,7 +36,7 @@ export const PANELS = [
       { key: "prefill", label: "Prefill tokens", color: "--series-2" },
     ],
     format: plain,
-    value: (value) => short(value),
+    value: plain,
   },
   {
     title: "Sequences",
