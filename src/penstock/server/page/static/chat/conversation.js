@@ -3,7 +3,7 @@
 export const FORMAT = "penstock.conversation.1";
 const ROLES = ["user", "assistant", "tool"];
 
-export function newId() {
+function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(8));
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }

@@ -186,7 +186,7 @@ class Inline {
 }
 
 /** The address as a browser would go to it, or null where it is no plain address of a page. */
-export function safeAddress(text) {
+function safeAddress(text) {
   let url;
   try {
     url = new URL(text);
