@@ -8,8 +8,8 @@ from typing import Final
 
 from penstock.tokenizer.tokenizer import Tokenizer
 
-MAX_TOKENS: Final = 1024
-"""The text is shorter, but with tokenizers that cut words into their letters."""
+MAX_TOKENS: Final = 1280
+"""The text is shorter, but with tokenizers that know few of its words."""
 
 _STRIDE: Final = 0x9E3779B1
 """A prime near the golden ratio of 32 bits, whose multiples are spread evenly."""
