@@ -24,6 +24,7 @@ from penstock.gguf.names import is_gguf
 from penstock.hardware import detect
 from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor, Limits
+from penstock.interface.loading import Watch, unwatched
 from penstock.interface.tuning import Tuning
 from penstock.interface.weights import WeightSource
 from penstock.models.spec import ModelSpec
@@ -54,14 +55,6 @@ _log = logging.getLogger("penstock.artifact")
 
 Mark = Callable[[str], None]
 """Callback that receives the name of each phase of the start as it ends."""
-
-Watch = Callable[[str, float, int], None]
-"""Callback that is told, now and then, what is being done: the phase, the part of it that is done
-(0 to 1), and the bytes of the weights that it is about, or 0."""
-
-
-def unwatched(phase: str, done: float, num_bytes: int) -> None:
-    """A Watch that looks away."""
 
 
 @dataclass(frozen=True)
@@ -279,7 +272,7 @@ def load(
     artifacts = ArtifactSession.of(config, engine_plan.plan, note, files)
     with artifacts.take() as kept:
         if kept is not None:
-            watch("packed weights of before", 0.0, num_bytes)
+            kept.tell = lambda part: watch("packed weights of before", part, num_bytes)
             try:
                 executor = binds.bind(engine_plan.plan, kept, limits)
             except ArtifactError as error:

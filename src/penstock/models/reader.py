@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from penstock.errors import ModelError
+from penstock.models.unknown_fields import refusal
 
 MAX_INTEGER: Final = 2**31 - 1
 """Dimensions and token ids are int32 in step inputs and native code."""
@@ -254,14 +255,17 @@ class ConfigReader:
         A field that is null says nothing, and one whose name begins with an underscore is a note
         of the tool that wrote the file.
         """
-        for name in self._fields.keys() - self._used - set(idle):
-            if self._fields[name] is None or name.startswith("_"):
-                continue
-            if self._path + name in self._ignore:
-                self._ignored.append(self._path + name)
-                continue
-            raise self.error(
-                name,
-                "is not a field Penstock knows here, so it might change the model's results; if it "
-                f"does not, say so with ignore_config_field {self._path}{name}",
-            )
+        known = self._used | set(idle)
+        unread = [
+            name
+            for name, value in self._fields.items()
+            if name not in known and value is not None and not name.startswith("_")
+        ]
+        self._ignored += [self._path + name for name in unread if self._path + name in self._ignore]
+        unknown = {
+            self._path + name: _shown(self._fields[name])
+            for name in unread
+            if self._path + name not in self._ignore
+        }
+        if unknown:
+            raise ModelError(f"{self._where}: {refusal(unknown, 'field')}")
