@@ -203,6 +203,7 @@ def _options(
             log_prompts=args.log_prompts,
             tool_call_parser=args.tool_call_parser,
             reasoning_parser=args.reasoning_parser,
+            page=not args.no_page,
             hosts=HostRule.of(args.host, address, args.allowed_host, bool(keys.users)),
             restarts=restarts,
         ),

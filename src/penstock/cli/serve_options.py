@@ -67,6 +67,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="while many streams are open, tokens of one that come within this time share an "
         "event; 0 gives each its own, which costs a fast model throughput (default: 50)",
     )
+    group.add_argument(
+        "--no-page",
+        action="store_true",
+        help="leave out the page for browsers at /, with its files and /engine/events",
+    )
     _add_answer_arguments(parser)
     _add_access_arguments(parser)
     add_engine_arguments(parser)

@@ -16,7 +16,6 @@ from penstock.gguf.writing import pair
 from penstock.interface.weights import WeightValue
 from penstock.models.gguf.description import describe, require_same, tensors_of
 from penstock.models.gguf.places import Place, WrittenTensor
-from penstock.models.gguf.values import first_experts
 from penstock.plan.lower import lower
 from penstock.quant import StoredTensor
 from penstock.tokenizer.gguf_written import written_vocab
@@ -56,9 +55,7 @@ class CheckpointContent(Content):
             raise ModelError(f"{where}: a token that ends texts has no row in the embedding")
         vocab = written_vocab(tokenizer, rows, tuple(ends), where, _pieces(folder))
         self._values = {**description.values, "general.name": name, **vocab.values}
-        self.num_layers = len(spec.layers)
-        experts = first_experts(spec)
-        self.num_experts = 0 if experts is None else experts.num_experts
+        self.metadata = self._values
         rounded = () if spec.quantized is None else (_rounded(str(spec.quantized)),)
         self.notes = (*spec.notes, *description.notes, *vocab.notes, *rounded)
 

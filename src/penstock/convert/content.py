@@ -41,8 +41,8 @@ class Content(ABC):
     tensors: Sequence[SourceTensor]
     notes: tuple[str, ...]
     """What users should know: what the file cannot say, and what was rounded before."""
-    num_layers: int
-    num_experts: int
+    metadata: Mapping[str, object]
+    """What the file is to say, by its keys."""
 
     @abstractmethod
     def pairs(self) -> Mapping[str, bytes]:

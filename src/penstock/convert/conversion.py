@@ -15,7 +15,8 @@ from penstock.convert.gguf_content import GgufContent
 from penstock.convert.importance import Importance, require_used
 from penstock.convert.new_file import NewFile, new_file, require_absent
 from penstock.convert.rounding import Rounding
-from penstock.convert.types import FileType, TypeChoice
+from penstock.convert.type_choice import ModelTraits, TypeChoice
+from penstock.convert.types import FileType
 from penstock.gguf.names import is_gguf
 from penstock.gguf.types import type_named
 from penstock.gguf.writing import FileLayout, NewTensor, lay_out, pair
@@ -73,12 +74,10 @@ def convert(
         content = GgufContent(model, name)
     else:
         content = CheckpointContent(model, name or default_name or model.resolve().name)
-    tied = all(each.name != "output.weight" for each in content.tensors)
-    choice = TypeChoice(
-        wanted, content.num_layers, content.num_experts, tied, weighted=importance is not None
-    )
+    traits = ModelTraits.of(content.metadata, [each.name for each in content.tensors])
+    choice = TypeChoice(wanted, traits, weighted=importance is not None)
     tensors = [
-        NewTensor(each.name, type_named(_type(choice, each)), each.shape)
+        NewTensor(each.name, type_named(choice.of(each.name, each.shape, each.stored)), each.shape)
         for each in content.tensors
     ]
     pairs = {**content.pairs(), "general.file_type": pair("general.file_type", wanted.number)}
@@ -88,7 +87,7 @@ def convert(
     rounding = Rounding(encoder)
     if importance is not None:
         types = {each.name: (each.type.name, each.shape) for each in tensors}
-        rounding = Rounding(encoder, importance.weights(types, tied))
+        rounding = Rounding(encoder, importance.weights(types, traits.tied))
         pairs |= {key: pair(key, value) for key, value in importance.values.items()}
     layout = lay_out(list(pairs.values()), tensors)
     with new_file(target, layout.size, replace) as file:
@@ -97,10 +96,6 @@ def convert(
         file.write(layout.head, 0)
     counts = Counter(each.type.name for each in tensors)
     return Converted(target, layout.size, dict(counts.most_common()), writer.taken, content.notes)
-
-
-def _type(choice: TypeChoice, tensor: SourceTensor) -> str:
-    return choice.of(tensor.name, tensor.shape)
 
 
 class _Writer:

@@ -56,8 +56,7 @@ class GgufContent(Content):
             }
         if name is not None:
             self._pairs["general.name"] = pair("general.name", name)
-        self.num_layers = _integer(model.metadata.get(f"{architecture}.block_count"))
-        self.num_experts = _integer(model.metadata.get(f"{architecture}.expert_count"))
+        self.metadata = model.metadata
         rounded = sorted(
             {t.dtype for _, t in model.tensors.values()} & {*GGUF_FORMATS, *DECODED_BY_GGUF}
         )
@@ -89,7 +88,3 @@ class GgufContent(Content):
     def stored_bytes(self, tensor: SourceTensor) -> NDArray[Any]:
         file, _ = self._found[tensor.name]
         return file.raw(tensor.name)
-
-
-def _integer(value: object) -> int:
-    return value if isinstance(value, int) else 0

@@ -1,0 +1,153 @@
+"""Which type each tensor of a file gets: that which ``llama-quantize`` gives it.
+
+The rules are those of ``src/llama-quant.cpp`` in https://github.com/ggml-org/llama.cpp, for the
+types of files that both write.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.convert.types import FileType
+from penstock.interface.sources import Shape
+from penstock.quant.formats import GGUF_FORMATS
+
+_FLOATS: Final = ("F32", "F16", "BF16")
+_WITH_OFFSETS: Final = {"Q4_0": "Q4_1", "Q5_0": "Q5_1"}
+"""What the first ``ffn_down`` are in where columns are weighted."""
+_FALLBACK: Final = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+"""What matrices are in whose rows are not whole blocks of 256 columns, but of 32."""
+_SMALL: Final = re.compile(
+    r".*_norm(_\d)?\.weight|.*ffn_gate_inp(_shexp)?\.weight|.*(position_embd|token_types)\.weight"
+    r"|.*(shortconv\.conv|ssm_conv1d|exp_probs_b)\.weight|rope_f.*|(?!.*\.weight).*"
+)
+"""Tensors that are float32 in every file: norms, routers, biases, and other small ones."""
+_NEVER_ROUNDED: Final = "per_layer_model_proj.weight"
+"""A matrix that stays in floats: it is not large, and all layers read what it makes."""
+_HEAD: Final = "output.weight"
+_EMBEDDINGS: Final = ("token_embd.weight", "per_layer_token_embd.weight")
+_LAYER: Final = re.compile(r"blk\.(\d+)\.(.+)\.weight")
+_VALUES: Final = ("attn_v", "attn_qkv", "attn_kv_b")
+"""Matrices that make values, alone or beside others."""
+_DOWN: Final = "ffn_down"
+_EIGHT: Final = 8
+"""So many experts are so large that keys and values are small beside them."""
+_LARGE: Final[Mapping[str, int]] = {"llama": 80, "qwen2": 80, "olmo": 80, "jais2": 68}
+"""The layers of models of 70B, by architecture, whose values are small, too."""
+_FALCON: Final = "falcon"
+
+
+@dataclass(frozen=True)
+class ModelTraits:
+    """What types depend on, of a model."""
+
+    architecture: str
+    num_layers: int
+    num_experts: int
+    shares_keys: bool
+    """Whether several heads read the keys of one."""
+    names: Collection[str]
+    """The names of all tensors."""
+
+    @property
+    def tied(self) -> bool:
+        """Whether the output matrix is the embedding."""
+        return _HEAD not in self.names
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, object], names: Collection[str]) -> ModelTraits:
+        """What a file with these metadata says of its model."""
+        architecture = str(metadata.get("general.architecture"))
+
+        def number(key: str) -> int:
+            value = metadata.get(f"{architecture}.{key}")
+            return value if isinstance(value, int) else 0
+
+        heads = number("attention.head_count")
+        return cls(
+            architecture,
+            number("block_count"),
+            number("expert_count"),
+            (number("attention.head_count_kv") or heads) != heads,
+            names,
+        )
+
+
+class TypeChoice:
+    """Which type each tensor of a model gets in a file of type ``wanted``. ``weighted`` says
+    whether there is an importance matrix."""
+
+    def __init__(self, wanted: FileType, model: ModelTraits, weighted: bool = False) -> None:
+        self._wanted, self._model, self._weighted = wanted, model, weighted
+        self._heads = frozenset(_EMBEDDINGS if model.tied else (_HEAD,))
+        layers = [match for name in model.names if (match := _LAYER.fullmatch(name)) is not None]
+        self._values = _places([match for match in layers if match[2] in _VALUES])
+        # Where there are experts, several tensors of a layer are called so.
+        downs = [] if model.num_experts > 1 else [m for m in layers if m[2].startswith(_DOWN)]
+        self._downs = _places(downs)
+
+    def of(self, name: str, shape: Shape, stored: str | None = None) -> str:
+        """The type of a tensor, by the names of GGUF. ``stored`` is the one that it has in the
+        source, if that is a GGUF file."""
+        if len(shape) < 2 or _SMALL.fullmatch(name):
+            return "F32"
+        if name == _NEVER_ROUNDED:
+            return stored or "F32"
+        kind = self._wanted.matrix if self._wanted.matrix in _FLOATS else self._of_matrix(name)
+        if kind in _FLOATS:
+            return kind
+        columns = shape[-1]
+        if columns % GGUF_FORMATS[kind].scheme.columns:
+            kind = "Q8_0" if name in self._heads else _FALLBACK.get(kind, kind)
+        return "F16" if columns % GGUF_FORMATS[kind].scheme.columns else kind
+
+    def _of_matrix(self, name: str) -> str:
+        """The type that a matrix should have, whatever its number of columns."""
+        wanted, model = self._wanted, self._model
+        if name in self._heads:
+            return "Q8_0" if model.architecture == _FALCON else wanted.head
+        match = _LAYER.fullmatch(name)
+        if match is None or wanted.plain:
+            return wanted.matrix
+        part = match[2]
+        if model.num_experts == _EIGHT and part in (*_VALUES, "attn_k"):
+            return "Q8_0"
+        if part in _VALUES:
+            return self._of_values(self._values[int(match[1])])
+        if part.startswith(_DOWN):
+            return self._of_down(self._downs.get(int(match[1]), int(match[1])))
+        if part == "attn_output" and model.num_experts == _EIGHT and wanted.name == "Q4_K_M":
+            return "Q5_K"
+        return wanted.matrix
+
+    def _of_values(self, place: int) -> str:
+        wanted, model = self._wanted, self._model
+        if wanted.more is not None and _counts_most(place, len(self._values)):
+            return wanted.more
+        large = _LARGE.get(model.architecture) == model.num_layers
+        if large and (model.shares_keys or model.architecture != "llama"):
+            return "Q5_K" if wanted.matrix == "Q4_K" else wanted.matrix
+        return wanted.matrix
+
+    def _of_down(self, place: int) -> str:
+        wanted, layers = self._wanted, self._model.num_layers
+        if wanted.more is None:
+            first = self._weighted and place < layers // 8
+            return _WITH_OFFSETS.get(wanted.matrix, wanted.matrix) if first else wanted.matrix
+        most = _counts_most(place, layers)
+        if self._model.architecture == _FALCON and wanted.matrix == "Q4_K":
+            return "Q6_K" if place < layers // 16 else "Q5_K" if most else "Q4_K"
+        return wanted.more if most else wanted.matrix
+
+
+def _places(tensors: list[re.Match[str]]) -> Mapping[int, int]:
+    """Where layers stand among those that have one of these tensors."""
+    return {layer: place for place, layer in enumerate(sorted({int(each[1]) for each in tensors}))}
+
+
+def _counts_most(place: int, of: int) -> bool:
+    eighth = of // 8
+    return place < eighth or place >= 7 * of // 8 or (place - eighth) % 3 == 2
