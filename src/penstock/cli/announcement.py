@@ -34,8 +34,8 @@ class Announcement:
     prompt: str
     """What the example has the model complete, or say something to."""
     keys_needed: bool
-    links: Sequence[tuple[str, str]] = (("API", "/openapi.json"), ("metrics", "/metrics"))
-    """What else the server has: a word for it, and its path."""
+    has_page: bool
+    """Whether browsers find a page; then the API is described there, too."""
 
     def text(self, columns: int | None) -> str:
         """All lines; with ``columns``, broken so that none is longer where that can be helped."""
@@ -47,8 +47,13 @@ class Announcement:
         ]
         if columns is not None:
             lines = [part for line in lines for part in _broken(line, columns)]
-        width = max(len(name) for name, _ in (*self.links, ("stop", "")))
-        links = [f"  {name:<{width}}  {first}{path}" for name, path in self.links]
+        paths = {"metrics": "/metrics"}
+        if self.has_page:
+            paths = {"page": "/", "API": "/docs"} | paths
+        else:
+            paths = {"API": "/openapi.json"} | paths
+        width = max(len(name) for name in (*paths, "stop"))
+        links = [f"  {name:<{width}}  {first}{path}" for name, path in paths.items()]
         return "\n".join(
             [*lines, "", *self._example(columns), "", *links, f"  {'stop':<{width}}  Ctrl-C", ""]
         )
