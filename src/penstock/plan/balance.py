@@ -8,7 +8,7 @@ where the matrix is small. Both norms fall when the matrix's columns get the sam
 products of Gemma 3 270M lose half as much, in 8 bits as in 4. (Nagel et al., Data-free quantization
 through weight equalization, 2019, do so before scales of whole matrices.) Their product is least
 where a column is as large a part of both, so that factors are measured where they can be
-(``plan/observation.py``), which takes half of the loss again.
+(``plan/observation.py``), which takes a third to a half of the loss again.
 
 A step computes nothing more: the weight of the norm that makes the input, or the rows of the up
 matrix of a gated MLP, are divided as they are loaded. So only these inputs are balanced, and only
