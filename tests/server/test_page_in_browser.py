@@ -140,8 +140,8 @@ def test_hostile_answers_are_text(page: Browser) -> None:
     answered(page)
     assert page.run("return window.harmed ?? null") is None
     made = page.run(
-        "const names = [...document.querySelectorAll('.message .text *:not(.code-head *)')].map((e) => e.tagName);"
-        "return [...new Set(names)].sort();"
+        "const made = document.querySelectorAll('.message .text *:not(.code-head *)');"
+        "return [...new Set([...made].map((e) => e.tagName))].sort();"
     )
     assert not {"SCRIPT", "IMG", "STYLE", "B", "SVG", "I", "U", "svg"} & set(made)
     links = page.run("return [...document.querySelectorAll('.assistant a')].map((e) => e.href)")
@@ -250,7 +250,8 @@ def test_search_export_and_import(page: Browser, tmp_path: Path) -> None:
     page.until(lambda: len(page.all(".conversations .conversation")) == 1, "one is found")
     assert "weirs" in page.texts(".conversation .note")[0]
     exported = page.run(
-        "const { Store } = await import('/page/chat/store.js'); return new Store().export()"
+        "const { Store } = await import('/page/chat/store.js');"
+        "return new Store(localStorage).export();"
     )
     assert len(json.loads(exported)["conversations"]) == 2
     file = tmp_path / "conversations.json"

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-_LINKS: Final = (("API", "/openapi.json"), ("metrics", "/metrics"))
 _KEY: Final = "YOUR-KEY"
 """Stands for a key in the example: keys are secrets, and may be in files that only we may read."""
 
@@ -35,6 +34,8 @@ class Announcement:
     prompt: str
     """What the example has the model complete, or say something to."""
     keys_needed: bool
+    links: Sequence[tuple[str, str]] = (("API", "/openapi.json"), ("metrics", "/metrics"))
+    """What else the server has: a word for it, and its path."""
 
     def text(self, columns: int | None) -> str:
         """All lines; with ``columns``, broken so that none is longer where that can be helped."""
@@ -46,8 +47,8 @@ class Announcement:
         ]
         if columns is not None:
             lines = [part for line in lines for part in _broken(line, columns)]
-        width = max(len(name) for name, _ in _LINKS)
-        links = [f"  {name:<{width}}  {first}{path}" for name, path in _LINKS]
+        width = max(len(name) for name, _ in (*self.links, ("stop", "")))
+        links = [f"  {name:<{width}}  {first}{path}" for name, path in self.links]
         return "\n".join(
             [*lines, "", *self._example(columns), "", *links, f"  {'stop':<{width}}  Ctrl-C", ""]
         )
