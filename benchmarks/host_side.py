@@ -41,6 +41,7 @@ from penstock.sampling.reference import NumpySampler
 from penstock.tokenizer import load_tokenizer
 
 WINDOW = 64  # steps
+MOST_REQUESTS = 4096  # whose logits are 64 MB for the demo model's vocabulary
 PHASES = ("schedule", "build", "sample", "update", "encode", "front")
 SAMPLING = {
     "greedy": SamplingParams(temperature=0.0),
@@ -106,7 +107,7 @@ class HostBench:
             load_format="dummy",
             backend="reference",
             max_num_seqs=count,
-            max_num_batched_tokens=max(count, 512),
+            max_num_batched_tokens=count + 512,  # prompts come to an end however many decode
             max_model_len=2048,
             kv_cache_bytes=1 << 33,
         )
@@ -115,9 +116,9 @@ class HostBench:
         blocks = count * 2048 // 32 + 1
         sampler = native_sampler(vocab) if native else NumpySampler()
         self.core = EngineCore(engine_plan, NullExecutor(blocks, count, vocab, sampler))
-        folder = Path(engine_plan.config.tokenizer_path)
-        known = (folder / "tokenizer.json").exists()
-        self._front = OutputProcessor(load_tokenizer(str(folder)) if known else None)
+        path = Path(engine_plan.config.tokenizer_path)
+        known = path.is_file() or (path / "tokenizer.json").exists()
+        self._front = OutputProcessor(load_tokenizer(str(path)) if known else None)
         self._reader: FrameReader[Any] = FrameReader(FromEngine)
         self._clock = PhaseClock()
         rng = np.random.default_rng(1)
@@ -178,10 +179,18 @@ class HostBench:
             setattr(owner, name, clock.timed(phase, getattr(owner, name)))
 
 
+def _count(text: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= MOST_REQUESTS:
+        raise argparse.ArgumentTypeError(
+            f"not a number of requests from 1 to {MOST_REQUESTS}: {text!r} (MODEL comes first)"
+        )
+    return int(text)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", nargs="?", default="")
-    parser.add_argument("--requests", type=int, nargs="+", default=[1, 16, 64, 256])
+    parser.add_argument("--requests", type=_count, nargs="+", default=[1, 16, 64, 256])
     parser.add_argument("--sampling", choices=SAMPLING, default="greedy")
     parser.add_argument("--prompt", type=int, default=100, help="tokens of the shortest prompt")
     parser.add_argument("--numpy", action="store_true", help="sample by NumPy's definition")

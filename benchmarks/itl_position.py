@@ -19,13 +19,14 @@ from statistics import median
 import msgspec
 
 from penstock.bench.meter import Step, timed_step
-from penstock.bench.session import Session, report, write_report
+from penstock.bench.session import Session, report
 from penstock.bench.workload import check_fit, fixed_lengths
 from penstock.cli.bench_common import add_json_argument, command_line, machine_rows, print_table
 from penstock.cli.options import add_engine_arguments, engine_config, positive_int
 from penstock.errors import ConfigError, EngineDeadError, PenstockError
 from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams
+from penstock.written_file import write_json
 
 ALLOWED = 0.10
 """How far what is left may be from that of the first position."""
@@ -148,7 +149,7 @@ def main() -> int:
         f"({'within' if abs(worst) <= ALLOWED else 'beyond'} {ALLOWED:.0%})"
     )
     if args.json is not None:
-        write_report(document, args.json)
+        write_json(args.json, document)
     return 0 if abs(worst) <= ALLOWED else 1
 
 

@@ -123,7 +123,9 @@ def parse() -> argparse.Namespace:
     run.add_argument("--threads", type=int, help="default: the physical cores")
     run.add_argument("--timeout", type=float, default=1800.0, help="seconds for one case")
     run.add_argument("--seed", type=int, default=0, help="of the prompts")
-    run.add_argument("--out", type=Path, help="JSON (default: results/DATE-SHAPE.json)")
+    run.add_argument(
+        "--out", type=Path, help="JSON, or a folder for it (default: results/DATE-SHAPE.json)"
+    )
     again = commands.add_parser("report", help="write Markdown and plots of a result again")
     again.add_argument("results", type=Path)
     again.add_argument("--out", type=Path, help="default: beside the results")
@@ -196,7 +198,7 @@ def compare(args: argparse.Namespace) -> int:
         cases=[case_record(case) for case in cases],
     )
     contenders = line_up(args, shape, limits, cases, comparison)
-    out = args.out or RESULTS / f"{comparison.date}-{shape.name}.json"
+    out = results_file(args.out, f"{comparison.date}-{shape.name}.json")
     deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
     if text is not None:
         comparison.text = str(text)
@@ -216,6 +218,13 @@ def compare(args: argparse.Namespace) -> int:
     comparison.machine = describe_machine(speeds, threads, hardware)
     write(comparison, out)
     return report(out, None)
+
+
+def results_file(out: Path | None, name: str) -> Path:
+    """Return where results go: the file ``out``, or ``name`` in that folder or with all results."""
+    if out is None or out.is_dir():
+        return (out or RESULTS) / name
+    return out
 
 
 def words(shape: Shape, spec: ModelSpec) -> range:

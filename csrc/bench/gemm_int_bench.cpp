@@ -1,8 +1,9 @@
 // Measures products with quantized weights on one instruction set. Not installed; tests/ checks them.
 //
 //   gemm_int_bench [threads [NAME]]   decode GB/s beside a plain read of the same bytes, prefill TOP/s
-//   gemm_int_bench row [NAME]         one row by one thread: GB/s, and of it the part of what a plain read
-//                                     and of what a product of bfloat16 reads in the same turns
+//   gemm_int_bench rates [ROWS [THREADS [NAME]]]
+//                                     GB/s of weights, and of it the part of what a plain read and of what a
+//                                     product of bfloat16 reads in the same turns
 //
 // of the kinds whose names begin with NAME: grid8, "int4 by 64", Q4_K, with z: zero points, with w:
 // weights alone are quantized, x is in bfloat16.
@@ -153,12 +154,19 @@ void for_each_kind(const std::string& only, F&& f) {
               BlockMatrix{id, 0, 0, false, {}, {}, weight_only});
 }
 
-// One row by one thread. Turns of reading, of a product in bfloat16 and of the kind's follow each other,
-// each of other bytes than the last, so that neighbours slow all three; of each the best turn counts.
-class RowRates {
+// Turns of reading, of a product in bfloat16 and of the kind's follow each other, each of other bytes than
+// the last, so that neighbours slow all three; of each the best turn counts.
+class Rates {
  public:
-  RowRates() : pool_(1, true), memory_(kBytes), x_(kMostDepth), out_(kMostColumns) {
-    std::memset(memory_.data(), 0, memory_.bytes());  // zeros are scales as good as any
+  Rates(int64_t rows, int threads)
+      : rows_(rows),
+        pool_(threads, true),
+        memory_(kBytes),
+        x_(size_t(rows * kMostDepth)),
+        out_(size_t(rows * kMostColumns)),
+        sinks_(size_t(threads) * 16) {
+    // Numbers of a usual size in every format: of zeros, MXFP4 would make subnormal scales.
+    std::memset(memory_.data(), 0x3c, memory_.bytes());
     for (size_t i = 0; i < x_.size(); ++i) x_[i] = to_bf16(float(int(i * 7 % 17)) - 8);
   }
 
@@ -166,29 +174,41 @@ class RowRates {
     std::printf("%-15s  GB/s, %% of a plain read, %% of bfloat16\n%-15s", "", "");
     for (const auto& [n, k] : kShapes)
       std::printf("  %6ld x %-6ld  ", long(n), long(k));
-    std::printf("\n");
+    std::printf("  from L2\n");
     for_each_kind(only, [&](const char* name, auto w) {
       std::printf("%-15s", name);
       for (const auto& [n, k] : kShapes) {
         w.n = n;
         w.k = k;
         const PackedMatrix floats{Elem::bf16, n, k, false, {}, {}};
+        reserve(floats);
+        reserve(w);
         Rate read{size_t(n * k)}, plain{packed_bytes(Elem::bf16, n, k, false)}, own{packed_bytes(w)};
         for (int turn = 0; turn < 12; ++turn) {
-          take(read, [&](const std::byte* from) { read_bytes(from, read.bytes, &sink_); });
-          take(plain, [&](const std::byte* from) { product(floats, from); });
-          take(own, [&](const std::byte* from) { product(w, from); });
+          take(read, [&](const std::byte* from, Worker& worker) {
+            const size_t share = read.bytes / 64 / size_t(worker.count) * 64;
+            read_bytes(from + share * size_t(worker.id), share, &sinks_[size_t(worker.id) * 16]);
+          });
+          take(plain, [&](const std::byte* from, Worker& worker) { product(floats, from, worker); });
+          take(own, [&](const std::byte* from, Worker& worker) { product(w, from, worker); });
         }
         std::printf("  %5.1f %4.0f %4.0f  ", own.rate(), 100 * own.rate() / read.rate(),
                     100 * own.rate() / plain.rate());
       }
-      std::printf("\n");
+      w.n = kCached.first;
+      w.k = kCached.second;
+      reserve(w);
+      Rate cached{packed_bytes(w)};
+      for (int turn = 0; turn < 12; ++turn)
+        take(cached, [&](const std::byte*, Worker& worker) { product(w, memory_.data(), worker); });
+      std::printf("  %5.1f\n", cached.rate());
       std::fflush(stdout);
     });
   }
 
  private:
   static constexpr std::pair<int64_t, int64_t> kShapes[] = {{2048, 2048}, {6144, 2048}, {2048, 6144}};
+  static constexpr std::pair<int64_t, int64_t> kCached{256, 2048};  // read again and again
   static constexpr int64_t kMostColumns = 6144, kMostDepth = 6144;
   static constexpr size_t kBytes = size_t(512) << 20;  // that no cache holds
   static constexpr size_t kTurn = size_t(24) << 20;
@@ -199,33 +219,42 @@ class RowRates {
     double rate() const { return double(bytes) / best * 1e-9; }
   };
 
+  // A turn, one matrix after the other as in a step.
   template <class F>
   void take(Rate& rate, F&& f) {
-    const int count = int(ceil_div(int64_t(kTurn), int64_t(rate.bytes)));
+    const size_t stride = (rate.bytes + 4095) / 4096 * 4096;
+    const size_t count = (kTurn + rate.bytes - 1) / rate.bytes;
+    if (next_ + count * stride > kBytes) next_ = 0;
     const double start = seconds();
-    for (int i = 0; i < count; ++i) {
-      if (next_ + rate.bytes > kBytes) next_ = 0;
-      f(memory_.data() + next_);
-      next_ += (rate.bytes + 4095) / 4096 * 4096;
-    }
-    rate.best = std::min(rate.best, (seconds() - start) / count);
+    pool_.run([&](Worker& worker) {
+      for (size_t i = 0; i < count; ++i) {
+        f(memory_.data() + next_ + i * stride, worker);
+        worker.barrier->wait(worker);
+      }
+    });
+    rate.best = std::min(rate.best, (seconds() - start) / double(count));
+    next_ += count * stride;
   }
   template <class Matrix>
-  void product(Matrix w, const std::byte* panels) {
+  void reserve(const Matrix& w) {
+    pool_.reserve_scratch(linear_scratch_bytes(w, rows_));
+    const size_t shared = linear_shared_bytes(w, rows_);
+    if (shared > shared_.bytes()) shared_ = Memory(shared);
+  }
+  template <class Matrix>
+  void product(Matrix w, const std::byte* panels, Worker& worker) {
     w.panels = panels;
     const Array in{reinterpret_cast<std::byte*>(x_.data()), Elem::bf16, w.k};
     const Array result{reinterpret_cast<std::byte*>(out_.data()), Elem::f32, w.n};
-    pool_.reserve_scratch(linear_scratch_bytes(w, 1));
-    pool_.run([&](Worker& worker) {
-      linear(w, in, result, 1, Activation::none, nullptr, worker);
-    });
+    linear(w, in, result, rows_, Activation::none, shared_.data(), worker);
   }
 
+  const int64_t rows_;
   Pool pool_;
   const Memory memory_;
+  Memory shared_{64};
   std::vector<bf16> x_;
-  std::vector<float> out_;
-  float sink_ = 0;
+  std::vector<float> out_, sinks_;
   size_t next_ = 0;
 };
 
@@ -239,10 +268,11 @@ int main(int argc, char** argv) {
     return 1;
   }
 #endif
-  const bool row = argc > 1 && !std::strcmp(argv[1], "row");
-  const int threads = argc > 1 && !row ? std::atoi(argv[1]) : 1;
-  const std::string only = argc > 2 ? argv[2] : "";
-  if (row) RowRates().run(only);
-  else for_each_kind(only, [&](const char* name, auto w) { speed(threads, name, w); });
+  const bool rates = argc > 1 && !std::strcmp(argv[1], "rates");
+  const std::vector<std::string> rest(argv + std::min(argc, rates ? 2 : 1), argv + argc);
+  const auto number = [&](size_t i) { return i < rest.size() ? std::stoi(rest[i]) : 1; };
+  const auto name = [&](size_t i) { return i < rest.size() ? rest[i] : std::string(); };
+  if (rates) Rates(number(0), number(1)).run(name(2));
+  else for_each_kind(name(1), [&](const char* kind, auto w) { speed(number(0), kind, w); });
   return 0;
 }

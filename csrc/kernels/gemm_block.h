@@ -43,7 +43,7 @@ struct BlockMatrix {
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // as in PackedMatrix
   bool weight_only = false;
-  Tuning tuning{.stream_ahead = stream_ahead(4 << 10)};
+  Tuning tuning{.stream_ahead = codes_ahead(4 << 10)};
 };
 
 // As kMostIntDepth: a file's rows are shorter.

@@ -45,10 +45,9 @@ struct ByteOperand {
   static PENSTOCK_INLINE Weights decode(const Quad (&codes)[kQuads]) {
     Weights w;
     for (int i = 0; i < kQuads; ++i) {
-      Quad points = codes[i];
-      if constexpr (Format::kTabled) points = points.lookup(Format::kTable);
-      if constexpr (Format::kWide && kSignedBytes) points = points.flipped(128);
-      w.quads[i] = points;
+      if constexpr (Format::kTabled) w.quads[i] = codes[i].lookup(kKeptPoints<Format>);
+      else if constexpr (Format::kWide && kSignedBytes) w.quads[i] = codes[i].flipped(128);
+      else w.quads[i] = codes[i];
     }
     return w;
   }
@@ -57,6 +56,16 @@ struct ByteOperand {
   static PENSTOCK_INLINE void add(Sum& sum, const Weights& w, const std::byte* x) {
     dot_quads<Wide>(sum, w.quads, reinterpret_cast<const int8_t*>(x));
   }
+
+ private:
+  template <class Format>
+  static constexpr std::array<uint8_t, 16> kept_points() {
+    std::array<uint8_t, 16> all = Format::kTable;
+    for (uint8_t& point : all) point = uint8_t(point ^ (Format::kWide && kSignedBytes ? 128 : 0));
+    return all;
+  }
+  template <class Format>
+  static constexpr std::array<uint8_t, 16> kKeptPoints = kept_points<Format>();
 };
 
 // x in float32.
@@ -97,21 +106,22 @@ struct FloatOperand {
     }
     Quad all = codes[0];
     if constexpr (Format::kTabled) all = all.lookup(Format::kTable);
-    for (int i = 0; i < 4; ++i) {
-      w.k[i] = all.number(i);
-      if constexpr (Format::kOffset != 0)
-        w.k[i] = w.k[i] - f32x16::broadcast(float(Format::kOffset));
+    if constexpr (Format::kOffset != 0) {
+      const Quad::Less less(f32x16::broadcast(float(Format::kOffset)));
+      for (int i = 0; i < 4; ++i) w.k[i] = all.number(i, less);
+    } else {
+      for (int i = 0; i < 4; ++i) w.k[i] = all.number(i);
     }
     return w;
   }
   template <class Format>
   struct Shift {
-    f32x16 zeros;
+    Quad::Less zeros;
     Shift() = default;
     PENSTOCK_INLINE explicit Shift(i32x16 of) : zeros(of.to_float()) {}
     PENSTOCK_INLINE Weights decode(const Quad (&codes)[kQuads]) const {
-      Weights w = FloatOperand::decode<Format>(codes);
-      for (int i = 0; i < 4; ++i) w.k[i] = w.k[i] - zeros;
+      Weights w;
+      for (int i = 0; i < 4; ++i) w.k[i] = codes[0].number(i, zeros);
       return w;
     }
   };

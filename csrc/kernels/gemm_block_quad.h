@@ -45,6 +45,18 @@ struct Quad {
     return {_mm512_cvtepi32_ps(
         _mm512_and_si512(_mm512_srli_epi32(v, unsigned(8 * i)), _mm512_set1_epi32(255)))};
   }
+  // What numbers of bytes are to be less by, whole numbers up to 255. A byte as the last bits of 2^23 is
+  // 2^23 + the byte.
+  struct Less {
+    f32x16 by;
+    Less() = default;
+    PENSTOCK_INLINE explicit Less(f32x16 of) : by(of + f32x16::broadcast(0x1p23f)) {}
+  };
+  PENSTOCK_INLINE f32x16 number(int i, const Less& less) const {
+    const __m512i bits = _mm512_ternarylogic_epi32(i ? right(8 * i).v : v, _mm512_set1_epi32(255),
+                                                   _mm512_set1_epi32(0x4b000000), 0xea);
+    return f32x16{_mm512_castsi512_ps(bits)} - less.by;
+  }
   // As a number of E4M3; as float32's bits it is 2^120 times too small.
   PENSTOCK_INLINE f32x16 float8(int i) const {
     const __m512i bits = _mm512_srai_epi32(_mm512_slli_epi32(v, unsigned(24 - 8 * i)), 4);
@@ -103,6 +115,22 @@ struct Quad {
     const __m256i byte = _mm256_set1_epi32(255);
     return {_mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(lo, 8 * i), byte)),
             _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(hi, 8 * i), byte))};
+  }
+  // A byte as the last bits of 2^23 is 2^23 + the byte; eight bits further up, 2^15 + the byte.
+  struct Less {
+    f32x16 first, second;
+    Less() = default;
+    PENSTOCK_INLINE explicit Less(f32x16 of)
+        : first(of + f32x16::broadcast(0x1p23f)), second(of + f32x16::broadcast(0x1p15f)) {}
+  };
+  PENSTOCK_INLINE f32x16 number(int i, const Less& less) const {
+    const Quad from = i / 2 ? right(16) : *this;
+    const __m256i mask = _mm256_set1_epi32(i % 2 ? 0xff00 : 255);
+    const __m256i power = _mm256_set1_epi32(i % 2 ? 0x47000000 : 0x4b000000);
+    const auto half = [&](__m256i codes) __attribute__((always_inline)) {
+      return _mm256_castsi256_ps(_mm256_or_si256(_mm256_and_si256(codes, mask), power));
+    };
+    return f32x16{half(from.lo), half(from.hi)} - (i % 2 ? less.second : less.first);
   }
   PENSTOCK_INLINE f32x16 float8(int i) const {
     const auto half = [&](__m256i codes) __attribute__((always_inline)) {
@@ -199,6 +227,12 @@ struct Quad {
     const i32x16::vector byte = std::bit_cast<i32x16::vector>(v >> uint32_t(8 * i) & 255u);
     return std::bit_cast<f32x16>(__builtin_convertvector(byte, floats));
   }
+  struct Less {
+    f32x16 by;
+    Less() = default;
+    PENSTOCK_INLINE explicit Less(f32x16 of) : by(of) {}
+  };
+  PENSTOCK_INLINE f32x16 number(int i, const Less& less) const { return number(i) - less.by; }
   PENSTOCK_INLINE f32x16 float8(int i) const {
     const i32x16::vector codes = std::bit_cast<i32x16::vector>(v << uint32_t(24 - 8 * i));
     return std::bit_cast<f32x16>(codes >> 4 & kFloat8Bits) * f32x16::broadcast(0x1p120f);

@@ -90,6 +90,8 @@ class BlockPath {
   static constexpr int side_by_side([[maybe_unused]] int chains) {
 #if defined(__AVX512F__)
     return Operand::kRounded || chains > 1 ? 1 : 4;
+#elif defined(__AVX2__)
+    return Operand::kRounded || chains > 1 ? 1 : 2;
 #else
     return 1;
 #endif

@@ -21,15 +21,6 @@ constexpr bool takes_tiles([[maybe_unused]] const GridPanels& p, [[maybe_unused]
 #endif
 }
 
-// Whether few rows are multiplied by codes as they are (gemm_grid_registers.cpp).
-constexpr bool takes_windows([[maybe_unused]] int bits) {
-#if defined(__AVX512VNNI__)
-  return bits == 4;
-#else
-  return false;
-#endif
-}
-
 QuantizedRows rows_in(std::byte* memory, const GridPanels& p, int64_t rows) {
 #if defined(__AMX_INT8__)
   if (takes_tiles(p, rows))
@@ -41,7 +32,7 @@ QuantizedRows rows_in(std::byte* memory, const GridPanels& p, int64_t rows) {
   // of the time, 8 bits 1.10, 1.20 and 1.08.)
   const int64_t bands = p.bits == 4 ? ceil_div(rows, kGridRegisterRows) : 1;
   return {memory, rows, std::min(ceil_div(rows, bands), kGridRegisterRows), p.steps, p.steps,
-          takes_windows(p.bits)};
+          kTakesWindows && p.bits == 4};
 }
 
 // Smaller than any activation that matters, and its reciprocal is finite.

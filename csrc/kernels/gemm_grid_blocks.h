@@ -13,6 +13,13 @@ constexpr int64_t kWindowsBytes = kWindowedK / kGridGroup * kPanelColumns;
 constexpr int64_t kWindowedBytes = kWindowedK * kPanelColumns / 2 + kWindowsBytes;
 constexpr int64_t kStepGroups = kGridStep / kGridGroup;
 
+// Whether few rows are multiplied by codes as they are (gemm_grid_registers.cpp).
+#if defined(__AVX2__)
+constexpr bool kTakesWindows = true;
+#else
+constexpr bool kTakesWindows = false;
+#endif
+
 // Panels seen as steps, 64 k each. What a window calls its step is a distance between points and has
 // nothing to do with these.
 struct GridPanels : PanelView {

@@ -77,32 +77,29 @@ void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const st
     }
 }
 
-#if defined(__AVX512VNNI__)
+#if defined(__AVX2__)
 // As multiply<4>, for few rows: a group's dots with the codes as they are, its step and origin
 // taken in once at its end. Half the instructions, so that memory is waited for and nothing else.
 template <int Rows, int Panels>
 void multiply_windows(const GridPanels& p, const QuantizedRows& x, int64_t row,
                       const std::byte* panel, int64_t ahead, int32_t* dots) {
-  __m512i sums[Panels][Rows];
+  i32x16 sums[Panels][Rows];
   for (int i = 0; i < Panels; ++i)
-    for (int r = 0; r < Rows; ++r) sums[i][r] = _mm512_setzero_si512();
+    for (int r = 0; r < Rows; ++r) sums[i][r] = i32x16::broadcast(0);
   const int8_t* x_codes = x.codes_at(row, 0);
   const int32_t* minus_sums = x.minus_sums(row);
-  const __m512i nibble = _mm512_set1_epi32(15);
   for (int64_t s = 0; s < p.steps; ++s, x_codes += x.row_step(), minus_sums += kStepGroups) {
     const std::byte* const codes = panel + p.step_at(s);
     const std::byte* const windows = panel + p.windows_at(s);
 #pragma GCC unroll 4
     for (int g = 0; g < kStepGroups; ++g) {
-      __m512i step[Panels], group[Panels][Rows];
+      i32x16 step[Panels], group[Panels][Rows];
       for (int i = 0; i < Panels; ++i) {
-        const __m512i both = _mm512_cvtepu8_epi32(_mm_load_si128(
-            reinterpret_cast<const __m128i*>(windows + i * p.panel_bytes + g * kPanelColumns)));
-        step[i] = _mm512_add_epi32(_mm512_and_si512(both, nibble), _mm512_set1_epi32(1));
-        const __m512i origin = _mm512_srli_epi32(both, 4);
-        for (int r = 0; r < Rows; ++r)  // both fit 16 bits, and the origin's upper half is zero
-          group[i][r] = _mm512_madd_epi16(
-              origin, _mm512_set1_epi32(minus_sums[r * x.groups_stride() + g]));
+        const i32x16 both = i32x16::widen(windows + i * p.panel_bytes + g * kPanelColumns);
+        step[i] = both.masked(15) + i32x16::broadcast(1);
+        const i32x16 origin = both.right(4);
+        for (int r = 0; r < Rows; ++r)
+          group[i][r] = origin.times_short(minus_sums[r * x.groups_stride() + g]);
       }
       for (int quad = kQuads * g; quad < kQuads * g + kQuads; quad += 2) {
         const std::byte* const at = codes + quad / 2 * kLineBytes;
@@ -110,17 +107,12 @@ void multiply_windows(const GridPanels& p, const QuantizedRows& x, int64_t row,
           for (int i = 0; i < Panels; ++i) __builtin_prefetch(at + i * p.panel_bytes + ahead);
         for (int i = 0; i < Panels; ++i) {
           const Line<4> line = Line<4>::load(at + i * p.panel_bytes);
-          for (int r = 0; r < Rows; ++r) {
-            i32x16 sum{group[i][r]};
-            dot<4>(sum, line, x_codes + r * kGridStep + 4 * quad);
-            group[i][r] = sum.v;
-          }
+          for (int r = 0; r < Rows; ++r)
+            dot<4>(group[i][r], line, x_codes + r * kGridStep + 4 * quad);
         }
       }
       for (int i = 0; i < Panels; ++i)
-        for (int r = 0; r < Rows; ++r)
-          sums[i][r] =
-              _mm512_add_epi32(sums[i][r], _mm512_mullo_epi32(group[i][r], step[i]));
+        for (int r = 0; r < Rows; ++r) sums[i][r] = sums[i][r] + group[i][r] * step[i];
     }
     if (ahead)
       for (int i = 0; i < Panels; ++i) __builtin_prefetch(windows + i * p.panel_bytes + ahead);
@@ -128,9 +120,8 @@ void multiply_windows(const GridPanels& p, const QuantizedRows& x, int64_t row,
   for (int i = 0; i < Panels; ++i)
     for (int r = 0; r < Rows; ++r) {
       // The epilogue expects weights plus 128.
-      const __m512i offset = _mm512_set1_epi32(-x.starts[row + r]);
-      _mm512_storeu_si512(dots + (i * Rows + r) * kPanelColumns,
-                          _mm512_add_epi32(sums[i][r], offset));
+      const i32x16 offset = i32x16::broadcast(-x.starts[row + r]);
+      (sums[i][r] + offset).store(dots + (i * Rows + r) * kPanelColumns);
     }
 }
 #endif
@@ -148,7 +139,7 @@ Multiply multiply_rows(int64_t rows) {
 Multiply choose(int bits, int64_t rows, int panels) {
   if (bits == 8)
     return panels == 1 ? multiply_rows<8, 1>(rows) : multiply_rows<8, kPanels>(rows);
-#if defined(__AVX512VNNI__)
+#if defined(__AVX2__)
   if (rows == 1) return panels == 1 ? multiply_windows<1, 1> : multiply_windows<1, kPanels>;
   if (rows == 2) return panels == 1 ? multiply_windows<2, 1> : multiply_windows<2, kPanels>;
   if (rows == 3 && panels == 1) return multiply_windows<3, 1>;
@@ -160,12 +151,8 @@ Multiply choose(int bits, int64_t rows, int panels) {
 // Whether so many rows take windows as they are where panels are read one by one, and are faster so
 // than with weights expanded to the grid. (One thread of a Zen 4, K = 2048, 3 and 4 rows: 18.6 and
 // 16.9 GB/s of weights, expanded 13.2 and 12.7.)
-bool has_windows_to_stream([[maybe_unused]] const GridPanels& p, [[maybe_unused]] int64_t rows) {
-#if defined(__AVX512VNNI__)
-  return p.bits == 4 && rows > 2 && rows <= QuantizedRows::kSummedRows;
-#else
-  return false;
-#endif
+bool has_windows_to_stream(const GridPanels& p, int64_t rows) {
+  return kTakesWindows && p.bits == 4 && rows > 2 && rows <= QuantizedRows::kSummedRows;
 }
 
 void expand_step(const GridPanels& p, const std::byte* panel, int64_t s, std::byte* to) {

@@ -29,6 +29,8 @@ template <class Format, int Rows, int Panels>
 void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte* weights,
               int64_t ahead, float* sums) {
   constexpr int bits = Format::kBits;
+  // Each dot waits for the one before it in its chain; lines, an even number, go to two in turn.
+  constexpr int chains = Rows * Panels == 1 ? 2 : 1;
   f32x16 total[Panels][Rows];
   for (int i = 0; i < Panels; ++i)
     for (int r = 0; r < Rows; ++r) total[i][r] = f32x16::zero();
@@ -41,34 +43,47 @@ void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte
   [[maybe_unused]] const i32x16 kept =
       i32x16::broadcast(kept_zero(bits, Format::kOffset) - Format::kOffset);
   for (int64_t g = 0; g < p.segments; ++g) {
-    i32x16 dots[Panels][Rows];
-    for (int r = 0; r < Rows; ++r)
-      for (int i = 0; i < Panels; ++i) dots[i][r] = i32x16::broadcast(starts[r * row_floats + g]);
+    i32x16 dots[chains][Panels][Rows];
+    for (int c = 0; c < chains; ++c)
+      for (int r = 0; r < Rows; ++r)
+        for (int i = 0; i < Panels; ++i)
+          dots[c][i][r] = i32x16::broadcast(c ? 0 : starts[r * row_floats + g]);
     if (p.zero_points)
       for (int i = 0; i < Panels; ++i) {
         const std::byte* from = p.zeros(panel, g) + i * p.panel_bytes;
         const i32x16 zero = i32x16::widen(from) + kept;
         // Of the next panels: zeros lie behind all groups, far from what is streamed.
         if (ahead && g % 4 == 0) __builtin_prefetch(from + Panels * p.panel_bytes);
-        for (int r = 0; r < Rows; ++r) dots[i][r] = dots[i][r] * zero;
+        for (int r = 0; r < Rows; ++r) dots[0][i][r] = dots[0][i][r] * zero;
       }
-    const std::byte* end = weights + p.scales_at;
-    for (; weights < end; weights += kLineBytes, codes += 4 * kQuads<bits>) {
+    const std::byte* next = weights + ahead;
+    if (Panels == 1 && next - panel >= p.shifts_at) next += p.panel_bytes - p.shifts_at;
+    const auto prefetch = [&](int64_t line) __attribute__((always_inline)) {
       if (ahead)
+        for (int i = 0; i < Panels; ++i) __builtin_prefetch(next + i * p.panel_bytes + line);
+    };
+    for (int64_t at = 0; at < p.scales_at; at += chains * kLineBytes)
+#pragma GCC unroll 2
+      for (int c = 0; c < chains; ++c, codes += 4 * kQuads<bits>) {
+        const int64_t line = at + c * kLineBytes;
+        prefetch(line);
+        Line<bits> lines[Panels];
         for (int i = 0; i < Panels; ++i)
-          __builtin_prefetch(weights + i * p.panel_bytes + ahead);
-      Line<bits> lines[Panels];
-      for (int i = 0; i < Panels; ++i) lines[i] = Format::load(weights + i * p.panel_bytes);
-      for (int r = 0; r < Rows; ++r)
-        for (int i = 0; i < Panels; ++i) dot<bits>(dots[i][r], lines[i], codes + r * x.row_bytes);
-    }
-    if (ahead)
-      for (int i = 0; i < Panels; ++i) __builtin_prefetch(weights + i * p.panel_bytes + ahead);
+          lines[i] = Format::load(weights + i * p.panel_bytes + line);
+        for (int r = 0; r < Rows; ++r)
+          for (int i = 0; i < Panels; ++i)
+            dot<bits>(dots[c][i][r], lines[i], codes + r * x.row_bytes);
+      }
+    weights += p.scales_at;
+    prefetch(p.scales_at);
     for (int i = 0; i < Panels; ++i) {
       const f32x16 scale = Format::scales(weights + i * p.panel_bytes);
-      for (int r = 0; r < Rows; ++r)
-        total[i][r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale,
-                          dots[i][r].to_float(), total[i][r]);
+      for (int r = 0; r < Rows; ++r) {
+        i32x16 dot = dots[0][i][r];
+        for (int c = 1; c < chains; ++c) dot = dot + dots[c][i][r];
+        total[i][r] = fma(f32x16::broadcast(x_scales[r * row_floats + g]) * scale, dot.to_float(),
+                          total[i][r]);
+      }
     }
     weights += kScaleBytes;
   }

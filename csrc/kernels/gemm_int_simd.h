@@ -42,6 +42,10 @@ struct i32x16 {
   PENSTOCK_INLINE void store(int32_t* to) const { _mm512_storeu_si512(to, v); }
   PENSTOCK_INLINE i32x16 operator*(i32x16 b) const { return {_mm512_mullo_epi32(v, b.v)}; }
   PENSTOCK_INLINE i32x16 operator+(i32x16 b) const { return {_mm512_add_epi32(v, b.v)}; }
+  // Times b, which fits 16 bits, as these do, which are not negative.
+  PENSTOCK_INLINE i32x16 times_short(int32_t b) const {
+    return {_mm512_madd_epi16(v, _mm512_set1_epi32(b))};
+  }
   PENSTOCK_INLINE i32x16 right(int bits) const { return {_mm512_srli_epi32(v, unsigned(bits))}; }
   PENSTOCK_INLINE i32x16 masked(int32_t mask) const {
     return {_mm512_and_si512(v, _mm512_set1_epi32(mask))};
@@ -113,6 +117,11 @@ struct i32x16 {
   }
   PENSTOCK_INLINE i32x16 operator*(i32x16 b) const {
     return {_mm256_mullo_epi32(lo, b.lo), _mm256_mullo_epi32(hi, b.hi)};
+  }
+  // Times b, which fits 16 bits, as these do, which are not negative.
+  PENSTOCK_INLINE i32x16 times_short(int32_t b) const {
+    const __m256i all = _mm256_set1_epi32(b);
+    return {_mm256_madd_epi16(lo, all), _mm256_madd_epi16(hi, all)};
   }
   PENSTOCK_INLINE i32x16 right(int bits) const {
     return {_mm256_srli_epi32(lo, bits), _mm256_srli_epi32(hi, bits)};

@@ -22,6 +22,11 @@ struct i32x16 {
     const __m128i bytes = _mm_load_si128(reinterpret_cast<const __m128i*>(from));
     return {_mm256_cvtepu8_epi32(bytes), _mm256_cvtepu8_epi32(_mm_srli_si128(bytes, 8))};
   }
+  // Times b, which fits 16 bits, as these do, which are not negative.
+  PENSTOCK_INLINE i32x16 times_short(int32_t b) const {
+    const __m256i all = _mm256_set1_epi32(b);
+    return {_mm256_madd_epi16(lo, all), _mm256_madd_epi16(hi, all)};
+  }
   PENSTOCK_INLINE i32x16 right(int bits) const {
     return {_mm256_srli_epi32(lo, bits), _mm256_srli_epi32(hi, bits)};
   }

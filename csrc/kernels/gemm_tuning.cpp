@@ -1,10 +1,23 @@
 #include "gemm_tuning.h"
 
 namespace penstock {
+namespace {
 
-int64_t stream_ahead(int64_t elsewhere) {
+[[maybe_unused]] constexpr int64_t kTwoLines = 128;
+
+}  // namespace
+
+int64_t floats_ahead() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_is("amd")) return 128;
+  if (__builtin_cpu_is("amd")) return kTwoLines;
+#endif
+  return 8 << 10;
+}
+
+int64_t codes_ahead(int64_t elsewhere) {
+#if defined(__x86_64__)
+  if (__builtin_cpu_is("amdfam17h") || __builtin_cpu_is("amdfam19h")) return kTwoLines;
+  if (__builtin_cpu_is("amd")) return 4 << 10;
 #endif
   return elsewhere;
 }

@@ -19,7 +19,7 @@ struct BlockMatrix;
 
 // Each kind of matrix has defaults of its own, and heeds what it needs.
 struct Tuning {
-  // How far ahead a stream of weights is prefetched: see stream_ahead() for its default. (One row,
+  // How far ahead a stream of weights is prefetched: defaults are below. (One row,
   // Xeon. Floats: 2 KiB 8 to 10 % faster on avx512 than 8, on amx 1 to 3 %. Groups: 2, 6 or 8 KiB 3
   // to 5 % faster than 4, which of them depends on bits and shape.)
   int64_t stream_ahead = 0;
@@ -35,12 +35,18 @@ struct Tuning {
   int64_t tile_rows_from = 0;
 };
 
-// The default of Tuning::stream_ahead: `elsewhere`, but two lines on AMD's processors, which read one
-// stream fastest by themselves. (Zen 4, avx512, one row, one thread, GB/s of processor time at 128
-// bytes and at 2 KiB: bf16 22 to 24 and 14 to 18; Q8_0 of 178 MB 22 and 16; int8 of 263 MB 23 and 22,
-// of 7 to 200 MB 20 to 24 and 21; Q5_0 and Q6_K, partly in L3, within noise. A plain loop reads 27 at
-// 512 bytes, 22 from 1 KiB on.)
-int64_t stream_ahead(int64_t elsewhere);
+// Defaults of Tuning::stream_ahead. AMD's processors up to Zen 4 read one stream fastest by themselves,
+// with two lines ahead. (Zen 4, avx512, one row, one thread, GB/s of processor time at 128 bytes and at
+// 2 KiB: bf16 22 to 24 and 14 to 18; Q8_0 of 178 MB 22 and 16; int8 of 263 MB 23 and 22, of 7 to 200 MB
+// 20 to 24 and 21; Q5_0 and Q6_K, partly in L3, within noise. A plain loop reads 27 at 512 bytes, 22
+// from 1 KiB on.)
+//
+// Zen 5 does so with floats. Codes do not lie in the order in which they are read: scales come first or
+// last, bits in planes, and panels go side by side. (Likewise, at 128 bytes, 2, 4 and 8 KiB: bf16 33 to
+// 36, 34, 34, 33; Q8_0 38, 39, 39, 39; int4 31, 31, 35, 36; Q4_K 22, 33, 38, 36; Q6_K 23, 31, 37, 36;
+// int8 by 64, weights alone, 14 to 18, 30, 32, 31.)
+int64_t floats_ahead();
+int64_t codes_ahead(int64_t elsewhere);
 
 // A parameter that this instruction set heeds.
 struct TunedField {

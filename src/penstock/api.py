@@ -11,7 +11,7 @@ from typing import Any
 
 from penstock.config import ResolvedConfig
 from penstock.engine.core import EngineCore
-from penstock.engine.loader import Watch, open_model, unwatched
+from penstock.engine.loader import load_models, open_model, plan_engine
 from penstock.engine.shared_core import SharedCore
 from penstock.engine_options import engine_config
 from penstock.errors import RequestError
@@ -20,6 +20,7 @@ from penstock.frontend.outputs import RequestOutput
 from penstock.gguf.metadata import GgufValue
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.spec import GrammarSpec
+from penstock.interface.loading import Watch, unwatched
 from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
 from penstock.interface.request_checks import truncated
 from penstock.llm_inputs import (
@@ -51,7 +52,8 @@ class LLM:
     ``model`` is a checkpoint folder, a hub id, or empty for the demo model; every other option
     is a field of :class:`~penstock.config.EngineConfig`, or one of vLLM's that asks for nothing
     (``engine_options``). ``chat_template`` takes the place of the model's own: the template itself,
-    or the Path of a file with it. ``load_progress`` is told how loading goes on. Raises
+    or the Path of a file with it. ``load_progress`` is told how loading goes on. The tokenizer is
+    loaded when it is first needed, or with ``require_tokenizer`` before any weight is. Raises
     ConfigError, ModelError, TokenizerError or WeightError with the cause and the fix.
 
     Several threads may use it at once, and one may use it while it has an unfinished
@@ -67,16 +69,21 @@ class LLM:
         *,
         chat_template: str | Path | None = None,
         load_progress: Watch = unwatched,
+        require_tokenizer: bool = False,
         **options: Any,
     ) -> None:
         self._template = template_source(chat_template)
         config = engine_config(model, options)
         files = open_model(config)
-        self._core = SharedCore(EngineCore.start(config, files=files, watch=load_progress))
-        self._metadata = _metadata(files, self._core.config.tokenizer_path)
+        engine_plan = plan_engine(config, files)
+        self._metadata = _metadata(files, engine_plan.config.tokenizer_path)
         self._preparing = threading.RLock()
         self._ids = itertools.count()
         self._tokenizer: Tokenizer | None = None
+        if require_tokenizer:
+            self._tokenizer = self._load_tokenizer(engine_plan.config, engine_plan.spec.vocab_size)
+        models = load_models(engine_plan, files=files, watch=load_progress)
+        self._core = SharedCore(EngineCore.of(models))
         self._checked: GrammarCache[bool] = GrammarCache()
         self._worker = LocalWorker()
 
@@ -85,17 +92,17 @@ class LLM:
         """The model's tokenizer; raises TokenizerError if it has none that can be read."""
         with self._preparing:
             if self._tokenizer is None:
-                template = self._template
-                # Prompts need no template: one that is no program is refused by chats.
-                tokenizer = load_tokenizer(
-                    self.config.tokenizer_path, check_templates=False, metadata=self._metadata
-                )
-                self._metadata = None
-                tokenizer.check_model(self._core.vocab_size)
-                if template:
-                    tokenizer = tokenizer.with_chat_template(template)
-                self._tokenizer = tokenizer
+                self._tokenizer = self._load_tokenizer(self.config, self._core.vocab_size)
             return self._tokenizer
+
+    def _load_tokenizer(self, config: ResolvedConfig, vocab_size: int) -> Tokenizer:
+        # Prompts need no template: one that is no program is refused by chats.
+        tokenizer = load_tokenizer(
+            config.tokenizer_path, check_templates=False, metadata=self._metadata
+        )
+        self._metadata = None
+        tokenizer.check_model(vocab_size)
+        return tokenizer.with_chat_template(self._template) if self._template else tokenizer
 
     @property
     def config(self) -> ResolvedConfig:

@@ -104,6 +104,15 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "in --dtype."
         ),
     ] = True
+    quantization_calibration: Annotated[
+        bool,
+        Meta(
+            description="With --quantization, lets the model read a short text before its matrices "
+            "are rounded, to see how large the columns are of what they multiply. It costs a "
+            "first start the time of one prompt. Without, the matrices alone decide how columns "
+            "are scaled."
+        ),
+    ] = True
     backend: Annotated[
         BackendName,
         Meta(
@@ -244,6 +253,9 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization_zero_points: bool
     quantize_activations: bool
     quantize_head: bool
+    quantization_calibration: bool
+    """Whether the model reads a text before its matrices are rounded (``engine/calibration.py``).
+    """
     weight_bytes: int
     backend: ChosenBackend
     threads: int

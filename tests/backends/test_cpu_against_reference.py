@@ -44,7 +44,6 @@ F32 = NDArray[np.float32]
 
 pytestmark = needs_native
 
-
 CODED: tuple[KvDType, ...] = ("int8", "fp8", "k8v4", "int4")
 LIMITS = Limits(num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=8, threads=2)
 

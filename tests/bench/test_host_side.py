@@ -27,6 +27,19 @@ def test_every_phase_takes_time(tmp_path: Path) -> None:
     assert all(microseconds > 0 for microseconds in phases.values())
 
 
+@pytest.mark.parametrize("words", [["0"], ["2", "path/to/model"], ["1000000"]])
+def test_numbers_of_requests_that_cannot_be(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCHMARKS))
+    host_side = importlib.import_module("host_side")
+    monkeypatch.setattr(sys, "argv", ["host_side.py", "--requests", *words])
+    with pytest.raises(SystemExit) as stop:
+        host_side.main()
+    assert stop.value.code == 2
+    assert f"not a number of requests from 1 to 4096: {words[-1]!r}" in capsys.readouterr().err
+
+
 def test_windows_begin_when_every_request_decodes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
     host_side = importlib.import_module("host_side")

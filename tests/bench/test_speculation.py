@@ -5,11 +5,19 @@ from pathlib import Path
 
 import pytest
 
+from penstock.bench import session
+from penstock.bench.machine import Speeds
 from penstock.bench.speculation import Scripted, formula, run_speculation
 from penstock.cli.main import main
 from penstock.config import EngineConfig
 from penstock.sampling.params import SamplingParams
 from penstock.speculative_config import Ngram
+
+
+@pytest.fixture(autouse=True)
+def unmeasured_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring takes seconds."""
+    monkeypatch.setattr(session, "measure_speeds", lambda threads: Speeds(unmeasured="a test"))
 
 
 def test_the_formula() -> None:
@@ -21,10 +29,14 @@ def test_the_formula() -> None:
 def test_figures_agree_with_each_other() -> None:
     config = EngineConfig(backend="cpu", threads=1, artifact=False, max_model_len=128)
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
-    (result,) = run_speculation(
+    (result,), machine = run_speculation(
         config, [Ngram(min_match=1, adaptive=False)], [[5] * 20, "import os\n"], params, 2, 1
     )
+    assert machine.threads == 1
     assert result.same
+    # One repeat: all of them are the same run.
+    assert result.speedup_range == (result.speedup, result.speedup)
+    assert result.tokens_per_s / result.plain_tokens_per_s == pytest.approx(result.speedup)
     assert 0 < result.steps_with_drafts <= result.steps < 2 * 24
     assert 0 < result.accepted_per_draft <= result.tokens_per_draft <= 8
     assert sum(result.accepted_by_position) == pytest.approx(result.accepted_per_draft)
@@ -48,7 +60,7 @@ def test_a_scripted_draft_is_accepted_as_often_as_it_says() -> None:
     config = EngineConfig(backend="cpu", threads=1, artifact=False, max_model_len=128)
     params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
     scripted = Scripted(0.8, 0.0, 4)
-    (result,) = run_speculation(config, [scripted], [[i, 9] for i in range(8)], params, 8, 1)
+    (result,), _ = run_speculation(config, [scripted], [[i, 9] for i in range(8)], params, 8, 1)
     assert result.same
     assert result.acceptance == pytest.approx(0.8, abs=0.07)
     assert 1 + result.accepted_per_draft == pytest.approx(formula(0.8, 4), rel=0.1)
@@ -61,8 +73,9 @@ def test_a_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = "bench spec --backend cpu --threads 1 --no-artifact --max-model-len 128 --repeats 1"
     options = ["--output-len", "8", "-p", "a a a a a", "--method", "ngram", "--scripted", "0.5,0,2"]
     assert main([*command.split(), *options, "--plot", str(path)]) == 0
-    assert "1. ngram" in path.read_text()
-    assert "2. scripted" in path.read_text()
+    drawn = path.read_text()
+    for text in ("1. ngram", "2. scripted", "1 threads", "times the tokens/s of plain decoding"):
+        assert f"<!-- {text}" in drawn or text in drawn, text
 
 
 def test_a_plot_of_another_kind_is_refused_at_once(capsys: pytest.CaptureFixture[str]) -> None:

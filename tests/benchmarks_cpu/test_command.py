@@ -8,8 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -182,14 +184,24 @@ def test_the_build_starts_from_the_source_distribution(tmp_path: Path) -> None:
     assert again == first[2:]
 
 
-def test_one_processor_of_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib.util
-
-    spec = importlib.util.spec_from_file_location("cpu_run", COMMAND[1])
+@pytest.fixture
+def run() -> Any:
+    """The command as a module."""
+    spec = spec_from_file_location("cpu_run", COMMAND[1])
     assert spec is not None
     assert spec.loader is not None
-    run = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(run)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_results_go_to_a_file_or_into_a_folder(run: Any, tmp_path: Path) -> None:
+    assert run.results_file(tmp_path / "mine.json", "name.json") == tmp_path / "mine.json"
+    assert run.results_file(tmp_path, "name.json") == tmp_path / "name.json"
+    assert run.results_file(None, "name.json") == run.RESULTS / "name.json"
+
+
+def test_one_processor_of_each_core(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     siblings = {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}
 
     class Topology:

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from penstock import LLM
-from penstock.cli import load_progress
+from penstock.cli import status_line
 from penstock.cli.load_progress import LoadProgress
 
 
@@ -19,7 +19,7 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [0.0]
-    monkeypatch.setattr(load_progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(status_line.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -33,7 +33,7 @@ def test_a_bar_on_a_terminal(clock: list[float]) -> None:
     assert stream.getvalue() == "\rloading: weights [##########..........] 50 % of 2.5 GB"
     progress("weights", 0.6, 2_500_000_000)  # too soon to draw again
     assert "60 %" not in stream.getvalue()
-    progress.clear()
+    progress.close()
     assert stream.getvalue().endswith(" \r")
 
 
@@ -43,7 +43,7 @@ def test_lines_elsewhere(clock: list[float]) -> None:
     for second in range(25):
         clock[0] = float(second)
         progress("weights", second / 25, 270_000_000)
-    progress.clear()
+    progress.close()
     assert stream.getvalue().splitlines() == [
         "penstock: loading: weights 40 % of 270 MB",
         "penstock: loading: weights 80 % of 270 MB",
@@ -55,7 +55,7 @@ def test_nothing_where_it_is_not_wanted(clock: list[float]) -> None:
     progress = LoadProgress(stream, enabled=False)
     clock[0] = 100.0
     progress("weights", 0.5, 0)
-    progress.clear()
+    progress.close()
     assert stream.getvalue() == ""
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import penstock
 from penstock.cli import main as cli
 from penstock.errors import ConfigError, EngineDeadError, ModelError
+from penstock.written_file import write_json
 
 
 def run(*argv: str) -> int:
@@ -139,6 +141,28 @@ def test_a_reader_that_went_away_is_no_error() -> None:
     os.close(write)
     assert child.communicate(timeout=30)[1] == b""
     assert child.returncode == cli.EXIT_BROKEN_PIPE
+
+
+@pytest.mark.parametrize(
+    "words", [["--help"], ["-V"], ["generate", "--help"], ["completion", "zsh"]]
+)
+def test_output_that_finds_no_room_is_an_error(words: list[str]) -> None:
+    with open("/dev/full", "wb") as full:
+        child = process(*words, stdout=full)
+        said = child.communicate(timeout=30)[1].decode()
+    assert said == f"penstock: error: standard output cannot be written: {os.strerror(28)}\n"
+    assert child.returncode == cli.EXIT_FAILED
+
+
+def test_a_file_that_finds_no_room_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def work() -> int:
+        write_json(Path("/dev/full"), {"a": 1})
+        return 0
+
+    assert cli.outcome(work, debug=False) == cli.EXIT_FAILED
+    assert capsys.readouterr().err == f"penstock: error: /dev/full: {os.strerror(28)}\n"
 
 
 def test_interrupt_is_quiet() -> None:

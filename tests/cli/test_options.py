@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
 
 import msgspec
 import pytest
 
+from penstock.cli.main import COMMANDS, Command, main
 from penstock.cli.options import (
     add_engine_arguments,
     add_sampling_arguments,
     described,
     engine_config,
     option_name,
+    parse_count,
     parse_logit_bias,
     parse_size,
     sampling_params,
@@ -33,6 +36,27 @@ def sampling(*argv: str, **defaults: object) -> SamplingParams:
     parser = Parser("penstock test", "")
     add_sampling_arguments(parser, defaults)
     return sampling_params(parser.parse(argv))
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: "-".join(command.words))
+def test_help_of_every_command(command: Command, capsys: pytest.CaptureFixture[str]) -> None:
+    module = importlib.import_module(f"penstock.cli.{command.module}")
+    rare = getattr(module, "RARE", frozenset())
+    parser = Parser("penstock " + " ".join(command.words), "", rare)
+    module.add_arguments(parser)
+    assert all(action.help for action in parser._actions)
+    given = {name for action in parser._actions for name in action.option_strings}
+    assert main([*command.words, "--help"]) == 0
+    usual = capsys.readouterr().out
+    assert main([*command.words, "--help-all" if rare else "--help"]) == 0
+    whole = capsys.readouterr().out
+    for name in given:
+        assert re.search(rf"{name}\b", whole), name
+        shown = re.search(rf"^  .*{name}[ ,\n]", usual, re.MULTILINE)
+        assert shown or name in rare or name.startswith("--no-"), name
+    hidden = rare & given
+    assert not any(re.search(rf"^  {name}[ ,\n]", usual, re.MULTILINE) for name in hidden)
+    assert (f"{len(hidden)} more options: " in usual) == bool(hidden)
 
 
 def test_nothing_given_is_the_structs_defaults() -> None:
@@ -144,6 +168,20 @@ def test_sizes(text: str, size: int) -> None:
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="not a size"):
         parse_size(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"), [("8192", 8192), ("8k", 8000), ("8K", 8192), ("1.5k", 1500), ("1M", 1 << 20)]
+)
+def test_numbers_of_tokens(text: str, count: int) -> None:
+    assert parse_count(text) == count
+    assert engine("--max-model-len", text).max_model_len == count
+
+
+@pytest.mark.parametrize("text", ["", "k", "8 kilo", "-1", "0.5", "8kb"])
+def test_numbers_of_tokens_that_are_none(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError, match="not a number of tokens"):
+        parse_count(text)
 
 
 def test_logit_bias_syntax() -> None:

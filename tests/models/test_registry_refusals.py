@@ -38,10 +38,21 @@ def test_a_field_that_the_user_says_changes_nothing() -> None:
     config = edited("llama", new_trick=1, rope_scaling={"type": "default", "seed": 3})
     spec = read_spec(config, ignore=["new_trick", "rope_scaling.seed"])
     assert spec.notes == ("config.json: new_trick, rope_scaling.seed ignored, as asked",)
-    with pytest.raises(ModelError, match=r"new_trick .*ignore_config_field new_trick"):
+    with pytest.raises(ModelError, match=r"new_trick .*--ignore-config-field new_trick "):
         read_spec(config, ignore=["rope_scaling.seed"])
-    with pytest.raises(ModelError, match=r"ignore_config_field rope_scaling\.seed"):
+    with pytest.raises(ModelError, match=r"--ignore-config-field rope_scaling\.seed "):
         read_spec(config, ignore=["new_trick"])
+
+
+def test_all_unknown_fields_are_named_at_once() -> None:
+    with pytest.raises(ModelError) as refused:
+        read_spec(edited("llama", new_trick=1, other_trick="x"))
+    assert str(refused.value) == (
+        "config.json: new_trick (1), other_trick ('x') are not fields Penstock knows here, so they "
+        "might change the model's results; if they do not, say so with --ignore-config-field "
+        "new_trick --ignore-config-field other_trick (in Python, "
+        'ignore_config_field=["new_trick", "other_trick"])'
+    )
 
 
 @pytest.mark.parametrize("name", ["hidden_size", "not_there", "use_cache"])

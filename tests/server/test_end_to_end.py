@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import openai
 import pytest
 from support.needs import needs_shared, shared
 from support.served import Served, serving
+from support.waiting import PATIENCE_S
 
 from penstock import LLM, PoolingParams
 
@@ -34,13 +37,22 @@ def served() -> Iterator[Served]:
 
 def test_the_start_is_accounted_for(served: Served) -> None:
     assert served.lines[2] == "  tool calls: none, reasoning: none\n"
-    match = re.fullmatch(r"ready in ([0-9.]+) s: (.*)\n", served.lines[3])
+    match = re.fullmatch(r"ready in ([0-9.]+) s: (.*)\n", served.lines[-1])
     assert match is not None
     phases = dict(part.rsplit(" ", 1) for part in match[2].split(", "))
     assert next(iter(phases)) == "python"
     assert {"engine imports", "config", "pack weights", "first token", "server"} < set(phases)
     assert sum(map(float, phases.values())) == pytest.approx(float(match[1]), abs=0.1)
     assert float(match[1]) < 100
+
+
+def test_the_example_works_as_pasted(served: Served) -> None:
+    printed = "".join(served.lines)
+    example = printed[printed.index("  curl ") : printed.index("\n\n  API")]
+    command = ["bash", "-c", example.replace("curl ", "curl --silent --show-error ", 1)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.stderr == ""
+    assert json.loads(done.stdout)["choices"][0]["text"].startswith(STORY)
 
 
 def test_the_published_story_alone_and_among_others(served: Served) -> None:

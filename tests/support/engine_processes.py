@@ -10,7 +10,7 @@ from typing import Any
 from penstock.config import EngineConfig
 from penstock.engine.ipc.process import EngineProcess
 from penstock.engine.ipc.spawn import EngineChild
-from penstock.engine.ipc.wire import Ready, Refused
+from penstock.engine.ipc.wire import Loading, Ready, Refused
 from penstock.errors import PenstockError
 from penstock.interface.messages import EngineRequest, FinishReason, SequenceUpdate
 from penstock.sampling.params import SamplingParams
@@ -38,11 +38,15 @@ class Recorder:
         self.refusals: list[Refused] = []
         self.batches: list[int] = []
         self.tokenizer_path: str | None = None
+        self.loads: list[Loading] = []
         self.deaths: list[PenstockError] = []
         self._changed = asyncio.Event()
 
     def located(self, tokenizer_path: str) -> None:
         self.tokenizer_path = tokenizer_path
+
+    def loading(self, now: Loading) -> None:
+        self.loads.append(now)
 
     def updated(self, updates: list[SequenceUpdate]) -> None:
         self.batches.append(len(updates))

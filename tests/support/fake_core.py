@@ -45,10 +45,15 @@ def completion(prompt: Sequence[int], count: int, index: int = 0) -> list[int]:
 
 
 def said_by(request: EngineRequest) -> bytes | None:
-    """What a request's cache salt makes the core say, instead of tokens that depend on all."""
+    """What a request makes the core say, instead of tokens that depend on all: by its cache salt,
+    or by the last ``SAY<<...>>`` of its prompt."""
     if request.cache_salt == "tell grammar":
         return msgspec.json.encode(request.params.grammar)
-    return request.cache_salt[4:].encode() if request.cache_salt.startswith("say ") else None
+    if request.cache_salt.startswith("say "):
+        return request.cache_salt[4:].encode()
+    prompt = bytes(token for token in request.prompt_token_ids if token < 256)
+    _, mark, text = prompt.rpartition(b"SAY<<")
+    return text.partition(b">>")[0] if mark else None
 
 
 def embedding(prompt: Sequence[int], pooling: PoolingParams) -> bytes:
@@ -69,6 +74,7 @@ class FakeCore:
         self.step_seconds = step_seconds
         self.max_model_len = max_model_len
         self.live: dict[str, EngineRequest] = {}
+        self.said: dict[str, bytes | None] = {}
         self.outputs: dict[tuple[str, int], list[int]] = {}
         self.sound = True
         self.steps = self.generated = self.aborted = self.prompted = self.resets = 0
@@ -88,6 +94,7 @@ class FakeCore:
             raise RequestError("the engine refuses this salt", "cache_salt")
         self.sound = self.sound and request.cache_salt != "falsify"
         self.live[request.request_id] = request
+        self.said[request.request_id] = said_by(request)
         self.prompted += len(request.prompt_token_ids)
         for index in range(request.params.n):
             self.outputs[request.request_id, index] = []
@@ -171,7 +178,7 @@ class FakeCore:
 
     def _advance(self, request: EngineRequest, index: int, output: list[int]) -> SequenceUpdate:
         prompt, params = request.prompt_token_ids, request.params
-        said = said_by(request)
+        said = self.said[request.request_id]
         if said is None:
             token = next_token([*prompt, *output], index)
         else:
@@ -247,6 +254,9 @@ def load(config: EngineConfig, startup: Startup) -> LoadedCore:
     """``config.seed`` is the length of a step in milliseconds; ``config.tokenizer`` a folder."""
     tokenizer = config.tokenizer or "nowhere"
     startup.located(tokenizer)
+    for quarter in range(5):
+        startup.loading("weights", quarter / 4, 2**20)
+    startup.loading("tuning", 1.0, 0)
     startup.ledger.mark("weights")
     facts = ModelFacts(
         served_model_name=config.served_model_name or "fake",

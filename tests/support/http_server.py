@@ -52,6 +52,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     files: int | None = None  # that the server's process may have open
     api_keys: str | None = None
     cors_origins: tuple[str, ...] = ()
+    page: bool = True
+    port: int = 0  # any
     allowed_hosts: tuple[str, ...] | None = None  # None: any
     tls: tuple[str, str] | None = None
     log_format: str = "text"
@@ -74,6 +76,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
                 read,
                 self.cors_origins,
                 self.log_prompts,
+                page=self.page,
                 hosts=None if hosts is None else HostRule.of(HOST, HOST, hosts, bool(read.users)),
             ),
             supervisor=SupervisorOptions(
@@ -109,7 +112,7 @@ def main(
     )
     later = "support.fake_core:load_dies" if settings.dying_core else "support.fake_core:load"
     spawn: Callable[[], EngineChild] = lambda: EngineChild.spawn(config, later)  # noqa: E731
-    with bind(HOST, 0, settings.stall_s) as listener:
+    with bind(HOST, settings.port, settings.stall_s) as listener:
         child = EngineChild.spawn(config, "support.fake_core:load")
         port = listener.getsockname()[1]
 

@@ -1,4 +1,4 @@
-"""Triton's interpreter, made quicker where it does the same thing again."""
+"""Triton's interpreter, made quicker where it does the same thing again, and steadier."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 
 
@@ -57,4 +58,30 @@ def quick_interpreter() -> Iterator[None]:
         patch.setattr(interpreter, "_get_np_dtype", known_type)
         builder = interpreter.interpreter_builder
         patch.setattr(builder, "options", replace(builder.options, sanitize_overflow=False))
+        yield
+
+
+@contextmanager
+def steady_products() -> Iterator[None]:
+    """Products whose rows have the same bits in a tile of any shape, as they have on a GPU.
+
+    The interpreter's are NumPy's, whose BLAS may take a row's sum in another order where there are
+    other rows (as OpenBLAS does on a Zen 5, which it takes for a Haswell), and which adds as much
+    of k at once as a tile is deep. A GPU adds a few of k at a time, whatever the tile; so does
+    this, eight products at a time, each eight in float64.
+    """
+    from triton.runtime import interpreter
+
+    numpys: Callable[..., Any] = interpreter.InterpreterBuilder.create_dot
+
+    def create_dot(self: Any, a: Any, b: Any, d: Any, *options: Any) -> Any:
+        if any(of.dtype.is_floating() and of.dtype.primitive_bitwidth == 8 for of in (a, b)):
+            return numpys(self, a, b, d, *options)
+        sums, x, y = d.data, a.data.astype(np.float64), b.data.astype(np.float64)
+        for k in range(0, x.shape[-1], 8):
+            sums = (sums + x[..., k : k + 8] @ y[..., k : k + 8, :]).astype(d.data.dtype)
+        return interpreter.TensorHandle(sums, d.dtype.scalar)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(interpreter.InterpreterBuilder, "create_dot", create_dot)
         yield

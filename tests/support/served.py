@@ -17,7 +17,9 @@ class Served:
     def __init__(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
         self.process = process
-        self.lines = [process.stdout.readline() for _ in range(4)]
+        self.lines = [process.stdout.readline()]
+        while self.lines[-1] and not self.lines[-1].startswith("ready in "):
+            self.lines.append(process.stdout.readline())
         found = re.search(r"at (http://\S+)", self.lines[0])
         assert found is not None, self.lines
         self.url = found[1]

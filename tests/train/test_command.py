@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -166,7 +168,7 @@ def test_an_interrupt_keeps_what_was_trained(
         nonlocal steps
         steps += 1
         if steps == 4:
-            raise KeyboardInterrupt
+            os.kill(os.getpid(), signal.SIGINT)
         return real(*given)  # type: ignore[arg-type]
 
     monkeypatch.setattr(loop, "_step", step)
@@ -175,8 +177,23 @@ def test_an_interrupt_keeps_what_was_trained(
     assert cli.main(argv) == cli.EXIT_INTERRUPTED
     assert "interrupted; what was trained is in" in capsys.readouterr().out
     record = json.loads((tmp_path / "out" / "training.json").read_text())
-    assert (record["steps"], record["complete"]) == (3, False)
+    assert (record["steps"], record["complete"]) == (4, False)
     assert "interrupted before its end" in (tmp_path / "out" / "README.md").read_text()
+
+
+def test_an_interrupt_before_the_first_step_leaves_nothing(
+    folder: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.train import run
+
+    def interrupted(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run, "warm_start", interrupted)
+    argv = ["train-heads", "medusa", str(folder), "--data", str(data), "--context", "64"]
+    argv += ["--held-out", "0.2", "--out", str(tmp_path / "deep" / "out")]
+    assert cli.main(argv) == cli.EXIT_INTERRUPTED
+    assert not (tmp_path / "deep").exists()
 
 
 def test_options_that_do_nothing_here_are_refused(
@@ -250,7 +267,7 @@ def test_without_torch_the_extra_is_named(
 def test_help_imports_no_torch(capsys: pytest.CaptureFixture[str]) -> None:
     code = (
         "import sys; from penstock.cli.main import main; main(['--help']); "
-        "main(['train-heads', '--help']); import penstock.api, penstock.cli.serve; "
+        "main(['train-heads', '--help-all']); import penstock.api, penstock.cli.serve; "
         "sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'penstock.train')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

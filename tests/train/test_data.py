@@ -125,12 +125,20 @@ def test_of_one_text_the_end_is_held_out() -> None:
     assert held_out[0].token_ids == list(range(80, 100))
 
 
-def test_a_split_without_either_part_is_refused() -> None:
-    two = [Sample("a.txt", [1]), Sample("b.txt", [2])]
-    with pytest.raises(ConfigError, match=r"left for the held-out share.*--held-out"):
-        split(two, 0.001)
-    with pytest.raises(ConfigError, match="left for training"):
-        split(two, 0.999)
+@pytest.mark.parametrize("share", [0.001, 0.2, 0.5, 0.999])
+@pytest.mark.parametrize("count", [2, 3, 12])
+def test_few_documents_are_split_too(count: int, share: float) -> None:
+    samples = [Sample(f"{i}.txt", [i] * 100) for i in range(count)]
+    training, held_out = split(samples, share)
+    assert training
+    assert held_out
+    assert sorted(s.name for s in training + held_out) == sorted(s.name for s in samples)
+    by_name = [sample for sample in samples if sample.held_out(share)]
+    if 0 < len(by_name) < count:
+        assert held_out == by_name
+    elif not by_name:  # as few as have the share of the tokens
+        assert (len(held_out) - 1) / count < share
+    assert {s.name for s in split(samples[::-1], share)[1]} == {s.name for s in held_out}
 
 
 def test_the_demo_models_held_out_files_stay_held_out(monkeypatch: pytest.MonkeyPatch) -> None:

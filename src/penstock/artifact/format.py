@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -146,6 +146,8 @@ class Artifact:
         be used.
         """
         self.path = path
+        self.tell: Callable[[float], None] = lambda part: None
+        """Called with the part of the weights that is restored, from 0 to 1."""
         self._weights = -1
         try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -178,12 +180,16 @@ class Artifact:
             size = os.fstat(self._weights).st_size
             if size != manifest.bytes:
                 raise self._unusable(f"{WEIGHTS} has {size:,} bytes of {manifest.bytes:,}")
+            self.tell(0.0)
+            restored = 0
             for batch in _batches(places, regions.sizes):
                 checksums = regions.read(self._weights, batch, manifest.chunk_bytes)
                 for place, found in zip(batch, checksums, strict=True):
                     region = manifest.regions[place.region]
                     if _hexadecimal(found) != region.checksums:
                         raise self._unusable(f"{WEIGHTS} is damaged in {region.name}")
+                restored += sum(regions.sizes[place.region] for place in batch)
+                self.tell(restored / sum(regions.sizes))
         except OSError as e:
             raise self._unusable(f"{WEIGHTS} cannot be read: {e.strerror}") from e
         except (ValueError, TypeError) as e:  # places that are in no file

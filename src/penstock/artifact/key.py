@@ -16,13 +16,16 @@ from penstock.gguf.names import is_gguf
 from penstock.interface.weights import Packing
 from penstock.plan.plan import Plan
 from penstock.regular_file import read_regular
+from penstock.tokenizer.load import tokenizer_files
 from penstock.version import __version__
+from penstock.weights.calibration_text import calibration_digest
 from penstock.weights.identity import (
     Digests,
     NoDigests,
     StampedFile,
     WeightFile,
     identify,
+    stamped,
     stamped_weights,
 )
 from penstock.weights.model_files import ModelFiles
@@ -47,6 +50,9 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
     linear: str
     """Quantization scheme of the matrices, or ``none``."""
     head: str
+    calibration: str = ""
+    """Digest of the text that the model read before its matrices were rounded, whose tokenizer's
+    files are among ``weights``, and of the plan's rotations; empty if it read none."""
     plan: str
     """Digest of the plan's ops that have weights, and of where the checkpoint has these."""
     machine: str
@@ -85,6 +91,7 @@ _IN_WORDS: Final = {
     "weights": "other weight files",
     "dummy_seed": "another seed",
     "plan": "another plan of operations",
+    "calibration": "another text to calibrate by",
 }
 
 
@@ -118,6 +125,9 @@ class ArtifactSource:
             files = stamped_weights(opened or folder, plan.spec.published)
             if config.target_path is not None:
                 files += stamped_weights(Path(config.target_path))
+            if config.quantization_calibration:
+                its = tokenizer_files(Path(config.tokenizer_path))
+                files += stamped(set(its) - {file.path for file in files})
         key = ArtifactKey(
             # The configuration of a GGUF file is in the file, whose digest is among the weights'.
             config="" if is_gguf(folder) else _digest_file(folder / "config.json"),
@@ -128,6 +138,7 @@ class ArtifactSource:
             dtype=config.dtype,
             linear=str(schemes.linear or "none"),
             head=str(schemes.head or "none"),
+            calibration=_calibration(plan) if config.quantization_calibration else "",
             plan=_digest(_described(plan).encode()),
             machine=platform.machine(),
             isa=packing.isa,
@@ -155,6 +166,11 @@ def artifact_key(
     where files cannot be read.
     """
     return ArtifactSource.of(config, plan, packing).identified(digests or NoDigests())
+
+
+def _calibration(plan: Plan) -> str:
+    """What the inputs depend on that are measured, besides weights and tokenizer."""
+    return _digest(f"{calibration_digest()} {plan.ropes}".encode())
 
 
 def _digest(text: bytes) -> str:

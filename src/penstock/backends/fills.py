@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import zip_longest
 from typing import NamedTuple
 
 from penstock.interface.weights import WeightSource, WeightValue
@@ -31,7 +32,7 @@ def fill_all(fills: Sequence[Fill], weights: WeightSource) -> None:
     """
     with ThreadPoolExecutor(1, "penstock-weights") as reader:
         ahead = [reader.submit(fill.read, weights) for fill in fills[:1]]
-        for fill, following in zip(fills, (*fills[1:], None), strict=True):
+        for fill, following in zip_longest(fills, fills[1:]):
             value = ahead.pop().result()
             if following is not None:
                 ahead.append(reader.submit(following.read, weights))

@@ -6,7 +6,6 @@ import datetime
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -109,7 +108,3 @@ def report(
         "engine": msgspec.to_builtins(engine_plan.config),
         "machine": msgspec.to_builtins(machine),
     }
-
-
-def write_report(document: Mapping[str, object], path: Path) -> None:
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")

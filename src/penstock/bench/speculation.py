@@ -9,10 +9,12 @@ from statistics import median
 import msgspec
 from msgspec.structs import replace
 
+from penstock.bench.machine import Machine
 from penstock.bench.scripted import ScriptedProposer
 from penstock.bench.session import Session
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
+from penstock.engine.loader import plan_engine
 from penstock.errors import EngineDeadError
 from penstock.interface.messages import DraftStats, EngineRequest
 from penstock.sampling.params import SamplingParams
@@ -43,14 +45,16 @@ class SpecWorkload(msgspec.Struct, frozen=True):
 
 
 class SpecResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Results of one drafting method. Times are of whole runs, prefill included."""
+    """Results of one drafting method. Times are of whole runs, prefill included, and medians over
+    the repeats."""
 
     method: str
-    plain_tokens_per_s: float  # best of the repeats
+    plain_tokens_per_s: float
     tokens_per_s: float
-    speedup: float  # median over the repeats, each against the plain run just before it
-    steps: int  # of one run, those of prefill included
-    steps_with_drafts: int
+    speedup: float  # each repeat's against the plain run just before it
+    speedup_range: tuple[float, float]  # lowest and highest of the repeats
+    steps: float  # of one run on average, those of prefill included
+    steps_with_drafts: float
     tokens_per_draft: float
     """Mean number of tokens in a draft. Each of them is a row of a step."""
     depth: float
@@ -81,20 +85,22 @@ def run_speculation(
     params: SamplingParams,
     batch_size: int,
     repeats: int,
-) -> list[SpecResult]:
+) -> tuple[list[SpecResult], Machine]:
     """Time each of ``methods``; raises what loading an engine raises, and RequestError."""
-    results = []
-    with Session.open(replace(config, speculative=None)) as plain:
-        workload = SpecWorkload(_tokens(plain, prompts), params, batch_size, repeats)
+    alone = replace(config, speculative=None)
+    tokens = _tokens(alone, prompts)  # before weights are read: there may be no tokenizer
+    with Session.open(alone) as plain:
+        workload = SpecWorkload(tokens, params, batch_size, repeats)
         for request in _requests(workload):
             plain.core.check(request)
-        for method in methods:
+
+        def measure(method: SpeculativeConfig | Scripted) -> SpecResult:
             if isinstance(method, Scripted):
-                results.append(_measure_scripted(method, plain, workload))
-                continue
+                return _measure_scripted(method, plain, workload)
             with Session.open(replace(config, speculative=method)) as drafting:
-                results.append(_measure(describe(method), plain.core, drafting.core, workload))
-    return results
+                return _measure(describe(method), plain.core, drafting.core, workload)
+
+        return plain.measured(lambda: [measure(method) for method in methods])
 
 
 def formula(acceptance: float, length: float) -> float:
@@ -130,15 +136,15 @@ def _measure(
     _, expected = _run(plain, workload)
     _, outputs = _run(drafting, workload)  # also lets the controller measure
     same = outputs == expected
-    ratios, plain_best, best, spent = [], float("inf"), float("inf"), 0.0
+    plain_times: list[float] = []
+    times: list[float] = []
     before = drafting.stats()
     for _ in range(workload.repeats):
-        plain_seconds, _ = _run(plain, workload)
+        plain_times.append(_run(plain, workload)[0])
         seconds, outputs = _run(drafting, workload)
+        times.append(seconds)
         same = same and outputs == expected
-        ratios.append(plain_seconds / seconds)
-        plain_best, best = min(plain_best, plain_seconds), min(best, seconds)
-        spent += seconds
+    ratios = [alone / seconds for alone, seconds in zip(plain_times, times, strict=True)]
     after = drafting.stats()
     assert before.drafts is not None
     assert after.drafts is not None
@@ -152,15 +158,16 @@ def _measure(
     # Of one run, in sequences that a step has: with drafts, and without.
     drafted = drafts.drafts / workload.repeats
     alone = max(tokens - drafted - drafts.accepted_tokens / workload.repeats, 0.0)
-    making = drafts.draft_seconds / workload.repeats / (plain_best / tokens)
+    making = drafts.draft_seconds / workload.repeats / (median(plain_times) / tokens)
     by_formula = (drafted * expected_tokens + alone) / (drafted + alone + making)
     return SpecResult(
         method=name,
-        plain_tokens_per_s=tokens / plain_best,
-        tokens_per_s=tokens / best,
+        plain_tokens_per_s=tokens / median(plain_times),
+        tokens_per_s=tokens / median(times),
         speedup=median(ratios),
-        steps=(after.steps - before.steps) // workload.repeats,
-        steps_with_drafts=drafts.steps // workload.repeats,
+        speedup_range=(min(ratios), max(ratios)),
+        steps=(after.steps - before.steps) / workload.repeats,
+        steps_with_drafts=drafts.steps / workload.repeats,
         tokens_per_draft=drafts.draft_tokens / count,
         depth=depth,
         accepted_per_draft=drafts.accepted_tokens / count,
@@ -168,7 +175,7 @@ def _measure(
         accepted_by_position=[accepted / count for accepted in drafts.accepted_by_position],
         formula_tokens_per_step=expected_tokens,
         formula_speedup=by_formula if formula_speedup is None else formula_speedup,
-        draft_share=drafts.draft_seconds / spent,
+        draft_share=drafts.draft_seconds / sum(times),
         same=same,
     )
 
@@ -187,12 +194,12 @@ def _since(before: DraftStats, after: DraftStats) -> DraftStats:
     )
 
 
-def _tokens(session: Session, prompts: Sequence[str | list[int]]) -> list[list[int]]:
+def _tokens(config: EngineConfig, prompts: Sequence[str | list[int]]) -> list[list[int]]:
     if all(isinstance(prompt, list) for prompt in prompts):
         return [list(prompt) for prompt in prompts if isinstance(prompt, list)]
     from penstock.tokenizer import load_tokenizer
 
-    tokenizer = load_tokenizer(session.engine_plan.config.tokenizer_path)
+    tokenizer = load_tokenizer(plan_engine(config).config.tokenizer_path)
     return [tokenizer.encode(p) if isinstance(p, str) else list(p) for p in prompts]
 
 

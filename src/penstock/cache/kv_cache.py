@@ -107,6 +107,11 @@ class KvCache:
         return self._pool.num_used
 
     @property
+    def num_kept_blocks(self) -> int:
+        """Free blocks whose content can be found."""
+        return self._pool.num_kept
+
+    @property
     def keeps_states(self) -> bool:
         """Whether layers keep states."""
         return self._states is not None

@@ -28,6 +28,10 @@ class BlockPool:
         return len(self._blank) + len(self._kept)
 
     @property
+    def num_kept(self) -> int:
+        return len(self._kept)
+
+    @property
     def num_used(self) -> int:
         return self.num_blocks - self.num_free
 

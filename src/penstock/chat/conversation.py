@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from penstock.chat.parameters import ChatParameters
 from penstock.errors import RequestError
 from penstock.regular_file import read_regular
+from penstock.written_file import write_json
 
 
 class Message(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -72,10 +73,9 @@ def save_conversation(conversation: Conversation, path: Path, overwrite: bool) -
     """
     if path.exists() and not overwrite:
         raise RequestError(f"{path} exists; name another file, or remove it first", "file")
-    text = msgspec.json.format(msgspec.json.encode(conversation), indent=2)
     partial = path.with_name(path.name + f".{os.getpid()}.partial")
     try:
-        partial.write_bytes(text + b"\n")
+        write_json(partial, conversation)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)

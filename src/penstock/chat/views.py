@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from typing import Final, Protocol, TextIO
 
 from penstock.chat.markdown import DIM, Markdown
 from penstock.chat.wrapped_text import WrappedText, visible
+from penstock.terminal import columns
 
 _SECOND_COLUMN: Final = re.compile(r"\S.*?  +(?=\S)")
 """What stands before the second column of a line of a table."""
@@ -69,11 +69,7 @@ class Screen:
         return WrappedText(self.stream, self._columns, self.styled)
 
     def _columns(self) -> int:
-        try:
-            columns = os.get_terminal_size(self.stream.fileno()).columns
-        except (OSError, ValueError):
-            columns = 0
-        return columns or shutil.get_terminal_size().columns
+        return columns(self.stream)
 
 
 class _MarkdownView:

@@ -19,7 +19,10 @@ from penstock.cli.bench_common import (
     print_table,
     summary_rows,
 )
-from penstock.cli.options import add_engine_arguments, engine_config
+from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config
+from penstock.written_file import write_json
+
+RARE = RARE_ENGINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.bench.latency import LatencyWorkload, run_latency
-    from penstock.bench.session import Session, report, write_report
+    from penstock.bench.session import Session, report
     from penstock.bench.workload import check_fit, fixed_lengths
 
     workload = LatencyWorkload(
@@ -92,5 +95,5 @@ def run(args: argparse.Namespace) -> int:
         ]
     )
     if args.json is not None:
-        write_report(document, args.json)
+        write_json(args.json, document)
     return 0

@@ -27,8 +27,9 @@ from penstock.cli.bench_common import (
     machine_rows,
     print_table,
 )
-from penstock.cli.options import add_engine_arguments, engine_config, positive_int
+from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config, positive_int
 from penstock.cli.parser import UsageError
+from penstock.written_file import write_json
 
 if TYPE_CHECKING:
     from penstock.bench.machine import Machine
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from penstock.bench.session import Session
     from penstock.bench.throughput import ThroughputResult
     from penstock.bench.traces import Lengths
+
+
+RARE = RARE_ENGINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -113,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("argument --scale: must be above 0")
 
     from penstock.bench.replay import scaled
-    from penstock.bench.session import Session, report, write_report
+    from penstock.bench.session import Session, report
     from penstock.bench.workload import check_fit, read_lengths
 
     lengths = read_lengths(args.trace, args.requests, args.scale or 1.0)
@@ -135,7 +139,7 @@ def run(args: argparse.Namespace) -> int:
         )
     print_table([*machine_rows(machine), *comparison.rows()])
     if args.json is not None:
-        write_report(document, args.json)
+        write_json(args.json, document)
     return 0
 
 

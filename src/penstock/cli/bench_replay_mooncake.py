@@ -18,6 +18,7 @@ from penstock.cli.bench_common import (
     print_table,
 )
 from penstock.cli.options import positive_int
+from penstock.written_file import write_json
 
 _DEFAULT_BLOCKS = (1000, 2000, 4000, 8000, 16000, 32000)
 
@@ -44,7 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.bench.replay import prefix_curve
-    from penstock.bench.session import write_report
     from penstock.bench.traces import read_mooncake
     from penstock.cache.geometry import BLOCK_SIZE
 
@@ -80,5 +80,5 @@ def run(args: argparse.Namespace) -> int:
                 for point in curve
             ],
         }
-        write_report(document, args.json)
+        write_json(args.json, document)
     return 0

@@ -12,18 +12,27 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from penstock.cli.bench_common import add_counts, add_json_argument, command_line, print_table
+from penstock.cli.bench_common import (
+    add_counts,
+    add_json_argument,
+    command_line,
+    machine_rows,
+    print_table,
+)
 from penstock.cli.options import (
+    RARE_ENGINE,
     add_engine_arguments,
     engine_config,
     speculative_method,
 )
 from penstock.cli.prompts import add_prompt_arguments, read_prompts
+from penstock.written_file import write_json
 
 if TYPE_CHECKING:
     from penstock.bench.speculation import Scripted
+
+
+RARE = RARE_ENGINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
     params.validate()
     if args.plot is not None:
         check_plot(args.plot)
-    results = run_speculation(
+    results, machine = run_speculation(
         engine_config(args),
         [*(args.method or ([] if args.scripted else [Ngram()])), *args.scripted],
         read_prompts(args),
@@ -85,20 +94,29 @@ def run(args: argparse.Namespace) -> int:
         args.batch_size,
         args.repeats,
     )
+    print_table(machine_rows(machine))
+    print()
     for result in results:
+        low, high = result.speedup_range
         positions = " ".join(f"{share:.0%}" for share in result.accepted_by_position)
         print_table(
             [
                 ("method", result.method),
                 ("plain", f"{result.plain_tokens_per_s:,.1f} tokens/s"),
                 ("with drafts", f"{result.tokens_per_s:,.1f} tokens/s"),
-                ("speed-up", f"{result.speedup:.2f} (median of {args.repeats})"),
+                (
+                    "speed-up",
+                    f"{result.speedup:.2f} (median of {args.repeats}; {low:.2f} to {high:.2f})",
+                ),
                 (
                     "by the formula",
                     f"{result.formula_speedup:.2f}, of which this is "
                     f"{result.speedup / result.formula_speedup:.0%}",
                 ),
-                ("steps", f"{result.steps}, {result.steps_with_drafts} of them with drafts"),
+                (
+                    "steps",
+                    f"{result.steps:.1f} a run, {result.steps_with_drafts:.1f} of them with drafts",
+                ),
                 (
                     "tokens a draft",
                     f"{result.tokens_per_draft:.2f}, {result.depth:.2f} deep, "
@@ -117,10 +135,10 @@ def run(args: argparse.Namespace) -> int:
         print()
     if args.plot is not None:
         model = args.model or "the demo model"
-        draw(results, f"{model}, {args.batch_size} at a time", args.plot)
+        draw(results, f"{model}, {args.batch_size} at a time", machine, args.plot)
     if args.json is not None:
-        document = {"command": command_line(), "results": msgspec.to_builtins(results)}
-        args.json.write_bytes(msgspec.json.format(msgspec.json.encode(document)) + b"\n")
+        document = {"command": command_line(), "machine": machine, "results": results}
+        write_json(args.json, document)
     return 0 if all(result.same for result in results) else 1
 
 

@@ -19,11 +19,15 @@ from penstock.cli.bench_common import (
     print_table,
     summary_rows,
 )
-from penstock.cli.options import add_engine_arguments, engine_config, positive_int
+from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config, positive_int
 from penstock.cli.parser import UsageError
+from penstock.written_file import write_json
 
 if TYPE_CHECKING:
     from penstock.bench.throughput import ThroughputResult
+
+
+RARE = RARE_ENGINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
     if args.scale is not None and not args.scale > 0:
         raise UsageError("argument --scale: must be above 0")
 
-    from penstock.bench.session import Session, report, write_report
+    from penstock.bench.session import Session, report
     from penstock.bench.throughput import run_throughput
     from penstock.bench.workload import check_fit, fixed_lengths, random_requests, read_lengths
 
@@ -92,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
         )
     print_table([*machine_rows(machine), *_rows(result)])
     if args.json is not None:
-        write_report(document, args.json)
+        write_json(args.json, document)
     return 0
 
 

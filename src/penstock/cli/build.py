@@ -14,10 +14,12 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from penstock.cli.options import add_engine_arguments, engine_config, option_name
+from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config, option_name
 from penstock.cli.parser import UsageError
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
+
+RARE = RARE_ENGINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -23,6 +23,8 @@ import msgspec
 from penstock.chat.parameters import ChatParameters
 from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.options import (
+    RARE_ENGINE,
+    RARE_SAMPLING,
     add_engine_arguments,
     add_sampling_arguments,
     engine_config,
@@ -44,8 +46,10 @@ _SKIPPED_SAMPLING = set(SamplingParams.__struct_fields__) - set(ChatParameters._
 _SKIPPED_ENGINE = {"seed", "load_format", "served_model_name"}
 
 
+RARE = RARE_ENGINE | RARE_SAMPLING
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "penstock chat [MODEL] [OPTION ...]"
     group = parser.add_argument_group("conversation")
     group.add_argument("--system", metavar="TEXT", help="the system message")
     group.add_argument(

@@ -41,8 +41,9 @@ def _options() -> dict[tuple[str, ...], list[_Option]]:
     """The options of each command."""
     found = {}
     for command in COMMANDS:
-        parser = Parser("penstock", "")
-        importlib.import_module(f"penstock.cli.{command.module}").add_arguments(parser)
+        module = importlib.import_module(f"penstock.cli.{command.module}")
+        parser = Parser("penstock", "", getattr(module, "RARE", ()))
+        module.add_arguments(parser)
         found[command.words] = [
             _Option(
                 tuple(action.option_strings),

@@ -16,13 +16,16 @@ import msgspec
 from penstock.cli.bench_common import print_table
 from penstock.cli.eval_base import add_base_arguments, base_config
 from penstock.cli.eval_common import add_text_arguments, text_of, write_evaluation
-from penstock.cli.options import add_engine_arguments, engine_config, positive_int
+from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config, positive_int
 from penstock.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from penstock.config import EngineConfig, ResolvedConfig
 
 _UNUSED: Final = frozenset({"generation_config", "max_model_len", "served_model_name"})
+
+
+RARE = RARE_ENGINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +79,7 @@ def _continued(
 
     options = msgspec.structs.asdict(config)
     params = SamplingParams(temperature=0.0, max_tokens=args.tokens, ignore_eos=True)
-    with LLM(options.pop("model"), **options) as llm:
+    with LLM(options.pop("model"), require_tokenizer=True, **options) as llm:
         tokens = llm.tokenizer.encode(text, add_special_tokens=False, parse_special=False)
         bos = bos_before(llm.tokenizer)
         prompts = cut_prompts(tokens, args.prompt_tokens, args.prompts, bos)

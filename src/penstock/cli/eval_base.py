@@ -46,6 +46,7 @@ def base_config(config: EngineConfig, args: argparse.Namespace) -> EngineConfig:
             "quantization_zero_points",
             "quantize_activations",
             "quantize_head",
+            "quantization_calibration",
         ):
             changes[name] = getattr(defaults, name)
     if args.base is not None:

@@ -18,6 +18,7 @@ from penstock.cli.bench_common import command_line
 from penstock.cli.options import positive_int
 from penstock.errors import ConfigError
 from penstock.evaluate.windows import WINDOW_METHODS, Window, cut
+from penstock.written_file import write_json
 
 if TYPE_CHECKING:
     from penstock.config import ResolvedConfig
@@ -155,4 +156,4 @@ def write_evaluation(
     if windows is not None:
         cut_as = {"method": args.windows, "tokens": args.window, "count": len(windows)}
         document["windows"] = cut_as
-    path.write_bytes(msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+    write_json(path, document)

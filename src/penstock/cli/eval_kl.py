@@ -20,8 +20,10 @@ from penstock.cli.eval_common import (
     windows_of,
     write_evaluation,
 )
-from penstock.cli.options import add_engine_arguments, engine_config
+from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config
 from penstock.errors import ConfigError
+
+RARE = RARE_ENGINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

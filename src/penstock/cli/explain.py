@@ -9,10 +9,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from penstock.cli.options import add_engine_arguments, engine_config
+from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config
 
 if TYPE_CHECKING:
     from penstock.engine.loader import EnginePlan
+
+
+RARE = RARE_ENGINE
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

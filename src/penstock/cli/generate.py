@@ -24,6 +24,8 @@ from penstock.cli.batch import OUTPUT_FIELDS, Batch, JsonWriter, LiveWriter, Tex
 from penstock.cli.grammar_options import add_grammar_arguments, grammar_of
 from penstock.cli.main import EXIT_FAILED, EXIT_INTERRUPTED
 from penstock.cli.options import (
+    RARE_ENGINE,
+    RARE_SAMPLING,
     add_engine_arguments,
     add_sampling_arguments,
     engine_config,
@@ -41,6 +43,9 @@ if TYPE_CHECKING:
     from penstock.sampling.params import SamplingParams
 
 DEFAULT_MAX_TOKENS = 128
+
+
+RARE = RARE_ENGINE | RARE_SAMPLING
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,6 +9,9 @@ import socket
 
 from penstock.errors import ConfigError
 
+_NOBODY, _NOBODY_6 = "192.0.2.1", "2001:db8::1"
+"""Addresses of documentation (RFC 5737, RFC 3849), to which nothing is sent."""
+
 STALL_S = 60
 """A connection whose peer takes nothing for so long is closed by the kernel: it reads no answer,
 or it is gone without a word."""
@@ -38,6 +41,28 @@ def bind(host: str, port: int, stall_s: float = STALL_S) -> socket.socket:
         listener.close()
         raise cannot_listen(host, port, error) from None
     return listener
+
+
+def addresses(listener: socket.socket) -> list[str]:
+    """The addresses, as they are written in a URL, by which ``listener`` is reached.
+
+    One that listens everywhere is reached by this machine's loopback address, and by the address
+    from which it would send to others.
+    """
+    host = listener.getsockname()[0]
+    if host not in ("0.0.0.0", "::"):
+        return [_in_url(host)]
+    loopback, nobody = ("127.0.0.1", _NOBODY) if host == "0.0.0.0" else ("::1", _NOBODY_6)
+    found = [_in_url(loopback)]
+    # Connecting a datagram socket sends nothing; it fails where there is no network.
+    with socket.socket(listener.family, socket.SOCK_DGRAM) as probe, contextlib.suppress(OSError):
+        probe.connect((nobody, 9))
+        found.append(_in_url(probe.getsockname()[0]))
+    return found
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 def raise_file_limit() -> None:

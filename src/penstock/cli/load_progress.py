@@ -2,57 +2,64 @@
 
 from __future__ import annotations
 
-import shutil
-import time
+import threading
+from collections.abc import Callable
 from typing import Final, TextIO
+
+from penstock.cli.status_line import StatusLine
 
 _FIRST_S: Final = 0.5
 """Seconds after which something is shown at all: small models are loaded by then."""
-_REDRAW_S: Final = 0.1
-_LINE_S: Final = 10.0
+_AGAIN_S: Final = 0.1
 _CELLS: Final = 20
 
 
 class LoadProgress:
-    """``loading: weights [#####...] 25 % of 2.5 GB`` on a line of ``stream`` that rewrites itself.
+    """``loading: weights [#####...] 25 % of 2.5 GB`` as a :class:`StatusLine`.
 
-    Where that is no terminal, there is a line every ten seconds. To be called with the phase, the
-    part of it that is done, from 0 to 1, and its bytes; 0 bytes where that is not known.
+    To be called with the phase, the part of it that is done, from 0 to 1, and its bytes; 0 bytes
+    where that is not known (it is a :data:`~penstock.interface.loading.Watch`). Within ``with``, a
+    thread goes on showing what was told last, since some phases tell nothing for long.
     """
 
-    def __init__(self, stream: TextIO, enabled: bool = True) -> None:
-        self._stream = stream
-        self._enabled = enabled
-        self._rewrites = stream.isatty()
-        self._width = 0
-        now = time.monotonic()
-        self._next = now + (_FIRST_S if self._rewrites else _LINE_S)
+    def __init__(
+        self, stream: TextIO, enabled: bool = True, say: Callable[[str], None] | None = None
+    ) -> None:
+        self._line = StatusLine(stream, enabled, _FIRST_S, say)
+        self._told: tuple[str, float, int] | None = None
+        self._ended = threading.Event()
+
+    def __enter__(self) -> LoadProgress:
+        thread = threading.Thread(target=self._go_on, name="penstock-progress", daemon=True)
+        thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     def __call__(self, phase: str, done: float, num_bytes: int) -> None:
-        now = time.monotonic()
-        if not self._enabled or now < self._next:
-            return
-        line = f"loading: {phase}"
-        if num_bytes:
-            cells = round(done * _CELLS)
-            bar = f" [{'#' * cells}{'.' * (_CELLS - cells)}]" if self._rewrites else ""
-            line += f"{bar} {done:.0%} of {_size(num_bytes)}".replace("%", " %")
-        if self._rewrites:
-            line = line[: shutil.get_terminal_size().columns - 1]
-            self._stream.write("\r" + line.ljust(self._width))
-            self._width = len(line)
-            self._next = now + _REDRAW_S
-        else:
-            self._stream.write(f"penstock: {line}\n")
-            self._next = now + _LINE_S
-        self._stream.flush()
+        self._told = phase, done, num_bytes
+        self._line.show(self._text)
 
-    def clear(self) -> None:
-        """Remove the line; to be called at the end, whatever happened."""
-        if self._width:
-            self._stream.write("\r" + " " * self._width + "\r")
-            self._stream.flush()
-            self._width = 0
+    def close(self) -> None:
+        """Remove the line; nothing is shown any more. Safe to repeat."""
+        self._ended.set()
+        self._line.close()
+
+    def _go_on(self) -> None:
+        while not self._ended.wait(_AGAIN_S):
+            if self._told is not None:
+                self._line.show(self._text)
+
+    def _text(self) -> str:
+        assert self._told is not None
+        phase, done, num_bytes = self._told
+        if not num_bytes:
+            return f"loading: {phase}"
+        cells = round(done * _CELLS)
+        bar = f" [{'#' * cells}{'.' * (_CELLS - cells)}]" if self._line.rewrites else ""
+        part = f"{done:.0%}".replace("%", " %")
+        return f"loading: {phase}{bar} {part} of {_size(num_bytes)}"
 
 
 def _size(num_bytes: int) -> str:

@@ -7,6 +7,7 @@ everything heavy, is imported only when that command runs.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
@@ -18,9 +19,14 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
 
+_UNWRITTEN = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What writing fails with where there is no room. Errors of files have their names; only those of
+standard output have none."""
+
 
 class Command(NamedTuple):
-    """``penstock WORDS``. The module has ``add_arguments(parser)`` and ``run(args) -> int``."""
+    """``penstock WORDS``. The module has ``add_arguments(parser)`` and ``run(args) -> int``, and
+    perhaps ``RARE``, the options that ``--help`` leaves out."""
 
     words: tuple[str, ...]
     module: str
@@ -73,23 +79,37 @@ def debugging(asked: bool) -> bool:
 def outcome(work: Callable[[], int], debug: bool) -> int:
     """The exit code of a command that does ``work``; its error is printed as one line."""
     try:
-        code = work()
-        sys.stdout.flush()
+        code = _finished(work)
+        if sys.stdout is not None:  # as it is where a shell has closed it
+            sys.stdout.flush()
         return code
-    except SystemExit as stop:  # argparse after --help
-        return stop.code if isinstance(stop.code, int) else 0
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # The interpreter flushes stdout once more at exit, and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        drop_output()
         return EXIT_BROKEN_PIPE
     except Exception as error:
-        if debug:
+        full = isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITTEN
+        if debug and not full:
             raise
+        if full:
+            drop_output()
         message, code = _describe(error)
         print(f"penstock: error: {message}", file=sys.stderr)
         return code
+
+
+def _finished(work: Callable[[], int]) -> int:
+    try:
+        return work()
+    except SystemExit as stop:  # argparse after --help
+        return stop.code if isinstance(stop.code, int) else 0
+
+
+def drop_output() -> None:
+    """Throw away what was not written: the interpreter flushes stdout once more at exit, and would
+    complain."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _dispatch(words: list[str]) -> int:
@@ -131,7 +151,8 @@ def _run(command: Command, argv: list[str]) -> int:
         from penstock.cli.parser import Parser
 
         module = importlib.import_module(f"penstock.cli.{command.module}")
-    parser = Parser("penstock " + " ".join(command.words), module.__doc__ or command.summary)
+    name = "penstock " + " ".join(command.words)
+    parser = Parser(name, module.__doc__ or command.summary, getattr(module, "RARE", ()))
     module.add_arguments(parser)
     code: int = module.run(parser.parse(argv))
     return code
@@ -162,6 +183,8 @@ def _describe(error: Exception) -> tuple[str, int]:
         return line, EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}", EXIT_FAILED
+    if isinstance(error, OSError) and error.errno in _UNWRITTEN:
+        return f"standard output cannot be written: {error.strerror}", EXIT_FAILED
     if isinstance(error, MemoryError):
         return (
             "out of memory; a smaller --kv-cache-bytes needs less",

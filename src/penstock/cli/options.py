@@ -27,8 +27,28 @@ Values = Mapping[str, object]
 
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_COUNT = {"": 1, "k": 10**3, "m": 10**6, "K": 1 << 10, "M": 1 << 20}
+_COUNTED = ("max_model_len", "max_num_batched_tokens")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 _NOTHING: Values = types.MappingProxyType({})
+
+
+def option_name(field: str) -> str:
+    return "--" + field.replace("_", "-")
+
+
+def _rare(struct: type[msgspec.Struct], *usual: str) -> frozenset[str]:
+    return frozenset(option_name(f) for f in struct.__struct_fields__ if f not in usual)
+
+
+RARE_ENGINE = _rare(
+    EngineConfig,
+    *("dtype", "quantization", "backend", "threads"),
+    *("max_model_len", "kv_cache_bytes", "speculative", "served_model_name"),
+)
+"""The engine's options that ``--help`` leaves out."""
+RARE_SAMPLING = _rare(SamplingParams, "n", "temperature", "top_p", "seed", "max_tokens", "stop")
+"""Those of sampling."""
 
 
 def add_engine_arguments(
@@ -78,10 +98,6 @@ def sampling_params(args: argparse.Namespace) -> SamplingParams:
     return params
 
 
-def option_name(field: str) -> str:
-    return "--" + field.replace("_", "-")
-
-
 def parse_size(text: str) -> int:
     """Bytes of ``2GiB`` (binary), ``2GB`` or ``2G`` (decimal), or ``2147483648``."""
     match = _SIZE.fullmatch(text.strip())
@@ -89,6 +105,17 @@ def parse_size(text: str) -> int:
         raise argparse.ArgumentTypeError(f"not a size: {text!r} (write 2GiB, 500MB or 1000000)")
     unit = match[2].upper()
     return int(float(match[1]) * (_BINARY[unit] if match[3] else _DECIMAL[unit]))
+
+
+def parse_count(text: str) -> int:
+    """A number of tokens, as vLLM reads it: ``8192``, ``8k`` (8,000), ``8K`` (8,192), ``1.5M``."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmM]?)", text.strip())
+    count = 0.5 if match is None else float(match[1]) * _COUNT[match[2]]
+    if not count.is_integer():
+        raise argparse.ArgumentTypeError(
+            f"not a number of tokens: {text!r} (write 8192, 8k for 8,000 or 8K for 8,192)"
+        )
+    return int(count)
 
 
 def positive_int(text: str) -> int:
@@ -163,6 +190,8 @@ def _argument(name: str, hint: Any) -> dict[str, Any]:
     read: Callable[[str], object] = kind
     if kind is int and name.endswith("_bytes"):
         read = parse_size
+    elif name in _COUNTED:
+        read = parse_count
     if optional and kind is not str:
         read = _or_none(read)
     return {"type": read, "metavar": _metavar(name, kind)}

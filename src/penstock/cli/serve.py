@@ -9,29 +9,35 @@ from __future__ import annotations
 
 import argparse
 import errno
+import logging
 import os
 import socket
+import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.listen import bind, cannot_listen, raise_file_limit
-from penstock.cli.main import debugging, outcome
+from penstock.cli.listen import addresses, bind, cannot_listen, raise_file_limit
+from penstock.cli.load_progress import LoadProgress
+from penstock.cli.main import debugging, drop_output, outcome
 from penstock.cli.options import engine_config
-from penstock.cli.serve_options import add_arguments
+from penstock.cli.serve_options import RARE, add_arguments
 from penstock.collector import uncollected
 from penstock.config import EngineConfig
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.engine.ipc.startup import Ledger, describe, process_started_at
 from penstock.errors import ConfigError, PenstockError
 from penstock.server.guardian import Guardian, GuardOptions, Life
+from penstock.terminal import columns
 
 if TYPE_CHECKING:
+    from penstock.cli.announcement import Announcement
     from penstock.frontend.async_llm import AsyncLLM
     from penstock.server.parsing.styles import Styles
     from penstock.server.run import RunOptions
 
-__all__ = ["add_arguments", "run"]
+__all__ = ["RARE", "add_arguments", "run"]
 
 
 def run(args: argparse.Namespace) -> int:
@@ -86,48 +92,84 @@ def _serve(
     with uncollected():
         import asyncio
 
-        from penstock.backends.registry import backend
         from penstock.server.run import serve
-        from penstock.version import __version__
 
     options = _options(args, config, listener, life.restarts)
     host, port = listener.getsockname()[:2]
-    scheme = "http" if options.tls is None else "https"
-    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+    log = logging.getLogger("penstock.server")
+    progress = LoadProgress(sys.stderr, enabled=not life.restarts, say=log.info)
 
     def announce(llm: AsyncLLM) -> None:
         life.ready()
+        progress.close()
         if life.restarts:
             return  # the log says it
         for phase in llm.ready.phases:
             ledger.mark(phase.name, phase.seconds)
         ledger.mark("server")
-        model, resolved = llm.model, llm.ready.config
-        print(f"penstock {__version__} serves {model.served_model_name} at {url}/v1")
-        if resolved is not None:
-            on_gpu = backend(resolved.backend).on_gpu
-            with_threads = "" if on_gpu else f" with {resolved.threads} threads"
-            print(
-                f"  {resolved.model_path}: {resolved.dtype} on {resolved.backend}{with_threads}, "
-                f"context {resolved.max_model_len} tokens, KV cache "
-                f"{resolved.kv_cache_bytes / 2**20:.0f} MiB"
-            )
-            for note in resolved.notes:
-                print(f"  note: {note}")
-        for note in llm.ready.notes:
-            print(f"  {note}")
-        print(f"  {_styles(args, llm)}")
-        if not options.server.keys.users and not _is_loopback(host):
-            print(f"  note: anyone who reaches {host} may use this server; see --api-key-file")
         total = sum(phase.seconds for phase in ledger.phases)
-        print(describe(ledger.phases, total), flush=True)
+        try:
+            print(_announcement(args, options, listener, llm).text(_columns()))
+            print(describe(ledger.phases, total), flush=True)
+        except OSError as error:  # it serves all the same, as with a log that cannot be written
+            log.warning("standard output cannot be written: %s", error.strerror)
+            drop_output()
 
+    spawn = partial(EngineChild.spawn, config)
     try:
-        asyncio.run(serve(child, lambda: EngineChild.spawn(config), listener, options, announce))
+        with progress:
+            asyncio.run(serve(child, spawn, listener, options, announce, progress))
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
         raise cannot_listen(host, port, error) from None
+
+
+def _announcement(
+    args: argparse.Namespace, options: RunOptions, listener: socket.socket, llm: AsyncLLM
+) -> Announcement:
+    from penstock.cli.announcement import Announcement
+    from penstock.version import __version__
+
+    host, port = listener.getsockname()[:2]
+    scheme = "http" if options.tls is None else "https"
+    keys_needed = bool(options.server.keys.users)
+    facts = [*_facts(llm), str(_styles(args, llm))]
+    if not keys_needed and not _is_loopback(host):
+        facts.append(f"note: anyone who reaches {host} may use this server; see --api-key-file")
+    is_demo = not args.model  # it has a template, but was not made for chats
+    chats = llm.tokenizer.has_chat_template and not is_demo
+    return Announcement(
+        version=__version__,
+        model=llm.model.served_model_name,
+        urls=[f"{scheme}://{address}:{port}" for address in addresses(listener)],
+        facts=facts,
+        chats=chats,
+        prompt="Hello!" if chats else "def fib(n):" if is_demo else "Once upon a time",
+        keys_needed=keys_needed,
+    )
+
+
+def _facts(llm: AsyncLLM) -> list[str]:
+    """What was decided for the model, and what there is to note."""
+    from penstock.backends.registry import backend
+
+    resolved = llm.ready.config
+    if resolved is None:
+        return list(llm.ready.notes)
+    on_gpu = backend(resolved.backend).on_gpu
+    with_threads = "" if on_gpu else f" with {resolved.threads} threads"
+    return [
+        f"{resolved.model_path}: {resolved.dtype} on {resolved.backend}{with_threads}, "
+        f"context {resolved.max_model_len:,} tokens, "
+        f"KV cache {resolved.kv_cache_bytes / 2**20:,.0f} MiB",
+        *(f"note: {note}" for note in resolved.notes),
+        *llm.ready.notes,
+    ]
+
+
+def _columns() -> int | None:
+    return columns(sys.stdout) if sys.stdout.isatty() else None
 
 
 def _styles(args: argparse.Namespace, llm: AsyncLLM) -> Styles:
@@ -161,6 +203,7 @@ def _options(
             log_prompts=args.log_prompts,
             tool_call_parser=args.tool_call_parser,
             reasoning_parser=args.reasoning_parser,
+            page=not args.no_page,
             hosts=HostRule.of(args.host, address, args.allowed_host, bool(keys.users)),
             restarts=restarts,
         ),

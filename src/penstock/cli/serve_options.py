@@ -6,11 +6,16 @@ import argparse
 import math
 from pathlib import Path
 
-from penstock.cli.options import add_engine_arguments
+from penstock.cli.options import RARE_ENGINE, add_engine_arguments
+
+RARE = RARE_ENGINE | {
+    *("--max-waiting", "--max-restarts", "--step-timeout", "--stream-interval"),
+    *("--best-priority", "--admin-key-file", "--cors-origin", "--allowed-host"),
+    *("--log-format", "--log-level", "--log-prompts", "--otlp-endpoint"),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_engine_arguments(parser)
     group = parser.add_argument_group("server options")
     group.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
@@ -62,8 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="while many streams are open, tokens of one that come within this time share an "
         "event; 0 gives each its own, which costs a fast model throughput (default: 50)",
     )
+    group.add_argument(
+        "--no-page",
+        action="store_true",
+        help="leave out the page for browsers at /, with its files and /engine/events",
+    )
     _add_answer_arguments(parser)
     _add_access_arguments(parser)
+    add_engine_arguments(parser)
     _add_log_arguments(parser)
 
 

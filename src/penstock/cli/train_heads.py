@@ -11,19 +11,22 @@ as it is.
 
 Needs torch and transformers: pip install 'penstock[train]'. The folder gets config.json,
 safetensors in the form in which such heads are published, and a card with the share of drafts on
-held-out text that are the model's own choice. Interrupted with Ctrl-C, it keeps what has been
-trained.
+held-out text that are the model's own choice. Interrupted with Ctrl-C while it trains, it keeps
+what has been trained.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.options import positive_int
 from penstock.cli.parser import UsageError
+from penstock.cli.status_line import StatusLine
 from penstock.cli.train_values import layers, not_negative, positive, share, window
 from penstock.errors import ConfigError
 
@@ -42,6 +45,14 @@ ONLY_OF: Final = {
     "token_weight": ("eagle 1",),
 }
 """Options that only some heads have."""
+
+
+RARE: Final = frozenset(
+    {
+        *("--batch-tokens", "--learning-rate", "--max-steps", "--seed", "--num-layers"),
+        *("--steps", "--layers", "--draft-vocab", "--token-weight", "--prefix-tokens"),
+    }
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,7 +88,8 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
         type=share,
         default=0.03,
         metavar="SHARE",
-        help="documents not trained on, chosen by a hash of their names (default: 0.03)",
+        help="documents not trained on, chosen by a hash of their names, at least one; of a single "
+        "one its end (default: 0.03)",
     )
     group.add_argument(
         "--context",
@@ -192,10 +204,28 @@ def run(args: argparse.Namespace) -> int:
     logging.disable_progress_bar()
     if args.threads:
         torch.set_num_threads(args.threads)
-    report = train(args.model or "the demo model", folder, _settings(args), _say)
+    told = _Told()
+    try:
+        report = train(args.model or "the demo model", folder, _settings(args), told)
+    finally:
+        told.line.close()
     state = "trained" if report.complete else "interrupted; what was trained is"
     print(f"{state} in {args.out}", flush=True)
-    return 0 if report.complete else 130
+    return 0 if report.complete else EXIT_INTERRUPTED
+
+
+class _Told:
+    """Lines on standard output, and what goes on meanwhile on standard error."""
+
+    def __init__(self) -> None:
+        self.line = StatusLine(sys.stderr)
+
+    def say(self, text: str) -> None:
+        self.line.clear()
+        print(text, flush=True)
+
+    def show(self, text: str) -> None:
+        self.line.show(lambda: text)
 
 
 def _settings(args: argparse.Namespace) -> Settings:
@@ -258,7 +288,3 @@ def _check(args: argparse.Namespace) -> None:
 
 def _installed(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
-
-
-def _say(text: str) -> None:
-    print(text, flush=True)

@@ -16,12 +16,10 @@ from penstock.engine.loader import (
     EnginePlan,
     LoadedModels,
     Mark,
-    Watch,
     load_models,
     open_model,
     plan_engine,
     state_limits,
-    unwatched,
 )
 from penstock.engine.masks import MaskThreads
 from penstock.engine.pooling import Embeddings
@@ -29,6 +27,7 @@ from penstock.engine.prompt_logprobs import PromptLogprobsTracker
 from penstock.engine.step_runner import Executed, StepRunner
 from penstock.errors import RequestError
 from penstock.interface.executor import Executor
+from penstock.interface.loading import Watch, unwatched
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import (
     EngineRequest,

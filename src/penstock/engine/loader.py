@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,9 +24,11 @@ from penstock.gguf.names import is_gguf
 from penstock.hardware import detect
 from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor, Limits
+from penstock.interface.loading import Watch, unwatched
 from penstock.interface.tuning import Tuning
 from penstock.interface.weights import WeightSource
 from penstock.models.spec import ModelSpec
+from penstock.plan.observation import inputs
 from penstock.plan.plan import Plan
 from penstock.plan.weight_bytes import weight_bytes
 from penstock.resolve import draft_block_bytes, resolve
@@ -38,6 +40,7 @@ from penstock.speculate.draft_choice import (
 )
 from penstock.speculate.draft_heads_choice import refuse_draft_heads
 from penstock.speculative_config import Ngram
+from penstock.weights.column_factors import F64
 from penstock.weights.gguf_spec import gguf_name
 from penstock.weights.hub import resolve_model_folder
 from penstock.weights.model_files import ModelFiles
@@ -52,14 +55,6 @@ _log = logging.getLogger("penstock.artifact")
 
 Mark = Callable[[str], None]
 """Callback that receives the name of each phase of the start as it ends."""
-
-Watch = Callable[[str, float, int], None]
-"""Callback that is told, now and then, what is being done: the phase, the part of it that is done
-(0 to 1), and the bytes of the weights that it is about, or 0."""
-
-
-def unwatched(phase: str, done: float, num_bytes: int) -> None:
-    """A Watch that looks away."""
 
 
 @dataclass(frozen=True)
@@ -277,7 +272,7 @@ def load(
     artifacts = ArtifactSession.of(config, engine_plan.plan, note, files)
     with artifacts.take() as kept:
         if kept is not None:
-            watch("packed weights of before", 0.0, num_bytes)
+            kept.tell = lambda part: watch("packed weights of before", part, num_bytes)
             try:
                 executor = binds.bind(engine_plan.plan, kept, limits)
             except ArtifactError as error:
@@ -288,12 +283,12 @@ def load(
                     artifacts.is_restored(kept)
                     _tune_restored(executor, artifacts, kept, mark, keeping)
                     return executor
-    weights = _open(engine_plan, files)
+    start = time.monotonic()
+    weights = _open(engine_plan, files, _calibrate(engine_plan, files, mark, watch))
     if watch is not unwatched:
         declared = engine_plan.plan.weights
         weights = WatchedWeights(weights, declared, lambda part: watch("weights", part, num_bytes))
     mark("open weights")
-    start = time.monotonic()
     executor = binds.bind(engine_plan.plan, weights, limits)
     with _closed_on_error(executor):
         mark("pack weights")
@@ -304,7 +299,9 @@ def load(
         return executor
 
 
-def _open(engine_plan: EnginePlan, files: ModelFiles | None) -> WeightSource:
+def _open(
+    engine_plan: EnginePlan, files: ModelFiles | None, measured: Mapping[str, F64]
+) -> WeightSource:
     # Readers of all formats, of which a start that restores an artifact needs none.
     from penstock.weights.checkpoint import open_weights
 
@@ -317,7 +314,23 @@ def _open(engine_plan: EnginePlan, files: ModelFiles | None) -> WeightSource:
         load_format=config.load_format,
         seed=config.seed,
         target=None if config.target_path is None else Path(config.target_path),
+        measured=measured,
     )
+
+
+def _calibrate(
+    engine_plan: EnginePlan, files: ModelFiles | None, mark: Mark, watch: Watch
+) -> Mapping[str, F64]:
+    """What ``Balance.input`` names, measured; empty where the plan has none."""
+    config, plan = engine_plan.config, engine_plan.plan
+    if not inputs(plan):
+        return {}
+    from penstock.engine.calibration import calibrate  # needed at a first start alone
+
+    bind = backend("cpu").bind
+    measured = calibrate(config, plan, bind, files, lambda part: watch("calibrating", part, 0))
+    mark("calibrate")
+    return measured
 
 
 def _tune_restored(

@@ -13,7 +13,7 @@ import msgspec
 from penstock.config import EngineConfig
 from penstock.engine.ipc.process import START_TIMEOUT_S, EngineProcess
 from penstock.engine.ipc.spawn import DEFAULT_CORE, EngineChild
-from penstock.engine.ipc.wire import ModelFacts, Ready, Refused
+from penstock.engine.ipc.wire import Loading, ModelFacts, Ready, Refused
 from penstock.errors import EngineDeadError, PenstockError, RequestError
 from penstock.frontend.input_processor import InputProcessor
 from penstock.frontend.open_sequences import OpenSequences
@@ -22,6 +22,7 @@ from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
 from penstock.frontend.pacing import Pacer
 from penstock.frontend.stream import OutputStream
+from penstock.interface.loading import Watch, unwatched
 from penstock.interface.messages import (
     Abort,
     EngineRequest,
@@ -90,14 +91,16 @@ class AsyncLLM:
         timeout: float = START_TIMEOUT_S,
         max_sequences: int | None = None,
         inputs: InputProcessor | None = None,
+        watch: Watch = unwatched,
     ) -> AsyncLLM:
         """Start as :meth:`start` does, with a process that was spawned before.
 
         More than ``max_sequences`` open sequences are refused. ``inputs`` is the model's, where
-        there is one that outlives this engine; it is not closed here.
+        there is one that outlives this engine; it is not closed here. ``watch`` is told how loading
+        goes on.
         """
         llm = cls(max_sequences, inputs)
-        llm._engine = await EngineProcess.connect(child, _Listener(llm))
+        llm._engine = await EngineProcess.connect(child, _Listener(llm, watch))
         try:
             llm._ready = await llm._engine.ready(timeout)
             tokenizer = await llm.inputs.serve(llm.model)
@@ -314,6 +317,15 @@ class AsyncLLM:
 
     # What the engine says; called by _Listener.
 
+    def _load_tokenizer(self, path: str) -> None:
+        def loaded(task: asyncio.Task[Tokenizer]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, PenstockError) and self._ready is None and not self._closing:
+                # Weights that nobody can ask with a text need not be read to the end.
+                self._live_engine().kill(error)
+
+        self.inputs.load(path).add_done_callback(loaded)
+
     def _updated(self, updates: list[SequenceUpdate]) -> None:
         for abort in self._open_streams().update(updates):
             self._live_engine().abort(abort)
@@ -334,11 +346,15 @@ class AsyncLLM:
 class _Listener:
     """Hands what the engine says to an AsyncLLM without making that part of its public face."""
 
-    def __init__(self, llm: AsyncLLM) -> None:
+    def __init__(self, llm: AsyncLLM, watch: Watch) -> None:
         self._llm = llm
+        self._watch = watch
+
+    def loading(self, now: Loading) -> None:
+        self._watch(now.phase, now.done, now.num_bytes)
 
     def located(self, tokenizer_path: str) -> None:
-        self._llm.inputs.load(tokenizer_path)
+        self._llm._load_tokenizer(tokenizer_path)
 
     def updated(self, updates: list[SequenceUpdate]) -> None:
         self._llm._updated(updates)

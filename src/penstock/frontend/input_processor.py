@@ -52,7 +52,7 @@ class InputProcessor:
             self.load(str(path))
             self._expected = True
 
-    def load(self, path: str) -> None:
+    def load(self, path: str) -> asyncio.Task[Tokenizer]:
         """Begin to load the tokenizer of this folder or file, unless that was done before."""
         if self._loading is not None and self._expected and path != self._path:
             self._dropped, self._loading = self._loading, None
@@ -61,6 +61,7 @@ class InputProcessor:
             self._path = path
             loading = asyncio.to_thread(_load, path, self._chat_template)
             self._loading = asyncio.get_running_loop().create_task(loading)
+        return self._loading
 
     async def serve(self, model: ModelFacts) -> Tokenizer:
         """Process texts for this model from now on; returns its tokenizer. Raises

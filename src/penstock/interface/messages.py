@@ -147,6 +147,9 @@ class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     steps: int
     tokens_computed: int
     tokens_generated: int
+    tokens_decoded: int = 0  # of tokens_computed, the one that a sequence needed for its next token
+    tokens_drafted: int = 0  # of tokens_computed, draft tokens; the rest are those of prefill
+    kv_blocks_kept: int = 0  # blocks that are free and hold content that can be found
     kv_slots_allocated: int = 0  # token slots of the blocks that live requests hold
     kv_slots_filled: int = 0  # of these, slots that hold a computed token
     states_total: int = 0  # state slots; none where layers keep no states

@@ -44,6 +44,9 @@ class Balance:
     side: Literal["matrix", "input"]
     """Whether the weight is one of them, or makes their input: a matrix ``[k, ...]`` or a vector
     ``[k]``, whose row, or number, i is divided by factor i."""
+    input: str | None = None
+    """The plan's buffer that the matrices multiply, where its columns are measured before weights
+    are read (``plan/observation.py``); None: factors are of the matrices alone."""
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from penstock.errors import ModelError
+from penstock.models.unknown_fields import refusal
 
 MAX_INTEGER: Final = 2**31 - 1
 """Dimensions and token ids are int32 in step inputs and native code."""
@@ -34,7 +35,7 @@ class ConfigReader:
         self, fields: Mapping[str, object], where: str, ignore: Collection[str] = ()
     ) -> None:
         self._fields = fields
-        self._where = where
+        self._where = self._file = where
         self._used: set[str] = set()
         self._ignore = ignore
         self._path = ""
@@ -57,6 +58,7 @@ class ConfigReader:
         two names and two values.
         """
         reader = ConfigReader(self._fields, self._where, self._ignore)
+        reader._file = self._file
         reader._path, reader._ignored = self._path, self._ignored
         reader._used, reader._names, reader._defaults = self._used, names, defaults
         for name, stored in names.items():
@@ -227,6 +229,7 @@ class ConfigReader:
         if not isinstance(value, dict):
             raise self.error(name, "must be an object")
         inner = ConfigReader(value, f"{self._where}: {name}", self._ignore)
+        inner._file = self._file
         inner._path, inner._ignored = f"{self._path}{name}.", self._ignored
         return inner
 
@@ -254,14 +257,17 @@ class ConfigReader:
         A field that is null says nothing, and one whose name begins with an underscore is a note
         of the tool that wrote the file.
         """
-        for name in self._fields.keys() - self._used - set(idle):
-            if self._fields[name] is None or name.startswith("_"):
-                continue
-            if self._path + name in self._ignore:
-                self._ignored.append(self._path + name)
-                continue
-            raise self.error(
-                name,
-                "is not a field Penstock knows here, so it might change the model's results; if it "
-                f"does not, say so with ignore_config_field {self._path}{name}",
-            )
+        known = self._used | set(idle)
+        unread = [
+            name
+            for name, value in self._fields.items()
+            if name not in known and value is not None and not name.startswith("_")
+        ]
+        self._ignored += [self._path + name for name in unread if self._path + name in self._ignore]
+        unknown = {
+            self._path + name: _shown(self._fields[name])
+            for name in unread
+            if self._path + name not in self._ignore
+        }
+        if unknown:
+            raise ModelError(f"{self._file}: {refusal(unknown, 'field')}")

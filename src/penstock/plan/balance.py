@@ -4,9 +4,11 @@ The error of a product whose both sides are rounded, each row with one scale, gr
 a row of its input times the norm of a row of its matrix. A column may be multiplied by a factor in
 the matrix and divided by it in the input, which leaves the product as it is. Where the matrix's
 columns have very different norms, as of trained models, the input's large columns are mostly those
-where the matrix is small, and both norms fall when the matrix's columns get the same one: the
+where the matrix is small. Both norms fall when the matrix's columns get the same one: the
 products of Gemma 3 270M lose half as much, in 8 bits as in 4. (Nagel et al., Data-free quantization
-through weight equalization, 2019, do so before scales of whole matrices.)
+through weight equalization, 2019, do so before scales of whole matrices.) Their product is least
+where a column is as large a part of both, so that factors are measured where they can be
+(``plan/observation.py``), which takes half of the loss again.
 
 A step computes nothing more: the weight of the norm that makes the input, or the rows of the up
 matrix of a gated MLP, are divided as they are loaded. So only these inputs are balanced, and only
@@ -34,10 +36,12 @@ from penstock.plan.plan import Plan
 from penstock.quant.scheme import GridScheme
 
 
-def balance(plan: Plan) -> Plan:
-    """Return the fused ``plan`` with :class:`~penstock.interface.sources.Balance` where it can be.
+def balance(plan: Plan, calibrated: bool = False) -> Plan:
+    """Return the fused ``plan`` with :class:`~penstock.interface.plan_weights.Balance` where it can
+    be.
 
-    Its ops stay as they are. Of weights in float16 nothing is balanced: that type has little range.
+    Its ops stay as they are. ``calibrated``: factors are of the inputs, too, which are measured
+    before weights are read. Of weights in float16 nothing is balanced: that type has little range.
     """
     if plan.weight_dtype == "float16":
         return plan
@@ -52,7 +56,7 @@ def balance(plan: Plan) -> Plan:
                 w for reader in readers if isinstance(reader, Linear) for w in _parts(reader)
             ]
             if matrices and all(map(uses.is_free, (*makes, *matrices))):
-                _give(weights, makes, matrices)
+                _give(weights, makes, matrices, made if calibrated else None)
     return replace(plan, weights=weights)
 
 
@@ -111,13 +115,16 @@ def _parts(op: Linear) -> Iterable[WeightName]:
 
 
 def _give(
-    weights: dict[WeightName, PlanWeight], makes: Iterable[WeightName], matrices: list[WeightName]
+    weights: dict[WeightName, PlanWeight],
+    makes: Iterable[WeightName],
+    matrices: list[WeightName],
+    measured: BufferName | None,
 ) -> None:
     sources = tuple(weights[name].source for name in matrices)
     for name in matrices:
-        _add(weights, name, Balance(sources, "matrix"))
+        _add(weights, name, Balance(sources, "matrix", measured))
     for name in makes:
-        _add(weights, name, Balance(sources, "input"))
+        _add(weights, name, Balance(sources, "input", measured))
 
 
 def _add(weights: dict[WeightName, PlanWeight], name: WeightName, given: Balance) -> None:

@@ -38,10 +38,17 @@ class PlanDecision:
 
 
 def decide_plans(
-    inputs: Inputs, backend: Backend, schemes: Quantization, limits: StepLimits
+    inputs: Inputs,
+    backend: Backend,
+    schemes: Quantization,
+    limits: StepLimits,
+    calibrated: bool = False,
 ) -> PlanDecision:
     """Return the plans of the model, fused and balanced, and of its draft, fused; the backend runs
-    both."""
+    both.
+
+    ``calibrated``: the model's inputs are measured before its weights are read.
+    """
     config, spec, draft = inputs.config, inputs.spec, inputs.draft
     max_len = config.max_model_len or spec.max_positions
     if max_len > spec.max_positions:
@@ -66,7 +73,7 @@ def decide_plans(
             half=half,
             taken_back=taken_back,
         )
-        return balance(fuse(primitive))
+        return balance(fuse(primitive), calibrated)
 
     plan = inputs.plan or plan_with(schemes)
     groups = plan.kv_groups

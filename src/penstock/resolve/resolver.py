@@ -10,6 +10,7 @@ from penstock.hardware import Hardware
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
 from penstock.resolve.backend import decide_artifacts, decide_backend, decide_threads
+from penstock.resolve.calibration import decide_calibration
 from penstock.resolve.inputs import Inputs, Reasons, check_options, reason
 from penstock.resolve.memory import decide_memory
 from penstock.resolve.plans import decide_plans
@@ -50,19 +51,20 @@ def resolve(
     chosen = decide_backend(inputs)
     backend = chosen.backend
     quantization = decide_quantization(inputs, backend)
+    calibration = decide_calibration(inputs, quantization.schemes, tokenizer_path)
     spec = as_read(spec, config, backend)
     inputs = replace(
         inputs, spec=spec, draft=None if draft is None else as_read(draft, config, backend)
     )
     compute = decide_threads(inputs, backend)
     limits = decide_step_limits(config, backend.defaults)
-    plans = decide_plans(inputs, backend, quantization.schemes, limits)
+    plans = decide_plans(inputs, backend, quantization.schemes, limits, calibration.calibrated)
     memory = decide_memory(inputs, chosen, quantization.schemes, plans)
     speculation = _check_speculation(config)
     sampling = decide_sampling(inputs)
     artifacts = decide_artifacts(config, backend)
     reasons = {"dtype": reason(config.dtype, _dtype_reason(spec))}
-    for decision in (chosen, quantization, compute, limits, memory):
+    for decision in (chosen, quantization, calibration, compute, limits, memory):
         reasons.update(decision.reasons)
     threads, weights = compute.threads, quantization.weights
     notes = (*chosen.choice.notes, *threads.notes, *backend.notes())
@@ -78,6 +80,7 @@ def resolve(
         quantize_activations=quantization.activations,
         window_columns=backend.defaults.window_columns,
         quantize_head=weights.head,
+        quantization_calibration=calibration.calibrated,
         weight_bytes=memory.weight_bytes,
         backend=backend.name,
         threads=threads.count,

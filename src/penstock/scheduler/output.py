@@ -74,6 +74,9 @@ class ScheduledStep(msgspec.Struct, frozen=True):
     ``sequences``."""
     num_drafted: int = 0
     """Number of draft tokens, which ``num_tokens`` includes."""
+    num_decoded: int = 0
+    """Number of sequences that needed one token alone; the rest of ``num_tokens``, without drafts,
+    is prefill."""
     slot_moves: list[SlotMove] = []
     """Moves that complete the acceptance of the previous step's drafts. Executed before
     ``block_copies`` (``StepInput.slot_moves``)."""
@@ -116,6 +119,7 @@ def step_of(
     moves: list[SlotMove],
     num_tokens: int,
     num_drafted: int,
+    num_decoded: int,
     states: StepStates | None,
 ) -> ScheduledStep:
     """Return the step of the ``chosen`` sequences, its samples and rows numbered in their order."""
@@ -137,6 +141,7 @@ def step_of(
         row + 1,
         hidden,
         num_drafted,
+        num_decoded,
         moves,
         states,
     )

@@ -108,6 +108,8 @@ class Scheduler:
         self._arrivals = 0
         self._steps = 0
         self._tokens_computed = 0
+        self._tokens_decoded = 0
+        self._tokens_drafted = 0
         self._tokens_generated = 0
 
     @property
@@ -188,7 +190,8 @@ class Scheduler:
         chosen: list[ScheduledSequence] = []
         copies: list[BlockCopy] = []
         prefills = self._progress.decodes(chosen, copies, masks_pending)
-        left = StepBudget(self.max_num_batched_tokens - len(chosen), self._most_prompt_rows)
+        decoded = len(chosen)
+        left = StepBudget(self.max_num_batched_tokens - decoded, self._most_prompt_rows)
         if prefills:
             self._progress.prefills(prefills, left, chosen, copies)
         # If someone above came short, no block is left that would let anyone in.
@@ -205,7 +208,7 @@ class Scheduler:
             shares.uncharged += num_tokens
         moves, self._accepted.moves = self._accepted.moves, []
         states = step_states(self.cache, chosen)
-        return step_of(chosen, copies, moves, num_tokens, drafted, states)
+        return step_of(chosen, copies, moves, num_tokens, drafted, decoded, states)
 
     def submitted(self, step: ScheduledStep) -> None:
         """The step is in flight, and the next one is scheduled before this one's ``update``.
@@ -237,6 +240,8 @@ class Scheduler:
         uncommon = step.num_drafted or undone  # one look for each sequence, not two
         new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
+        self._tokens_decoded += step.num_decoded
+        self._tokens_drafted += step.num_drafted
         cache, ahead, generated = self.cache, False, 0
         if self._in_flight.steps:
             ahead = True
@@ -295,11 +300,14 @@ class Scheduler:
             waiting=self.num_waiting,
             kv_blocks_total=self.cache.num_blocks,
             kv_blocks_used=self.cache.num_used_blocks,
+            kv_blocks_kept=self.cache.num_kept_blocks,
             prefix_queries=self._admission.prefix_queries,
             prefix_hits=self._admission.prefix_hits,
             preemptions=self._preemption.count,
             steps=self._steps,
             tokens_computed=self._tokens_computed,
+            tokens_decoded=self._tokens_decoded,
+            tokens_drafted=self._tokens_drafted,
             tokens_generated=self._tokens_generated,
             kv_slots_allocated=allocated,
             kv_slots_filled=filled,

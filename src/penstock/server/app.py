@@ -23,6 +23,7 @@ from penstock.server.open_requests import IGNORED, REQUEST_ID, OpenRequests
 from penstock.server.openai.document import describe_bodies
 from penstock.server.openapi import document
 from penstock.server.options import ServerOptions
+from penstock.server.page.bundle import Bundle
 from penstock.server.routes import endpoints as route_table
 from penstock.server.sites import Cors, SiteCheck
 from penstock.server.sse import ClientGone, EventStream, explained
@@ -66,8 +67,13 @@ def build_app(
                 expose_headers=[REQUEST_ID, IGNORED, "Retry-After", "X-Should-Retry"],
             )
         )
-    middleware.append(Middleware(KeyCheck, keys=options.keys))
-    endpoints = [*route_table(handlers), *admin.endpoints()]
+    page = Bundle.read() if options.page else None
+    open_paths = () if page is None else page.paths
+    middleware.append(Middleware(KeyCheck, keys=options.keys, open_paths=open_paths))
+    endpoints = [*route_table(handlers, options.page), *admin.endpoints()]
+    routes = [Route(e.path, _answered(e.handler), methods=[e.method]) for e in endpoints]
+    if page is not None:
+        routes += [Route(path, page.answer, methods=["GET"]) for path in page.paths]
     handlers.openapi = msgspec.json.encode(
         document(
             endpoints,
@@ -80,7 +86,7 @@ def build_app(
     )
     return Starlette(
         middleware=middleware,
-        routes=[Route(e.path, _answered(e.handler), methods=[e.method]) for e in endpoints],
+        routes=routes,
         exception_handlers={HTTPException: _http_error},
     )
 

@@ -10,6 +10,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from penstock.server.open_requests import IGNORED, REQUEST_ID, OpenRequest, OpenRequests
+from penstock.server.page.bundle import FILES
 
 if TYPE_CHECKING:
     from penstock.server.tracing import Tracing
@@ -24,7 +25,7 @@ LEFT = 499
 
 _log = logging.getLogger(ACCESS_LOG)
 _QUIET = ("/health", "/ready", "/metrics")
-"""Paths that monitors poll every few seconds; logged at level debug."""
+"""Paths that monitors poll every few seconds; logged at level debug, as are the page's files."""
 
 
 class Gate:
@@ -74,7 +75,8 @@ def _trace_headers(scope: Scope) -> dict[str, str]:
 
 
 def _log_access(request: OpenRequest, status: int) -> None:
-    level = logging.DEBUG if request.path in _QUIET else logging.INFO
+    quiet = request.path in _QUIET or request.path.startswith(FILES)
+    level = logging.DEBUG if quiet else logging.INFO
     if not _log.isEnabledFor(level):
         return
     path = request.path

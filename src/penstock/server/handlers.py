@@ -17,7 +17,14 @@ from penstock.interface.messages import EngineStats
 from penstock.server.bodies import Bodies
 from penstock.server.body_decoder import BodyDecoder
 from penstock.server.callers import Caller
-from penstock.server.errors import RETRY_AFTER_S, model_not_found, overloaded, unavailable
+from penstock.server.engine_watch import EngineWatch
+from penstock.server.errors import (
+    RETRY_AFTER_S,
+    ApiError,
+    model_not_found,
+    overloaded,
+    unavailable,
+)
 from penstock.server.ignored import IgnoredFields
 from penstock.server.meter import Meter
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
@@ -42,7 +49,14 @@ from penstock.server.options import ServerOptions
 from penstock.server.parsing.styles import Styles
 from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, unless_ended
-from penstock.server.status_structs import Alive, ModelCard, ModelList, Ready, Version
+from penstock.server.status_structs import (
+    Alive,
+    Capability,
+    ModelCard,
+    ModelList,
+    Ready,
+    Version,
+)
 from penstock.server.supervisor import Supervisor
 from penstock.version import __version__
 
@@ -70,16 +84,18 @@ class Handlers:
         self._dropped_log_lines = dropped_log_lines
         self._counts = Counts()
         self._known: EngineStats | None = None
+        templates = engine.tokenizer.settings.chat_templates
+        styles = Styles.choose(options.tool_call_parser, options.reasoning_parser, templates)
         self._card = ModelCard(
-            engine.model.served_model_name, int(time.time()), engine.model.max_model_len
+            engine.model.served_model_name,
+            int(time.time()),
+            engine.model.max_model_len,
+            capabilities(bool(templates), styles),
+            engine.model.sampling_defaults,
         )
-        styles = Styles.choose(
-            options.tool_call_parser,
-            options.reasoning_parser,
-            engine.tokenizer.settings.chat_templates,
-        )
+        self._watch = EngineWatch(engine, requests, self._counts, self._card.id)
         self._serving = Serving(engine, styles, engine.inputs.grammars, Caller())
-        model, reads = self._card.id, template_reads(engine.tokenizer.settings.chat_templates)
+        model, reads = self._card.id, template_reads(templates)
         self._completion_decoder = DialectDecoder(CompletionRequest, COMPLETIONS, model)
         self._chat_decoder = DialectDecoder(ChatRequest, CHAT, model, reads)
         self._response_decoder = DialectDecoder(ResponseRequest, RESPONSES, model, reads)
@@ -164,6 +180,12 @@ class Handlers:
         text = render(self._card.id, self._counts, state)
         return Response(text, media_type=CONTENT_TYPE)
 
+    async def watch_engine(self, request: Request) -> Response | EventStream:
+        """What the engine does, as long as the client listens."""
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
+        return EventStream(request, self._watch.events(), ApiError.json)
+
     async def version(self, request: Request) -> Response:
         return _json(Version(__version__))
 
@@ -209,6 +231,17 @@ class Handlers:
         if decoded.ignored:
             self._ignored.report(OpenRequest.of(request.scope), decoded.ignored)
         return decoded.request
+
+
+def capabilities(has_template: bool, styles: Styles) -> list[Capability]:
+    found: list[Capability] = ["completion"]
+    if has_template:
+        found.append("chat")
+        if styles.tools is not None and styles.template_takes_tools:
+            found.append("tools")
+        if styles.reasoning is not None:
+            found.append("reasoning")
+    return found
 
 
 def _json(value: msgspec.Struct) -> Response:

@@ -7,7 +7,7 @@ import hmac
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,9 +111,11 @@ class Keys:
 class KeyCheck:
     """ASGI middleware that checks the API key of each request."""
 
-    def __init__(self, app: ASGIApp, keys: Keys) -> None:
+    def __init__(self, app: ASGIApp, keys: Keys, open_paths: Collection[str] = ()) -> None:
+        """``open_paths`` need no key either: files that are the same for everybody."""
         self._app = app
         self._keys = keys
+        self._open = frozenset((*PUBLIC, *open_paths))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -126,7 +128,7 @@ class KeyCheck:
 
     def _check(self, scope: Scope) -> None:
         path, keys, request = scope["path"], self._keys, OpenRequest.of(scope)
-        if path in PUBLIC:
+        if path in self._open:
             return
         request.caller = Caller(address_name(scope.get("client")), 1.0, keys.best_priority)
         admin = path == "/admin" or path.startswith("/admin/")

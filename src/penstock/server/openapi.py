@@ -28,10 +28,11 @@ class Endpoint:
     handler: Callable[[Request], Awaitable[Any]]
     summary: str
     answer: type[msgspec.Struct] | None
-    """Struct of the JSON response; None means plain text."""
+    """Struct of the JSON response; None means plain text, or nothing but events."""
     body: type[msgspec.Struct] | None = None
     event: type[msgspec.Struct] | None = None
-    """Struct of the data of one server-sent event, for bodies that can ask for a stream."""
+    """Struct of the data of one server-sent event: of those that a body can ask for, or of the
+    endpoint's only answer."""
     access: Access = "user"
     works: bool = False
     """Whether the endpoint asks the engine for tokens, and so accepts a deadline."""
@@ -118,6 +119,12 @@ def _operation(endpoint: Endpoint, keys_needed: bool) -> Schema:
 
 
 def _answer(endpoint: Endpoint) -> Schema:
+    if endpoint.answer is None and endpoint.event is not None:
+        content = {"text/event-stream": {"schema": _endless(endpoint.event)}}
+        return {
+            "description": "Events, until the client leaves or the server stops.",
+            "content": content,
+        }
     if endpoint.answer is None:
         content = {"text/plain": {"schema": {"type": "string"}}}
         return {"description": "The answer.", "content": content}
@@ -144,6 +151,22 @@ def _event(kind: type[msgspec.Struct]) -> Schema:
                 "else": {"contentMediaType": "application/json", "contentSchema": of_json},
             },
         },
+        "required": ["data"],
+    }
+
+
+def _endless(kind: type[msgspec.Struct]) -> Schema:
+    """Return the schema of one event of a stream that has no end of its own."""
+    data = {
+        "type": "string",
+        "contentMediaType": "application/json",
+        "contentSchema": {"anyOf": [_reference(kind), _reference(ErrorResponse)]},
+    }
+    return {
+        "type": "object",
+        "description": f"Events whose data is a {kind.__name__} in JSON, or an ErrorResponse, "
+        "which is the last.",
+        "properties": {"data": data},
         "required": ["data"],
     }
 

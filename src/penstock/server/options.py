@@ -24,6 +24,8 @@ class ServerOptions:
     log_prompts: bool = False
     tool_call_parser: str = AUTO
     reasoning_parser: str = AUTO
+    page: bool = True
+    """Whether there is a page for browsers, with what it reads of the engine."""
     hosts: HostRule | None = None
     """Which Host headers are taken; None takes all."""
     restarts: int = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.server.engine_watch import EngineSnapshot
 from penstock.server.handlers import Handlers
 from penstock.server.openai.answer_structs import Chat, ChatChunk, Completion
 from penstock.server.openai.embeddings import EmbeddingRequest, Embeddings
@@ -18,8 +19,16 @@ from penstock.server.openapi import Endpoint
 from penstock.server.status_structs import Alive, ModelCard, ModelList, OpenApi, Ready, Version
 
 
-def endpoints(handlers: Handlers) -> list[Endpoint]:
-    """Return all endpoints except the administrator's."""
+def endpoints(handlers: Handlers, page: bool = True) -> list[Endpoint]:
+    """Return all endpoints except the administrator's; with ``page``, those that it alone reads."""
+    watched = Endpoint(
+        "GET",
+        "/engine/events",
+        handlers.watch_engine,
+        "What the engine does, several times a second.",
+        None,
+        event=EngineSnapshot,
+    )
     return [
         Endpoint(
             "POST",
@@ -81,6 +90,7 @@ def endpoints(handlers: Handlers) -> list[Endpoint]:
         Endpoint("GET", "/health", handlers.health, "Whether it lives.", Alive, access="public"),
         Endpoint("GET", "/ready", handlers.ready, "Whether it serves.", Ready, access="public"),
         Endpoint("GET", "/metrics", handlers.metrics_text, "Metrics for Prometheus.", None),
+        *([watched] if page else []),
         Endpoint("GET", "/version", handlers.version, "The server's version.", Version),
         Endpoint("GET", "/openapi.json", handlers.openapi_json, "This document.", OpenApi),
     ]

@@ -6,6 +6,12 @@ from typing import Literal
 
 import msgspec
 
+from penstock.sampling.defaults import SamplingDefaults
+
+Capability = Literal["completion", "chat", "tools", "reasoning"]
+"""What a model can be asked for here: chats need a chat template, tools and reasoning a style in
+which the model writes them."""
+
 
 class ModelCard(msgspec.Struct, frozen=True):
     """One entry of ``GET /v1/models``."""
@@ -13,6 +19,10 @@ class ModelCard(msgspec.Struct, frozen=True):
     id: str
     created: int
     max_model_len: int
+    capabilities: list[Capability] = []
+    sampling_defaults: SamplingDefaults = SamplingDefaults()
+    """What holds for sampling options that a request leaves out; OpenAI's defaults for those that
+    are missing here."""
     object: str = "model"
     owned_by: str = "penstock"
 

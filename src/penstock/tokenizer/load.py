@@ -32,6 +32,13 @@ _ROLES = (
     "cls_token",
     "mask_token",
 )
+_VOCABULARIES = "tokenizer.json", "tokenizer.model"
+_FILES = (
+    *_VOCABULARIES,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+)
 _PART = re.compile(r"(.+)-\d{5}-of-(\d{5})\.gguf")
 _PROBE = "a"  # any text that encodes to something
 
@@ -54,6 +61,16 @@ def load_tokenizer(
         tokenizer.check_templates()
     give_back()
     return tokenizer
+
+
+def tokenizer_files(source: Path) -> tuple[Path, ...]:
+    """The files on which the tokens depend that :func:`load_tokenizer` makes of a text; none where
+    there is no tokenizer."""
+    if is_gguf(source):
+        return (_vocabulary_part(source),)
+    if not any((source / name).exists() for name in _VOCABULARIES):
+        return ()
+    return tuple(path for name in _FILES if (path := source / name).exists())
 
 
 def _load(path: Path) -> Tokenizer:
@@ -131,10 +148,16 @@ def _added_tokens(folder: Path, config: Mapping[str, Any]) -> dict[int, tuple[st
 
 
 def _load_gguf(path: Path) -> Tokenizer:
-    if match := _PART.fullmatch(path.name):  # the vocabulary is in the first
-        first = path.with_name(f"{match[1]}-00001-of-{match[2]}.gguf")
-        path = first if first.exists() else path
+    path = _vocabulary_part(path)
     return _of_gguf(path, read_metadata(path, TokenizerError))
+
+
+def _vocabulary_part(path: Path) -> Path:
+    """The file that has the vocabulary: of a model in several, the first."""
+    if match := _PART.fullmatch(path.name):
+        first = path.with_name(f"{match[1]}-00001-of-{match[2]}.gguf")
+        return first if first.exists() else path
+    return path
 
 
 def _of_gguf(path: Path, metadata: Mapping[str, GgufValue]) -> Tokenizer:

@@ -36,8 +36,13 @@ class Sample:
 
     def held_out(self, share: float) -> bool:
         """Whether it is among the ``share`` that is not trained on: a matter of its name alone."""
+        return self.place < round(share * 1000)
+
+    @property
+    def place(self) -> int:
+        """A number from 0 to 999 that its name alone decides."""
         digest = hashlib.sha256(self.name.encode()).digest()
-        return int.from_bytes(digest[:4], "little") % 1000 < round(share * 1000)
+        return int.from_bytes(digest[:4], "little") % 1000
 
 
 def read_samples(data: Path, tokenizer: Tokenizer) -> list[Sample]:
@@ -67,21 +72,30 @@ def read_samples(data: Path, tokenizer: Tokenizer) -> list[Sample]:
 
 
 def split(samples: list[Sample], share: float) -> tuple[list[Sample], list[Sample]]:
-    """``(training, held_out)``. Raises ConfigError if either would be empty."""
-    training = [sample for sample in samples if not sample.held_out(share)]
-    held_out = [sample for sample in samples if sample.held_out(share)]
-    if len(samples) == 1:  # one long text: its end is held out
+    """``(training, held_out)``: a matter of the documents' names, as long as there are enough.
+
+    Of a few documents perhaps none would be held out, or all. Then those of the lowest
+    :attr:`Sample.place` are, until they have ``share`` of the tokens, but for at least one document
+    that is trained on; and of one document, its end is.
+    """
+    if len(samples) == 1:
         (whole,) = samples
         cut = round(len(whole.token_ids) * (1 - share))
-        training = [Sample(whole.name, whole.token_ids[:cut])]
-        held_out = [Sample(whole.name, whole.token_ids[cut:])]
-    for part, what in ((training, "training"), (held_out, "the held-out share")):
-        if not part:
-            raise ConfigError(
-                f"none of {len(samples)} documents is left for {what}; bring more documents or "
-                "another --held-out"
-            )
-    return training, held_out
+        return [Sample(whole.name, whole.token_ids[:cut])], [
+            Sample(whole.name, whole.token_ids[cut:])
+        ]
+    count = sum(sample.held_out(share) for sample in samples)
+    if 0 < count < len(samples):
+        chosen = [sample for sample in samples if sample.held_out(share)]
+    else:
+        wanted = share * sum(len(sample.token_ids) for sample in samples)
+        chosen = []
+        for sample in sorted(samples, key=lambda each: (each.place, each.name))[:-1]:
+            if chosen and sum(len(each.token_ids) for each in chosen) >= wanted:
+                break
+            chosen.append(sample)
+    names = {sample.name for sample in chosen}
+    return [sample for sample in samples if sample.name not in names], chosen
 
 
 def _read(file: Path, name: str, tokenizer: Tokenizer) -> Iterator[Sample]:

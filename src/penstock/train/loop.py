@@ -30,6 +30,15 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Step:
+    """A step that was made, counted from 1; minutes and loss are those of :class:`Report`."""
+
+    number: int
+    minutes: float
+    loss: float
+
+
+@dataclass(frozen=True)
 class Schedule:
     """Duration, learning rate and evaluation interval of a training run."""
 
@@ -84,43 +93,39 @@ def train(
     held_out: Callable[[bool], Iterable[Tensor]],
     schedule: Schedule,
     report_to: Callable[[Report], None],
+    after_step: Callable[[Step], bool] = lambda step: True,
     now: Callable[[], float] = time.monotonic,
 ) -> Report:
     """Train until the minutes are over, telling ``report_to`` of every look, the last one included.
 
     ``held_out(final)`` makes the batches to look at, which may be fewer until the last look.
-
-    Minutes are of training alone, without looks. An interrupt (Ctrl-C) ends training early: the
-    last report then is not ``complete``.
+    ``after_step`` says whether to go on: training that ends early, with one more look, has a last
+    report that is not ``complete``. Minutes are of training alone, without looks.
     """
     heads.train()
     optimizers = make_optimizers(heads, schedule.learning_rate)
     budget = schedule.minutes * 60
     used, looked_at, smooth = 0.0, 0.0, 0.0
     step = tokens = 0
-    done = interrupted = False
     while True:
         began = now()
         progress = used / budget
         if schedule.most_steps is not None:
             progress = max(progress, step / schedule.most_steps)
-        try:
-            windows = next(batches)
-            loss = _step(heads, target, windows, optimizers, schedule.learning_rate, progress)
-        except KeyboardInterrupt:
-            interrupted = True
-        else:
-            step, tokens = step + 1, tokens + windows.numel()
-            weight = max(0.02, 1 / step)
-            smooth += weight * (loss - smooth)
-            used += now() - began
+        windows = next(batches)
+        loss = _step(heads, target, windows, optimizers, schedule.learning_rate, progress)
+        step, tokens = step + 1, tokens + windows.numel()
+        weight = max(0.02, 1 / step)
+        smooth += weight * (loss - smooth)
+        used += now() - began
         done = used >= budget or step == schedule.most_steps
-        if done or interrupted or used - looked_at >= schedule.look_every * 60:
+        goes_on = after_step(Step(step, used / 60, smooth))
+        if done or not goes_on or used - looked_at >= schedule.look_every * 60:
             looked_at = used
             seen = agreement(heads, target, held_out(done))
             report = Report(step, tokens, used / 60, smooth, seen, done)
             report_to(report)
-            if done or interrupted:
+            if done or not goes_on:
                 return report
 
 

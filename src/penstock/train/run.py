@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final, Literal, Protocol
 
 import numpy as np
 import torch
@@ -13,13 +13,14 @@ import transformers
 from torch import Tensor
 
 from penstock.errors import ConfigError
+from penstock.interrupts import Interrupts
 from penstock.tokenizer import load_tokenizer
-from penstock.train.checkpoint import check_folder, write
+from penstock.train.checkpoint import folder_for, write
 from penstock.train.data import read_samples, split
 from penstock.train.draft_heads import Heads
 from penstock.train.eagle1 import Eagle1Heads
 from penstock.train.eagle3 import Eagle3Heads
-from penstock.train.loop import Report, Schedule, train
+from penstock.train.loop import Report, Schedule, Step, train
 from penstock.train.medusa import MedusaHeads
 from penstock.train.self_generated import Continuation, continue_samples
 from penstock.train.target import Target
@@ -72,14 +73,31 @@ class Settings:
     max_steps: int | None = None
 
 
-def run(model: str, folder: Path, settings: Settings, say: Callable[[str], None]) -> Report:
+class Audience(Protocol):
+    """Who is told how a training goes on."""
+
+    def say(self, text: str) -> None:
+        """Take what is worth keeping: a line."""
+
+    def show(self, text: str) -> None:
+        """Take what is being done just now; the next text takes its place."""
+
+
+def run(model: str, folder: Path, settings: Settings, audience: Audience) -> Report:
     """Train heads for the checkpoint in ``folder``, which the user named ``model``.
 
-    Writes ``settings.out`` at every look, and tells ``say`` what is going on. Raises ConfigError
-    or ModelError with the cause and the fix; what can be refused is, before the data is read.
+    Writes ``settings.out`` at every look, and leaves no folder where there was none before the
+    first. Ctrl-C during training ends it, with a last look; before, it raises KeyboardInterrupt.
+    Raises ConfigError or ModelError with the cause and the fix; what can be refused is, before the
+    data is read.
     """
+    with folder_for(settings.out):
+        return _run(model, folder, settings, audience)
+
+
+def _run(model: str, folder: Path, settings: Settings, audience: Audience) -> Report:
+    say, show = audience.say, audience.show
     torch.manual_seed(settings.seed)
-    check_folder(settings.out)
     target = Target(folder, settings.device)
     layers = _layers(settings, target)
     if settings.context > target.spec.max_positions:
@@ -88,13 +106,14 @@ def run(model: str, folder: Path, settings: Settings, say: Callable[[str], None]
             "positions"
         )
     tokenizer = load_tokenizer(folder)
+    show(f"reading {settings.data}")
     parts = split(read_samples(settings.data, tokenizer), settings.held_out)
     if settings.self_generate is not None:
         how = settings.self_generate
         say(f"the model continues the text of {sum(map(len, parts))} documents")
         parts = (
-            continue_samples(str(folder), parts[0], how),
-            continue_samples(str(folder), parts[1], how),
+            continue_samples(str(folder), parts[0], how, show),
+            continue_samples(str(folder), parts[1], how, show),
         )
     vocab = len(target.output)
     seen, unseen = (token_stream(part, vocab, settings.seed) for part in parts)
@@ -115,6 +134,7 @@ def run(model: str, folder: Path, settings: Settings, say: Callable[[str], None]
         f"{record['parameters']:,} parameters, {len(seen):,} training tokens, "
         f"{len(unseen):,} held out"
     )
+    show("fitting what the heads start from")
     warm_start(heads, target, _windows(seen, settings.context, WARM_TOKENS))
 
     def look(report: Report) -> None:
@@ -122,14 +142,27 @@ def run(model: str, folder: Path, settings: Settings, say: Callable[[str], None]
         write(heads, settings.out, {**record, **_progress(report)})
 
     rate = settings.learning_rate or RATE_AT_256 * 256 / target.spec.hidden_size
-    return train(
-        heads,
-        target,
-        batches(seen, settings.context, count, np.random.default_rng(settings.seed)),
-        lambda final: _windows(unseen, settings.context, FINAL_TOKENS if final else LOOK_TOKENS),
-        Schedule(settings.minutes, rate, settings.max_steps),
-        look,
-    )
+    # A step must not be left half made: its heads would be neither of before nor of after.
+    with Interrupts(interruptible=False) as interrupts:
+
+        def held_out(final: bool) -> Iterator[Tensor]:
+            return _windows(unseen, settings.context, FINAL_TOKENS if final else LOOK_TOKENS)
+
+        def after_step(step: Step) -> bool:
+            show(_describe_step(step, settings))
+            if interrupts.asked:
+                say("interrupted; after a look at held-out text the heads are written")
+            return not interrupts.asked
+
+        return train(
+            heads,
+            target,
+            batches(seen, settings.context, count, np.random.default_rng(settings.seed)),
+            held_out,
+            Schedule(settings.minutes, rate, settings.max_steps),
+            look,
+            after_step,
+        )
 
 
 def make_heads(
@@ -183,6 +216,12 @@ def _progress(report: Report) -> dict[str, object]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
+
+
+def _describe_step(step: Step, settings: Settings) -> str:
+    of_steps = "" if settings.max_steps is None else f" of {settings.max_steps:,}"
+    minutes = f"{step.minutes:.1f} of {settings.minutes:g} min"
+    return f"training: step {step.number:,}{of_steps}, {minutes}, loss {step.loss:.3f}"
 
 
 def _describe(report: Report) -> str:

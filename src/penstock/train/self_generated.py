@@ -7,11 +7,12 @@ more than other texts do.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from penstock.api import LLM, Prompt
 from penstock.errors import ConfigError
+from penstock.frontend.outputs import RequestOutput
 from penstock.sampling.params import SamplingParams
 from penstock.train.data import Sample
 
@@ -28,7 +29,9 @@ class Continuation:
     seed: int
 
 
-def continue_samples(model: str, samples: Sequence[Sample], how: Continuation) -> list[Sample]:
+def continue_samples(
+    model: str, samples: Sequence[Sample], how: Continuation, show: Callable[[str], None]
+) -> list[Sample]:
     """Each sample's prompt with the target's own continuation, in the order of ``samples``.
 
     A sample with a prompt has that one continued. Any other is cut into pieces of ``prefix`` and
@@ -36,7 +39,8 @@ def continue_samples(model: str, samples: Sequence[Sample], how: Continuation) -
     as went in. The engine is closed before this returns.
 
     A continuation has up to ``max_tokens`` tokens, and no more than the context has room for
-    behind its prompt. Raises ConfigError if no prompt is left that fits the context.
+    behind its prompt. ``show`` is told how many there are so far. Raises ConfigError if no prompt
+    is left that fits the context.
     """
     prompts = [prompt for sample in samples for prompt in _prompts(sample, how)]
     with LLM(model, artifact=False) as llm:
@@ -56,9 +60,14 @@ def continue_samples(model: str, samples: Sequence[Sample], how: Continuation) -
             )
             for p in fitting
         ]
-        outputs = llm.generate(asked, params)
+        names: list[str] = []
+        done: dict[str, RequestOutput] = {}
+        for output in llm.stream(asked, params, started=names):
+            if output.finished:
+                done[output.request_id] = output
+                show(f"the model's own text: {len(done):,} of {len(asked):,} pieces")
     written = []
-    for prompt, output in zip(fitting, outputs, strict=True):
+    for prompt, output in zip(fitting, (done[name] for name in names), strict=True):
         if output.error is not None:
             raise ConfigError(f"{prompt.name} could not be continued: {output.error}")
         ids = [*prompt.token_ids, *output.outputs[0].token_ids]

@@ -19,7 +19,7 @@ from penstock.models.names import BIAS, NameMap
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant import StoredTensor
 from penstock.weights.cast import dequantized
-from penstock.weights.column_factors import F32, balanced, factors
+from penstock.weights.column_factors import F32, F64, balanced, factors
 from penstock.weights.disagreement import (
     missing,
     missing_of_heads,
@@ -45,6 +45,7 @@ def open_weights(
     load_format: LoadFormat = "auto",
     seed: int = 0,
     target: Path | None = None,
+    measured: Mapping[str, F64] | None = None,
 ) -> WeightSource:
     """The ``weights`` of a plan of ``spec``, in ``dtype`` (auto: as the checkpoint's configuration
     says).
@@ -52,12 +53,13 @@ def open_weights(
     Every check that needs no weight data is done here: files, headers, names, shapes, dtypes.
     With ``load_format="dummy"`` the model's weight files are not looked at, and ``seed`` decides
     the values. ``target``: the checkpoint of the model that heads draft for, where they share
-    weights with it. Raises WeightError.
+    weights with it. ``measured``: the squared norms of the columns of inputs, which
+    ``Balance.input`` names. Raises WeightError.
     """
     wanted: DType = spec.dtype if dtype == "auto" else dtype
     if load_format == "dummy":
         return DummyWeights(weights, seed, wanted)
-    return CheckpointWeights(model, spec, weights, wanted, target)
+    return CheckpointWeights(model, spec, weights, wanted, target, measured)
 
 
 class CheckpointWeights:
@@ -75,8 +77,10 @@ class CheckpointWeights:
         weights: Mapping[str, PlanWeight],
         dtype: DType,
         target: Path | None = None,
+        measured: Mapping[str, F64] | None = None,
     ) -> None:
         self._dtype = dtype
+        self._measured = measured or {}
         self._weights = weights
         self._known_factors: dict[tuple[Source, ...], F32] = {}
         self._sources: dict[str, tuple[Source, Found]] = {}
@@ -159,7 +163,8 @@ class CheckpointWeights:
         """The factors of columns, which all weights that they are given to share."""
         if balance.matrices not in self._known_factors:
             matrices = map(self._floats, balance.matrices)
-            self._known_factors[balance.matrices] = factors(matrices)
+            measured = None if balance.input is None else self._measured[balance.input]
+            self._known_factors[balance.matrices] = factors(matrices, measured)
         return self._known_factors[balance.matrices]
 
     def _floats(self, source: Source) -> NDArray[Any]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from penstock.interface.plan_weights import Balance
 
 F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
 
 MOST: Final = 16.0
 """The largest factor; the smallest is its reciprocal."""
@@ -21,19 +22,24 @@ _CHUNK: Final = 1 << 20
 """Number of elements that are squared at a time."""
 
 
-def factors(matrices: Iterable[NDArray[Any]]) -> F32:
-    """The factors float32 ``[k]`` that give the columns of ``matrices``, each ``[n, k]``, one norm.
+def factors(matrices: Iterable[NDArray[Any]], measured: F64 | None = None) -> F32:
+    """The factors float32 ``[k]`` of the columns of ``matrices``, each ``[n, k]``.
 
-    Norms are of rows of length 1, since each row is rounded to a grid of its own. A factor is a
-    power of ``2 ** (1 / 8)`` between 1/16 and 16. All are 1 where a value is not finite, which the
-    rounding refuses.
+    Without ``measured`` they give all columns one norm. With it, which has the squared norm of each
+    column of the input over a text (:func:`column_squares`), a factor is the root of the input's
+    norm over the matrices': then column i has as large a part in one as in the other, and the
+    product of what the two lose is least. Norms are of rows of length 1, since each row is rounded
+    to a grid of its own. A factor is a power of ``2 ** (1 / 8)`` between 1/16 and 16. All are 1
+    where a value is not finite, which the rounding refuses.
     """
-    squares = sum(_column_squares(matrix) for matrix in matrices)
+    squares = sum(column_squares(matrix) for matrix in matrices)
     assert isinstance(squares, np.ndarray)
-    if not np.isfinite(squares).all():
-        return np.ones(len(squares), np.float32)
     least = np.finfo(np.float64).tiny
     ratios = np.sqrt(max(squares.mean(), least) / np.maximum(squares, least))
+    if measured is not None:
+        ratios = np.sqrt(ratios * np.sqrt(measured / max(measured.mean(), least)))
+    if not np.isfinite(squares).all() or not np.isfinite(ratios).all():
+        return np.ones(len(squares), np.float32)
     steps = np.rint(_STEPS * np.log2(np.clip(ratios, 1 / MOST, MOST)))
     by: F32 = np.exp2(steps / _STEPS).astype(np.float32)
     return by
@@ -46,8 +52,8 @@ def balanced(value: NDArray[Any], balance: Balance, by: F32) -> F32:
     return (value.astype(np.float32).T / by).T
 
 
-def _column_squares(matrix: NDArray[Any]) -> NDArray[np.float64]:
-    """The squared norms of columns, of the rows of ``matrix`` divided by their norms."""
+def column_squares(matrix: NDArray[Any]) -> F64:
+    """The squared norms ``[k]`` of columns, of the rows of ``matrix`` divided by their norms."""
     total = np.zeros(matrix.shape[1], np.float64)
     rows = max(1, _CHUNK // max(matrix.shape[1], 1))
     with np.errstate(over="ignore", invalid="ignore"):

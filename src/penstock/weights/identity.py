@@ -22,7 +22,6 @@ from penstock.errors import WeightError
 from penstock.models.names import Published
 from penstock.regular_file import open_regular
 from penstock.weights.model_files import ModelFiles
-from penstock.weights.tensor_file import Found
 
 _PIECE_BYTES: Final = 1 << 23
 """Hashed by one thread. A part of what a digest is: files hashed otherwise have other digests."""
@@ -95,7 +94,7 @@ def stamped_weights(
     model: Path | ModelFiles, published: Published = "model"
 ) -> tuple[StampedFile, ...]:
     """The files that hold the weights of a model, by name. Raises WeightError."""
-    return _stamped(ModelFiles.of(model).tensors(published))
+    return stamped({file.path for file, _ in ModelFiles.of(model).tensors(published).values()})
 
 
 def weight_files(folder: Path, digests: Digests | None = None) -> tuple[WeightFile, ...]:
@@ -111,12 +110,10 @@ def identify(files: Iterable[StampedFile], digests: Digests) -> tuple[WeightFile
     return tuple(_identify(file, digests) for file in files)
 
 
-def _stamped(tensors: Found) -> tuple[StampedFile, ...]:
+def stamped(paths: Iterable[Path]) -> tuple[StampedFile, ...]:
+    """Files as they are now, by name. Raises WeightError."""
     try:
-        return tuple(
-            StampedFile(path, FileStamp.of(path.stat()))
-            for path in sorted({file.path for file, _ in tensors.values()})
-        )
+        return tuple(StampedFile(path, FileStamp.of(path.stat())) for path in sorted(paths))
     except OSError as e:
         raise WeightError(f"cannot read {e.filename}: {e.strerror}") from e
 

@@ -88,7 +88,7 @@ def test_slopes_times_positions_are_rounded(
     np.testing.assert_array_equal(alone[0], rows[1][4])
 
 
-def test_a_sink_is_joined_once_whoever_joins_the_splits(device: Any, steady_sums: None) -> None:
+def test_a_sink_is_joined_once_whoever_joins_the_splits(device: Any) -> None:
     shape = Shape(2, 1, 16, "float32")
     parts = [Part(sequence(shape, 1300, 1), 1299, 1300), Part(sequence(shape, 70, 2), 60, 70)]
     scores = make_scores(2, device)

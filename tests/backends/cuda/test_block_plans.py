@@ -62,7 +62,7 @@ def test_experts_agree_with_the_reference(device: Any) -> None:
 
 
 @pytest.mark.slow
-def test_company_and_chunks_change_no_bit(device: Any, steady_sums: None) -> None:
+def test_company_and_chunks_change_no_bit(device: Any) -> None:
     spec = spec_of(MIXED)
     plan = plan_of(spec, "bfloat16", activations=False)
     executor = bind(plan, weights_of(spec, MIXED), LIMITS, device)

@@ -134,7 +134,7 @@ def test_one_program_and_many_add_splits_alike(
 
 @pytest.mark.thinned(7)
 @pytest.mark.parametrize("name", GGUF_FORMATS)
-def test_rows_keep_to_themselves(name: str, device: Any, steady_sums: None) -> None:
+def test_rows_keep_to_themselves(name: str, device: Any) -> None:
     tensor = blocks_of(name, 20, 160)
     x, matrix = drawn(70, tensor.shape[1]), matrix_of(tensor, device)
     whole = product(matrix, x, device)
@@ -186,7 +186,7 @@ def test_bytes_are_about_the_files(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "MXFP4"])
-def test_experts_have_the_bits_of_plain_products(name: str, device: Any, steady_sums: None) -> None:
+def test_experts_have_the_bits_of_plain_products(name: str, device: Any) -> None:
     each = tuple(blocks_of(name, 20, 256, seed) for seed in range(4))
     x, ids = drawn(6, 256), draw_ids(np.random.default_rng(5), 6, 4, 2)
     weights = np.stack([blocks.dequantize() for blocks in each])

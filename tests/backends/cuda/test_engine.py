@@ -39,7 +39,6 @@ def test_it_says_what_the_reference_says() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("steady_sums")
 def test_sampled_tokens_do_not_depend_on_the_batch() -> None:
     params = SamplingParams(temperature=1.0, seed=3, max_tokens=2, ignore_eos=True, logprobs=2)
     with LLM(str(DRAFT), backend="cuda", quantization="int4", **SMALL) as llm:
@@ -67,7 +66,6 @@ def test_the_story_begins_as_published() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("steady_sums")
 def test_working_ahead_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tokens that the host never saw before the next step was launched, penalties on them too."""
     params = [

@@ -155,7 +155,6 @@ def test_float16_is_multiplied_as_float16(quantization: Any, device: Any) -> Non
         np.testing.assert_allclose(got, exact.run(step).logits, rtol=0, atol=6e-3)
 
 
-@pytest.mark.usefixtures("steady_sums")
 def test_a_residual_stream_past_what_float16_holds_is_kept(device: Any) -> None:
     spec = SPECS["qk_norm"]
     weights = dummy_weights(spec, 3, "float16")
@@ -220,7 +219,6 @@ def last_logits(executor: CudaExecutor, chunks: Sequence[Chunk]) -> Any:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype"), [("bfloat16", None), ("float32", "int8"), ("float32", "int4")]
 )

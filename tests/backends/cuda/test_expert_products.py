@@ -26,7 +26,6 @@ from penstock.models.spec import ClampedSwiglu, Gating  # noqa: E402
 from penstock.quant import GridScheme, GroupScheme  # noqa: E402
 
 pytestmark = [
-    pytest.mark.usefixtures("steady_sums"),
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),
 ]
 

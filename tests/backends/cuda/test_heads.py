@@ -137,7 +137,6 @@ def test_taps_agree_with_the_reference_and_change_no_logits(device: Any) -> None
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize("make", [medusa, eagle3])
 def test_a_padded_decode_step_gives_the_bits_of_the_step_as_it_is(make: Any, device: Any) -> None:
     """As for its graph: rows of padding have features, too, and disturb nobody."""
@@ -162,7 +161,6 @@ def test_a_padded_decode_step_gives_the_bits_of_the_step_as_it_is(make: Any, dev
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize("make", [medusa, eagle3])
 def test_a_row_of_a_head_is_bitwise_its_own(make: Any, device: Any) -> None:
     plan = fuse(make("float32"))

@@ -109,9 +109,7 @@ def test_who_computes_the_splits_changes_nothing(device: Any, kv: KvDType) -> No
 
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("kv", LATENT_TYPES)
-def test_neither_company_nor_chunking_changes_anything(
-    device: Any, kv: KvDType, steady_sums: None
-) -> None:
+def test_neither_company_nor_chunking_changes_anything(device: Any, kv: KvDType) -> None:
     shape = latents(kv=kv)
     whole = Part(sequence(shape, 130, 1), 0, 130)
     others = ragged(shape, 9)[2:5]
@@ -122,9 +120,7 @@ def test_neither_company_nor_chunking_changes_anything(
 
 
 @pytest.mark.parametrize(("kv", "start"), [("bfloat16", 57), ("int8", 511)])
-def test_a_row_of_a_tree_is_a_decoded_token(
-    device: Any, kv: KvDType, start: int, steady_sums: None
-) -> None:
+def test_a_row_of_a_tree_is_a_decoded_token(device: Any, kv: KvDType, start: int) -> None:
     shape = latents(kv=kv)
     tree = make_tree(shape, start, [-1, 0, 0, 1, 2, 4, 4, 3], 4)
     kernel = shape.kernel(device)

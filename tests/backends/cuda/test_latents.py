@@ -71,7 +71,6 @@ def test_logits_agree_with_the_reference(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize(("dtype", "kv_dtype"), [("bfloat16", "bfloat16"), ("float32", "int8")])
 def test_neither_company_nor_chunking_changes_a_bit(
     dtype: DType, kv_dtype: KvDType, device: Any
@@ -95,9 +94,7 @@ def test_neither_company_nor_chunking_changes_a_bit(
 
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("heads", "k", "n"), [(5, 24, 40), (2, 130, 70), (1, 1, 3)])
-def test_products_of_heads(
-    heads: int, k: int, n: int, transposed: bool, device: Any, steady_sums: None
-) -> None:
+def test_products_of_heads(heads: int, k: int, n: int, transposed: bool, device: Any) -> None:
     rng = np.random.default_rng(heads * k)
     matrices = as_bfloat16(rng.standard_normal((heads, n, k), np.float32) / np.sqrt(k))
     x = as_bfloat16(rng.standard_normal((37, heads * k), np.float32))

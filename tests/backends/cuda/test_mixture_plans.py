@@ -115,9 +115,7 @@ def families() -> list[Any]:
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize(("family", "case"), families())
-def test_logits_agree_with_the_reference(
-    family: str, case: str, device: Any, steady_sums: None
-) -> None:
+def test_logits_agree_with_the_reference(family: str, case: str, device: Any) -> None:
     plan, weights = plan_of(family, case)
     mixes = any(isinstance(layer.mlp, ExpertsSpec) for layer in plan.spec.layers)
     assert mixes or case in DENSE
@@ -149,9 +147,7 @@ QUANTIZED = [
         for form in QUANTIZED
     ],
 )
-def test_quantized_experts_agree_with_the_reference(
-    family: str, form: Any, device: Any, steady_sums: None
-) -> None:
+def test_quantized_experts_agree_with_the_reference(family: str, form: Any, device: Any) -> None:
     plan, weights = plan_of(family, None, "float32", *form)
     executor = bind(plan, weights, limits_of(plan), device)
     reference = ReferenceExecutor(plan, weights, limits_of(plan))
@@ -164,9 +160,7 @@ def test_quantized_experts_agree_with_the_reference(
 
 
 @pytest.mark.parametrize("bits", [4, pytest.param(8, marks=pytest.mark.slow)])
-def test_experts_that_a_checkpoint_has_quantized(
-    tmp_path: Path, bits: int, device: Any, steady_sums: None
-) -> None:
+def test_experts_that_a_checkpoint_has_quantized(tmp_path: Path, bits: int, device: Any) -> None:
     sizes = {"moe_intermediate_size": 40}
     folder, _ = gptq_checkpoint(tmp_path, family="qwen3_moe", bits=bits, sym=False, config=sizes)
     spec = load_model_spec(folder)
@@ -182,9 +176,7 @@ def test_experts_that_a_checkpoint_has_quantized(
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("kept", ["groups", "floats"])
-def test_formats_that_name_modules(
-    tmp_path: Path, kept: str, device: Any, steady_sums: None
-) -> None:
+def test_formats_that_name_modules(tmp_path: Path, kept: str, device: Any) -> None:
     """Groups of four bits, in which some modules differ; and FP8, which becomes floats."""
     weights_of = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
     pack, form = ints(symmetric=False), "pack-quantized"
@@ -234,7 +226,7 @@ def test_columns_of_experts_in_another_order_are_refused(tmp_path: Path, device:
     ],
 )
 def test_a_row_has_the_same_bits_in_any_step(
-    family: str, dtype: DType, quantization: QuantizationName, device: Any, steady_sums: None
+    family: str, dtype: DType, quantization: QuantizationName, device: Any
 ) -> None:
     """Alone, beside others, and padded to a captured step, whose padding has no experts."""
     plan, weights = plan_of(family, None, dtype, quantization)

@@ -122,14 +122,14 @@ class Pair:
 
 
 @pytest.fixture
-def pair(device: Any, steady_sums: None) -> Iterator[Pair]:
+def pair(device: Any) -> Iterator[Pair]:
     made = Pair.of(device)
     yield made
     made.close()
 
 
 @pytest.mark.slow
-def test_small_steps_are_replayed_and_others_launched(device: Any, steady_sums: None) -> None:
+def test_small_steps_are_replayed_and_others_launched(device: Any) -> None:
     limits = replace(LIMITS, max_tokens=12, max_logit_rows=12, max_sequences=4, rows_per_sequence=2)
     pair = Pair.of(device, limits, idle=True)
     assert sorted(pair.graphs.recorded) == [(1, 1), (2, 2), (4, 4), (8, 8), (12, 0), (12, 8)]
@@ -240,7 +240,6 @@ class Company:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*:RuntimeWarning")  # of rows of padding, which hold anything
-@pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize(
     ("dtype", "kv_dtype", "quantization", "seed"),
     [

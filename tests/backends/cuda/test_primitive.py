@@ -331,7 +331,7 @@ EVERYTHING = Rare(
     ],
 )
 def test_a_primitive_plan_agrees_with_the_reference(
-    dtype: Any, wanted: Rare, options: dict[str, Any], device: Any, steady_sums: None
+    dtype: Any, wanted: Rare, options: dict[str, Any], device: Any
 ) -> None:
     """And with itself however much of it is fused, to the bit where it sums alike."""
     plan = rare(lower(make_spec(**options), dtype), wanted)

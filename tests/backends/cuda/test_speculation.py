@@ -79,7 +79,7 @@ def seen(folder: Path, speculative: Any, quiet: float | None = None) -> tuple[St
 
 
 @pytest.fixture(scope="module", autouse=True)
-def no_margin(steady_module: None) -> Iterator[None]:
+def no_margin() -> Iterator[None]:
     """Sequences are admitted without regard to what running ones will want: some are preempted
     after a few tokens, and not only when they have filled several blocks."""
     begin = KvCache.begin

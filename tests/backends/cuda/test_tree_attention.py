@@ -23,7 +23,6 @@ from penstock.cache.geometry import BLOCK_SIZE, Chunk, KvDType, Window  # noqa: 
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::RuntimeWarning:triton.runtime.interpreter"),
-    pytest.mark.usefixtures("steady_sums"),
 ]
 
 BUSHY = [-1, 0, 0, 1, 2, 4, 4, 3, 6, 8, 9, 10, 1]

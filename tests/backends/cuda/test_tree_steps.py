@@ -41,7 +41,6 @@ def make_executor(kv_dtype: KvDType, device: Any, name: str = "plain") -> CudaEx
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("steady_sums")
 @pytest.mark.parametrize(
     ("kv_dtype", "name"),
     [("float32", "plain"), ("int8", "plain"), ("int8", "latents"), ("int4", "plain")],

@@ -10,6 +10,7 @@ from support.engine_processes import engine, request, run
 from support.fake_core import VOCAB, completion
 from support.waiting import PATIENCE_S
 
+from penstock.engine.ipc.wire import Loading
 from penstock.interface.messages import Abort, FinishReason
 
 
@@ -17,6 +18,9 @@ def test_requests_come_back_with_the_tokens_of_the_core() -> None:
     async def main() -> None:
         async with engine() as (process, seen, ready):
             assert seen.tokenizer_path == "nowhere"
+            # Of what comes in a tenth of a second, the first of each phase.
+            assert seen.loads[0] == Loading("weights", 0.0, 2**20)
+            assert [now.phase for now in seen.loads[-2:]] == ["tuning", "the first token"]
             assert ready.model.vocab_size == VOCAB
             names = [phase.name for phase in ready.phases]
             assert names[0] == "engine python"

@@ -131,6 +131,7 @@ def test_the_engine_dies_with_its_parent() -> None:
 
         class Silent:
             def located(self, path): pass
+            def loading(self, now): pass
             def updated(self, updates): pass
             def refused(self, refused): pass
             def died(self, error): pass

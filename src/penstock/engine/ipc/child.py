@@ -38,6 +38,7 @@ from penstock.engine.ipc.wire import (  # noqa: E402
     Fatal,
     FrameSocket,
     FromEngine,
+    Loading,
     Located,
     ModelFacts,
     Ready,
@@ -63,6 +64,7 @@ from penstock.processes.frames import WireError  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
 
 _WARM_UP_ID = "penstock-warm-up"
+_TELL_S = 0.1
 
 
 class Core(Protocol):
@@ -104,10 +106,19 @@ class Startup:
     def __init__(self, ledger: Ledger, send: Callable[[FromEngine], None]) -> None:
         self.ledger = ledger
         self._send = send
+        self._phase = ""
+        self._next_told = 0.0
 
     def located(self, tokenizer_path: str) -> None:
         """The tokenizer is in this folder: the front end may load it now."""
         self._send(Located(tokenizer_path))
+
+    def loading(self, phase: str, done: float, num_bytes: int) -> None:
+        """A Watch: the front end is told of new phases, and else ten times a second at most."""
+        now = time.monotonic()
+        if phase != self._phase or now >= self._next_told:
+            self._phase, self._next_told = phase, now + _TELL_S
+            self._send(Loading(phase, done, num_bytes))
 
 
 CoreLoader = Callable[[EngineConfig, Startup], LoadedCore]
@@ -231,7 +242,8 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
     engine_plan = plan_engine(config, files)
     startup.located(engine_plan.config.tokenizer_path)
     mark("config")
-    core = EngineCore.of(load_models(engine_plan, mark, startup.ledger.note, files=files))
+    models = load_models(engine_plan, mark, startup.ledger.note, files=files, watch=startup.loading)
+    core = EngineCore.of(models)
     facts = ModelFacts(
         served_model_name=core.config.served_model_name,
         tokenizer_path=core.config.tokenizer_path,
@@ -301,7 +313,9 @@ def _run(frames: FrameSocket, loader: str) -> int:
     ledger = Ledger(start.spawned_at)
     ledger.mark("engine python", _ENTERED_AT - start.spawned_at)
     load = import_loader(loader)
-    loaded = load(start.config, Startup(ledger, lambda m: frames.send(encode_frame(m))))
+    startup = Startup(ledger, lambda m: frames.send(encode_frame(m)))
+    loaded = load(start.config, startup)
+    startup.loading("the first token", 0.0, 0)
     warm_up(loaded.core)
     ledger.mark("first token")
     # What is loaded lives until the end: keep the collector from walking it in every full pass.

@@ -18,6 +18,7 @@ from penstock.engine.ipc.wire import (
     Done,
     Fatal,
     FromEngine,
+    Loading,
     Located,
     Ready,
     Refused,
@@ -43,6 +44,8 @@ class Listener(Protocol):
     """Receives the messages of the engine. Called on the event loop; must not block."""
 
     def located(self, tokenizer_path: str) -> None: ...
+
+    def loading(self, now: Loading) -> None: ...
 
     def updated(self, updates: list[SequenceUpdate]) -> None: ...
 
@@ -138,9 +141,9 @@ class EngineProcess(asyncio.Protocol):
         if isinstance(reply, Done) and reply.error is not None:
             raise PenstockError(f"the engine's books do not agree: {reply.error}")
 
-    def kill(self, reason: str) -> None:
+    def kill(self, reason: str | PenstockError) -> None:
         """End the process at once; ``reason`` is reported as the cause of its death."""
-        self._fatal = EngineDeadError(reason)
+        self._fatal = EngineDeadError(reason) if isinstance(reason, str) else reason
         self._child.process.kill()
 
     async def aclose(self, grace: float = EXIT_GRACE_S) -> None:
@@ -196,6 +199,8 @@ class EngineProcess(asyncio.Protocol):
                 self.step_s = message.step_s
             case Located():
                 self._listener.located(message.tokenizer_path)
+            case Loading():
+                self._listener.loading(message)
             case Ready():
                 if not self._ready.done():
                     self._ready.set_result(message)

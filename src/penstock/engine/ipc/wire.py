@@ -58,6 +58,14 @@ class Located(msgspec.Struct, tag="located", frozen=True):
     tokenizer_path: str
 
 
+class Loading(msgspec.Struct, tag="loading", frozen=True):
+    """How loading goes on: the arguments of a :data:`~penstock.interface.loading.Watch`."""
+
+    phase: str
+    done: float
+    num_bytes: int
+
+
 class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What a front end must know about the model that is served."""
 
@@ -120,7 +128,7 @@ class Fatal(msgspec.Struct, tag="fatal", frozen=True):
 
 
 ToEngine = Start | EngineRequest | Abort | StatsQuery | ResetCache | CheckIntegrity | Shutdown
-FromEngine = Located | Ready | Updates | Refused | StatsReply | Done | Beat | Fatal
+FromEngine = Located | Loading | Ready | Updates | Refused | StatsReply | Done | Beat | Fatal
 
 
 def encode_frame(message: ToEngine | FromEngine, limit: int = MAX_FRAME_BYTES) -> bytes:

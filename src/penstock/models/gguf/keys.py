@@ -10,6 +10,7 @@ import numpy as np
 
 from penstock.errors import ModelError, shown
 from penstock.gguf.metadata import GgufValue, Numbers
+from penstock.models.unknown_fields import refusal
 
 _NAME: Final = "general.architecture"
 
@@ -135,13 +136,9 @@ class Keys:
         which are returned."""
         prefix = f"{self.architecture}."
         unread = [key for key in self._metadata if key.startswith(prefix) and key not in self._used]
-        for key in unread:
-            if key not in ignore:
-                raise self.error(
-                    key.removeprefix(prefix),
-                    "is not a key Penstock knows here, so it might change the model's results; if "
-                    f"it does not, say so with ignore_config_field {key}",
-                )
+        unknown = {key: shown(_plain(self._metadata[key])) for key in unread if key not in ignore}
+        if unknown:
+            raise ModelError(f"{self._where}: {refusal(unknown, 'key')}")
         return tuple(unread)
 
 

@@ -1,0 +1,70 @@
+"""A line of a terminal that rewrites itself, for who waits; elsewhere a line now and then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Final, TextIO
+
+from penstock.terminal import columns
+
+_REDRAW_S: Final = 0.1
+_LINE_S: Final = 10.0
+
+
+class StatusLine:
+    """Shows the latest of many texts on ``stream``: ten a second at most on a terminal, where each
+    takes the place of the one before, and one every ten seconds elsewhere.
+
+    ``after_s``: nothing is shown on a terminal before so many seconds. ``say`` is given the lines
+    of what is no terminal, in place of the stream. Any thread may call it.
+    """
+
+    def __init__(
+        self,
+        stream: TextIO,
+        enabled: bool = True,
+        after_s: float = 0.0,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
+        self.rewrites = stream.isatty()
+        self._stream = stream
+        self._enabled = enabled
+        self._say = say or self._print
+        self._width = 0
+        self._next = time.monotonic() + (after_s if self.rewrites else _LINE_S)
+        self._lock = threading.Lock()
+
+    def show(self, make_text: Callable[[], str]) -> None:
+        """Show what ``make_text`` returns, if it is time to show anything."""
+        with self._lock:
+            now = time.monotonic()
+            if not self._enabled or now < self._next:
+                return
+            self._next = now + (_REDRAW_S if self.rewrites else _LINE_S)
+            text = make_text()
+            if not self.rewrites:
+                self._say(text)
+                return
+            text = text[: columns(self._stream) - 1]
+            self._stream.write("\r" + text.ljust(self._width))
+            self._stream.flush()
+            self._width = len(text)
+
+    def clear(self) -> None:
+        """Remove the line, before something else is written."""
+        with self._lock:
+            if self._width:
+                self._stream.write("\r" + " " * self._width + "\r")
+                self._stream.flush()
+                self._width = 0
+
+    def close(self) -> None:
+        """Remove the line; nothing is shown any more."""
+        self._enabled = False
+        self.clear()
+
+    def _print(self, text: str) -> None:
+        self._stream.write(f"penstock: {text}\n")
+        self._stream.flush()

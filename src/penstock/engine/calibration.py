@@ -1,0 +1,141 @@
+"""Calibration: a short text, run once through the model before its weights are rounded, says how
+large the columns are of what matrices multiply."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.config import ResolvedConfig
+from penstock.errors import TokenizerError
+from penstock.interface.executor import Executor, Limits, run
+from penstock.interface.step import StepInput
+from penstock.interface.step_builder import build_step, state_tables
+from penstock.interface.weights import WeightSource
+from penstock.models.spec import ModelSpec
+from penstock.plan.observation import Observation, Piece
+from penstock.plan.plan import Plan
+from penstock.quant import BlockTensor
+from penstock.tokenizer.load import load_tokenizer, tokenizer_files
+from penstock.weights.calibration_text import calibration_tokens, spread_tokens
+from penstock.weights.checkpoint import open_weights
+from penstock.weights.column_factors import column_squares
+from penstock.weights.model_files import ModelFiles
+
+F32 = NDArray[np.float32]
+F64 = NDArray[np.float64]
+
+Bind = Callable[[Plan, WeightSource, Limits], Executor]
+
+
+def calibrate(
+    config: ResolvedConfig,
+    plan: Plan,
+    bind: Bind,
+    files: ModelFiles | None = None,
+    tell: Callable[[float], None] = lambda part: None,
+) -> dict[str, F64]:
+    """Measure the inputs of ``plan`` that its balances name, by the text that ships with Penstock,
+    or by tokens from all over the vocabulary where there is no tokenizer.
+
+    The result depends on the weights, the tokenizer and the plan's rotations, and on no other
+    option (``ArtifactKey``). Raises TokenizerError, which names the way out, ConfigError and
+    WeightError.
+    """
+    tokens = _tokens(Path(config.tokenizer_path), plan.spec)
+    observation = Observation.of(plan, tokens)
+    model = files or Path(config.model_path)
+    weights = open_weights(model, plan.spec, observation.weights, "float32")
+    return measure_inputs(bind, observation, weights, tokens, config.threads, config.cpus, tell)
+
+
+def _tokens(path: Path, spec: ModelSpec) -> list[int]:
+    if not tokenizer_files(path):
+        return spread_tokens(spec.vocab_size, spec.max_positions)
+    try:
+        tokenizer = load_tokenizer(path, check_templates=False)
+        tokenizer.check_model(spec.vocab_size)
+    except TokenizerError as error:
+        raise TokenizerError(
+            f"{error}; --no-quantization-calibration rounds matrices without a text to calibrate by"
+        ) from error
+    return calibration_tokens(tokenizer, spec.max_positions)
+
+
+def measure_inputs(
+    bind: Bind,
+    observation: Observation,
+    weights: WeightSource,
+    tokens: Sequence[int],
+    threads: int,
+    cpus: tuple[int, ...] = (),
+    tell: Callable[[float], None] = lambda part: None,
+) -> dict[str, F64]:
+    """Run ``tokens`` through the model; return, for each observed input ``[tokens, k]``, the
+    squared norms ``[k]`` of its columns, of rows of length 1.
+
+    ``bind`` is a backend's, in whose executors no bit depends on the number of threads, and
+    ``weights`` are those of the observation, in float32. ``tell`` is given the part that is done.
+    Raises what binding does, and WeightError.
+    """
+    values: dict[str, F32] = {}
+    for buffer, rows in observation.lookups.items():
+        value = weights.get(rows)
+        values[buffer] = value.dequantize() if isinstance(value, BlockTensor) else np.asarray(value)
+    squares: dict[str, F64] = {}
+    for i, piece in enumerate(observation.pieces):
+        executor = bind(piece.plan, weights, _limits(piece.plan, len(tokens), threads, cpus))
+        try:
+            hidden = run(executor, _step(piece, tokens, values)).hidden
+            assert hidden is not None
+            first = 0
+            for observed in piece.observed:
+                columns = hidden[:, first : first + observed.cols]
+                squares[observed.name] = column_squares(columns)
+                first += observed.cols
+            for made in piece.made:
+                values[made.name] = hidden[:, first : first + made.cols].copy()
+                first += made.cols
+        finally:
+            executor.close()
+        tell((i + 1) / len(observation.pieces))
+    return squares
+
+
+def _blocks(tokens: int) -> int:
+    return -(-tokens // BLOCK_SIZE)
+
+
+def _limits(plan: Plan, tokens: int, threads: int, cpus: tuple[int, ...]) -> Limits:
+    return Limits(
+        num_blocks=max(_blocks(tokens) * len(plan.kv_groups), 1),
+        max_tokens=tokens,
+        max_logit_rows=1,
+        max_hidden_rows=tokens,
+        max_sequences=1,
+        threads=threads,
+        cpus=cpus,
+        num_states=1 if plan.state_layers else 0,
+    )
+
+
+def _step(piece: Piece, tokens: Sequence[int], values: Mapping[str, F32]) -> StepInput:
+    """All tokens, of one sequence, in one step that selects every row."""
+    blocks = _blocks(len(tokens))
+    return build_step(
+        [array("i", tokens)],
+        [0],
+        [
+            [array("i", range(group * blocks, (group + 1) * blocks))]
+            for group in range(len(piece.plan.kv_groups))
+        ],
+        num_logits=[0],
+        num_hidden=[len(tokens)],
+        features=np.concatenate([values[buffer.name] for buffer in piece.given], axis=1),
+        states=state_tables([0], [0], [0], (), ()) if piece.plan.state_layers else None,
+    )

@@ -1,0 +1,13 @@
+"""How the loading of a model goes on, as it is told to who waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+Watch = Callable[[str, float, int], None]
+"""Callback that is told, now and then, what is being done: the phase, the part of it that is done
+(0 to 1), and the bytes of the weights that it is about, or 0."""
+
+
+def unwatched(phase: str, done: float, num_bytes: int) -> None:
+    """A Watch that looks away."""

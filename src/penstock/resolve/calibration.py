@@ -1,0 +1,56 @@
+"""Decides whether the model reads a text before its matrices are rounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.backends.registry import backend
+from penstock.errors import ConfigError
+from penstock.quant.scheme import GridScheme, Quantization
+from penstock.resolve.inputs import Inputs, Reasons
+from penstock.tokenizer.load import tokenizer_files
+
+
+@dataclass(frozen=True)
+class CalibrationDecision:
+    """Whether inputs of matrices are measured (``engine/calibration.py``), and why."""
+
+    calibrated: bool
+    reasons: Reasons
+    """Empty where no matrix is rounded that a text could help."""
+
+
+def decide_calibration(
+    inputs: Inputs, schemes: Quantization, tokenizer: Path
+) -> CalibrationDecision:
+    """Return what the option asks for, as far as there is a text that the model can read.
+
+    It does something for the matrices on grids that a balanced plan has (``plan/balance.py``).
+    """
+    scheme = schemes.linear
+    if not isinstance(scheme, GridScheme) or not schemes.activations:
+        return CalibrationDecision(False, {})
+    why_not = _why_not(inputs)
+    why = why_not or "columns are scaled by a short text that the model reads at a first start"
+    if why_not is None and not tokenizer_files(tokenizer):
+        why = "columns are scaled by tokens from all over the vocabulary, without a tokenizer"
+    return CalibrationDecision(why_not is None, {"quantization_calibration": why})
+
+
+def _why_not(inputs: Inputs) -> str | None:
+    """Return why columns are scaled by the matrices alone."""
+    config = inputs.config
+    if not config.quantization_calibration:
+        return "the matrices alone decide, as asked"
+    if config.load_format == "dummy":
+        return "dummy weights are not scaled"
+    if inputs.drafts:
+        return "models that draft are not scaled"
+    if inputs.types.weights == "float16":
+        return "weights in float16 are not scaled"
+    try:
+        backend("cpu").packing()
+    except ConfigError:
+        return "the matrices alone decide, as there is no native executor to read a text"
+    return None

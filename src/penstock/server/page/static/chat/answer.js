@@ -1,0 +1,102 @@
+// One answer while it comes: a request, and the message that its events make.
+
+import { ConnectionLost, ServerError } from "../server/api.js";
+import { requestMessages } from "./conversation.js";
+
+const NUMBERS = ["temperature", "top_p", "top_k", "max_tokens", "seed"];
+
+/** The body of the request for an answer that follows `node`. */
+export function chatBody(model, conversation, node) {
+  const { options } = conversation;
+  const body = {
+    model,
+    messages: requestMessages(conversation, node),
+    stream: true,
+    stream_options: { include_usage: true, continuous_usage_stats: true },
+    ...sampling(options),
+  };
+  if (options.tools?.trim()) body.tools = JSON.parse(options.tools);
+  return body;
+}
+
+/** The sampling options that are set. */
+export function sampling(options) {
+  const set = NUMBERS.filter((name) => Number.isFinite(options[name]));
+  return Object.fromEntries(set.map((name) => [name, options[name]]));
+}
+
+/** Times and counts of one answer. */
+export class Figures {
+  constructor() {
+    this.began = performance.now();
+    this.first = null;
+    this.last = null;
+    this.usage = null;
+  }
+
+  /** Note that tokens have come. */
+  token() {
+    this.last = performance.now();
+    this.first ??= this.last;
+  }
+
+  /** What is kept with the message: seconds, tokens, and tokens per second after the first. */
+  data() {
+    const tokens = this.usage?.completion_tokens ?? null;
+    const figures = { tokens };
+    if (this.first !== null) {
+      figures.firstToken = (this.first - this.began) / 1000;
+      const decode = (this.last - this.first) / 1000;
+      if (tokens > 1 && decode > 0) figures.rate = (tokens - 1) / decode;
+    }
+    const details = this.usage?.prompt_tokens_details;
+    if (this.usage) figures.prompt = this.usage.prompt_tokens;
+    if (details?.cached_tokens) figures.cached = details.cached_tokens;
+    return figures;
+  }
+}
+
+/**
+ * Fill `node` with an answer as it comes. `changed(piece)` is called with what each event adds:
+ * `content`, `reasoning` or `calls`. Whatever happens, it ends without an exception:
+ * `node.ended` is "stopped" or "length", or `node.error` says what went wrong.
+ */
+export async function answer(api, body, node, signal, changed) {
+  const figures = new Figures();
+  try {
+    for await (const event of api.events("/v1/chat/completions", body, signal)) {
+      if (event.usage) figures.usage = event.usage;
+      const choice = event.choices?.[0];
+      if (!choice) continue;
+      if (add(node, choice.delta, changed)) figures.token();
+      if (choice.finish_reason === "length") node.ended = "length";
+    }
+  } catch (error) {
+    if (signal.aborted) node.ended = "stopped";
+    else if (error instanceof ServerError || error instanceof ConnectionLost) node.error = error.message;
+    else throw error;
+  } finally {
+    node.figures = figures.data();
+  }
+}
+
+/** Add what an event brings; returns whether it was anything. */
+function add(node, delta, changed) {
+  if (delta.reasoning_content) {
+    node.reasoning = (node.reasoning ?? "") + delta.reasoning_content;
+    changed({ reasoning: delta.reasoning_content });
+  }
+  if (delta.content) {
+    node.content += delta.content;
+    changed({ content: delta.content });
+  }
+  for (const part of delta.tool_calls ?? []) {
+    node.calls ??= [];
+    const call = (node.calls[part.index] ??= { id: "", name: "", text: "" });
+    call.id ||= part.id ?? "";
+    call.name ||= part.function?.name ?? "";
+    call.text += part.function?.arguments ?? "";
+    changed({ calls: node.calls });
+  }
+  return Boolean(delta.reasoning_content || delta.content || delta.tool_calls?.length);
+}
