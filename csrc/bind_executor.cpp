@@ -22,7 +22,6 @@ namespace penstock {
 namespace {
 
 using namespace nb::literals;
-using PENSTOCK_MODULE::PyExecutor;
 
 // "T", or "8T" for eight of each.
 RowKind parse_rows(std::string_view name) {

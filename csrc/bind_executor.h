@@ -10,9 +10,6 @@
 
 namespace penstock {
 
-// nanobind knows a type by its name, across modules: a namespace per variant keeps those that tests
-// load into one process apart.
-namespace PENSTOCK_MODULE {
 struct PyExecutor {
   std::unique_ptr<Executor> native;
 
@@ -21,9 +18,8 @@ struct PyExecutor {
     return *native;
   }
 };
-}  // namespace PENSTOCK_MODULE
 
-void bind_matrices(nanobind::class_<PENSTOCK_MODULE::PyExecutor>& executor);
-void bind_ops(nanobind::class_<PENSTOCK_MODULE::PyExecutor>& executor);
+void bind_matrices(nanobind::class_<PyExecutor>& executor);
+void bind_ops(nanobind::class_<PyExecutor>& executor);
 
 }  // namespace penstock

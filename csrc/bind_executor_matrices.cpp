@@ -14,7 +14,6 @@ namespace penstock {
 namespace {
 
 using namespace nb::literals;
-using PENSTOCK_MODULE::PyExecutor;
 
 std::span<const int8_t> or_empty(const std::optional<Codes>& codes) {
   if (!codes) return {};

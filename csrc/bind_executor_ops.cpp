@@ -13,7 +13,6 @@
 namespace penstock {
 
 using namespace nb::literals;
-using PENSTOCK_MODULE::PyExecutor;
 
 namespace {
 

@@ -15,7 +15,6 @@
 
 namespace penstock {
 
-namespace PENSTOCK_MODULE {  // as for PyExecutor
 struct PyPool {
   std::optional<Pool> pool;
 
@@ -24,12 +23,10 @@ struct PyPool {
     return *pool;
   }
 };
-}  // namespace PENSTOCK_MODULE
 
 namespace {
 
 using namespace nb::literals;
-using PENSTOCK_MODULE::PyPool;
 
 // The cpus that each worker may run on, inside run().
 std::vector<std::vector<int>> masks(PyPool& self) {

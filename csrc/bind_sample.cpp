@@ -16,8 +16,6 @@
 
 namespace penstock {
 
-namespace PENSTOCK_MODULE {
-
 struct PySampleState {
   SampleState native;
 };
@@ -46,14 +44,9 @@ struct PySampler {
   }
 };
 
-}  // namespace PENSTOCK_MODULE
-
 namespace {
 
 using namespace nb::literals;
-using PENSTOCK_MODULE::PyExecutor;
-using PENSTOCK_MODULE::PySampler;
-using PENSTOCK_MODULE::PySampleState;
 using Logits = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Mask = nb::ndarray<const uint32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Masks = std::optional<std::vector<std::optional<Mask>>>;

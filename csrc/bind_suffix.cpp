@@ -8,18 +8,13 @@
 
 namespace penstock {
 
-namespace PENSTOCK_MODULE {
-
 struct PySuffixAutomaton {
   SuffixAutomaton native;
 };
 
-}  // namespace PENSTOCK_MODULE
-
 namespace {
 
 using namespace nb::literals;
-using PENSTOCK_MODULE::PySuffixAutomaton;
 
 // The tokens of an array("i") while this lives. nanobind's own arrays take ten times as long.
 class Tokens {

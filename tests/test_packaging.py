@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.backends.cpu.variants import VARIANTS
 from penstock.cli.main import COMMANDS
 
 ROOT = Path(__file__).parent.parent
@@ -44,6 +45,21 @@ def test_continuous_integration_runs_the_readmes_commands() -> None:
     assert "run: .ci/run\n" in workflow
     tested = {each for each in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", each)}
     assert {each.rpartition(" ")[2] for each in tested} == set(re.findall(r'"(3\.\d+)"', workflow))
+
+
+def test_what_is_compiled_is_what_is_looked_for() -> None:
+    build = (ROOT / "csrc/CMakeLists.txt").read_text()
+    assert set(re.findall(r"^set\(flags_(?!all)(\w+) ", build, re.MULTILINE)) == {
+        variant.isa for variant in VARIANTS
+    }
+    assert 'if.env.PENSTOCK_ISAS = "^none$"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_the_image_is_made_of_all_that_an_installation_reads() -> None:
+    sent = {line[1:] for line in (ROOT / ".dockerignore").read_text().split() if line[0] == "!"}
+    project = PROJECT["project"]
+    assert {project["readme"], *project["license-files"], "pyproject.toml"} <= sent
+    assert {"CMakeLists.txt", "csrc", "src"} <= sent
 
 
 def test_a_tag_is_released_with_its_version_and_its_changes(tmp_path: Path) -> None:

@@ -75,7 +75,13 @@ class BlockPath {
   // of 4, 8, 16 and 32 rows: Q4_0 from codes 0.27 0.33 0.33, expanded 0.21 at 8, 0.26, 0.29; Q6_K
   // from codes 0.12 0.20 0.22, expanded 0.15, 0.19, 0.23. Weights alone, Zen 4, int4 by 32 and by rows:
   // from codes 0.18 at 8, expanded 0.16 and 0.17 at 16, 0.17 and 0.19 at 32.)
+  // The fallback has no such kernels: they are most of what there is to compile, for machines that
+  // wait for arithmetic, not for memory.
+#if !defined(__AVX2__) && !defined(__aarch64__)
+  static constexpr int64_t kDirectBands = 0;
+#else
   static constexpr int64_t kDirectBands = Operand::kRounded ? 4 : Operand::kElement == 2 ? 2 : 1;
+#endif
 #if defined(__AVX512F__)
   static constexpr int64_t kDirectRows = Operand::kElement < 4 ? 8 : 4;
   static constexpr int kPanels = 2;
@@ -238,9 +244,11 @@ class BlockPath {
       f.behind = behind_bytes<Format>();
       f.side = side_by_side(BlockProduct<From, Operand, 1, 1>::kTogether);
       f.expand = expand_runs<Format, Operand>;
-      set<From, 1>(f.direct, std::make_integer_sequence<int, kDirectRows>());
-      set<From, side_by_side(BlockProduct<From, Operand, 1, 1>::kTogether)>(
-          f.beside, std::make_integer_sequence<int, kBesideRows>());
+      if constexpr (kDirectBands > 0) {
+        set<From, 1>(f.direct, std::make_integer_sequence<int, kDirectRows>());
+        set<From, side_by_side(BlockProduct<From, Operand, 1, 1>::kTogether)>(
+            f.beside, std::make_integer_sequence<int, kBesideRows>());
+      }
       set<To, 1>(f.expanded[0], std::make_integer_sequence<int, kRows>());
       set<To, kPanels>(f.expanded[kPanels - 1], std::make_integer_sequence<int, kRows>());
     }

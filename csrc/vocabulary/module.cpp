@@ -63,7 +63,7 @@ std::vector<int32_t> encode(const BytePairs& self, const nb::str& text,
                             const std::vector<int32_t>& kinds, const Offsets& offsets,
                             const Ints& tokens) {
   const std::string_view whole = utf8(text);
-  const size_t chars = size_t(PyUnicode_GET_LENGTH(text.ptr()));
+  const size_t chars = size_t(PyUnicode_GetLength(text.ptr()));
   if (kinds.size() != offsets.size()) throw std::invalid_argument("each word has a kind");
   const std::span<const int32_t> known(tokens.data(), tokens.size());
   std::vector<int32_t> found;

@@ -10,7 +10,8 @@ follows warm-up, a plateau and a linear decay, all against the *clock*, so the r
 minutes do, whatever the machine. The result is an ordinary Hugging Face checkpoint in bf16 with
 a model card that states the held-out bits per byte.
 
-Needs ``pip install penstock[train]``. It can be interrupted: the latest checkpoint is kept.
+Needs the extra ``train``: ``pip install '.[train]'``. It can be interrupted: the latest checkpoint
+is kept.
 """
 
 from __future__ import annotations

@@ -107,9 +107,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization_calibration: Annotated[
         bool,
         Meta(
-            description="With --quantization int4, lets the model read a short text before its "
-            "matrices are rounded, which says how large the columns are of what they multiply, "
-            "and costs some seconds at a first start. Without, the matrices alone decide."
+            description="With --quantization, lets the model read a short text before its matrices "
+            "are rounded, to see how large the columns are of what they multiply. It costs a "
+            "first start the time of one prompt. Without, the matrices alone decide how columns "
+            "are scaled."
         ),
     ] = True
     backend: Annotated[

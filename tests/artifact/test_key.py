@@ -57,7 +57,7 @@ def test_equal_for_equal_content_anywhere(model: Path, tmp_path: Path) -> None:
     ("options", "fields"),
     [
         ({"dtype": "float32"}, {"dtype"}),
-        ({"quantization": "int8"}, {"linear", "head", "plan"}),
+        ({"quantization": "int8"}, {"linear", "head", "plan", "calibration", "weights"}),
         ({"quantization": "int4"}, {"linear", "head", "plan", "calibration", "weights"}),
         ({"quantization": "int4", "quantization_calibration": False}, {"linear", "head", "plan"}),
         (

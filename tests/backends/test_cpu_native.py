@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.cpu import native
+from penstock.backends.cpu import native, variants
 from penstock.errors import ConfigError
 
-FLAGS = {variant.isa: variant.flags for variant in native.VARIANTS}
+FLAGS = {variant.isa: variant.flags for variant in variants.VARIANTS}
 Machine = Callable[..., None]
 
 
@@ -22,12 +22,12 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Machine]:
     def make(
         flags: Iterable[str], built: Iterable[str] = FLAGS, refused: Iterable[str] = ()
     ) -> None:
-        def module(variant: native.Variant) -> Any:
+        def module(variant: variants.Variant) -> Any:
             return SimpleNamespace(isa=variant.isa, prepare=lambda: variant.isa not in refused)
 
         monkeypatch.setattr(native, "detect", lambda: SimpleNamespace(isa=frozenset(flags)))
         monkeypatch.setattr(
-            native, "built", lambda: tuple(v for v in native.VARIANTS if v.isa in built)
+            native, "built", lambda: tuple(v for v in variants.VARIANTS if v.isa in built)
         )
         monkeypatch.setattr(native, "_import", module)
         native._choose.cache_clear()
@@ -89,12 +89,15 @@ def test_a_variant_that_was_not_built_is_named(machine: Machine) -> None:
     assert native.load().isa == "avx2"
     note = native.note()
     assert note is not None
-    assert "this installation has none for amx" in note
+    assert note == (
+        "kernels for avx2: this installation has none for amx, avx512; 'pip install .' in "
+        "Penstock's source on this machine adds them"
+    )
 
 
 def test_a_cpu_that_runs_nothing_of_this_installation(machine: Machine) -> None:
     machine(FLAGS["avx2"], built=["amx", "avx512"])
-    with pytest.raises(ConfigError, match="native code for amx, avx512 only"):
+    with pytest.raises(ConfigError, match=r"native code for amx, avx512 only.* 'pip install \.'"):
         native.load()
 
 
@@ -109,8 +112,14 @@ def test_nothing_runs_that_the_kernel_refuses(machine: Machine) -> None:
     [
         ("amx", FLAGS["avx2"], FLAGS, "lacks: amx_bf16, amx_int8, amx_tile, avx512"),
         ("amx", FLAGS["amx"], FLAGS, "the kernel refuses the amx registers"),
-        ("avx512", FLAGS["amx"], ["amx"], "names no native variant of this installation"),
-        ("sse9", FLAGS["amx"], FLAGS, "there are amx, avx512, avx_vnni, avx2"),
+        (
+            "avx512",
+            FLAGS["amx"],
+            ["amx", "baseline"],
+            "native code for amx, baseline only; 'PENSTOCK_ISAS=native,avx512 pip install .' in "
+            "Penstock's source adds it",
+        ),
+        ("sse9", FLAGS["amx"], FLAGS, "that can be added are amx, avx512, avx_vnni, avx2"),
     ],
 )
 def test_the_environment_asks_in_vain_with_the_reason(
@@ -135,3 +144,17 @@ def test_what_the_environment_names_runs_without_a_note(
     monkeypatch.setenv(native.ENVIRONMENT, "avx2")
     assert native.load().isa == "avx2"
     assert native.note() is None
+
+
+def test_this_machine_runs_what_it_runs_though_it_is_not_built(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What an installation from source is compiled for."""
+    flags = FLAGS["amx"]
+    monkeypatch.setattr(variants, "detect", lambda: SimpleNamespace(isa=flags))
+    for granted in (True, False):
+        monkeypatch.setattr(variants, "_tiles_are_granted", lambda granted=granted: granted)
+        assert variants.runnable_here()[0] == ("amx" if granted else "avx512")
+    assert variants.runnable_here() == ("avx512", "avx2", "baseline")
+    flags = FLAGS["dotprod"]
+    assert variants.runnable_here() == ("dotprod", "neon", "baseline")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from support.native_arrays import as_bytes
 from support.needs import require_native
 
-from penstock.backends.cpu import native
+from penstock.backends.cpu import native, variants
 from penstock.errors import ConfigError
 
 VARIANTS = native.runnable()
@@ -46,7 +46,7 @@ def test_the_best_runnable_variant_is_loaded(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_runnable_needs_every_flag() -> None:
     names = {v.isa for v in native.built()}
-    full = next(v for v in native.VARIANTS if v.isa == "avx512").flags
+    full = next(v for v in variants.VARIANTS if v.isa == "avx512").flags
     assert set(native.runnable(full)) == names & {"avx512", "avx2", "baseline"}
     assert set(native.runnable(full - {"avx512_bf16"})) == names & {"avx2", "baseline"}
     assert set(native.runnable(())) == names & {"baseline"}

@@ -19,12 +19,13 @@ CHAT = Announcement(
     chats=True,
     prompt="Hello!",
     keys_needed=False,
+    has_page=True,
 )
 
 
 def example(text: str) -> list[str]:
     """The words of the command, as a shell reads them."""
-    command = text[text.index("  curl ") : text.index("\n\n  API")]
+    command = text[text.index("  curl ") : text.index("\n\n  page")]
     return shlex.split(command.replace("\\\n", ""))
 
 
@@ -36,7 +37,16 @@ def test_where_and_how_to_ask() -> None:
         "  a/model: bfloat16 on cpu, context 2,048 tokens",
         "  tool calls: none",
     ]
-    assert "  metrics  http://127.0.0.1:8000/metrics" in lines
+    assert lines[-5:] == [
+        "",
+        "  page     http://127.0.0.1:8000/",
+        "  API      http://127.0.0.1:8000/docs",
+        "  metrics  http://127.0.0.1:8000/metrics",
+        "  stop     Ctrl-C",
+    ]
+    assert "  API      http://127.0.0.1:8000/openapi.json" in replace(CHAT, has_page=False).text(
+        None
+    )
     curl, url, *options, body = example(CHAT.text(None))
     assert (curl, url) == ("curl", "http://127.0.0.1:8000/v1/chat/completions")
     assert options == ["-H", "Content-Type: application/json", "-d"]

@@ -32,6 +32,9 @@ def test_a_file_and_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     assert (tmp_path / "N-F16.gguf").exists()
     assert "were quantized already" in err
     assert read_metadata(tmp_path / "N-F16.gguf", ModelError)["general.name"] == "N"
+    code, out, err = run(capsys, tmp_path / "N-F16.gguf", tmp_path, "--type", "q4_0")
+    assert code == 0, err
+    assert (tmp_path / "N-Q4_0.gguf").exists()
 
 
 @pytest.mark.parametrize(

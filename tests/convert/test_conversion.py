@@ -192,3 +192,16 @@ def test_files_of_unknown_architectures_are_refused(tmp_path: Path) -> None:
     writer.close()
     with pytest.raises(ModelError, match="'t5', whose tensors Penstock does not know"):
         written(tmp_path / "t5.gguf", tmp_path / "out.gguf", "Q8_0")
+
+
+def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "i.gguf", "llama")
+    writer.kv_data[0].clear()
+    writer.add_type("imatrix")
+    writer.add_tensor("blk.0.attn_q.weight.counts", np.ones((1, 1), np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match=r"no general.architecture.* but one of type 'imatrix'"):
+        written(tmp_path / "i.gguf", tmp_path / "out.gguf", "Q8_0")

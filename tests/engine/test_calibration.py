@@ -46,7 +46,7 @@ def measured(
     engine_plan: EnginePlan, piece_bytes: int = 1 << 30, threads: int = 1
 ) -> dict[str, F64]:
     plan = engine_plan.plan
-    observation = Observation.of(plan, len(TOKENS), piece_bytes)
+    observation = Observation.of(plan, TOKENS, piece_bytes)
     weights = opened(engine_plan, observation.weights)
     return measure_inputs(bind, observation, weights, TOKENS, threads)
 
@@ -96,9 +96,9 @@ def test_what_is_measured_is_what_the_model_computes(family: str) -> None:
 
 def test_pieces_are_small_and_share_no_cache() -> None:
     plan = planned(tiny_checkpoint("llama", num_hidden_layers=3)).plan
-    pieces = Observation.of(plan, 8, piece_bytes=0).pieces
+    pieces = Observation.of(plan, TOKENS, piece_bytes=0).pieces
     assert len(pieces) >= 6
-    assert len(Observation.of(plan, 8).pieces) == 1
+    assert len(Observation.of(plan, TOKENS).pieces) == 1
     layers = [{op.layer for op in piece.plan.ops if hasattr(op, "layer")} for piece in pieces]
     assert sum(map(len, layers)) == len(set().union(*layers)) == 3
     names = [buffer.name for piece in pieces for buffer in piece.observed]
@@ -181,7 +181,7 @@ def test_a_tokenizer_that_cannot_be_read_is_refused_with_the_way_out(model: Path
         load(planned(model))
 
 
-@pytest.mark.parametrize("options", [{"quantization": "int8"}, {"quantization_group": 32}])
+@pytest.mark.parametrize("options", [{"quantization": "none"}, {"quantization_group": 32}])
 def test_other_schemes_have_no_text(model: Path, options: dict[str, Any]) -> None:
     engine_plan = plan_engine(EngineConfig(model=str(model), **{**INT4, **options}))
     assert "quantization_calibration" not in engine_plan.config.reasons

@@ -43,6 +43,21 @@ def test_the_same_model(family: str, tmp_path: Path) -> None:
         assert np.array_equal(found.get(name), expected.get(name)), name
 
 
+def test_baichuan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of 7B are Llama's by another name; those of 13B have no rotation."""
+    monkeypatch.setitem(WRITTEN, "llama", gguf.MODEL_ARCH.BAICHUAN)
+    folder = tiny_checkpoint("llama", num_key_value_heads=4)
+    path = write_gguf(folder, tmp_path / "model.gguf", tensor_data_layout="Meta AI original pth")
+    theirs, own = load_model_spec(folder), load_model_spec(path)
+    assert replace(own, names=None) == replace(theirs, names=None)
+    expected, found = weights_of(folder, theirs), weights_of(path, own)
+    for name in expected.names():
+        assert np.array_equal(found.get(name), expected.get(name)), name
+    larger = write_gguf(folder, tmp_path / "13b.gguf", block_count=40)
+    with pytest.raises(ModelError, match=r"block_count .* Baichuan 13B, which has no rotation"):
+        load_model_spec(larger)
+
+
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe", "phi3", "gemma3"])
 def test_matrices_in_blocks_stay_in_them(family: str, tmp_path: Path) -> None:
     """Rows of heads and stacks of experts, too: the values are those of the package's decoder."""

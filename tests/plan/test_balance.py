@@ -13,6 +13,7 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
 from penstock.plan import ops
 from penstock.plan.balance import balance
+from penstock.plan.observation import inputs
 from penstock.plan.plan import Plan
 from penstock.weights.checkpoint import open_weights
 
@@ -81,7 +82,9 @@ def test_what_a_router_reads_is_left() -> None:
 def test_a_second_reader_forbids_it() -> None:
     plan = plan_of(tiny_checkpoint("llama"))
     bare = replace(plan, weights={n: replace(w, balances=()) for n, w in plan.weights.items()})
-    assert balance(bare) == plan
+    assert balance(bare, calibrated=True) == plan
+    alone = plan_of(tiny_checkpoint("llama"), quantization_calibration=False)
+    assert balance(bare).weights == alone.weights != plan.weights
     norm = next(op for op in plan.ops if isinstance(op, ops.AddNorm) and "layers.1.mlp" in str(op))
     read = replace(bare, ops=(*plan.ops, ops.Scale(norm.out, "elsewhere", 2.0)))
     left = sides(balance(read))
@@ -89,12 +92,19 @@ def test_a_second_reader_forbids_it() -> None:
     assert left["up"] == ["input"]
 
 
-def test_what_is_read_makes_the_same_products() -> None:
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_what_is_read_makes_the_same_products(calibrated: bool) -> None:
     folder = tiny_checkpoint("gemma2")
-    engine_plan = plan_engine(EngineConfig(model=str(folder), quantization="int8"))
-    weights = engine_plan.plan.weights
+    plan = plan_of(folder, quantization_calibration=calibrated)
+    weights = plan.weights
     plain = {name: replace(weight, balances=()) for name, weight in weights.items()}
-    ours, theirs = (open_weights(folder, engine_plan.spec, each) for each in (weights, plain))
+    squares = np.random.default_rng(1).exponential(size=(len(plan.buffers), 100))
+    measured = {
+        name: squares[i, : plan.buffers[name].cols] for i, name in enumerate(sorted(inputs(plan)))
+    }
+    assert bool(measured) == calibrated
+    ours = open_weights(folder, plan.spec, weights, measured=measured)
+    theirs = open_weights(folder, plan.spec, plain)
 
     def rows(name: str, of: object) -> np.ndarray:
         return np.asarray(of.get(f"layers.0.{name}"), np.float64)  # type: ignore[attr-defined]

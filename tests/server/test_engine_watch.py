@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import pytest
 from support.http_client import Server, running
 from support.json_schema import fault
 from support.streams import bystanders
 from support.waiting import PATIENCE_S, until
+
+from penstock.interface.messages import EngineStats
+from penstock.server import engine_watch
+from penstock.server.engine_watch import EngineWatch
+from penstock.server.metrics import Counts
+from penstock.server.open_requests import OpenRequests
 
 
 @contextmanager
@@ -109,6 +118,38 @@ def test_a_dead_engine_is_told_of_and_the_stream_goes_on(fresh_server: Server) -
         assert back["trouble"] is None
 
 
+class Silent:
+    """The part of a supervisor that is watched, of an engine that is in one step."""
+
+    trouble = None
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.llm = SimpleNamespace(process=SimpleNamespace(step_s=3.5))
+
+    async def stats(self) -> EngineStats:
+        self.asked += 1
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+def test_a_silent_engine_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_watch, "SAMPLE_S", 0.001)
+    monkeypatch.setattr(engine_watch, "PATIENCE_S", 0.001)
+
+    async def watch() -> list[dict[str, Any]]:
+        engine: Any = Silent()
+        watched = EngineWatch(engine, OpenRequests(), Counts(), "m")
+        async with aclosing(watched.events()) as events:
+            found = [await anext(events) for _ in range(3)]
+        assert engine.asked == 1
+        return [json.loads(each.removeprefix(b"data: ")) for each in found]
+
+    for each in asyncio.run(watch()):
+        assert (each["engine"], each["trouble"], each["step_seconds"]) == (None, None, 3.5)
+
+
+@pytest.mark.slow
 def test_an_engine_in_a_long_step_is_told_of(tokenizer_folder: Path) -> None:
     with running(tokenizer_folder, 1300) as server, watching(server) as events:
         next(events)
@@ -123,7 +164,7 @@ def test_a_stop_waits_for_no_watcher(tokenizer_folder: Path) -> None:
         next(events)
         began = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        assert list(events)[-1:] != [None]  # the stream ends
+        assert all(event["trouble"] for event in list(events)[2:])  # until the stream ends
         server.process.wait(10)
         assert time.monotonic() - began < 5
 

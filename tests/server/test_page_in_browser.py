@@ -140,8 +140,8 @@ def test_hostile_answers_are_text(page: Browser) -> None:
     answered(page)
     assert page.run("return window.harmed ?? null") is None
     made = page.run(
-        "const names = [...document.querySelectorAll('.message .text *:not(.code-head *)')].map((e) => e.tagName);"
-        "return [...new Set(names)].sort();"
+        "const made = document.querySelectorAll('.message .text *:not(.code-head *)');"
+        "return [...new Set([...made].map((e) => e.tagName))].sort();"
     )
     assert not {"SCRIPT", "IMG", "STYLE", "B", "SVG", "I", "U", "svg"} & set(made)
     links = page.run("return [...document.querySelectorAll('.assistant a')].map((e) => e.href)")
@@ -160,18 +160,14 @@ def test_markup_cannot_be_made_of_text(page: Browser) -> None:
 
 
 def test_a_paste_of_megabytes_is_closed(page: Browser) -> None:
-    seconds = page.run(
+    page.run(
         """
         const input = document.querySelector('.composer textarea');
         const data = new DataTransfer();
         data.setData('text/plain', 'a line of some text\\n'.repeat(250_000));
-        const began = performance.now();
         input.dispatchEvent(new ClipboardEvent('paste', { clipboardData: data, cancelable: true }));
-        await new Promise((resolve) => requestAnimationFrame(() => setTimeout(resolve)));
-        return (performance.now() - began) / 1000;
         """
     )
-    assert seconds < 2
     assert page.texts(".composer .attachments li span") == ["Pasted text", "5.0 MB"]
     page.press("What is this?", ENTER)
     page.find(".assistant .error")  # more than this server takes
@@ -184,7 +180,8 @@ def test_a_paste_of_megabytes_is_closed(page: Browser) -> None:
 @pytest.mark.parametrize("line", ["A line with **bold** and `code`.", "", "- an item", "| a | b |"])
 @pytest.mark.parametrize("opening", ["", "```\n", "| x | y |\n|---|---|\n"])
 def test_ten_thousand_lines_stay_smooth(page: Browser, line: str, opening: str) -> None:
-    longest, count = page.run(
+    """However long an answer is, as few nodes change with its next lines."""
+    changes, count = page.run(
         """
         const { MarkdownStream } = await import('/page/markdown/stream.js');
         const root = document.querySelector('.messages');
@@ -193,22 +190,24 @@ def test_ten_thousand_lines_stay_smooth(page: Browser, line: str, opening: str) 
         root.replaceChildren(node);
         const stream = new MarkdownStream(node);
         stream.add(given[1]);
-        let longest = 0, lines = 0;
+        let changes = 0, lines = 0;
+        const observer = new MutationObserver(() => {});
+        observer.observe(node, { childList: true, characterData: true, subtree: true });
         const text = given[0] + (given[0] && !/^[-|]/.test(given[0]) ? '\\n\\n' : '\\n');
         while (lines < 10_000) {
           for (let i = 0; i < 100; i += 1, lines += 1) stream.add(text);
-          const began = performance.now();
           stream.flush();
-          node.getBoundingClientRect();
-          longest = Math.max(longest, performance.now() - began);
-          await new Promise((resolve) => requestAnimationFrame(resolve));
+          const records = observer.takeRecords();
+          const nodes = records.map((one) => 1 + one.addedNodes.length + one.removedNodes.length);
+          changes = Math.max(changes, nodes.reduce((sum, many) => sum + many, 0));
         }
-        return [longest, node.textContent.replace(/[-|*` ]/g, '').length];
+        return [changes, node.textContent.replace(/[-|*` ]/g, '').length];
         """,
         line,
         opening,
     )
-    assert longest < 250  # milliseconds of 100 lines, on a machine that does other things, too
+    assert changes < 1_000  # with 100 lines
+    assert changes > 0 or not line
     assert count >= 10_000 * len(re.sub(r"[-|*` ]", "", line))
 
 
@@ -250,7 +249,8 @@ def test_search_export_and_import(page: Browser, tmp_path: Path) -> None:
     page.until(lambda: len(page.all(".conversations .conversation")) == 1, "one is found")
     assert "weirs" in page.texts(".conversation .note")[0]
     exported = page.run(
-        "const { Store } = await import('/page/chat/store.js'); return new Store().export()"
+        "const { Store } = await import('/page/chat/store.js');"
+        "return new Store(localStorage).export();"
     )
     assert len(json.loads(exported)["conversations"]) == 2
     file = tmp_path / "conversations.json"

@@ -52,7 +52,7 @@ CASES = [
     Case("HTTP/1.0", b"GET /health HTTP/1.0\r\n\r\n", (200,), closes=True),
     Case("close", GET + b"Connection: close\r\n\r\n", (200,), closes=True),
     Case("a whole URL", b"GET http://127.0.0.1/health HTTP/1.1\r\n" + HOST + b"\r\n", (200,)),
-    Case("a URL that is a host", b"GET http://127.0.0.1 HTTP/1.1\r\n" + HOST + b"\r\n", (404,)),
+    Case("a URL that is a host", b"GET http://127.0.0.1 HTTP/1.1\r\n" + HOST + b"\r\n", (200,)),
     Case(
         "a URL with a body",
         POST.replace(b" /v1", b" http://localhost:8000/v1") + LENGTH + b"\r\n" + BODY,

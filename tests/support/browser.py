@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -30,12 +29,10 @@ _OPTIONS = (
 
 
 def require_browser() -> None:
-    """Skip where Debian's ``chromium`` and ``chromium-driver``, or PyPI's ``selenium``, lack."""
+    """Skip where Debian's ``chromium`` and ``chromium-driver`` are not installed."""
     for program in ("chromium", "chromedriver"):
         if shutil.which(program) is None:
             lacking(Need.PROGRAM, program)
-    if importlib.util.find_spec("selenium") is None:
-        lacking(Need.PACKAGE, "selenium")
 
 
 class Browser:

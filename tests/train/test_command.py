@@ -267,7 +267,7 @@ def test_without_torch_the_extra_is_named(
 def test_help_imports_no_torch(capsys: pytest.CaptureFixture[str]) -> None:
     code = (
         "import sys; from penstock.cli.main import main; main(['--help']); "
-        "main(['train-heads', '--help']); import penstock.api, penstock.cli.serve; "
+        "main(['train-heads', '--help-all']); import penstock.api, penstock.cli.serve; "
         "sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'penstock.train')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -13,7 +13,7 @@ from penstock.quant.grid import quantize_to_grid
 from penstock.quant.hadamard import transform_rows
 from penstock.quant.scheme import Bits, GridScheme
 from penstock.weights import column_factors
-from penstock.weights.column_factors import balanced, factors
+from penstock.weights.column_factors import balanced, column_squares, factors
 
 F32 = NDArray[np.float32]
 SOURCES = (Stored("w", (40, 64)),)
@@ -89,6 +89,27 @@ def test_products_stay() -> None:
     np.testing.assert_array_equal(balanced(vector, Balance(SOURCES, "input"), by), vector / by)
 
 
+def test_both_sides_have_equal_parts_of_a_column() -> None:
+    matrix, x = uneven(11), uneven(12, n=300, spread=0.7)
+    by = factors([matrix], column_squares(x))
+    parts = column_norms(matrix) * by / (column_norms(x) / by)
+    assert parts.max() / parts.min() < 2 ** (2 / 8) * 1.001
+    np.testing.assert_array_equal(factors([matrix * 7], column_squares(x * 3)), by)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_inputs_that_are_not_finite_leave_all_as_it_is(value: float) -> None:
+    squares = column_squares(uneven(13))
+    squares[3] = value
+    assert (factors([uneven(14)], squares) == 1).all()
+
+
+def test_inputs_of_zeros_alone() -> None:
+    by = factors([uneven(15)], np.zeros(64))
+    assert np.isfinite(by).all()
+    assert (by > 0).all()
+
+
 @pytest.mark.parametrize("bits", [8, 4])
 def test_rounding_loses_less_where_the_input_is_large_and_the_matrix_small(bits: Bits) -> None:
     generator = np.random.default_rng(10)
@@ -96,10 +117,15 @@ def test_rounding_loses_less_where_the_input_is_large_and_the_matrix_small(bits:
     matrix = generator.standard_normal((64, 256)).astype(np.float32) / size
     x = generator.standard_normal((50, 256)).astype(np.float32) * size
 
-    def error(by: F32) -> float:
+    def error(matrix: F32, by: F32) -> float:
         rounded = quantize_to_grid(matrix * by, GridScheme(bits), transformed=True)
         codes = rounded.points().astype(np.float32) * rounded.scales[:, None]
         out = transform_rows(x / by) @ codes.T
         return float(np.square(out - x @ matrix.T).mean())
 
-    assert error(factors([matrix])) < 0.3 * error(np.ones(256, np.float32))
+    ones = np.ones(256, np.float32)
+    assert error(matrix, factors([matrix])) < 0.3 * error(matrix, ones)
+    # Of columns that are not as small as the input is large, only the input tells.
+    other = matrix / np.exp(generator.standard_normal(256)).astype(np.float32)
+    measured = column_squares(x)
+    assert error(other, factors([other], measured)) < 0.8 * error(other, factors([other]))

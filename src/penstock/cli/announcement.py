@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-_LINKS: Final = (("API", "/openapi.json"), ("metrics", "/metrics"))
 _KEY: Final = "YOUR-KEY"
 """Stands for a key in the example: keys are secrets, and may be in files that only we may read."""
 
@@ -35,6 +34,8 @@ class Announcement:
     prompt: str
     """What the example has the model complete, or say something to."""
     keys_needed: bool
+    has_page: bool
+    """Whether browsers find a page; then the API is described there, too."""
 
     def text(self, columns: int | None) -> str:
         """All lines; with ``columns``, broken so that none is longer where that can be helped."""
@@ -46,8 +47,13 @@ class Announcement:
         ]
         if columns is not None:
             lines = [part for line in lines for part in _broken(line, columns)]
-        width = max(len(name) for name, _ in _LINKS)
-        links = [f"  {name:<{width}}  {first}{path}" for name, path in _LINKS]
+        paths = {"metrics": "/metrics"}
+        if self.has_page:
+            paths = {"page": "/", "API": "/docs"} | paths
+        else:
+            paths = {"API": "/openapi.json"} | paths
+        width = max(len(name) for name in (*paths, "stop"))
+        links = [f"  {name:<{width}}  {first}{path}" for name, path in paths.items()]
         return "\n".join(
             [*lines, "", *self._example(columns), "", *links, f"  {'stop':<{width}}  Ctrl-C", ""]
         )

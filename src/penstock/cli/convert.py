@@ -94,10 +94,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _name(asked: str, found: Path) -> str:
-    """What a model is called: as on the hub, or as its folder or file is."""
-    if found.is_dir() and not Path(asked).expanduser().exists():
-        return asked.rpartition("/")[2]
-    return found.stem if found.is_file() else found.resolve().name
+    """What a model is called: as on the hub, or as its folder is, or its file without the type."""
+    from penstock.weights.gguf_file import open_gguf
+    from penstock.weights.gguf_spec import gguf_name
+
+    if found.is_file():
+        return gguf_name(open_gguf(found).metadata, found)
+    return found.resolve().name if Path(asked).expanduser().exists() else asked.rpartition("/")[2]
 
 
 def _progress(done: int, total: int) -> None:

@@ -147,6 +147,7 @@ def _announcement(
         chats=chats,
         prompt="Hello!" if chats else "def fib(n):" if is_demo else "Once upon a time",
         keys_needed=keys_needed,
+        has_page=options.server.page,
     )
 
 

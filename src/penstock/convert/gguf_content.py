@@ -34,6 +34,13 @@ class GgufContent(Content):
         a file that is corrupt, or of an architecture whose tensors are not known."""
         model = open_gguf(path)
         architecture = model.metadata.get("general.architecture")
+        if architecture is None:
+            kind = model.metadata.get("general.type")
+            found = "" if kind is None else f" but one of type {kind!r:.40}"
+            raise ModelError(
+                f"{path} has no general.architecture, so it is no file of a model{found}; give the "
+                "file of the model"
+            )
         if architecture not in ARCHITECTURES:
             raise ModelError(
                 f"{path}: general.architecture is {architecture!r:.60}, whose tensors Penstock "

@@ -48,7 +48,7 @@ def calibrate(
     WeightError.
     """
     tokens = _tokens(Path(config.tokenizer_path), plan.spec)
-    observation = Observation.of(plan, len(tokens))
+    observation = Observation.of(plan, tokens)
     model = files or Path(config.model_path)
     weights = open_weights(model, plan.spec, observation.weights, "float32")
     return measure_inputs(bind, observation, weights, tokens, config.threads, config.cpus, tell)
@@ -84,77 +84,58 @@ def measure_inputs(
     Raises what binding does, and WeightError.
     """
     values: dict[str, F32] = {}
-    for op in observation.lookups:
-        values[op.out] = _rows(weights, op.weight, tokens)
+    for buffer, rows in observation.lookups.items():
+        value = weights.get(rows)
+        values[buffer] = value.dequantize() if isinstance(value, BlockTensor) else np.asarray(value)
     squares: dict[str, F64] = {}
     for i, piece in enumerate(observation.pieces):
-        results = _run(bind, piece, weights, tokens, values, threads, cpus)
-        for buffer in piece.observed:
-            squares[buffer.name] = column_squares(results[buffer.name])
-        values |= {buffer.name: results[buffer.name] for buffer in piece.made}
+        executor = bind(piece.plan, weights, _limits(piece.plan, len(tokens), threads, cpus))
+        try:
+            hidden = run(executor, _step(piece, tokens, values)).hidden
+            assert hidden is not None
+            first = 0
+            for observed in piece.observed:
+                columns = hidden[:, first : first + observed.cols]
+                squares[observed.name] = column_squares(columns)
+                first += observed.cols
+            for made in piece.made:
+                values[made.name] = hidden[:, first : first + made.cols].copy()
+                first += made.cols
+        finally:
+            executor.close()
         tell((i + 1) / len(observation.pieces))
     return squares
 
 
-def _rows(weights: WeightSource, name: str, tokens: Sequence[int]) -> F32:
-    """The rows of a table that the tokens look up."""
-    table = weights.get(name)
-    if isinstance(table, BlockTensor):
-        return BlockTensor(table.format, table.blocks[list(tokens)]).dequantize()
-    assert isinstance(table, np.ndarray)
-    rows: F32 = table[list(tokens)].astype(np.float32)
-    return rows
+def _blocks(tokens: int) -> int:
+    return -(-tokens // BLOCK_SIZE)
 
 
-def _run(
-    bind: Bind,
-    piece: Piece,
-    weights: WeightSource,
-    tokens: Sequence[int],
-    values: Mapping[str, F32],
-    threads: int,
-    cpus: tuple[int, ...],
-) -> dict[str, F32]:
-    """What a piece makes of ``values``: copies, by the names of its buffers."""
-    blocks = -(-len(tokens) // BLOCK_SIZE)
-    groups = len(piece.plan.kv_groups)
-    limits = Limits(
-        num_blocks=max(blocks * groups, 1),
-        max_tokens=len(tokens),
+def _limits(plan: Plan, tokens: int, threads: int, cpus: tuple[int, ...]) -> Limits:
+    return Limits(
+        num_blocks=max(_blocks(tokens) * len(plan.kv_groups), 1),
+        max_tokens=tokens,
         max_logit_rows=1,
-        max_hidden_rows=len(tokens),
+        max_hidden_rows=tokens,
         max_sequences=1,
         threads=threads,
         cpus=cpus,
-        num_states=1 if piece.plan.state_layers else 0,
+        num_states=1 if plan.state_layers else 0,
     )
-    executor = bind(piece.plan, weights, limits)
-    try:
-        hidden = run(executor, _step(piece.plan, tokens, blocks, values, piece)).hidden
-        assert hidden is not None
-        results, first = {}, 0
-        for buffer in (*piece.observed, *piece.made):
-            results[buffer.name] = hidden[:, first : first + buffer.cols].copy()
-            first += buffer.cols
-        return results
-    finally:
-        executor.close()
 
 
-def _step(
-    plan: Plan, tokens: Sequence[int], blocks: int, values: Mapping[str, F32], piece: Piece
-) -> StepInput:
+def _step(piece: Piece, tokens: Sequence[int], values: Mapping[str, F32]) -> StepInput:
     """All tokens, of one sequence, in one step that selects every row."""
-    tables = [
-        [array("i", range(group * blocks, (group + 1) * blocks))]
-        for group in range(len(plan.kv_groups))
-    ]
+    blocks = _blocks(len(tokens))
     return build_step(
         [array("i", tokens)],
         [0],
-        tables,
+        [
+            [array("i", range(group * blocks, (group + 1) * blocks))]
+            for group in range(len(piece.plan.kv_groups))
+        ],
         num_logits=[0],
         num_hidden=[len(tokens)],
         features=np.concatenate([values[buffer.name] for buffer in piece.given], axis=1),
-        states=state_tables([0], [0], [0], (), ()) if plan.state_layers else None,
+        states=state_tables([0], [0], [0], (), ()) if piece.plan.state_layers else None,
     )

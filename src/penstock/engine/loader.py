@@ -283,12 +283,12 @@ def load(
                     artifacts.is_restored(kept)
                     _tune_restored(executor, artifacts, kept, mark, keeping)
                     return executor
+    start = time.monotonic()
     weights = _open(engine_plan, files, _calibrate(engine_plan, files, mark, watch))
     if watch is not unwatched:
         declared = engine_plan.plan.weights
         weights = WatchedWeights(weights, declared, lambda part: watch("weights", part, num_bytes))
     mark("open weights")
-    start = time.monotonic()
     executor = binds.bind(engine_plan.plan, weights, limits)
     with _closed_on_error(executor):
         mark("pack weights")

@@ -35,7 +35,7 @@ class ConfigReader:
         self, fields: Mapping[str, object], where: str, ignore: Collection[str] = ()
     ) -> None:
         self._fields = fields
-        self._where = where
+        self._where = self._file = where
         self._used: set[str] = set()
         self._ignore = ignore
         self._path = ""
@@ -58,6 +58,7 @@ class ConfigReader:
         two names and two values.
         """
         reader = ConfigReader(self._fields, self._where, self._ignore)
+        reader._file = self._file
         reader._path, reader._ignored = self._path, self._ignored
         reader._used, reader._names, reader._defaults = self._used, names, defaults
         for name, stored in names.items():
@@ -228,6 +229,7 @@ class ConfigReader:
         if not isinstance(value, dict):
             raise self.error(name, "must be an object")
         inner = ConfigReader(value, f"{self._where}: {name}", self._ignore)
+        inner._file = self._file
         inner._path, inner._ignored = f"{self._path}{name}.", self._ignored
         return inner
 
@@ -268,4 +270,4 @@ class ConfigReader:
             if self._path + name not in self._ignore
         }
         if unknown:
-            raise ModelError(f"{self._where}: {refusal(unknown, 'field')}")
+            raise ModelError(f"{self._file}: {refusal(unknown, 'field')}")

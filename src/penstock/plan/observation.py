@@ -10,11 +10,12 @@ model that fits in 4 bits need not fit in 8.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.interface.plan_weights import PlanWeight
+from penstock.interface.sources import RowsOf
 from penstock.plan.ops import (
     Argmax,
     Buffer,
@@ -65,30 +66,37 @@ class Observation:
     """The pieces of a plan in their order, up to the last that observes something."""
 
     weights: dict[WeightName, PlanWeight]
-    """All weights of the plan, none of them balanced, to be read as float32."""
-    lookups: tuple[Embed, ...]
-    """Whose outputs pieces are given: so few rows of a table need no packing."""
+    """All weights of the plan, none of them balanced, and those of ``lookups``, to be read as
+    float32."""
+    lookups: dict[BufferName, WeightName]
+    """Buffers that pieces are given: the rows that the tokens look up in tables."""
     pieces: tuple[Piece, ...]
 
     @classmethod
-    def of(cls, plan: Plan, tokens: int, piece_bytes: int = PIECE_BYTES) -> Observation:
-        """Return the observation of a balanced, fused ``plan`` by a text of ``tokens`` tokens.
+    def of(cls, plan: Plan, tokens: Sequence[int], piece_bytes: int = PIECE_BYTES) -> Observation:
+        """Return the observation of a balanced, fused ``plan`` by a text of these ``tokens``.
 
         How it is cut into pieces changes none of the values. Pieces share no cache: where a layer
         reads what another has cached, both are in one.
         """
         wanted = inputs(plan)
-        whole = _in_eight_bits(plan, tokens)
+        whole = _in_eight_bits(plan, len(tokens))
         last = max((i for i, op in enumerate(whole.ops) if wanted & set(op.writes)), default=-1)
         run = whole.ops[: last + 1]
-        lookups = tuple(op for op in run if isinstance(op, Embed))
+        rows = tuple((token, token + 1) for token in tokens)
+        weights, lookups = dict(whole.weights), {}
+        for op in run:
+            if isinstance(op, Embed):
+                lookups[op.out] = f"{op.weight} of the text"
+                table = whole.weights[op.weight]
+                weights[lookups[op.out]] = replace(table, source=RowsOf(table.source, rows))
         ops = tuple(op for op in run if not isinstance(op, Embed))
-        parts = _cut(whole, ops, wanted, tokens, piece_bytes)
+        parts = _cut(whole, ops, wanted, len(tokens), piece_bytes)
         pieces = tuple(
             _piece(whole, ops[first:end], wanted, carried, carries)
             for first, end, carried, carries in parts
         )
-        return cls(whole.weights, lookups, pieces)
+        return cls(weights, lookups, pieces)
 
 
 def inputs(plan: Plan) -> set[BufferName]:

@@ -26,11 +26,10 @@ def decide_calibration(
 ) -> CalibrationDecision:
     """Return what the option asks for, as far as there is a text that the model can read.
 
-    Only matrices of 4 bits are calibrated, and of those the ones that a balanced plan has
-    (``plan/balance.py``).
+    It does something for the matrices on grids that a balanced plan has (``plan/balance.py``).
     """
     scheme = schemes.linear
-    if not isinstance(scheme, GridScheme) or scheme.bits != 4 or not schemes.activations:
+    if not isinstance(scheme, GridScheme) or not schemes.activations:
         return CalibrationDecision(False, {})
     why_not = _why_not(inputs)
     why = why_not or "columns are scaled by a short text that the model reads at a first start"

@@ -180,8 +180,10 @@ class Handlers:
         text = render(self._card.id, self._counts, state)
         return Response(text, media_type=CONTENT_TYPE)
 
-    async def watch_engine(self, request: Request) -> EventStream:
+    async def watch_engine(self, request: Request) -> Response | EventStream:
         """What the engine does, as long as the client listens."""
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         return EventStream(request, self._watch.events(), ApiError.json)
 
     async def version(self, request: Request) -> Response:

@@ -9,7 +9,7 @@ from typing import Final
 from penstock.tokenizer.tokenizer import Tokenizer
 
 MAX_TOKENS: Final = 1024
-"""The text is shorter, but with tokenizers that cut words into their letters."""
+"""The text is shorter, but with tokenizers that know few of its words."""
 
 _STRIDE: Final = 0x9E3779B1
 """A prime near the golden ratio of 32 bits, whose multiples are spread evenly."""
@@ -19,7 +19,7 @@ _METHOD: Final = 1
 
 
 def calibration_text() -> str:
-    """Return prose, code, tables, letters, turns of a chat and some other languages."""
+    """Return prose, code, tables, turns of a chat and a few words of other languages."""
     return Path(__file__).with_name("calibration.txt").read_text(encoding="utf-8")
 
 

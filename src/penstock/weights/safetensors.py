@@ -216,4 +216,4 @@ def _no_weights(folder: Path) -> WeightError:
         )
     if any(n.endswith(".gguf") for n in names):
         return WeightError(f"{here}, but GGUF files; give the path of the one that is meant")
-    return WeightError(f"{here}; download the checkpoint again, or use load_format='dummy'")
+    return WeightError(f"{here}; download the checkpoint again")

@@ -2,7 +2,8 @@
 
 The native runtime is compiled once per instruction set into modules ``_native_<isa>``; the best one
 that was built and that this CPU and its kernel can run is loaded. ``PENSTOCK_ISA`` names one
-instead, for tests and comparisons.
+instead, for tests and comparisons. An installation from source has the one of the machine that it
+was made on, and the fallback; ``PENSTOCK_ISAS`` of the installation names others.
 """
 
 from __future__ import annotations
@@ -16,59 +17,17 @@ from dataclasses import dataclass
 from typing import cast
 
 from penstock.backends.cpu.interface import NativeModule
+from penstock.backends.cpu.variants import VARIANTS, Variant
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 
 ENVIRONMENT = "PENSTOCK_ISA"
 
 REMEDY = (
-    "install a C++20 compiler (g++ 12 or newer, or clang 15 or newer) and run "
-    "'pip install --force-reinstall --no-cache-dir penstock', "
-    "or choose the slow NumPy backend with --backend reference"
+    "install a C++20 compiler (g++ 12 or newer, or clang 15 or newer) and run 'pip install .' "
+    "in Penstock's source, or choose the slow NumPy backend with --backend reference"
 )
-
-
-@dataclass(frozen=True)
-class Variant:
-    """An instruction set and the CPU flags, in the kernel's spelling, that its code may use."""
-
-    isa: str
-    flags: frozenset[str]
-    own: frozenset[str] = frozenset()
-    """The flags that no lesser variant needs."""
-
-    @property
-    def module(self) -> str:
-        return f"{__package__}._native_{self.isa}"
-
-
-_AVX2 = frozenset({"avx2", "fma", "f16c", "bmi1", "bmi2", "abm", "popcnt"})
-_AVX512 = _AVX2 | {
-    "avx512f",
-    "avx512cd",
-    "avx512bw",
-    "avx512dq",
-    "avx512vl",
-    "avx512_vnni",
-    "avx512_bf16",
-}
-
-_AVX_VNNI = frozenset({"avx_vnni"})
-_AMX = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
-_NEON = frozenset({"fp", "asimd"})
-_DOTPROD = frozenset({"fphp", "asimdhp", "asimddp"})
-
-VARIANTS = (
-    Variant("amx", _AVX512 | _AMX, _AMX),
-    Variant("avx512", _AVX512, _AVX512 - _AVX2),
-    Variant("avx_vnni", _AVX2 | _AVX_VNNI, _AVX_VNNI),
-    Variant("avx2", _AVX2, _AVX2),
-    Variant("dotprod", _NEON | _DOTPROD, _DOTPROD),
-    Variant("neon", _NEON, _NEON),
-    Variant("baseline", frozenset()),
-)
-"""Best first; the flags mirror those that CMakeLists.txt compiles with. Those of AArch64 are the
-kernel's names for what its option -march names: asimddp is dotprod, fphp and asimdhp are fp16."""
+_HERE = "'pip install .' in Penstock's source on this machine"
 
 
 def built() -> tuple[Variant, ...]:
@@ -117,47 +76,49 @@ def _choose(isa: str | None) -> _Choice:
     available = built()
     if not available:
         raise ConfigError(
-            "the native CPU library was not built when penstock was installed, "
-            f"so the cpu backend cannot run; {REMEDY}"
+            "penstock was installed without its native CPU library, so the cpu backend cannot run; "
+            f"{REMEDY}"
         )
     flags = detect().isa
     if isa is not None:
         return _Choice(_load_asked(isa, available, flags))
     refused: list[str] = []
+    absent: list[str] = []
     for variant in VARIANTS:
-        lacks = _what_lacks(variant, variant in available, flags)
-        if lacks is not None:
-            refused += lacks
-            continue
-        module = _import(variant)
-        if module.prepare():
-            why = "; ".join(refused)
-            return _Choice(module, f"kernels for {variant.isa}: {why}" if refused else None)
-        refused.append(f"the kernel refuses the {variant.isa} registers to this process")
+        missing = variant.flags - flags
+        if missing:
+            if variant.own & flags:  # else nobody expects it of this CPU
+                refused.append(f"{variant.isa} needs {', '.join(sorted(missing))} too")
+        elif variant not in available:
+            absent.append(variant.isa)
+        else:
+            module = _import(variant)
+            if module.prepare():
+                return _Choice(module, _note(variant, refused, absent))
+            refused.append(f"the kernel refuses the {variant.isa} registers to this process")
     raise ConfigError(
         f"this installation has native code for {_names(available)} only, which this CPU does not "
-        f"run; {REMEDY}"
+        f"run; {_HERE} adds what it does"
     )
 
 
-def _what_lacks(variant: Variant, is_built: bool, flags: frozenset[str]) -> list[str] | None:
-    """Return why ``variant`` cannot be loaded, for a user who would expect it; None if it can.
-
-    Of a CPU that has none of the features which set a variant apart, nobody expects it.
-    """
-    missing = variant.flags - flags
-    if missing:
-        expected = variant.own & flags
-        return [f"{variant.isa} needs {', '.join(sorted(missing))} too"] if expected else []
-    return None if is_built else [f"this installation has none for {variant.isa}"]
+def _note(variant: Variant, refused: list[str], absent: list[str]) -> str | None:
+    """Why ``variant`` runs and no better one; None if there is none."""
+    why = list(refused)
+    if absent:
+        why.append(
+            f"this installation has none for {', '.join(absent)}; {_HERE} adds "
+            f"{'them' if len(absent) > 1 else 'it'}"
+        )
+    return f"kernels for {variant.isa}: {'; '.join(why)}" if why else None
 
 
 def _load_asked(isa: str, available: tuple[Variant, ...], flags: frozenset[str]) -> NativeModule:
     variant = next((v for v in available if v.isa == isa), None)
     if variant is None:
         raise ConfigError(
-            f"{ENVIRONMENT}={isa} names no native variant of this installation; "
-            f"there are {_names(available)}"
+            f"{ENVIRONMENT}={isa}: this installation has native code for {_names(available)} only; "
+            f"{_how_to_add(isa)}"
         )
     missing = sorted(variant.flags - flags)
     if missing:
@@ -182,6 +143,12 @@ def _import(variant: Variant) -> NativeModule:
             f"the native module {variant.module} cannot be loaded: {error}; {REMEDY}"
         ) from error
     return cast(NativeModule, module)
+
+
+def _how_to_add(isa: str) -> str:
+    if isa not in {v.isa for v in VARIANTS}:
+        return f"the instruction sets that can be added are {_names(VARIANTS)}"
+    return f"'PENSTOCK_ISAS=native,{isa} pip install .' in Penstock's source adds it"
 
 
 def _names(variants: tuple[Variant, ...]) -> str:

@@ -31,7 +31,10 @@ SAMPLING: Final = {
     "repetition_penalty": "penalty_repeat",
 }
 """The keys of ``general.sampling`` by the names of ``generation_config.json``."""
-_IDLE_KEYS: Final = ("vocab_size", "attention.causal", "rope.dimension_count", "expert_count")
+_IDLE_KEYS: Final = (
+    *("vocab_size", "attention.causal", "rope.dimension_count", "expert_count"),
+    "tensor_data_layout",
+)
 EXPERTS: Final = " with experts"
 """What the name of an architecture in the table ends with, where files say by a key that it is
 meant."""

@@ -22,6 +22,17 @@ from penstock.models.gguf.parts import (
 from penstock.models.gguf.scans import granite
 
 
+def _baichuan(keys: Keys, fields: Fields) -> None:
+    """The output matrix is multiplied as it is, as llama.cpp does: only some files of the second
+    generation have its rows divided by their lengths."""
+    if keys.layers == _BAICHUAN_13B:
+        raise keys.error(
+            "block_count",
+            f"is {_BAICHUAN_13B}, that of Baichuan 13B, which has no rotation and is not "
+            "supported; take a file of 7B",
+        )
+
+
 def _phi3(keys: Keys, fields: Fields) -> None:
     # Converters write the window of models that were trained without one, too, so nobody reads it.
     keys.raw("attention.sliding_window")
@@ -87,6 +98,8 @@ def _mistral3(keys: Keys, fields: Fields) -> None:
     scaling["llama_4_scaling_beta"] = beta
 
 
+_BAICHUAN_13B: Final = 40
+"""Its layers: nothing else in a file says of which kind a model is."""
 LLAMA: Final = Architecture(
     "LlamaForCausalLM",
     present={"attention_bias": "blk.0.attn_q.bias", "mlp_bias": "blk.0.ffn_up.bias"},
@@ -114,6 +127,7 @@ DENSE: Final[Mapping[str, Architecture]] = {
         },
     ),
     "arcee": Architecture("ArceeForCausalLM", names=paired_names),
+    "baichuan": Architecture("LlamaForCausalLM", adjust=_baichuan, names=paired_names),
     "chatglm": Architecture(
         "GlmForCausalLM",
         partial=PARTIAL,

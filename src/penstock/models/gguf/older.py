@@ -84,7 +84,7 @@ OLDER: Final[Mapping[str, Architecture]] = {
         present={"new_decoder_architecture": "blk.0.attn_norm_2.weight"},
         adjust=_falcon,
         names=_falcon_names,
-        idle_keys=frozenset({"tensor_data_layout", "feed_forward_length"}),
+        idle_keys=frozenset({"feed_forward_length"}),
     ),
     "gpt2": _GPT2,
     "gptneox": Architecture(

@@ -11,12 +11,23 @@ export class Frame {
   #current = null;
 
   constructor(root) {
-    this.links = Object.entries(LABELS).map(([path, label]) => element("a", { href: path, on: { click: (event) => this.#go(event, path) } }, label));
-    this.menu = iconButton("menu", "Conversations", () => this.#toggle(), { className: "icon-button menu", attributes: { "aria-expanded": "false", "aria-controls": "sidebar" } });
+    this.links = Object.entries(LABELS).map(([path, label]) =>
+      element("a", { href: path, on: { click: (event) => this.#go(event, path) } }, label),
+    );
+    this.menu = iconButton("menu", "Conversations", () => this.#toggle(), {
+      className: "icon-button menu",
+      attributes: { "aria-expanded": "false", "aria-controls": "sidebar" },
+    });
     this.rate = element("span");
     this.sequences = element("span", { className: "less" });
     this.cache = element("span");
-    this.strip = element("p", { className: "strip", attributes: { "aria-label": "Engine" } }, this.rate, this.sequences, this.cache);
+    this.strip = element(
+      "p",
+      { className: "strip", attributes: { "aria-label": "Engine" } },
+      this.rate,
+      this.sequences,
+      this.cache,
+    );
     this.trouble = element("p", { className: "trouble", hidden: true, attributes: { role: "alert" } });
     this.main = element("main", {});
     replaceChildren(
@@ -25,7 +36,12 @@ export class Frame {
         "header",
         { className: "top" },
         this.menu,
-        element("a", { className: "brand", href: "/", on: { click: (event) => this.#go(event, "/") } }, element("img", { src: "/page/icon.svg", alt: "", width: 20, height: 20 }), "Penstock"),
+        element(
+          "a",
+          { className: "brand", href: "/", on: { click: (event) => this.#go(event, "/") } },
+          element("img", { src: "/page/icon.svg", alt: "", width: 20, height: 20 }),
+          "Penstock",
+        ),
         element("nav", { attributes: { "aria-label": "Views" } }, this.links),
         this.strip,
       ),

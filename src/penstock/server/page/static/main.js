@@ -11,6 +11,8 @@ import { Frame } from "./frame.js";
 import { Api, ConnectionLost, ServerError } from "./server/api.js";
 import { askForKey } from "./server/key_dialog.js";
 import { announce } from "./ui/announce.js";
+import { notice } from "./ui/notice.js";
+import { browserStorage } from "./ui/storage.js";
 
 const RETRY_MS = 2000;
 
@@ -19,10 +21,11 @@ async function start() {
   const api = new Api(askForKey);
   const card = await modelCard(api, frame);
   const history = new History();
+  const storage = browserStorage();
   const isChat = card.capabilities.includes("chat");
   const engine = new EngineView(history, card);
   frame.show({
-    "/": isChat ? new ChatView(api, card, new Store()) : new CompletionView(api, card),
+    "/": isChat ? new ChatView(api, card, new Store(storage)) : new CompletionView(api, card, storage),
     "/engine": engine,
     "/docs": new ApiView(api),
   });
@@ -55,4 +58,12 @@ async function modelCard(api, frame) {
   }
 }
 
+/** What goes wrong is said, and not only to the console. */
+function tellOfFailures() {
+  const tell = (error) => notice(`The page failed: ${error?.message ?? error}`);
+  window.addEventListener("error", (event) => tell(event.error ?? event.message));
+  window.addEventListener("unhandledrejection", (event) => tell(event.reason));
+}
+
+tellOfFailures();
 start();

@@ -26,7 +26,8 @@ export class Schemas {
       const words = choices.map((each) => this.words(each, depth + 1));
       return [...new Set(words)].join(" or ");
     }
-    if (found.type === "array") return `list of ${found.items && depth < MOST_DEPTH ? this.words(found.items, depth + 1) : "any"}`;
+    if (found.type === "array")
+      return `list of ${found.items && depth < MOST_DEPTH ? this.words(found.items, depth + 1) : "any"}`;
     if (Array.isArray(found.type)) return found.type.join(" or ");
     return found.type ?? "any";
   }
@@ -41,7 +42,12 @@ export class Schemas {
       for (const each of Object.values(resolved.properties)) this.objects(each, found);
       return found;
     }
-    const inner = [resolved.items, ...(resolved.anyOf ?? []), ...(resolved.oneOf ?? []), ...Object.values(resolved.properties ?? {})];
+    const inner = [
+      resolved.items,
+      ...(resolved.anyOf ?? []),
+      ...(resolved.oneOf ?? []),
+      ...Object.values(resolved.properties ?? {}),
+    ];
     for (const each of [...inner, resolved.contentSchema, resolved.else]) this.objects(each, found);
     return found;
   }
@@ -54,7 +60,12 @@ export function fieldTable(schemas, schema) {
     element(
       "tr",
       {},
-      element("th", { scope: "row" }, element("code", {}, name), required.has(name) && element("span", { className: "required" }, "required")),
+      element(
+        "th",
+        { scope: "row" },
+        element("code", {}, name),
+        required.has(name) && element("span", { className: "required" }, "required"),
+      ),
       element("td", {}, schemas.words(field)),
       element("td", {}, remarks(schemas.resolve(field), field)),
     ),
@@ -62,7 +73,20 @@ export function fieldTable(schemas, schema) {
   return element(
     "div",
     { className: "table", tabIndex: 0, attributes: { role: "region", "aria-label": "Fields" } },
-    element("table", {}, element("thead", {}, element("tr", {}, ["Field", "Type", ""].map((text) => element("th", { scope: "col" }, text)))), element("tbody", {}, rows)),
+    element(
+      "table",
+      {},
+      element(
+        "thead",
+        {},
+        element(
+          "tr",
+          {},
+          ["Field", "Type", ""].map((text) => element("th", { scope: "col" }, text)),
+        ),
+      ),
+      element("tbody", {}, rows),
+    ),
   );
 }
 

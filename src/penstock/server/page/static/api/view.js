@@ -27,13 +27,22 @@ export class ApiView {
     } catch (error) {
       if (!(error instanceof ServerError || error instanceof ConnectionLost)) throw error;
       this.#reading = null; // once more when it is next shown
-      replaceChildren(this.body, element("p", { className: "error", attributes: { role: "alert" } }, error.message));
+      replaceChildren(
+        this.body,
+        element("p", { className: "error", attributes: { role: "alert" } }, error.message),
+      );
     }
   }
 
   #show(document) {
     const schemas = new Schemas(document);
-    const operations = Object.entries(document.paths).flatMap(([path, methods]) => Object.entries(methods).map(([method, operation]) => ({ path, method: method.toUpperCase(), operation })));
+    const operations = Object.entries(document.paths).flatMap(([path, methods]) =>
+      Object.entries(methods).map(([method, operation]) => ({
+        path,
+        method: method.toUpperCase(),
+        operation,
+      })),
+    );
     replaceChildren(
       this.body,
       element(
@@ -43,7 +52,11 @@ export class ApiView {
         element("code", {}, "GET /openapi.json"),
         ".",
       ),
-      element("div", { className: "operations" }, operations.map((each) => operationView(schemas, each))),
+      element(
+        "div",
+        { className: "operations" },
+        operations.map((each) => operationView(schemas, each)),
+      ),
     );
   }
 }
@@ -58,7 +71,12 @@ function operationView(schemas, { path, method, operation }) {
       element("span", { className: `method ${method.toLowerCase()}` }, method),
       element("code", { className: "path" }, path),
       element("span", { className: "note" }, operation.summary),
-      operation.security && element("span", { className: "lock" }, operation.security.some((each) => each.user) ? "key" : "admin key"),
+      operation.security &&
+        element(
+          "span",
+          { className: "lock" },
+          operation.security.some((each) => each.user) ? "key" : "admin key",
+        ),
     ),
   );
   // Tables of all operations at once would take longer than anybody waits.
@@ -75,7 +93,14 @@ function details(schemas, operation) {
       element(
         "ul",
         {},
-        parameters.map((each) => element("li", {}, element("code", {}, each.name), ` in the ${each.in}: ${schemas.words(each.schema)}${each.required ? ", required" : ""}`)),
+        parameters.map((each) =>
+          element(
+            "li",
+            {},
+            element("code", {}, each.name),
+            ` in the ${each.in}: ${schemas.words(each.schema)}${each.required ? ", required" : ""}`,
+          ),
+        ),
       ),
     );
   }
@@ -98,7 +123,11 @@ function objectsView(schemas, schema) {
     "div",
     {},
     objects.map(([name, object], i) => {
-      const table = element("details", { className: "object", open: i === 0 }, element("summary", {}, element("code", {}, name)));
+      const table = element(
+        "details",
+        { className: "object", open: i === 0 },
+        element("summary", {}, element("code", {}, name)),
+      );
       const fill = () => {
         if (table.childElementCount > 1) return;
         if (object.description) table.append(element("p", { className: "note" }, prose(object.description)));

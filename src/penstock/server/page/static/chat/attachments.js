@@ -10,7 +10,11 @@ export class Attachments {
   constructor(changed = () => {}) {
     this.texts = [];
     this.changed = changed;
-    this.node = element("ul", { className: "attachments", hidden: true, attributes: { "aria-label": "Attachments" } });
+    this.node = element("ul", {
+      className: "attachments",
+      hidden: true,
+      attributes: { "aria-label": "Attachments" },
+    });
   }
 
   add(name, text) {

@@ -21,7 +21,12 @@ export class Composer {
         paste: (event) => this.#paste(event),
       },
     });
-    this.picker = element("input", { type: "file", multiple: true, hidden: true, on: { change: () => this.#picked() } });
+    this.picker = element("input", {
+      type: "file",
+      multiple: true,
+      hidden: true,
+      on: { change: () => this.#picked() },
+    });
     this.sendButton = element(
       "button",
       { type: "submit", className: "send", title: "Send (Enter)", attributes: { "aria-label": "Send" } },
@@ -29,7 +34,14 @@ export class Composer {
     );
     this.stopButton = element(
       "button",
-      { type: "button", className: "send stop", hidden: true, title: "Stop (Esc)", attributes: { "aria-label": "Stop" }, on: { click: stop } },
+      {
+        type: "button",
+        className: "send stop",
+        hidden: true,
+        title: "Stop (Esc)",
+        attributes: { "aria-label": "Stop" },
+        on: { click: stop },
+      },
       icon("stop"),
     );
     this.element = element(

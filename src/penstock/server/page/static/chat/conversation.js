@@ -3,7 +3,7 @@
 export const FORMAT = "penstock.conversation.1";
 const ROLES = ["user", "assistant", "tool"];
 
-export function newId() {
+function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(8));
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
@@ -167,7 +167,11 @@ function cleanNode(id, node) {
   }
   if (node.reasoning) clean.reasoning = text(node.reasoning);
   if (Array.isArray(node.calls)) {
-    clean.calls = node.calls.map((each) => ({ id: text(each?.id), name: text(each?.name), text: text(each?.text) }));
+    clean.calls = node.calls.map((each) => ({
+      id: text(each?.id),
+      name: text(each?.name),
+      text: text(each?.text),
+    }));
   }
   if (node.callId) clean.callId = text(node.callId);
   if (typeof node.figures === "object" && node.figures !== null) clean.figures = { ...node.figures };

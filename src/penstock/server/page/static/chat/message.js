@@ -68,7 +68,13 @@ export class MessageView {
 
   #begin() {
     this.element.setAttribute("aria-busy", "true");
-    this.waiting = element("p", { className: "waiting", attributes: { "aria-label": "Waiting for the first token" } }, element("span", {}), element("span", {}), element("span", {}));
+    this.waiting = element(
+      "p",
+      { className: "waiting", attributes: { "aria-label": "Waiting for the first token" } },
+      element("span", {}),
+      element("span", {}),
+      element("span", {}),
+    );
     this.text.before(this.waiting);
     this.text.classList.add("markdown");
     this.#stream = new MarkdownStream(this.text, this.#moved);
@@ -97,7 +103,10 @@ export class MessageView {
   #showReasoning(text, live) {
     const body = element("div", { className: "markdown" });
     const label = live ? "Reasoning" : `Reasoning (${whole(text.length)} characters)`;
-    replaceChildren(this.reasoning, element("details", { className: "reasoning", open: live }, element("summary", {}, label), body));
+    replaceChildren(
+      this.reasoning,
+      element("details", { className: "reasoning", open: live }, element("summary", {}, label), body),
+    );
     if (live) this.#thoughts = new MarkdownStream(body, this.#moved);
     else showMarkdown(body, text);
   }
@@ -142,7 +151,10 @@ export class MessageView {
     if (siblings.length < 2) return null;
     const at = siblings.indexOf(node);
     const step = (to, name, label) =>
-      iconButton(name, label, () => actions.choose(siblings[to]), { disabled: !siblings[to], data: { branch: name } });
+      iconButton(name, label, () => actions.choose(siblings[to]), {
+        disabled: !siblings[to],
+        data: { branch: name },
+      });
     return element(
       "span",
       { className: "branches", attributes: { role: "group", "aria-label": "Branches" } },
@@ -161,7 +173,8 @@ export class MessageView {
     if (figures.tokens) texts.push(`${whole(figures.tokens)} ${figures.tokens === 1 ? "token" : "tokens"}`);
     if (figures.rate) texts.push(`${short(figures.rate)} tokens/s`);
     if (figures.firstToken !== undefined) texts.push(`first after ${seconds(figures.firstToken)}`);
-    if (figures.cached) texts.push(`${whole(figures.cached)} of ${whole(figures.prompt)} prompt tokens cached`);
+    if (figures.cached)
+      texts.push(`${whole(figures.cached)} of ${whole(figures.prompt)} prompt tokens cached`);
     return element("span", { className: "figures" }, texts.join(" · "));
   }
 }

@@ -10,12 +10,17 @@ export class MessageList {
   constructor(actions) {
     this.actions = actions;
     this.views = new Map();
-    this.list = element("div", { className: "messages", attributes: { role: "log", "aria-live": "off", "aria-label": "Conversation" } });
+    this.list = element("div", {
+      className: "messages",
+      attributes: { role: "log", "aria-live": "off", "aria-label": "Conversation" },
+    });
     this.element = element("div", { className: "scroller", tabIndex: -1 }, this.list);
     this.element.addEventListener("scroll", () => {
       const { scrollHeight, scrollTop, clientHeight } = this.element;
       this.#atEnd = scrollHeight - scrollTop - clientHeight < NEAR;
     });
+    // The end moves when the window, or the field below, takes another size.
+    new ResizeObserver(() => this.follow()).observe(this.element);
   }
 
   /** Show the conversation's path; the views of messages that are shown already stay. */

@@ -84,7 +84,13 @@ function toolsField(options, changed) {
       },
     },
   });
-  return element("label", { className: "block" }, element("span", {}, "Tools, as a JSON array"), input, trouble);
+  return element(
+    "label",
+    { className: "block" },
+    element("span", {}, "Tools, as a JSON array"),
+    input,
+    trouble,
+  );
 }
 
 function toolsTrouble(text) {

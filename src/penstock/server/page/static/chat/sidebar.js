@@ -48,7 +48,11 @@ export class Sidebar {
       this.list,
       found.map((each) => this.#entry(each)),
       found.length === 0 &&
-        element("li", { className: "note" }, this.search.value ? "Nothing was found." : "What you ask is kept in this browser alone."),
+        element(
+          "li",
+          { className: "note" },
+          this.search.value ? "Nothing was found." : "What you ask is kept in this browser alone.",
+        ),
     );
     if (focused) this.list.querySelector(`[data-id="${CSS.escape(focused)}"]`)?.focus();
   }

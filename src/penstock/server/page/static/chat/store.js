@@ -9,7 +9,7 @@ export class Store {
   #storage;
   #known = new Map();
 
-  constructor(storage = window.localStorage) {
+  constructor(storage) {
     this.#storage = storage;
     this.reload();
   }
@@ -32,10 +32,6 @@ export class Store {
 
   list() {
     return [...this.#known.values()].sort((a, b) => b.updated - a.updated);
-  }
-
-  get(id) {
-    return this.#known.get(id) ?? null;
   }
 
   /** Whether the storage had room; if not, the conversation is kept in memory alone. */

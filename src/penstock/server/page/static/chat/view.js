@@ -45,7 +45,12 @@ export class ChatView {
       "div",
       { className: "chat" },
       this.sidebar.element,
-      element("section", { className: "conversation-pane", attributes: { "aria-label": "Conversation" } }, this.messages.element, this.composer.element),
+      element(
+        "section",
+        { className: "conversation-pane", attributes: { "aria-label": "Conversation" } },
+        this.messages.element,
+        this.composer.element,
+      ),
     );
     window.addEventListener("storage", () => this.#reload());
     this.open(this.#conversation);
@@ -83,7 +88,11 @@ export class ChatView {
       "div",
       { className: "welcome" },
       element("h1", {}, this.card.id),
-      element("p", {}, `Context of ${counted(this.card.max_model_len, "token")}. What is said here stays in this browser.`),
+      element(
+        "p",
+        {},
+        `Context of ${counted(this.card.max_model_len, "token")}. What is said here stays in this browser.`,
+      ),
     );
   }
 
@@ -149,10 +158,13 @@ export class ChatView {
     this.#saved = performance.now();
     if (!fits && !this.#told) {
       this.#told = true;
-      notice("This conversation does not fit in the browser's storage, and is kept until the page is closed.", {
-        label: "Export",
-        run: () => download("penstock-conversation.json", this.store.export([conversation])),
-      });
+      notice(
+        "This conversation does not fit in the browser's storage, and is kept until the page is closed.",
+        {
+          label: "Export",
+          run: () => download("penstock-conversation.json", this.store.export([conversation])),
+        },
+      );
     }
   }
 

@@ -14,7 +14,7 @@ export class CompletionView {
   #controller = null;
   #before = null; // the text before the last continuation
 
-  constructor(api, card, storage = window.localStorage) {
+  constructor(api, card, storage) {
     this.api = api;
     this.card = card;
     this.storage = storage;
@@ -27,9 +27,17 @@ export class CompletionView {
       attributes: { "aria-label": "Text" },
       on: { keydown: (event) => this.#key(event), input: () => this.#save() },
     });
-    this.go = element("button", { type: "button", className: "primary", on: { click: () => this.#continue() } }, "Continue");
+    this.go = element(
+      "button",
+      { type: "button", className: "primary", on: { click: () => this.#continue() } },
+      "Continue",
+    );
     this.halt = element("button", { type: "button", hidden: true, on: { click: () => this.stop() } }, "Stop");
-    this.undo = element("button", { type: "button", disabled: true, on: { click: () => this.#undo() } }, "Take back");
+    this.undo = element(
+      "button",
+      { type: "button", disabled: true, on: { click: () => this.#undo() } },
+      "Take back",
+    );
     this.note = element("p", { className: "figures" }, "Ctrl+Enter continues, Esc stops");
     this.trouble = element("p", { className: "error", hidden: true, attributes: { role: "alert" } });
     this.element = element(

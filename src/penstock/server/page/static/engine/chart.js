@@ -26,9 +26,13 @@ export class Chart {
     this.at = null; // the pointer's place, in pixels
   }
 
-  /** The sample under the pointer, or the latest. */
+  /** The sample under the pointer, or the latest; of values that come now and then, the last. */
   sampleAt(samples) {
-    if (this.at === null || !samples.length) return samples.at(-1) ?? null;
+    if (this.at === null || !samples.length) {
+      const valued =
+        this.points && samples.findLast((each) => this.series.some(({ key }) => Number.isFinite(each[key])));
+      return valued || (samples.at(-1) ?? null);
+    }
     const time = this.#time(this.at, samples);
     return samples.find((each) => each.to >= time) ?? samples.at(-1);
   }

@@ -2,7 +2,8 @@
 
 /** Seconds that the charts show. */
 export const WINDOW_S = 120;
-const SMOOTH_S = 1;
+const SMOOTH_S = 1; // over which speeds are taken
+const DRAFTS_S = 5; // over which drafts are: a step has few
 
 /**
  * What happened from one snapshot to the next: `from` and `to` in seconds, levels as of `to`, and
@@ -33,7 +34,9 @@ export function between(before, now) {
     cached,
     free: total - used - cached,
     hits: (engine.prefix_hits - had.prefix_hits) / (engine.prefix_queries - had.prefix_queries),
-    accepted: engine.drafts ? (engine.drafts.accepted - had.drafts.accepted) / (engine.drafts.verified - had.drafts.verified) : NaN,
+    accepted: engine.drafts
+      ? (engine.drafts.accepted - had.drafts.accepted) / (engine.drafts.verified - had.drafts.verified)
+      : NaN,
     firstToken: first,
     interToken: inter,
   };
@@ -87,7 +90,8 @@ export class History {
   #sample(before, now) {
     // A step more or less within a quarter of a second is no change of speed.
     const { generated, prompts } = between(this.#since(now.time - SMOOTH_S), now);
-    return { ...between(before, now), generated, prompts };
+    const { accepted } = between(this.#since(now.time - DRAFTS_S), now);
+    return { ...between(before, now), generated, prompts, accepted };
   }
 
   #since(time) {

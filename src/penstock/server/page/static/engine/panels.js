@@ -6,8 +6,10 @@ import { niceCeiling } from "./chart.js";
 const tokens = (value) => (value >= 10 ? whole(value) : short(value));
 const shares = () => 1;
 /** The scale's end for numbers of things: a whole number, at least two. */
-const wholeCeiling = (...keys) => (samples) =>
-  Math.max(2, niceCeiling(Math.max(0, ...samples.flatMap((sample) => keys.map((key) => sample[key])))));
+const wholeCeiling =
+  (...keys) =>
+  (samples) =>
+    Math.max(2, niceCeiling(Math.max(0, ...samples.flatMap((sample) => keys.map((key) => sample[key])))));
 
 /**
  * The panels: `series` as in `chart.js`, each with a `label`; `value` writes a value with its unit;
@@ -34,7 +36,7 @@ export const PANELS = [
       { key: "prefill", label: "Prefill tokens", color: "--series-2" },
     ],
     format: plain,
-    value: (value) => short(value),
+    value: plain,
   },
   {
     title: "Sequences",
@@ -60,7 +62,7 @@ export const PANELS = [
       const last = samples.at(-1);
       return last ? last.used + last.cached + last.free : 1;
     },
-    format: plain,
+    format: whole,
     value: (value) => `${whole(value)} blocks`,
   },
   {
@@ -104,14 +106,43 @@ export const PANELS = [
 /** The numbers above the panels: `value(history)` writes each. */
 export const HEADLINES = [
   { label: "Generated", unit: "tokens/s", value: (history) => tokens(history.over(3)?.generated ?? NaN) },
-  { label: "Running", unit: "sequences", value: (history) => whole(history.snapshots.at(-1)?.engine.running ?? 0) },
-  { label: "Waiting", unit: "sequences", value: (history) => whole(history.snapshots.at(-1)?.engine.waiting ?? 0) },
+  {
+    label: "Running",
+    unit: "sequences",
+    value: (history) => whole(history.snapshots.at(-1)?.engine.running ?? 0),
+  },
+  {
+    label: "Waiting",
+    unit: "sequences",
+    value: (history) => whole(history.snapshots.at(-1)?.engine.waiting ?? 0),
+  },
   { label: "KV cache", unit: "in use", value: (history) => kvShare(history.snapshots.at(-1)) },
-  { label: "Prefix hits", unit: "last 2 min", value: (history) => percent(history.over(Infinity)?.hits ?? NaN) },
-  { label: "TTFT", unit: "p50, last 2 min", value: (history) => seconds(history.quantile("first_token_seconds", 0.5)) },
-  { label: "TTFT", unit: "p95, last 2 min", value: (history) => seconds(history.quantile("first_token_seconds", 0.95)) },
-  { label: "ITL", unit: "mean, last 2 min", value: (history) => seconds(history.over(Infinity)?.interToken ?? NaN) },
-  { label: "Acceptance", unit: "of drafts", drafts: true, value: (history) => percent(history.over(Infinity)?.accepted ?? NaN) },
+  {
+    label: "Prefix hits",
+    unit: "last 2 min",
+    value: (history) => percent(history.over(Infinity)?.hits ?? NaN),
+  },
+  {
+    label: "TTFT",
+    unit: "p50, last 2 min",
+    value: (history) => seconds(history.quantile("first_token_seconds", 0.5)),
+  },
+  {
+    label: "TTFT",
+    unit: "p95, last 2 min",
+    value: (history) => seconds(history.quantile("first_token_seconds", 0.95)),
+  },
+  {
+    label: "ITL",
+    unit: "mean, last 2 min",
+    value: (history) => seconds(history.over(Infinity)?.interToken ?? NaN),
+  },
+  {
+    label: "Acceptance",
+    unit: "of drafts",
+    drafts: true,
+    value: (history) => percent(history.over(Infinity)?.accepted ?? NaN),
+  },
 ];
 
 /** The share of KV blocks that requests hold, as of a snapshot. */

@@ -42,7 +42,8 @@ export class EngineView {
   draw() {
     const { latest, samples } = this.history;
     this.#tell(latest);
-    if (latest?.engine && Boolean(latest.engine.drafts) !== this.drafts) this.#build(Boolean(latest.engine.drafts));
+    if (latest?.engine && Boolean(latest.engine.drafts) !== this.drafts)
+      this.#build(Boolean(latest.engine.drafts));
     if (!this.visible) return;
     for (const { node, value } of this.numbers) node.textContent = value(this.history);
     for (const { panel, chart, values, canvas } of this.drawn) {
@@ -50,7 +51,10 @@ export class EngineView {
       const sample = chart.sampleAt(samples);
       const texts = panel.series.map(({ key }) => text(panel, sample?.[key]));
       texts.forEach((each, i) => (values[i].textContent = each));
-      canvas.setAttribute("aria-label", `${panel.title}, ${panel.note}: ${panel.series.map(({ label }, i) => `${label} ${texts[i]}`).join(", ")}`);
+      canvas.setAttribute(
+        "aria-label",
+        `${panel.title}, ${panel.note}: ${panel.series.map(({ label }, i) => `${label} ${texts[i]}`).join(", ")}`,
+      );
     }
   }
 
@@ -66,24 +70,51 @@ export class EngineView {
     const wanted = (each) => drafts || !each.drafts;
     this.numbers = HEADLINES.filter(wanted).map(({ label, unit, value }) => {
       const node = element("dd", { className: "value" }, "–");
-      const part = element("div", {}, element("dt", {}, label), node, element("dd", { className: "unit" }, unit));
+      const part = element(
+        "div",
+        {},
+        element("dt", {}, label),
+        node,
+        element("dd", { className: "unit" }, unit),
+      );
       return { node, value, part };
     });
-    replaceChildren(this.headlines, this.numbers.map(({ part }) => part));
+    replaceChildren(
+      this.headlines,
+      this.numbers.map(({ part }) => part),
+    );
     this.drawn = PANELS.filter(wanted).map((panel) => this.#panel(panel));
-    replaceChildren(this.panels, this.drawn.map(({ part }) => part));
+    replaceChildren(
+      this.panels,
+      this.drawn.map(({ part }) => part),
+    );
   }
 
   #panel(panel) {
     const canvas = element("canvas", { attributes: { role: "img" } });
     const values = panel.series.map(() => element("dd", {}, "–"));
     const legend = panel.series.map(({ label, color, dash }, i) =>
-      element("div", {}, element("dt", {}, element("span", { className: `swatch ${color.slice(2)} ${dash ? "dashed" : ""}` }), label), values[i]),
+      element(
+        "div",
+        {},
+        element(
+          "dt",
+          {},
+          element("span", { className: `swatch ${color.slice(2)} ${dash ? "dashed" : ""}` }),
+          label,
+        ),
+        values[i],
+      ),
     );
     const part = element(
       "section",
       { className: "panel", attributes: { "aria-label": panel.title } },
-      element("header", {}, element("h2", {}, panel.title), element("span", { className: "note" }, panel.note)),
+      element(
+        "header",
+        {},
+        element("h2", {}, panel.title),
+        element("span", { className: "note" }, panel.note),
+      ),
       canvas,
       element("dl", { className: "legend" }, legend),
     );

@@ -245,7 +245,13 @@ function isRule(line) {
 function headingOf(line) {
   const found = line.length > LONGEST_MARK ? null : HEADING.exec(line);
   if (found === null) return null;
-  return { level: found[1].length, text: line.slice(found[0].length).trimEnd().replace(/(?:^|\s)#+$/, "") };
+  return {
+    level: found[1].length,
+    text: line
+      .slice(found[0].length)
+      .trimEnd()
+      .replace(/(?:^|\s)#+$/, ""),
+  };
 }
 
 function opensBlock(line) {

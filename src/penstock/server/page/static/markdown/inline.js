@@ -6,7 +6,8 @@ import { element } from "../ui/dom.js";
 const SPECIAL = /[\\`*_~[!h\n]/g;
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
 const URL_START = /https?:\/\/[^\s<>"'`]+/y;
-const LINK = /\[((?:[^[\]\\]|\\.){0,500})\]\(\s*<?([^\s<>()]{0,2000}(?:\([^\s<>()]{0,500}\)[^\s<>()]{0,500})?)>?(?:\s+(?:"[^"]{0,500}"|'[^']{0,500}'))?\s*\)/y;
+const LINK =
+  /\[((?:[^[\]\\]|\\.){0,500})\]\(\s*<?([^\s<>()]{0,2000}(?:\([^\s<>()]{0,500}\)[^\s<>()]{0,500})?)>?(?:\s+(?:"[^"]{0,500}"|'[^']{0,500}'))?\s*\)/y;
 const SAFE_SCHEMES = ["http:", "https:", "mailto:"];
 const MOST_OPEN = 64; // runs of * and _ that may wait for their ends
 const MOST_DEPTH = 4; // of links' texts
@@ -169,7 +170,9 @@ class Inline {
       const used = mark === "~" ? 2 : Math.min(width, opening.marks.length, 2);
       this.flush();
       if (start + 1 === this.parts.length) break; // nothing between them
-      const inside = this.parts.splice(start + 1).map((part) => (part instanceof Node ? part : document.createTextNode(part.marks)));
+      const inside = this.parts
+        .splice(start + 1)
+        .map((part) => (part instanceof Node ? part : document.createTextNode(part.marks)));
       const tag = mark === "~" ? "del" : used === 2 ? "strong" : "em";
       this.open.length = i;
       opening.marks = opening.marks.slice(used);
@@ -183,7 +186,7 @@ class Inline {
 }
 
 /** The address as a browser would go to it, or null where it is no plain address of a page. */
-export function safeAddress(text) {
+function safeAddress(text) {
   let url;
   try {
     url = new URL(text);

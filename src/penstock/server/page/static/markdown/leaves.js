@@ -33,7 +33,9 @@ export class Code {
   constructor(language = "") {
     this.code = element("code");
     this.begin();
-    const button = iconButton("copy", "Copy code", () => copy(this.code.textContent.replace(/\n$/, ""), button));
+    const button = iconButton("copy", "Copy code", () =>
+      copy(this.code.textContent.replace(/\n$/, ""), button),
+    );
     const label = language ? `Code, ${language}` : "Code";
     this.node = element(
       "div",
@@ -77,7 +79,11 @@ export class Table {
   constructor(header, alignments) {
     this.header = header;
     this.alignments = alignments;
-    this.node = element("div", { className: "table", tabIndex: 0, attributes: { role: "region", "aria-label": "Table" } });
+    this.node = element("div", {
+      className: "table",
+      tabIndex: 0,
+      attributes: { role: "region", "aria-label": "Table" },
+    });
     this.begin();
   }
 
@@ -112,7 +118,10 @@ export class Table {
 
 /** The cells of a row, between bars that no backslash precedes. */
 export function cells(line) {
-  const inner = line.trim().replace(/^\|/, "").replace(/(?<!\\)\|$/, "");
+  const inner = line
+    .trim()
+    .replace(/^\|/, "")
+    .replace(/(?<!\\)\|$/, "");
   return inner.split(/(?<!\\)\|/).map((cell) => cell.trim().replaceAll("\\|", "|"));
 }
 

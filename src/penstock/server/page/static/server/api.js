@@ -24,14 +24,6 @@ export class Api {
     this.#askForKey = askForKey;
   }
 
-  get hasKey() {
-    return this.#key !== null;
-  }
-
-  forgetKey() {
-    this.#key = null;
-  }
-
   /** The JSON of an answer. */
   async json(path, signal) {
     const response = await this.#asked(path, { signal });

@@ -16,7 +16,7 @@ export async function* eventData(response) {
 }
 
 /** Cuts a stream of text into events, of which the server's have one line of data each. */
-export class EventParser {
+class EventParser {
   #rest = "";
 
   /** Yield the data of the events that `text` completes. */

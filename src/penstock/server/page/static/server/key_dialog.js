@@ -25,7 +25,12 @@ export function askForKey(wrong) {
           },
         },
       },
-      wrong && element("p", { className: "error", attributes: { role: "alert" } }, "The server does not take that key."),
+      wrong &&
+        element(
+          "p",
+          { className: "error", attributes: { role: "alert" } },
+          "The server does not take that key.",
+        ),
       element("label", { htmlFor: "api-key" }, "API key"),
       input,
       element(

@@ -48,7 +48,6 @@ const PATHS = {
   close: "m5 5 10 10M15 5 5 15",
   clip: "m15.5 9-5.6 5.6a3.4 3.4 0 0 1-4.8-4.8l6-6a2.3 2.3 0 0 1 3.2 3.2l-5.8 5.8a1.1 1.1 0 0 1-1.6-1.6l5-5",
   sliders: "M3 6h8M15 6h2M3 14h2M9 14h8M13 4v4M7 12v4",
-  key: "M12.5 11a4 4 0 1 0-3.7-2.5L3.5 13.8v2.7h2.7v-2h2v-2l1.6-1.6c.8.1 1.7.1 2.7.1ZM13.6 6.4h.01",
   save: "M10 3.5v9M6 9l4 4 4-4M3.5 16.5h13",
   open: "M10 13V4M6 7.5l4-4 4 4M3.5 16.5h13",
 };
@@ -56,7 +55,11 @@ const PATHS = {
 /** An icon of 20 by 20 units in the colour of the text, which screen readers pass over. */
 export function icon(name) {
   const svg = document.createElementNS(SVG, "svg");
-  for (const [key, value] of [["viewBox", "0 0 20 20"], ["class", "icon"], ["aria-hidden", "true"]]) {
+  for (const [key, value] of [
+    ["viewBox", "0 0 20 20"],
+    ["class", "icon"],
+    ["aria-hidden", "true"],
+  ]) {
     svg.setAttribute(key, value);
   }
   const path = document.createElementNS(SVG, "path");

@@ -14,7 +14,8 @@ export function notice(text, action = null) {
       "div",
       { className: "notice" },
       element("span", {}, text),
-      action && element("button", { type: "button", on: { click: () => (hide(), action.run()) } }, action.label),
+      action &&
+        element("button", { type: "button", on: { click: () => (hide(), action.run()) } }, action.label),
       iconButton("close", "Dismiss", hide),
     ),
   );
