@@ -19,6 +19,7 @@ CHAT = Announcement(
     chats=True,
     prompt="Hello!",
     keys_needed=False,
+    links=(("API", "/openapi.json"), ("metrics", "/metrics")),
 )
 
 

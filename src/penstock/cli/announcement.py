@@ -34,7 +34,7 @@ class Announcement:
     prompt: str
     """What the example has the model complete, or say something to."""
     keys_needed: bool
-    links: Sequence[tuple[str, str]] = (("API", "/openapi.json"), ("metrics", "/metrics"))
+    links: Sequence[tuple[str, str]]
     """What else the server has: a word for it, and its path."""
 
     def text(self, columns: int | None) -> str:

@@ -147,6 +147,10 @@ def _announcement(
         chats=chats,
         prompt="Hello!" if chats else "def fib(n):" if is_demo else "Once upon a time",
         keys_needed=keys_needed,
+        links=[
+            *([("page", "/"), ("docs", "/docs")] if options.server.page else []),
+            *(("API", "/openapi.json"), ("metrics", "/metrics")),
+        ],
     )
 
 
