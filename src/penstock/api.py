@@ -41,6 +41,7 @@ from penstock.sampling.params import SamplingParams
 from penstock.sandbox.jobs import Checked, CheckGrammar
 from penstock.sandbox.local import LocalWorker
 from penstock.tokenizer import Tokenizer, load_tokenizer
+from penstock.tokenizer.chat_tokens import tokenize_chat
 from penstock.weights.model_files import ModelFiles
 
 __all__ = ["LLM", "Message", "Prompt", "PromptDict"]
@@ -171,18 +172,14 @@ class LLM:
         conversations: Any = messages if several else [messages]
         prompts: list[Prompt] = [
             {
-                "prompt_token_ids": tokenizer.encode(
-                    tokenizer.apply_chat_template(
-                        conversation,
-                        add_generation_prompt,
-                        tools,
-                        continue_final_message=continue_final_message,
-                        template_options={
-                            **(template_options or {}),
-                            **(chat_template_kwargs or {}),
-                        },
-                    ),
+                "prompt_token_ids": tokenize_chat(
+                    tokenizer,
+                    conversation,
+                    add_generation_prompt,
+                    {**(template_options or {}), **(chat_template_kwargs or {})},
                     add_special_tokens=False,
+                    tools=tools or (),
+                    continue_final_message=continue_final_message,
                 )
             }
             for conversation in conversations

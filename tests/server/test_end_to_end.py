@@ -48,7 +48,7 @@ def test_the_start_is_accounted_for(served: Served) -> None:
 
 def test_the_example_works_as_pasted(served: Served) -> None:
     printed = "".join(served.lines)
-    example = printed[printed.index("  curl ") : printed.index("\n\n  API")]
+    example = printed[printed.index("  curl ") : printed.index("\n\n  page")]
     command = ["bash", "-c", example.replace("curl ", "curl --silent --show-error ", 1)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.stderr == ""

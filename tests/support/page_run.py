@@ -16,7 +16,7 @@ from penstock.demo_model import demo_model_path
 from support.markdown_blocks import Block
 from support.needs import REPOSITORY
 
-LIMIT_S = 600
+LIMIT_S = 200
 MODELS = ("Qwen/Qwen3-0.6B", "path/to/checkpoint", "MODEL")
 """What pages call a model: it is the demo model here."""
 _FILES = {

@@ -27,12 +27,14 @@ def tokenize_chat(
     add_special_tokens: bool,
     tools: Sequence[Mapping[str, Any]] = (),
     check: Callable[[str], None] = lambda text: None,
+    continue_final_message: bool = False,
 ) -> list[int]:
     """Render and tokenize, with special tokens in the messages and tools as text.
 
     Where no message names a special token this is exactly ``encode(apply_chat_template())``.
     Otherwise the stretches between special tokens that hold such names are tokenized apart.
     ``check`` is given the text before it is tokenized, and may refuse it.
+    ``continue_final_message`` is that of :meth:`Tokenizer.apply_chat_template`.
     """
     names = {tokenizer.token_text(token) for token in tokenizer.special_ids} - {""}
     special = re.compile("|".join(re.escape(n) for n in sorted(names, key=len, reverse=True)))
@@ -40,7 +42,11 @@ def tokenize_chat(
     shield = _Shield(special, written) if names else None
     if shield is None or not shield.needed:
         text = tokenizer.apply_chat_template(
-            messages, add_generation_prompt, list(tools) or None, template_options=template_options
+            messages,
+            add_generation_prompt,
+            list(tools) or None,
+            continue_final_message=continue_final_message,
+            template_options=template_options,
         )
         check(text)
         return tokenizer.encode(text, add_special_tokens)
@@ -48,6 +54,7 @@ def tokenize_chat(
         _with_texts(messages, shield.hide),
         add_generation_prompt,
         _with_texts(tools, shield.hide) or None,
+        continue_final_message=continue_final_message,
         template_options=template_options,
     )
     check(shield.reveal(text))
