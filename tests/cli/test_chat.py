@@ -45,7 +45,9 @@ def home(tmp_path: Path) -> dict[str, str]:
 
 
 def prompted(terminal: Terminal) -> str:
-    return terminal.expect(">>> ")
+    shown = terminal.expect(">>> ")
+    terminal.idle()
+    return shown
 
 
 def test_a_conversation(api: ScriptedApi, home: dict[str, str], tmp_path: Path) -> None:
@@ -90,6 +92,7 @@ def test_control_c(api: ScriptedApi, home: dict[str, str]) -> None:
         prompted(terminal)
         terminal.type("never asked")
         terminal.expect("never asked")
+        terminal.idle()
         terminal.type(CTRL_C)
         prompted(terminal)
         terminal.type(CTRL_C)

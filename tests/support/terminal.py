@@ -14,8 +14,9 @@ import termios
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
-from support.waiting import PATIENCE_S
+from support.waiting import PATIENCE_S, until
 
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1b[=>]|\r")
 CTRL_C, CTRL_D = "\x03", "\x04"
@@ -38,6 +39,15 @@ class Terminal:
 
     def type(self, text: str) -> None:
         os.write(self._fd, text.encode())
+
+    def idle(self) -> None:
+        """Wait until the program waits for a key.
+
+        Between the echo of one and the wait for the next, Python's line editing takes note of a
+        signal and hands it on with the next signal alone.
+        """
+        stat = Path(f"/proc/{self.pid}/stat")
+        until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", PATIENCE_S, "it waits")
 
     def expect(self, text: str) -> str:
         """Wait until ``text`` comes after what was expected before; returns what came until
