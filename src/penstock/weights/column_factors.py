@@ -35,11 +35,11 @@ def factors(matrices: Iterable[NDArray[Any]], measured: F64 | None = None) -> F3
     squares = sum(column_squares(matrix) for matrix in matrices)
     assert isinstance(squares, np.ndarray)
     least = np.finfo(np.float64).tiny
+    if not np.isfinite(squares).all() or (measured is not None and not np.isfinite(measured).all()):
+        return np.ones(len(squares), np.float32)
     ratios = np.sqrt(max(squares.mean(), least) / np.maximum(squares, least))
     if measured is not None:
         ratios = np.sqrt(ratios * np.sqrt(measured / max(measured.mean(), least)))
-    if not np.isfinite(squares).all() or not np.isfinite(ratios).all():
-        return np.ones(len(squares), np.float32)
     steps = np.rint(_STEPS * np.log2(np.clip(ratios, 1 / MOST, MOST)))
     by: F32 = np.exp2(steps / _STEPS).astype(np.float32)
     return by
