@@ -51,7 +51,7 @@ size_t packed_bytes(const GridMatrix& w);
 // Rows as quantized, before they are packed.
 struct GridRows {
   const int8_t* codes;     // [n, k]: the grid's integers, -127..127, or with 4 bits u, 0..15
-  const uint8_t* windows;  // [n, ceil(k / 32)]: step - 1 + 16 * origin; null with 8 bits
+  const uint8_t* windows;  // [n, ceil(k / kGridGroup)]: step - 1 + 16 * origin; null with 8 bits
   const float* scales;     // [n]
 };
 

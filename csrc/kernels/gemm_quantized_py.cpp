@@ -108,7 +108,7 @@ void run_int_linear(const std::vector<IntPart>& parts, int bits, int64_t group,
            });
 }
 
-// parts: (codes [n, k], windows [n, ceil(k / 32)] or of no rows with 8 bits, scales [n])
+// parts: (codes [n, k], windows [n, ceil(k / kGridGroup)] or of no rows with 8 bits, scales [n])
 void run_grid_linear(const std::vector<std::tuple<Codes, Windows, Floats>>& parts, int bits,
                      std::optional<Floats> bias, const std::string& gate, const Bytes& x,
                      const std::string& x_elem, MutableBytes out, const std::string& out_elem,

@@ -53,12 +53,24 @@ def test_equal_for_equal_content_anywhere(model: Path, tmp_path: Path) -> None:
         assert key(model, **options) == key(model), options
 
 
+def test_another_tokenizer_is_no_newer_checkpoint(model: Path, tmp_path: Path) -> None:
+    """So that engines with either stand side by side (``ArtifactStore``)."""
+    other = tmp_path / "tokenizer"
+    other.mkdir()
+    other.joinpath("tokenizer.json").write_text(model.joinpath("tokenizer.json").read_text() + " ")
+    mine = key(model, quantization="int4")
+    its = key(model, quantization="int4", tokenizer=str(other))
+    assert mine.tokenizer != its.tokenizer
+    assert msgspec.structs.replace(its, tokenizer=mine.tokenizer) == mine
+    assert key(model, tokenizer=str(other)) == key(model)  # which reads no text
+
+
 @pytest.mark.parametrize(
     ("options", "fields"),
     [
         ({"dtype": "float32"}, {"dtype"}),
-        ({"quantization": "int8"}, {"linear", "head", "plan", "calibration", "weights"}),
-        ({"quantization": "int4"}, {"linear", "head", "plan", "calibration", "weights"}),
+        ({"quantization": "int8"}, {"linear", "head", "plan", "calibration", "tokenizer"}),
+        ({"quantization": "int4"}, {"linear", "head", "plan", "calibration", "tokenizer"}),
         ({"quantization": "int4", "quantization_calibration": False}, {"linear", "head", "plan"}),
         (
             {

@@ -277,6 +277,49 @@ def test_a_deleted_conversation_can_be_had_back(page: Browser) -> None:
     page.until(lambda: page.all(".conversation"), "it is back")
 
 
+def test_a_deleted_conversation_stays_away_from_its_answer(page: Browser) -> None:
+    ask(page, "a" * 200)
+    page.until(lambda: page.texts(".message.assistant .text")[0], "it streams")
+    page.tab_to("Delete", backwards=True)
+    page.press(ENTER)
+    page.until(lambda: not page.all("[aria-busy]"), "nothing more comes")
+    page.until(lambda: "stopped" in page.texts("#announcements")[0], "the answer has ended")
+    assert not page.all(".conversation")
+    assert page.run("return Object.keys(localStorage).filter((key) => key.includes('/'))") == []
+
+
+def test_what_did_not_fit_outlives_what_other_tabs_write(page: Browser) -> None:
+    kept = page.run(
+        """
+        const { Store } = await import('/page/chat/store.js');
+        const { Conversation } = await import('/page/chat/conversation.js');
+        const full = { length: 0, setItem() { throw new Error('full'); }, removeItem() {} };
+        const store = new Store(full);
+        const conversation = new Conversation();
+        conversation.add(null, { role: 'user', content: 'large' });
+        const fits = store.save(conversation);
+        store.reload();
+        const kept = store.list().length;
+        store.remove(conversation);
+        store.reload();
+        return [fits, kept, store.list().length];
+        """
+    )
+    assert kept == [False, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "text", ["`" + " " * 400_000 + "x`", "https://" + "." * 400_000, "https://x/" + ")" * 400_000]
+)
+def test_a_hostile_line_is_read_in_time(page: Browser, text: str) -> None:
+    """Time that grew with the square of a line's length would outlast the browser's patience."""
+    script = (
+        "const { inlineNodes } = await import('/page/markdown/inline.js');"
+        "return inlineNodes(given[0]).reduce((sum, node) => sum + node.textContent.length, 0);"
+    )
+    assert page.run(script, text) >= len(text) - 2
+
+
 def test_the_engines_view_moves(page: Browser, served: Server) -> None:
     page.open(f"{served.url}/engine", ".panel canvas")
     empty = page.run("return document.querySelector('.panel canvas').toDataURL()")

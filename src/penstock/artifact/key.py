@@ -51,8 +51,10 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
     """Quantization scheme of the matrices, or ``none``."""
     head: str
     calibration: str = ""
-    """Digest of the text that the model read before its matrices were rounded, whose tokenizer's
-    files are among ``weights``, and of the plan's rotations; empty if it read none."""
+    """Digest of the text that the model read before its matrices were rounded, and of the plan's
+    rotations; empty if it read none."""
+    tokenizer: tuple[WeightFile, ...] = ()
+    """The files of the tokenizer of that text, but for those among ``weights``."""
     plan: str
     """Digest of the plan's ops that have weights, and of where the checkpoint has these."""
     machine: str
@@ -92,6 +94,7 @@ _IN_WORDS: Final = {
     "dummy_seed": "another seed",
     "plan": "another plan of operations",
     "calibration": "another text to calibrate by",
+    "tokenizer": "another tokenizer of the text to calibrate by",
 }
 
 
@@ -100,7 +103,7 @@ class ArtifactSource:
     """An artifact's key as far as it is known before the weight files are hashed."""
 
     key: ArtifactKey
-    """The key, without the digests of the weight files."""
+    """The key, without the digests of the files."""
     files: tuple[StampedFile, ...]
     """The weight files, as they were when this was made."""
 
@@ -121,19 +124,19 @@ class ArtifactSource:
         dummy = config.load_format == "dummy"
         schemes = config.schemes
         files: tuple[StampedFile, ...] = ()
+        others: tuple[StampedFile, ...] = ()
         if not dummy:
             files = stamped_weights(opened or folder, plan.spec.published)
             if config.target_path is not None:
                 files += stamped_weights(Path(config.target_path))
             if config.quantization_calibration:
                 its = tokenizer_files(Path(config.tokenizer_path))
-                files += stamped(set(its) - {file.path for file in files})
+                others = stamped(set(its) - {file.path for file in files})
         key = ArtifactKey(
             # The configuration of a GGUF file is in the file, whose digest is among the weights'.
             config="" if is_gguf(folder) else _digest_file(folder / "config.json"),
-            weights=tuple(
-                WeightFile(name=path.name, bytes=stamp.bytes, digest="") for path, stamp in files
-            ),
+            weights=_unidentified(files),
+            tokenizer=_unidentified(others),
             dummy_seed=config.seed if dummy else None,
             dtype=config.dtype,
             linear=str(schemes.linear or "none"),
@@ -145,7 +148,7 @@ class ArtifactSource:
             layout=packing.layout,
             penstock=__version__,
         )
-        return cls(key, files)
+        return cls(key, files + others)
 
     @property
     def conclusive(self) -> bool:
@@ -154,7 +157,8 @@ class ArtifactSource:
 
     def identified(self, digests: Digests) -> ArtifactKey:
         """Return the whole key. Raises WeightError if a file has changed since this was made."""
-        return msgspec.structs.replace(self.key, weights=identify(self.files, digests))
+        found, weights = identify(self.files, digests), len(self.key.weights)
+        return msgspec.structs.replace(self.key, weights=found[:weights], tokenizer=found[weights:])
 
 
 def artifact_key(
@@ -166,6 +170,10 @@ def artifact_key(
     where files cannot be read.
     """
     return ArtifactSource.of(config, plan, packing).identified(digests or NoDigests())
+
+
+def _unidentified(files: tuple[StampedFile, ...]) -> tuple[WeightFile, ...]:
+    return tuple(WeightFile(name=path.name, bytes=stamp.bytes, digest="") for path, stamp in files)
 
 
 def _calibration(plan: Plan) -> str:

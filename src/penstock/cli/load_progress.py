@@ -54,12 +54,13 @@ class LoadProgress:
     def _text(self) -> str:
         assert self._told is not None
         phase, done, num_bytes = self._told
-        if not num_bytes:
+        if not num_bytes and done in (0, 1):  # a phase that says nothing of its parts
             return f"loading: {phase}"
         cells = round(done * _CELLS)
         bar = f" [{'#' * cells}{'.' * (_CELLS - cells)}]" if self._line.rewrites else ""
         part = f"{done:.0%}".replace("%", " %")
-        return f"loading: {phase}{bar} {part} of {_size(num_bytes)}"
+        of = f" of {_size(num_bytes)}" if num_bytes else ""
+        return f"loading: {phase}{bar} {part}{of}"
 
 
 def _size(num_bytes: int) -> str:

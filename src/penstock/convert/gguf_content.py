@@ -41,7 +41,7 @@ class GgufContent(Content):
                 f"{path} has no general.architecture, so it is no file of a model{found}; give the "
                 "file of the model"
             )
-        if architecture not in ARCHITECTURES:
+        if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             raise ModelError(
                 f"{path}: general.architecture is {architecture!r:.60}, whose tensors Penstock "
                 f"does not know; it knows {', '.join(e for e in ARCHITECTURES if ' ' not in e)}"

@@ -69,12 +69,16 @@ def _from_gguf(path: Path) -> Importance:
     if not means:
         _refuse(path, "has no entry")
     chunks = header.metadata.get("imatrix.chunk_count", 0)
+    if not isinstance(chunks, int) or not 0 <= chunks < 1 << 31:
+        _refuse(
+            path, f"has {chunks!r:.40} as imatrix.chunk_count, which must be a number of chunks"
+        )
     datasets = header.metadata.get("imatrix.datasets")
     listed = datasets if isinstance(datasets, list | Strings) else ()
     return Importance(
         path,
         means,
-        chunks if isinstance(chunks, int) else 0,
+        chunks,
         tuple(each for each in listed if isinstance(each, str)),
     )
 

@@ -106,8 +106,7 @@ def inputs(plan: Plan) -> set[BufferName]:
 
 
 def _in_eight_bits(plan: Plan, tokens: int) -> Plan:
-    """The plan with products in int8 where they are in int4, in float32 otherwise, and with one row
-    for each token throughout."""
+    """The plan with products on grids in int8, and with one row for each token throughout."""
     ops: list[Op] = []
     for op in plan.ops:
         match op:

@@ -6,6 +6,7 @@ each::
 
     decide_backend         backend.py       the backend, and on which GPU
     decide_quantization    quantization.py  the schemes of the model's matrices
+    decide_calibration     calibration.py   whether a text says how matrices are rounded
     decide_threads         backend.py       compute threads and their CPUs
     decide_step_limits     step_limits.py   sequences and tokens of a step
     decide_plans           plans.py         the fused plans of the model and of its draft

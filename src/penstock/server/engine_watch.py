@@ -163,8 +163,8 @@ class EngineWatch:
                 await changed.wait()
         finally:
             self._watchers -= 1
-            if self._watchers == 0:
-                sampling.cancel()
+            if self._watchers == 0 and self._sampling is not None:
+                self._sampling.cancel()
                 self._sampling = None
 
     async def _sample(self) -> None:

@@ -179,6 +179,8 @@ def _check_part(header: GgufHeader, index: int, count: int) -> None:
     says = header.metadata.get("split.count", 1) or 1
     if number == index and says == count:
         return
+    if not isinstance(says, int):
+        raise WeightError(f"{header.path}: split.count is {says!r:.40}, and must be an integer")
     if count == 1:
         raise WeightError(
             f"{header.path} says that it is one of {says} parts of a model, which its name does "

@@ -1,7 +1,7 @@
 """The instruction sets that the native library is compiled for, and what each needs of a CPU.
 
 ``csrc/CMakeLists.txt`` asks this module which of them the machine runs that Penstock is installed
-on, before any dependency is: it imports nothing else but the standard library.
+on, before any dependency is: what it imports needs the standard library alone.
 """
 
 from __future__ import annotations

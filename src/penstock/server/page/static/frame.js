@@ -29,7 +29,8 @@ export class Frame {
       this.cache,
     );
     this.trouble = element("p", { className: "trouble", hidden: true, attributes: { role: "alert" } });
-    this.main = element("main", {});
+    // A conversation that was chosen, or begun, is what is looked at next.
+    this.main = element("main", { on: { conversation: () => this.#toggle(false) } });
     replaceChildren(
       root,
       element(

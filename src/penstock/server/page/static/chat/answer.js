@@ -1,9 +1,7 @@
 // One answer while it comes: a request, and the message that its events make.
 
 import { ConnectionLost, ServerError } from "../server/api.js";
-import { requestMessages } from "./conversation.js";
-
-const NUMBERS = ["temperature", "top_p", "top_k", "max_tokens", "seed"];
+import { requestMessages, SAMPLING } from "./conversation.js";
 
 /** The body of the request for an answer that follows `node`. */
 export function chatBody(model, conversation, node) {
@@ -21,7 +19,7 @@ export function chatBody(model, conversation, node) {
 
 /** The sampling options that are set. */
 export function sampling(options) {
-  const set = NUMBERS.filter((name) => Number.isFinite(options[name]));
+  const set = SAMPLING.filter((name) => Number.isFinite(options[name]));
   return Object.fromEntries(set.map((name) => [name, options[name]]));
 }
 
@@ -73,8 +71,10 @@ export async function answer(api, body, node, signal, changed) {
     }
   } catch (error) {
     if (signal.aborted) node.ended = "stopped";
-    else if (error instanceof ServerError || error instanceof ConnectionLost) node.error = error.message;
-    else throw error;
+    else {
+      node.error = error.message;
+      if (!(error instanceof ServerError || error instanceof ConnectionLost)) console.error(error);
+    }
   } finally {
     node.figures = figures.data();
   }

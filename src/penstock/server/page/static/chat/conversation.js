@@ -3,6 +3,9 @@
 export const FORMAT = "penstock.conversation.1";
 const ROLES = ["user", "assistant", "tool"];
 
+/** The sampling options that a conversation may set, all of them numbers. */
+export const SAMPLING = ["temperature", "top_p", "top_k", "max_tokens", "seed"];
+
 function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(8));
   return [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
@@ -153,10 +156,23 @@ export function readConversation(data) {
     created: Number(data.created) || Date.now(),
     updated: Number(data.updated) || Date.now(),
     system: text(data.system),
-    options: typeof data.options === "object" && data.options !== null ? data.options : {},
+    options: cleanOptions(data.options),
     nodes,
     chosen,
   });
+}
+
+function cleanOptions(options) {
+  const clean = {};
+  for (const name of SAMPLING) if (Number.isFinite(options?.[name])) clean[name] = options[name];
+  const tools = text(options?.tools).trim();
+  if (!tools) return clean;
+  try {
+    if (!Array.isArray(JSON.parse(tools))) throw new SyntaxError("no list");
+  } catch {
+    throw new Error("the tools of a conversation are no list in JSON");
+  }
+  return { ...clean, tools };
 }
 
 function cleanNode(id, node) {

@@ -8,6 +8,7 @@ const PREFIX = "penstock.conversation/";
 export class Store {
   #storage;
   #known = new Map();
+  #unsaved = new Map(); // those for which there was no room, by id
 
   constructor(storage) {
     this.#storage = storage;
@@ -27,6 +28,7 @@ export class Store {
         // Of another version of this page, or written by hand: left as it is.
       }
     }
+    for (const [id, conversation] of this.#unsaved) this.#known.set(id, conversation);
     if (kept && !kept.isEmpty) this.#known.set(kept.id, kept);
   }
 
@@ -39,14 +41,17 @@ export class Store {
     this.#known.set(conversation.id, conversation);
     try {
       this.#storage.setItem(PREFIX + conversation.id, JSON.stringify(conversation.data()));
+      this.#unsaved.delete(conversation.id);
       return true;
     } catch {
+      this.#unsaved.set(conversation.id, conversation);
       return false;
     }
   }
 
   remove(conversation) {
     this.#known.delete(conversation.id);
+    this.#unsaved.delete(conversation.id);
     this.#storage.removeItem(PREFIX + conversation.id);
   }
 

@@ -19,6 +19,7 @@ export class ChatView {
   #running = null; // the answer that comes: its controller, and its conversation
   #saved = 0;
   #told = false; // that the storage is full
+  #removed = new WeakSet(); // conversations that an answer which still ends must not bring back
 
   constructor(api, card, store) {
     this.api = api;
@@ -66,7 +67,7 @@ export class ChatView {
     this.messages.clear();
     this.#show();
     this.messages.toEnd();
-    document.body.classList.remove("sidebar-open");
+    this.element.dispatchEvent(new Event("conversation", { bubbles: true }));
     this.focus();
   }
 
@@ -138,22 +139,26 @@ export class ChatView {
     this.#save();
     this.#show();
     const view = this.messages.begin(conversation, made);
-    await answer(this.api, body, made, running.controller.signal, (piece) => {
-      view.update(piece);
-      if (performance.now() - this.#saved > SAVE_MS) this.#save(conversation);
-    });
-    view.finish();
-    this.#save(conversation);
-    if (this.#running === running) {
-      this.#running = null;
-      this.composer.busy = false;
+    try {
+      await answer(this.api, body, made, running.controller.signal, (piece) => {
+        view.update(piece);
+        if (performance.now() - this.#saved > SAVE_MS) this.#save(conversation);
+      });
+      view.finish();
+    } finally {
+      this.#save(conversation);
+      if (this.#running === running) {
+        this.#running = null;
+        this.composer.busy = false;
+      }
     }
     if (this.#conversation === conversation) this.#show();
-    announce(made.error ? `The answer failed: ${made.error}` : "The answer is complete.");
+    if (made.error) announce(`The answer failed: ${made.error}`);
+    else announce(made.ended === "stopped" ? "The answer was stopped." : "The answer is complete.");
   }
 
   #save(conversation = this.#conversation) {
-    if (conversation.isEmpty) return;
+    if (conversation.isEmpty || this.#removed.has(conversation)) return;
     const fits = this.store.save(conversation);
     this.#saved = performance.now();
     if (!fits && !this.#told) {
@@ -175,13 +180,15 @@ export class ChatView {
 
   #remove(conversation) {
     if (this.#running?.conversation === conversation) this.stop();
+    this.#removed.add(conversation);
     this.store.remove(conversation);
     if (this.#conversation === conversation) this.open(new Conversation());
     else this.sidebar.show();
     notice("The conversation was deleted.", {
       label: "Undo",
       run: () => {
-        this.store.save(conversation);
+        this.#removed.delete(conversation);
+        this.#save(conversation);
         this.sidebar.show();
       },
     });

@@ -104,20 +104,26 @@ export class CompletionView {
       ...sampling(this.options),
     };
     let pending = "";
-    const show = oncePerFrame(() => {
+    const append = () => {
+      if (!pending) return;
       const { text } = this;
       const atEnd = text.scrollHeight - text.scrollTop - text.clientHeight < 40;
       text.setRangeText(pending, text.value.length, text.value.length, "preserve");
       pending = "";
       if (atEnd) text.scrollTop = text.scrollHeight;
-    });
-    for await (const event of this.api.events("/v1/completions", body, signal)) {
-      if (event.usage) figures.usage = event.usage;
-      const text = event.choices?.[0]?.text;
-      if (!text) continue;
-      figures.token();
-      pending += text;
-      show();
+    };
+    const show = oncePerFrame(append);
+    try {
+      for await (const event of this.api.events("/v1/completions", body, signal)) {
+        if (event.usage) figures.usage = event.usage;
+        const text = event.choices?.[0]?.text;
+        if (!text) continue;
+        figures.token();
+        pending += text;
+        show();
+      }
+    } finally {
+      append(); // before the text is saved
     }
   }
 

@@ -5,7 +5,7 @@ import { element } from "../ui/dom.js";
 
 const SPECIAL = /[\\`*_~[!h\n]/g;
 const ESCAPABLE = /[!-/:-@[-`{-~]/;
-const URL_START = /https?:\/\/[^\s<>"'`]+/y;
+const URL_START = /https?:\/\/[^\s<>"'`]{1,2000}/y;
 const LINK =
   /\[((?:[^[\]\\]|\\.){0,500})\]\(\s*<?([^\s<>()]{0,2000}(?:\([^\s<>()]{0,500}\)[^\s<>()]{0,500})?)>?(?:\s+(?:"[^"]{0,500}"|'[^']{0,500}'))?\s*\)/y;
 const SAFE_SCHEMES = ["http:", "https:", "mailto:"];
@@ -103,7 +103,7 @@ class Inline {
       const found = closing.exec(text);
       if (found !== null) {
         let code = text.slice(start, found.index).replaceAll("\n", " ");
-        if (/^ .*[^ ].* $/.test(code)) code = code.slice(1, -1);
+        if (code.startsWith(" ") && code.endsWith(" ") && code.trim()) code = code.slice(1, -1);
         this.push(element("code", {}, code));
         return found.index + width;
       }
@@ -127,8 +127,13 @@ class Inline {
     URL_START.lastIndex = at;
     const found = before === undefined || !/\w/.test(before) ? URL_START.exec(this.text) : null;
     if (found === null || this.depth > 0) return this.literal(at, at + 1);
-    let url = found[0].replace(/[.,;:!?*_~]+$/, "");
-    while (url.endsWith(")") && count(url, ")") > count(url, "(")) url = url.slice(0, -1);
+    let url = found[0];
+    let end = url.length;
+    while (".,;:!?*_~".includes(url[end - 1])) end -= 1;
+    url = url.slice(0, end);
+    for (let extra = count(url, ")") - count(url, "("); extra > 0 && url.endsWith(")"); extra -= 1) {
+      url = url.slice(0, -1);
+    }
     const target = safeAddress(url);
     if (!target) return this.literal(at, at + 1);
     this.push(anchor(target, [document.createTextNode(url)]));

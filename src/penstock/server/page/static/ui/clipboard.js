@@ -1,8 +1,15 @@
 import { icon, replaceChildren } from "./dom.js";
+import { notice } from "./notice.js";
 
 /** Copy a text; `button` shows for a moment that it was done. */
 export async function copy(text, button) {
-  await write(text);
+  try {
+    await write(text);
+  } catch {
+    notice("The browser did not let the text be copied.");
+    return;
+  }
+  if (button.classList.contains("done")) return;
   const before = [...button.childNodes];
   replaceChildren(button, icon("check"));
   button.classList.add("done");
@@ -23,6 +30,7 @@ async function write(text) {
   area.className = "off-screen";
   document.body.append(area);
   area.select();
-  document.execCommand("copy");
+  const copied = document.execCommand("copy");
   area.remove();
+  if (!copied) throw new Error("not copied");
 }
