@@ -353,9 +353,11 @@ def test_nothing_is_wider_than_a_telephone(page: Browser, served: Server, path: 
         "Emulation.setDeviceMetricsOverride",
         {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False},
     )
-    page.open(served.url + path, "main > :not([hidden])")
-    assert page.run("return document.documentElement.scrollWidth") <= 400
-    page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    try:
+        page.open(served.url + path, "main > :not([hidden])")
+        assert page.run("return document.documentElement.scrollWidth") <= 400
+    finally:
+        page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_a_key_is_asked_for_and_kept_in_memory(chrome: Browser, tokenizer_folder: Path) -> None:
