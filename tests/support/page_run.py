@@ -17,7 +17,12 @@ from support.markdown_blocks import Block
 from support.needs import REPOSITORY
 
 LIMIT_S = 200
-MODELS = ("Qwen/Qwen3-0.6B", "path/to/checkpoint", "MODEL")
+MODELS = (
+    "HuggingFaceTB/SmolLM2-135M-Instruct",
+    "MODEL",
+    "Qwen/Qwen3-0.6B",
+    "path/to/checkpoint",
+)
 """What pages call a model: it is the demo model here."""
 _FILES = {
     "prompts.jsonl": '{"prompt": "def f(x):"}\n{"prompt": "import os"}\n',
