@@ -40,7 +40,7 @@ from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
 from penstock.sandbox.jobs import Checked, CheckGrammar
 from penstock.sandbox.local import LocalWorker
-from penstock.tokenizer import Tokenizer, load_tokenizer
+from penstock.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
 from penstock.tokenizer.chat_tokens import tokenize_chat
 from penstock.weights.model_files import ModelFiles
 
@@ -249,8 +249,8 @@ class LLM:
             started += ids
         # A model of token ids alone (dummy weights, say) needs no tokenizer: then there is no text.
         path = Path(self.config.tokenizer_path)
-        has_tokenizer = not path.is_dir() or (path / "tokenizer.json").exists()
-        processor = OutputProcessor(self.tokenizer if has_tokenizer else None)
+        has_text = not path.is_dir() or has_tokenizer(path)
+        processor = OutputProcessor(self.tokenizer if has_text else None)
         entered = [request for request, _ in requests]
         self._core.check(entered)
         with self._preparing:

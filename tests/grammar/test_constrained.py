@@ -351,5 +351,5 @@ def test_a_model_without_a_tokenizer_cannot_be_constrained(tmp_path: Path) -> No
     (tmp_path / "tokenizer.json").unlink()
     core = EngineCore(engine_plan, HashExecutor(20, PADDED))
     finished = finish(core, [ask("r", SamplingParams(grammar=choice("ok").spec))])
-    assert "no tokenizer.json" in str(finished.ends["r", 0].error)
+    assert "has no tokenizer; name a folder" in str(finished.ends["r", 0].error)
     core.close()

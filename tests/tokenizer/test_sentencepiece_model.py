@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from collections.abc import Sequence
 from contextlib import suppress
@@ -13,7 +14,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.checkpoints import tiny_checkpoint
+from support.grammars import choice
 
+from penstock import LLM, SamplingParams
 from penstock.errors import TokenizerError
 from penstock.gguf.special_tokens import Kind
 from penstock.tokenizer.codec import LibraryCodec
@@ -199,3 +203,21 @@ def test_any_bytes_are_read_or_refused(data: bytes) -> None:
         path.write_bytes(model_bytes(PIECES[:4]) + data)
         with suppress(TokenizerError):
             read_sentencepiece(path)
+
+
+def test_an_engine_writes_and_constrains_text_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_checkpoint("llama"), folder)
+    (folder / "tokenizer.json").unlink()
+    folder_of(folder)
+    with LLM(str(folder), threads=1, max_model_len=64, artifact_dir="none") as llm:
+        plain, constrained = llm.generate(
+            ["the inn"] * 2,
+            [
+                SamplingParams(max_tokens=8, temperature=0),
+                SamplingParams(max_tokens=8, temperature=0, grammar=choice("a train").spec),
+            ],
+        )
+        said = plain.outputs[0]
+        assert said.text == llm.get_tokenizer().decode(said.token_ids)
+        assert constrained.outputs[0].text == "a train"

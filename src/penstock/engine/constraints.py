@@ -223,16 +223,16 @@ class Constraints:
         # llguidance and a vocabulary are not loaded by engines that never see a grammar.
         from penstock.grammar.compile import compile_grammar
         from penstock.grammar.tokens import Vocabulary
-        from penstock.tokenizer import load_tokenizer
+        from penstock.tokenizer import has_tokenizer, load_tokenizer
 
         with self._making_vocabulary:
             vocabulary = self._vocabulary
             if vocabulary is None:
                 path = Path(self._tokenizer_path)
-                if path.is_dir() and not (path / "tokenizer.json").exists():
+                if path.is_dir() and not has_tokenizer(path):
                     raise RequestError(
-                        f"the output cannot be constrained: {path} has no tokenizer.json; name a "
-                        "folder that has one with --tokenizer",
+                        f"the output cannot be constrained: {path} has no tokenizer; name a folder "
+                        "that has one with --tokenizer",
                         "grammar",
                     )
                 vocabulary = self._vocabulary = Vocabulary(

@@ -9,11 +9,10 @@ from typing import Any
 
 from penstock.engine.ipc.wire import ModelFacts
 from penstock.freed_memory import give_back
-from penstock.gguf.names import is_gguf
 from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.sandbox.jobs import Tokenize, TokenizeChat, Tokens
 from penstock.sandbox.pool import WorkerPool
-from penstock.tokenizer import Tokenizer, load_tokenizer
+from penstock.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
 from penstock.tokenizer.tokenizer import check_unicode
 
 THREAD_PROMPT_CHARS = 4096
@@ -47,8 +46,7 @@ class InputProcessor:
         tokenizer; of another, :meth:`load` makes nothing of what was begun.
         """
         path = Path(source)
-        gguf = path.is_file() and is_gguf(path)
-        if source and (gguf or (path / "tokenizer.json").is_file()):
+        if source and path.exists() and has_tokenizer(path):
             self.load(str(path))
             self._expected = True
 

@@ -73,6 +73,11 @@ def tokenizer_files(source: Path) -> tuple[Path, ...]:
     return tuple(path for name in _FILES if (path := source / name).exists())
 
 
+def has_tokenizer(source: Path) -> bool:
+    """Whether a folder or GGUF file has what :func:`load_tokenizer` reads, whole or broken."""
+    return bool(tokenizer_files(source))
+
+
 def _load(path: Path) -> Tokenizer:
     if is_gguf(path):
         return _load_gguf(path)
