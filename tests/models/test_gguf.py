@@ -116,6 +116,16 @@ def test_frequencies_of_llama_3(tmp_path: Path) -> None:
     assert np.allclose(rope.short_factors, divisors * 1.5)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.0, -1.0, 1e-30])
+def test_frequencies_that_nothing_can_be_divided_by(tmp_path: Path, value: float) -> None:
+    divisors = np.ones(8, np.float32)
+    divisors[3] = value
+    with pytest.raises(ModelError, match=r"rope_freqs\.weight has .* finite numbers"):
+        load_model_spec(
+            _with_vector(tiny_checkpoint("llama"), tmp_path, "rope_freqs.weight", divisors)
+        )
+
+
 def _llama3_divisors(scaling: dict[str, Any], dim: int) -> np.ndarray:
     frequencies = scaling["rope_theta"] ** (-np.arange(0, dim, 2) / dim)
     turns = scaling["original_max_position_embeddings"] * frequencies / (2 * np.pi)

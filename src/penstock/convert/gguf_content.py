@@ -46,6 +46,10 @@ class GgufContent(Content):
                 f"{path}: general.architecture is {architecture!r:.60}, whose tensors Penstock "
                 f"does not know; it knows {', '.join(e for e in ARCHITECTURES if ' ' not in e)}"
             )
+        if not model.tensors:
+            raise ModelError(
+                f"{path} has no tensors, so it is no file of a model; give the file of the model"
+            )
         self._found = model.tensors
         self.tensors = []
         for tensor_name, (_, tensor) in model.tensors.items():

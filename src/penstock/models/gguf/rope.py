@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.errors import ModelError
 from penstock.gguf.writing import NewValue
 from penstock.models.gguf.keys import Keys
 from penstock.models.spec import AttentionSpec, ModelSpec, RopeSpec
@@ -19,6 +20,8 @@ LONG, SHORT = "rope_factors_long.weight", "rope_factors_short.weight"
 _LLAMA3: Final = (1.0, 4.0, 8192)
 """What all published models have of the kind ``llama3``: both factors of frequencies, and the
 original number of positions. Files hold the divisors alone that follow from these."""
+_LEAST: Final = 1e-3
+"""No model speeds rotations up by more than a little."""
 _CLOSE: Final = 1e-5
 _STILL: Final = 1e20
 """What is divided by more than that does not rotate."""
@@ -84,7 +87,7 @@ def read_scaling(keys: Keys, theta: float, dim: int, floats: Floats) -> RopeScal
     }
     extrapolation = keys.number("rope.scaling.yarn_ext_factor", 1.0)
     weight = keys.raw("rope.scaling.yarn_log_multiplier")
-    divisors, long, short = floats(FACTORS), floats(LONG), floats(SHORT)
+    divisors, long, short = (_checked(keys, name, floats(name)) for name in (FACTORS, LONG, SHORT))
     if long is not None and short is not None:
         return RopeScaling(_longrope(long, short, original, attention))
     if divisors is not None and any(each != 1.0 for each in divisors):
@@ -116,6 +119,17 @@ def read_scaling(keys: Keys, theta: float, dim: int, floats: Floats) -> RopeScal
     if kind not in ("none", "linear", "longrope"):
         raise keys.error("rope.scaling.type", "is not supported; supported are linear and yarn")
     return RopeScaling(None)
+
+
+def _checked(keys: Keys, name: str, values: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    """``values``; raises ModelError where no frequency can be divided by one of them."""
+    bad = [each for each in values or () if not _LEAST <= each < math.inf]
+    if bad:
+        raise ModelError(
+            f"{keys.where}: {name} has {bad[0]:g}, and frequencies are divided by finite numbers "
+            f"from {_LEAST:g} on; download the file again"
+        )
+    return values
 
 
 def _longrope(
