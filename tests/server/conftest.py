@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from support import byte_tokenizer
+from support.browser import Browser, browser
 from support.http_client import Server, running
 
 TOOL_TEMPLATE = (
@@ -58,3 +59,27 @@ def tool_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     with running(folder, 1) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def chrome() -> Iterator[Browser]:
+    with browser() as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def long_server(tokenizer_folder: Path) -> Iterator[Server]:
+    """A server whose answers are long: a step takes 5 ms."""
+    with running(tokenizer_folder, 5, max_model_len=20_000) as server:
+        yield server
+
+
+@pytest.fixture
+def page(chrome: Browser, long_server: Server) -> Iterator[Browser]:
+    """The page of that server, with nothing stored."""
+    chrome.driver.get(f"{long_server.url}/page/icon.svg")
+    chrome.driver.execute_script("localStorage.clear()")
+    chrome.complaints()
+    chrome.open(long_server.url)
+    yield chrome
+    assert chrome.complaints() == []

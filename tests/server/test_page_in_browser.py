@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from support import byte_tokenizer
-from support.browser import CONTROL, ENTER, ESCAPE, TAB, Browser, browser
+from support.browser import CONTROL, ENTER, ESCAPE, TAB, Browser
 from support.http_client import Server, running
 
 pytestmark = pytest.mark.slow
@@ -33,30 +31,6 @@ HOSTILE = """<script>window.harmed = 1</script>
 |---|---|
 | <style>*{display:none}</style> | ok |
 """
-
-
-@pytest.fixture(scope="module")
-def chrome() -> Iterator[Browser]:
-    with browser() as found:
-        yield found
-
-
-@pytest.fixture(scope="module")
-def served(tokenizer_folder: Path) -> Iterator[Server]:
-    """A server whose answers are long: a step takes 5 ms."""
-    with running(tokenizer_folder, 5, max_model_len=LENGTH) as server:
-        yield server
-
-
-@pytest.fixture
-def page(chrome: Browser, served: Server) -> Iterator[Browser]:
-    """The page of that server, with nothing stored."""
-    chrome.driver.get(f"{served.url}/page/icon.svg")
-    chrome.driver.execute_script("localStorage.clear()")
-    chrome.complaints()
-    chrome.open(served.url)
-    yield chrome
-    assert chrome.complaints() == []
 
 
 def ask(page: Browser, text: str) -> None:
@@ -177,67 +151,6 @@ def test_a_paste_of_megabytes_is_closed(page: Browser) -> None:
     page.find(".notice")  # nor does it fit into the storage
 
 
-@pytest.mark.parametrize("line", ["A line with **bold** and `code`.", "", "- an item", "| a | b |"])
-@pytest.mark.parametrize("opening", ["", "```\n", "| x | y |\n|---|---|\n"])
-def test_ten_thousand_lines_stay_smooth(page: Browser, line: str, opening: str) -> None:
-    """However long an answer is, as few nodes change with its next lines."""
-    changes, count = page.run(
-        """
-        const { MarkdownStream } = await import('/page/markdown/stream.js');
-        const root = document.querySelector('.messages');
-        const node = document.createElement('div');
-        node.className = 'markdown';
-        root.replaceChildren(node);
-        const stream = new MarkdownStream(node);
-        stream.add(given[1]);
-        let changes = 0, lines = 0;
-        const observer = new MutationObserver(() => {});
-        observer.observe(node, { childList: true, characterData: true, subtree: true });
-        const text = given[0] + (given[0] && !/^[-|]/.test(given[0]) ? '\\n\\n' : '\\n');
-        while (lines < 10_000) {
-          for (let i = 0; i < 100; i += 1, lines += 1) stream.add(text);
-          stream.flush();
-          const records = observer.takeRecords();
-          const nodes = records.map((one) => 1 + one.addedNodes.length + one.removedNodes.length);
-          changes = Math.max(changes, nodes.reduce((sum, many) => sum + many, 0));
-        }
-        return [changes, node.textContent.replace(/[-|*` ]/g, '').length];
-        """,
-        line,
-        opening,
-    )
-    assert changes < 1_000  # with 100 lines
-    assert changes > 0 or not line
-    assert count >= 10_000 * len(re.sub(r"[-|*` ]", "", line))
-
-
-def test_pieces_make_what_the_whole_makes(page: Browser) -> None:
-    """Wherever a stream is cut, the nodes are those of the whole text."""
-    text = "# A\n\npara *one*\ntwo\n- a\n  - b\n    c\n\n1. x\n2. y\n\n```py\na\n\nb\n```\n" * 2
-    text += "| a | b |\n|--|:-:|\n| 1 | **2** |\n\n> quote\n> - in it\nlazy\n\n---\n- [x] done\n"
-    same = page.run(
-        """
-        const { MarkdownStream, showMarkdown } = await import('/page/markdown/stream.js');
-        const whole = document.createElement('div');
-        showMarkdown(whole, given[0]);
-        const serialize = (node) => new XMLSerializer().serializeToString(node);
-        for (const size of [1, 2, 3, 7]) {
-          const node = document.createElement('div');
-          const stream = new MarkdownStream(node);
-          for (let i = 0; i < given[0].length; i += size) {
-            stream.add(given[0].slice(i, i + size));
-            stream.flush();
-          }
-          const made = serialize(node);
-          if (made !== serialize(whole)) return [size, made, serialize(whole)];
-        }
-        return true;
-        """,
-        text,
-    )
-    assert same is True
-
-
 def test_search_export_and_import(page: Browser, tmp_path: Path) -> None:
     ask(page, "SAY<<of rivers and weirs>>")
     answered(page)
@@ -288,43 +201,11 @@ def test_a_deleted_conversation_stays_away_from_its_answer(page: Browser) -> Non
     assert page.run("return Object.keys(localStorage).filter((key) => key.includes('/'))") == []
 
 
-def test_what_did_not_fit_outlives_what_other_tabs_write(page: Browser) -> None:
-    kept = page.run(
-        """
-        const { Store } = await import('/page/chat/store.js');
-        const { Conversation } = await import('/page/chat/conversation.js');
-        const full = { length: 0, setItem() { throw new Error('full'); }, removeItem() {} };
-        const store = new Store(full);
-        const conversation = new Conversation();
-        conversation.add(null, { role: 'user', content: 'large' });
-        const fits = store.save(conversation);
-        store.reload();
-        const kept = store.list().length;
-        store.remove(conversation);
-        store.reload();
-        return [fits, kept, store.list().length];
-        """
-    )
-    assert kept == [False, 1, 0]
-
-
-@pytest.mark.parametrize(
-    "text", ["`" + " " * 400_000 + "x`", "https://" + "." * 400_000, "https://x/" + ")" * 400_000]
-)
-def test_a_hostile_line_is_read_in_time(page: Browser, text: str) -> None:
-    """Time that grew with the square of a line's length would outlast the browser's patience."""
-    script = (
-        "const { inlineNodes } = await import('/page/markdown/inline.js');"
-        "return inlineNodes(given[0]).reduce((sum, node) => sum + node.textContent.length, 0);"
-    )
-    assert page.run(script, text) >= len(text) - 2
-
-
-def test_the_engines_view_moves(page: Browser, served: Server) -> None:
-    page.open(f"{served.url}/engine", ".panel canvas")
+def test_the_engines_view_moves(page: Browser, long_server: Server) -> None:
+    page.open(f"{long_server.url}/engine", ".panel canvas")
     empty = page.run("return document.querySelector('.panel canvas').toDataURL()")
     body = {"model": "fake", "prompt": "abc", "max_tokens": 500}
-    asking = threading.Thread(target=served.post, args=("/v1/completions", body))
+    asking = threading.Thread(target=long_server.post, args=("/v1/completions", body))
     asking.start()
     page.until(lambda: page.texts(".headlines .value")[0][0] in "123456789", "tokens/s")
     page.until(lambda: page.texts(".headlines .value")[1] == "1", "one runs")
@@ -337,10 +218,10 @@ def test_the_engines_view_moves(page: Browser, served: Server) -> None:
     assert "tokens/s" in page.texts(".strip")[0]
 
 
-def test_the_api_is_readable(page: Browser, served: Server) -> None:
-    page.open(f"{served.url}/docs", ".operation")
+def test_the_api_is_readable(page: Browser, long_server: Server) -> None:
+    page.open(f"{long_server.url}/docs", ".operation")
     paths = page.texts(".operation .path")
-    assert set(paths) == set(served.http.get("/openapi.json").json()["paths"])
+    assert set(paths) == set(long_server.http.get("/openapi.json").json()["paths"])
     page.run("document.querySelectorAll('.operation').forEach((each) => { each.open = true; })")
     page.until(lambda: len(page.all(".operation-body")) == len(paths), "all are opened")
     fields = page.texts(".operation th code")
@@ -348,13 +229,13 @@ def test_the_api_is_readable(page: Browser, served: Server) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/engine", "/docs"])
-def test_nothing_is_wider_than_a_telephone(page: Browser, served: Server, path: str) -> None:
+def test_nothing_is_wider_than_a_telephone(page: Browser, long_server: Server, path: str) -> None:
     page.driver.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False},
     )
     try:
-        page.open(served.url + path, "main > :not([hidden])")
+        page.open(long_server.url + path, "main > :not([hidden])")
         assert page.run("return document.documentElement.scrollWidth") <= 400
     finally:
         page.driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -12,9 +12,8 @@ in full:
   before: a second request of the same step must not read what is still being written. Where steps
   are submitted one behind the other, ``submitted`` and ``publish`` are the two halves of that.
 - A group whose layers see only the latest tokens, or those of their chunk, its *window*, gives
-  back what lies behind: as
-  tokens are committed, the blocks that no later step sees. Between steps a sequence has there no
-  more than its window and a block.
+  back what lies behind: as tokens are committed, the blocks that no later step sees. Between steps
+  a sequence has there no more than its window and a block.
 - A prefix is found where every group has what the tokens behind it see: a group without a window
   all blocks, one with a window those that reach into it.
 - When two sequences computed the same block at once, the first to commit is found; the other

@@ -13,11 +13,11 @@ from penstock.errors import RequestError
 
 
 class Session(Protocol):
-    """What commands change and ask of a session."""
+    """What commands change and ask of a chat."""
 
     conversation: Conversation
     files: set[Path]
-    """Files that this session has written, and may write again."""
+    """Files that ``/save`` has written since the program began, and may write again."""
 
     def describe(self) -> str: ...
 
