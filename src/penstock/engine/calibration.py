@@ -21,7 +21,7 @@ from penstock.models.spec import ModelSpec
 from penstock.plan.observation import Observation, Piece
 from penstock.plan.plan import Plan
 from penstock.quant import BlockTensor
-from penstock.tokenizer.load import load_tokenizer, tokenizer_files
+from penstock.tokenizer import has_tokenizer, load_tokenizer
 from penstock.weights.calibration_text import calibration_tokens, spread_tokens
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.column_factors import column_squares
@@ -55,7 +55,7 @@ def calibrate(
 
 
 def _tokens(path: Path, spec: ModelSpec) -> list[int]:
-    if not tokenizer_files(path):
+    if not has_tokenizer(path):
         return spread_tokens(spec.vocab_size, spec.max_positions)
     try:
         tokenizer = load_tokenizer(path, check_templates=False)

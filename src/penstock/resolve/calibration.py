@@ -9,7 +9,7 @@ from penstock.backends.registry import backend
 from penstock.errors import ConfigError
 from penstock.quant.scheme import GridScheme, Quantization
 from penstock.resolve.inputs import Inputs, Reasons
-from penstock.tokenizer.load import tokenizer_files
+from penstock.tokenizer.load import has_tokenizer
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def decide_calibration(
         return CalibrationDecision(False, {})
     why_not = _why_not(inputs)
     why = why_not or "columns are scaled by a short text that the model reads at a first start"
-    if why_not is None and not tokenizer_files(tokenizer):
+    if why_not is None and not has_tokenizer(tokenizer):
         why = "columns are scaled by tokens from all over the vocabulary, without a tokenizer"
     return CalibrationDecision(why_not is None, {"quantization_calibration": why})
 
