@@ -79,7 +79,7 @@ def _whole(reader: Callable[[Packed, Found], StoredTensor | CodebookTensor]) -> 
 
 
 READERS: Final[Mapping[type[PackedFormat], PackedReader]] = {
-    BlockMatrix: _whole(read_blocks),
+    BlockMatrix: read_blocks,
     Gptq: _whole(read_gptq),
     Awq: _whole(read_awq),
     Integers: _whole(read_integers),
