@@ -10,18 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.convert.content import Content, Part, SourceTensor
+from penstock.convert.rounding import not_finite
 from penstock.errors import ModelError, WeightError
 from penstock.gguf.metadata import mapped, parse_metadata
 from penstock.gguf.writing import pair
 from penstock.models.gguf.architectures import ARCHITECTURES
 from penstock.quant.formats import GGUF_FORMATS
-from penstock.weights.gguf_file import open_gguf
+from penstock.weights.gguf_file import GgufFile, open_gguf
 from penstock.weights.tensor_file import DECODED_BY_GGUF
 
 _REPLACED: Final = frozenset(
     {"general.file_type", "general.quantization_version", "general.alignment"}
 )
 _SPLIT: Final = "split."
+_IN_BLOCKS: Final = frozenset((*GGUF_FORMATS, *DECODED_BY_GGUF))
 _VALUES: Final = 1 << 24
 """Values that are decoded at a time, about."""
 
@@ -68,21 +70,23 @@ class GgufContent(Content):
         if name is not None:
             self._pairs["general.name"] = pair("general.name", name)
         self.metadata = model.metadata
-        rounded = sorted(
-            {t.dtype for _, t in model.tensors.values()} & {*GGUF_FORMATS, *DECODED_BY_GGUF}
-        )
-        self.notes = (
-            (
-                f"matrices in {', '.join(rounded)} were quantized already, and those that get "
-                "another type are rounded once more; where there is an original in floats, "
-                "convert that",
-            )
-            if rounded
-            else ()
-        )
+        self.notes = ()
 
     def pairs(self) -> Mapping[str, bytes]:
         return self._pairs
+
+    def rounded_again(self, types: Mapping[str, str]) -> str | None:
+        again = {
+            tensor.dtype
+            for name, (_, tensor) in self._found.items()
+            if tensor.dtype in _IN_BLOCKS and types[name] not in (tensor.dtype, "F32")
+        }
+        if not again:
+            return None
+        return (
+            f"matrices in {', '.join(sorted(again))} were quantized already, and are rounded once "
+            "more; where there is an original in floats, convert that"
+        )
 
     def parts(self, tensor: SourceTensor) -> Iterator[Part]:
         file, _ = self._found[tensor.name]
@@ -98,4 +102,10 @@ class GgufContent(Content):
 
     def stored_bytes(self, tensor: SourceTensor) -> NDArray[Any]:
         file, _ = self._found[tensor.name]
+        if tensor.stored in GGUF_FORMATS:
+            assert isinstance(file, GgufFile)
+            return file.blocks(tensor.name).blocks
+        for part in self.parts(tensor):
+            if not np.isfinite(part.values).all():
+                raise not_finite(tensor.name)
         return file.raw(tensor.name)
