@@ -15,6 +15,7 @@ from penstock.errors import ModelError, WeightError
 from penstock.gguf.metadata import mapped, parse_metadata
 from penstock.gguf.writing import pair
 from penstock.models.gguf.architectures import ARCHITECTURES
+from penstock.models.gguf.kinds import ARCHITECTURE, require_model
 from penstock.quant.formats import GGUF_FORMATS
 from penstock.weights.gguf_file import GgufFile, open_gguf
 from penstock.weights.tensor_file import DECODED_BY_GGUF
@@ -35,22 +36,12 @@ class GgufContent(Content):
         """``name`` replaces that of the model, if it is given. Raises ModelError or WeightError for
         a file that is corrupt, or of an architecture whose tensors are not known."""
         model = open_gguf(path)
-        architecture = model.metadata.get("general.architecture")
-        if architecture is None:
-            kind = model.metadata.get("general.type")
-            found = "" if kind is None else f" but one of type {kind!r:.40}"
-            raise ModelError(
-                f"{path} has no general.architecture, so it is no file of a model{found}; give the "
-                "file of the model"
-            )
+        require_model(model.metadata, model.tensors, str(path))
+        architecture = model.metadata.get(ARCHITECTURE)
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             raise ModelError(
                 f"{path}: general.architecture is {architecture!r:.60}, whose tensors Penstock "
                 f"does not know; it knows {', '.join(e for e in ARCHITECTURES if ' ' not in e)}"
-            )
-        if not model.tensors:
-            raise ModelError(
-                f"{path} has no tensors, so it is no file of a model; give the file of the model"
             )
         self._found = model.tensors
         self.tensors = []

@@ -134,10 +134,19 @@ class CheckpointWeights:
         if form is not None:
             extra = [n for n in extra if not form.is_idle(n)]
         if extra:
-            raise unexpected(extra, found[extra[0]][0])
+            raise unexpected(extra, found[extra[0]][0], spec.architecture)
 
     def names(self) -> Iterable[str]:
         return self._sources.keys()
+
+    def tensors_of(self, name: str) -> str:
+        """The tensors of which a weight is made, for messages."""
+        source, found = self._sources[name]
+        stored = [found[each.name][1].name for each in tensors(source)]
+        return ", ".join(map(repr, stored[:3])) + (", ..." if len(stored) > 3 else "")
+
+    def num_rows(self, name: str) -> int:
+        return self._weights[name].shape[0]
 
     def get(self, name: str) -> WeightValue:
         """The weight, read-only, in the dtype this source was opened with; one that the checkpoint
