@@ -283,6 +283,8 @@ def load(
                     artifacts.is_restored(kept)
                     _tune_restored(executor, artifacts, kept, mark, keeping)
                     return executor
+    if keeping == "always":
+        artifacts.require_room()
     start = time.monotonic()
     weights, warning = _open(engine_plan, files, _calibrate(engine_plan, files, mark, watch))
     if watch is not unwatched:
