@@ -20,7 +20,7 @@ from penstock.frontend.outputs import RequestOutput
 from penstock.gguf.metadata import GgufValue
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.spec import GrammarSpec
-from penstock.interface.loading import Watch, unwatched
+from penstock.interface.loading import ProgressCallback, no_progress
 from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
 from penstock.interface.request_checks import truncated
 from penstock.llm_inputs import (
@@ -69,7 +69,7 @@ class LLM:
         model: str = "",
         *,
         chat_template: str | Path | None = None,
-        load_progress: Watch = unwatched,
+        load_progress: ProgressCallback = no_progress,
         require_tokenizer: bool = False,
         **options: Any,
     ) -> None:
@@ -83,7 +83,7 @@ class LLM:
         self._tokenizer: Tokenizer | None = None
         if require_tokenizer:
             self._tokenizer = self._load_tokenizer(engine_plan.config, engine_plan.spec.vocab_size)
-        models = load_models(engine_plan, files=files, watch=load_progress)
+        models = load_models(engine_plan, files=files, progress=load_progress)
         self._core = SharedCore(EngineCore.of(models))
         self._checked: GrammarCache[bool] = GrammarCache()
         self._worker = LocalWorker()

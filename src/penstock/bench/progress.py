@@ -13,7 +13,8 @@ class Progress(Protocol):
     """Is told what a benchmark does. Raising from :meth:`advance` is the one way to stop it."""
 
     def load(self, phase: str, done: float, num_bytes: int) -> None:
-        """Take note of how loading goes on (a :data:`~penstock.interface.loading.Watch`)."""
+        """Take note of how loading goes on: a
+        :data:`~penstock.interface.loading.ProgressCallback`."""
 
     def begin(self, run: str, total: int, unit: str = "tokens") -> None:
         """Take note that ``run`` begins, which has ``total`` of the unit to do."""

@@ -17,7 +17,7 @@ from penstock.bench.progress import Progress
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import EnginePlan, load_models, plan_engine
-from penstock.interface.loading import unwatched
+from penstock.interface.loading import no_progress
 from penstock.plan.ops import Rows
 
 R = TypeVar("R")
@@ -35,8 +35,8 @@ class Session:
     def open(cls, config: EngineConfig, progress: Progress | None = None) -> Session:
         """Load what ``config`` asks for; raises what :meth:`EngineCore.start` raises."""
         engine_plan = plan_engine(config)
-        watch = unwatched if progress is None else progress.load
-        models = load_models(engine_plan, keeping="never", watch=watch)
+        told = no_progress if progress is None else progress.load
+        models = load_models(engine_plan, keeping="never", progress=told)
         meter = MeteredExecutor(models.executor, engine_plan.spec, engine_plan.config)
         return cls(engine_plan, EngineCore.of(replace(models, executor=meter)), meter)
 

@@ -17,8 +17,8 @@ class LoadProgress:
     """``loading: weights [#####...] 25 % of 2.5 GB`` as a :class:`StatusLine`.
 
     To be called with the phase, the part of it that is done, from 0 to 1, and its bytes; 0 bytes
-    where that is not known (it is a :data:`~penstock.interface.loading.Watch`). Within ``with``, a
-    thread goes on showing what was told last, since some phases tell nothing for long.
+    where that is not known: a :data:`~penstock.interface.loading.ProgressCallback`. Within
+    ``with``, a thread goes on showing what was told last, since some phases tell nothing for long.
     """
 
     def __init__(

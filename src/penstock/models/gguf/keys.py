@@ -9,7 +9,8 @@ from typing import Final
 import numpy as np
 
 from penstock.errors import ModelError, shown
-from penstock.gguf.metadata import GgufValue, Numbers
+from penstock.gguf.arrays import Numbers
+from penstock.gguf.metadata import GgufValue
 from penstock.models.unknown_fields import refusal
 
 _NAME: Final = "general.architecture"
