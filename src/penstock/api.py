@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -21,23 +20,20 @@ from penstock.gguf.metadata import GgufValue
 from penstock.grammar.cache import GrammarCache
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.loading import ProgressCallback, no_progress
-from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
-from penstock.interface.request_checks import truncated
+from penstock.interface.messages import EngineStats, SequenceUpdate
 from penstock.llm_inputs import (
     Message,
     Params,
     Prompt,
     PromptDict,
-    check_priority,
     listed,
     one_of,
     progress_bar,
     template_source,
-    token_ids_of,
 )
+from penstock.llm_requests import RequestMaker
 from penstock.pooling.output import EmbeddingOutput, embedding_output
 from penstock.pooling.params import PoolingParams
-from penstock.sampling.params import SamplingParams
 from penstock.sandbox.jobs import Checked, CheckGrammar
 from penstock.sandbox.local import LocalWorker
 from penstock.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
@@ -79,12 +75,12 @@ class LLM:
         engine_plan = plan_engine(config, files)
         self._metadata = _metadata(files, engine_plan.config.tokenizer_path)
         self._preparing = threading.RLock()
-        self._ids = itertools.count()
         self._tokenizer: Tokenizer | None = None
         if require_tokenizer:
             self._tokenizer = self._load_tokenizer(engine_plan.config, engine_plan.spec.vocab_size)
         models = load_models(engine_plan, files=files, progress=load_progress)
         self._core = SharedCore(EngineCore.of(models))
+        self._making = RequestMaker(self._core.config, lambda: self.tokenizer)
         self._checked: GrammarCache[bool] = GrammarCache()
         self._worker = LocalWorker()
 
@@ -199,22 +195,8 @@ class LLM:
         A prompt that cannot be served raises RequestError before any is started; one that fails
         on the way has ``error`` set.
         """
-        pooling = PoolingParams() if pooling is None else pooling
-        if not isinstance(pooling, PoolingParams):
-            raise RequestError(
-                f"pooling must be PoolingParams, not {type(pooling).__name__}", "pooling"
-            )
-        check_priority(priority)
-        requests: dict[str, tuple[EngineRequest, str | None]] = {}
-        for prompt in listed(prompts):
-            text, token_ids = self._tokens(prompt)
-            request = EngineRequest(
-                request_id=f"llm-{next(self._ids)}",
-                prompt_token_ids=token_ids,
-                pooling=pooling,
-                priority=priority,
-            )
-            requests[request.request_id] = (request, text)
+        made = self._making.of_embeddings(prompts, pooling, priority)
+        requests = {request.request_id: (request, text) for request, text in made}
         inbox = self._core.submit([request for request, _ in requests.values()])
         ended: dict[str, SequenceUpdate] = {}
         try:
@@ -243,7 +225,7 @@ class LLM:
         stops what is still running. While it is not asked for more, its requests go on whenever
         other calls have the engine step.
         """
-        requests = self._requests(prompts, params, priority)
+        requests = self._making.of_outputs(prompts, params, priority)
         ids = [request.request_id for request, _ in requests]
         if started is not None:
             started += ids
@@ -277,7 +259,7 @@ class LLM:
         params: Params = None,
     ) -> None:
         """Raise RequestError if one of the prompts could not be served as asked."""
-        self._core.check([request for request, _ in self._requests(prompts, params, 0)])
+        self._core.check([request for request, _ in self._making.of_outputs(prompts, params, 0)])
 
     def stats(self) -> EngineStats:
         return self._core.stats()
@@ -300,49 +282,6 @@ class LLM:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _requests(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: Params,
-        priority: int,
-    ) -> list[tuple[EngineRequest, str | None]]:
-        each_prompt = listed(prompts)
-        check_priority(priority)
-        several: Any = params if isinstance(params, Sequence) else [params] * len(each_prompt)
-        each: list[Any] = list(several)
-        for one in each:
-            if params is not None and not isinstance(one, SamplingParams):
-                raise RequestError(
-                    f"params must be SamplingParams, or one for each prompt, not {one!r:.80}",
-                    "params",
-                )
-        if len(each) != len(each_prompt):
-            raise RequestError(
-                f"{len(each_prompt)} prompts, but {len(each)} sampling params", "params"
-            )
-        requests = []
-        for prompt, chosen in zip(each_prompt, each, strict=True):
-            truncates = chosen is not None and chosen.truncate_prompt_tokens is not None
-            text, token_ids = self._tokens(prompt, truncates)
-            if truncates:
-                chosen.validate()
-                token_ids = truncated(token_ids, chosen, self.config.max_model_len)
-            if chosen is None:
-                room = self.config.max_model_len - len(token_ids)
-                chosen = self.config.sampling_defaults.params(room)
-            requests.append(
-                (
-                    EngineRequest(
-                        request_id=f"llm-{next(self._ids)}",
-                        prompt_token_ids=token_ids,
-                        params=chosen,
-                        priority=priority,
-                    ),
-                    text,
-                )
-            )
-        return requests
-
     def _check_grammars(self, specs: Iterable[GrammarSpec]) -> None:
         """Raise RequestError unless all can be compiled."""
         for spec in specs:
@@ -351,30 +290,6 @@ class LLM:
                 if isinstance(answer, Checked) and answer.fault is not None:
                     raise RequestError(answer.fault, "grammar")
                 self._checked.put(spec, True)
-
-    def _tokens(self, prompt: Prompt, any_length: bool = False) -> tuple[str | None, list[int]]:
-        """The prompt's text, where it is one, and its tokens. A text that is sure not to fit into
-        the context is refused before it is tokenized, unless it may have ``any_length``."""
-        if isinstance(prompt, str):
-            return prompt, self._encode(prompt, any_length)
-        if not isinstance(prompt, dict):
-            raise RequestError(
-                "a prompt is text, or a dict with 'prompt' or 'prompt_token_ids', "
-                f"not {type(prompt).__name__}",
-                "prompt",
-            )
-        token_ids: Any = prompt.get("prompt_token_ids")
-        if token_ids is not None:
-            return None, token_ids_of(token_ids)
-        text = prompt.get("prompt")
-        if not isinstance(text, str):
-            raise RequestError("a prompt dict has 'prompt' or 'prompt_token_ids'", "prompt")
-        return text, self._encode(text, any_length)
-
-    def _encode(self, text: str, any_length: bool) -> list[int]:
-        if not any_length:
-            self.tokenizer.check_length(text, self.config.max_model_len)
-        return self.tokenizer.encode(text)
 
 
 def _metadata(files: ModelFiles, tokenizer_path: str) -> Mapping[str, GgufValue] | None:

@@ -40,12 +40,12 @@ from penstock.speculate.draft_choice import (
 )
 from penstock.speculate.draft_heads_choice import refuse_draft_heads
 from penstock.speculative_config import Ngram
-from penstock.weights.column_factors import F64
 from penstock.weights.counted import CountedWeights
 from penstock.weights.gguf_spec import gguf_name
 from penstock.weights.hub import resolve_model_folder
 from penstock.weights.model_files import ModelFiles
 from penstock.weights.model_folder import load_model_spec
+from penstock.weights.smoothing import F64
 from penstock.weights.token_map import Int32s, read_token_map
 
 if TYPE_CHECKING:
