@@ -4,28 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.config import ResolvedConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import load_models, open_model, plan_engine
 from penstock.engine.shared_core import SharedCore
 from penstock.engine_options import engine_config
-from penstock.errors import RequestError
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
 from penstock.gguf.metadata import GgufValue
-from penstock.grammar.cache import GrammarCache
-from penstock.grammar.spec import GrammarSpec
 from penstock.interface.loading import ProgressCallback, no_progress
 from penstock.interface.messages import EngineStats, SequenceUpdate
+from penstock.llm_grammars import CheckedGrammars
 from penstock.llm_inputs import (
     Message,
     Params,
     Prompt,
     PromptDict,
+    check_no_adapter,
     listed,
     one_of,
     progress_bar,
@@ -34,10 +33,10 @@ from penstock.llm_inputs import (
 from penstock.llm_requests import RequestMaker
 from penstock.pooling.output import EmbeddingOutput, embedding_output
 from penstock.pooling.params import PoolingParams
-from penstock.sandbox.jobs import Checked, CheckGrammar
-from penstock.sandbox.local import LocalWorker
+from penstock.sampling.params import SamplingParams
 from penstock.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
 from penstock.tokenizer.chat_tokens import tokenize_chat
+from penstock.vllm_names import OF_LLM, no_attribute
 from penstock.weights.model_files import ModelFiles
 
 __all__ = ["LLM", "Message", "Prompt", "PromptDict"]
@@ -81,8 +80,7 @@ class LLM:
         models = load_models(engine_plan, files=files, progress=load_progress)
         self._core = SharedCore(EngineCore.of(models))
         self._making = RequestMaker(self._core.config, lambda: self.tokenizer)
-        self._checked: GrammarCache[bool] = GrammarCache()
-        self._worker = LocalWorker()
+        self._grammars = CheckedGrammars()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -109,6 +107,20 @@ class LLM:
         """:attr:`tokenizer`, as vLLM's users ask for it."""
         return self.tokenizer
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The options that the model's makers recommend."""
+        defaults = self.config.sampling_defaults
+        return SamplingParams(**defaults.sampled, max_tokens=defaults.max_tokens)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what prompts and outputs of before have left in the cache."""
+        self._core.reset_prefix_cache()
+
+    if not TYPE_CHECKING:  # or every name would be one of LLM's
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("LLM", name, OF_LLM)
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -116,6 +128,7 @@ class LLM:
         *,
         sampling_params: Params = None,
         use_tqdm: bool | Callable[..., Any] = False,
+        lora_request: None = None,
         priority: int = 0,
     ) -> list[RequestOutput]:
         """Complete each prompt; outputs come back in the order of ``prompts``.
@@ -126,6 +139,7 @@ class LLM:
         prompt that cannot be served raises RequestError before any is started; one that fails on
         the way has ``error`` set and ``finish_reason`` "error".
         """
+        check_no_adapter(lora_request)
         prompts = listed(prompts)
         params = one_of(params, sampling_params)
         done: dict[str, RequestOutput] = {}
@@ -151,6 +165,7 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         template_options: Mapping[str, Any] | None = None,
+        lora_request: None = None,
         priority: int = 0,
     ) -> list[RequestOutput]:
         """Complete one conversation, or several, rendered by the model's chat template.
@@ -161,6 +176,7 @@ class LLM:
         are those of :meth:`generate` and of
         :meth:`~penstock.tokenizer.chat.ChatTemplate.render`.
         """
+        check_no_adapter(lora_request)
         tokenizer = self.tokenizer
         if chat_template is not None:
             tokenizer = tokenizer.with_chat_template(template_source(chat_template))
@@ -188,14 +204,17 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         pooling: PoolingParams | None = None,
         *,
+        pooling_params: PoolingParams | None = None,
         priority: int = 0,
     ) -> list[EmbeddingOutput]:
         """Embed each prompt by the model's hidden states; outputs in the order of ``prompts``.
 
+        ``pooling_params`` is another name of ``pooling``.
+
         A prompt that cannot be served raises RequestError before any is started; one that fails
         on the way has ``error`` set.
         """
-        made = self._making.of_embeddings(prompts, pooling, priority)
+        made = self._making.of_embeddings(prompts, pooling or pooling_params, priority)
         requests = {request.request_id: (request, text) for request, text in made}
         inbox = self._core.submit([request for request, _ in requests.values()])
         ended: dict[str, SequenceUpdate] = {}
@@ -237,7 +256,7 @@ class LLM:
         self._core.check(entered)
         with self._preparing:
             constraints = (request.params.constraint for request in entered)
-            self._check_grammars(set(filter(None, constraints)))
+            self._grammars.check(set(filter(None, constraints)))
         for request, text in requests:
             processor.add_request(
                 request.request_id, text, request.prompt_token_ids, request.params
@@ -271,9 +290,9 @@ class LLM:
     def close(self) -> None:
         """Release threads and memory. Calls of other threads that still run raise
         EngineDeadError."""
-        if self._worker.is_own:  # in a forked process, nobody may be left who holds the lock
+        if self._grammars.is_own:  # in a forked process, nobody may be left who holds the lock
             with self._preparing:
-                self._worker.close()
+                self._grammars.close()
         self._core.close()
 
     def __enter__(self) -> LLM:
@@ -281,15 +300,6 @@ class LLM:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _check_grammars(self, specs: Iterable[GrammarSpec]) -> None:
-        """Raise RequestError unless all can be compiled."""
-        for spec in specs:
-            if self._checked.get(spec) is None:
-                answer = self._worker.run(CheckGrammar.of(spec))
-                if isinstance(answer, Checked) and answer.fault is not None:
-                    raise RequestError(answer.fault, "grammar")
-                self._checked.put(spec, True)
 
 
 def _metadata(files: ModelFiles, tokenizer_path: str) -> Mapping[str, GgufValue] | None:
