@@ -9,6 +9,7 @@ from statistics import median
 import msgspec
 
 from penstock.bench.meter import MeteredExecutor, Step, SteppedCore, timed_step
+from penstock.bench.progress import Progress, Stopped, Unseen
 from penstock.bench.stats import Summary, summarize
 from penstock.bench.workload import fixed_lengths, random_requests
 from penstock.errors import ConfigError, EngineDeadError
@@ -55,19 +56,37 @@ class LatencyResult(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_per_step: int
     steps_per_s: float  # decode steps, best run
     runs: list[LatencyRun]
+    partial: bool = False
+    """Whether it was stopped before all of its runs were done; those that were not are left out."""
 
 
 def run_latency(
-    core: SteppedCore, meter: MeteredExecutor, vocab_size: int, workload: LatencyWorkload
+    core: SteppedCore,
+    meter: MeteredExecutor,
+    vocab_size: int,
+    workload: LatencyWorkload,
+    progress: Progress | None = None,
 ) -> LatencyResult:
-    """Measure. ``core`` must be idle, run on ``meter``, and admit the whole batch at once."""
+    """Measure. ``core`` must be idle, run on ``meter``, and admit the whole batch at once.
+
+    Raises Stopped if ``progress`` stops it before a run is done.
+    """
+    progress = progress or Unseen()
     runs: list[LatencyRun] = []
     decode_steps: list[float] = []
-    for i in range(workload.warmup + workload.repeats):
-        run, steps = _one_run(core, meter, vocab_size, workload, i)
-        if i >= workload.warmup:
-            runs.append(run)
-            decode_steps += steps
+    tokens = workload.batch_size * (workload.input_len + workload.output_len)
+    try:
+        for i in range(workload.warmup + workload.repeats):
+            number = i - workload.warmup
+            name = "warm-up" if number < 0 else f"run {number + 1} of {workload.repeats}"
+            progress.begin(name, tokens)
+            run, steps = _one_run(core, meter, vocab_size, workload, i, progress)
+            if number >= 0:
+                runs.append(run)
+                decode_steps += steps
+    except Stopped:
+        if not runs:
+            raise
     fastest = min(runs, key=lambda run: run.seconds)
     summary = summarize(decode_steps)
     assert summary is not None  # every run has decode steps
@@ -84,11 +103,17 @@ def run_latency(
         kv_bytes_per_step=runs[0].kv_bytes_per_step,
         steps_per_s=best_decode / workload.batch_size,
         runs=runs,
+        partial=len(runs) < workload.repeats,
     )
 
 
 def _one_run(
-    core: SteppedCore, meter: MeteredExecutor, vocab_size: int, w: LatencyWorkload, index: int
+    core: SteppedCore,
+    meter: MeteredExecutor,
+    vocab_size: int,
+    w: LatencyWorkload,
+    index: int,
+    progress: Progress,
 ) -> tuple[LatencyRun, list[float]]:
     lengths = fixed_lengths(w.batch_size, w.input_len, w.output_len)
     requests = random_requests(lengths, vocab_size, w.seed + index, f"run{index}")
@@ -107,6 +132,7 @@ def _one_run(
             if update.token_ids and update.request_id in waiting:
                 waiting.discard(update.request_id)
                 ttft = time.perf_counter() - start
+        progress.advance(0 if step.run is None else step.run.tokens)
     seconds = time.perf_counter() - start
     prefill, decode = _phases(steps, w)
     if not decode:

@@ -15,10 +15,13 @@ from penstock.cli.bench_common import (
     add_counts,
     add_json_argument,
     command_line,
+    ended,
     machine_rows,
+    partial_rows,
     print_table,
     summary_rows,
 )
+from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config
 from penstock.written_file import write_json
 
@@ -52,10 +55,10 @@ def run(args: argparse.Namespace) -> int:
         repeats=args.repeats,
         warmup=args.warmup,
     )
-    with Session.open(engine_config(args)) as session:
+    with BenchProgress() as progress, Session.open(engine_config(args), progress) as session:
         check_fit(fixed_lengths(1, workload.input_len, workload.output_len), session.max_model_len)
         result, machine = session.measured(
-            lambda: run_latency(session.core, session.meter, session.vocab_size, workload)
+            lambda: run_latency(session.core, session.meter, session.vocab_size, workload, progress)
         )
         weight_bytes = session.weight_bytes_of(workload.batch_size)
         moved = weight_bytes + result.kv_bytes_per_step
@@ -73,6 +76,7 @@ def run(args: argparse.Namespace) -> int:
     print_table(
         [
             *machine_rows(machine),
+            *partial_rows(result.partial, f"{len(result.runs)} of {workload.repeats} runs"),
             (
                 "prefill",
                 f"{result.prefill_tokens_per_s:,.1f} tokens/s "
@@ -96,4 +100,4 @@ def run(args: argparse.Namespace) -> int:
     )
     if args.json is not None:
         write_json(args.json, document)
-    return 0
+    return ended(result.partial)
