@@ -19,12 +19,13 @@ from penstock.backends.cpu.forms import form_of
 from penstock.backends.cpu.measure import Ceiling
 from penstock.bench.machine import measure_speeds
 from penstock.hardware import detect
+from penstock.models.spec import DType
 from penstock.plan.ops import Linear, LinearPart
 from penstock.quant import GridScheme, GroupScheme, QuantScheme
 
 WIDTH = 2048
 MANY = 512
-KINDS: dict[str, tuple[str, QuantScheme | None]] = {
+KINDS: dict[str, tuple[DType, QuantScheme | None]] = {
     "f32": ("float32", None),
     "bf16": ("bfloat16", None),
     "int8": ("float32", GridScheme(8)),
@@ -72,7 +73,8 @@ class Products:
         none, pairs = np.empty(0, np.int32), np.empty((0, 2), np.int32)
         zeros = np.zeros(self._rows, np.int32)
         starts = np.arange(self._rows + 1, dtype=np.int32)
-        step = (zeros, zeros, starts, zeros + 1, [], none, none, pairs, none, pairs)
+        tables: list[Any] = []
+        step = (zeros, zeros, starts, zeros + 1, tables, none, none, pairs, none, pairs)
         best, end = float("inf"), time.perf_counter() + seconds
         while (start := time.perf_counter()) < end:
             self._native.run(*step, features=None)
