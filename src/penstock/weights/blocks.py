@@ -30,7 +30,7 @@ _CHUNK: Final = 1 << 18
 cache."""
 
 
-def read_blocks(packed: Packed, found: Found, runs: Runs | None = None) -> BlockTensor:
+def read_blocks(packed: Packed, found: Found, runs: Runs | None) -> BlockTensor:
     """The rows of each of ``runs`` (first, end) of the matrix ``[n, k]``, or of the matrices of a
     stack one below another; None: all.
 
@@ -41,12 +41,12 @@ def read_blocks(packed: Packed, found: Found, runs: Runs | None = None) -> Block
     stored, *factors = form.tensors(packed.name, packed.shape)
     file, tensor = found[stored.name]
     assert isinstance(file, GgufFile)
-    matrix = file.blocks(tensor.name)
+    matrix = file.blocks(tensor.name, runs)
     if not factors:
-        return matrix if runs is None else matrix.rows(*runs)
+        return matrix
     (factor,) = factors
     by_row = np.repeat(read_scales(factor, found, most=_MOST), packed.shape[-2])
-    blocks = _scaled(rows_of(matrix.blocks, runs), rows_of(by_row, runs))
+    blocks = _scaled(matrix.blocks, rows_of(by_row, runs))
     if blocks is None:
         raise WeightError(
             f"{file.path}: tensor {tensor.name!r} has scales beyond the largest of NVFP4; download "
