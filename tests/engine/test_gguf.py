@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,16 @@ from support.checkpoints import tiny_checkpoint
 from support.gguf_models import floats, mixed, write_gguf
 
 from penstock import LLM, SamplingParams
+from penstock.backends import fills
 from penstock.backends.cpu.backend import CpuBackend
 from penstock.config import EngineConfig
 from penstock.demo_model import demo_model_path
 from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError, TokenizerError
+from penstock.interface.weights import WeightValue
 from penstock.plan.ops.common import Linear
 from penstock.speculative_config import DraftModel
+from penstock.weights.checkpoint import CheckpointWeights
 
 PROMPTS = [list(range(3, 60)), [7, 5, 7, 5, 9]]
 
@@ -47,6 +51,26 @@ def tokens(path: Path, tokenizer: Path, **options: Any) -> list[list[int]]:
 def test_a_file_of_floats_has_the_bits_of_its_checkpoint(folder: Path, tmp_path: Path) -> None:
     path = write_gguf(folder, tmp_path / "model.gguf", floats)
     assert tokens(path, folder) == tokens(folder, folder)
+
+
+@pytest.mark.parametrize("options", [{}, {"quantization": "int4"}, {"quantization_group": 32}])
+def test_matrices_that_are_packed_in_pieces_have_the_same_bits(
+    options: dict[str, Any], in_blocks: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder if options else in_blocks
+    if "quantization_group" in options:
+        options = options | {"quantization": "int8"}
+    whole, read = tokens(path, folder, **options), Counter[str]()
+    rows = CheckpointWeights.rows
+
+    def counted(self: CheckpointWeights, name: str, first: int, end: int) -> WeightValue:
+        read[name] += end - first
+        return rows(self, name, first, end)
+
+    monkeypatch.setattr(fills, "_PIECE", 1 << 12)
+    monkeypatch.setattr(CheckpointWeights, "rows", counted)
+    assert tokens(path, folder, **options) == whole
+    assert read["embed"] == read["head"] == 320
 
 
 def test_what_is_told_of_a_file_in_blocks(in_blocks: Path, folder: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.artifact.files import plain, remove_tree, sync_folder
+from penstock.artifact.files import plain, remove_tree, size, sync_folder
 from penstock.artifact.format import (
     CHUNK_BYTES,
     MANIFEST,
@@ -153,7 +153,7 @@ class ArtifactStore:
                 if not damaged and (present := self._present(pending.key)):
                     return present
                 self._discard_leftovers()
-                self._require_space(layout(packed.sizes)[1], leave_free)
+                self.require_space(layout(packed.sizes)[1], leave_free)
                 return self._write(name, pending, packed)
         except OSError as e:
             raise ArtifactError(f"{e.filename or self.root}: {e.strerror}") from e
@@ -336,13 +336,16 @@ class ArtifactStore:
                 "`chmod o-w` it"
             )
 
-    def _require_space(self, size: int, leave_free: float) -> None:
-        status = os.statvfs(self.root)
+    def require_space(self, needed: int, leave_free: float = 0.0) -> None:
+        """Raise ArtifactError unless so many bytes find room, of which the share ``leave_free`` of
+        the file system stays free."""
+        there = next(path for path in (self.root, *self.root.absolute().parents) if path.exists())
+        status = os.statvfs(there)
         free = status.f_bavail * status.f_frsize
         reserve = int(leave_free * status.f_blocks * status.f_frsize)
-        if free < size + reserve:
-            also = f" and leave {reserve / 1e9:.1f} GB free" if reserve else ""
+        if free < needed + reserve:
+            also = f" and leave {size(reserve)} free" if reserve else ""
             raise ArtifactError(
-                f"{self.root} has {free / 1e9:.1f} GB free, too little to hold "
-                f"{size / 1e9:.1f} GB{also}"
+                f"{self.root} has {size(free)} free, too little to hold {size(needed)}{also}; make "
+                "room there, or name a folder elsewhere with --artifact-dir"
             )

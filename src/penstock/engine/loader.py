@@ -286,8 +286,10 @@ def load(
                     artifacts.is_restored(kept)
                     _tune_restored(executor, artifacts, kept, mark, keeping)
                     return executor
+    if keeping == "always":
+        artifacts.require_room()
     start = time.monotonic()
-    weights = _open(engine_plan, files, _calibrate(engine_plan, files, mark, progress))
+    weights, warning = _open(engine_plan, files, _calibrate(engine_plan, files, mark, progress))
     if progress is not no_progress:
         declared = engine_plan.plan.weights
         weights = CountedWeights(
@@ -297,6 +299,8 @@ def load(
     executor = binds.bind(engine_plan.plan, weights, limits)
     with _closed_on_error(executor):
         mark("pack weights")
+        if (odd := warning()) is not None:
+            note(logging.WARNING, f"{config.model_path}: {odd}")
         packed_in = time.monotonic() - start
         progress("tuning, and keeping packed weights", 1.0, 0)
         if artifacts.keep(executor.packed, packed_in, keeping, lambda: _measure(executor, mark)):
@@ -306,12 +310,14 @@ def load(
 
 def _open(
     engine_plan: EnginePlan, files: ModelFiles | None, measured: Mapping[str, F64]
-) -> WeightSource:
+) -> tuple[WeightSource, Callable[[], str | None]]:
+    """The weights, and what says what is odd in those that have been read."""
     # Readers of all formats, of which a start that restores an artifact needs none.
-    from penstock.weights.checkpoint import open_weights
+    from penstock.weights.checked import CheckedWeights
+    from penstock.weights.checkpoint import CheckpointWeights, open_weights
 
     config, spec, weights = engine_plan.config, engine_plan.spec, engine_plan.plan.weights
-    return open_weights(
+    opened = open_weights(
         files or Path(config.model_path),
         spec,
         weights,
@@ -321,6 +327,10 @@ def _open(
         target=None if config.target_path is None else Path(config.target_path),
         measured=measured,
     )
+    if not isinstance(opened, CheckpointWeights):
+        return opened, lambda: None
+    checked = CheckedWeights(opened)
+    return checked, checked.warning
 
 
 def _calibrate(
