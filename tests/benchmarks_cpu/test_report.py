@@ -11,6 +11,7 @@ from comparison.cases import Case, Metric
 from comparison.plots import draw
 from comparison.report import number, ratio, render
 from comparison.results import Absence, Comparison, EngineRecord, Quality, Sample, case_record, read
+from penstock.backends.cpu.measure import Ceiling
 from penstock.bench.machine import Speeds, describe_machine
 
 CASES = (
@@ -22,7 +23,7 @@ CASES = (
 @pytest.fixture
 def comparison() -> Comparison:
     """Penstock 30 (31 at best), a 20 (40 at best), b 15: the best median is not the best best."""
-    speeds = Speeds(read_bandwidth_bytes_per_s=24.5e9, bf16_flops=6.2e12, int8_ops=12.5e12)
+    speeds = Speeds(read=Ceiling(24.5e9), bf16=Ceiling(6.2e12), int8=Ceiling(12.5e12))
     made = Comparison(
         date="2026-01-02",
         command="python run.py run --rounds 3",

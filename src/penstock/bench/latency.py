@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 import msgspec
@@ -60,35 +61,48 @@ class LatencyResult(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was stopped before all of its runs were done; those that were not are left out."""
 
 
+@dataclass
+class PhaseSteps:
+    """The steps of the measured runs."""
+
+    prefill: list[list[Step]] = field(default_factory=list)
+    """Those until all requests have their first token, of each run."""
+    decode: list[Step] = field(default_factory=list)
+    """Those that decode the whole batch, of all runs."""
+
+
 def run_latency(
     core: SteppedCore,
     meter: MeteredExecutor,
     vocab_size: int,
     workload: LatencyWorkload,
+    kept: PhaseSteps | None = None,
     progress: Progress | None = None,
 ) -> LatencyResult:
     """Measure. ``core`` must be idle, run on ``meter``, and admit the whole batch at once.
 
-    Raises Stopped if ``progress`` stops it before a run is done.
+    The measured steps are added to ``kept``. Raises Stopped if ``progress`` stops it before a run
+    is done.
     """
     progress = progress or Unseen()
     runs: list[LatencyRun] = []
-    decode_steps: list[float] = []
+    phases = PhaseSteps() if kept is None else kept
     tokens = workload.batch_size * (workload.input_len + workload.output_len)
     try:
         for i in range(workload.warmup + workload.repeats):
             number = i - workload.warmup
             name = "warm-up" if number < 0 else f"run {number + 1} of {workload.repeats}"
             progress.begin(name, tokens)
-            run, steps = _one_run(core, meter, vocab_size, workload, i, progress)
+            run, prefill, decode = _one_run(core, meter, vocab_size, workload, i, progress)
             if number >= 0:
                 runs.append(run)
-                decode_steps += steps
+                phases.prefill.append(prefill)
+                phases.decode += decode
     except Stopped:
         if not runs:
             raise
     fastest = min(runs, key=lambda run: run.seconds)
-    summary = summarize(decode_steps)
+    summary = summarize([step.seconds for step in phases.decode])
     assert summary is not None  # every run has decode steps
     best_decode = max(run.decode_tokens_per_s for run in runs)
     return LatencyResult(
@@ -114,7 +128,7 @@ def _one_run(
     w: LatencyWorkload,
     index: int,
     progress: Progress,
-) -> tuple[LatencyRun, list[float]]:
+) -> tuple[LatencyRun, list[Step], list[Step]]:
     lengths = fixed_lengths(w.batch_size, w.input_len, w.output_len)
     requests = random_requests(lengths, vocab_size, w.seed + index, f"run{index}")
     steps: list[Step] = []
@@ -140,17 +154,16 @@ def _one_run(
             f"the engine never decoded all {w.batch_size} requests in one step; raise "
             "--max-num-seqs, --max-num-batched-tokens or --kv-cache-bytes, or lower --batch-size"
         )
-    times = [step.seconds for step in decode]
     run = LatencyRun(
         seconds=seconds,
         ttft_s=ttft,
         prefill_tokens_per_s=_rate(prefill),
         decode_tokens_per_s=_rate(decode),
-        decode_step_s=median(times),
+        decode_step_s=median(step.seconds for step in decode),
         host_step_s=median(step.host_seconds for step in decode),
         kv_bytes_per_step=sum(s.run.kv_bytes for s in decode if s.run) // len(decode),
     )
-    return run, times
+    return run, prefill, decode
 
 
 def _phases(steps: Sequence[Step], w: LatencyWorkload) -> tuple[list[Step], list[Step]]:

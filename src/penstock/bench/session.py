@@ -32,12 +32,24 @@ class Session:
     meter: MeteredExecutor
 
     @classmethod
-    def open(cls, config: EngineConfig, progress: Progress | None = None) -> Session:
-        """Load what ``config`` asks for; raises what :meth:`EngineCore.start` raises."""
+    def open(
+        cls,
+        config: EngineConfig,
+        meter_of: type[MeteredExecutor] = MeteredExecutor,
+        progress: Progress | None = None,
+    ) -> Session:
+        """Load what ``config`` asks for; raises what :meth:`EngineCore.start` raises.
+
+        ``meter_of``: what is measured of its steps, such as every op (``OpMeter``).
+        """
         engine_plan = plan_engine(config)
         told = no_progress if progress is None else progress.load
         models = load_models(engine_plan, keeping="never", progress=told)
-        meter = MeteredExecutor(models.executor, engine_plan.spec, engine_plan.config)
+        try:
+            meter = meter_of(models.executor, engine_plan.spec, engine_plan.config)
+        except BaseException:
+            models.executor.close()
+            raise
         return cls(engine_plan, EngineCore.of(replace(models, executor=meter)), meter)
 
     @property

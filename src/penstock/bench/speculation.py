@@ -98,7 +98,7 @@ def run_speculation(
     progress = progress or Unseen()
     alone = replace(config, speculative=None)
     tokens = _tokens(alone, prompts)  # before weights are read: there may be no tokenizer
-    with Session.open(alone, progress) as plain:
+    with Session.open(alone, progress=progress) as plain:
         workload = SpecWorkload(tokens, params, batch_size, repeats)
         for request in _requests(workload):
             plain.core.check(request)
@@ -106,7 +106,7 @@ def run_speculation(
         def measure(method: SpeculativeConfig | Scripted) -> SpecResult:
             if isinstance(method, Scripted):
                 return _measure_scripted(method, plain, workload, progress)
-            with Session.open(replace(config, speculative=method), progress) as drafting:
+            with Session.open(replace(config, speculative=method), progress=progress) as drafting:
                 return _measure(describe(method), plain.core, drafting.core, workload, progress)
 
         def measure_all() -> list[SpecResult]:

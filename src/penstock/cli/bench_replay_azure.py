@@ -145,7 +145,10 @@ def run(args: argparse.Namespace) -> int:
     from penstock.bench.workload import check_fit, read_lengths
 
     lengths = read_lengths(args.trace, args.requests, args.scale or 1.0)
-    with BenchProgress() as progress, Session.open(engine_config(args), progress) as session:
+    with (
+        BenchProgress() as progress,
+        Session.open(engine_config(args), progress=progress) as session,
+    ):
         if args.scale is None:
             lengths = scaled(lengths, session.max_model_len)
         check_fit(lengths, session.max_model_len)

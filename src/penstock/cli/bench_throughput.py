@@ -71,7 +71,10 @@ def run(args: argparse.Namespace) -> int:
         lengths = read_lengths(args.trace, count, args.scale or 1.0)
     else:
         lengths = fixed_lengths(count, args.input_len or 128, args.output_len or 64)
-    with BenchProgress() as progress, Session.open(engine_config(args), progress) as session:
+    with (
+        BenchProgress() as progress,
+        Session.open(engine_config(args), progress=progress) as session,
+    ):
         check_fit(lengths, session.max_model_len)
         warm_up = random_requests(fixed_lengths(2, 16, 4), session.vocab_size, 1, "warm-up")
         run_throughput(session.core, session.meter, warm_up)
