@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock.bench.machine import Machine
 from penstock.bench.stats import Summary
+from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.options import positive_int
 
 
@@ -41,6 +42,11 @@ def command_line() -> list[str]:
     return sys.argv[1:]
 
 
+def ended(stopped: bool) -> int:
+    """The exit code of a benchmark that Ctrl-C has ``stopped``, or not."""
+    return EXIT_INTERRUPTED if stopped else 0
+
+
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
@@ -63,6 +69,11 @@ def machine_rows(machine: Machine) -> list[tuple[str, str]]:
         if value is not None:
             rows.append((f"{name} peak", f"{value / 1e9:,.0f} Gop/s" + _within(spread)))
     return rows
+
+
+def partial_rows(partial: bool, done: str) -> list[tuple[str, str]]:
+    """What is said of figures that are of a part only."""
+    return [("interrupted", f"{done} were done; the figures are of these")] if partial else []
 
 
 def _within(spread: float | None) -> str:

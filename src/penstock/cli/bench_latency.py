@@ -15,10 +15,13 @@ from penstock.cli.bench_common import (
     add_counts,
     add_json_argument,
     command_line,
+    ended,
     machine_rows,
+    partial_rows,
     print_table,
     summary_rows,
 )
+from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config
 from penstock.written_file import write_json
 
@@ -62,17 +65,21 @@ def run(args: argparse.Namespace) -> int:
     )
     phases = PhaseSteps()
     accounts: dict[str, StepAccount] = {}
-    with Session.open(engine_config(args), OpMeter if args.ops else MeteredExecutor) as session:
+    meter = OpMeter if args.ops else MeteredExecutor
+    with (
+        BenchProgress() as progress,
+        Session.open(engine_config(args), meter, progress) as session,
+    ):
         check_fit(fixed_lengths(1, workload.input_len, workload.output_len), session.max_model_len)
         result, machine = session.measured(
-            lambda: run_latency(session.core, session.meter, session.vocab_size, workload, phases)
+            lambda: run_latency(
+                session.core, session.meter, session.vocab_size, workload, phases, progress
+            )
         )
         if args.ops:
             plan = gathered(session.engine_plan.plan)
-            prefill, decode = (
-                [Steps(s) for s in phases.prefill],
-                [Steps([s]) for s in phases.decode],
-            )
+            prefill = [Steps(s) for s in phases.prefill]
+            decode = [Steps([s]) for s in phases.decode]
             accounts["prefill"] = account(plan, prefill, machine)
             accounts["decode_step"] = account(plan, decode, machine)
         weight_bytes = session.weight_bytes_of(workload.batch_size)
@@ -95,6 +102,7 @@ def run(args: argparse.Namespace) -> int:
     print_table(
         [
             *machine_rows(machine),
+            *partial_rows(result.partial, f"{len(result.runs)} of {workload.repeats} runs"),
             (
                 "prefill",
                 f"{result.prefill_tokens_per_s:,.1f} tokens/s "
@@ -120,4 +128,4 @@ def run(args: argparse.Namespace) -> int:
         print("\n" + account_table(name.replace("_", " "), each))
     if args.json is not None:
         write_json(args.json, document)
-    return 0
+    return ended(result.partial)
