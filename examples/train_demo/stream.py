@@ -10,7 +10,7 @@ from torch import Tensor
 from corpus import Document
 
 # Of the newlines that are one token with the indentation behind them, as many are cut in two.
-CUT_SHARE = 0.04
+CUT_SHARE = 0.06
 
 
 def token_stream(tokenizer: Tokenizer, documents: list[Document], seed: int) -> np.ndarray:

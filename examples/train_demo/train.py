@@ -17,6 +17,7 @@ otherwise, and continued by the same command, with more minutes if the decay has
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import time
@@ -111,6 +112,10 @@ def main() -> None:
     else:
         tokenizer = train_tokenizer((d.text for d in training), VOCAB_SIZE)
     stream = token_stream(tokenizer, training, arguments.seed)
+    before = 0  # tokens seen
+    if arguments.warm_start:
+        record = json.loads((arguments.warm_start / "training.json").read_text())
+        before = record["training_tokens_seen"]
     size = SIZES[arguments.size]
     model = make_model(size, arguments.warm_start)
     learning_rate = arguments.learning_rate or size.learning_rate
@@ -139,9 +144,9 @@ def main() -> None:
         say(f"held-out {measured:.4f} bits per byte, averaged {averaged:.4f}")
         card: dict[str, object] = {
             "parameters": parameters,
-            "training_tokens_seen": progress.seen,
+            "training_tokens_seen": before + progress.seen,
             "corpus_tokens": len(stream),
-            "passes": round(progress.seen / len(stream), 2),
+            "passes": round((before + progress.seen) / len(stream), 2),
             "training_documents": len(training),
             "held_out_documents": len(held_out),
             "held_out_bits_per_byte": round(min(measured, averaged), 4),
