@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "../integers.h"
 #include "gemm.h"
 
 namespace penstock {
 
 constexpr int64_t kLineBytes = 64;  // of a panel: 16 columns, 4 bytes each
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 struct Range {
   int64_t first;

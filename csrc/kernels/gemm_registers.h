@@ -103,7 +103,7 @@ class RegisterKernel {
 
 // Weights and x of any types in float32, one k a step.
 template <class Weight, class X>
-struct FloatFormat {
+struct SingleFormat {
   using Packed = float;
   using Weights = f32x16;
   static constexpr int64_t kStep = 1;

@@ -19,7 +19,9 @@ from support.needs import Need, lacking
 from penstock.artifact import lock, store
 from penstock.artifact.format import WEIGHTS
 from penstock.artifact.root import default_root
+from penstock.artifact.session import ArtifactSession
 from penstock.artifact.store import ArtifactStore
+from penstock.backends.cpu.backend import CpuBackend
 from penstock.backends.cpu.regions import NativeRegions
 from penstock.errors import ArtifactError
 
@@ -60,16 +62,25 @@ def fails_to_keep(model: Path, root: Path, words: str) -> None:
 # --- where nothing can be written --------------------------------------------------------------
 
 
-def test_a_full_disk_by_its_figures(configure: Any, small_disk: Path) -> None:
-    fails_to_keep(configure(hidden_size=192), small_disk / "engines", "GB free, too little")
-    assert os.listdir(small_disk / "engines") == []
+def test_a_full_disk_by_its_figures(
+    configure: Any, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, root = configure(hidden_size=192), small_disk / "engines"
+    free = r"has [\d,]+ bytes free, too little to hold [\d,]+ bytes"
+    monkeypatch.setattr(ArtifactSession, "require_room", lambda self: None)
+    fails_to_keep(model, root, "bytes free, too little to hold")
+    assert os.listdir(root) == []
+    monkeypatch.undo()
+    monkeypatch.setattr(CpuBackend, "bind", None)  # nothing is packed
+    with pytest.raises(ArtifactError, match=f"{free}; make room there, or name a folder elsewhere"):
+        start(model, root, "always")
 
 
 def test_a_full_disk_that_said_otherwise(
     configure: Any, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process may fill it after we looked."""
-    monkeypatch.setattr(ArtifactStore, "_require_space", lambda *_: None)
+    monkeypatch.setattr(ArtifactStore, "require_space", lambda *_: None)
     fails_to_keep(configure(hidden_size=192), small_disk / "engines", "No space left on device")
     assert os.listdir(small_disk / "engines") == []
 
@@ -120,7 +131,7 @@ def test_room_is_left_on_the_disk(
     monkeypatch.setattr("penstock.artifact.session.KEEP_FREE", 1.0)
     model, root = configure(), tmp_path / "engines"
     (note,) = start(model, root, "worthwhile").notes
-    assert "GB free, too little to hold" in note
+    assert " GB free, too little to hold" in note
     assert "and leave" in note
     assert start(model, root, "always").phases[-1] == "keep artifact"
 

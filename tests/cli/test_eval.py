@@ -58,15 +58,23 @@ def test_agreement(text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert document["model"]["quantization"] == "int4"
     assert document["base"]["quantization"] == "none"
     assert 0 < document["same_mean"] <= document["tokens"] == 12
-    assert main([*words, "--base", str(demo_model_path())]) == 0
+    other = tmp_path / "other"  # of the same content
+    other.mkdir()
+    for file in demo_model_path().iterdir():
+        other.joinpath(file.name).symlink_to(file)
+    assert main([*words, "--base", str(other)]) == 0
     assert json.loads(kept.read_text())["identical"] == 1.0
 
 
 @pytest.mark.parametrize("command", ["kl", "agreement"])
+@pytest.mark.parametrize("named", [False, True])
 def test_a_model_is_not_compared_with_itself(
-    command: str, text: Path, capsys: pytest.CaptureFixture[str]
+    named: bool, command: str, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["eval", command, "--no-artifact", "--text", str(text)]) == EXIT_USAGE
+    link = tmp_path / "link"
+    link.symlink_to(demo_model_path())
+    base = ["--base", str(link)] if named else []
+    assert main(["eval", command, "--no-artifact", "--text", str(text), *base]) == EXIT_USAGE
     assert "compared with itself: name what to compare it with by --base" in capsys.readouterr().err
 
 

@@ -104,7 +104,8 @@ def test_what_was_quantized_is_decoded_and_noted(tmp_path: Path) -> None:
     first, second = tmp_path / "first.gguf", tmp_path / "second.gguf"
     written(folder, first, "Q8_0")
     done = written(first, second, "Q4_0")
-    assert "Q8_0" in done.notes[0]
+    assert "Q8_0 were quantized already, and are rounded once more" in done.notes[0]
+    assert written(first, tmp_path / "same.gguf", "Q8_0").notes == ()
     before, after = tensors(first), tensors(second)
     for name, tensor in after.items():
         source = before[name]
@@ -112,7 +113,7 @@ def test_what_was_quantized_is_decoded_and_noted(tmp_path: Path) -> None:
             values = dequantize(source.data, source.tensor_type)
             assert np.array_equal(tensor.data, quantize(values, tensor.tensor_type)), name
     plain = tmp_path / "plain.gguf"
-    written(first, plain, "F32")
+    assert written(first, plain, "F32").notes == ()
     for name, tensor in tensors(plain).items():
         source = before[name]
         assert np.array_equal(tensor.data, dequantize(source.data, source.tensor_type)), name
@@ -154,12 +155,13 @@ def test_metadata_are_taken_over(tmp_path: Path) -> None:
     ("value", "kind", "message"),
     [
         (np.nan, "Q8_0", "blk.1.ffn_up.weight has values that are not finite"),
+        (np.nan, "F32", "blk.1.ffn_up.weight has values that are not finite"),
         (np.inf, "F16", "not finite"),
         (1e5, "F16", r"up to 1e\+05 in magnitude, too large for F16; take type BF16"),
-        (1e5, "Q4_K", "too large for Q4_K"),
+        (1e5, "Q4_K_S", "too large for Q4_K"),
         (3.4e38, "BF16", r"above 3.39e\+38, too large for BF16"),
-        (np.inf, "BF16", None),
-        (np.nan, "BF16", None),
+        (np.inf, "BF16", "not finite"),
+        (np.nan, "BF16", "not finite"),
         (1e30, "BF16", None),
     ],
 )
@@ -183,6 +185,21 @@ def test_values_that_a_type_cannot_hold(
     assert [each.name for each in tmp_path.iterdir()] == ["folder"]
 
 
+@pytest.mark.parametrize(("kind", "value"), [("F32", np.nan), ("F16", np.inf), ("Q8_0", np.inf)])
+def test_what_is_taken_over_as_it_is_must_be_finite(
+    kind: str, value: float, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    written(tiny_checkpoint("llama", **LARGE), path, kind)
+    tensor = tensors(path)["blk.1.ffn_up.weight"]
+    octets = bytearray(path.read_bytes())
+    number = np.array([value], np.float32 if kind == "F32" else np.float16).tobytes()
+    octets[tensor.data_offset : tensor.data_offset + len(number)] = number
+    path.write_bytes(octets)
+    with pytest.raises(WeightError, match=r"blk\.1\.ffn_up\.weight.*not finite"):
+        written(path, tmp_path / "out.gguf", kind)
+
+
 def test_files_of_unknown_architectures_are_refused(tmp_path: Path) -> None:
     writer = gguf.GGUFWriter(tmp_path / "t5.gguf", "t5")
     writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
@@ -203,12 +220,12 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ModelError, match=r"no general.architecture.* but one of type 'imatrix'"):
+    with pytest.raises(ModelError, match="is an importance matrix and no model"):
         written(tmp_path / "i.gguf", tmp_path / "out.gguf", "Q8_0")
     writer = gguf.GGUFWriter(tmp_path / "vocabulary.gguf", "llama")
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    with pytest.raises(ModelError, match="has no tensors, so it is no file of a model"):
+    with pytest.raises(ModelError, match="has no tensors, only a vocabulary, so it is no model"):
         written(tmp_path / "vocabulary.gguf", tmp_path / "out.gguf", "Q8_0")

@@ -134,9 +134,9 @@ def test_each_expert_has_its_own_columns(tmp_path: Path) -> None:
     counts = np.full((len(means[name]), 1), 100, np.float32)
     counts[2] = 0
     imatrix = as_gguf(tmp_path / "i.gguf", means, {name: counts})
-    written(plain, tmp_path / "with.gguf", "Q4_K", imatrix)
+    written(plain, tmp_path / "with.gguf", "Q4_K_S", imatrix)
     means[name][2] = 1
-    written(plain, tmp_path / "other.gguf", "Q4_K", as_gguf(tmp_path / "j.gguf", means))
+    written(plain, tmp_path / "other.gguf", "Q4_K_S", as_gguf(tmp_path / "j.gguf", means))
     found = tensors(tmp_path / "with.gguf")[name].data
     assert np.mean(found == tensors(tmp_path / "other.gguf")[name].data) > 0.99
     exact = tensors(plain)[name].data
@@ -185,7 +185,7 @@ def test_a_matrix_of_another_model(
     edit(means)
     imatrix = form(tmp_path / "i.file", means)
     with pytest.raises(ConfigError, match=message):
-        written(plain, tmp_path / "q.gguf", "Q4_K", imatrix)
+        written(plain, tmp_path / "q.gguf", "Q4_K_S", imatrix)
     assert not (tmp_path / "q.gguf").exists()
 
 
@@ -203,7 +203,7 @@ def test_columns_that_nothing_reads(tmp_path: Path) -> None:
     means = means_of(plain)
     means[UP][:] = 0
     means["blk.0.ffn_up.weight"][:, ::3] = 0
-    written(plain, tmp_path / "q.gguf", "Q4_K", as_gguf(tmp_path / "i.gguf", means))
+    written(plain, tmp_path / "q.gguf", "Q4_K_S", as_gguf(tmp_path / "i.gguf", means))
     for name in (UP, "blk.0.ffn_up.weight"):
         tensor, exact = tensors(tmp_path / "q.gguf")[name], tensors(plain)[name].data
         again = dequantize(tensor.data, tensor.tensor_type)

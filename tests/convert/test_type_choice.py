@@ -55,14 +55,16 @@ def test_a_matrix_that_stays_in_the_floats_that_it_has() -> None:
 @pytest.mark.parametrize(
     ("name", "columns", "expected", "head"),
     [
-        ("Q4_K", 512, "Q4_K", "Q6_K"),
-        ("Q4_K", 576, "Q5_0", "Q8_0"),
-        ("Q5_K", 576, "Q5_1", "Q8_0"),
+        ("Q4_K_S", 512, "Q4_K", "Q6_K"),
+        ("Q4_K_S", 576, "Q5_0", "Q8_0"),
+        ("Q5_K_S", 576, "Q5_1", "Q8_0"),
+        ("Q4_1", 576, "Q4_1", "Q8_0"),
+        ("Q5_1", 512, "Q5_1", "Q6_K"),
         ("Q6_K", 576, "Q8_0", "Q8_0"),
         ("Q4_0", 576, "Q4_0", "Q8_0"),
         ("Q4_0", 512, "Q4_0", "Q6_K"),
         ("Q8_0", 512, "Q8_0", "Q8_0"),
-        ("Q4_K", 100, "F16", "F16"),
+        ("Q4_K_S", 100, "F16", "F16"),
         ("Q8_0", 100, "F16", "F16"),
         ("BF16", 100, "BF16", "BF16"),
         ("F32", 100, "F32", "F32"),
@@ -89,7 +91,16 @@ def test_a_mixture_has_more_bits_where_they_count() -> None:
         assert types_of(choice(name, parts=["attn_qkv"]), "attn_qkv") == expected
         assert types_of(choice(name), "attn_k") == [rest] * 16
         assert choice(name).of("token_embd.weight", (9, 256)) == rest
-    assert types_of(choice("Q4_K"), "ffn_down") == ["Q4_K"] * 16
+
+
+def test_the_smaller_mixture_has_more_bits_in_its_first_layers() -> None:
+    types = choice("Q4_K_S")
+    assert types_of(types, "attn_v") == ["Q5_K"] * 4 + ["Q4_K"] * 12
+    assert types_of(types, "ffn_down") == ["Q5_K"] * 2 + ["Q4_K"] * 14
+    assert types_of(types, "ffn_up") == types_of(types, "attn_output") == ["Q4_K"] * 16
+    assert types_of(choice("Q4_K_S", architecture="falcon"), "ffn_down") == ["Q4_K"] * 16
+    for name in ("attn_v", "ffn_down", "ffn_up"):
+        assert types_of(choice("Q5_K_S"), name) == ["Q5_K"] * 16
 
 
 def test_layers_are_counted_among_those_that_have_the_matrix() -> None:
@@ -103,11 +114,11 @@ def test_layers_are_counted_among_those_that_have_the_matrix() -> None:
     assert [types.of(name, (9, 256)) for name in names] == ["Q6_K", "Q6_K", "Q4_K"]
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q6_K", "Q8_0", "Q4_K_M", "Q5_K_M"])
+@pytest.mark.parametrize("name", ["Q4_0", "Q6_K", "Q8_0", "Q4_K_M", "Q4_K_S", "Q5_K_M"])
 def test_keys_and_values_beside_eight_experts(name: str) -> None:
     types = choice(name, experts=8)
     assert types_of(types, "attn_v") == types_of(types, "attn_k") == ["Q8_0"] * 16
-    output = "Q5_K" if name == "Q4_K_M" else FILE_TYPES[name].matrix
+    output = "Q5_K" if name.startswith("Q4_K") else FILE_TYPES[name].matrix
     assert types_of(types, "attn_output") == [output] * 16
     assert types_of(types, "attn_q") == [FILE_TYPES[name].matrix] * 16
 
@@ -117,7 +128,7 @@ def test_values_of_a_model_of_70b() -> None:
     assert set(large) == {"Q5_K", "Q6_K"}
     other = types_of(choice("Q4_K_M", 80, shares_keys=False), "attn_v", 80)
     assert set(other) == {"Q4_K", "Q6_K"}
-    assert set(types_of(choice("Q4_K", 80), "attn_v", 80)) == {"Q4_K"}
+    assert set(types_of(choice("Q4_K_S", 80), "attn_v", 80)) == {"Q5_K"}
 
 
 def test_falcon() -> None:

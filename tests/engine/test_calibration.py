@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -20,7 +21,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import EngineConfig
 from penstock.engine.calibration import measure_inputs
 from penstock.engine.loader import EnginePlan, load, plan_engine
-from penstock.errors import TokenizerError
+from penstock.errors import ConfigError, TokenizerError
 from penstock.interface.executor import Limits
 from penstock.interface.plan_weights import PlanWeight
 from penstock.interface.step_builder import build_step, state_tables
@@ -29,9 +30,10 @@ from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.observation import Observation, inputs
 from penstock.quant.scheme import GridScheme, Quantization
+from penstock.speculative_config import DraftModel
 from penstock.weights.calibration_text import spread_tokens
 from penstock.weights.checkpoint import open_weights
-from penstock.weights.column_factors import column_squares
+from penstock.weights.smoothing import column_squares
 
 F64 = NDArray[np.float64]
 TOKENS = [int(token) for token in np.random.default_rng(0).integers(0, 256, 40)]
@@ -181,9 +183,27 @@ def test_a_tokenizer_that_cannot_be_read_is_refused_with_the_way_out(model: Path
         load(planned(model))
 
 
-@pytest.mark.parametrize("options", [{"quantization": "none"}, {"quantization_group": 32}])
-def test_other_schemes_have_no_text(model: Path, options: dict[str, Any]) -> None:
-    engine_plan = plan_engine(EngineConfig(model=str(model), **{**INT4, **options}))
-    assert "quantization_calibration" not in engine_plan.config.reasons
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"quantization": "none"}, "no matrices are rounded"),
+        ({"quantization_group": 32}, "not groups of columns"),
+        ({"quantize_activations": False}, "weights alone"),
+    ],
+)
+def test_other_schemes_have_no_text(model: Path, options: dict[str, Any], why: str) -> None:
+    config = EngineConfig(model=str(model), **{**INT4, **options})
+    engine_plan = plan_engine(config)
+    said = engine_plan.config.reasons.get("quantization_calibration")
+    assert said is None if config.quantization == "none" else why in (said or "")
     assert not engine_plan.config.quantization_calibration
     assert not inputs(engine_plan.plan)
+    with pytest.raises(ConfigError, match=f"--no-quantization-calibration.* no effect.*{why}"):
+        plan_engine(msgspec.structs.replace(config, quantization_calibration=False))
+
+
+def test_a_draft_of_a_target_that_is_not_calibrated() -> None:
+    options = {**INT4, "quantization_calibration": False, "speculative": DraftModel(num_tokens=2)}
+    drafted = plan_engine(EngineConfig(**options)).draft
+    assert drafted is not None
+    assert not drafted.config.quantization_calibration

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,19 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from support.checkpoints import tiny_checkpoint
 from support.gguf_models import floats, mixed, write_gguf
+from support.gguf_nvfp4 import decoded, nvfp4, with_factors
 
 from penstock import LLM, SamplingParams
+from penstock.backends import fills
 from penstock.backends.cpu.backend import CpuBackend
 from penstock.config import EngineConfig
 from penstock.demo_model import demo_model_path
 from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError, TokenizerError
+from penstock.interface.weights import WeightValue
 from penstock.plan.ops.common import Linear
 from penstock.speculative_config import DraftModel
+from penstock.weights.checkpoint import CheckpointWeights
 
 PROMPTS = [list(range(3, 60)), [7, 5, 7, 5, 9]]
 
@@ -49,6 +54,26 @@ def test_a_file_of_floats_has_the_bits_of_its_checkpoint(folder: Path, tmp_path:
     assert tokens(path, folder) == tokens(folder, folder)
 
 
+@pytest.mark.parametrize("options", [{}, {"quantization": "int4"}, {"quantization_group": 32}])
+def test_matrices_that_are_packed_in_pieces_have_the_same_bits(
+    options: dict[str, Any], in_blocks: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder if options else in_blocks
+    if "quantization_group" in options:
+        options = options | {"quantization": "int8"}
+    whole, read = tokens(path, folder, **options), Counter[str]()
+    rows = CheckpointWeights.rows
+
+    def counted(self: CheckpointWeights, name: str, first: int, end: int) -> WeightValue:
+        read[name] += end - first
+        return rows(self, name, first, end)
+
+    monkeypatch.setattr(fills, "_PIECE", 1 << 12)
+    monkeypatch.setattr(CheckpointWeights, "rows", counted)
+    assert tokens(path, folder, **options) == whole
+    assert read["embed"] == read["head"] == 320
+
+
 def test_what_is_told_of_a_file_in_blocks(in_blocks: Path, folder: Path, tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.symlink_to(in_blocks)
@@ -77,6 +102,22 @@ def test_blocks_on_both_backends(in_blocks: Path, folder: Path) -> None:
     options = {"dtype": "float32", "quantize_activations": False}
     cpu = tokens(in_blocks, folder, backend="cpu", **options)
     assert cpu == tokens(in_blocks, folder, backend="reference", **options)
+
+
+def test_factors_of_nvfp4_on_both_backends(tmp_path: Path) -> None:
+    """Queries, keys and values that are multiplied together have a factor each, as has the table
+    that is looked up and makes logits."""
+    tied = tiny_checkpoint("llama", intermediate_size=128, tie_word_embeddings=True, vocab_size=320)
+    path = write_gguf(tied, tmp_path / "model.gguf", nvfp4, change=with_factors)
+    options = {"dtype": "float32", "quantize_activations": False}
+    cpu = tokens(path, tied, backend="cpu", **options)
+    assert cpu == tokens(path, tied, backend="reference", **options)
+    decoded_path = write_gguf(tied, tmp_path / "floats.gguf", floats, change=decoded)
+    assert cpu == tokens(decoded_path, tied, backend="cpu", dtype="float32")
+    planned = plan_engine(EngineConfig(model=str(path), tokenizer=str(tied), backend="cpu"))
+    schemes = {str(op.scheme) for op in planned.plan.ops if isinstance(op, Linear)}
+    assert schemes <= {"NVFP4_SCALED", "NVFP4"}
+    assert not any("become" in note for note in planned.config.notes)
 
 
 def test_a_backend_without_blocks_reads_floats(

@@ -155,7 +155,15 @@ def _with_vector(folder: Path, tmp_path: Path, name: str, values: np.ndarray) ->
         ({"attention__causal": False}, "only causal"),
         ({"rope__scaling__type": "new"}, "rope.scaling.type .*not supported"),
         ({"attention__head_count": [4, 2]}, "differs between layers"),
-        ({"block_count": None}, "block_count|num_hidden_layers"),
+        ({"block_count": None}, r"llama\.block_count \(absent\) is required; .* convert the model"),
+        ({"feed_forward_length": None}, r"llama\.feed_forward_length \(absent\) is required"),
+        ({"attention__head_count_kv": 3}, r"head_count \(4\) must be a multiple of the 3 KV heads"),
+        ({"rope__freq_base": 0.0}, r"llama\.rope\.freq_base \(0\.0\) must be greater than 1"),
+        (
+            {"rope__scaling__type": "linear", "rope__scaling__factor": -2.0},
+            r"gguf: llama\.rope\.scaling\.factor \(-2\.0\) must be",
+        ),
+        ({"vocab_size": 7}, r"llama\.vocab_size is 7, .* --ignore-config-field llama\.vocab_size"),
         ({"embedding_length": 32}, "asks? for|ask for"),
     ],
 )
@@ -198,8 +206,8 @@ def test_granite_4_without_scans(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
 def test_factors_of_what_matrices_make(family: str, tmp_path: Path) -> None:
-    """Matrices that have one, as those of NVFP4, are read as floats, and all others stay in
-    blocks; of a stack, each matrix has its own."""
+    """Matrices that have one, in a format that does not keep it, are read as floats, and all others
+    stay in blocks; of a stack, each matrix has its own."""
     options = SAID.get(family, {}) | {"intermediate_size": 96}
     if family == "qwen3_moe":
         options["moe_intermediate_size"] = 32
@@ -216,7 +224,7 @@ def test_factors_of_what_matrices_make(family: str, tmp_path: Path) -> None:
     plain = write_gguf(folder, tmp_path / "plain.gguf", mixed)
     path = _with_tensors(folder, tmp_path / "model.gguf", extra, mixed)
     spec = load_model_spec(path)
-    assert "have a factor (blk.0.attn_q.scale), and become bfloat16" in spec.notes[-1]
+    assert "have a factor (blk.0.attn_q.scale) that their format does not keep" in spec.notes[-1]
     found, expected = (weights_of(each, load_model_spec(each)) for each in (path, plain))
 
     def floats_of(value: Any) -> np.ndarray:
@@ -236,12 +244,7 @@ def test_factors_of_what_matrices_make(family: str, tmp_path: Path) -> None:
 def _with_tensors(
     folder: Path, path: Path, more: dict[str, np.ndarray], types: Any = floats
 ) -> Path:
-    import support.gguf_models as module
-
-    plain = module.converted
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "converted", lambda *given: {**more, **plain(*given)})
-        return write_gguf(folder, path, types)
+    return write_gguf(folder, path, types, change=lambda tensors: {**more, **tensors})
 
 
 def test_gemma_3_without_a_pattern_and_a_local_base(tmp_path: Path) -> None:
@@ -263,15 +266,70 @@ def test_the_page_names_every_architecture() -> None:
     assert {name.partition(" ")[0] for name in ARCHITECTURES} <= named
 
 
-def test_an_architecture_that_is_not_read(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "rwkv7")
+def some_file(tmp_path: Path, architecture: str, kind: str | None = None) -> Path:
+    writer = gguf.GGUFWriter(path := tmp_path / "model.gguf", architecture)
+    if kind is not None:
+        writer.add_type(kind)
+    writer.add_tensor("a", np.zeros(4, np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+    return path
+
+
+@pytest.mark.parametrize(
+    ("architecture", "kind", "message"),
+    [
+        ("llama", "adapter", "is an adapter .* merge it into its model"),
+        ("clip", "mmproj", r"is the part .* reads images or sound \(mmproj\)"),
+        ("clip", None, r"is the part .* reads images or sound \(mmproj\)"),
+        ("llama", "imatrix", "is an importance matrix .* --imatrix"),
+        ("llama", "vocab", "is no model: general.type is 'vocab'"),
+        ("llama", "model", "has no matrix token_embd.weight, so it is no whole model"),
+    ],
+)
+def test_files_that_are_no_models(
+    architecture: str, kind: str | None, message: str, tmp_path: Path
+) -> None:
+    path = some_file(tmp_path, architecture, kind)
+    with pytest.raises(ModelError, match=f"{re.escape(str(path))} {message}"):
+        load_model_spec(path)
+
+
+def test_a_vocabulary_alone(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.close()
+    with pytest.raises(ModelError, match="has no tensors, only a vocabulary, so it is no model"):
+        load_model_spec(tmp_path / "model.gguf")
+
+
+def test_numbers_of_tokens_agree(tmp_path: Path) -> None:
+    folder = tiny_checkpoint("llama")
+    tokens = [f"<{i}>" for i in range(300)]
+    path = write_gguf(folder, tmp_path / "a.gguf", tokenizer=("llama", tokens), vocab_size=299)
+    message = r"has 301 rows and tokenizer\.ggml\.tokens has 300 tokens and llama\.\S+ is 299"
+    with pytest.raises(ModelError, match=message):
+        load_model_spec(path)
+    path = write_gguf(folder, tmp_path / "b.gguf", vocab_size=299)
+    spec = load_model_spec(path, ["llama.vocab_size"])
+    assert any("llama.vocab_size ignored, as asked" in note for note in spec.notes)
+
+
+def test_a_tensor_that_the_architecture_has_not(tmp_path: Path) -> None:
+    path = _with_vector(tiny_checkpoint("qwen3"), tmp_path, "blk.0.attn_q.bias", np.ones(64))
+    message = "'blk.0.attn_q.bias'; Qwen3ForCausalLM, for which its metadata ask, is computed with"
+    with pytest.raises(WeightError, match=message):
+        weights_of(path, load_model_spec(path))
+
+
+def test_an_architecture_that_is_not_read(tmp_path: Path) -> None:
+    path = some_file(tmp_path, "rwkv7")
     known = r"'rwkv7', which is not read .*those that are: apertus, arcee, "
     with pytest.raises(ModelError, match=known):
-        load_model_spec(tmp_path / "model.gguf")
+        load_model_spec(path)
 
 
 @pytest.mark.parametrize("name", ["SmolLM2-135M-Instruct.Q4_1", "gemma-3-270m-q4_k_m"])

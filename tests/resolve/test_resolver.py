@@ -56,6 +56,7 @@ def test_the_first_mistake_is_reported_until_all_are_corrected() -> None:
         "quantization",
         "quantize_activations",
         "quantize_head",
+        "quantization_calibration",
         "threads",
         "cpus",
         "max_num_seqs",

@@ -18,6 +18,7 @@ from support.gguf_models import floats, mixed, write_gguf
 import penstock.weights.gguf_file as module
 from penstock.errors import ModelError, PenstockError, WeightError
 from penstock.gguf.names import PartName
+from penstock.gguf.tensors import read_header
 from penstock.plan.lower import lower
 from penstock.weights.checkpoint import CheckpointWeights
 from penstock.weights.gguf_choice import in_folder, named
@@ -74,6 +75,35 @@ def test_tensors(alignment: int, tmp_path: Path) -> None:
         runs = [(40, 300), (5, 9)]
         sliced = np.concatenate([values[40:300], values[5:9]])
         assert np.array_equal(file.slices(name, runs), sliced)
+
+
+def pages_of_files() -> int:
+    """Bytes of mapped files that count as this process's memory."""
+    lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines["RssFile"].split()[0]) * 1024
+
+
+def test_the_pages_of_what_has_been_read_are_given_back(tmp_path: Path) -> None:
+    writer, size = gguf.GGUFWriter(str(path := tmp_path / "model.gguf"), "llama"), 1 << 23
+    writer.add_tensor("a", np.ones((2048, 1024), np.float32))
+    writer.add_tensor("b", np.zeros((8192, 1088), np.uint8), raw_dtype=Type.Q8_0)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    file = GgufFile(read_header(path, WeightError))
+    before, rows = pages_of_files(), ((0, 4096),)
+    floats, blocks = file.view("a"), file.blocks("b", rows)
+    some = floats[1:][:3, ::2]  # a view of a view
+    assert floats.sum() == size / 4
+    assert not blocks.blocks.any()
+    assert pages_of_files() - before > size
+    del floats, blocks
+    assert pages_of_files() - before > size / 2  # of what is still looked at
+    assert (some == 1).all()
+    del some
+    assert pages_of_files() - before < size / 4
+    assert file.view("a").sum() == size / 4
 
 
 def split(tmp_path: Path, folder: Path, count: int = 3) -> list[Path]:
@@ -136,8 +166,10 @@ def test_scales_that_are_not_finite(name: str, scale: bytes, tmp_path: Path) -> 
     with pytest.raises(WeightError, match=message):
         file.view(name)
     if name in ("matrix", "stack"):
-        with pytest.raises(WeightError, match=message):
-            file.blocks(name)
+        for runs in (None, ((row, row + 1),)):
+            with pytest.raises(WeightError, match=message):
+                file.blocks(name, runs)
+        assert file.blocks(name, ((0, row),)).shape[0] == row
 
 
 def ternary(name: str, shape: tuple[int, ...]) -> Type:

@@ -18,7 +18,9 @@ from penstock.interface.source_walks import chosen, rows_pushed_down
 from penstock.interface.sources import (
     Factored,
     Flat,
+    Merged,
     OneOf,
+    Packed,
     RowsOf,
     RowsOfEach,
     ScaledRows,
@@ -28,10 +30,14 @@ from penstock.interface.sources import (
     Stacked,
     Stored,
     Transposed,
+    Unpaired,
 )
+from penstock.models.bitsandbytes import Bnb8
+from penstock.models.gguf.blocks import BlockMatrix
+from penstock.quant.formats import GGUF_FORMATS
 from penstock.weights.safetensors import open_folder
 from penstock.weights.source_checks import check
-from penstock.weights.sources import read
+from penstock.weights.sources import has_rows_apart, read
 from penstock.weights.tensor_file import Found
 
 ARRAYS: dict[str, NDArray[Any]] = {
@@ -207,3 +213,18 @@ def test_rows_are_taken_as_near_to_the_tensors_as_can_be() -> None:
     # Rows of what is stored the other way lie everywhere.
     turned = RowsOf(Transposed(square), ((0, 1),))
     assert rows_pushed_down(turned) == turned
+
+
+def test_rows_that_can_be_read_without_the_others() -> None:
+    a, b = Stored("a", (8, 6)), Stored("b", (8, 6))
+    blocks = BlockMatrix(GGUF_FORMATS["Q8_0"].scheme)
+    for apart in (
+        *(a, RowsOf(a, ((0, 2), (4, 7))), Shifted(a, 1.0), Factored(a, Stored("c", (8,)))),
+        *(Factored(a, Stored("one", (1,))), Packed("p", (8, 64), blocks)),
+    ):
+        assert has_rows_apart(apart), apart
+    for whole in (
+        *(Transposed(a), Unpaired(a, 2), Merged(Stacked((a, b))), ScaledRows(a, ((8, 2.0),))),
+        *(Packed("p", (8, 64), Bnb8()), Shifted(Transposed(a), 1.0)),
+    ):
+        assert not has_rows_apart(whole), whole

@@ -18,6 +18,11 @@ def plain(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip(".-_")[:64] or "model"
 
 
+def size(count: int) -> str:
+    """Bytes, for people."""
+    return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count:,} bytes"
+
+
 def remove_tree(path: Path) -> None:
     """Remove what is at ``path``, of whatever kind, if there is something."""
     with contextlib.suppress(FileNotFoundError):

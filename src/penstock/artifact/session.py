@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from penstock.artifact.digests import DigestFile
+from penstock.artifact.files import size
 from penstock.artifact.format import Artifact
 from penstock.artifact.key import ArtifactKey, ArtifactSource
 from penstock.artifact.store import KEEP_FREE, ArtifactStore, PendingArtifact
@@ -67,14 +68,19 @@ class ArtifactSession:
         return cls(config, plan, note, source)
 
     @contextlib.contextmanager
-    def take(self) -> Iterator[Artifact | None]:
-        """The artifact that fits, open within, or None."""
+    def take(
+        self, restored: Callable[[float], None] = lambda part: None
+    ) -> Iterator[Artifact | None]:
+        """The artifact that fits, open within, or None.
+
+        ``restored`` is called with the part of its weights that is restored, from 0 to 1.
+        """
         artifact = None
         if self._source is not None:
             try:
                 # Weights are hashed where there is something that they may be found to be.
                 if not self._store.empty:
-                    artifact = self._store.find(self._identify())
+                    artifact = self._store.find(self._identify(), restored)
             except ArtifactError as error:
                 self.is_damaged(error)
         try:
@@ -90,6 +96,14 @@ class ArtifactSession:
             self._key = self._source.identified(self._digests)
             self._digests.save()
         return self._key
+
+    def require_room(self) -> None:
+        """Raise ArtifactError where what will be packed cannot be kept for lack of room, before
+        it is packed. Panels that are not full take a little more than is known here."""
+        if self._source is None:
+            return
+        with contextlib.suppress(OSError):  # a folder that cannot be looked at: writing says so
+            self._store.require_space(self._config.weight_bytes)
 
     def tunings(self) -> tuple[Tuning, ...]:
         """Return all tunings that the matching artifact holds; none if there is no such
@@ -236,11 +250,6 @@ class ArtifactSession:
         except (ModelError, WeightError):
             pass
         raise ArtifactError("the checkpoint has changed while it was read")
-
-
-def size(count: int) -> str:
-    """Bytes, for people."""
-    return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count:,} bytes"
 
 
 def model_name(model_path: str) -> str:

@@ -12,12 +12,13 @@ import datetime
 import os
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from penstock.artifact.files import plain, remove_tree, sync_folder
+from penstock.artifact.files import plain, remove_tree, size, sync_folder
 from penstock.artifact.format import (
     CHUNK_BYTES,
     MANIFEST,
@@ -84,17 +85,20 @@ class ArtifactStore:
         """Whether there is no artifact. Raises ArtifactError where that cannot be found out."""
         return not self._names()
 
-    def find(self, key: ArtifactKey) -> Artifact | None:
+    def find(
+        self, key: ArtifactKey, restored: Callable[[float], None] = lambda part: None
+    ) -> Artifact | None:
         """The artifact of ``key``; the caller closes it. None if there is none.
 
-        Raises ArtifactError where there is one that cannot be used.
+        ``restored`` is that of :class:`Artifact`. Raises ArtifactError where there is
+        one that cannot be used.
         """
         for name in self._names():
             if not name.endswith("-" + key.digest()):
                 continue
             try:
                 self._require_safe_root()
-                artifact = Artifact(self.root / name)
+                artifact = Artifact(self.root / name, restored)
             except FileNotFoundError:  # removed this moment
                 continue
             if differences := artifact.manifest.key.differences(key):
@@ -149,7 +153,7 @@ class ArtifactStore:
                 if not damaged and (present := self._present(pending.key)):
                     return present
                 self._discard_leftovers()
-                self._require_space(layout(packed.sizes)[1], leave_free)
+                self.require_space(layout(packed.sizes)[1], leave_free)
                 return self._write(name, pending, packed)
         except OSError as e:
             raise ArtifactError(f"{e.filename or self.root}: {e.strerror}") from e
@@ -332,13 +336,16 @@ class ArtifactStore:
                 "`chmod o-w` it"
             )
 
-    def _require_space(self, size: int, leave_free: float) -> None:
-        status = os.statvfs(self.root)
+    def require_space(self, needed: int, leave_free: float = 0.0) -> None:
+        """Raise ArtifactError unless so many bytes find room, of which the share ``leave_free`` of
+        the file system stays free."""
+        there = next(path for path in (self.root, *self.root.absolute().parents) if path.exists())
+        status = os.statvfs(there)
         free = status.f_bavail * status.f_frsize
         reserve = int(leave_free * status.f_blocks * status.f_frsize)
-        if free < size + reserve:
-            also = f" and leave {reserve / 1e9:.1f} GB free" if reserve else ""
+        if free < needed + reserve:
+            also = f" and leave {size(reserve)} free" if reserve else ""
             raise ArtifactError(
-                f"{self.root} has {free / 1e9:.1f} GB free, too little to hold "
-                f"{size / 1e9:.1f} GB{also}"
+                f"{self.root} has {size(free)} free, too little to hold {size(needed)}{also}; make "
+                "room there, or name a folder elsewhere with --artifact-dir"
             )

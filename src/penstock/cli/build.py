@@ -86,7 +86,7 @@ def _root(args: argparse.Namespace) -> Path:
 
 
 def _list(root: Path) -> int:
-    from penstock.artifact.session import size
+    from penstock.artifact.files import size
     from penstock.artifact.store import ArtifactStore
     from penstock.artifact.tuned import decode_tunings
     from penstock.errors import ArtifactError
@@ -119,7 +119,7 @@ def _list(root: Path) -> int:
 
 
 def _remove(root: Path, name: str) -> int:
-    from penstock.artifact.session import size
+    from penstock.artifact.files import size
     from penstock.artifact.store import ArtifactStore
 
     store = ArtifactStore(root)

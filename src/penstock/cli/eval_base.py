@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import typing
+from pathlib import Path
 
 import msgspec
 
 from penstock.config import DTypeOption, EngineConfig, KvCacheDTypeOption
+from penstock.demo_model import demo_model_path
 from penstock.dtypes import QuantizationName
 from penstock.errors import ConfigError
 
@@ -36,7 +38,7 @@ def add_base_arguments(parser: argparse.ArgumentParser) -> None:
 def base_config(config: EngineConfig, args: argparse.Namespace) -> EngineConfig:
     """The base's options: those of the model, but for what says how weights are rounded.
 
-    Raises ConfigError where these are the same, and the base is not named either.
+    Raises ConfigError where these are the same, and so is the model.
     """
     changes: dict[str, object] = {"quantization": args.base_quantization}
     if args.base_quantization == "none":
@@ -56,10 +58,18 @@ def base_config(config: EngineConfig, args: argparse.Namespace) -> EngineConfig:
     if args.base_kv_cache_dtype is not None:
         changes["kv_cache_dtype"] = args.base_kv_cache_dtype
     base = msgspec.structs.replace(config, **changes)
-    if base == config and args.base is None:
+    if msgspec.structs.replace(base, model=config.model) == config and _is_same(base, config):
         raise ConfigError(
             "the model would be compared with itself: name what to compare it with by --base MODEL "
             "(of a GGUF file, or of another quantized checkpoint, the one that it was made from), "
             "or give the model a --quantization"
         )
     return base
+
+
+def _is_same(base: EngineConfig, config: EngineConfig) -> bool:
+    """Whether both name one model."""
+    if base.model == config.model:
+        return True
+    paths = [Path(each.model) if each.model else demo_model_path() for each in (base, config)]
+    return all(path.exists() for path in paths) and paths[0].samefile(paths[1])

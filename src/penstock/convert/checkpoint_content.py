@@ -56,11 +56,19 @@ class CheckpointContent(Content):
         vocab = written_vocab(tokenizer, rows, tuple(ends), where, _pieces(folder))
         self._values = {**description.values, "general.name": name, **vocab.values}
         self.metadata = self._values
-        rounded = () if spec.quantized is None else (_rounded(str(spec.quantized)),)
-        self.notes = (*spec.notes, *description.notes, *vocab.notes, *rounded)
+        self._quantized = spec.quantized
+        self.notes = (*spec.notes, *description.notes, *vocab.notes)
 
     def pairs(self) -> Mapping[str, bytes]:
         return {key: pair(key, value) for key, value in self._values.items()}
+
+    def rounded_again(self, types: Mapping[str, str]) -> str | None:
+        if self._quantized is None or set(types.values()) == {"F32"}:
+            return None
+        return (
+            f"the checkpoint was quantized already ({self._quantized}), and is rounded once more; "
+            "where there is an original in floats, convert that"
+        )
 
     def parts(self, tensor: SourceTensor) -> Iterator[Part]:
         if tensor.name in self._vectors:
@@ -116,10 +124,3 @@ def _floats(value: WeightValue) -> Values:
         return value.dequantize()
     assert isinstance(value, np.ndarray)
     return value.astype(np.float32, copy=False)
-
-
-def _rounded(kinds: str) -> str:
-    return (
-        f"the checkpoint was quantized already ({kinds}), and is rounded once more; where there is "
-        "an original in floats, convert that"
-    )

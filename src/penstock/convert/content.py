@@ -40,7 +40,7 @@ class Content(ABC):
 
     tensors: Sequence[SourceTensor]
     notes: tuple[str, ...]
-    """What users should know: what the file cannot say, and what was rounded before."""
+    """What users should know of what the file cannot say."""
     metadata: Mapping[str, object]
     """What the file is to say, by its keys."""
 
@@ -49,9 +49,17 @@ class Content(ABC):
         """The metadata by key, as the bytes of :func:`penstock.gguf.writing.pair`."""
 
     @abstractmethod
+    def rounded_again(self, types: Mapping[str, str]) -> str | None:
+        """A note if a tensor that was quantized before is rounded once more where each, by its
+        name, is written in one of ``types``; what becomes F32 is not rounded."""
+
+    @abstractmethod
     def parts(self, tensor: SourceTensor) -> Iterator[Part]:
         """The values of a tensor, some rows at a time, every row once."""
 
     @abstractmethod
     def stored_bytes(self, tensor: SourceTensor) -> NDArray[Any]:
-        """The bytes of a tensor in the type that it has in the source."""
+        """The bytes of a tensor in the type that it has in the source.
+
+        Raises WeightError where its values are not finite.
+        """

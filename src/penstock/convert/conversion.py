@@ -84,6 +84,7 @@ def convert(
     if any(each.type.name in GGUF_FORMATS for each in tensors):
         key = "general.quantization_version"
         pairs[key] = pair(key, _QUANTIZATION_VERSION)
+    again = content.rounded_again({each.name: each.type.name for each in tensors})
     rounding = Rounding(encoder)
     if importance is not None:
         types = {each.name: (each.type.name, each.shape) for each in tensors}
@@ -95,7 +96,8 @@ def convert(
         writer.write()
         file.write(layout.head, 0)
     counts = Counter(each.type.name for each in tensors)
-    return Converted(target, layout.size, dict(counts.most_common()), writer.taken, content.notes)
+    notes = content.notes if again is None else (*content.notes, again)
+    return Converted(target, layout.size, dict(counts.most_common()), writer.taken, notes)
 
 
 class _Writer:

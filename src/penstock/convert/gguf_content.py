@@ -10,18 +10,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.convert.content import Content, Part, SourceTensor
+from penstock.convert.rounding import not_finite
 from penstock.errors import ModelError, WeightError
 from penstock.gguf.metadata import mapped, parse_metadata
 from penstock.gguf.writing import pair
 from penstock.models.gguf.architectures import ARCHITECTURES
+from penstock.models.gguf.kinds import ARCHITECTURE, require_model
 from penstock.quant.formats import GGUF_FORMATS
-from penstock.weights.gguf_file import open_gguf
+from penstock.weights.gguf_file import GgufFile, open_gguf
 from penstock.weights.tensor_file import DECODED_BY_GGUF
 
 _REPLACED: Final = frozenset(
     {"general.file_type", "general.quantization_version", "general.alignment"}
 )
 _SPLIT: Final = "split."
+_IN_BLOCKS: Final = frozenset((*GGUF_FORMATS, *DECODED_BY_GGUF))
 _VALUES: Final = 1 << 24
 """Values that are decoded at a time, about."""
 
@@ -33,22 +36,12 @@ class GgufContent(Content):
         """``name`` replaces that of the model, if it is given. Raises ModelError or WeightError for
         a file that is corrupt, or of an architecture whose tensors are not known."""
         model = open_gguf(path)
-        architecture = model.metadata.get("general.architecture")
-        if architecture is None:
-            kind = model.metadata.get("general.type")
-            found = "" if kind is None else f" but one of type {kind!r:.40}"
-            raise ModelError(
-                f"{path} has no general.architecture, so it is no file of a model{found}; give the "
-                "file of the model"
-            )
+        require_model(model.metadata, model.tensors, str(path))
+        architecture = model.metadata.get(ARCHITECTURE)
         if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
             raise ModelError(
                 f"{path}: general.architecture is {architecture!r:.60}, whose tensors Penstock "
                 f"does not know; it knows {', '.join(e for e in ARCHITECTURES if ' ' not in e)}"
-            )
-        if not model.tensors:
-            raise ModelError(
-                f"{path} has no tensors, so it is no file of a model; give the file of the model"
             )
         self._found = model.tensors
         self.tensors = []
@@ -68,21 +61,23 @@ class GgufContent(Content):
         if name is not None:
             self._pairs["general.name"] = pair("general.name", name)
         self.metadata = model.metadata
-        rounded = sorted(
-            {t.dtype for _, t in model.tensors.values()} & {*GGUF_FORMATS, *DECODED_BY_GGUF}
-        )
-        self.notes = (
-            (
-                f"matrices in {', '.join(rounded)} were quantized already, and those that get "
-                "another type are rounded once more; where there is an original in floats, "
-                "convert that",
-            )
-            if rounded
-            else ()
-        )
+        self.notes = ()
 
     def pairs(self) -> Mapping[str, bytes]:
         return self._pairs
+
+    def rounded_again(self, types: Mapping[str, str]) -> str | None:
+        again = {
+            tensor.dtype
+            for name, (_, tensor) in self._found.items()
+            if tensor.dtype in _IN_BLOCKS and types[name] not in (tensor.dtype, "F32")
+        }
+        if not again:
+            return None
+        return (
+            f"matrices in {', '.join(sorted(again))} were quantized already, and are rounded once "
+            "more; where there is an original in floats, convert that"
+        )
 
     def parts(self, tensor: SourceTensor) -> Iterator[Part]:
         file, _ = self._found[tensor.name]
@@ -98,4 +93,10 @@ class GgufContent(Content):
 
     def stored_bytes(self, tensor: SourceTensor) -> NDArray[Any]:
         file, _ = self._found[tensor.name]
+        if tensor.stored in GGUF_FORMATS:
+            assert isinstance(file, GgufFile)
+            return file.blocks(tensor.name).blocks
+        for part in self.parts(tensor):
+            if not np.isfinite(part.values).all():
+                raise not_finite(tensor.name)
         return file.raw(tensor.name)

@@ -34,17 +34,24 @@ class Rounding:
         Raises WeightError, naming the tensor, for values that the type cannot hold.
         """
         kind = tensor.type.name
+        largest = max(values.max(initial=0), -values.min(initial=0))  # a NaN if there is one
+        if not np.isfinite(largest):
+            raise not_finite(tensor.name)
         if kind == "F32":
             return values.astype("<f4").tobytes()
         if kind == "BF16":
             halves = values.astype(ml_dtypes.bfloat16)
-            if np.count_nonzero(np.isinf(halves)) != np.count_nonzero(np.isinf(values)):
+            if np.isinf(halves).any():
                 raise WeightError(
                     f"{tensor.name} has values above {_MAX_BF16:.4g}, too large for BF16; take "
                     "type F32"
                 )
             return halves.tobytes()
-        _require_held(tensor, values)
+        if largest > MAX_VALUE:
+            raise WeightError(
+                f"{tensor.name} has values up to {float(largest):.4g} in magnitude, too large for "
+                f"{kind}; take type BF16 or F32"
+            )
         if kind == "F16":
             return values.astype("<f2").tobytes()
         assert kind in ENCODERS
@@ -53,17 +60,10 @@ class Rounding:
         return self.encoder(kind, values, own).tobytes()
 
 
-def _require_held(tensor: NewTensor, values: Values) -> None:
-    """Raise WeightError unless the values are such that blocks and float16 can hold them."""
-    kind = tensor.type.name
-    largest = max(values.max(initial=0), -values.min(initial=0))  # a NaN if there is one
-    if not np.isfinite(largest):
-        raise WeightError(
-            f"{tensor.name} has values that are not finite, which {kind} cannot hold; take type "
-            "F32 or BF16, or repair the checkpoint"
-        )
-    if largest > MAX_VALUE:
-        raise WeightError(
-            f"{tensor.name} has values up to {float(largest):.4g} in magnitude, too large for "
-            f"{kind}; take type BF16 or F32"
-        )
+def not_finite(tensor: str) -> WeightError:
+    """What is said of a tensor with a NaN or an infinity: files of no type are written of it, since
+    their models would compute nothing."""
+    return WeightError(
+        f"{tensor} has values that are not finite, so that the model would compute nothing; "
+        "download or make it again"
+    )

@@ -35,6 +35,8 @@ _VALUES: Final = ("attn_v", "attn_qkv", "attn_kv_b")
 _DOWN: Final = "ffn_down"
 _EIGHT: Final = 8
 """So many experts are so large that keys and values are small beside them."""
+_FIRST_VALUES: Final = 4
+"""The layers whose values count most in the smaller mixture."""
 _LARGE: Final[Mapping[str, int]] = {"llama": 80, "qwen2": 80, "olmo": 80, "jais2": 68}
 """The layers of models of 70B, by architecture, whose values are small, too."""
 _FALCON: Final = "falcon"
@@ -110,7 +112,7 @@ class TypeChoice:
         if name in self._heads:
             return "Q8_0" if model.architecture == _FALCON else wanted.head
         match = _LAYER.fullmatch(name)
-        if match is None or wanted.plain:
+        if match is None:
             return wanted.matrix
         part = match[2]
         if model.num_experts == _EIGHT and part in (*_VALUES, "attn_k"):
@@ -119,7 +121,7 @@ class TypeChoice:
             return self._of_values(self._values[int(match[1])])
         if part.startswith(_DOWN):
             return self._of_down(self._downs.get(int(match[1]), int(match[1])))
-        if part == "attn_output" and model.num_experts == _EIGHT and wanted.name == "Q4_K_M":
+        if part == "attn_output" and model.num_experts == _EIGHT and wanted.matrix == "Q4_K":
             return "Q5_K"
         return wanted.matrix
 
@@ -127,6 +129,8 @@ class TypeChoice:
         wanted, model = self._wanted, self._model
         if wanted.more is not None and _counts_most(place, len(self._values)):
             return wanted.more
+        if wanted.first is not None and place < _FIRST_VALUES:
+            return wanted.first
         large = _LARGE.get(model.architecture) == model.num_layers
         if large and (model.shares_keys or model.architecture != "llama"):
             return "Q5_K" if wanted.matrix == "Q4_K" else wanted.matrix
@@ -135,8 +139,10 @@ class TypeChoice:
     def _of_down(self, place: int) -> str:
         wanted, layers = self._wanted, self._model.num_layers
         if wanted.more is None:
-            first = self._weighted and place < layers // 8
-            return _WITH_OFFSETS.get(wanted.matrix, wanted.matrix) if first else wanted.matrix
+            first = None if self._model.architecture == _FALCON else wanted.first
+            if self._weighted:
+                first = first or _WITH_OFFSETS.get(wanted.matrix)
+            return first or wanted.matrix if place < layers // 8 else wanted.matrix
         most = _counts_most(place, layers)
         if self._model.architecture == _FALCON and wanted.matrix == "Q4_K":
             return "Q6_K" if place < layers // 16 else "Q5_K" if most else "Q4_K"

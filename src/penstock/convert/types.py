@@ -24,8 +24,8 @@ class FileType:
     """The type of those matrices of a mixture that matter most: those of values, and
     ``ffn_down``, in the first and the last eighth of the layers, and in each third of the others.
     """
-    plain: bool = False
-    """Whether all other matrices are in one type, whatever the model."""
+    first: str | None = None
+    """The type of values in the first four layers, and of ``ffn_down`` in the first eighth."""
 
 
 FILE_TYPES: Final[Mapping[str, FileType]] = {
@@ -36,20 +36,27 @@ FILE_TYPES: Final[Mapping[str, FileType]] = {
         FileType("BF16", 32, "BF16", "BF16"),
         FileType("Q8_0", 7, "Q8_0", "Q8_0"),
         FileType("Q6_K", 18, "Q6_K", "Q6_K"),
-        FileType("Q5_K", 16, "Q5_K", "Q6_K", plain=True),
         FileType("Q5_K_M", 17, "Q5_K", "Q6_K", more="Q6_K"),
-        FileType("Q4_K", 14, "Q4_K", "Q6_K", plain=True),
+        FileType("Q5_K_S", 16, "Q5_K", "Q6_K"),
         FileType("Q4_K_M", 15, "Q4_K", "Q6_K", more="Q6_K"),
+        FileType("Q4_K_S", 14, "Q4_K", "Q6_K", first="Q5_K"),
+        FileType("Q5_1", 9, "Q5_1", "Q6_K"),
         FileType("Q5_0", 8, "Q5_0", "Q6_K"),
+        FileType("Q4_1", 3, "Q4_1", "Q6_K"),
         FileType("Q4_0", 2, "Q4_0", "Q6_K"),
     )
 }
 """Types of files by name, the largest first."""
 
 
+ALIASES: Final[Mapping[str, str]] = {"Q5_K": "Q5_K_M", "Q4_K": "Q4_K_M"}
+"""Short names that ``llama-quantize`` has."""
+
+
 def file_type(name: str) -> FileType:
     """The type of this name, in letters of any case, ``-`` for ``_`` too. Raises ConfigError."""
-    found = FILE_TYPES.get(name.upper().replace("-", "_"))
+    full = name.upper().replace("-", "_")
+    found = FILE_TYPES.get(ALIASES.get(full, full))
     if found is None:
         raise ConfigError(
             f"type {name!r:.40} is not written; those that are: {', '.join(FILE_TYPES)}"

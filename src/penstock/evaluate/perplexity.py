@@ -61,8 +61,8 @@ def log_probabilities(logits: NDArray[np.float32]) -> NDArray[np.float64]:
     rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
     if np.isnan(rows).any():
         raise ModelError(
-            "the model's logits are not numbers; its weights may be damaged, or its activations "
-            "exceed what the dtype holds: try --dtype float32"
+            "the model's logits are not numbers; its weights may be damaged, or, if it runs in 16 "
+            "bits, its activations exceed what these hold: --dtype float32"
         )
     return rows
 

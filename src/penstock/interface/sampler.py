@@ -20,7 +20,8 @@ from penstock.sampling.params import SamplingParams
 
 NON_FINITE = (
     "the model produced {what} logits for this request, so no token can be chosen; check the "
-    "checkpoint and its quantization, or load the model with dtype float32"
+    "checkpoint and its quantization; if the model runs in 16 bits, float32 may hold what these do "
+    "not (--dtype float32)"
 )
 
 

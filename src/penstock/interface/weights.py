@@ -43,6 +43,19 @@ class WeightSource(Protocol):
     def names(self) -> Iterable[str]: ...
 
 
+@runtime_checkable
+class RowSource(Protocol):
+    """A :class:`WeightSource` that can read a large matrix piece by piece."""
+
+    def has_rows_apart(self, name: str) -> bool:
+        """Whether rows of this weight can be read without reading or converting the others."""
+        ...
+
+    def rows(self, name: str, first: int, end: int) -> WeightValue:
+        """Rows ``first`` to ``end`` of such a matrix, as :meth:`WeightSource.get` has them."""
+        ...
+
+
 class Place(NamedTuple):
     """The position of a region of packed weights in a file."""
 

@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.errors import RequestError
 from penstock.models.reader import ConfigReader
+from penstock.models.wording import Wording
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.sampling.params import RANGES
 
@@ -34,7 +35,11 @@ class GenerationConfig:
 
 
 def read_generation_config(
-    fields: Mapping[str, object], vocab_size: int, where: str, defaults: bool = True
+    fields: Mapping[str, object],
+    vocab_size: int,
+    where: str,
+    defaults: bool = True,
+    wording: Wording | None = None,
 ) -> GenerationConfig:
     """The parts of ``generation_config.json`` that are served; all other fields are passed over.
 
@@ -42,7 +47,7 @@ def read_generation_config(
 
     Raises ModelError, naming ``where``, for values that no request may have.
     """
-    reader = ConfigReader(fields, where)
+    reader = ConfigReader(fields, where, wording=wording)
     values = {}
     for name, field in _FIELDS.items() if defaults else ():
         value = reader.raw(field)

@@ -8,6 +8,7 @@ from typing import Final
 
 from penstock.errors import ModelError
 from penstock.models.unknown_fields import refusal
+from penstock.models.wording import Wording
 
 MAX_INTEGER: Final = 2**31 - 1
 """Dimensions and token ids are int32 in step inputs and native code."""
@@ -32,9 +33,15 @@ class ConfigReader:
     """
 
     def __init__(
-        self, fields: Mapping[str, object], where: str, ignore: Collection[str] = ()
+        self,
+        fields: Mapping[str, object],
+        where: str,
+        ignore: Collection[str] = (),
+        wording: Wording | None = None,
     ) -> None:
+        """``wording``: what messages call fields, where the file is no ``config.json``."""
         self._fields = fields
+        self._wording = wording
         self._where = self._file = where
         self._used: set[str] = set()
         self._ignore = ignore
@@ -57,7 +64,7 @@ class ConfigReader:
         ``ignored``: fields of the family that change nothing. Raises ModelError where a field has
         two names and two values.
         """
-        reader = ConfigReader(self._fields, self._where, self._ignore)
+        reader = ConfigReader(self._fields, self._where, self._ignore, self._wording)
         reader._file = self._file
         reader._path, reader._ignored = self._path, self._ignored
         reader._used, reader._names, reader._defaults = self._used, names, defaults
@@ -96,7 +103,10 @@ class ConfigReader:
         else:
             usual = self._defaults.get(name)
             shown = "absent" if usual is None else f"absent, which means {_shown(usual)}"
-        return ModelError(f"{self._where}: {stored} ({shown}) {problem}")
+        if self._wording is None:
+            return ModelError(f"{self._where}: {stored} ({shown}) {problem}")
+        name = self._wording.name(self._path + stored)
+        return ModelError(f"{self._file}: {name} ({shown}) {problem}")
 
     def has(self, name: str) -> bool:
         """Whether the field is there and not null, or has a value where it is not there."""
@@ -127,7 +137,10 @@ class ConfigReader:
         if value is not None:
             return value
         if default is None:
-            raise self.error(name, "is required; take config.json from the original checkpoint")
+            fix = "take config.json from the original checkpoint"
+            if self._wording is not None:
+                fix = self._wording.fix
+            raise self.error(name, f"is required; {fix}")
         if self.contains(name):
             raise self.error(name, f"must not be null; leave it out for {_shown(default)}")
         return default
@@ -228,7 +241,7 @@ class ConfigReader:
             return None
         if not isinstance(value, dict):
             raise self.error(name, "must be an object")
-        inner = ConfigReader(value, f"{self._where}: {name}", self._ignore)
+        inner = ConfigReader(value, f"{self._where}: {name}", self._ignore, self._wording)
         inner._file = self._file
         inner._path, inner._ignored = f"{self._path}{name}.", self._ignored
         return inner

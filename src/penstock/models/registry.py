@@ -18,6 +18,7 @@ from penstock.models.quantized import read_quantized
 from penstock.models.reader import ConfigReader
 from penstock.models.spec import DType, ModelSpec, attention_of
 from penstock.models.text_part import NOT_CAUSAL, TEXT_CONFIG, TextPart, placed, text_part
+from penstock.models.wording import Wording
 
 _ONLY: Final[tuple[tuple[str, object, str], ...]] = (
     ("pretraining_tp", 1, "must be 1: sliced linear layers are not supported"),
@@ -60,6 +61,7 @@ def read_spec(
     ignore: Collection[str] = (),
     sampling_defaults: bool = True,
     where: str = "config.json",
+    wording: Wording | None = None,
 ) -> ModelSpec:
     """The model that a Hugging Face ``config.json`` describes.
 
@@ -68,17 +70,18 @@ def read_spec(
     the checkpoint is quantized. ``default_dtype`` is used where the configuration names none.
     ``tensors`` are the names of those that the checkpoint has, by which the layouts of text parts
     are told apart. ``ignore`` names fields that are passed over though they are not known; without
-    ``sampling_defaults`` those of ``generation`` are. Raises
+    ``sampling_defaults`` those of ``generation`` are. ``wording`` says what messages call fields of
+    a configuration that was made of another file. Raises
     :class:`~penstock.errors.ModelError`, naming ``where``, for architectures, fields and values
     that Penstock does not know.
     """
     part = text_part(config)
-    family = _find_family(ConfigReader(config, where), part)
+    family = _find_family(ConfigReader(config, where, wording=wording), part)
     if part is None:
-        reader = ConfigReader(config, where, ignore)
+        reader = ConfigReader(config, where, ignore, wording)
     else:
         inner = where if TEXT_CONFIG not in config else f"{where}: {TEXT_CONFIG}"
-        reader = ConfigReader(part.fields, inner, ignore)
+        reader = ConfigReader(part.fields, inner, ignore, wording)
     reader.raw("architectures"), reader.raw("model_type")
     refuse_unsupported(reader, family.idle)
     dtype = read_dtype(reader) or default_dtype
@@ -98,7 +101,7 @@ def read_spec(
     _finish(reader, spec, family.idle, ignore)
     if generation is not None:
         its = where.replace("config.json", "generation_config.json")
-        more = read_generation_config(generation, spec.vocab_size, its, sampling_defaults)
+        more = read_generation_config(generation, spec.vocab_size, its, sampling_defaults, wording)
         merged = tuple(dict.fromkeys(spec.eos_token_ids + more.eos_token_ids))
         spec = replace(spec, eos_token_ids=merged, sampling_defaults=more.defaults)
     if ignore:

@@ -27,10 +27,20 @@ def decide_calibration(
     """Return what the option asks for, as far as there is a text that the model can read.
 
     It does something for the matrices on grids that a balanced plan has (``plan/balance.py``).
+    Raises ConfigError where the user asks for none, and there is none.
     """
-    scheme = schemes.linear
-    if not isinstance(scheme, GridScheme) or not schemes.activations:
-        return CalibrationDecision(False, {})
+    nothing = _nothing_to_scale(inputs, schemes)
+    if nothing is not None:
+        its_own = not inputs.drafts and inputs.spec.published == "model"
+        if its_own and not inputs.config.quantization_calibration:
+            raise ConfigError(
+                f"quantization_calibration false (--no-quantization-calibration) has no effect: "
+                f"{nothing}; leave it out"
+            )
+        rounded = schemes.linear is not None
+        return CalibrationDecision(
+            False, {"quantization_calibration": f"none: {nothing}"} if rounded else {}
+        )
     why_not = _why_not(inputs)
     why = why_not or "columns are scaled by a short text that the model reads at a first start"
     if why_not is None and not has_tokenizer(tokenizer):
@@ -38,17 +48,31 @@ def decide_calibration(
     return CalibrationDecision(why_not is None, {"quantization_calibration": why})
 
 
+def _nothing_to_scale(inputs: Inputs, schemes: Quantization) -> str | None:
+    """Return why no columns are scaled, whatever the matrices and the text; None if they are."""
+    own = inputs.spec.quantized
+    if own is not None and own.schemes:
+        return "the checkpoint is quantized already, and is kept as it is"
+    if schemes.linear is None:
+        return "no matrices are rounded without quantization"
+    if not isinstance(schemes.linear, GridScheme):
+        return "columns are scaled where whole rows have one scale, not groups of columns"
+    if not schemes.activations:
+        return "columns are scaled where activations are rounded, too, and here weights alone are"
+    return None
+
+
 def _why_not(inputs: Inputs) -> str | None:
     """Return why columns are scaled by the matrices alone."""
     config = inputs.config
-    if not config.quantization_calibration:
-        return "the matrices alone decide, as asked"
     if config.load_format == "dummy":
         return "dummy weights are not scaled"
     if inputs.drafts:
         return "models that draft are not scaled"
     if inputs.types.weights == "float16":
         return "weights in float16 are not scaled"
+    if not config.quantization_calibration:
+        return "the matrices alone decide, as asked"
     try:
         backend("cpu").packing()
     except ConfigError:

@@ -54,7 +54,7 @@ def decide_plans(
     if max_len > spec.max_positions:
         raise PositionsError(
             f"max_model_len {max_len} exceeds the model's {spec.max_positions} positions; "
-            "lower it, or give the model a rope scaling in its config.json"
+            "lower it (a config.json may have a rope scaling, by which there are more)"
         )
     types, half = inputs.types, backend.half_rows
     taps = draft.taps if isinstance(draft, EagleSpec) else ()

@@ -13,13 +13,12 @@ from penstock.config import DTypeOption, LoadFormat
 from penstock.errors import WeightError
 from penstock.interface.plan_weights import Balance, PlanWeight
 from penstock.interface.source_walks import chosen, packed, tensors
-from penstock.interface.sources import Packed, Source, Stored
+from penstock.interface.sources import Packed, RowsOf, Source, Stored
 from penstock.interface.weights import WeightSource, WeightValue
 from penstock.models.names import BIAS, NameMap
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant import StoredTensor
 from penstock.weights.cast import dequantized
-from penstock.weights.column_factors import F32, F64, balanced, factors
 from penstock.weights.disagreement import (
     missing,
     missing_of_heads,
@@ -30,8 +29,9 @@ from penstock.weights.disagreement import (
 )
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.model_files import ModelFiles
+from penstock.weights.smoothing import F32, F64, smoothed, smoothing_factors
 from penstock.weights.source_checks import check
-from penstock.weights.sources import as_named, read, read_member
+from penstock.weights.sources import as_named, has_rows_apart, read, read_member
 from penstock.weights.tensor_file import Found
 
 _COMPARE_BYTES: Final = 1 << 24  # at a time, so that comparing two matrices needs no copy of them
@@ -134,10 +134,19 @@ class CheckpointWeights:
         if form is not None:
             extra = [n for n in extra if not form.is_idle(n)]
         if extra:
-            raise unexpected(extra, found[extra[0]][0])
+            raise unexpected(extra, found[extra[0]][0], spec.architecture)
 
     def names(self) -> Iterable[str]:
         return self._sources.keys()
+
+    def tensors_of(self, name: str) -> str:
+        """The tensors of which a weight is made, for messages."""
+        source, found = self._sources[name]
+        stored = [found[each.name][1].name for each in tensors(source)]
+        return ", ".join(map(repr, stored[:3])) + (", ..." if len(stored) > 3 else "")
+
+    def num_rows(self, name: str) -> int:
+        return self._weights[name].shape[0]
 
     def get(self, name: str) -> WeightValue:
         """The weight, read-only, in the dtype this source was opened with; one that the checkpoint
@@ -150,7 +159,7 @@ class CheckpointWeights:
                 return value
             value = dequantized(value, self._dtype, name).reshape(self._weights[name].shape)
         for balance in balances:
-            value = balanced(value, balance, self._factors(balance))
+            value = smoothed(value, balance, self._factors(balance))
             value.flags.writeable = False
         return value
 
@@ -159,12 +168,23 @@ class CheckpointWeights:
         source, found = self._sources[name]
         return read_member(source, index, found, self._dtype)
 
+    def has_rows_apart(self, name: str) -> bool:
+        return not self._weights[name].balances and has_rows_apart(self._sources[name][0])
+
+    def rows(self, name: str, first: int, end: int) -> WeightValue:
+        """Rows ``first`` to ``end`` of a matrix, as :meth:`get` has them."""
+        source, found = self._sources[name]
+        value = read(RowsOf(source, ((first, end),)), found, self._dtype)
+        if isinstance(value, StoredTensor) and name in self._as_floats:
+            return dequantized(value, self._dtype, name)
+        return value
+
     def _factors(self, balance: Balance) -> F32:
         """The factors of columns, which all weights that they are given to share."""
         if balance.matrices not in self._known_factors:
             matrices = map(self._floats, balance.matrices)
             measured = None if balance.input is None else self._measured[balance.input]
-            self._known_factors[balance.matrices] = factors(matrices, measured)
+            self._known_factors[balance.matrices] = smoothing_factors(matrices, measured)
         return self._known_factors[balance.matrices]
 
     def _floats(self, source: Source) -> NDArray[Any]:

@@ -80,8 +80,8 @@ def missing(
     """
     if is_gguf(folder):
         return WeightError(
-            f"{folder} lacks tensor {stored!r}, which its metadata ask for; download it again, or "
-            "convert the model again"
+            f"{folder} lacks tensor {stored!r}, which its metadata and its other tensors ask for; "
+            "download it again, or convert the model again"
         )
     problem = f"{folder} lacks tensor {stored!r}, which config.json asks for"
     inside = next((n for n in found if n.startswith(_INSIDE_ANOTHER)), None)
@@ -174,14 +174,14 @@ def _names(matrix: Packed) -> list[str]:
     return [*(tensor.name for tensor in tensors), *form.optional(matrix.name)]
 
 
-def unexpected(names: list[str], file: TensorFile) -> WeightError:
-    """Return the error for tensors of ``file`` that the model has no use for."""
+def unexpected(names: list[str], file: TensorFile, architecture: str) -> WeightError:
+    """Return the error for tensors of ``file`` that a model of ``architecture`` has no use for."""
     shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
     problem = f"{file.path}: {len(names)} tensor(s) have no place in the model: {shown}"
     if is_gguf(file.path):
         return WeightError(
-            f"{problem}; it may be of a form of its architecture that Penstock does not read from "
-            "GGUF files: take the model's Hugging Face checkpoint"
+            f"{problem}; {architecture}, for which its metadata ask, is computed without them: "
+            "convert the model again with a current llama.cpp, or take its Hugging Face checkpoint"
         )
     if quantized_names(names):
         return WeightError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -18,6 +19,7 @@ from penstock.gguf.names import SUFFIX, PartName
 from penstock.gguf.tensors import GgufHeader, TensorEntry, read_header
 from penstock.quant import BlockTensor
 from penstock.quant.formats import GGUF_FORMATS
+from penstock.weights.rows import Runs
 from penstock.weights.tensor_file import DECODED_BY_GGUF, Found, Tensor, TensorFile
 
 _MAX_PARTS: Final = 9999
@@ -34,7 +36,6 @@ class GgufFile(TensorFile):
             for name, each in header.tensors.items()
         }
         self._entries = header.tensors
-        self._checked: set[str] = set()
 
     def view(self, name: str) -> NDArray[Any]:
         entry = self._entries[name]
@@ -49,21 +50,25 @@ class GgufFile(TensorFile):
         parts = [self._floats(entry, first, end) for first, end in runs]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def blocks(self, name: str) -> BlockTensor:
-        """The matrix as it is stored; of a stack of matrices, one below another.
+    def blocks(self, name: str, runs: Runs | None = None) -> BlockTensor:
+        """The rows of ``runs`` of a matrix as it is stored, None: all; those of a stack of matrices
+        lie one below another.
 
-        Raises WeightError where a block has scales that are not finite.
+        Raises WeightError where a block of them has scales that are not finite.
         """
-        return self._usable(self._entries[name])
+        entry = self._entries[name]
+        parts = [self._usable(entry, *run) for run in runs or ((0, self._rows(entry)),)]
+        if len(parts) == 1:
+            return parts[0]
+        return BlockTensor(parts[0].format, np.concatenate([part.blocks for part in parts]))
 
-    def _usable(self, entry: TensorEntry) -> BlockTensor:
-        """The tensor in blocks, whose scales are looked at once for each tensor."""
-        matrix = BlockTensor(GGUF_FORMATS[entry.type.name], self._blocks(entry))
-        if entry.name not in self._checked:
-            row = matrix.first_unusable()
-            if row is not None:
-                self._is_broken(entry, row)
-            self._checked.add(entry.name)
+    def _usable(self, entry: TensorEntry, first: int, end: int) -> BlockTensor:
+        """Rows of the tensor in blocks, whose scales have been looked at."""
+        form = GGUF_FORMATS[entry.type.name]
+        matrix = BlockTensor(form, self._blocks(entry, first, end))
+        row = matrix.first_unusable()
+        if row is not None:
+            self._is_broken(entry, first + row)
         return matrix
 
     def _is_broken(self, entry: TensorEntry, row: int) -> NoReturn:
@@ -73,28 +78,29 @@ class GgufFile(TensorFile):
             "convert the model again"
         )
 
-    def _blocks(self, entry: TensorEntry) -> NDArray[np.uint8]:
-        """uint8 ``[rows, blocks, bytes]``, of all rows of the tensor."""
-        columns, nbytes = entry.type.columns, entry.type.block_bytes
-        each = entry.shape[-1] // columns
-        rows = (entry.stop - entry.start) // (each * nbytes)
-        octets = Tensor(entry.name, "U8", (rows, each, nbytes), entry.start, entry.stop)
+    def _rows(self, entry: TensorEntry) -> int:
+        """The number of rows of all matrices."""
+        return math.prod(entry.shape[:-1])
+
+    def _blocks(self, entry: TensorEntry, first: int, end: int) -> NDArray[np.uint8]:
+        """uint8 ``[rows, blocks, bytes]`` of rows ``first`` to ``end``."""
+        each, nbytes = entry.shape[-1] // entry.type.columns, entry.type.block_bytes
+        start, stop = (entry.start + row * each * nbytes for row in (first, end))
+        octets = Tensor(entry.name, "U8", (end - first, each, nbytes), start, stop)
         return self._view(octets, np.dtype(np.uint8))
 
     def _floats(self, entry: TensorEntry, first: int, end: int) -> NDArray[Any]:
         """The float32 values of slices ``first`` to ``end`` of the first dimension."""
-        form = GGUF_FORMATS.get(entry.type.name)
-        blocks = self._blocks(entry) if form is None else self._usable(entry).blocks
         vector = len(entry.shape) == 1  # its slices are parts of blocks
-        rows = len(blocks) // entry.shape[0]  # of a slice
-        some = blocks if vector else blocks[first * rows : end * rows]
-        if form is not None:
-            values = BlockTensor(form, some).dequantize()
+        each = self._rows(entry) // entry.shape[0]  # of a slice
+        rows = (0, 1) if vector else (first * each, end * each)
+        if entry.type.name in GGUF_FORMATS:
+            values = self._usable(entry, *rows).dequantize()
         else:
-            values = _converted(entry.type.name, some)
+            values = _converted(entry.type.name, self._blocks(entry, *rows))
             finite = np.isfinite(values).all(axis=1)
             if not finite.all():
-                self._is_broken(entry, (0 if vector else first * rows) + int(finite.argmin()))
+                self._is_broken(entry, rows[0] + int(finite.argmin()))
         values = values[0, first:end] if vector else values.reshape(-1, *entry.shape[1:])
         values.flags.writeable = False
         return values

@@ -50,10 +50,8 @@ def check(source: Source, found: Found) -> None:
         if wanted.element == "float" and tensor.element is None:
             raise _unreadable(where, tensor.dtype)
         if not has_shape(tensor.shape, wanted):
-            asks = _asks(file.path)
             raise WeightError(
-                f"{where} has shape {list(tensor.shape)}, but {asks} for {list(wanted.shape)}; "
-                "take both from one checkpoint"
+                f"{where} has shape {list(tensor.shape)}, but {_asks(file.path, wanted.shape)}"
             )
 
 
@@ -71,8 +69,13 @@ def _one_below_another(shape: Shape) -> Shape:
     return math.prod(shape[:-1]), shape[-1]
 
 
-def _asks(path: Path) -> str:
-    return "its metadata ask" if is_gguf(path) else "config.json asks"
+def _asks(path: Path, shape: Shape) -> str:
+    if is_gguf(path):
+        return (
+            f"its metadata ask for {list(shape)}; download the file again, or convert the model "
+            "again"
+        )
+    return f"config.json asks for {list(shape)}; take both from one checkpoint"
 
 
 def _unreadable(where: str, dtype: str) -> WeightError:

@@ -78,17 +78,20 @@ def _whole(reader: Callable[[Packed, Found], StoredTensor | CodebookTensor]) -> 
     return read
 
 
+_BY_ROWS: Final[Mapping[type[PackedFormat], PackedReader]] = {
+    BlockMatrix: read_blocks,
+    Mxfp4: read_mxfp4,
+    InBlocks: read_in_blocks,
+}
 READERS: Final[Mapping[type[PackedFormat], PackedReader]] = {
-    BlockMatrix: _whole(read_blocks),
+    **_BY_ROWS,
     Gptq: _whole(read_gptq),
     Awq: _whole(read_awq),
     Integers: _whole(read_integers),
     Fp8: _whole(read_fp8),
-    Mxfp4: read_mxfp4,
     Nvfp4: _whole(read_nvfp4),
     Bnb4: _whole(read_bnb4),
     Bnb8: _whole(read_bnb8),
-    InBlocks: read_in_blocks,
 }
 """What reads the matrices of each format of quantized checkpoints."""
 
@@ -121,6 +124,22 @@ def read_member(
         return value
     member: NDArray[Any] = value[0]
     return member
+
+
+def has_rows_apart(source: Source) -> bool:
+    """Whether rows of a weight can be read without reading or converting the others."""
+    return _are_apart(rows_pushed_down(RowsOf(source, ((0, 1),))))
+
+
+def _are_apart(source: Source) -> bool:
+    match source:
+        case Stored() | Constant() | RowsOf(Stored()):
+            return True
+        case RowsOf(Packed() as matrix):
+            return type(matrix.format) in _BY_ROWS
+        case RowsOf() | Packed():
+            return False
+    return all(map(_are_apart, made_of(source)))
 
 
 def _is_shifted(source: Source) -> bool:

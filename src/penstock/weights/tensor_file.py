@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -35,6 +36,8 @@ _READABLE: Final[Mapping[str, DType]] = {
 _INTEGERS: Final[Mapping[str, np.dtype[Any]]] = {"I32": np.dtype("<i4"), "I64": np.dtype("<i8")}
 
 _OF_ONE_BYTE: Final = frozenset(("U8", "I8", "F8_E4M3", "F8_E8M0"))
+_WORTH_RELEASING: Final = 1 << 16
+"""Bytes: the system maps as many at a time when a page is touched."""
 
 
 class Tensor(msgspec.Struct, frozen=True, gc=False):
@@ -62,7 +65,9 @@ class Tensor(msgspec.Struct, frozen=True, gc=False):
 class TensorFile:
     """Base. ``tensors`` are by name, each checked to lie within the ``size`` bytes of the file.
 
-    The file is mapped at the first view and stays so until the last view is gone.
+    The file is mapped at the first view and stays so until the last view is gone. The pages of a
+    view count as memory of the process while there is an array of it, and no longer: what has been
+    packed leaves only its place in the page cache.
     """
 
     def __init__(self, path: Path, size: int) -> None:
@@ -74,9 +79,7 @@ class TensorFile:
     def view(self, name: str) -> NDArray[Any]:
         """The tensor's values in the file's dtype, read-only; zero-copy where aligned."""
         tensor = self.tensors[name]
-        if tensor.element is None:
-            self._fail(f"holds {name} as {tensor.dtype}, which cannot be read")
-        return self._view(tensor, NUMPY_DTYPES[tensor.element])
+        return self._view(tensor, self._element(tensor))
 
     def raw(self, name: str) -> NDArray[np.uint8]:
         """The tensor's bytes, whatever they hold, read-only."""
@@ -88,10 +91,9 @@ class TensorFile:
     def slices(self, name: str, runs: Sequence[tuple[int, int]]) -> NDArray[Any]:
         """Those slices of the first dimension, one run (first, end) after another, as :meth:`view`
         has them; of one run, a view."""
-        whole = self.view(name)
-        if len(runs) == 1:
-            return whole[slice(*runs[0])]
-        return np.concatenate([whole[first:end] for first, end in runs])
+        tensor = self.tensors[name]
+        parts = [self._view(_rows(tensor, *run), self._element(tensor)) for run in runs]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def integers(self, name: str) -> NDArray[Any]:
         """View as :meth:`view` does a tensor of 32- or 64-bit integers."""
@@ -114,24 +116,33 @@ class TensorFile:
             self._fail(f"holds {name} as {tensor.dtype}; its elements must take a byte each")
         return self._view(tensor, np.dtype(np.uint8))
 
+    def _element(self, tensor: Tensor) -> np.dtype[Any]:
+        if tensor.element is None:
+            self._fail(f"holds {tensor.name} as {tensor.dtype}, which cannot be read")
+        return NUMPY_DTYPES[tensor.element]
+
     def _view(self, tensor: Tensor, dtype: np.dtype[Any]) -> NDArray[Any]:
         if self._map is None:
             self._map = self._open_map()
         count = math.prod(tensor.shape)
         if count == 0:
             return np.empty(tensor.shape, dtype)
-        self._expect(self._map, tensor)
-        array = np.frombuffer(self._map, dtype, count, tensor.start).reshape(tensor.shape)
+        first = tensor.start // mmap.PAGESIZE * mmap.PAGESIZE
+        pages = first, tensor.stop - first
+        # All of the tensor, not page by page as it is touched.
+        self._map.madvise(mmap.MADV_WILLNEED, *pages)
+        values = np.frombuffer(self._map, dtype, count, tensor.start)
+        if tensor.stop - tensor.start >= _WORTH_RELEASING:
+            # Slices and other shapes of it keep it alive. Other views of its pages stay readable:
+            # of a mapped file, pages that are touched again come back.
+            release = weakref.finalize(values, self._map.madvise, mmap.MADV_DONTNEED, *pages)
+            release.atexit = False
+        array: NDArray[Any] = values.reshape(tensor.shape)
         if tensor.start % dtype.itemsize:
             # Native code reads whole elements; old files may not align them.
             array = array.copy()
             array.flags.writeable = False
         return array
-
-    def _expect(self, mapped: mmap.mmap, tensor: Tensor) -> None:
-        """Ask the system to start reading all of the tensor, not page by page as it is touched."""
-        first = tensor.start // mmap.PAGESIZE * mmap.PAGESIZE
-        mapped.madvise(mmap.MADV_WILLNEED, first, tensor.stop - first)
 
     def _open_map(self) -> mmap.mmap:
         try:
@@ -145,6 +156,13 @@ class TensorFile:
 
     def _fail(self, problem: str) -> NoReturn:
         raise WeightError(f"{self.path} {problem}")
+
+
+def _rows(tensor: Tensor, first: int, end: int) -> Tensor:
+    """Slices ``first`` to ``end`` of the first dimension, as a tensor."""
+    each = (tensor.stop - tensor.start) // max(tensor.shape[0], 1)
+    start, stop = tensor.start + first * each, tensor.start + end * each
+    return Tensor(tensor.name, tensor.dtype, (end - first, *tensor.shape[1:]), start, stop)
 
 
 Found = Mapping[str, tuple[TensorFile, Tensor]]

@@ -18,7 +18,7 @@ from penstock.backends.cpu.interface import NativeExecutor
 from penstock.backends.cpu.native_ops import BufferId, ConstantId, MatrixId
 from penstock.backends.cpu.rope_tables import RopeTables
 from penstock.backends.cpu.tune import Product
-from penstock.backends.fills import Fill
+from penstock.backends.fills import ByRows, Fill
 from penstock.interface.weights import WeightValue
 from penstock.plan import ops
 from penstock.plan.plan import Plan
@@ -82,7 +82,8 @@ class Binder:
         rows, columns = self.plan.weights[op.weight].shape
         matrix = form.add_table(self.native, rows, columns)
         self.regions.append(op.weight)
-        put = partial(form.pack, MatrixPart(self.native, matrix, 0, op.weight))
+        part = MatrixPart(self.native, matrix, 0, op.weight)
+        put = ByRows(rows, columns, partial(form.pack_from, part))
         self.fills.append(Fill(op.weight, put))
         return matrix
 
@@ -100,9 +101,12 @@ class Binder:
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
         for part in op.parts:
-            put: Put = partial(form.pack, MatrixPart(native, matrix, first, part.weight))
+            place = MatrixPart(native, matrix, first, part.weight)
+            put: Put = partial(form.pack, place)
             if part.weight in self._orders:  # that an op before reads
                 put = partial(self._fill_in_order, self._orders.pop(part.weight), 0, put)
+            elif op.gated is None:  # whose rows would lie among those of another matrix
+                put = ByRows(part.n, op.k, partial(form.pack_from, place))
             self.fills.append(Fill(part.weight, put))
             first += part.n
         return matrix
@@ -181,8 +185,14 @@ class Binder:
         return None if name is None else self.weight(name)
 
     def table(self, name: ops.WeightName) -> ConstantId:
-        """A weight in the element type that the plan's weights have."""
-        return self._reserve([(name, self._size(name))], DTYPES[self.plan.weight_dtype])
+        """A matrix in the element type that the plan's weights have, row by row."""
+        dtype = DTYPES[self.plan.weight_dtype]
+        rows, columns = self.plan.weights[name].shape
+        constant = self.native.reserve_constant(rows * columns * dtype.itemsize)
+        self.regions.append(name)
+        put = partial(self._fill_table, constant, columns, dtype)
+        self.fills.append(Fill(name, ByRows(rows, columns, put)))
+        return constant
 
     def floats(self, values: Sequence[float] | NDArray[np.float32]) -> ConstantId:
         """Numbers that the plan itself holds, as float32."""
@@ -242,6 +252,16 @@ class Binder:
     def _fill_transposed(self, constant: ConstantId, array: NDArray[Any]) -> None:
         values = np.ascontiguousarray(array.astype(np.float32, copy=False).T)
         self.native.fill_constant(constant, 0, as_bytes(values))
+
+    def _fill_table(
+        self,
+        constant: ConstantId,
+        columns: int,
+        dtype: np.dtype[Any],
+        array: NDArray[Any],
+        first: int,
+    ) -> None:
+        self._fill(constant, first * columns * dtype.itemsize, dtype, array)
 
     def _fill(
         self, constant: ConstantId, offset: int, dtype: np.dtype[Any], array: NDArray[Any]

@@ -7,7 +7,7 @@ native executor, and how values are packed into it. :func:`form_of` chooses one.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,10 @@ class MatrixPart:
     """The matrix's row that is the weight's first."""
     name: WeightName
 
+    def behind(self, rows: int) -> MatrixPart:
+        """The part without its first rows."""
+        return replace(self, first=self.first + rows)
+
 
 class MatrixForm(ABC):
     """How matrices of one scheme get into the native executor."""
@@ -68,6 +72,10 @@ class MatrixForm(ABC):
         Raises WeightError, naming the weight, where it is to be rounded and has a value that is not
         finite.
         """
+
+    def pack_from(self, part: MatrixPart, value: WeightValue, first: int) -> None:
+        """Pack rows of ``part`` from ``first`` on, likewise."""
+        self.pack(part.behind(first), value)
 
 
 class FloatForm(MatrixForm):

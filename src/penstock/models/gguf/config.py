@@ -7,20 +7,22 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.errors import ModelError
+from penstock.errors import ModelError, shown
 from penstock.gguf.metadata import GgufValue
 from penstock.gguf.special_tokens import end_token_ids
 from penstock.interface.sources import Shape, Stored
 from penstock.models.gguf.architecture import COMMON, Architecture, Fields
 from penstock.models.gguf.architectures import ARCHITECTURES
-from penstock.models.gguf.blocks import GgufTypes
+from penstock.models.gguf.blocks import FACTOR, GgufTypes
 from penstock.models.gguf.keys import Keys
+from penstock.models.gguf.kinds import require_model
 from penstock.models.gguf.names import GENERAL, IDLE
 from penstock.models.gguf.rope import Floats, RopeScaling, read_scaling
 from penstock.models.name_forms import Told
 from penstock.models.names import Name, NameMap
 from penstock.models.registry import read_spec
 from penstock.models.spec import DType, ModelSpec
+from penstock.models.wording import Wording
 from penstock.quant.formats import GGUF_FORMATS
 
 SAMPLING: Final = {
@@ -32,14 +34,25 @@ SAMPLING: Final = {
 }
 """The keys of ``general.sampling`` by the names of ``generation_config.json``."""
 _IDLE_KEYS: Final = (
-    *("vocab_size", "attention.causal", "rope.dimension_count", "expert_count"),
-    "tensor_data_layout",
+    *("attention.causal", "rope.dimension_count", "expert_count", "tensor_data_layout"),
 )
+_EMBEDDING: Final = "token_embd.weight"
+_TOKENS: Final = "tokenizer.ggml.tokens"
+_VOCAB_SIZE: Final = "vocab_size"
+_ROPE_KEYS: Final = {
+    "rope_scaling": "rope.scaling.type",
+    "rope_scaling.factor": "rope.scaling.factor",
+    "rope_scaling.original_max_position_embeddings": "rope.scaling.original_context_length",
+    "rope_scaling.attention_factor": "rope.scaling.attn_factor",
+    "rope_scaling.beta_fast": "rope.scaling.yarn_beta_fast",
+    "rope_scaling.beta_slow": "rope.scaling.yarn_beta_slow",
+    "rope_scaling.mscale": "rope.scaling.yarn_log_multiplier",
+    "rope_scaling.mscale_all_dim": "rope.scaling.yarn_log_multiplier",
+}
+"""The keys of which :func:`_rope` makes fields."""
 EXPERTS: Final = " with experts"
 """What the name of an architecture in the table ends with, where files say by a key that it is
 meant."""
-_FACTOR: Final = ".scale"
-"""What follows the name of a matrix in that of the factor of what it makes."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +79,20 @@ def read_gguf_spec(
     without ``sampling_defaults`` what the makers recommend is. Raises ModelError, naming ``where``,
     for architectures, keys and values that Penstock does not know.
     """
+    require_model(metadata, tensors.shapes, where)
     keys = Keys(metadata, where, tensors.shapes)
     architecture = _architecture(keys)
     fields, scaling = _fields(keys, architecture, tensors, end_token_ids(metadata))
+    _check_vocabulary(keys, metadata, tensors.shapes[_EMBEDDING][0], ignore)
     generation: Fields = {
         name: value for name, key in SAMPLING.items() if (value := keys.sampling(key)) is not None
     }
     spec = read_spec(
-        fields, generation=generation, sampling_defaults=sampling_defaults, where=where
+        fields,
+        generation=generation,
+        sampling_defaults=sampling_defaults,
+        where=where,
+        wording=_wording(keys, architecture),
     )
     spec = architecture.stored(spec)
     ignored = keys.finish(ignore)
@@ -82,13 +101,13 @@ def read_gguf_spec(
     stored = {**GENERAL, **architecture.names(spec), **values}
     factors = _factors(tensors.shapes, {each.stored + each.suffix for each in stored.values()})
     names = NameMap(stored, idle, factors=factors)
-    blocks = {name: kind for name, kind in tensors.types.items() if kind in GGUF_FORMATS}
-    own = GgufTypes(blocks, names, frozenset(GGUF_FORMATS)) if blocks else None
+    own = GgufTypes.of(tensors.types, names)
     notes = [f"{where}: {', '.join(ignored)} ignored, as asked"] if ignored else []
-    if scaled := [name for name in factors if name in blocks]:
+    kept = own.formats if own is not None else {}
+    if lost := [n for n in factors if tensors.types[n] in GGUF_FORMATS and n not in kept]:
         notes.append(
-            f"{len(scaled)} tensors in blocks have a factor ({scaled[0].removesuffix('.weight')}"
-            f"{_FACTOR}), and become {spec.dtype} as they are read"
+            f"{len(lost)} tensors in blocks have a factor ({lost[0].removesuffix('.weight')}"
+            f"{FACTOR}) that their format does not keep, and become {spec.dtype} as they are read"
         )
     spec = replace(spec, names=names, quantized=own, notes=(*spec.notes, *notes))
     return scaling.applied(spec)
@@ -113,11 +132,11 @@ def _fields(
     keys: Keys, architecture: Architecture, tensors: GgufTensors, ends: Sequence[int]
 ) -> tuple[Fields, RopeScaling]:
     """The fields of the model's ``config.json``, and what these cannot say of its rotation."""
-    embed = tensors.shapes.get("token_embd.weight")
+    embed = tensors.shapes.get(_EMBEDDING)
     if embed is None or len(embed) != 2:
         raise ModelError(
-            f"{keys.where} has no matrix token_embd.weight, so it is no model: a vocabulary, an "
-            "adapter or a projector; give the file of the model"
+            f"{keys.where} has no matrix {_EMBEDDING}, so it is no whole model; give the file of "
+            "the model"
         )
     if keys.value("attention.causal") is False:
         raise keys.error("attention.causal", "must be true: only causal models are served")
@@ -157,14 +176,52 @@ def _fields(
     return fields, scaling
 
 
+def _wording(keys: Keys, architecture: Architecture) -> Wording:
+    """What the file calls the fields of its configuration."""
+    named = {**COMMON, **architecture.fields, **_ROPE_KEYS}
+    if architecture.partial is not None:
+        named[architecture.partial] = "rope.dimension_count"
+    return Wording(
+        {
+            **{field: f"{keys.architecture}.{key}" for field, key in named.items()},
+            **{field: f"general.sampling.{key}" for field, key in SAMPLING.items()},
+            **{f"{name}_token_id": f"tokenizer.ggml.{name}_token_id" for name in ("bos", "eos")},
+            "vocab_size": f"the number of rows of {_EMBEDDING}",
+        }
+    )
+
+
+def _check_vocabulary(
+    keys: Keys, metadata: Mapping[str, GgufValue], rows: int, ignore: Collection[str]
+) -> None:
+    """Raise ModelError where a file says twice how many tokens there are, and not alike."""
+    listed = metadata.get(_TOKENS)
+    whole = f"{keys.architecture}.{_VOCAB_SIZE}"
+    size = None if whole in ignore else keys.raw(_VOCAB_SIZE)
+    said = [f"{_EMBEDDING} has {rows} rows"]
+    if isinstance(listed, Sequence) and len(listed) != rows:
+        said.append(f"{_TOKENS} has {len(listed)} tokens")
+    if size not in (None, rows):
+        said.append(f"{whole} is {shown(size)}")
+    if len(said) == 1:
+        return
+    pass_over = ""
+    if len(said) == 2 and said[1].startswith(whole):
+        pass_over = f", or pass over the key: --ignore-config-field {whole}"
+    raise ModelError(
+        f"{keys.where}: {' and '.join(said)}, which must be equal; download the file again, or "
+        f"convert the model again{pass_over}"
+    )
+
+
 def _factors(shapes: Mapping[str, Shape], taken: Collection[str]) -> dict[str, Stored]:
     """The factors of tensors, by the tensors' names, but for those that are weights of their
     own."""
     factors = {}
     for name in shapes:
-        tensor = name.removesuffix(_FACTOR) + ".weight"
+        tensor = name.removesuffix(FACTOR) + ".weight"
         pattern = re.sub(r"\.\d+\.", ".*.", name)
-        if name.endswith(_FACTOR) and tensor in shapes and pattern not in taken:
+        if name.endswith(FACTOR) and tensor in shapes and pattern not in taken:
             stack = len(shapes[tensor]) > 2
             factors[tensor] = Stored(name, shapes[tensor][:1] if stack else (1,), loose=not stack)
     return factors

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping
-from typing import Final
 
 import numpy as np
 
 from penstock.errors import ModelError, shown
-from penstock.gguf.metadata import GgufValue, Numbers
+from penstock.gguf.arrays import Numbers
+from penstock.gguf.metadata import GgufValue
+from penstock.models.gguf.kinds import ARCHITECTURE
 from penstock.models.unknown_fields import refusal
-
-_NAME: Final = "general.architecture"
 
 
 class Keys:
@@ -27,7 +26,7 @@ class Keys:
     ) -> None:
         self._metadata, self._where, self._tensors = metadata, where, tensors
         self._used: set[str] = set()
-        self.architecture = self.text_of(_NAME)
+        self.architecture = self.text_of(ARCHITECTURE)
         """What ``general.architecture`` says."""
 
     @property
@@ -103,8 +102,8 @@ class Keys:
         value = self._metadata.get(whole)
         if not isinstance(value, str):
             raise ModelError(
-                f"{self._where} has no {whole}, so it is no model: a vocabulary, an adapter or a "
-                "projector; give the file of the model"
+                f"{self._where}: {whole} is {shown(value)}, and must be text; download the file "
+                "again"
             )
         return value
 
