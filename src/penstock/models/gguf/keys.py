@@ -10,6 +10,8 @@ import numpy as np
 from penstock.errors import ModelError, shown
 from penstock.gguf.metadata import GgufValue, Numbers
 from penstock.models.gguf.kinds import ARCHITECTURE
+from penstock.models.limits import MAX_LAYERS
+from penstock.models.reader import MAX_INTEGER
 from penstock.models.unknown_fields import refusal
 
 
@@ -49,8 +51,15 @@ class Keys:
 
     @property
     def layers(self) -> int:
-        """The layers of the model, without those behind them that draft."""
-        return self.integer("block_count") - self.integer("nextn_predict_layers", 0)
+        """The layers of the model, at least one, without those behind them that draft."""
+        count = self.integer("block_count", low=1, high=MAX_LAYERS)
+        return count - self.integer("nextn_predict_layers", 0, high=count - 1)
+
+    @property
+    def head_size(self) -> int:
+        """The size of a head where the file does not say it."""
+        hidden = self.integer("embedding_length", low=1)
+        return hidden // self.integer("attention.head_count", low=1, high=hidden)
 
     def raw(self, key: str) -> object:
         """The value, an array as a list; None where the key is absent."""
@@ -80,12 +89,16 @@ class Keys:
             raise self.error(key, f"must be {self.layers} integers, one for each layer")
         return numbers[: self.layers]
 
-    def integer(self, key: str, default: int | None = None) -> int:
+    def integer(
+        self, key: str, default: int | None = None, *, low: int = 0, high: int = MAX_INTEGER
+    ) -> int:
         value = self.value(key)
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(key, "must be an integer; convert the model again")
+        if not low <= value <= high:
+            raise self.error(key, f"must be from {low} to {high}; convert the model again")
         return value
 
     def number(self, key: str, default: float) -> float:
