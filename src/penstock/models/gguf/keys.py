@@ -144,12 +144,17 @@ class Keys:
 
     def finish(self, ignore: Collection[str] = ()) -> tuple[str, ...]:
         """Refuse keys of the architecture that nothing has asked for, but for those of ``ignore``,
-        which are returned."""
+        which are returned; and names in ``ignore`` that are none of these."""
         prefix = f"{self.architecture}."
         unread = [key for key in self._metadata if key.startswith(prefix) and key not in self._used]
         unknown = {key: shown(_plain(self._metadata[key])) for key in unread if key not in ignore}
         if unknown:
             raise ModelError(f"{self._where}: {refusal(unknown, 'key')}")
+        for key in sorted(set(ignore) - set(unread)):
+            raise ModelError(
+                f"{self._where}: ignore_config_field {key} is of no use: the file has no such key, "
+                "or Penstock knows it; leave it out"
+            )
         return tuple(unread)
 
 
