@@ -18,6 +18,7 @@ import numpy as np
 
 from penstock.backends.cpu import native
 from penstock.backends.cpu.forms import form_of
+from penstock.backends.cpu.measure import reading
 from penstock.hardware import detect
 from penstock.plan.ops import ExpertLinear, Linear, LinearPart
 from penstock.quant import GridScheme, GroupScheme, QuantScheme
@@ -147,7 +148,7 @@ def main() -> None:
         while time.perf_counter() < end:
             best[0] = min(best[0], experts.seconds(tokens))
             best[1] = min(best[1], plain.seconds(tokens))
-            best[2] = max(best[2], module.measure_read_bandwidth(256 << 20, a.threads))
+            best[2] = max(best[2], reading(256 << 20, a.threads).rate)
         number = touched(a, tokens)
         rates = number * experts.bytes / best[0], plain.bytes / best[1], best[2]
         print(

@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"gpu.py: there is no GPU to measure: {error}", file=sys.stderr)
         return NO_GPU
     # What imports torch comes after the check that says what is missing.
-    from gpu.device import Watch, describe, device_id
+    from gpu.device import DeviceMonitor, describe, device_id
     from gpu.run import Places, Run, run
 
     device = describe()
@@ -133,14 +133,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     identity = device_id()
     places = Places(root=HERE.parent, script=Path(__file__).resolve(), results=args.results)
-    return run(wanted, device, places, lambda: Watch(identity))
+    return run(wanted, device, places, lambda: DeviceMonitor(identity))
 
 
 def dry_run(measures: tuple[str, ...], args: argparse.Namespace) -> int:
     """Every job on the CPU. What it measured is written below ``--results``, if that was given."""
     from contextlib import nullcontext
 
-    from gpu.device import Watch, no_device
+    from gpu.device import DeviceMonitor, no_device
     from gpu.run import Places, Run, run
 
     with tempfile.TemporaryDirectory() as folder:
@@ -155,7 +155,7 @@ def dry_run(measures: tuple[str, ...], args: argparse.Namespace) -> int:
             dry=True,
         )
         places = Places(root=HERE.parent, script=Path(__file__).resolve(), results=results)
-        run(wanted, no_device(), places, lambda: nullcontext(Watch("none")))
+        run(wanted, no_device(), places, lambda: nullcontext(DeviceMonitor("none")))
         (document,) = (json.loads(path.read_bytes()) for path in results.glob("*.json"))
         problems = document["results"]["problems"]
         return 1 if problems else 0

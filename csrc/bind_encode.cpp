@@ -5,6 +5,7 @@
 
 #include "bindings.h"
 #include "kernels/encode_blocks.h"
+#include "kernels/gemm_block_read.h"
 
 namespace penstock {
 namespace {
@@ -15,8 +16,8 @@ using MutableBytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device:
 void encode(const std::string& name, const Values& values, const std::optional<Values>& importance,
             MutableBytes out) {
   const WeightFormat format = parse_block_format(name);
-  const EncodedBlock block = encoded_block(format);
-  expect(block.columns > 0, "no kernel rounds to blocks of this format");
+  expect(is_encoded(format), "no kernel rounds to blocks of this format");
+  const BlockSize block = block_size(format);
   const size_t columns = size_t(block.columns);
   expect(values.size() % columns == 0, "values do not end with a block");
   const size_t blocks = values.size() / columns;
@@ -32,12 +33,19 @@ void encode(const std::string& name, const Values& values, const std::optional<V
                 int64_t(per_row), out.data());
 }
 
+// What a file's block of a format has, to be compared with what Python says of it.
+nb::tuple size_of_block(const std::string& name) {
+  const BlockSize block = block_size(parse_block_format(name));
+  return nb::make_tuple(block.columns, block.bytes);
+}
+
 }  // namespace
 
 void bind_encode(nb::module_& m) {
   using namespace nb::literals;
   m.def("encode_blocks", &encode, "format"_a, exact("values"), exact("importance").none(),
         exact("out"));
+  m.def("block_size", &size_of_block, "format"_a);
 }
 
 }  // namespace penstock

@@ -266,7 +266,12 @@ void bind_executor(nb::module_& m) {
            exact("states").none() = nb::none())
       .def("profile",
            with_step([](Executor& executor, const StepView& step,
-                        const CacheEdits& edits) { return executor.profile(step, edits); }),
+                        const CacheEdits& edits) {
+             std::vector<std::pair<double, double>> times;
+             for (const OpTime& op : executor.profile(step, edits))
+               times.emplace_back(op.seconds, op.waiting);
+             return times;
+           }),
            exact("token_ids"), exact("positions"), exact("query_starts"), exact("context_lens"),
            exact("groups"), exact("logit_rows"), exact("hidden_rows"), exact("block_copies"),
            exact("tree_parents"), exact("slot_moves"), exact("features").none(),

@@ -1,3 +1,5 @@
+#include <nanobind/stl/pair.h>
+
 #include "bindings.h"
 #include "measure.h"
 
@@ -6,9 +8,21 @@ namespace penstock {
 void bind_measure(nb::module_& m) {
   using namespace nb::literals;
   const nb::call_guard<nb::gil_scoped_release> unlocked;
-  m.def("measure_read_bandwidth", &measure_read_bandwidth, "bytes"_a, "threads"_a, unlocked);
-  m.def("measure_bf16_flops", &measure_bf16_flops, "threads"_a, unlocked);
-  m.def("measure_int8_ops", &measure_int8_ops, "threads"_a, unlocked);
+  const auto pair_of = [](Measured m) { return std::pair(m.rate, m.spread); };
+  m.def(
+      "measure_reading",
+      [=](size_t bytes, int threads, double seconds) {
+        return pair_of(measure_reading(bytes, threads, seconds));
+      },
+      "bytes"_a, "threads"_a, "seconds"_a, unlocked);
+  const auto arithmetic = [&](const char* name, Measured (*measure)(int, double)) {
+    m.def(
+        name, [=](int threads, double seconds) { return pair_of(measure(threads, seconds)); },
+        "threads"_a, "seconds"_a, unlocked);
+  };
+  arithmetic("measure_f32", &measure_f32);
+  arithmetic("measure_bf16", &measure_bf16);
+  arithmetic("measure_int8", &measure_int8);
 }
 
 }  // namespace penstock

@@ -61,6 +61,12 @@ constexpr int kNone = -1;
 
 constexpr int kMostRowsOfOne = 1 << 16;  // RowKind::times
 
+// Seconds of an op, until the last thread had done its part, and how long the mean thread waited for
+// that one.
+struct OpTime {
+  double seconds = 0, waiting = 0;
+};
+
 class Executor {
  public:
   Executor(const ExecutorShape& shape, const KvPages& pages, const StateSlots& states = {});
@@ -250,8 +256,8 @@ class Executor {
   // Edits the cache, then runs the ops. Throws std::invalid_argument on a step that is malformed or
   // exceeds the shape, before anything is written.
   void run(const StepView& step, const CacheEdits& edits);
-  // As run, and returns the seconds that each op took, on worker 0, barrier included.
-  std::vector<double> profile(const StepView& step, const CacheEdits& edits);
+  // As run, and returns what each op took: two looks at the clock a thread and an op.
+  std::vector<OpTime> profile(const StepView& step, const CacheEdits& edits);
   std::vector<std::string> op_names() const;
 
   const ExecutorShape& shape() const { return shape_; }

@@ -11,6 +11,10 @@
 namespace penstock {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
+double seconds_of(Clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
 int64_t rows_of(RowKind kind, const StepView& step) {
   switch (kind.base) {
     case RowBase::tokens: return int64_t(step.tokens) * kind.times;
@@ -139,23 +143,32 @@ void Executor::run(const StepView& step, const CacheEdits& edits) {
   });
 }
 
-std::vector<double> Executor::profile(const StepView& step, const CacheEdits& edits) {
+std::vector<OpTime> Executor::profile(const StepView& step, const CacheEdits& edits) {
   prepare(step, edits);
-  std::vector<double> seconds(ops_.size());
+  const size_t ops = ops_.size(), threads = size_t(pool_.threads());
+  std::vector<Clock::time_point> done(threads * ops), over(ops + 1);
   pool_.run([&](Worker& worker) {
     if (!edits.empty()) edit_cache(edits, worker);
     worker.barrier->wait(worker);
-    auto last = std::chrono::steady_clock::now();
-    for (size_t i = 0; i < ops_.size(); ++i) {
+    if (worker.id == 0) over[0] = Clock::now();
+    Clock::time_point* const own = &done[size_t(worker.id) * ops];
+    for (size_t i = 0; i < ops; ++i) {
       std::visit(Runner{step, worker, shared_.data()}, ops_[i]);
+      own[i] = Clock::now();
       worker.barrier->wait(worker);
-      if (worker.id != 0) continue;
-      const auto now = std::chrono::steady_clock::now();
-      seconds[i] = std::chrono::duration<double>(now - last).count();
-      last = now;
+      if (worker.id == 0) over[i + 1] = Clock::now();
     }
   });
-  return seconds;
+  std::vector<OpTime> times(ops);
+  for (size_t i = 0; i < ops; ++i) {
+    times[i].seconds = seconds_of(over[i + 1] - over[i]);
+    for (size_t t = 0; t < threads; ++t) {
+      // One that was first through the barrier before may have begun, and ended, before over[i].
+      const auto since = std::max(done[t * ops + i], over[i]);
+      times[i].waiting += seconds_of(over[i + 1] - since) / double(threads);
+    }
+  }
+  return times;
 }
 
 std::vector<std::string> Executor::op_names() const {

@@ -5,16 +5,26 @@
 
 namespace penstock {
 
-// Bytes a second that `threads` threads read from one array of `bytes`, each its own contiguous
-// share. The best of the passes that fit into about half a second, three at least.
-double measure_read_bandwidth(size_t bytes, int threads);
+// A rate, measured again and again until the best three measurements agreed or the time was over.
+// Other work on the machine only ever takes from a rate, so the best is the truest, and as good as
+// its spread is small.
+struct Measured {
+  double rate = 0;    // the best, a second; 0: this variant has no instruction for it
+  double spread = 0;  // how much less the third best was, as a part of the best
+};
 
-// Multiply-add operations a second, each counted as two, of the best instruction this variant has
-// for bfloat16 products: TDPBF16PS, VDPBF16PS, or float32 fused multiply-add without either.
-double measure_bf16_flops(int threads);
+// Each takes `seconds` at most, and about a third of a second on a quiet machine. `threads` threads
+// measure at the same time, and their rates are added. Throw std::invalid_argument without threads.
 
-// The same for 8-bit integer products: TDPBUSD, VPDPBUSD, or PMADDUBSW and its additions. 0 on a
-// variant that has none.
-double measure_int8_ops(int threads);
+// Bytes read from one array of `bytes`, each thread its own contiguous share: by as many streams, and
+// by prefetching as far ahead, as is fastest here.
+Measured measure_reading(size_t bytes, int threads, double seconds);
+
+// Multiply-adds, each counted as two operations, on registers, of the best instructions that products have:
+// of float32; of bfloat16 (TDPBF16PS, VDPBF16PS, or those of float32); and of bytes (TDPBUSD, VPDPBUSD,
+// SDOT, or widening multiplications and their additions).
+Measured measure_f32(int threads, double seconds);
+Measured measure_bf16(int threads, double seconds);
+Measured measure_int8(int threads, double seconds);
 
 }  // namespace penstock

@@ -34,6 +34,9 @@ namespace penstock {
 
 // Derived operations: one text for every instruction set.
 
+// Floats of a register, on every machine.
+inline constexpr int kLanes = f32x16::lanes;
+
 PENSTOCK_INLINE f32x16& operator+=(f32x16& a, f32x16 b) { return a = a + b; }
 PENSTOCK_INLINE f32x16& operator*=(f32x16& a, f32x16 b) { return a = a * b; }
 

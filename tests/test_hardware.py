@@ -60,6 +60,7 @@ def test_reads_a_machine_without_limits(root: Path) -> None:
     assert hardware.caches == (Cache(1, 48 << 10, 2), Cache(2, 2 << 20, 4))
     assert hardware.cache_size(2) == 2 << 20
     assert hardware.cache_size(3) is None
+    assert hardware.last_level_bytes == 2 << 20
     assert hardware.numa_nodes == 2
 
 
@@ -141,6 +142,7 @@ def test_nothing_readable_gives_the_least(tmp_path: Path) -> None:
     assert hardware.physical_cores == 2
     assert hardware.memory_available == 0
     assert hardware.caches == ()
+    assert hardware.last_level_bytes == 0
     assert hardware.numa_nodes == 1
     assert hardware.cpu_model
 

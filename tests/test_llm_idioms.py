@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from penstock import LLM, SamplingParams
+import penstock
+from penstock import LLM, GuidedDecodingParams, SamplingParams, StructuredOutputsParams
 from penstock.errors import ConfigError, RequestError
+from penstock.vllm_names import OF_LLM, OF_PACKAGE, OF_TOKENIZER
 
 PROMPT = "import os\nimport "
 CHAT = [{"role": "user", "content": "Reverse a list."}]
@@ -32,6 +35,84 @@ def llm() -> Iterator[LLM]:
         seed=None,
     ) as llm:
         yield llm
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("given", "kind"),
+    [
+        ({"structured_outputs": StructuredOutputsParams(json=SCHEMA)}, "json_schema"),
+        ({"guided_decoding": GuidedDecodingParams(regex="a+")}, "regex"),
+        ({"structured_outputs": {"choice": ["yes", "no"]}}, "choice"),
+        ({"structured_outputs": {"json_object": True}}, "json_object"),
+        ({"guided_decoding": {"grammar": 'start: "a"'}}, "lark"),
+    ],
+)
+def test_structured_outputs(given: dict[str, Any], kind: str) -> None:
+    params = SamplingParams(**given)
+    assert params.grammar is not None
+    assert params.grammar.kind == kind
+    assert params == SamplingParams(grammar=params.grammar)
+
+
+def test_an_output_of_a_choice(llm: LLM) -> None:
+    params: Any = {"structured_outputs": StructuredOutputsParams(choice=["yes", "no"])}
+    (output,) = llm.generate(PROMPT, greedy(**params))
+    assert output.outputs[0].text in ("yes", "no")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"best_of": 2}, "best_of=2 cannot be honoured: n makes as many"),
+        ({"use_beam_search": True}, "use_beam_search=True cannot be honoured"),
+        ({"length_penalty": 2.0}, "no such step in sampling"),
+        ({"logits_processors": [print]}, "logit_bias, bad_words and grammar"),
+        ({"temprature": 1}, "has no option 'temprature'; did you mean temperature?"),
+        ({"xyzzy": 1}, "there are n, temperature"),
+        ({"structured_outputs": {}}, "not none of them"),
+        ({"structured_outputs": {"regex": "a", "choice": ["b"]}}, "not regex and choice"),
+        ({"structured_outputs": {"json": 5}}, "json must be a schema"),
+        ({"structured_outputs": {"regex": 5}}, "structured_outputs: Expected `str"),
+        ({"structured_outputs": 5}, "must be StructuredOutputsParams, not 5"),
+        ({"structured_outputs": {"regex": "a"}, "guided_decoding": {"regex": "a"}}, "give one"),
+    ],
+)
+def test_sampling_options_that_ask_for_something_else(options: Any, words: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(words)):
+        SamplingParams(**options)
+
+
+def test_sampling_options_that_ask_for_nothing() -> None:
+    given: Any = {"use_beam_search": False, "length_penalty": 1.0, "best_of": None}
+    assert SamplingParams(**given, detokenize=True, extra_args=None) == SamplingParams()  # type: ignore[call-arg]
+
+
+def test_names_of_vllms(llm: LLM) -> None:
+    assert llm.get_default_sampling_params() == SamplingParams()
+    prompts = [penstock.TextPrompt(prompt="a"), penstock.TokensPrompt(prompt_token_ids=[1, 2])]
+    assert len(llm.generate(prompts, greedy(max_tokens=1), lora_request=None)) == 2
+    (output,) = llm.embed("a", pooling_params=penstock.PoolingParams(normalize=False))
+    assert output.outputs.embedding is output.embedding
+    llm.reset_prefix_cache()
+    tokenizer = llm.get_tokenizer()
+    assert len(tokenizer) == tokenizer.vocab_size
+    assert tokenizer.eos_token == tokenizer.token_text(tokenizer.eos_token_id or 0)
+
+
+def test_names_that_are_none_here(llm: LLM) -> None:
+    adapter: Any = object()
+    for call in (llm.generate, llm.chat):
+        with pytest.raises(RequestError, match="merge the adapter"):
+            call(CHAT, greedy(), lora_request=adapter)  # type: ignore[operator]
+    for owner, names in ((llm, OF_LLM), (penstock, OF_PACKAGE), (llm.tokenizer, OF_TOKENIZER)):
+        for name, hint in names.items():
+            with pytest.raises(AttributeError, match=re.escape(f"{name!r}: {hint}")):
+                getattr(owner, name)
+        with pytest.raises(AttributeError, match=r"no attribute 'xyzzy'$"):
+            getattr(owner, "xyzzy")  # noqa: B009
 
 
 def greedy(**options: Any) -> SamplingParams:

@@ -4,6 +4,7 @@
     python benchmarks/cpu/run.py checkpoints
     python benchmarks/cpu/run.py run
     python benchmarks/cpu/run.py report benchmarks/cpu/results/NAME.json
+    python benchmarks/cpu/run.py picture benchmarks/cpu/results/NAME.json --out NAME.svg
 
 README.md beside this file says what is compared and how.
 """
@@ -16,14 +17,16 @@ import shlex
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from comparison.artifacts import Shape
-from comparison.cases import Case, standard_cases
+from comparison.cases import Case, Metric, standard_cases
 from comparison.contender import Contender, Limits
 from comparison.environments import Environment
 from comparison.peers import PEERS, PENSTOCK, PRECISIONS, Peer, Precision
+from comparison.plots import draw
 from comparison.quality import score
 from comparison.report import render
 from comparison.results import (
@@ -55,7 +58,7 @@ def main() -> int:
     # As Ctrl-C does, a request to end must reach the code that ends the workers: they run in
     # sessions of their own, and those that are paused would stay for ever.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    for peer in args.engines if args.command != "report" else ():
+    for peer in args.engines if args.command not in ("report", "picture") else ():
         if peer not in PEERS:
             raise SystemExit(f"there is no engine {peer!r}; there are {', '.join(PEERS)}")
     if args.command == "setup":
@@ -64,6 +67,8 @@ def main() -> int:
         return checkpoints(args)
     if args.command == "run":
         return compare(args)
+    if args.command == "picture":
+        return picture(args.results, args.precision, args.metrics, args.out)
     return report(args.results, args.out)
 
 
@@ -129,6 +134,11 @@ def parse() -> argparse.Namespace:
     again = commands.add_parser("report", help="write Markdown and plots of a result again")
     again.add_argument("results", type=Path)
     again.add_argument("--out", type=Path, help="default: beside the results")
+    one = commands.add_parser("picture", help="draw some metrics of a result alone")
+    one.add_argument("results", type=Path)
+    one.add_argument("--precision", default="file", help="(default: %(default)s)")
+    one.add_argument("--metrics", type=_metrics, default=tuple(Metric), help="such as DECODE,TTFT")
+    one.add_argument("--out", type=Path, required=True, help="the SVG")
     args = parser.parse_args()
     if getattr(args, "text", None) is not None and args.gguf is None:
         parser.error("--text needs --gguf: the weights of a shape are random")
@@ -335,18 +345,28 @@ def report(results: Path, out: Path | None) -> int:
     comparison = read(results)
     target = out or results.with_suffix(".md")
     plots: dict[str, str] = {}
-    try:
-        from comparison.plots import draw
-
-        for precision in comparison.precisions:
-            picture = target.with_name(f"{target.stem}-{precision}.svg")
-            if draw(comparison, precision, picture):
-                plots[precision] = picture.name
-    except ImportError:
-        print("no plots: pip install matplotlib", file=sys.stderr)
+    for precision in comparison.precisions:
+        picture = target.with_name(f"{target.stem}-{precision}.svg")
+        if draw(comparison, precision, picture):
+            plots[precision] = picture.name
     target.write_text(render(comparison, plots), encoding="utf-8")
     print(f"{results}\n{target}")
     return 0
+
+
+def picture(results: Path, precision: str, metrics: Sequence[Metric], out: Path) -> int:
+    if not draw(read(results), precision, out, metrics):
+        raise SystemExit(f"{results} has none of these figures in {precision!r}")
+    print(out)
+    return 0
+
+
+def _metrics(text: str) -> tuple[Metric, ...]:
+    try:
+        return tuple(Metric[name] for name in _list(text))
+    except KeyError as error:
+        known = ", ".join(metric.name for metric in Metric)
+        raise argparse.ArgumentTypeError(f"no metric {error}; there are {known}") from None
 
 
 if __name__ == "__main__":

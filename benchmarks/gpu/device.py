@@ -147,7 +147,7 @@ def read(text: str) -> dict[str, Reading]:
     }
 
 
-class Watch:
+class DeviceMonitor:
     """Readings while a block runs, two a second by one nvidia-smi; none where that is absent."""
 
     def __init__(self, identity: str, which: Callable[[str], str | None] = shutil.which) -> None:
@@ -157,7 +157,7 @@ class Watch:
         self._process: subprocess.Popen[str] | None = None
         self._output: IO[str] | None = None
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> DeviceMonitor:
         if self._there:
             self._output = tempfile.TemporaryFile("w+", encoding="utf-8")
             self._process = subprocess.Popen(

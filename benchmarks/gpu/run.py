@@ -49,19 +49,19 @@ class Places:
 
 
 class Readings(Protocol):
-    """What a watch has read when its block has ended."""
+    """What a monitor has read when its block has ended."""
 
     @property
     def readings(self) -> dict[str, Reading]: ...
 
 
-Watching = Callable[[], AbstractContextManager[Readings]]
+Monitoring = Callable[[], AbstractContextManager[Readings]]
 Worker = Callable[[Order, float], bytes]
 """Carries out an order within so many seconds; raises RuntimeError with the reason if not."""
 
 
 def run(
-    asked: Run, device: Device, places: Places, watching: Watching, worker: Worker | None = None
+    asked: Run, device: Device, places: Places, monitoring: Monitoring, worker: Worker | None = None
 ) -> int:
     """Measure, write both files, say the figures; 1 where a goal is missed or a job failed."""
     during: dict[str, dict[str, Reading]] = {}
@@ -81,9 +81,9 @@ def run(
                 seconds=seconds,
                 dry=asked.dry,
             )
-            with watching() as watch:
+            with monitoring() as monitor:
                 result = started(order, seconds)
-            during[job.name] = watch.readings
+            during[job.name] = monitor.readings
             return result
 
         encoded, problems = run_jobs(plan_jobs(asked.measures), launch, asked.seconds, say)

@@ -1,5 +1,5 @@
 // What the benches hold their kernels against: a plain loop over the same bytes. It is no ceiling;
-// a loop that prefetches, as measure_read_bandwidth() also tries, reads about a sixth more.
+// a loop that prefetches, as measure_reading() also tries, reads about a sixth more.
 #pragma once
 
 #include <cstddef>

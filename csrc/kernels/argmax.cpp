@@ -9,7 +9,6 @@
 namespace penstock {
 namespace {
 
-constexpr int kLanes = f32x16::lanes;
 
 // Of x[begin, end): the maximum first, at the speed of memory; then where it first occurs, which
 // rereads from cache. Zero times a NaN is a NaN, and so are all sums with it: one look at the end

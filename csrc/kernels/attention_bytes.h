@@ -218,7 +218,7 @@ class ByteSplits {
     const bool shaped = tile_.args.shapes_scores();
     // All maxima come first: the latency of one then does not hold up the next.
     for (int r = 0; r < tile_.rows; ++r) {
-      const Columns columns(tile_.begin[r], tile_.end[r], split);
+      const ScoreColumns columns(tile_.begin[r], tile_.end[r], split);
       float* x = scores + r * kScoreStride;
       if (shaped) tile_.shape_row(r, split, columns, factors_[r], x);
       out[r * stride + dim] =
@@ -228,7 +228,7 @@ class ByteSplits {
     const int lines = feed.lines(0.5f, tile_.rows * kSplitTokens / f32x16::lanes);
     float scales[kTileRows];
     for (int r = 0; r < tile_.rows; ++r) {
-      const Columns columns(tile_.begin[r], tile_.end[r], split);
+      const ScoreColumns columns(tile_.begin[r], tile_.end[r], split);
       float* x = scores + r * kScoreStride;
       CodeWeights w{0.0f, 0.0f};
       if (columns.empty())

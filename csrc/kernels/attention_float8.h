@@ -28,7 +28,7 @@ class Float8Splits {
     const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
     const int lines = feed.lines(1.0f, tile_.rows * kSplitTokens / f32x16::lanes);
     for (int r = 0; r < tile_.rows; ++r) {
-      const Columns columns(tile_.begin[r], tile_.end[r], split);
+      const ScoreColumns columns(tile_.begin[r], tile_.end[r], split);
       float* scores = scratch_.scores + r * kScoreStride;
       float *maximum = out + r * stride + dim, *sum = maximum + 1;
       *maximum = kNoScore;

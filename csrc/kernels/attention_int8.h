@@ -93,7 +93,7 @@ struct CodeWeights {
 // The order of the sum is that of exponentials(). Every register of them fetches `lines` of feed.
 inline CodeWeights scaled_exponentials(const float* scores, const float* value_scales,
                                        float* weights, float scale, float maximum,
-                                       const Columns& columns, int first, int last, Feed& feed,
+                                       const ScoreColumns& columns, int first, int last, Feed& feed,
                                        int lines) {
   const f32x16 zero = f32x16::zero();
   constexpr float kLog2E = 0x1.715476p+0f;
@@ -136,7 +136,7 @@ class CodeSplits {
     auto* weights = reinterpret_cast<float*>(scratch_.weights);
     const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
     for (int r = 0; r < tile_.rows; ++r) {
-      const Columns columns(tile_.begin[r], tile_.end[r], split);
+      const ScoreColumns columns(tile_.begin[r], tile_.end[r], split);
       float* scores = scratch_.scores + r * kScoreStride;
       float* to = weights + r * kScoreStride;
       float *maximum = out + r * stride + dim, *sum = maximum + 1;

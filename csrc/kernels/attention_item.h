@@ -121,7 +121,7 @@ struct Tile {
   int out_dim() const { return args.kv.out_dim(); }
   int head(int row) const { return int(column[row] / dim()); }
   // Where AttentionArgs::shapes_scores(), a row's scores in a split, which shape_scores() changes.
-  void shape_row(int row, int split, const Columns& columns, float scale, float* scores) const {
+  void shape_row(int row, int split, const ScoreColumns& columns, float scale, float* scores) const {
     if (columns.empty()) return;
     const float slope = args.slopes ? args.slopes[head(row)] : 0.0f;
     const int first = split * kSplitTokens, position = end[row] - 1;
@@ -251,14 +251,14 @@ inline void softmax(const Tile& tile, int split, const SplitBlocks& blocks, floa
   const bool shaped = tile.args.shapes_scores();
   const float scale = shaped ? 1.0f : tile.args.scale;
   for (int r = 0; r < tile.rows; ++r) {
-    const Columns columns(tile.begin[r], tile.end[r], split);
+    const ScoreColumns columns(tile.begin[r], tile.end[r], split);
     if (shaped) tile.shape_row(r, split, columns, tile.args.scale, scores + r * kScoreStride);
     out[r * stride + dim] =
         columns.empty() ? kNoScore : mask_and_max(scores + r * kScoreStride, columns) * scale;
   }
   const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
   for (int r = 0; r < tile.rows; ++r) {
-    const Columns columns(tile.begin[r], tile.end[r], split);
+    const ScoreColumns columns(tile.begin[r], tile.end[r], split);
     T* to = weights + r * kScoreStride;
     if (columns.empty()) std::fill(to + first, to + last, T{});
     out[r * stride + dim + 1] =

@@ -15,11 +15,11 @@ constexpr float kNoScore = -std::numeric_limits<float>::infinity();
 constexpr int partial_stride(int dim) { return (dim + 2 + 15) / 16 * 16; }
 
 // Columns [begin, end) of a row of scores, rounded out to registers, [low, high).
-struct Columns {
+struct ScoreColumns {
   int begin, end, low, high;
 
   // Of a row that sees positions [first, last).
-  Columns(int first, int last, int split)
+  ScoreColumns(int first, int last, int split)
       : begin(std::max(first - split * kSplitTokens, 0)),
         end(std::min(last - split * kSplitTokens, kSplitTokens)),
         low(begin / f32x16::lanes * f32x16::lanes),
@@ -29,7 +29,7 @@ struct Columns {
 };
 
 // The largest visible score. Makes the others in its registers -inf, which exp turns into zeros.
-inline float mask_and_max(float* scores, const Columns& columns) {
+inline float mask_and_max(float* scores, const ScoreColumns& columns) {
   const f32x16 none = f32x16::broadcast(kNoScore);
   if (columns.begin > columns.low) {
     float* x = scores + columns.low;
@@ -48,7 +48,7 @@ inline float mask_and_max(float* scores, const Columns& columns) {
 // A row's scores in the registers of `columns`, times `scale`, capped where softcap is not 0, and
 // with slope times their distance added; the distance of column 0 is `distance`. exponentials()
 // then takes them with a scale of 1.
-inline void shape_scores(float* scores, const Columns& columns, float scale, float softcap,
+inline void shape_scores(float* scores, const ScoreColumns& columns, float scale, float softcap,
                          float slope, int distance) {
   const f32x16 factor = f32x16::broadcast(scale), cap = f32x16::broadcast(softcap);
   const f32x16 down = f32x16::broadcast(slope);
@@ -62,7 +62,7 @@ inline void shape_scores(float* scores, const Columns& columns, float scale, flo
 
 // The same where positions and their products with the slope are rounded to bf16, and differences
 // of these multiplied by `steps`. `first` is the position of column 0.
-inline void shape_scores_rounded(float* scores, const Columns& columns, float scale, float softcap,
+inline void shape_scores_rounded(float* scores, const ScoreColumns& columns, float scale, float softcap,
                                  float slope, float steps, int first, int position) {
   const f32x16 factor = f32x16::broadcast(scale), cap = f32x16::broadcast(softcap);
   const auto round = [](f32x16 x) {
@@ -97,7 +97,7 @@ inline float factor_with_sink(float maximum, float sum, float sink) {
 // columns may be left out or not.
 template <class T>
 float exponentials(const float* scores, T* weights, float scale, float maximum,
-                   const Columns& columns, int first, int last) {
+                   const ScoreColumns& columns, int first, int last) {
   const f32x16 zero = f32x16::zero();
   const f32x16 factor = f32x16::broadcast(scale);
   const f32x16 shift = f32x16::broadcast(-maximum);

@@ -4,6 +4,7 @@
 #include <stdexcept>
 #include <string>
 
+#include "../integers.h"
 #include "attention.h"
 #include "draft_tree.h"
 
@@ -18,8 +19,6 @@ constexpr int kItemsPerWorker = 4;
 constexpr int64_t kPartialBytes = int64_t(64) << 20;
 
 constexpr int kPanelRows = 16;
-
-constexpr int ceil_div(int a, int b) { return (a + b - 1) / b; }
 
 int cut_capacity(const AttentionLimits& limits) {
   return limits.workers > 1 ? kItemsPerWorker * limits.workers : 0;
@@ -133,7 +132,7 @@ void build_attention_work(const StepView& step, AttentionWork& work) {
     const int64_t needed = int64_t(shape.kv_heads) * whole.rows * whole.splits;
     if (partial_rows + needed > work.partial_capacity_) continue;
     const int parts = int(std::min<int64_t>(whole.splits, (whole.cost + limit - 1) / limit));
-    const int run = ceil_div(whole.splits, parts);
+    const int run = int(ceil_div(whole.splits, parts));
     for (int at = 0; at < whole.splits; at += run) {
       AttentionItem part = whole;
       part.first_split = whole.first_split + at;
@@ -146,7 +145,7 @@ void build_attention_work(const StepView& step, AttentionWork& work) {
       else
         items.push_back(part);
     }
-    const int count = ceil_div(whole.splits, run);
+    const int count = int(ceil_div(whole.splits, run));
     work.tile_items_[size_t(cut_tiles)] = count;
     for (int h = 0; h < shape.kv_heads; ++h)
       work.pending_[size_t(cut_tiles * shape.kv_heads + h)].store(count,

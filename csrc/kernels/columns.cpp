@@ -9,7 +9,7 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kLeastRows = 4;  // to take at a time
+constexpr int64_t kReadRows = 4;  // to take at a time
 
 template <class In, class Out>
 void convert(const In* x, Out* out, int64_t cols) {
@@ -61,7 +61,7 @@ void copy_features(const FeaturesArgs& args, const StepView& step, const Worker&
 
 void join(const JoinArgs& args, int64_t rows, const Worker& worker) {
   const auto row = args.out.elem == Elem::bf16 ? join_row<bf16> : join_row<float>;
-  Tickets::Phase phase = worker.tickets->open(worker, rows, kLeastRows);
+  Tickets::Phase phase = worker.tickets->open(worker, rows, kReadRows);
   for (Share some = phase.next(); !some.empty(); some = phase.next())
     for (int64_t r = some.begin; r < some.end; ++r) row(args, r);
 }

@@ -10,13 +10,13 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kLeastElements = 16384;  // for a thread to take at a time
+constexpr int64_t kElementwiseElements = 16384;  // for a thread to take at a time
 
 // out = f(row, first column, number of columns), a register at a time.
 template <class Out, class F>
 void fill(const Array& out, int64_t rows, const Worker& worker, F f) {
   const int64_t cols = out.cols, pieces = pieces_of_row(cols);
-  const int64_t least = std::max<int64_t>(1, kLeastElements / std::min(cols, kPieceColumns));
+  const int64_t least = std::max<int64_t>(1, kElementwiseElements / std::min(cols, kPieceColumns));
   Tickets::Phase phase = worker.tickets->open(worker, rows * pieces, least);
   for (Share some = phase.next(); !some.empty(); some = phase.next())
     for (int64_t task = some.begin; task < some.end; ++task) {

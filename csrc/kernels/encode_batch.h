@@ -62,12 +62,12 @@ inline uint8_t* put_planes(uint8_t* to, const uint8_t* codes, int columns, int t
   return to;
 }
 
-PENSTOCK_INLINE f32x16 code_with_offset(f32x16 x, f32x16 taken, f32x16 per_step, float top) {
-  return whole((x + taken) * per_step, 0.0f, top);
+PENSTOCK_INLINE f32x16 code_with_offset(f32x16 x, f32x16 minimum, f32x16 per_step, float top) {
+  return round_and_clip((x + minimum) * per_step, 0.0f, top);
 }
 
 PENSTOCK_INLINE f32x16 code_around(f32x16 x, f32x16 per_step, float middle) {
-  return whole(x * per_step, -middle, middle - 1);
+  return round_and_clip(x * per_step, -middle, middle - 1);
 }
 
 template <int kColumns>

@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "encode_batch.h"
+#include "gemm_block_read.h"
 
 namespace penstock {
 namespace {
@@ -43,8 +44,8 @@ void encode_around(Batch<kSmall>& batch, int count, uint8_t* out) {
   f32x16 scale;
   if (batch.weighted) {
     weigh_small(batch);
-    scale = half(searched_middle<kSmall>(batch.x, batch.weights, kMiddle));
-    const f32x16 per_step = divided(lanes_of(1.0f), scale);
+    scale = to_float16(search_scale<kSmall>(batch.x, batch.weights, kMiddle));
+    const f32x16 per_step = safe_divide(lanes_of(1.0f), scale);
     for (int i = 0; i < kSmall; ++i)
       batch.keep(i, code_around(f32x16::load(batch.x[i]), per_step, kMiddle) + lanes_of(kMiddle));
   } else {
@@ -55,7 +56,7 @@ void encode_around(Batch<kSmall>& batch, int count, uint8_t* out) {
       magnitude = max(abs(v), magnitude);
     }
     scale = largest / lanes_of(-kMiddle);
-    const f32x16 inverse = divided(lanes_of(1.0f), scale);
+    const f32x16 inverse = safe_divide(lanes_of(1.0f), scale);
     for (int i = 0; i < kSmall; ++i) {
       const f32x16 code = f32x16::load(batch.x[i]) * inverse + lanes_of(kMiddle + 0.5f);
       batch.keep(i, min(code, lanes_of(2 * kMiddle - 1)));
@@ -76,9 +77,9 @@ void encode_above(Batch<kSmall>& batch, int count, uint8_t* out) {
   if (batch.weighted) {
     weigh_small(batch);
     const FitConstants of = fit_constants<kSmall>(batch.x, batch.weights);
-    const FitLine line = searched_range<kSmall>(batch.x, batch.weights, of, kTop);
-    scale = half(line.step);
-    const f32x16 offset = half(line.taken), per_step = divided(lanes_of(1.0f), scale);
+    const FitLine line = search_scale_and_min<kSmall>(batch.x, batch.weights, of, kTop);
+    scale = to_float16(line.step);
+    const f32x16 offset = to_float16(line.minimum), per_step = safe_divide(lanes_of(1.0f), scale);
     for (int i = 0; i < kSmall; ++i)
       batch.keep(i, code_with_offset(f32x16::load(batch.x[i]), offset, per_step, kTop));
     least = f32x16::zero() - offset;
@@ -91,7 +92,7 @@ void encode_above(Batch<kSmall>& batch, int count, uint8_t* out) {
     }
     least = least + f32x16::zero();
     scale = (most - least) / lanes_of(kTop) + f32x16::zero();
-    const f32x16 inverse = divided(lanes_of(1.0f), scale);
+    const f32x16 inverse = safe_divide(lanes_of(1.0f), scale);
     for (int i = 0; i < kSmall; ++i) {
       const f32x16 code = (f32x16::load(batch.x[i]) - least) * inverse + lanes_of(0.5f);
       batch.keep(i, min(code, lanes_of(kTop)));
@@ -110,7 +111,7 @@ void encode_above(Batch<kSmall>& batch, int count, uint8_t* out) {
 void encode_q8_0(Batch<kSmall>& batch, int count, uint8_t* out) {
   f32x16 magnitude = f32x16::zero();
   for (const LaneRow& row : batch.x) magnitude = max(abs(f32x16::load(row)), magnitude);
-  const f32x16 scale = magnitude / lanes_of(127.0f), inverse = divided(lanes_of(1.0f), scale);
+  const f32x16 scale = magnitude / lanes_of(127.0f), inverse = safe_divide(lanes_of(1.0f), scale);
   const f32x16 zero = f32x16::zero(), half_step = lanes_of(kBelowHalf);
   for (int i = 0; i < kSmall; ++i) {
     const f32x16 code = f32x16::load(batch.x[i]) * inverse;
@@ -149,23 +150,13 @@ void encode_all(Encode<kColumns> encode, int bytes, const float* values, int64_t
 
 }  // namespace
 
-EncodedBlock encoded_block(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::q4_0: return {kSmall, 18};
-    case WeightFormat::q4_1: return {kSmall, 20};
-    case WeightFormat::q5_0: return {kSmall, 22};
-    case WeightFormat::q5_1: return {kSmall, 24};
-    case WeightFormat::q8_0: return {kSmall, 34};
-    case WeightFormat::q4_k: return {kSuper, 144};
-    case WeightFormat::q5_k: return {kSuper, 176};
-    case WeightFormat::q6_k: return {kSuper, 210};
-    default: return {};
-  }
+bool is_encoded(WeightFormat format) {
+  return encoder_of_super(format) != nullptr || encoder_of_small(format) != nullptr;
 }
 
 void encode_blocks(WeightFormat format, const float* values, int64_t blocks,
                    const float* importance, int64_t per_row, uint8_t* out) {
-  const int bytes = encoded_block(format).bytes;
+  const int bytes = int(block_size(format).bytes);
   if (const auto encode_super = encoder_of_super(format))
     encode_all<kSuper>(encode_super, bytes, values, blocks, importance, per_row, out);
   else if (const auto encode_small = encoder_of_small(format))

@@ -7,15 +7,11 @@
 
 namespace penstock {
 
-// Bytes of a block of `format` and its columns; none of a format that is not encoded.
-struct EncodedBlock {
-  int columns = 0;
-  int bytes = 0;
-};
-EncodedBlock encoded_block(WeightFormat format);
+// Whether there is an encoder of `format`.
+bool is_encoded(WeightFormat format);
 
 // As quant/encode rounds, bit by bit: blocks of finite values, one behind the other, to
-// encoded_block() bytes each. `importance` has the columns of `per_row` blocks, which repeat, or is
+// block_size() bytes each. `importance` has the columns of `per_row` blocks, which repeat, or is
 // null. Runs on the calling thread; throws std::invalid_argument for a format that is not encoded.
 void encode_blocks(WeightFormat format, const float* values, int64_t blocks,
                    const float* importance, int64_t per_row, uint8_t* out);

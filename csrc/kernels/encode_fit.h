@@ -12,15 +12,15 @@ constexpr int kEncodeLanes = f32x16::lanes;
 using LaneRow = float[kEncodeLanes];  // of one column, of so many blocks
 
 PENSTOCK_INLINE f32x16 lanes_of(float x) { return f32x16::broadcast(x); }
-PENSTOCK_INLINE f32x16 finite(f32x16 x) {
+PENSTOCK_INLINE f32x16 or_zero(f32x16 x) {
   return select_less(abs(x), lanes_of(std::numeric_limits<float>::infinity()), x, f32x16::zero());
 }
-PENSTOCK_INLINE f32x16 divided(f32x16 a, f32x16 b) { return finite(a / b); }
+PENSTOCK_INLINE f32x16 safe_divide(f32x16 a, f32x16 b) { return or_zero(a / b); }
 // Clipped before it is rounded: the same for whole bounds, and the portable rounding needs it.
-PENSTOCK_INLINE f32x16 whole(f32x16 x, float low, float high) {
+PENSTOCK_INLINE f32x16 round_and_clip(f32x16 x, float low, float high) {
   return round_even(min(max(x, lanes_of(low)), lanes_of(high)));
 }
-PENSTOCK_INLINE f32x16 half(f32x16 x) {
+PENSTOCK_INLINE f32x16 to_float16(f32x16 x) {
   f16 rounded[kEncodeLanes];
   x.store(rounded);
   return f32x16::load(rounded) + f32x16::zero();
@@ -38,9 +38,9 @@ struct FitSums {
   }
 };
 
-// What a sub-block's codes are multiplied by, and what is then taken off.
+// What a sub-block's codes are multiplied by, and what is then subtracted.
 struct FitLine {
-  f32x16 step, taken;
+  f32x16 step, minimum;
 };
 
 // The sums of a sub-block that no choice of codes changes.
@@ -49,18 +49,19 @@ struct FitConstants {
 };
 
 PENSTOCK_INLINE FitLine least_squares(const FitSums& s, const FitConstants& of) {
-  const f32x16 apart = of.one * s.cc - s.c * s.c;
-  const f32x16 step = divided(of.one * s.cx - of.x * s.c, apart);
-  const f32x16 taken = divided(s.c * s.cx - s.cc * of.x, apart);
+  const f32x16 determinant = of.one * s.cc - s.c * s.c;
+  const f32x16 step = safe_divide(of.one * s.cx - of.x * s.c, determinant);
+  const f32x16 minimum = safe_divide(s.c * s.cx - s.cc * of.x, determinant);
   const f32x16 zero = f32x16::zero();
-  return {select_less(zero, taken, step, divided(s.cx, s.cc)),
-          select_less(zero, taken, taken, zero)};
+  return {select_less(zero, minimum, step, safe_divide(s.cx, s.cc)),
+          select_less(zero, minimum, minimum, zero)};
 }
 
-PENSTOCK_INLINE f32x16 fit_error(const FitLine& line, const FitSums& s, const FitConstants& of) {
+PENSTOCK_INLINE f32x16 squared_error(const FitLine& line, const FitSums& s,
+                                     const FitConstants& of) {
   const f32x16 two = lanes_of(2.0f);
-  const f32x16 error = line.step * (line.step * s.cc - two * (s.cx + line.taken * s.c));
-  return error + line.taken * (line.taken * of.one + two * of.x);
+  const f32x16 error = line.step * (line.step * s.cc - two * (s.cx + line.minimum * s.c));
+  return error + line.minimum * (line.minimum * of.one + two * of.x);
 }
 
 template <int kColumns>
@@ -77,7 +78,8 @@ FitConstants fit_constants(const LaneRow* x, const LaneRow* weights) {
 constexpr int kFitSteps = 10;  // tenths of a step, up and down
 
 template <int kColumns>
-FitLine searched_range(const LaneRow* x, const LaneRow* weights, const FitConstants& of, float top) {
+FitLine search_scale_and_min(const LaneRow* x, const LaneRow* weights, const FitConstants& of,
+                             float top) {
   const f32x16 zero = f32x16::zero();
   f32x16 low = zero;
   for (int i = 0; i < kColumns; ++i) low = min(f32x16::load(x[i]), low);
@@ -90,46 +92,46 @@ FitLine searched_range(const LaneRow* x, const LaneRow* weights, const FitConsta
   }
   FitLine best{span / lanes_of(top), zero - low};
   f32x16 least = lanes_of(std::numeric_limits<float>::infinity());
-  const f32x16 per_span = divided(lanes_of(1.0f), span);
+  const f32x16 per_span = safe_divide(lanes_of(1.0f), span);
   for (int tenths = -kFitSteps; tenths <= kFitSteps; ++tenths) {
     const float more = float(tenths) / float(kFitSteps);
-    const f32x16 factor = finite(lanes_of(top + more) * per_span);
+    const f32x16 factor = or_zero(lanes_of(top + more) * per_span);
     FitSums sums;
     for (int i = 0; i < kColumns; ++i) {
       const f32x16 code = min(round_even(f32x16::load(above[i]) * factor), lanes_of(top));
       sums.add(code, f32x16::load(x[i]), f32x16::load(weights[i]));
     }
     const FitLine line = least_squares(sums, of);
-    const f32x16 error = fit_error(line, sums, of);
+    const f32x16 error = squared_error(line, sums, of);
     const auto better = [&](f32x16 now, f32x16 old) {
       return select_less(error, least, select_less(zero, line.step, now, old), old);
     };
-    best = {better(line.step, best.step), better(line.taken, best.taken)};
+    best = {better(line.step, best.step), better(line.minimum, best.minimum)};
     least = better(error, least);
   }
   return best;
 }
 
 template <int kColumns>
-f32x16 searched_middle(const LaneRow* x, const LaneRow* weights, float middle) {
+f32x16 search_scale(const LaneRow* x, const LaneRow* weights, float middle) {
   f32x16 largest = f32x16::zero(), magnitude = f32x16::zero();
   for (int i = 0; i < kColumns; ++i) {
     const f32x16 v = f32x16::load(x[i]), a = abs(v);
     largest = select_less(magnitude, a, v, largest);
     magnitude = max(a, magnitude);
   }
-  const f32x16 per_largest = divided(lanes_of(1.0f), largest);
+  const f32x16 per_largest = safe_divide(lanes_of(1.0f), largest);
   f32x16 scale = f32x16::zero(), best = f32x16::zero();
   for (int tenths = -kFitSteps; tenths <= kFitSteps; ++tenths) {
     const float more = float(tenths) / float(kFitSteps);
-    const f32x16 factor = finite(lanes_of(-middle - more) * per_largest);
+    const f32x16 factor = or_zero(lanes_of(-middle - more) * per_largest);
     FitSums sums;
     for (int i = 0; i < kColumns; ++i) {
       const f32x16 v = f32x16::load(x[i]);
-      sums.add(whole(v * factor, -middle, middle - 1), v, f32x16::load(weights[i]));
+      sums.add(round_and_clip(v * factor, -middle, middle - 1), v, f32x16::load(weights[i]));
     }
-    const f32x16 gain = divided(sums.cx * sums.cx, sums.cc);
-    scale = select_less(best, gain, divided(sums.cx, sums.cc), scale);
+    const f32x16 gain = safe_divide(sums.cx * sums.cx, sums.cc);
+    scale = select_less(best, gain, safe_divide(sums.cx, sums.cc), scale);
     best = select_less(best, gain, gain, best);
   }
   return scale;

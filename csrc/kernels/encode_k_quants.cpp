@@ -53,29 +53,30 @@ void fit_units(OffsetFit& fit, const FitSums* sums, const FitConstants* of) {
     p += scale * sums[sub].cx;
     q += offset * of[sub].x;
   }
-  f32x16 unit = divided(p * c - b * q, a * c - b * b);
-  f32x16 taken = divided(b * unit - q, c);
-  const f32x16 alone = divided(p, a);
+  f32x16 unit = safe_divide(p * c - b * q, a * c - b * b);
+  f32x16 minimum = safe_divide(b * unit - q, c);
+  const f32x16 alone = safe_divide(p, a);
   const auto both = [&](f32x16 now, f32x16 otherwise) {
-    return select_less(zero, taken, select_less(zero, unit, now, otherwise), otherwise);
+    return select_less(zero, minimum, select_less(zero, unit, now, otherwise), otherwise);
   };
-  const f32x16 chosen = both(unit, alone), less = both(taken, zero);
-  fit.unit = half(select_less(zero, chosen, chosen, fit.unit));
-  fit.less = half(select_less(zero, chosen, less, fit.less));
+  const f32x16 chosen = both(unit, alone), less = both(minimum, zero);
+  fit.unit = to_float16(select_less(zero, chosen, chosen, fit.unit));
+  fit.less = to_float16(select_less(zero, chosen, less, fit.less));
 }
 
 // The integer scales of a sub-block that fit its codes best.
 void fit_scales(OffsetFit& fit, int sub, const FitSums& sums, const FitConstants& of) {
   // Beyond these bounds all three neighbours are clipped to the same scale.
-  const f32x16 near = whole(divided(least_squares(sums, of).step, fit.unit), -2.0f, 65.0f);
+  const f32x16 fitted = safe_divide(least_squares(sums, of).step, fit.unit);
+  const f32x16 near = round_and_clip(fitted, -2.0f, 65.0f);
   f32x16 least = lanes_of(std::numeric_limits<float>::infinity());
   fit.scales[sub] = fit.offsets[sub] = f32x16::zero();
   for (const float aside : {-1.0f, 0.0f, 1.0f}) {
     const f32x16 scale = min(max(near + lanes_of(aside), f32x16::zero()), lanes_of(63.0f));
     const f32x16 step = fit.unit * scale;
-    const f32x16 offset =
-        whole(divided(divided(step * sums.c - of.x, of.one), fit.less), 0.0f, 63.0f);
-    const f32x16 error = fit_error({step, fit.less * offset}, sums, of);
+    const f32x16 below = safe_divide(step * sums.c - of.x, of.one);
+    const f32x16 offset = round_and_clip(safe_divide(below, fit.less), 0.0f, 63.0f);
+    const f32x16 error = squared_error({step, fit.less * offset}, sums, of);
     fit.scales[sub] = select_less(error, least, scale, fit.scales[sub]);
     fit.offsets[sub] = select_less(error, least, offset, fit.offsets[sub]);
     least = select_less(error, least, error, least);
@@ -91,15 +92,15 @@ OffsetFit fit_with_offsets(Batch<kSuper>& batch, float top) {
   for (int sub = 0; sub < kSubs; ++sub) {
     const LaneRow *x = batch.x + sub * kSubColumns, *weights = batch.weights + sub * kSubColumns;
     of[sub] = fit_constants<kSubColumns>(x, weights);
-    lines[sub] = searched_range<kSubColumns>(x, weights, of[sub], top);
+    lines[sub] = search_scale_and_min<kSubColumns>(x, weights, of[sub], top);
     largest = max(lines[sub].step, largest);
-    deepest = max(lines[sub].taken, deepest);
+    deepest = max(lines[sub].minimum, deepest);
   }
-  fit.unit = half(largest / lanes_of(63.0f));
-  fit.less = half(deepest / lanes_of(63.0f));
+  fit.unit = to_float16(largest / lanes_of(63.0f));
+  fit.less = to_float16(deepest / lanes_of(63.0f));
   for (int sub = 0; sub < kSubs; ++sub) {
-    fit.scales[sub] = whole(divided(lines[sub].step, fit.unit), 0.0f, 63.0f);
-    fit.offsets[sub] = whole(divided(lines[sub].taken, fit.less), 0.0f, 63.0f);
+    fit.scales[sub] = round_and_clip(safe_divide(lines[sub].step, fit.unit), 0.0f, 63.0f);
+    fit.offsets[sub] = round_and_clip(safe_divide(lines[sub].minimum, fit.less), 0.0f, 63.0f);
   }
   OffsetFit best = fit;
   f32x16 least = lanes_of(std::numeric_limits<float>::infinity());
@@ -108,13 +109,13 @@ OffsetFit fit_with_offsets(Batch<kSuper>& batch, float top) {
     f32x16 error = f32x16::zero();
     for (int sub = 0; sub < kSubs; ++sub) {
       const FitLine line{fit.unit * fit.scales[sub], fit.less * fit.offsets[sub]};
-      const f32x16 per_step = divided(lanes_of(1.0f), line.step);
+      const f32x16 per_step = safe_divide(lanes_of(1.0f), line.step);
       for (int i = sub * kSubColumns; i < (sub + 1) * kSubColumns; ++i) {
         const f32x16 v = f32x16::load(batch.x[i]);
-        sums[sub].add(code_with_offset(v, line.taken, per_step, top), v,
+        sums[sub].add(code_with_offset(v, line.minimum, per_step, top), v,
                       f32x16::load(batch.weights[i]));
       }
-      error += fit_error(line, sums[sub], of[sub]);
+      error += squared_error(line, sums[sub], of[sub]);
     }
     const auto better = [&](f32x16 now, f32x16 old) {
       return select_less(error, least, now, old);
@@ -131,10 +132,10 @@ OffsetFit fit_with_offsets(Batch<kSuper>& batch, float top) {
     for (int sub = 0; sub < kSubs; ++sub) fit_scales(fit, sub, sums[sub], of[sub]);
   }
   for (int sub = 0; sub < kSubs; ++sub) {
-    const f32x16 taken = best.less * best.offsets[sub];
-    const f32x16 per_step = divided(lanes_of(1.0f), best.unit * best.scales[sub]);
+    const f32x16 minimum = best.less * best.offsets[sub];
+    const f32x16 per_step = safe_divide(lanes_of(1.0f), best.unit * best.scales[sub]);
     for (int i = sub * kSubColumns; i < (sub + 1) * kSubColumns; ++i)
-      batch.keep(i, code_with_offset(f32x16::load(batch.x[i]), taken, per_step, top));
+      batch.keep(i, code_with_offset(f32x16::load(batch.x[i]), minimum, per_step, top));
   }
   return best;
 }
@@ -184,13 +185,13 @@ void encode_q6_k(Batch<kSuper>& batch, int count, uint8_t* out) {
   for (int sub = 0; sub < kManySubs; ++sub) {
     const int first = sub * kFewColumns;
     const f32x16 scale =
-        searched_middle<kFewColumns>(batch.x + first, batch.weights + first, kMiddle);
+        search_scale<kFewColumns>(batch.x + first, batch.weights + first, kMiddle);
     largest = select_less(magnitude, abs(scale), scale, largest);
     magnitude = max(abs(scale), magnitude);
     scales[sub] = scale;
   }
-  f32x16 unit = half(largest / lanes_of(-128.0f));
-  for (f32x16& scale : scales) scale = whole(divided(scale, unit), -128.0f, 127.0f);
+  f32x16 unit = to_float16(largest / lanes_of(-128.0f));
+  for (f32x16& scale : scales) scale = round_and_clip(safe_divide(scale, unit), -128.0f, 127.0f);
   f32x16 best_unit = unit;
   std::copy(scales, scales + kManySubs, best);
   f32x16 least = lanes_of(std::numeric_limits<float>::infinity());
@@ -198,7 +199,7 @@ void encode_q6_k(Batch<kSuper>& batch, int count, uint8_t* out) {
     FitSums sums[kManySubs];
     f32x16 error = f32x16::zero();
     for (int sub = 0; sub < kManySubs; ++sub) {
-      const f32x16 step = unit * scales[sub], per_step = divided(lanes_of(1.0f), step);
+      const f32x16 step = unit * scales[sub], per_step = safe_divide(lanes_of(1.0f), step);
       for (int i = sub * kFewColumns; i < (sub + 1) * kFewColumns; ++i) {
         const f32x16 v = f32x16::load(batch.x[i]);
         sums[sub].add(code_around(v, per_step, kMiddle), v, f32x16::load(batch.weights[i]));
@@ -215,16 +216,17 @@ void encode_q6_k(Batch<kSuper>& batch, int count, uint8_t* out) {
       p += scales[sub] * sums[sub].cx;
       a += scales[sub] * scales[sub] * sums[sub].cc;
     }
-    const f32x16 fit = divided(p, a);
-    unit = half(select_less(f32x16::zero(), abs(fit), fit, unit));
+    const f32x16 fit = safe_divide(p, a);
+    unit = to_float16(select_less(f32x16::zero(), abs(fit), fit, unit));
     for (int sub = 0; sub < kManySubs; ++sub)
-      scales[sub] = whole(divided(divided(sums[sub].cx, sums[sub].cc), unit), -128.0f, 127.0f);
+      scales[sub] = round_and_clip(safe_divide(safe_divide(sums[sub].cx, sums[sub].cc), unit),
+                                   -128.0f, 127.0f);
   }
   alignas(64) LaneRow units, whole_scales[kManySubs];
   best_unit.store(units);
   for (int sub = 0; sub < kManySubs; ++sub) {
     best[sub].store(whole_scales[sub]);
-    const f32x16 per_step = divided(lanes_of(1.0f), best_unit * best[sub]);
+    const f32x16 per_step = safe_divide(lanes_of(1.0f), best_unit * best[sub]);
     for (int i = sub * kFewColumns; i < (sub + 1) * kFewColumns; ++i)
       batch.keep(i, code_around(f32x16::load(batch.x[i]), per_step, kMiddle) + lanes_of(kMiddle));
   }

@@ -12,12 +12,11 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kLanes = f32x16::lanes;
 
 // Calls f(first, number) for each register of `count` floats.
 template <class F>
 PENSTOCK_INLINE void by_lanes(int64_t count, F&& f) {
-  for (int64_t i = 0; i < count; i += kLanes) f(i, int(std::min(count - i, kLanes)));
+  for (int64_t i = 0; i < count; i += kLanes) f(i, int(std::min<int64_t>(count - i, kLanes)));
 }
 
 // to[i] = f(from[i])
@@ -229,7 +228,7 @@ void scale_columns(const ScaleRowsArgs& args, int64_t tokens, const Worker& work
     const X* const x = args.x.row<X>(args.per_token ? row / chosen : row);
     Out* const out = args.out.row<Out>(row);
     for (int64_t c = first; c < last; c += kLanes) {
-      const int n = int(std::min(last - c, kLanes));
+      const int n = int(std::min<int64_t>(last - c, kLanes));
       (f32x16::load_n(x + c, n) * by).store_n(out + c, n);
     }
   }
@@ -267,7 +266,7 @@ void combine_experts(const CombineArgs& args, int64_t tokens, const Worker& work
     const float* const shares = args.shares.data ? args.shares.row<float>(t) : nullptr;
     float* const out = args.out.row<float>(t);
     for (int64_t c = first; c < last; c += kLanes) {
-      const int n = int(std::min(last - c, kLanes));
+      const int n = int(std::min<int64_t>(last - c, kLanes));
       f32x16 sum = f32x16::zero();
       for (int64_t i = 0; i < chosen; ++i) {
         const f32x16 x = f32x16::load_n(args.x.row<float>(chosen * t + i) + c, n);

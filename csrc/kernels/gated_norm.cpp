@@ -10,8 +10,7 @@
 namespace penstock {
 namespace {
 
-constexpr int kLanes = f32x16::lanes;
-constexpr int64_t kLeastElements = 4096;  // for a thread to take at a time
+constexpr int64_t kGatedElements = 4096;  // for a thread to take at a time
 
 template <class Out>
 void norm_part(const GatedNormArgs& args, int64_t row, int64_t part, float* scratch) {
@@ -47,7 +46,7 @@ size_t gated_norm_scratch_bytes(const GatedNormArgs& args) {
 
 void gated_norm(const GatedNormArgs& args, int64_t rows, const Worker& worker) {
   const int64_t parts = args.x.cols / args.size;
-  const int64_t least = std::max<int64_t>(1, kLeastElements / args.size);
+  const int64_t least = std::max<int64_t>(1, kGatedElements / args.size);
   float* const scratch = reinterpret_cast<float*>(worker.scratch);
   Tickets::Phase phase = worker.tickets->open(worker, rows * parts, least);
   for (Share some = phase.next(); !some.empty(); some = phase.next())

@@ -1,5 +1,6 @@
 // The kernel of products of weights in blocks or groups, for weights of every source and Operand: some
-// rows by panels side by side.
+// rows by panels side by side. There is none for every number of rows, which would be most of what there
+// is to compile: with Spare the last row may be one that is there twice.
 #pragma once
 
 #include "gemm_block_weights.h"
@@ -31,7 +32,7 @@ struct BlockRows {
 // What one call of a kernel multiplies: rows from `row` on by panels side by side, from column k on.
 struct BlockJob {
   const BlockRows& x;
-  int64_t row;
+  Range rows;
   int64_t k;
   const std::byte* weights;
   const std::byte* behind;  // what lies behind all segments, of the first
@@ -39,11 +40,11 @@ struct BlockJob {
   int64_t runs;        // of 32 k
   int64_t ahead;       // how far weights are prefetched, or 0
   bool begun;          // sums has those of the k before
-  float* sums;         // [panel][row][16]
+  float* sums;         // [panel][row][16], of the kernel's rows
 };
 using BlockKernel = void (*)(const BlockJob&);
 
-template <class Source, class Operand, int Rows, int Panels>
+template <class Source, class Operand, int Rows, int Panels, bool Spare>
 class BlockProduct {
   static constexpr bool kWhole = Source::kGroup == 0;  // one group of all the depth
   static constexpr bool kLong = kWhole || Source::kGroup > kRunK;
@@ -72,8 +73,10 @@ class BlockProduct {
   static constexpr int64_t kRunBytes = Source::kBytes / Source::kRuns;
 
   PENSTOCK_INLINE explicit BlockProduct(const BlockJob& job)
-      : row_bytes_(job.x.row_bytes), panel_bytes_(job.panel_bytes) {
-    const std::byte* const row = job.x.row(job.row);
+      : row_bytes_(job.x.row_bytes),
+        last_(row_bytes_ * ((Spare ? job.rows.size() : Rows) - 1)),
+        panel_bytes_(job.panel_bytes) {
+    const std::byte* const row = job.x.row(job.rows.first);
     x_ = row + job.k * Operand::kElement;
     const int64_t first = kWhole ? 0 : job.k / std::max<int64_t>(Source::kGroup, 1);
     scales_ = row + job.x.scales_at + first * 4;
@@ -84,10 +87,12 @@ class BlockProduct {
                                  : f32x16::zero();
   }
 
+  // From the first row's place to row r's.
+  PENSTOCK_INLINE int64_t row_at(int r) const { return Spare && r == Rows - 1 ? last_ : r * row_bytes_; }
   template <class T>
   PENSTOCK_INLINE T number(const std::byte* from, int r) const {
     T value;
-    std::memcpy(&value, from + r * row_bytes_, sizeof(value));
+    std::memcpy(&value, from + row_at(r), sizeof(value));
     return value;
   }
 
@@ -206,7 +211,7 @@ class BlockProduct {
       w[i] = Source::step(segment + i * panel_bytes_, run, part, shift[i]);
     for (int r = 0; r < Rows; ++r)
       for (int i = 0; i < Panels; ++i)
-        Operand::template add<Source::kWide>(sums[i][r], w[i], x + r * row_bytes_);
+        Operand::template add<Source::kWide>(sums[i][r], w[i], x + row_at(r));
   }
 
   // The next group of x, and the given one of the segment.
@@ -234,7 +239,7 @@ class BlockProduct {
     shifts_ += 4;
   }
 
-  const int64_t row_bytes_, panel_bytes_;
+  const int64_t row_bytes_, last_, panel_bytes_;
   const std::byte *x_, *scales_, *shifts_;
   f32x16 total_[Panels][Rows];
 };

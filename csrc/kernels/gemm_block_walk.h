@@ -28,14 +28,14 @@ struct BlockFunctions {
                  std::byte* to);
   BlockKernel direct[8];       // one panel, by rows less one
   BlockKernel beside[2];       // `side` panels
-  BlockKernel expanded[2][6];  // by panels and rows less one
+  BlockKernel expanded[2][3];  // by panels less one and by pairs of rows less one
 };
 
 template <class Operand, class Formats>
 class BlockPath {
  public:
   static constexpr int64_t kOwnRows = 4;
-  static constexpr int64_t kRowBlock = penstock::kRowBlock;
+  static constexpr int64_t row_block() { return kRowBlock; }
 
   static int64_t ready_bytes(const PanelView& p, int64_t rows, bool) {
     return BlockRows::of<Operand>(p, nullptr).row_bytes * std::min(rows, kRowBlock);
@@ -83,7 +83,8 @@ class BlockPath {
   static constexpr int64_t kDirectBands = Operand::kRounded ? 4 : Operand::kElement == 2 ? 2 : 1;
 #endif
 #if defined(__AVX512F__)
-  static constexpr int64_t kDirectRows = Operand::kElement < 4 ? 8 : 4;
+  // Few multiply float32 where bfloat16 has instructions, so its kernels are those of one stream.
+  static constexpr int64_t kDirectRows = Operand::kElement < 4 ? 8 : 2;
   static constexpr int kPanels = 2;
   static constexpr int kRows = Operand::kElement == 4 ? 4 : 6;
 #else
@@ -103,6 +104,10 @@ class BlockPath {
 #endif
   }
   static constexpr int kBesideRows = 2;
+  // Rows of the kernel that multiplies so many. Three have one of their own, for drafts of two tokens.
+  static constexpr int64_t direct_rows(int64_t rows) { return rows > 4 ? rows + rows % 2 : rows; }
+  static constexpr int64_t expanded_rows(int64_t rows) { return rows + rows % 2; }
+  static_assert(kRowBlock % 2 == 0);  // there is room for sums of rows that are there twice
   static constexpr int64_t kSlice = 512;  // k that are expanded at once
   static constexpr int64_t kExpandedBytes =
       kSlice / kRunK * ExpandedWeights<Operand, 16, true, false>::kBytes;
@@ -163,9 +168,9 @@ class BlockPath {
     return panel + p_.shifts_at + segment * functions_.behind;
   }
 
-  // Panels of a place and a band, whose sums follow each other, to the output.
-  void finish(int64_t unit, int panels, int64_t row, int64_t rows, const float* sums) const {
-    const int64_t panel = rows * kPanelColumns;
+  // Panels of a place and a band, whose sums follow each other every `panel` floats, to the output.
+  void finish(int64_t unit, int panels, int64_t row, int64_t rows, const float* sums,
+              int64_t panel) const {
     if (!functions_.row_scaled)
       return e_.finish_block(unit, panels, row, rows,
                              [&](int i) { return FloatSums{sums + i * panel, panel}; });
@@ -183,16 +188,17 @@ class BlockPath {
     for (Place at = order.first(); at.panels; at = order.after(at))
       for (int64_t b = 0; b < bands; ++b) {
         const Range band = even_share(rows_.size(), b, bands);
+        const int64_t sums_panel = direct_rows(band.size()) * kPanelColumns;
         for (int i = 0; functions_.row_scaled && i < at.panels; ++i)
           __builtin_prefetch(p_.panel(at.unit) + i * p_.panel_bytes + p_.scales_at);
         for (int i = 0, width; i < at.panels; i += width) {
           width = at.panels - i >= side ? side : 1;
           const std::byte* const panel = p_.panel(at.unit) + i * p_.panel_bytes;
           const BlockKernel kernel = (width > 1 ? functions_.beside : functions_.direct)[band.size() - 1];
-          kernel({ready_, band.first, 0, panel, behind(panel, 0), p_.panel_bytes, p_.depth / kRunK,
-                  b ? 0 : p_.tuning.stream_ahead, false, sums + i * band.size() * kPanelColumns});
+          kernel({ready_, band, 0, panel, behind(panel, 0), p_.panel_bytes, p_.depth / kRunK,
+                  b ? 0 : p_.tuning.stream_ahead, false, sums + i * sums_panel});
         }
-        finish(at.unit, at.panels, rows_.first + band.first, band.size(), sums);
+        finish(at.unit, at.panels, rows_.first + band.first, band.size(), sums, sums_panel);
       }
   }
 
@@ -211,24 +217,28 @@ class BlockPath {
                           runs, slice_bytes, work + i * kExpandedBytes);
       }
       for (int64_t b = 0; b < bands; ++b) {
-        const Range band = even_share(some.size(), b, bands);
-        const int64_t panel = band.size() * kPanelColumns;
-        float* const sums = carry + band.first * at.panels * kPanelColumns;
+        const Range band{some.first + b * kRows, std::min(some.first + (b + 1) * kRows, some.last)};
+        const int64_t rows = expanded_rows(band.size()), panel = rows * kPanelColumns;
+        float* const sums = carry + b * kRows * at.panels * kPanelColumns;
         for (int i = 0, width; i < at.panels; i += width) {
           width = std::min(kPanels, at.panels - i);
-          functions_.expanded[width - 1][band.size() - 1](
-              {ready_, some.first + band.first, at.slice * kSlice, work + i * kExpandedBytes, nullptr,
+          functions_.expanded[width - 1][rows / 2 - 1](
+              {ready_, band, at.slice * kSlice, work + i * kExpandedBytes, nullptr,
                kExpandedBytes, runs, 0, at.slice > 0, sums + i * panel});
         }
         if (order.ends(at))
-          finish(at.unit, at.panels, rows_.first + some.first + band.first, band.size(), sums);
+          finish(at.unit, at.panels, rows_.first + band.first, band.size(), sums, panel);
       }
     }
   }
 
   template <class Source, int Panels, int... Row>
-  static constexpr void set(BlockKernel* to, std::integer_sequence<int, Row...>) {
-    ((to[Row] = BlockProduct<Source, Operand, Row + 1, Panels>::run), ...);
+  static constexpr void set_direct(BlockKernel* to, std::integer_sequence<int, Row...>) {
+    ((to[Row] = BlockProduct<Source, Operand, direct_rows(Row + 1), Panels, (Row >= 4)>::run), ...);
+  }
+  template <class Source, int Panels, int... Pair>
+  static constexpr void set_expanded(BlockKernel* to, std::integer_sequence<int, Pair...>) {
+    ((to[Pair] = BlockProduct<Source, Operand, 2 * Pair + 2, Panels, true>::run), ...);
   }
   template <class Format>
   static constexpr BlockFunctions make_functions() {
@@ -242,15 +252,15 @@ class BlockPath {
       f.segment = Format::kSegment;
       f.segment_bytes = Format::kSegmentBytes;
       f.behind = behind_bytes<Format>();
-      f.side = side_by_side(BlockProduct<From, Operand, 1, 1>::kTogether);
+      f.side = side_by_side(BlockProduct<From, Operand, 1, 1, false>::kTogether);
       f.expand = expand_runs<Format, Operand>;
       if constexpr (kDirectBands > 0) {
-        set<From, 1>(f.direct, std::make_integer_sequence<int, kDirectRows>());
-        set<From, side_by_side(BlockProduct<From, Operand, 1, 1>::kTogether)>(
+        set_direct<From, 1>(f.direct, std::make_integer_sequence<int, kDirectRows>());
+        set_direct<From, side_by_side(BlockProduct<From, Operand, 1, 1, false>::kTogether)>(
             f.beside, std::make_integer_sequence<int, kBesideRows>());
       }
-      set<To, 1>(f.expanded[0], std::make_integer_sequence<int, kRows>());
-      set<To, kPanels>(f.expanded[kPanels - 1], std::make_integer_sequence<int, kRows>());
+      set_expanded<To, 1>(f.expanded[0], std::make_integer_sequence<int, kRows / 2>());
+      set_expanded<To, kPanels>(f.expanded[kPanels - 1], std::make_integer_sequence<int, kRows / 2>());
     }
     return f;
   }

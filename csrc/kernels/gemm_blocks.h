@@ -5,14 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "../integers.h"
 #include "gemm.h"
 
 namespace penstock {
 
 constexpr int64_t kLineBytes = 64;  // of a panel: 16 columns, 4 bytes each
-
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-constexpr int64_t round_up(int64_t a, int64_t b) { return ceil_div(a, b) * b; }
 
 struct Range {
   int64_t first;
@@ -69,21 +67,12 @@ struct Blocking {
 // the arithmetic on them.
 constexpr int64_t kRowBlock = 512;
 
-// A quarter of a 2 MiB L2 for the packed activations, half (Tuning::carry_bytes) for partial
-// sums; the rest is for weights passing through. (AMX, one thread, 512 rows by K = 8192, N = 1024:
-// slices of 256 KiB 0.87 TFLOP/s, 512 KiB 1.05, 1 MiB 0.83; partial sums of 1.25 and 2 MiB changed
-// nothing.)
-constexpr int64_t kSliceBytes = 512 << 10;
-
-constexpr int64_t activation_bytes(int64_t rows, int64_t depth, int64_t element) {
-  return std::min(rows * round_up(depth, 32) * element,
-                  std::max(kSliceBytes, rows * 32 * element));
-}
-
-constexpr int64_t carry_bytes(int64_t rows, int64_t depth, int64_t element, int64_t carry) {
-  const int64_t whole = rows * round_up(depth, 32) * element;
-  return activation_bytes(rows, depth, element) < whole ? carry : 0;
-}
+// What a kernel's blocks have to stay in.
+struct CacheBounds {
+  int64_t row_block;  // rows that are multiplied at once, at most
+  int64_t slice;      // bytes of packed activations of a slice
+  int64_t panel;      // and of a panel, where it is not streamed
+};
 
 // Slices of at most `longest` k, as even as can be. rows: padded as the kernel packs them.
 constexpr Blocking slices_of(int64_t rows, int64_t depth, int64_t longest, int64_t units,
@@ -94,13 +83,6 @@ constexpr Blocking slices_of(int64_t rows, int64_t depth, int64_t longest, int64
   const int64_t unit_carry = rows * per_unit * kPanelColumns * int64_t(sizeof(float));
   const int64_t chunks = ceil_div(units, std::max<int64_t>(carry / unit_carry, 1));
   return {slice, ceil_div(depth, slice), ceil_div(units, std::max<int64_t>(chunks, 1))};
-}
-
-// With packing by each thread for itself. element: bytes of a packed activation.
-constexpr Blocking private_blocking(int64_t rows, int64_t depth, int64_t element, int64_t units,
-                                    int per_unit, int64_t carry) {
-  const int64_t longest = activation_bytes(rows, depth, element) / (rows * element) / 32 * 32;
-  return slices_of(rows, depth, longest, units, per_unit, carry);
 }
 
 }  // namespace penstock

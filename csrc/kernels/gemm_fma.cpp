@@ -2,7 +2,6 @@
 #include "gemm_registers.h"
 
 namespace penstock {
-namespace {
 
 // bf16 weights, two k a step: a line of a panel interleaves them.
 template <class X>
@@ -56,14 +55,12 @@ struct PairFormat {
 
 template <class Weight, class X>
 struct FormatOf {
-  using Format = FloatFormat<Weight, X>;
+  using Format = SingleFormat<Weight, X>;
 };
 template <class X>
 struct FormatOf<bf16, X> {
   using Format = PairFormat<X>;
 };
-
-}  // namespace
 
 template <class Weight, class X>
 struct FmaPath : Walk<RegisterKernel<typename FormatOf<Weight, X>::Format>> {

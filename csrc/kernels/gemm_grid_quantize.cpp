@@ -11,7 +11,6 @@
 namespace penstock {
 namespace {
 
-constexpr int64_t kLanes = f32x16::lanes;
 static_assert(kGridGroup % kLanes == 0);
 
 // Rows may lie at odd addresses (a view into a file).

@@ -7,8 +7,8 @@ namespace penstock {
 namespace {
 
 #if defined(__aarch64__)
-constexpr int kRows = kIntNeonRows;
-constexpr int kPanels = 1;
+constexpr int kIntRows = kIntNeonRows;
+constexpr int kIntPanels = 1;
 
 IntMultiply choose(WeightFormat format, int64_t rows, int) {
   return int_neon_multiply(format, rows);
@@ -18,11 +18,11 @@ IntMultiply choose(WeightFormat format, int64_t rows, int) {
 // Dots, their float sums and the weights must fit the registers: 2 * 6 * 2 + 4 of 32; of AVX2's 16
 // half as wide, only the dots of 4 rows do.
 #if defined(__AVX512F__)
-constexpr int kRows = 6;
-constexpr int kPanels = 2;
+constexpr int kIntRows = 6;
+constexpr int kIntPanels = 2;
 #else
-constexpr int kRows = 4;
-constexpr int kPanels = 1;
+constexpr int kIntRows = 4;
+constexpr int kIntPanels = 1;
 #endif
 
 template <class Format, int Rows, int Panels>
@@ -92,7 +92,7 @@ void multiply(const PanelView& p, const IntRows& x, int64_t row, const std::byte
     for (int r = 0; r < Rows; ++r) total[i][r].store(sums + (i * Rows + r) * kPanelColumns);
 }
 
-template <class Format, int Panels, int Rows = kRows>
+template <class Format, int Panels, int Rows = kIntRows>
 IntMultiply multiply_rows(int64_t rows) {
   if constexpr (Rows > 1)
     if (rows < Rows) return multiply_rows<Format, Panels, Rows - 1>(rows);
@@ -101,7 +101,7 @@ IntMultiply multiply_rows(int64_t rows) {
 
 IntMultiply choose(WeightFormat format, int64_t rows, int panels) {
   return with_format(format, [&]<class Format>(Format) {
-    return panels == 1 ? multiply_rows<Format, 1>(rows) : multiply_rows<Format, kPanels>(rows);
+    return panels == 1 ? multiply_rows<Format, 1>(rows) : multiply_rows<Format, kIntPanels>(rows);
   });
 }
 
@@ -113,12 +113,12 @@ void int_linear_registers(const PanelView& p, const IntRows& x, const Epilogue& 
                           Range units, std::byte* hot) {
   float* sums = reinterpret_cast<float*>(hot);
   // One stream of memory is prefetched some way ahead; of panels side by side, the next ones are.
-  const int side_by_side = rows <= p.tuning.streamed_rows ? 1 : kPanels;
+  const int side_by_side = rows <= p.tuning.streamed_rows ? 1 : kIntPanels;
   const Order order(units, p.per_unit, side_by_side);
   const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes));
   for (int64_t index = 0; index < row_blocks; ++index) {
     const Range row_block = even_share(rows, index, row_blocks);
-    const int64_t bands = ceil_div(row_block.size(), kRows);
+    const int64_t bands = ceil_div(row_block.size(), kIntRows);
     for (Place at = order.first(); at.panels; at = order.after(at)) {
       const std::byte* weights = p.data + at.unit * p.per_unit * p.panel_bytes;
       for (int64_t b = 0; b < bands; ++b) {
@@ -139,7 +139,7 @@ void int_linear_registers(const PanelView& p, const IntRows& x, const Epilogue& 
 }
 
 int64_t int_registers_hot_bytes() {
-  return 2 * kRows * kPanelColumns * int64_t(sizeof(float));
+  return 2 * kIntRows * kPanelColumns * int64_t(sizeof(float));
 }
 
 }  // namespace penstock

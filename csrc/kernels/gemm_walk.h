@@ -3,9 +3,15 @@
 // A Path of gemm_product.h. Few rows are packed slice by slice, by each thread for itself.
 //
 // A Kernel knows one pair of element formats and provides
-//   kPanels                     panels of a full block of accumulators
+//   kPanels                     panels of a full block of accumulators; panels(rows): those of a
+//                               block where there are so many rows in all
 //   kElement                    bytes of a packed activation
 //   kStep                       k per step of the innermost loop
+//   bounds()                    CacheBounds
+//   streams(rows)               whether weights that so many rows use are limited by memory: the first
+//                               band prefetches a short way ahead (Tuning::stream_ahead) and so streams
+//                               at full speed. With more rows arithmetic takes most of the time, and
+//                               each band prefetches its share of the next weights while it runs
 //   kSharedSlice                k per slice when many rows are packed once; not every kernel has it
 //   padded_rows(rows)           rows as packed
 //   bands(rows)                 how many bands so many rows are; band(rows, b) is the b-th's Range
@@ -40,22 +46,16 @@ struct Block {
   const float* next;
   const std::byte* out;
   int64_t out_row_bytes;
-  Range next_lines;  // this band's share of a panel's next weights, from `far` on, in cache lines
 
   // Weights to prefetch in step s, as the address that corresponds to `weights` in that step:
   // `near` up to step `turn`, then `far`.
   const std::byte* near;
   const std::byte* far;
   int64_t turn;
-  Range lines;  // this band's share of each KiB, in cache lines
+  bool streams;      // whether this band prefetches all of them
+  Range lines;       // this band's share of each KiB, in cache lines
+  Range next_lines;  // and of a panel's next weights, from `far` on
 };
-
-// Weights that few bands use are limited by memory: the first band prefetches a short
-// way ahead (Tuning::stream_ahead) and so streams at full speed. With more bands arithmetic
-// takes most of the time, and each prefetches its share of the next weights while it runs. (One
-// thread, K = 2048: at 2 bands 0.51 TFLOP/s against 0.46 with shares, at 4 bands 0.69 against
-// 0.75.)
-constexpr int64_t kStreamingBands = 2;
 
 // With more bands than this activations are packed once and shared. (Two threads, the products of
 // a model of 1B parameters: 4 bands 1.24 to 1.67 TFLOP/s packed by each, 1.13 to 1.51 shared; 16
@@ -67,19 +67,19 @@ class Walk {
  public:
   static constexpr bool kShares = requires { Kernel::kSharedSlice; };
   static constexpr int64_t kOwnRows = kShares ? kPrivateBands * Kernel::kRows : kAllRows;
-  static constexpr int64_t kRowBlock = penstock::kRowBlock;
+  static int64_t row_block() { return Kernel::bounds().row_block; }
 
   // Shared, all of a row block; else a slice.
   static int64_t ready_bytes(const Panels& p, int64_t rows, bool shared) {
-    const int64_t padded = Kernel::padded_rows(std::min(rows, kRowBlock));
-    return shared ? padded * p.depth * Kernel::kElement
-                  : round_up(activation_bytes(padded, p.depth, Kernel::kElement), 64);
+    const int64_t padded = Kernel::padded_rows(std::min(rows, row_block()));
+    if (shared) return padded * p.depth * Kernel::kElement;
+    const CacheBounds bounds = Kernel::bounds();
+    const int64_t whole = padded * round_up(p.depth, 32) * Kernel::kElement;
+    return round_up(std::min(whole, std::max(bounds.slice, padded * 32 * Kernel::kElement)), 64);
   }
   static int64_t work_bytes(const Panels& p, int64_t rows) {
-    const int64_t padded = Kernel::padded_rows(std::min(rows, kRowBlock));
-    return kHotBytes + (rows > kOwnRows ? p.tuning.carry_bytes
-                                        : carry_bytes(padded, p.depth, Kernel::kElement,
-                                                      p.tuning.carry_bytes));
+    const bool cut = rows > kOwnRows || p.depth > longest(p, std::min(rows, row_block()));
+    return kHotBytes + (cut ? p.tuning.carry_bytes : 0);
   }
 
   Walk(const Panels& p, const InputRows& x, const Epilogue& epilogue, Range rows, bool shared,
@@ -108,8 +108,8 @@ class Walk {
     if constexpr (kShares)
       if (shared_)
         return multiply<true>(kernel_, rows_, share, shared_blocking(share.size()), packed_, work);
-    const Blocking by = private_blocking(padded_, p_.depth, Kernel::kElement, share.size(),
-                                         p_.per_unit, p_.tuning.carry_bytes);
+    const Blocking by = slices_of(padded_, p_.depth, longest(p_, rows_.size()), share.size(),
+                                  p_.per_unit, p_.tuning.carry_bytes);
     multiply<false>(kernel_, rows_, share, by, packed_, work);
   }
 
@@ -117,6 +117,14 @@ class Walk {
   static constexpr int kBlockPanels = std::max(Kernel::kPanels, 2);
   static constexpr int64_t kHotBytes =
       kBlockPanels * Kernel::kRows * kPanelColumns * int64_t(sizeof(float));
+
+  // k of a slice where a thread packs so many rows for itself. Fewer of them have no less.
+  static int64_t longest(const Panels& p, int64_t rows) {
+    const CacheBounds bounds = Kernel::bounds();
+    const int64_t k = bounds.slice / (Kernel::padded_rows(rows) * Kernel::kElement);
+    const int64_t of_weights = Kernel::streams(rows) ? k : bounds.panel / p.k_bytes;
+    return std::max<int64_t>(std::min(k, of_weights) / 32 * 32, 32);
+  }
 
   // Of a share of so many units.
   Blocking shared_blocking(int64_t units) const {
@@ -145,11 +153,11 @@ class Walk {
                 std::byte* packed, std::byte* carry) const {
     const int64_t padded = Kernel::padded_rows(rows.size());
     const int64_t bands = Kernel::bands(rows.size());
-    const bool streaming = bands <= kStreamingBands;
+    const bool streaming = Kernel::streams(rows.size());
     const int64_t step_bytes = p_.k_bytes * Kernel::kStep;
     float* const hot =
         reinterpret_cast<float*>(carry + (by.slices > 1 ? p_.tuning.carry_bytes : 0));
-    Order order(share, p_.per_unit, Kernel::kPanels, by.slices);
+    Order order(share, p_.per_unit, Kernel::panels(rows.size()), by.slices);
     order.wide = by.chunk;
     Pending pending;
     const auto finish = [&](int64_t most) __attribute__((always_inline)) {
@@ -189,10 +197,11 @@ class Walk {
         block.rows = band.size();
         block.before = at.slice == 0 ? nullptr : own;
         block.after = ends ? hot : own;
+        block.streams = streaming && b == 0;
         block.lines = streaming ? Range{0, b == 0 ? 16 : 0} : even_share(16, b, bands);
+        block.next_lines = even_share(steps * step_bytes / kLineBytes, b, bands);
         if constexpr (Resident) {
           const Array& out = epilogue_.out;
-          block.next_lines = even_share(steps * step_bytes / 64, b, bands);
           const int64_t element = int64_t(elem_bytes(out.elem));
           block.next = own + Kernel::kRows * block.panels * kPanelColumns;
           block.out_row_bytes = out.stride * element;

@@ -7,8 +7,7 @@
 namespace penstock {
 namespace {
 
-constexpr int kLanes = f32x16::lanes;
-constexpr int64_t kLeastRows = 4;  // to take at a time: about 1 us
+constexpr int64_t kNormRows = 4;  // to take at a time: about 1 us
 
 // The sum of squares of a row after the addition of delta.
 float add_and_square(float* residual, const float* delta, int64_t cols) {
@@ -88,7 +87,7 @@ void layer_norm_row(const NormArgs& args, int64_t r) {
 
 template <class F>
 void each_row(int64_t rows, const Worker& worker, F f) {
-  Tickets::Phase phase = worker.tickets->open(worker, rows, kLeastRows);
+  Tickets::Phase phase = worker.tickets->open(worker, rows, kNormRows);
   for (Share some = phase.next(); !some.empty(); some = phase.next())
     for (int64_t r = some.begin; r < some.end; ++r) f(r);
 }

@@ -50,7 +50,6 @@ void round_by_zero(const std::byte* x, int64_t count, float scale, float low, fl
 
 template <class T>
 float round_group(const std::byte* x, int64_t count, int bits, int8_t* codes) {
-  constexpr int kLanes = f32x16::lanes;
   const auto there = [count](int64_t i) { return int(std::min<int64_t>(count - i, kLanes)); };
   // Starting from zero, and the zeros beyond a group's end, change neither scale: they could only
   // be an extreme whose opposite is further from zero.
@@ -81,7 +80,6 @@ float round_group(const std::byte* x, int64_t count, int bits, int8_t* codes) {
 // As round_group, with a zero point.
 template <class T>
 float span_group(const std::byte* x, int64_t count, int bits, int8_t* codes, int8_t& zero) {
-  constexpr int kLanes = f32x16::lanes;
   const auto there = [count](int64_t i) { return int(std::min<int64_t>(count - i, kLanes)); };
   f32x16 highest = f32x16::zero(), lowest = f32x16::zero(), nothing = f32x16::zero();
   for (int64_t i = 0; i < count; i += kLanes) {

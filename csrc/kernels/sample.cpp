@@ -12,7 +12,6 @@
 namespace penstock {
 namespace {
 
-constexpr int kLanes = f32x16::lanes;
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 // Least weights of what top-p tries before it looks at the whole row; language models mostly stop

@@ -58,7 +58,7 @@ class Delta : public Head {
     }
   }
 
-  void walk(float* tile, const Columns& at, int64_t first, int n) {
+  void walk(float* tile, const TileColumns& at, int64_t first, int n) {
     f32x16 known = known_of(tile, in(0));
     for (int i = 0; i < n; ++i) {
       const int64_t row = first + i;
@@ -89,7 +89,7 @@ class Delta : public Head {
     log[all_rows_ + all_columns_ + head_] = decay_[0];
     log[all_rows_ + all_columns_ + args_.state.at.heads + head_] = beta_[0];
   }
-  void replay(float* tile, const Columns& at, const float* log) {
+  void replay(float* tile, const TileColumns& at, const float* log) {
     const float* const k = log + row();
     const f32x16 decay = f32x16::broadcast(log[all_rows_ + all_columns_ + head_]);
     const float beta = log[all_rows_ + all_columns_ + args_.state.at.heads + head_];
@@ -106,7 +106,7 @@ class Delta : public Head {
   // k^T S
   PENSTOCK_INLINE f32x16 known_of(const float* tile, const float* k) const {
     Sums known;
-    each_row(rows_, [&](int r, int part) {
+    each_state_row(rows_, [&](int r, int part) {
       known.parts[part] =
           fma(f32x16::broadcast(k[r]), f32x16::load(tile + r * kLanes), known.parts[part]);
     });
@@ -117,7 +117,7 @@ class Delta : public Head {
   template <class F>
   PENSTOCK_INLINE void correct(float* tile, const float* k, f32x16 change, f32x16 decay,
                                F f) const {
-    each_row(rows_, [&](int r, int part) {
+    each_state_row(rows_, [&](int r, int part) {
       const f32x16 state =
           fma(f32x16::broadcast(k[r]), change, decay * f32x16::load(tile + r * kLanes));
       state.store(tile + r * kLanes);
@@ -169,7 +169,7 @@ class Selective : public Head {
     }
   }
 
-  void walk(float* tile, const Columns& at, int64_t first, int n) {
+  void walk(float* tile, const TileColumns& at, int64_t first, int n) {
     for (int i = 0; i < n; ++i) {
       const int64_t row = first + i;
       const float* const c = out_ + i * stride();
@@ -191,7 +191,7 @@ class Selective : public Head {
     for (int j = 0; j < width_; ++j) log[all_rows_ + column() + j] = step_[0] * x[column() + j];
     log[all_rows_ + all_columns_ + head_] = decay_[0];
   }
-  void replay(float* tile, const Columns& at, const float* log) {
+  void replay(float* tile, const TileColumns& at, const float* log) {
     const f32x16 u = load_up_to(log + all_rows_ + column() + at.first, at.n);
     const f32x16 decay = f32x16::broadcast(log[all_rows_ + all_columns_ + head_]);
     update(tile, log + row(), u, decay, [](int, int, f32x16) {});
@@ -204,7 +204,7 @@ class Selective : public Head {
   // f(row, part, state) with each row of the tile behind a token.
   template <class F>
   PENSTOCK_INLINE void update(float* tile, const float* b, f32x16 u, f32x16 decay, F f) const {
-    each_row(rows_, [&](int r, int part) {
+    each_state_row(rows_, [&](int r, int part) {
       const f32x16 state = fma(u, f32x16::broadcast(b[r]), decay * f32x16::load(tile + r * kLanes));
       state.store(tile + r * kLanes);
       f(r, part, state);

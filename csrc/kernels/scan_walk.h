@@ -12,7 +12,6 @@
 
 namespace penstock {
 
-constexpr int kLanes = f32x16::lanes;
 static_assert(kTileColumns == kLanes);
 
 // Tokens that are made ready at once: those of whose numbers a register holds one each. A tile's 8 KiB
@@ -27,7 +26,7 @@ struct Sums {
 
 // f(row, part) for all rows of a tile.
 template <class F>
-PENSTOCK_INLINE void each_row(int rows, F f) {
+PENSTOCK_INLINE void each_state_row(int rows, F f) {
   int i = 0;
   for (; i + 4 <= rows; i += 4) {
     f(i, 0);
@@ -54,11 +53,11 @@ PENSTOCK_INLINE void store_up_to(f32x16 v, float* to, int n) {
 }
 
 // The columns of one tile: which of a head's they are.
-struct Columns {
+struct TileColumns {
   int first;
   int n;  // at most a register's lanes
 
-  Columns(const StateGeometry& at, int tile)
+  TileColumns(const StateGeometry& at, int tile)
       : first(tile * kLanes), n(std::min(kLanes, at.columns - first)) {}
 };
 
@@ -150,12 +149,12 @@ void walk_tiles(const typename Body::Args& args, const StepView& step, const Til
   const auto each_tile = [&](auto f) {
     for (int i = 0; i < count; ++i)
       f(tiles + int64_t(i) * state.at.rows * kTileColumns,
-        Columns(state.at, int(run.tiles.begin) + i));
+        TileColumns(state.at, int(run.tiles.begin) + i));
   };
   at_border(span.seen);
   for (int64_t p = span.seen; p < span.start; ++p) {
     const float* const log = state.log_row(span.slot, p);
-    each_tile([&](float* tile, const Columns& at) { body.replay(tile, at, log); });
+    each_tile([&](float* tile, const TileColumns& at) { body.replay(tile, at, log); });
     at_border(p + 1);
   }
   const int first = int(run.tiles.begin) * kTileColumns;
@@ -169,7 +168,7 @@ void walk_tiles(const typename Body::Args& args, const StepView& step, const Til
     for (int64_t next = end; next < std::min(end + kBlockTokens, span.end); ++next)
       body.fetch(span.row + (next - span.start), first, columns);
     body.ready(row, n);
-    each_tile([&](float* tile, const Columns& at) { body.walk(tile, at, row, n); });
+    each_tile([&](float* tile, const TileColumns& at) { body.walk(tile, at, row, n); });
     at_border(end);
   }
 }

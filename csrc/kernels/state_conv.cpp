@@ -9,7 +9,6 @@
 namespace penstock {
 namespace {
 
-constexpr int kLanes = f32x16::lanes;
 constexpr int64_t kColumns = 64;  // for a thread to take at a time: a few lines of each row
 
 template <class T>

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from penstock.frontend.async_llm import AsyncLLM
     from penstock.frontend.outputs import CompletionOutput, RequestOutput
     from penstock.grammar.spec import GrammarSpec
+    from penstock.grammar.structured_outputs import GuidedDecodingParams, StructuredOutputsParams
+    from penstock.llm_inputs import TextPrompt, TokensPrompt
     from penstock.pooling.output import EmbeddingOutput
     from penstock.pooling.params import PoolingParams
     from penstock.sampling.params import SamplingParams
@@ -40,11 +42,15 @@ __all__ = [
     "EmbeddingOutput",
     "EngineConfig",
     "GrammarSpec",
+    "GuidedDecodingParams",
     "PenstockError",
     "PoolingParams",
     "RequestError",
     "RequestOutput",
     "SamplingParams",
+    "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
     "__version__",
     "demo_model_path",
     "draft_model_path",
@@ -59,15 +65,21 @@ _HOMES = {
     "EmbeddingOutput": "penstock.pooling.output",
     "EngineConfig": "penstock.config",
     "GrammarSpec": "penstock.grammar.spec",
+    "GuidedDecodingParams": "penstock.grammar.structured_outputs",
     "PenstockError": "penstock.errors",
     "PoolingParams": "penstock.pooling.params",
     "RequestError": "penstock.errors",
     "RequestOutput": "penstock.frontend.outputs",
     "SamplingParams": "penstock.sampling.params",
+    "StructuredOutputsParams": "penstock.grammar.structured_outputs",
+    "TextPrompt": "penstock.llm_inputs",
+    "TokensPrompt": "penstock.llm_inputs",
 }
 
 
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
-        raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+        from penstock.vllm_names import OF_PACKAGE, no_attribute
+
+        raise no_attribute("module 'penstock'", name, OF_PACKAGE)
     return getattr(import_module(_HOMES[name]), name)

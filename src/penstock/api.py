@@ -3,45 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import threading
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.config import ResolvedConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import load_models, open_model, plan_engine
 from penstock.engine.shared_core import SharedCore
 from penstock.engine_options import engine_config
-from penstock.errors import RequestError
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
 from penstock.gguf.metadata import GgufValue
-from penstock.grammar.cache import GrammarCache
-from penstock.grammar.spec import GrammarSpec
-from penstock.interface.loading import Watch, unwatched
-from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
-from penstock.interface.request_checks import truncated
+from penstock.interface.loading import ProgressCallback, no_progress
+from penstock.interface.messages import EngineStats, SequenceUpdate
+from penstock.llm_grammars import CheckedGrammars
 from penstock.llm_inputs import (
     Message,
     Params,
     Prompt,
     PromptDict,
-    check_priority,
+    check_no_adapter,
     listed,
     one_of,
     progress_bar,
     template_source,
-    token_ids_of,
 )
+from penstock.llm_requests import RequestMaker
 from penstock.pooling.output import EmbeddingOutput, embedding_output
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
-from penstock.sandbox.jobs import Checked, CheckGrammar
-from penstock.sandbox.local import LocalWorker
 from penstock.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
 from penstock.tokenizer.chat_tokens import tokenize_chat
+from penstock.vllm_names import OF_LLM, no_attribute
 from penstock.weights.model_files import ModelFiles
 
 __all__ = ["LLM", "Message", "Prompt", "PromptDict"]
@@ -69,7 +64,7 @@ class LLM:
         model: str = "",
         *,
         chat_template: str | Path | None = None,
-        load_progress: Watch = unwatched,
+        load_progress: ProgressCallback = no_progress,
         require_tokenizer: bool = False,
         **options: Any,
     ) -> None:
@@ -79,14 +74,13 @@ class LLM:
         engine_plan = plan_engine(config, files)
         self._metadata = _metadata(files, engine_plan.config.tokenizer_path)
         self._preparing = threading.RLock()
-        self._ids = itertools.count()
         self._tokenizer: Tokenizer | None = None
         if require_tokenizer:
             self._tokenizer = self._load_tokenizer(engine_plan.config, engine_plan.spec.vocab_size)
-        models = load_models(engine_plan, files=files, watch=load_progress)
+        models = load_models(engine_plan, files=files, progress=load_progress)
         self._core = SharedCore(EngineCore.of(models))
-        self._checked: GrammarCache[bool] = GrammarCache()
-        self._worker = LocalWorker()
+        self._making = RequestMaker(self._core.config, lambda: self.tokenizer)
+        self._grammars = CheckedGrammars()
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -113,6 +107,20 @@ class LLM:
         """:attr:`tokenizer`, as vLLM's users ask for it."""
         return self.tokenizer
 
+    def get_default_sampling_params(self) -> SamplingParams:
+        """The options that the model's makers recommend."""
+        defaults = self.config.sampling_defaults
+        return SamplingParams(**defaults.sampled, max_tokens=defaults.max_tokens)
+
+    def reset_prefix_cache(self) -> None:
+        """Forget what prompts and outputs of before have left in the cache."""
+        self._core.reset_prefix_cache()
+
+    if not TYPE_CHECKING:  # or every name would be one of LLM's
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("LLM", name, OF_LLM)
+
     def generate(
         self,
         prompts: Prompt | Sequence[Prompt],
@@ -120,6 +128,7 @@ class LLM:
         *,
         sampling_params: Params = None,
         use_tqdm: bool | Callable[..., Any] = False,
+        lora_request: None = None,
         priority: int = 0,
     ) -> list[RequestOutput]:
         """Complete each prompt; outputs come back in the order of ``prompts``.
@@ -130,6 +139,7 @@ class LLM:
         prompt that cannot be served raises RequestError before any is started; one that fails on
         the way has ``error`` set and ``finish_reason`` "error".
         """
+        check_no_adapter(lora_request)
         prompts = listed(prompts)
         params = one_of(params, sampling_params)
         done: dict[str, RequestOutput] = {}
@@ -155,6 +165,7 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
         template_options: Mapping[str, Any] | None = None,
+        lora_request: None = None,
         priority: int = 0,
     ) -> list[RequestOutput]:
         """Complete one conversation, or several, rendered by the model's chat template.
@@ -165,6 +176,7 @@ class LLM:
         are those of :meth:`generate` and of
         :meth:`~penstock.tokenizer.chat.ChatTemplate.render`.
         """
+        check_no_adapter(lora_request)
         tokenizer = self.tokenizer
         if chat_template is not None:
             tokenizer = tokenizer.with_chat_template(template_source(chat_template))
@@ -192,36 +204,28 @@ class LLM:
         prompts: Prompt | Sequence[Prompt],
         pooling: PoolingParams | None = None,
         *,
+        pooling_params: PoolingParams | None = None,
+        use_tqdm: bool | Callable[..., Any] = False,
         priority: int = 0,
     ) -> list[EmbeddingOutput]:
         """Embed each prompt by the model's hidden states; outputs in the order of ``prompts``.
 
+        ``pooling_params`` is another name of ``pooling``, and ``use_tqdm`` shows a bar.
+
         A prompt that cannot be served raises RequestError before any is started; one that fails
         on the way has ``error`` set.
         """
-        pooling = PoolingParams() if pooling is None else pooling
-        if not isinstance(pooling, PoolingParams):
-            raise RequestError(
-                f"pooling must be PoolingParams, not {type(pooling).__name__}", "pooling"
-            )
-        check_priority(priority)
-        requests: dict[str, tuple[EngineRequest, str | None]] = {}
-        for prompt in listed(prompts):
-            text, token_ids = self._tokens(prompt)
-            request = EngineRequest(
-                request_id=f"llm-{next(self._ids)}",
-                prompt_token_ids=token_ids,
-                pooling=pooling,
-                priority=priority,
-            )
-            requests[request.request_id] = (request, text)
+        made = self._making.of_embeddings(prompts, pooling or pooling_params, priority)
+        requests = {request.request_id: (request, text) for request, text in made}
         inbox = self._core.submit([request for request, _ in requests.values()])
         ended: dict[str, SequenceUpdate] = {}
         try:
-            while len(ended) < len(requests):
-                for update in self._core.next(inbox):
-                    if update.finish_reason is not None:
-                        ended[update.request_id] = update
+            with progress_bar(use_tqdm, len(requests)) as advance:
+                while len(ended) < len(requests):
+                    for update in self._core.next(inbox):
+                        if update.finish_reason is not None:
+                            ended[update.request_id] = update
+                            advance()
         finally:
             self._core.leave(inbox)
         return [
@@ -243,7 +247,7 @@ class LLM:
         stops what is still running. While it is not asked for more, its requests go on whenever
         other calls have the engine step.
         """
-        requests = self._requests(prompts, params, priority)
+        requests = self._making.of_outputs(prompts, params, priority)
         ids = [request.request_id for request, _ in requests]
         if started is not None:
             started += ids
@@ -255,7 +259,7 @@ class LLM:
         self._core.check(entered)
         with self._preparing:
             constraints = (request.params.constraint for request in entered)
-            self._check_grammars(set(filter(None, constraints)))
+            self._grammars.check(set(filter(None, constraints)))
         for request, text in requests:
             processor.add_request(
                 request.request_id, text, request.prompt_token_ids, request.params
@@ -277,7 +281,7 @@ class LLM:
         params: Params = None,
     ) -> None:
         """Raise RequestError if one of the prompts could not be served as asked."""
-        self._core.check([request for request, _ in self._requests(prompts, params, 0)])
+        self._core.check([request for request, _ in self._making.of_outputs(prompts, params, 0)])
 
     def stats(self) -> EngineStats:
         return self._core.stats()
@@ -289,9 +293,9 @@ class LLM:
     def close(self) -> None:
         """Release threads and memory. Calls of other threads that still run raise
         EngineDeadError."""
-        if self._worker.is_own:  # in a forked process, nobody may be left who holds the lock
+        if self._grammars.is_own:  # in a forked process, nobody may be left who holds the lock
             with self._preparing:
-                self._worker.close()
+                self._grammars.close()
         self._core.close()
 
     def __enter__(self) -> LLM:
@@ -299,82 +303,6 @@ class LLM:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-    def _requests(
-        self,
-        prompts: Prompt | Sequence[Prompt],
-        params: Params,
-        priority: int,
-    ) -> list[tuple[EngineRequest, str | None]]:
-        each_prompt = listed(prompts)
-        check_priority(priority)
-        several: Any = params if isinstance(params, Sequence) else [params] * len(each_prompt)
-        each: list[Any] = list(several)
-        for one in each:
-            if params is not None and not isinstance(one, SamplingParams):
-                raise RequestError(
-                    f"params must be SamplingParams, or one for each prompt, not {one!r:.80}",
-                    "params",
-                )
-        if len(each) != len(each_prompt):
-            raise RequestError(
-                f"{len(each_prompt)} prompts, but {len(each)} sampling params", "params"
-            )
-        requests = []
-        for prompt, chosen in zip(each_prompt, each, strict=True):
-            truncates = chosen is not None and chosen.truncate_prompt_tokens is not None
-            text, token_ids = self._tokens(prompt, truncates)
-            if truncates:
-                chosen.validate()
-                token_ids = truncated(token_ids, chosen, self.config.max_model_len)
-            if chosen is None:
-                room = self.config.max_model_len - len(token_ids)
-                chosen = self.config.sampling_defaults.params(room)
-            requests.append(
-                (
-                    EngineRequest(
-                        request_id=f"llm-{next(self._ids)}",
-                        prompt_token_ids=token_ids,
-                        params=chosen,
-                        priority=priority,
-                    ),
-                    text,
-                )
-            )
-        return requests
-
-    def _check_grammars(self, specs: Iterable[GrammarSpec]) -> None:
-        """Raise RequestError unless all can be compiled."""
-        for spec in specs:
-            if self._checked.get(spec) is None:
-                answer = self._worker.run(CheckGrammar.of(spec))
-                if isinstance(answer, Checked) and answer.fault is not None:
-                    raise RequestError(answer.fault, "grammar")
-                self._checked.put(spec, True)
-
-    def _tokens(self, prompt: Prompt, any_length: bool = False) -> tuple[str | None, list[int]]:
-        """The prompt's text, where it is one, and its tokens. A text that is sure not to fit into
-        the context is refused before it is tokenized, unless it may have ``any_length``."""
-        if isinstance(prompt, str):
-            return prompt, self._encode(prompt, any_length)
-        if not isinstance(prompt, dict):
-            raise RequestError(
-                "a prompt is text, or a dict with 'prompt' or 'prompt_token_ids', "
-                f"not {type(prompt).__name__}",
-                "prompt",
-            )
-        token_ids: Any = prompt.get("prompt_token_ids")
-        if token_ids is not None:
-            return None, token_ids_of(token_ids)
-        text = prompt.get("prompt")
-        if not isinstance(text, str):
-            raise RequestError("a prompt dict has 'prompt' or 'prompt_token_ids'", "prompt")
-        return text, self._encode(text, any_length)
-
-    def _encode(self, text: str, any_length: bool) -> list[int]:
-        if not any_length:
-            self.tokenizer.check_length(text, self.config.max_model_len)
-        return self.tokenizer.encode(text)
 
 
 def _metadata(files: ModelFiles, tokenizer_path: str) -> Mapping[str, GgufValue] | None:

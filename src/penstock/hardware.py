@@ -44,6 +44,7 @@ class Hardware:
     memory_total: int  # of the machine, or of the tightest control group
     memory_available: int  # what can be allocated now without swapping or being killed
     caches: tuple[Cache, ...]  # by level
+    last_level_bytes: int  # of all last-level caches that the usable CPUs have
     numa_nodes: int
     gpu: GpuSearch | None = None
     """The result of looking for a GPU; None until :func:`with_gpu` has looked."""
@@ -90,6 +91,7 @@ def detect(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Hardwa
         memory_total=total,
         memory_available=available,
         caches=_caches(root, allowed[0]),
+        last_level_bytes=_last_level_bytes(root, allowed),
         numa_nodes=_numa_nodes(root, allowed),
     )
 
@@ -177,6 +179,11 @@ def _caches(root: Path, cpu: int) -> tuple[Cache, ...]:
         shared = parse_cpu_list(_text(index / "shared_cpu_list") or str(cpu))
         found.append(Cache(level, int(size[:-1]) * unit, len(shared)))
     return tuple(sorted(found, key=lambda c: c.level))
+
+
+def _last_level_bytes(root: Path, cpus: tuple[int, ...]) -> int:
+    firsts = {_last_cache(root, cpu) for cpu in cpus}
+    return sum(cache.size for first in firsts for cache in _caches(root, first)[-1:])
 
 
 def _numa_nodes(root: Path, cpus: tuple[int, ...]) -> int:

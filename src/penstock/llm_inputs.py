@@ -22,7 +22,19 @@ class PromptDict(TypedDict, total=False):
     prompt_token_ids: list[int]
 
 
-Prompt = str | PromptDict
+class TextPrompt(TypedDict):
+    """A prompt that is a text."""
+
+    prompt: str
+
+
+class TokensPrompt(TypedDict):
+    """A prompt of token ids."""
+
+    prompt_token_ids: list[int]
+
+
+Prompt = str | PromptDict | TextPrompt | TokensPrompt
 Message = dict[str, Any]
 """One chat message as OpenAI's API has it: ``{"role": ..., "content": ...}``."""
 
@@ -49,6 +61,14 @@ def one_of(params: Params, sampling_params: Params) -> Params:
     if params is not None and sampling_params is not None:
         raise RequestError("params and sampling_params are the same; give one", "params")
     return params if sampling_params is None else sampling_params
+
+
+def check_no_adapter(lora_request: object) -> None:
+    """Raise RequestError if an adapter is asked for."""
+    if lora_request is not None:
+        raise RequestError(
+            "lora_request cannot be honoured: merge the adapter into the model", "lora_request"
+        )
 
 
 @contextlib.contextmanager

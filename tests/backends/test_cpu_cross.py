@@ -28,7 +28,7 @@ EMULATOR = None if NATIVE else shutil.which("qemu-aarch64-static") or shutil.whi
 )
 @pytest.mark.parametrize("march", ["armv8-a", "armv8.2-a+fp16+dotprod"])
 def test_kernels_on_aarch64(tmp_path: Path, march: str) -> None:
-    parts = ("bench/kernels_check.cpp", "pool.cpp", "memory.cpp", "states.cpp")
+    parts = ("bench/kernels_check.cpp", "caches.cpp", "memory.cpp", "pool.cpp", "states.cpp")
     sources = [CSRC / part for part in parts]
     kernels = [p for p in CSRC.glob("kernels/*.cpp") if not p.stem.endswith("_py")]
     assert len(kernels) > 10

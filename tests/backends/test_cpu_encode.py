@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from penstock.backends.cpu.block_layouts import BLOCK_LAYOUTS
 from penstock.backends.cpu.encode import NativeEncoder, matrix_encoder
 from penstock.backends.cpu.interface import NativeModule
 from penstock.quant.encode import ENCODERS, MAX_VALUE, encode
+from penstock.quant.formats import BLOCK_FORMATS
 
 F32 = NDArray[np.float32]
 
@@ -68,3 +70,13 @@ def test_sizes_that_do_not_agree(module: NativeModule) -> None:
 
 def test_no_rows() -> None:
     assert matrix_encoder()("Q4_K", np.empty((0, 256), np.float32)).shape == (0, 1, 144)
+
+
+def test_blocks_have_one_size(module: NativeModule) -> None:
+    """What the kernels read and write of files is of the size that formats, and GGUF's types,
+    have."""
+    sizes = {name: module.block_size(name) for name in BLOCK_LAYOUTS}
+    schemes = {name: BLOCK_FORMATS[name].scheme for name in BLOCK_LAYOUTS}
+    assert sizes == {name: (each.columns, each.block_bytes) for name, each in schemes.items()}
+    with pytest.raises(ValueError, match="blocks of the format Q9_X"):
+        module.block_size("Q9_X")

@@ -234,6 +234,7 @@ def test_profile_names_the_ops_of_heads() -> None:
     for make in HEADS.values():
         plan = fuse(make("float32"))
         executor = executor_of(plan)
-        timings = executor.profile(next(steps_of(plan)))
-        assert [name for name, _ in timings] == [op.kind for op in plan.ops]
+        _, times = executor.profile(next(steps_of(plan)))
+        assert executor.op_kinds == [op.kind for op in plan.ops]
+        assert len(times) == len(plan.ops)
         executor.close()

@@ -360,7 +360,7 @@ def test_pages_and_pools(one_module: Any) -> None:
         with pytest.raises(ValueError, match="at least one thread"):
             one_module.Pool(threads=threads, cpus=[], crowded=True)
         with pytest.raises(ValueError, match="at least one thread"):
-            one_module.measure_bf16_flops(threads)
+            one_module.measure_bf16(threads, 0.01)
 
 
 def test_arrays_are_contiguous_and_of_their_type(one_module: Any) -> None:

@@ -12,6 +12,7 @@ from support.checkpoints import tiny_checkpoint
 from support.latents import over_latents
 from support.tiny_plans import make_spec
 
+from penstock.backends.cpu.measure import Ceiling
 from penstock.bench import machine as machine_module
 from penstock.bench import session as session_module
 from penstock.bench.latency import LatencyWorkload, run_latency
@@ -193,17 +194,16 @@ def test_this_machines_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = measure_speeds(1)
     if speeds.unmeasured is not None:
         pytest.skip(speeds.unmeasured)
-    assert speeds.read_bandwidth_bytes_per_s is not None
-    assert speeds.bf16_flops is not None
-    assert speeds.read_bandwidth_bytes_per_s > 1e8
-    assert speeds.bf16_flops > 1e8
+    for ceiling in (speeds.read, speeds.f32, speeds.bf16):
+        assert ceiling is not None
+        assert ceiling.rate > 1e8
+        assert 0 <= ceiling.spread <= 1
 
 
 def test_speeds_keep_the_better() -> None:
-    a = Speeds(read_bandwidth_bytes_per_s=2.0, bf16_flops=5.0)
-    b = Speeds(read_bandwidth_bytes_per_s=3.0, bf16_flops=4.0)
-    best = a.best(b)
-    assert (best.read_bandwidth_bytes_per_s, best.bf16_flops, best.int8_ops) == (3.0, 5.0, None)
+    a = Speeds(read=Ceiling(2.0, 0.1), bf16=Ceiling(5.0))
+    b = Speeds(read=Ceiling(3.0, 0.2), bf16=Ceiling(4.0))
+    assert a.best(b) == Speeds(read=Ceiling(3.0, 0.2), bf16=Ceiling(5.0))
 
 
 @pytest.mark.parametrize("benchmark", ["latency", "throughput"])
@@ -214,7 +214,7 @@ def test_the_command_writes_what_it_measured(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    speeds = Speeds(read_bandwidth_bytes_per_s=1e9, bf16_flops=2e9)
+    speeds = Speeds(read=Ceiling(1e9, 0.01), bf16=Ceiling(2e9))
     monkeypatch.setattr(session_module, "measure_speeds", lambda threads: speeds)
     out = tmp_path / "out.json"
     words = ["bench", benchmark, str(tiny_model), "--load-format", "dummy"]
@@ -234,6 +234,7 @@ def test_the_command_writes_what_it_measured(
     machine = document["machine"]
     assert (machine["read_bandwidth_bytes_per_s"], machine["bf16_flops"]) == (1e9, 2e9)
     assert machine["int8_ops"] is None
+    assert machine["spreads"] == {"read_bandwidth": 0.01, "f32": None, "bf16": 0.0, "int8": None}
     if benchmark == "latency":
         moved = document["weight_bytes_per_step"] + document["kv_bytes_per_step"]
         fraction = moved * document["decode_tokens_per_s"] / 1e9

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.meter import _seen
+from penstock.bench.op_costs import seen
 from penstock.cache.geometry import Chunk, Window, first_seen
 
 
@@ -16,4 +16,4 @@ from penstock.cache.geometry import Chunk, Window, first_seen
 )
 def test_the_last_of_so_many_tokens_sees_its_window(lens: list[int], window: Window | None) -> None:
     expected = [n if window is None else n - first_seen(window, n - 1) for n in lens]
-    assert _seen(np.array(lens, np.int32), window).tolist() == expected
+    assert seen(np.array(lens, np.int32), window).tolist() == expected

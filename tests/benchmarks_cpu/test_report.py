@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from comparison.cases import Case, Metric
+from comparison.plots import draw
 from comparison.report import number, ratio, render
-from comparison.results import Absence, Comparison, EngineRecord, Quality, Sample, case_record
+from comparison.results import Absence, Comparison, EngineRecord, Quality, Sample, case_record, read
+from penstock.backends.cpu.measure import Ceiling
 from penstock.bench.machine import Speeds, describe_machine
 
 CASES = (
@@ -20,7 +23,7 @@ CASES = (
 @pytest.fixture
 def comparison() -> Comparison:
     """Penstock 30 (31 at best), a 20 (40 at best), b 15: the best median is not the best best."""
-    speeds = Speeds(read_bandwidth_bytes_per_s=24.5e9, bf16_flops=6.2e12, int8_ops=12.5e12)
+    speeds = Speeds(read=Ceiling(24.5e9), bf16=Ceiling(6.2e12), int8=Ceiling(12.5e12))
     made = Comparison(
         date="2026-01-02",
         command="python run.py run --rounds 3",
@@ -101,15 +104,30 @@ def test_numbers(value: float, text: str) -> None:
 
 
 def test_plots(comparison: Comparison, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    from comparison.plots import draw
-
     paths = tmp_path / "a.svg", tmp_path / "b.svg"
     assert all(draw(comparison, "int4", path) for path in paths)
-    assert b"<svg" in paths[0].read_bytes()
+    root = ElementTree.fromstring(paths[0].read_text())
+    texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "decode tokens/s (more is better)" in texts
+    assert comparison.machine.cpu_model in " ".join(map(str, texts))
+    for name in comparison.names:
+        assert name in texts
+        found = comparison.summary(name, "int4", "decode", Metric.DECODE)
+        assert found is None or number(found.median) in texts
     assert paths[0].read_bytes() == paths[1].read_bytes()
     assert not draw(comparison, "bf16", tmp_path / "c.svg")
     assert not (tmp_path / "c.svg").exists()
+
+
+def test_the_picture_of_the_readme_is_of_the_results_it_names(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    results = "benchmarks/cpu/results/SmolLM2-135M-Instruct.Q4_1-zen5"
+    readme = (root / "README.md").read_text()
+    assert "](docs/images/benchmark.svg)" in readme
+    assert f"]({results}.md)" in readme
+    drawn = tmp_path / "benchmark.svg"
+    assert draw(read(root / f"{results}.json"), "file", drawn, (Metric.DECODE, Metric.TTFT))
+    assert drawn.read_bytes() == (root / "docs" / "images" / "benchmark.svg").read_bytes()
 
 
 def test_perplexities_stand_beside_speeds(comparison: Comparison) -> None:

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from gpu.device import FIELDS, Device, Reading, Watch, before, fixed, read
+from gpu.device import FIELDS, Device, DeviceMonitor, Reading, before, fixed, read
 from gpu.report import Document
 from gpu.results import Ceilings, Compiled, Decode, Engine, OpTime, Ready, StepTimes
 from gpu.run import Places, Run, run
@@ -65,15 +65,15 @@ def engine(step_s: float) -> Engine:
 
 
 @dataclass
-class Watching:
+class Monitoring:
     readings: dict[str, Reading] = field(
         default_factory=lambda: {"clocks.sm": Reading(least=1500, median=1900, most=1980, count=9)}
     )
 
 
 @contextmanager
-def watching() -> Iterator[Watching]:
-    yield Watching()
+def monitoring() -> Iterator[Monitoring]:
+    yield Monitoring()
 
 
 def measured(tmp_path: Path, worker: Any) -> tuple[int, Document, str]:
@@ -86,7 +86,7 @@ def measured(tmp_path: Path, worker: Any) -> tuple[int, Document, str]:
         command="python benchmarks/gpu.py",
     )
     places = Places(root=tmp_path, script=tmp_path / "none.py", results=tmp_path / "results")
-    code = run(asked, DEVICE, places, watching, worker)
+    code = run(asked, DEVICE, places, monitoring, worker)
     (data,) = places.results.glob("*.json")
     (text,) = places.results.glob("*.md")
     assert data.stem == text.stem
@@ -152,9 +152,9 @@ def test_no_nvidia_smi_is_no_error(tmp_path: Path) -> None:
 
     assert before("0", absent) == {}
     assert fixed("0", absent) == {}
-    with Watch("0", which=lambda name: None) as watch:
+    with DeviceMonitor("0", which=lambda name: None) as monitor:
         pass
-    assert watch.readings == {}
+    assert monitor.readings == {}
 
 
 def test_nvidia_smi_is_asked_for_one_device() -> None:
@@ -175,14 +175,14 @@ def test_a_watch_reads_until_its_block_ends(
     script.write_text("#!/bin/sh\nwhile :; do echo 1500, 2619, 300, 40, 99, 1; sleep 0.1; done\n")
     script.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with Watch("0") as watch:
-        assert watch._output is not None
+    with DeviceMonitor("0") as monitor:
+        assert monitor._output is not None
         import time
 
         end = time.monotonic() + 30
-        while watch._output.seek(0, 2) == 0 and time.monotonic() < end:
+        while monitor._output.seek(0, 2) == 0 and time.monotonic() < end:
             time.sleep(0.05)
-    assert watch.readings["power.draw"].median == 300
+    assert monitor.readings["power.draw"].median == 300
 
 
 def test_without_a_gpu_one_line_says_so(

@@ -63,6 +63,20 @@ def test_reasoning_is_told_apart() -> None:
     assert "".join(delta.content for delta in deltas) == ""
 
 
+def test_variables_of_the_template() -> None:
+    template = "{{ tone }}" * 8 + TEMPLATE + "{{ raise_exception('') if bos_token is odd }}"
+    template = template.replace(" is odd", " == '?'")
+    with LLM(threads=1, kv_cache_bytes=1 << 24, max_model_len=256, chat_template=template) as llm:
+        model = LocalModel(llm)
+        assert model.template_options == ("tone",)
+        plain = list(model.stream(greedy(max_tokens=1).ask("a")))[-1].usage
+        dry = greedy(max_tokens=1).with_template_option("tone", "x y").ask("a")
+        longer = list(model.stream(dry))[-1].usage
+    assert plain is not None
+    assert longer is not None
+    assert longer.prompt_tokens > plain.prompt_tokens
+
+
 def test_an_answer_that_is_left_stops(llm: LLM) -> None:
     deltas = LocalModel(llm).stream(greedy(max_tokens=200).ask("Hello"))
     next(deltas)

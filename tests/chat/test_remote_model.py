@@ -44,7 +44,20 @@ def test_an_answer(api: ScriptedApi) -> None:
     assert (asked["model"], asked["stream"], asked["temperature"]) == ("small", True, 0.5)
     assert asked["stop"] == ["x"]
     assert "top_p" not in asked
+    assert "chat_template_kwargs" not in asked
     assert api.keys == ["Bearer key", "Bearer key"]
+
+
+def test_variables_of_the_template(api: ScriptedApi) -> None:
+    api.events = end()
+    model = RemoteModel(Endpoint(api.url), "small")
+    assert api.keys == []
+    assert model.template_options is None
+    list(model.stream(ASKED.with_template_option("tone", "dry")))
+    assert api.asked[0]["chat_template_kwargs"] == {"tone": "dry"}
+    api.template_options = ("tone",)
+    assert RemoteModel(Endpoint(api.url)).template_options == ("tone",)
+    assert RemoteModel(Endpoint(api.url), "other").template_options is None
 
 
 def test_without_usage(api: ScriptedApi) -> None:

@@ -23,6 +23,7 @@ class Echo:
 
     interruptible = False
     name = "echo"
+    template_options: tuple[str, ...] | None = ("enable_thinking", "tone")
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -96,6 +97,36 @@ def test_commands_change_what_is_asked() -> None:
     assert (second.system, second.turns, second.parameters.temperature) == ("", 1, 0.0)
 
 
+def test_variables_of_the_template() -> None:
+    lines = "/set enable-thinking false", "/set tone [1, 2]", "a", "/set tone default", "b", "/show"
+    out, model = converse(*lines)
+    assert [asked.template_options for asked in model.asked] == [
+        {"enable_thinking": False, "tone": [1, 2]},
+        {"enable_thinking": False},
+    ]
+    assert "chat template: enable_thinking false; unset: tone\n" in out
+
+
+def test_variables_of_a_template_that_is_not_known() -> None:
+    echo = Echo()
+    echo.template_options = None
+    out, _ = converse(
+        "/set tone dry", "/set temprature 1", "/set to/ne x", "a", "/show", model=echo
+    )
+    assert echo.asked[0].template_options == {"tone": "dry"}
+    assert "there is no parameter 'temprature'; did you mean temperature?" in out
+    assert "there is no parameter 'to/ne'" in out
+    assert 'chat template: tone "dry"; the server does not say what else it reads\n' in out
+
+
+def test_a_file_that_sets_what_the_template_does_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    path.write_text('{"template_options": {"mood": 1, "tone": 2}}')
+    out, _ = converse(f"/load {path}", "/set mood default", "/show")
+    assert "the chat template does not read mood, which the file sets\n" in out
+    assert "chat template: tone 2; unset: enable_thinking\n" in out
+
+
 def test_a_slash_behind_a_space_or_in_a_block_is_a_message() -> None:
     _, model = converse(" /etc/passwd is what?", '"""/etc/hosts', 'is, too"""')
     said = [asked.messages[-1].content for asked in model.asked]
@@ -109,7 +140,11 @@ def test_a_slash_behind_a_space_or_in_a_block_is_a_message() -> None:
         ("/xyzzy", "/help lists the commands"),
         ("/set", "parameters: the model's own"),
         ("/set temperature", "/set temperature needs a value"),
-        ("/set temprature 1", "there is no parameter 'temprature'; there are temperature"),
+        ("/set temprature 1", "'temprature'; did you mean temperature?"),
+        ("/set enable_thinkin 0", "did you mean enable_thinking?"),
+        ("/set xyzzy 1", "ignore_eos, and of the template enable_thinking, tone"),
+        ("/set", "chat template: unset: enable_thinking, tone"),
+        ("/set tone dry", 'chat template: tone "dry"; unset: enable_thinking'),
         ("/set top_p 2", "top_p must be in (0, 1]"),
         ("/clear everything", "/clear takes nothing"),
         ("/system", "there is no system message"),

@@ -162,11 +162,24 @@ def test_what_is_asked_of_the_server(
     path.write_text('{"system": "S", "parameters": {"temperature": 1, "top_k": 5}}')
     monkeypatch.setenv("MY_KEY", "secret")
     words = ["--load", str(path), "--temperature", "0.5", "--stop", "x", "--api-key-env", "MY_KEY"]
+    words += ["--chat-template-kwargs", '{"tone": "dry"}']
     assert piped([*remote(api), *words], "U").returncode == 0
     asked = api.asked[0]
     assert (asked["temperature"], asked["top_k"], asked["stop"]) == (0.5, 5, ["x"])
     assert asked["messages"][0] == {"role": "system", "content": "S"}
+    assert asked["chat_template_kwargs"] == {"tone": "dry"}
     assert api.keys[0] == "Bearer secret"
+
+
+def test_what_the_template_does_not_read(
+    api: ScriptedApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
+    api.template_options = ("tone",)
+    words = [*remote(api)[1:], "--quick", "x", "--chat-template-kwargs", '{"tune": 1}']
+    assert cli.main(words) == 2
+    assert "reads no variable 'tune'; it reads tone\n" in capsys.readouterr().err
+    assert api.asked == []
 
 
 @pytest.mark.parametrize(
@@ -180,6 +193,7 @@ def test_what_is_asked_of_the_server(
         (["--quick", "x", "--url", "http://h", "--api-key-env", "NOBODY"], "no environment"),
         (["--quick", "x", DEMO, "--api-key-env", "NOBODY"], "name one with --url"),
         (["--quick", "x", "--load", "/nowhere.json"], "/nowhere.json: No such file"),
+        (["--quick", "x", "--chat-template-kwargs", "[1]"], "is no JSON object"),
         (["--api-key", "x"], "did you mean --api-key-env?"),
     ],
 )

@@ -33,7 +33,7 @@ from penstock.quant.scheme import GridScheme, Quantization
 from penstock.speculative_config import DraftModel
 from penstock.weights.calibration_text import spread_tokens
 from penstock.weights.checkpoint import open_weights
-from penstock.weights.column_factors import column_squares
+from penstock.weights.smoothing import column_squares
 
 F64 = NDArray[np.float64]
 TOKENS = [int(token) for token in np.random.default_rng(0).integers(0, 256, 40)]

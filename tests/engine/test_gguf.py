@@ -10,6 +10,7 @@ import pytest
 from gguf import GGMLQuantizationType as Type
 from support.checkpoints import tiny_checkpoint
 from support.gguf_models import floats, mixed, write_gguf
+from support.gguf_nvfp4 import decoded, nvfp4, with_factors
 
 from penstock import LLM, SamplingParams
 from penstock.backends import fills
@@ -114,6 +115,22 @@ def test_blocks_on_both_backends(in_blocks: Path, folder: Path) -> None:
     options = {"dtype": "float32", "quantize_activations": False}
     cpu = tokens(in_blocks, folder, backend="cpu", **options)
     assert cpu == tokens(in_blocks, folder, backend="reference", **options)
+
+
+def test_factors_of_nvfp4_on_both_backends(tmp_path: Path) -> None:
+    """Queries, keys and values that are multiplied together have a factor each, as has the table
+    that is looked up and makes logits."""
+    tied = tiny_checkpoint("llama", intermediate_size=128, tie_word_embeddings=True, vocab_size=320)
+    path = write_gguf(tied, tmp_path / "model.gguf", nvfp4, change=with_factors)
+    options = {"dtype": "float32", "quantize_activations": False}
+    cpu = tokens(path, tied, backend="cpu", **options)
+    assert cpu == tokens(path, tied, backend="reference", **options)
+    decoded_path = write_gguf(tied, tmp_path / "floats.gguf", floats, change=decoded)
+    assert cpu == tokens(decoded_path, tied, backend="cpu", dtype="float32")
+    planned = plan_engine(EngineConfig(model=str(path), tokenizer=str(tied), backend="cpu"))
+    schemes = {str(op.scheme) for op in planned.plan.ops if isinstance(op, Linear)}
+    assert schemes <= {"NVFP4_SCALED", "NVFP4"}
+    assert not any("become" in note for note in planned.config.notes)
 
 
 def test_a_backend_without_blocks_reads_floats(

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import TokenizerError
 from penstock.gguf import metadata as module
-from penstock.gguf.metadata import GgufValue, Numbers, Strings, read_metadata
+from penstock.gguf.arrays import Numbers, Strings
+from penstock.gguf.metadata import GgufValue, read_metadata
 from penstock.gguf.metadata import parse_metadata as parse
 from penstock.gguf.native import native
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from penstock.gguf.metadata import Numbers
+from penstock.gguf.arrays import Numbers
 from penstock.gguf.special_tokens import END_NAMES, SpecialTokens, end_token_ids
 
 NORMAL, CONTROL, USER = 1, 3, 4

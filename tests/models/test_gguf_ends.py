@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.gguf.metadata import Numbers
+from penstock.gguf.arrays import Numbers
 from penstock.models.gguf.config import GgufTensors, read_gguf_spec
 
 

@@ -41,7 +41,7 @@ def test_a_field_has_one_rule_at_an_endpoint() -> None:
 def test_rules_are_of_fields_that_nothing_acts_on(path: str, body: type[msgspec.Struct]) -> None:
     """But those that tell of some values of a field, or the elements of a list."""
     place = Place.of(body, rules_of(path))
-    in_part = ["include[]", "messages[].tool_calls"]
+    in_part = ["include[]", "messages[].tool_calls", "continue_final_message"]
     for rule in rules_of(path):
         known = rule.path[-1] in place.at(".".join(rule.path[:-1])).names
         assert known == (rule.field in in_part), rule.field

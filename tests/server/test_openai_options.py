@@ -72,6 +72,10 @@ SAMPLED: list[dict[str, Any]] = [
 EXTENSIONS: list[dict[str, Any]] = [
     {"top_k": 7, "min_p": 0.02, "repetition_penalty": 1.1},
     {"min_tokens": 40, "ignore_eos": True, "priority": 3},
+    {"bad_words": ["return", " x"]},
+    {"allowed_token_ids": [10, 11, 12, 300]},
+    {"truncate_prompt_tokens": 3},
+    {"truncate_prompt_tokens": -1},
 ]
 
 
@@ -142,6 +146,69 @@ def test_extensions(client: openai.OpenAI, offline: LLM, extra: dict[str, Any]) 
     options = {name: value for name, value in extra.items() if name != "priority"}
     (expected,) = computed(offline, max_tokens=60, temperature=0.9, seed=8, **options).outputs
     assert answer.choices[0].text == expected.text
+
+
+LONG = "def quicksort(items):\n    pass\n\n\n" * 400
+
+
+@pytest.mark.parametrize("length", [4, -1])
+def test_prompts_that_are_cut(client: openai.OpenAI, offline: LLM, length: int) -> None:
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 8}
+    cut = {"truncate_prompt_tokens": length, "return_token_ids": True}
+    prompts: Any = [LONG, PROMPT]
+    answer: Any = client.completions.create(
+        model=MODEL, prompt=prompts, echo=True, extra_body=cut, **options
+    )
+    kept = offline.tokenizer.encode(LONG)[-(length if length > 0 else 512 - 8) :]
+    expected = computed(offline, LONG, truncate_prompt_tokens=length, **options)
+    assert answer.choices[0].prompt_token_ids == expected.prompt_token_ids == kept
+    assert answer.choices[0].text == offline.tokenizer.decode(kept) + expected.outputs[0].text
+    assert answer.usage.prompt_tokens == len(kept) + len(answer.choices[1].prompt_token_ids)
+    chat: Any = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": LONG}], extra_body=cut, **options
+    )
+    assert len(chat.prompt_token_ids) == len(kept)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_token_ids(client: openai.OpenAI, offline: LLM, stream: bool) -> None:
+    options: dict[str, Any] = {"temperature": 0.8, "seed": 4, "max_tokens": 12, "n": 2}
+    extra = {"return_token_ids": True}
+    texts: Any = client.completions.create(
+        model=MODEL, prompt=PROMPT, stream=stream, extra_body=extra, **options
+    )
+    chats: Any = client.chat.completions.create(
+        model=MODEL, messages=MESSAGES, stream=stream, extra_body=extra, **options
+    )
+    expected = [computed(offline, **options), *offline.chat(MESSAGES, SamplingParams(**options))]
+    for made, wanted in zip((texts, chats), expected, strict=True):
+        parts = list(made) if stream else [made]
+        holders = [h for part in parts for h in (part, *part.choices)]
+        prompts = [ids for h in holders if (ids := getattr(h, "prompt_token_ids", None))]
+        assert prompts[0] == wanted.prompt_token_ids
+        for i, output in enumerate(wanted.outputs):
+            choices = [c for part in parts for c in part.choices if c.index == i]
+            ids = [t for c in choices for t in getattr(c, "token_ids", None) or ()]
+            assert ids == output.token_ids
+
+
+def test_a_message_that_is_continued(client: openai.OpenAI, offline: LLM) -> None:
+    said: Any = [*MESSAGES, {"role": "assistant", "content": "def sort("}]
+    options: dict[str, Any] = {"temperature": 0, "max_tokens": 12}
+    extra = {"continue_final_message": True, "return_token_ids": True}
+    answer: Any = client.chat.completions.create(
+        model=MODEL, messages=said, extra_body=extra, **options
+    )
+    params = SamplingParams(**options)
+    (expected,) = offline.chat(
+        said, params, continue_final_message=True, add_generation_prompt=False
+    )
+    assert answer.prompt_token_ids == expected.prompt_token_ids
+    assert answer.choices[0].message.content == expected.outputs[0].text
+    body = {"messages": said, "continue_final_message": True}
+    root = str(client.base_url).removesuffix("/v1/")
+    tokens = client.post(f"{root}/tokenize", cast_to=object, body=body)
+    assert tokens["tokens"] == expected.prompt_token_ids  # type: ignore[index]
 
 
 def test_log_probabilities_of_prompt_and_answer(client: openai.OpenAI, offline: LLM) -> None:

@@ -131,3 +131,8 @@ def test_the_model_says_what_it_can_be_asked_for(server: Server, tool_server: Se
 
     assert capabilities(server) == ["completion", "chat"]
     assert capabilities(tool_server) == ["completion", "chat", "tools", "reasoning"]
+
+
+def test_the_model_says_what_its_chat_template_reads(tool_server: Server) -> None:
+    (card,) = tool_server.http.get("/v1/models").json()["data"]
+    assert card["chat_template_kwargs"] == ["thinking"]

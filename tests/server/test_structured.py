@@ -27,6 +27,10 @@ GUIDED: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({"structured_outputs": {"grammar": 'start: "a"'}}, {"kind": "lark", "text": 'start: "a"'}),
     ({"structured_outputs": {"choice": ["a"]}}, {"kind": "choice", "text": '["a"]'}),
     ({"structured_outputs": {"json_object": True}}, {"kind": "json_object", "text": ""}),
+    (
+        {"bad_words": ["b"]},
+        {"kind": "lark", "text": "start: TEXT\nTEXT: /(?s:.*)/ & ~/(?s:.*)(b)(?s:.*)/\n"},
+    ),
 ]
 FORMATS: list[tuple[dict[str, Any], dict[str, str] | None]] = [
     ({"response_format": {"type": "text"}}, None),
@@ -86,6 +90,7 @@ def test_what_the_engine_is_told(
             "structured_outputs.regex",
             "structured_outputs.json_object",
         ),
+        (CHAT, {"bad_words": ["a"], "guided_regex": "a"}, "bad_words", "guided_regex binds"),
         # None
         (CHAT, {"structured_outputs": {}}, "structured_outputs", "one of json"),
         (CHAT, {"guided_choice": []}, "guided_choice", "at least one"),

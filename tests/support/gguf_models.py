@@ -15,7 +15,7 @@ from typing import Any
 import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Type
-from gguf.quants import quantize
+from gguf.quants import NVFP4, quantize
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
@@ -88,16 +88,18 @@ def write_gguf(
     path: Path,
     types: Types = floats,
     tokenizer: tuple[str, list[str]] | None = None,
+    change: Callable[[dict[str, F32]], dict[str, F32]] = dict,
     **keys: Any,
 ) -> Path:
     """The checkpoint in ``folder`` as a file, each tensor of the type that ``types`` says.
 
     ``tokenizer``: what kind of vocabulary the file has, and its tokens; all are control tokens.
+    ``change`` makes the file's tensors of those that a converter would write, as floats.
 
     ``keys`` are further ones of the architecture, with ``__`` for a dot; None takes one away.
     """
     config = json.loads((folder / "config.json").read_text())
-    tensors = converted(folder, config)
+    tensors = change(converted(folder, config))
     arch = ARCHITECTURES[folder_family(config)]
     name = gguf.MODEL_ARCH_NAMES[arch]
     writer = gguf.GGUFWriter(path, name)
@@ -119,12 +121,27 @@ def finish(writer: gguf.GGUFWriter, tensors: Mapping[str, F32], types: Types) ->
     """Write the file that ``writer`` has the keys of, each tensor of its type."""
     for tensor, values in tensors.items():
         kind = types(tensor, values.shape)
-        data = values if kind is Type.F32 else quantize(values, kind)
+        data = values if kind is Type.F32 else rounded(values, kind)
         writer.add_tensor(tensor, data, raw_dtype=None if kind is Type.F32 else kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def rounded(values: F32, kind: Type) -> NDArray[np.uint8]:
+    """Values in blocks of a type: also of NVFP4, which the package only reads."""
+    if kind is not Type.NVFP4:
+        blocks: NDArray[np.uint8] = quantize(values, kind)
+        return blocks
+    groups = values.reshape(*values.shape[:-1], -1, 4, 16)
+    scales = NVFP4.fp32_to_ue4m3(np.abs(groups).max(axis=-1) / 6)
+    halved = np.maximum(NVFP4.ue4m3_to_fp32(scales), np.float32(2**-10))
+    points = np.array(NVFP4.kvalues, np.float32)
+    codes = np.abs(groups[..., None] / halved[..., None, None] - points).argmin(axis=-1)
+    pairs = (codes[..., :8] | codes[..., 8:] << 4).astype(np.uint8)
+    joined = np.concatenate([scales, pairs.reshape(*scales.shape[:-1], 32)], axis=-1)
+    return joined.reshape(*values.shape[:-1], -1)
 
 
 def weights_of(path: Path, spec: ModelSpec) -> CheckpointWeights:

@@ -4,6 +4,7 @@ names."""
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,8 +16,10 @@ from pathlib import Path
 from penstock.demo_model import demo_model_path
 from support.markdown_blocks import Block
 from support.needs import REPOSITORY
+from support.waiting import until
 
 LIMIT_S = 200
+_PORT = re.compile(r"(?<=:)8000\b|(?<=--port )8000\b")
 MODELS = (
     "HuggingFaceTB/SmolLM2-135M-Instruct",
     "MODEL",
@@ -32,15 +35,15 @@ _FILES = {
 }
 
 
-class Page:
-    """A folder with what pages name, and the server that their blocks have started.
+class PageRun:
+    """A folder with what a page of the docs names, and the server that its blocks have started.
 
-    Port 8000 of the pages is a free one here.
+    The port 8000 of addresses and options is a free one here.
     """
 
     def __init__(self, folder: Path, models: dict[str, Path]) -> None:
         self._folder = folder
-        self._server: subprocess.Popen[str] | None = None
+        self._server: subprocess.Popen[bytes] | None = None
         self._server_errors = (folder / "server.log").open("w+")
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -81,33 +84,33 @@ class Page:
         if self._server is not None:
             self._server.send_signal(signal.SIGINT)
             self._server.wait(LIMIT_S)
-            assert self._server.stdout is not None
-            self._server.stdout.close()
         self._server = None
 
     def _here(self, text: str) -> str:
-        return text.replace("8000", self._port)
+        return _PORT.sub(self._port, text)
 
     def _shell(self, block: Block, command: str) -> str:
         if not command.startswith("penstock serve"):
             return self._command(block, ["bash", "-euo", "pipefail", "-c", self._here(command)])
         self.close()  # one that has the port
         port = "" if "--port" in command else f" --port {self._port}"
-        self._server = subprocess.Popen(
-            ["bash", "-c", f"exec {self._here(command)}{port}"],
-            stdout=subprocess.PIPE,
-            stderr=self._server_errors,
-            text=True,
-            cwd=self._folder,
-            env=self._environ,
+        output = self._folder / "server.out"  # no pipe, which would fill up
+        with output.open("w") as stream:
+            self._server = server = subprocess.Popen(
+                ["bash", "-c", f"exec {self._here(command)}{port}"],
+                stdout=stream,
+                stderr=self._server_errors,
+                cwd=self._folder,
+                env=self._environ,
+            )
+        until(
+            lambda: server.poll() is not None or "\nready in " in output.read_text(),
+            LIMIT_S,
+            f"{block}: {command} is ready",
         )
-        assert self._server.stdout is not None
-        said = ""
-        for line in self._server.stdout:
-            said += line
-            if line.startswith("ready in "):
-                return said
-        raise AssertionError(f"{block}: {command} is not ready: {said}")
+        said = output.read_text()
+        assert server.poll() is None, f"{block}: {command} is not ready: {said}"
+        return said
 
     def _command(self, block: Block, words: list[str]) -> str:
         done = subprocess.run(
@@ -135,9 +138,9 @@ class Page:
 
 
 @contextmanager
-def page(folder: Path, models: dict[str, Path]) -> Iterator[Page]:
+def page(folder: Path, models: dict[str, Path]) -> Iterator[PageRun]:
     """``models`` are further ones that the page names, and where they are."""
-    opened = Page(folder, models)
+    opened = PageRun(folder, models)
     try:
         yield opened
     finally:

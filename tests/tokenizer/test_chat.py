@@ -11,7 +11,8 @@ from jinja2 import nodes
 
 from penstock.errors import RequestError, TokenizerError
 from penstock.tokenizer import Tokenizer
-from penstock.tokenizer.chat import ChatTemplate, variables_read
+from penstock.tokenizer.chat import ChatTemplate
+from penstock.tokenizer.chat_variables import template_options, variables_read
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 USER = {"role": "user", "content": "Hi <b> & 'you' é"}
@@ -204,3 +205,11 @@ def test_sources_that_cannot_be_compiled(source: str, message: str) -> None:
     with pytest.raises(TokenizerError, match=message):
         ChatTemplate(source, {})
     assert variables_read(source) <= {"a", "b"}
+
+
+def test_variables_that_whoever_asks_may_set() -> None:
+    source = """{{ bos_token }}{% for m in messages %}{{ m }}{{ loop.index }}{% endfor %}
+{% set ns = namespace(x=1) %}{{ raise_exception('') if tools }}{{ strftime_now('%d') }}
+{% set thinking = thinking | default(true) %}{% if tone is defined %}{% endif %}"""
+    assert template_options([source, "{{ mood }}"]) == ("mood", "thinking", "tone")
+    assert template_options(["{% if %}"]) == ()

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from support.needs import require_shared
 
 from penstock.errors import TokenizerError
-from penstock.gguf.metadata import Numbers, read_metadata
+from penstock.gguf.arrays import Numbers
+from penstock.gguf.metadata import read_metadata
 from penstock.tokenizer import Tokenizer
 from penstock.tokenizer.codec import LibraryCodec
 from penstock.tokenizer.gguf_vocab import build_vocab

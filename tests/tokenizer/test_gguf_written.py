@@ -14,7 +14,8 @@ from support.needs import Need, lacking, shared
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
 from penstock.errors import TokenizerError
-from penstock.gguf.metadata import GgufValue, Numbers
+from penstock.gguf.arrays import Numbers
+from penstock.gguf.metadata import GgufValue
 from penstock.gguf.special_tokens import Kind
 from penstock.tokenizer.gguf_pre_tokenizer_choice import chosen_pre_tokenizer
 from penstock.tokenizer.gguf_scores import scores_of

@@ -14,7 +14,8 @@ from support.needs import NO_NATIVE, require_shared
 from tokenizers import AddedToken
 
 from penstock.errors import TokenizerError
-from penstock.gguf.metadata import Strings, read_metadata
+from penstock.gguf.arrays import Strings
+from penstock.gguf.metadata import read_metadata
 from penstock.gguf.native import native
 from penstock.tokenizer.codec import Codec, LibraryCodec
 from penstock.tokenizer.gguf_pre_tokenizers import PreTokenizer

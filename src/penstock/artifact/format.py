@@ -139,15 +139,15 @@ def write_manifest(folder: Path, manifest: Manifest, name: str = MANIFEST) -> No
 class Artifact:
     """An artifact that was found: its manifest, and its weights open until :meth:`close`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, restored: Callable[[float], None] = lambda part: None) -> None:
         """Read the manifest and open the weights.
 
-        Raises FileNotFoundError where there is no folder, ArtifactError where what is there cannot
-        be used.
+        ``restored`` is called with the part of the weights that is restored, from 0 to 1. Raises
+        FileNotFoundError where there is no folder, ArtifactError where what is there cannot be
+        used.
         """
         self.path = path
-        self.tell: Callable[[float], None] = lambda part: None
-        """Called with the part of the weights that is restored, from 0 to 1."""
+        self._restored = restored
         self._weights = -1
         try:
             folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -180,16 +180,16 @@ class Artifact:
             size = os.fstat(self._weights).st_size
             if size != manifest.bytes:
                 raise self._unusable(f"{WEIGHTS} has {size:,} bytes of {manifest.bytes:,}")
-            self.tell(0.0)
-            restored = 0
+            self._restored(0.0)
+            done = 0
             for batch in _batches(places, regions.sizes):
                 checksums = regions.read(self._weights, batch, manifest.chunk_bytes)
                 for place, found in zip(batch, checksums, strict=True):
                     region = manifest.regions[place.region]
                     if _hexadecimal(found) != region.checksums:
                         raise self._unusable(f"{WEIGHTS} is damaged in {region.name}")
-                restored += sum(regions.sizes[place.region] for place in batch)
-                self.tell(restored / sum(regions.sizes))
+                done += sum(regions.sizes[place.region] for place in batch)
+                self._restored(done / sum(regions.sizes))
         except OSError as e:
             raise self._unusable(f"{WEIGHTS} cannot be read: {e.strerror}") from e
         except (ValueError, TypeError) as e:  # places that are in no file

@@ -68,14 +68,19 @@ class ArtifactSession:
         return cls(config, plan, note, source)
 
     @contextlib.contextmanager
-    def take(self) -> Iterator[Artifact | None]:
-        """The artifact that fits, open within, or None."""
+    def take(
+        self, restored: Callable[[float], None] = lambda part: None
+    ) -> Iterator[Artifact | None]:
+        """The artifact that fits, open within, or None.
+
+        ``restored`` is called with the part of its weights that is restored, from 0 to 1.
+        """
         artifact = None
         if self._source is not None:
             try:
                 # Weights are hashed where there is something that they may be found to be.
                 if not self._store.empty:
-                    artifact = self._store.find(self._identify())
+                    artifact = self._store.find(self._identify(), restored)
             except ArtifactError as error:
                 self.is_damaged(error)
         try:

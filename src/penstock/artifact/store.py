@@ -12,6 +12,7 @@ import datetime
 import os
 import re
 import stat
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -84,17 +85,20 @@ class ArtifactStore:
         """Whether there is no artifact. Raises ArtifactError where that cannot be found out."""
         return not self._names()
 
-    def find(self, key: ArtifactKey) -> Artifact | None:
+    def find(
+        self, key: ArtifactKey, restored: Callable[[float], None] = lambda part: None
+    ) -> Artifact | None:
         """The artifact of ``key``; the caller closes it. None if there is none.
 
-        Raises ArtifactError where there is one that cannot be used.
+        ``restored`` is that of :class:`Artifact`. Raises ArtifactError where there is
+        one that cannot be used.
         """
         for name in self._names():
             if not name.endswith("-" + key.digest()):
                 continue
             try:
                 self._require_safe_root()
-                artifact = Artifact(self.root / name)
+                artifact = Artifact(self.root / name, restored)
             except FileNotFoundError:  # removed this moment
                 continue
             if differences := artifact.manifest.key.differences(key):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from statistics import median
 
 import msgspec
 
 from penstock.bench.meter import MeteredExecutor, Step, SteppedCore, timed_step
+from penstock.bench.progress import Progress, Stopped, Unseen
 from penstock.bench.stats import Summary, summarize
 from penstock.bench.workload import fixed_lengths, random_requests
 from penstock.errors import ConfigError, EngineDeadError
@@ -55,21 +57,52 @@ class LatencyResult(msgspec.Struct, frozen=True, kw_only=True):
     kv_bytes_per_step: int
     steps_per_s: float  # decode steps, best run
     runs: list[LatencyRun]
+    partial: bool = False
+    """Whether it was stopped before all of its runs were done; those that were not are left out."""
+
+
+@dataclass
+class PhaseSteps:
+    """The steps of the measured runs."""
+
+    prefill: list[list[Step]] = field(default_factory=list)
+    """Those until all requests have their first token, of each run."""
+    decode: list[Step] = field(default_factory=list)
+    """Those that decode the whole batch, of all runs."""
 
 
 def run_latency(
-    core: SteppedCore, meter: MeteredExecutor, vocab_size: int, workload: LatencyWorkload
+    core: SteppedCore,
+    meter: MeteredExecutor,
+    vocab_size: int,
+    workload: LatencyWorkload,
+    kept: PhaseSteps | None = None,
+    progress: Progress | None = None,
 ) -> LatencyResult:
-    """Measure. ``core`` must be idle, run on ``meter``, and admit the whole batch at once."""
+    """Measure. ``core`` must be idle, run on ``meter``, and admit the whole batch at once.
+
+    The measured steps are added to ``kept``. Raises Stopped if ``progress`` stops it before a run
+    is done.
+    """
+    progress = progress or Unseen()
     runs: list[LatencyRun] = []
-    decode_steps: list[float] = []
-    for i in range(workload.warmup + workload.repeats):
-        run, steps = _one_run(core, meter, vocab_size, workload, i)
-        if i >= workload.warmup:
-            runs.append(run)
-            decode_steps += steps
+    phases = PhaseSteps() if kept is None else kept
+    tokens = workload.batch_size * (workload.input_len + workload.output_len)
+    try:
+        for i in range(workload.warmup + workload.repeats):
+            number = i - workload.warmup
+            name = "warm-up" if number < 0 else f"run {number + 1} of {workload.repeats}"
+            progress.begin(name, tokens)
+            run, prefill, decode = _one_run(core, meter, vocab_size, workload, i, progress)
+            if number >= 0:
+                runs.append(run)
+                phases.prefill.append(prefill)
+                phases.decode += decode
+    except Stopped:
+        if not runs:
+            raise
     fastest = min(runs, key=lambda run: run.seconds)
-    summary = summarize(decode_steps)
+    summary = summarize([step.seconds for step in phases.decode])
     assert summary is not None  # every run has decode steps
     best_decode = max(run.decode_tokens_per_s for run in runs)
     return LatencyResult(
@@ -84,12 +117,18 @@ def run_latency(
         kv_bytes_per_step=runs[0].kv_bytes_per_step,
         steps_per_s=best_decode / workload.batch_size,
         runs=runs,
+        partial=len(runs) < workload.repeats,
     )
 
 
 def _one_run(
-    core: SteppedCore, meter: MeteredExecutor, vocab_size: int, w: LatencyWorkload, index: int
-) -> tuple[LatencyRun, list[float]]:
+    core: SteppedCore,
+    meter: MeteredExecutor,
+    vocab_size: int,
+    w: LatencyWorkload,
+    index: int,
+    progress: Progress,
+) -> tuple[LatencyRun, list[Step], list[Step]]:
     lengths = fixed_lengths(w.batch_size, w.input_len, w.output_len)
     requests = random_requests(lengths, vocab_size, w.seed + index, f"run{index}")
     steps: list[Step] = []
@@ -107,6 +146,7 @@ def _one_run(
             if update.token_ids and update.request_id in waiting:
                 waiting.discard(update.request_id)
                 ttft = time.perf_counter() - start
+        progress.advance(0 if step.run is None else step.run.tokens)
     seconds = time.perf_counter() - start
     prefill, decode = _phases(steps, w)
     if not decode:
@@ -114,17 +154,16 @@ def _one_run(
             f"the engine never decoded all {w.batch_size} requests in one step; raise "
             "--max-num-seqs, --max-num-batched-tokens or --kv-cache-bytes, or lower --batch-size"
         )
-    times = [step.seconds for step in decode]
     run = LatencyRun(
         seconds=seconds,
         ttft_s=ttft,
         prefill_tokens_per_s=_rate(prefill),
         decode_tokens_per_s=_rate(decode),
-        decode_step_s=median(times),
+        decode_step_s=median(step.seconds for step in decode),
         host_step_s=median(step.host_seconds for step in decode),
         kv_bytes_per_step=sum(s.run.kv_bytes for s in decode if s.run) // len(decode),
     )
-    return run, times
+    return run, prefill, decode
 
 
 def _phases(steps: Sequence[Step], w: LatencyWorkload) -> tuple[list[Step], list[Step]]:

@@ -10,6 +10,8 @@ from importlib import metadata
 import msgspec
 
 import penstock
+from penstock.backends.cpu import measure
+from penstock.backends.cpu.measure import Ceiling
 from penstock.errors import PenstockError
 from penstock.hardware import Hardware, detect
 
@@ -22,28 +24,37 @@ _REPORTED_ISA = (
 
 
 class Speeds(msgspec.Struct, frozen=True, kw_only=True):
-    """Best of several measurements, all threads together; None: not measurable here."""
+    """What all threads together can do at most; None: not measurable here."""
 
-    read_bandwidth_bytes_per_s: float | None = None
-    bf16_flops: float | None = None
-    int8_ops: float | None = None
+    read: Ceiling | None = None  # bytes
+    f32: Ceiling | None = None  # operations
+    bf16: Ceiling | None = None
+    int8: Ceiling | None = None
     unmeasured: str | None = None
     """Why nothing was measured; None if it was."""
 
     def best(self, other: Speeds) -> Speeds:
         """The higher of each, for measurements before and after a run on a shared machine."""
 
-        def higher(a: float | None, b: float | None) -> float | None:
-            return max((v for v in (a, b) if v is not None), default=None)
+        def higher(a: Ceiling | None, b: Ceiling | None) -> Ceiling | None:
+            return max((c for c in (a, b) if c is not None), key=lambda c: c.rate, default=None)
 
         return Speeds(
-            read_bandwidth_bytes_per_s=higher(
-                self.read_bandwidth_bytes_per_s, other.read_bandwidth_bytes_per_s
-            ),
-            bf16_flops=higher(self.bf16_flops, other.bf16_flops),
-            int8_ops=higher(self.int8_ops, other.int8_ops),
+            read=higher(self.read, other.read),
+            f32=higher(self.f32, other.f32),
+            bf16=higher(self.bf16, other.bf16),
+            int8=higher(self.int8, other.int8),
             unmeasured=self.unmeasured or other.unmeasured,
         )
+
+
+class Spreads(msgspec.Struct, frozen=True, kw_only=True):
+    """How much less the third best measurement of each speed was than the best, as a part of it."""
+
+    read_bandwidth: float | None = None
+    f32: float | None = None
+    bf16: float | None = None
+    int8: float | None = None
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,8 +71,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     load_average_1m: float  # runnable tasks besides ours make every figure lower
     threads: int
     read_bandwidth_bytes_per_s: float | None
+    f32_flops: float | None = None
     bf16_flops: float | None
     int8_ops: float | None
+    spreads: Spreads = Spreads()
     unmeasured: str | None
     kernel: str
     python: str
@@ -70,13 +83,12 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 def measure_speeds(threads: int) -> Speeds:
     """Read bandwidth and peak arithmetic of the native kernels' own threads; takes seconds."""
-    from penstock.backends.cpu import measure
-
     try:
         return Speeds(
-            read_bandwidth_bytes_per_s=measure.measure_read_bandwidth(_span(detect()), threads),
-            bf16_flops=measure.measure_bf16_flops(threads),
-            int8_ops=measure.measure_int8_ops(threads) or None,  # 0: no such instruction
+            read=measure.reading(_span(detect()), threads),
+            f32=measure.f32(threads),
+            bf16=measure.bf16(threads),
+            int8=measure.int8(threads),
         )
     except PenstockError as error:
         return Speeds(unmeasured=str(error))
@@ -84,8 +96,7 @@ def measure_speeds(threads: int) -> Speeds:
 
 def _span(hardware: Hardware) -> int:
     """Bytes to read so that caches hardly help, without taking memory that others need."""
-    largest = max((cache.size for cache in hardware.caches), default=0)
-    return max(_LEAST_SPAN, min(4 * largest, hardware.memory_available // 8))
+    return max(_LEAST_SPAN, min(8 * hardware.last_level_bytes, hardware.memory_available // 8))
 
 
 def describe_machine(speeds: Speeds, threads: int, hardware: Hardware | None = None) -> Machine:
@@ -102,14 +113,29 @@ def describe_machine(speeds: Speeds, threads: int, hardware: Hardware | None = N
         caches={f"L{cache.level}": cache.size for cache in h.caches},
         load_average_1m=os.getloadavg()[0],
         threads=threads,
-        read_bandwidth_bytes_per_s=speeds.read_bandwidth_bytes_per_s,
-        bf16_flops=speeds.bf16_flops,
-        int8_ops=speeds.int8_ops,
+        read_bandwidth_bytes_per_s=_rate(speeds.read),
+        f32_flops=_rate(speeds.f32),
+        bf16_flops=_rate(speeds.bf16),
+        int8_ops=_rate(speeds.int8),
+        spreads=Spreads(
+            read_bandwidth=_spread(speeds.read),
+            f32=_spread(speeds.f32),
+            bf16=_spread(speeds.bf16),
+            int8=_spread(speeds.int8),
+        ),
         unmeasured=speeds.unmeasured,
         kernel=platform.release(),
         python=platform.python_version(),
         packages={name: _version(name) for name in _REPORTED_PACKAGES},
     )
+
+
+def _rate(ceiling: Ceiling | None) -> float | None:
+    return None if ceiling is None else ceiling.rate
+
+
+def _spread(ceiling: Ceiling | None) -> float | None:
+    return None if ceiling is None else ceiling.spread
 
 
 def _version(package: str) -> str:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from penstock.cache.geometry import BLOCK_SIZE, Chunk, Window, float_dtype
+from penstock.bench.op_costs import StepSize, multiply_adds, seen, weight_bytes_of
+from penstock.cache.geometry import BLOCK_SIZE, Window, float_dtype
 from penstock.config import ResolvedConfig
 from penstock.interface.executor import Executor, run
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
-from penstock.interface.step import Int32s, StepInput, StepResult
+from penstock.interface.step import StepInput, StepResult
 from penstock.models.spec import ModelSpec, attention_of
 from penstock.plan.kv_groups import kv_layers
-from penstock.plan.ops import Embed, ExpertLinear, HeadLinear, Linear, Rows
+from penstock.plan.ops import Embed, ExpertLinear, HeadLinear, Linear, Rows, WeightName
 from penstock.plan.plan import Plan
 from penstock.plan.state_layers import state_layers
 
@@ -35,6 +36,23 @@ class SteppedCore(Protocol):
     def step(self) -> list[SequenceUpdate]: ...
 
 
+class OpTime(NamedTuple):
+    """What an op took."""
+
+    seconds: float
+    waiting: float
+    """The part of ``seconds`` that the mean thread waited for the last one."""
+
+
+@dataclass(frozen=True)
+class StepProfile:
+    """What the parts of one step took."""
+
+    size: StepSize
+    ops: Sequence[OpTime]
+    sampling_seconds: float
+
+
 @dataclass(frozen=True)
 class ExecutorRun:
     """One call of the executor."""
@@ -44,6 +62,7 @@ class ExecutorRun:
     sequences: int
     shortest_context: int  # tokens in the cache after the step
     kv_bytes: int  # keys and values read once per sequence, and those written; states both
+    profile: StepProfile | None = None
 
 
 @dataclass(frozen=True)
@@ -68,28 +87,38 @@ class MeteredExecutor(HostExecutor):
     def __init__(self, executor: Executor, spec: ModelSpec, config: ResolvedConfig) -> None:
         self._executor = executor
         self._kv = _KvTraffic(spec, config)
-        self._last: ExecutorRun | None = None
+        self._last: tuple[float, StepInput] | None = None
         self.num_blocks = executor.num_blocks
         self.packed = executor.packed
         self.tunable = executor.tunable
 
     def run(self, step: StepInput) -> StepResult:
         start = time.perf_counter()
-        result = run(self._executor, step)
-        seconds = time.perf_counter() - start
-        self._last = ExecutorRun(
+        result = self.compute(step)
+        self._last = time.perf_counter() - start, step
+        return result
+
+    def compute(self, step: StepInput) -> StepResult:
+        """Have the executor run the step."""
+        return run(self._executor, step)
+
+    def take(self) -> ExecutorRun | None:
+        """The call since the last ``take``, which comes before the next step is built."""
+        if self._last is None:
+            return None
+        (seconds, step), self._last = self._last, None
+        return ExecutorRun(
             seconds=seconds,
             tokens=step.num_tokens,
             sequences=step.num_sequences,
             shortest_context=int(step.context_lens.min()),
             kv_bytes=self._kv.bytes(step),
+            profile=self.profiled(step),
         )
-        return result
 
-    def take(self) -> ExecutorRun | None:
-        """The call since the last ``take``."""
-        last, self._last = self._last, None
-        return last
+    def profiled(self, step: StepInput) -> StepProfile | None:
+        """What the parts of ``step``, the last one, took, where that is measured."""
+        return None
 
     @property
     def sampler(self) -> Sampler[Any]:
@@ -128,22 +157,13 @@ class _KvTraffic:
         read = 0.0
         lens = step.context_lens
         for window, share in self._shares:
-            read += share * int(_seen(lens, window).sum())
+            read += share * int(seen(lens, window).sum())
         moved = int(read) + self._per_token * step.num_tokens
         moved += 2 * self._state * step.num_sequences
         for window, row in self._of_rows:  # those before the step's first token, and its own
-            before = _seen(lens - np.diff(step.query_starts) + 1, window) - 1
+            before = seen(lens - np.diff(step.query_starts) + 1, window) - 1
             moved += row * (int(before.sum()) + step.num_tokens)
         return moved
-
-
-def _seen(lens: Int32s, window: Window | None) -> Int32s:
-    """How many tokens the last of so many sees."""
-    if window is None:
-        return lens
-    if isinstance(window, Chunk):
-        return (lens - 1) % window.size + 1
-    return np.minimum(lens, window)
 
 
 def weight_bytes_per_step(plan: Plan, rows: int = 1) -> int:
@@ -154,24 +174,10 @@ def weight_bytes_per_step(plan: Plan, rows: int = 1) -> int:
     One token reads exactly the experts that it has. How many more tokens read is an expectation:
     as if each token's experts were drawn evenly and independently.
     """
-    element = 4 if plan.weight_dtype == "float32" else 2
-    sizes: dict[str, float] = {}
+    sizes: dict[WeightName, float] = {}
     for op in plan.ops:
-        if isinstance(op, Embed):
-            continue
-        for name in op.weights:
-            sizes[name] = math.prod(plan.weights[name].shape) * element
-        if isinstance(op, Linear) and op.scheme is not None:
-            for part in op.parts:
-                sizes[part.weight] = op.scheme.nbytes(part.n, op.k)
-        if isinstance(op, ExpertLinear):
-            experts = plan.weights[op.parts[0].weight].shape[0]
-            if op.scheme is not None:
-                for part in op.parts:
-                    sizes[part.weight] = op.scheme.nbytes(experts * part.n, op.k)
-            chosen = plan.buffers[op.ids].cols
-            for name in op.weights:
-                sizes[name] *= 1 - (1 - chosen / experts) ** rows
+        if not isinstance(op, Embed):
+            sizes |= weight_bytes_of(plan, op, rows)
     return round(sum(sizes.values()))
 
 
@@ -187,11 +193,10 @@ def linear_flops(plan: Plan, rows: Rows) -> int:
     bases = {kind.base for kind in kinds}
     flops = 0
     for op in plan.ops:
-        if isinstance(op, Linear | ExpertLinear) and plan.buffers[op.out].rows.base in bases:
-            times = plan.buffers[op.out].rows.times
-            flops += 2 * times * op.k * sum(part.n for part in op.parts)
-        if isinstance(op, HeadLinear) and plan.buffers[op.out].rows.base in bases:
-            flops += 2 * op.heads * op.k * op.n
+        if isinstance(op, Linear | ExpertLinear | HeadLinear):
+            out = plan.buffers[op.out].rows
+            if out.base in bases:
+                flops += 2 * out.times * multiply_adds(op)
     return flops
 
 

@@ -11,9 +11,11 @@ of the prompts is found in it. Two published traces are read:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from penstock.bench.progress import Progress, Stopped, Unseen
 from penstock.bench.traces import _MOONCAKE_BLOCK, HashedRequest, Lengths
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
@@ -105,18 +107,26 @@ def static_steps(lengths: Sequence[Lengths], limits: ReplayLimits) -> int:
     return steps
 
 
-def replay_lengths(lengths: Sequence[Lengths], limits: ReplayLimits) -> WasteReport:
-    """Offer all requests at once, with nothing to share, and run them to their ends."""
+def replay_lengths(
+    lengths: Sequence[Lengths], limits: ReplayLimits, progress: Progress | None = None
+) -> WasteReport:
+    """Offer all requests at once, with nothing to share, and run them to their ends.
+
+    Raises Stopped if ``progress`` stops it.
+    """
+    progress = progress or Unseen()
     longest = max(each.prompt + each.output for each in lengths)
     cache = KvCache(limits.num_blocks, limits.block_size, enable_prefix_caching=False)
     scheduler = _scheduler(cache, limits, longest)
     requests = (([0] * each.prompt, each.output) for each in lengths)
+    progress.begin("KV waste", sum(each.output for each in lengths))
     allocated = filled = running = 0
     for _ in _run(scheduler, requests, len(lengths)):
         now = cache.slots()
         allocated += now[0]
         filled += now[1]
         running += len(scheduler.running)
+        progress.advance(len(scheduler.running))  # of prefill, too: nearly a token each
     stats = scheduler.stats()
     return WasteReport(
         requests=len(lengths),
@@ -131,13 +141,18 @@ def replay_lengths(lengths: Sequence[Lengths], limits: ReplayLimits) -> WasteRep
 
 
 def replay_prefixes(
-    trace: Sequence[HashedRequest], limits: ReplayLimits, tokens_per_hash: int = 64
+    trace: Sequence[HashedRequest],
+    limits: ReplayLimits,
+    tokens_per_hash: int = 64,
+    progress: Progress | None = None,
 ) -> PrefixReport:
     """Run a trace in its order, ``max_num_seqs`` at a time, and count prompt tokens found.
 
     Every hash id becomes ``tokens_per_hash`` token ids of its own, a multiple of the block size;
-    all lengths shrink in the same proportion. Times of arrival are not used.
+    all lengths shrink in the same proportion. Times of arrival are not used. Raises Stopped if
+    ``progress`` stops it.
     """
+    progress = progress or Unseen()
     if tokens_per_hash % limits.block_size:
         raise ConfigError(
             f"tokens_per_hash ({tokens_per_hash}) must be a multiple of the block size "
@@ -147,12 +162,15 @@ def replay_prefixes(
     longest = max(each.prompt + each.output for each in sizes)
     cache = KvCache(limits.num_blocks, limits.block_size)
     scheduler = _scheduler(cache, limits, longest)
-    requests = (
-        (_tokens(request.hash_ids, size.prompt, tokens_per_hash), size.output)
-        for request, size in zip(trace, sizes, strict=True)
-    )
-    for _ in _run(scheduler, requests, limits.max_num_seqs):
-        pass
+
+    def requests() -> Iterator[tuple[list[int], int]]:
+        for request, size in zip(trace, sizes, strict=True):
+            yield _tokens(request.hash_ids, size.prompt, tokens_per_hash), size.output
+            progress.advance(1)
+
+    progress.begin(f"{limits.num_blocks:,} blocks", len(trace), "requests")
+    for _ in _run(scheduler, requests(), limits.max_num_seqs):
+        progress.advance(0)
     stats = scheduler.stats()
     return PrefixReport(
         requests=len(trace),
@@ -170,12 +188,15 @@ def prefix_curve(
     num_blocks: Iterable[int],
     max_num_seqs: int = 16,
     tokens_per_hash: int = 64,
+    progress: Progress | None = None,
 ) -> list[PrefixReport]:
-    """``replay_prefixes`` over several cache sizes."""
-    return [
-        replay_prefixes(trace, ReplayLimits(size, max_num_seqs=max_num_seqs), tokens_per_hash)
-        for size in num_blocks
-    ]
+    """``replay_prefixes`` over several cache sizes; of fewer, if ``progress`` stops it."""
+    reports: list[PrefixReport] = []
+    with contextlib.suppress(Stopped):
+        for size in num_blocks:
+            limits = ReplayLimits(size, max_num_seqs=max_num_seqs)
+            reports.append(replay_prefixes(trace, limits, tokens_per_hash, progress))
+    return reports
 
 
 def infinite_hits(

@@ -13,9 +13,11 @@ import msgspec
 from penstock.backends.registry import backend
 from penstock.bench.machine import Machine, Speeds, describe_machine, measure_speeds
 from penstock.bench.meter import MeteredExecutor, linear_flops, weight_bytes_per_step
+from penstock.bench.progress import Progress
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import EnginePlan, load_models, plan_engine
+from penstock.interface.loading import no_progress
 from penstock.plan.ops import Rows
 
 R = TypeVar("R")
@@ -30,11 +32,24 @@ class Session:
     meter: MeteredExecutor
 
     @classmethod
-    def open(cls, config: EngineConfig) -> Session:
-        """Load what ``config`` asks for; raises what :meth:`EngineCore.start` raises."""
+    def open(
+        cls,
+        config: EngineConfig,
+        meter_of: type[MeteredExecutor] = MeteredExecutor,
+        progress: Progress | None = None,
+    ) -> Session:
+        """Load what ``config`` asks for; raises what :meth:`EngineCore.start` raises.
+
+        ``meter_of``: what is measured of its steps, such as every op (``OpMeter``).
+        """
         engine_plan = plan_engine(config)
-        models = load_models(engine_plan, keeping="never")
-        meter = MeteredExecutor(models.executor, engine_plan.spec, engine_plan.config)
+        told = no_progress if progress is None else progress.load
+        models = load_models(engine_plan, keeping="never", progress=told)
+        try:
+            meter = meter_of(models.executor, engine_plan.spec, engine_plan.config)
+        except BaseException:
+            models.executor.close()
+            raise
         return cls(engine_plan, EngineCore.of(replace(models, executor=meter)), meter)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from statistics import median
@@ -10,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from penstock.bench.machine import Machine
+from penstock.bench.progress import Progress, Stopped, Unseen
 from penstock.bench.scripted import ScriptedProposer
 from penstock.bench.session import Session
 from penstock.config import EngineConfig
@@ -74,6 +76,8 @@ class SpecResult(msgspec.Struct, frozen=True, kw_only=True):
     :attr:`Scripted.speedup`, which uses the scripted values instead."""
     draft_share: float
     """Share of the run time that was spent on making drafts."""
+    repeats: int
+    """Number of runs that were measured: fewer than asked for if it was stopped."""
     same: bool
     """Whether every output was equal to that of plain decoding."""
 
@@ -85,22 +89,36 @@ def run_speculation(
     params: SamplingParams,
     batch_size: int,
     repeats: int,
+    progress: Progress | None = None,
 ) -> tuple[list[SpecResult], Machine]:
-    """Time each of ``methods``; raises what loading an engine raises, and RequestError."""
+    """Time each of ``methods``; raises what loading an engine raises, and RequestError.
+
+    If ``progress`` stops it, results are of the methods and repeats that were done until then.
+    """
+    progress = progress or Unseen()
     alone = replace(config, speculative=None)
     tokens = _tokens(alone, prompts)  # before weights are read: there may be no tokenizer
-    with Session.open(alone) as plain:
+    with Session.open(alone, progress=progress) as plain:
         workload = SpecWorkload(tokens, params, batch_size, repeats)
         for request in _requests(workload):
             plain.core.check(request)
 
         def measure(method: SpeculativeConfig | Scripted) -> SpecResult:
             if isinstance(method, Scripted):
-                return _measure_scripted(method, plain, workload)
-            with Session.open(replace(config, speculative=method)) as drafting:
-                return _measure(describe(method), plain.core, drafting.core, workload)
+                return _measure_scripted(method, plain, workload, progress)
+            with Session.open(replace(config, speculative=method), progress=progress) as drafting:
+                return _measure(describe(method), plain.core, drafting.core, workload, progress)
 
-        return plain.measured(lambda: [measure(method) for method in methods])
+        def measure_all() -> list[SpecResult]:
+            results: list[SpecResult] = []
+            with contextlib.suppress(Stopped):
+                for method in methods:
+                    results.append(measure(method))
+                    if results[-1].repeats < repeats:
+                        break
+            return results
+
+        return plain.measured(measure_all)
 
 
 def formula(acceptance: float, length: float) -> float:
@@ -111,19 +129,22 @@ def formula(acceptance: float, length: float) -> float:
     return (1 - reached) / (1 - acceptance)
 
 
-def _measure_scripted(method: Scripted, plain: Session, workload: SpecWorkload) -> SpecResult:
+def _measure_scripted(
+    method: Scripted, plain: Session, workload: SpecWorkload, progress: Progress
+) -> SpecResult:
     """A second engine around the same executor takes turns with the first: each run leaves nothing
     behind that the other could find."""
-    _run(plain.core, workload)
+    name = f"scripted:alpha={method.alpha:g},cost={method.cost:g},num_tokens={method.num_tokens}"
+    runs = _Runs(name, workload, progress)
+    runs.run(plain.core, "warm-up")
     steps = plain.core.stats().steps
-    seconds, expected = _run(plain.core, workload)
+    seconds, expected = runs.run(plain.core, "plain")
     step = seconds / (plain.core.stats().steps - steps)
     texts = {f"{i}": output for i, output in enumerate(expected)}
     proposer = ScriptedProposer(texts, method.alpha, method.cost * step, plain.vocab_size)
     speculation = Speculation(proposer, method.num_tokens)
     core = EngineCore(plain.engine_plan, plain.meter, speculation)
-    name = f"scripted:alpha={method.alpha:g},cost={method.cost:g},num_tokens={method.num_tokens}"
-    return _measure(name, plain.core, core, workload, method.speedup)
+    return _measure(name, plain.core, core, workload, progress, method.speedup)
 
 
 def _measure(
@@ -131,21 +152,30 @@ def _measure(
     plain: EngineCore,
     drafting: EngineCore,
     workload: SpecWorkload,
+    progress: Progress,
     formula_speedup: float | None = None,
 ) -> SpecResult:
-    _, expected = _run(plain, workload)
-    _, outputs = _run(drafting, workload)  # also lets the controller measure
+    runs = _Runs(name, workload, progress)
+    _, expected = runs.run(plain, "warm-up")
+    _, outputs = runs.run(drafting, "warm-up")  # also lets the controller measure
     same = outputs == expected
     plain_times: list[float] = []
     times: list[float] = []
-    before = drafting.stats()
-    for _ in range(workload.repeats):
-        plain_times.append(_run(plain, workload)[0])
-        seconds, outputs = _run(drafting, workload)
-        times.append(seconds)
-        same = same and outputs == expected
+    before = after = drafting.stats()
+    try:
+        for i in range(workload.repeats):
+            what = f"run {i + 1} of {workload.repeats}"
+            alone = runs.run(plain, f"{what}, plain")[0]
+            seconds, outputs = runs.run(drafting, f"{what}, with drafts")
+            plain_times.append(alone)
+            times.append(seconds)
+            after = drafting.stats()
+            same = same and outputs == expected
+    except Stopped:
+        if not times:
+            raise
+    repeats = len(times)
     ratios = [alone / seconds for alone, seconds in zip(plain_times, times, strict=True)]
-    after = drafting.stats()
     assert before.drafts is not None
     assert after.drafts is not None
     drafts = _since(before.drafts, after.drafts)
@@ -156,9 +186,9 @@ def _measure(
     depth = drafts.draft_levels / count
     expected_tokens = formula(acceptance, depth)
     # Of one run, in sequences that a step has: with drafts, and without.
-    drafted = drafts.drafts / workload.repeats
-    alone = max(tokens - drafted - drafts.accepted_tokens / workload.repeats, 0.0)
-    making = drafts.draft_seconds / workload.repeats / (median(plain_times) / tokens)
+    drafted = drafts.drafts / repeats
+    alone = max(tokens - drafted - drafts.accepted_tokens / repeats, 0.0)
+    making = drafts.draft_seconds / repeats / (median(plain_times) / tokens)
     by_formula = (drafted * expected_tokens + alone) / (drafted + alone + making)
     return SpecResult(
         method=name,
@@ -166,8 +196,8 @@ def _measure(
         tokens_per_s=tokens / median(times),
         speedup=median(ratios),
         speedup_range=(min(ratios), max(ratios)),
-        steps=(after.steps - before.steps) / workload.repeats,
-        steps_with_drafts=drafts.steps / workload.repeats,
+        steps=(after.steps - before.steps) / repeats,
+        steps_with_drafts=drafts.steps / repeats,
         tokens_per_draft=drafts.draft_tokens / count,
         depth=depth,
         accepted_per_draft=drafts.accepted_tokens / count,
@@ -176,6 +206,7 @@ def _measure(
         formula_tokens_per_step=expected_tokens,
         formula_speedup=by_formula if formula_speedup is None else formula_speedup,
         draft_share=drafts.draft_seconds / sum(times),
+        repeats=repeats,
         same=same,
     )
 
@@ -210,21 +241,33 @@ def _requests(workload: SpecWorkload) -> list[EngineRequest]:
     ]
 
 
-def _run(core: EngineCore, workload: SpecWorkload) -> tuple[float, list[list[int]]]:
-    """Seconds, and what each prompt's request said. Nothing is cached from run to run."""
-    requests = _requests(workload)
-    outputs: list[list[int]] = [[] for _ in requests]
-    waiting = list(reversed(requests))
-    running = 0
-    core.reset_prefix_cache()
-    start = time.perf_counter()
-    while waiting or running:
-        while waiting and running < workload.batch_size:
-            core.add_request(waiting.pop())
-            running += 1
-        for update in core.step():
-            if update.error is not None:
-                raise EngineDeadError(f"a benchmark request failed: {update.error}")
-            outputs[int(update.request_id)] += update.token_ids
-            running -= update.finish_reason is not None
-    return time.perf_counter() - start, outputs
+class _Runs:
+    """The runs of one method, one after the other. Nothing is cached from run to run."""
+
+    def __init__(self, method: str, workload: SpecWorkload, progress: Progress) -> None:
+        self._method, self._workload, self._progress = method, workload, progress
+
+    def run(self, core: EngineCore, what: str) -> tuple[float, list[list[int]]]:
+        """Seconds, and what each prompt's request said. Raises Stopped."""
+        workload = self._workload
+        requests = _requests(workload)
+        outputs: list[list[int]] = [[] for _ in requests]
+        waiting = list(reversed(requests))
+        running = 0
+        core.reset_prefix_cache()
+        each = workload.params.max_tokens or 0
+        self._progress.begin(f"{self._method}, {what}", each * len(requests))
+        start = time.perf_counter()
+        while waiting or running:
+            while waiting and running < workload.batch_size:
+                core.add_request(waiting.pop())
+                running += 1
+            made = 0
+            for update in core.step():
+                if update.error is not None:
+                    raise EngineDeadError(f"a benchmark request failed: {update.error}")
+                outputs[int(update.request_id)] += update.token_ids
+                made += len(update.token_ids)
+                running -= update.finish_reason is not None
+            self._progress.advance(made)
+        return time.perf_counter() - start, outputs

@@ -8,13 +8,14 @@ latency: from the offer to the last token.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
 from msgspec import structs
 
 from penstock.bench.meter import ExecutorRun, MeteredExecutor, Step, SteppedCore, timed_step
+from penstock.bench.progress import Progress, Stopped, Unseen
 from penstock.bench.stats import Summary, summarize
 from penstock.errors import EngineDeadError
 from penstock.interface.messages import EngineRequest
@@ -41,6 +42,9 @@ class ThroughputResult(msgspec.Struct, frozen=True, kw_only=True):
     step_s: Summary
     step_host_us: float  # median over all steps, outside the executor
     steps_per_s: float
+    partial: bool = False
+    """Whether it was stopped before all requests were finished. Rates are of the time until then,
+    ``requests`` and their latencies of those that were finished."""
 
 
 class StaticBatches(msgspec.Struct, frozen=True):
@@ -81,57 +85,75 @@ def run_throughput(
     meter: MeteredExecutor,
     requests: Sequence[EngineRequest],
     static: StaticBatches | None = None,
+    progress: Progress | None = None,
+    name: str = "",
 ) -> ThroughputResult:
     """Offer all ``requests`` to the idle ``core`` at once and run until all are finished.
 
     With ``static`` they are run in static batches instead; their clocks start with everybody's.
+    ``progress`` is told of a run ``name``. Raises Stopped if it stops before any is finished.
     """
+    progress = progress or Unseen()
     times: dict[str, list[float]] = {request.request_id: [] for request in requests}
-    wanted = {request.request_id: request.params.max_tokens for request in requests}
+    wanted = {request.request_id: request.params.max_tokens or 0 for request in requests}
     steps: list[Step] = []
+    progress.begin(name, sum(wanted.values()))
+    partial = False
     start = time.perf_counter()
-    for batch in [list(requests)] if static is None else static.batches(requests):
-        for request in batch:
-            core.add_request(request)
-        while core.has_work:
-            updates, step = timed_step(core, meter)
-            now = time.perf_counter() - start
-            steps.append(step)
-            for update in updates:
-                if update.error is not None:
-                    raise EngineDeadError(f"a benchmark request failed: {update.error}")
-                if len(times[update.request_id]) != wanted[update.request_id]:
-                    times[update.request_id] += [now] * len(update.token_ids)
+    try:
+        for batch in [list(requests)] if static is None else static.batches(requests):
+            for request in batch:
+                core.add_request(request)
+            while core.has_work:
+                updates, step = timed_step(core, meter)
+                now = time.perf_counter() - start
+                steps.append(step)
+                made = 0
+                for update in updates:
+                    if update.error is not None:
+                        raise EngineDeadError(f"a benchmark request failed: {update.error}")
+                    if len(times[update.request_id]) != wanted[update.request_id]:
+                        times[update.request_id] += [now] * len(update.token_ids)
+                        made += len(update.token_ids)
+                progress.advance(made)
+    except Stopped:
+        partial = True
+        if all(len(each) != wanted[name] for name, each in times.items()):
+            raise
     seconds = time.perf_counter() - start
-    return _result(requests, list(times.values()), steps, seconds)
+    return _result(requests, times, wanted, steps, seconds, partial)
 
 
 def _result(
     requests: Sequence[EngineRequest],
-    times: Sequence[Sequence[float]],
+    by_id: Mapping[str, Sequence[float]],
+    wanted: Mapping[str, int],
     steps: Sequence[Step],
     seconds: float,
+    partial: bool,
 ) -> ThroughputResult:
-    prompt = sum(len(request.prompt_token_ids) for request in requests)
+    prompt = sum(len(r.prompt_token_ids) for r in requests if by_id[r.request_id])
+    times = list(by_id.values())
+    finished = [each for name, each in by_id.items() if len(each) == wanted[name]]
     output = sum(len(t) for t in times)
     runs = [(step, step.run) for step in steps if step.run is not None]
     ttft = summarize([t[0] for t in times if t])
-    latency = summarize([t[-1] for t in times if t])
+    latency = summarize([t[-1] for t in finished])
     step_s = summarize([step.seconds for step in steps])
     host = summarize([step.host_seconds for step, _ in runs])
     if ttft is None or latency is None or step_s is None or host is None:
         raise EngineDeadError("the engine finished without a single token")
     return ThroughputResult(
-        requests=len(requests),
+        requests=len(finished),
         seconds=seconds,
         prompt_tokens=prompt,
         output_tokens=output,
-        requests_per_s=len(requests) / seconds,
+        requests_per_s=len(finished) / seconds,
         output_tokens_per_s=output / seconds,
         total_tokens_per_s=(prompt + output) / seconds,
         ttft_s=ttft,
         itl_s=summarize([b - a for t in times for a, b in pairwise(t)]),
-        tpot_s=summarize([(t[-1] - t[0]) / (len(t) - 1) for t in times if len(t) > 1]),
+        tpot_s=summarize([(t[-1] - t[0]) / (len(t) - 1) for t in finished if len(t) > 1]),
         request_latency_s=latency,
         prefill_tokens_per_s=_rate(runs, lambda run: run.tokens >= 2 * run.sequences),
         decode_tokens_per_s=_rate(runs, lambda run: run.tokens == run.sequences),
@@ -140,6 +162,7 @@ def _result(
         step_s=step_s,
         step_host_us=1e6 * host.p50,
         steps_per_s=len(runs) / seconds,
+        partial=partial,
     )
 
 

@@ -37,6 +37,11 @@ class ChatModel(Protocol):
     """Whether KeyboardInterrupt may be raised anywhere within :meth:`stream`."""
 
     @property
+    def template_options(self) -> tuple[str, ...] | None:
+        """The variables that the chat template reads and a conversation may set; None where a
+        server does not say."""
+
+    @property
     def name(self) -> str:
         """What a person knows the model by."""
 

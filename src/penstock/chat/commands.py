@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol
 
 from penstock.chat.conversation import Conversation, load_conversation, save_conversation
+from penstock.chat.settings import shown_settings, unread_options, with_setting
 from penstock.errors import RequestError
 
 
@@ -18,6 +19,10 @@ class Session(Protocol):
     conversation: Conversation
     files: set[Path]
     """Files that ``/save`` has written since the program began, and may write again."""
+
+    @property
+    def template_options(self) -> Sequence[str] | None:
+        """The variables that the model's chat template reads, where they are known."""
 
     def describe(self) -> str: ...
 
@@ -82,16 +87,16 @@ def _system(session: Session, argument: str) -> None:
 
 
 def _set(session: Session, argument: str) -> None:
-    parameters = session.conversation.parameters
     name, _, value = argument.partition(" ")
-    if not name:
-        session.say(f"parameters: {parameters}")
-        return
-    if not value.strip():
+    known = session.template_options
+    if name and not value.strip():
         raise RequestError(f"/set {name} needs a value, or `default`")
-    parameters = parameters.with_text(name, value.strip())
-    session.conversation = session.conversation.with_parameters(parameters)
+    if name:
+        session.conversation = with_setting(session.conversation, name, value.strip(), known)
+    parameters, template = shown_settings(session.conversation, known)
     session.say(f"parameters: {parameters}")
+    if not name or session.conversation.template_options:
+        session.say(f"chat template: {template}")
 
 
 def _show(session: Session, argument: str) -> None:
@@ -107,6 +112,9 @@ def _load(session: Session, argument: str) -> None:
     path = _file("load", argument)
     session.conversation = load_conversation(path)
     session.say(f"{_turns(session.conversation.turns)} of {path}")
+    unread = unread_options(session.conversation, session.template_options)
+    if unread:
+        session.say(f"the chat template does not read {', '.join(unread)}, which the file sets")
 
 
 def _save(session: Session, argument: str) -> None:
@@ -133,8 +141,13 @@ def _turns(count: int) -> str:
 COMMANDS = (
     Command("help", "", "list the commands", _help, ("?", "h")),
     Command("system", "[TEXT|none]", "say what the model should be, or show what is said", _system),
-    Command("set", "[NAME VALUE]", "set a sampling parameter; `default` unsets it", _set),
-    Command("show", "", "show the model, the parameters and the system message", _show),
+    Command(
+        "set",
+        "[NAME VALUE]",
+        "set a parameter or a variable of the template; `default` unsets",
+        _set,
+    ),
+    Command("show", "", "show the model, what is set, and the system message", _show),
     Command("load", "FILE", "go on with the conversation in a file", _load),
     Command("save", "FILE", "write the conversation to a file", _save),
     Command("clear", "", "forget the messages", _clear, ("reset", "new")),

@@ -35,6 +35,8 @@ class Conversation(
 
     system: str = ""
     parameters: ChatParameters = ChatParameters()
+    template_options: dict[str, Any] = {}
+    """Variables of the chat template that are set, such as ``enable_thinking``."""
     messages: tuple[Message, ...] = ()
 
     def ask(self, text: str) -> Conversation:
@@ -55,6 +57,14 @@ class Conversation(
     def with_parameters(self, parameters: ChatParameters) -> Conversation:
         return replace(self, parameters=parameters)
 
+    def with_template_option(self, name: str, text: str) -> Conversation:
+        """One variable of the chat template replaced by what a person wrote: JSON, or else the
+        text itself; ``default`` unsets it."""
+        options = {**self.template_options, name: _value(text)}
+        if text == "default":
+            del options[name]
+        return replace(self, template_options=options)
+
     @property
     def turns(self) -> int:
         """Number of messages of the user's."""
@@ -64,6 +74,13 @@ class Conversation(
         """What a model is shown: role and content of each message, the system message first."""
         system = [Message("system", self.system)] if self.system else []
         return [{"role": m.role, "content": m.content} for m in (*system, *self.messages)]
+
+
+def _value(text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return text
 
 
 def save_conversation(conversation: Conversation, path: Path, overwrite: bool) -> None:

@@ -53,12 +53,16 @@ class _Chunk(msgspec.Struct):
     error: Any = None
 
 
-class _Model(msgspec.Struct):
+class ModelEntry(msgspec.Struct):
+    """What a server says of a model."""
+
     id: str
+    chat_template_kwargs: tuple[str, ...] | None = None
+    """The variables that its chat template reads, as Penstock's servers say."""
 
 
 class _Models(msgspec.Struct):
-    data: list[_Model]
+    data: list[ModelEntry]
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
@@ -90,8 +94,8 @@ class Endpoint:
         self._api_key = api_key
         self._opener = urllib.request.build_opener(_NoRedirect)
 
-    def models(self) -> list[str]:
-        """The names of the models that the server has."""
+    def models(self) -> list[ModelEntry]:
+        """The models that the server has."""
         with self._open("/models") as reply:
             try:
                 found = msgspec.json.decode(reply.read(_MAX_BODY), type=_Models)
@@ -100,7 +104,7 @@ class Endpoint:
                     f"{self.url}/models does not list models as OpenAI's API does: {error}; check "
                     "the URL"
                 ) from None
-        return [model.id for model in found.data]
+        return found.data
 
     def chat(self, body: dict[str, Any]) -> Generator[_Chunk, None, None]:
         """The chunks of a streamed answer."""
@@ -152,13 +156,25 @@ class RemoteModel:
 
     def __init__(self, endpoint: Endpoint, model: str | None = None) -> None:
         self._endpoint = endpoint
+        self._entries: list[ModelEntry] | None = None
         if model is None:
-            names = endpoint.models()
+            self._entries = endpoint.models()
+            names = [entry.id for entry in self._entries]
             if len(names) != 1:
                 listed = f"has {', '.join(names[:20])}" if names else "names no model"
                 raise ConfigError(f"{endpoint.url} {listed}; name one as MODEL")
             (model,) = names
         self._model = model
+
+    @property
+    def template_options(self) -> tuple[str, ...] | None:
+        if self._entries is None:  # a named model is not looked up before this is asked
+            try:
+                self._entries = self._endpoint.models()
+            except PenstockError:
+                self._entries = []
+        found = (entry for entry in self._entries if entry.id == self._model)
+        return next((entry.chat_template_kwargs for entry in found), None)
 
     @property
     def name(self) -> str:
@@ -168,13 +184,15 @@ class RemoteModel:
         return f"at {self._endpoint.url}"
 
     def stream(self, conversation: Conversation) -> Generator[Delta, None, None]:
-        body = {
+        body: dict[str, Any] = {
             "model": self._model,
             "messages": conversation.as_messages(),
             "stream": True,
             "stream_options": {"include_usage": True},
             **conversation.parameters.given,
         }
+        if conversation.template_options:
+            body["chat_template_kwargs"] = conversation.template_options
         reason, usage = None, None
         for chunk in self._endpoint.chat(body):
             usage = chunk.usage.usage() if chunk.usage is not None else usage

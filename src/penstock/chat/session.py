@@ -11,6 +11,7 @@ from penstock.chat.chat_model import ChatModel, Delta, Usage
 from penstock.chat.commands import obey
 from penstock.chat.conversation import Conversation
 from penstock.chat.lines import Interrupted, LineReader
+from penstock.chat.settings import shown_settings
 from penstock.chat.views import Screen
 from penstock.errors import EngineDeadError, PenstockError
 from penstock.interrupts import Interrupts
@@ -61,6 +62,10 @@ class ChatSession:
         if reader.trouble:
             screen.remark(reader.trouble)
 
+    @property
+    def template_options(self) -> tuple[str, ...] | None:
+        return self._model.template_options
+
     def ask(self, text: str) -> Answer:
         """Ask the model, and show its answer as it comes. Raises PenstockError."""
         asked = self.conversation.ask(text)
@@ -83,11 +88,13 @@ class ChatSession:
 
     def describe(self) -> str:
         conversation = self.conversation
+        parameters, template = shown_settings(conversation, self.template_options)
         turns = "1 turn" if conversation.turns == 1 else f"{conversation.turns} turns"
         return "\n".join(
             [
                 f"model: {self._model.name}, {self._model.describe()}",
-                f"parameters: {conversation.parameters}",
+                f"parameters: {parameters}",
+                f"chat template: {template}",
                 f"system message: {conversation.system or 'none'}",
                 f"said so far: {turns}",
             ]

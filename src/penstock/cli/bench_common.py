@@ -9,6 +9,7 @@ from pathlib import Path
 
 from penstock.bench.machine import Machine
 from penstock.bench.stats import Summary
+from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.options import positive_int
 
 
@@ -41,6 +42,11 @@ def command_line() -> list[str]:
     return sys.argv[1:]
 
 
+def ended(stopped: bool) -> int:
+    """The exit code of a benchmark that Ctrl-C has ``stopped``, or not."""
+    return EXIT_INTERRUPTED if stopped else 0
+
+
 def print_table(rows: Sequence[tuple[str, str]]) -> None:
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
@@ -51,12 +57,27 @@ def machine_rows(machine: Machine) -> list[tuple[str, str]]:
     rows = [("machine", f"{machine.cpu_model}, {machine.threads} threads")]
     if machine.unmeasured is not None:
         return [*rows, ("machine speed", f"not measured: {machine.unmeasured}")]
+    spreads = machine.spreads
     if machine.read_bandwidth_bytes_per_s is not None:
-        rows.append(("read bandwidth", f"{machine.read_bandwidth_bytes_per_s / 1e9:.1f} GB/s"))
-    for name, value in (("bf16", machine.bf16_flops), ("int8", machine.int8_ops)):
+        read = f"{machine.read_bandwidth_bytes_per_s / 1e9:.1f} GB/s"
+        rows.append(("read bandwidth", read + _within(spreads.read_bandwidth)))
+    for name, value, spread in (
+        ("f32", machine.f32_flops, spreads.f32),
+        ("bf16", machine.bf16_flops, spreads.bf16),
+        ("int8", machine.int8_ops, spreads.int8),
+    ):
         if value is not None:
-            rows.append((f"{name} peak", f"{value / 1e9:,.0f} Gop/s"))
+            rows.append((f"{name} peak", f"{value / 1e9:,.0f} Gop/s" + _within(spread)))
     return rows
+
+
+def partial_rows(partial: bool, done: str) -> list[tuple[str, str]]:
+    """What is said of figures that are of a part only."""
+    return [("interrupted", f"{done} were done; the figures are of these")] if partial else []
+
+
+def _within(spread: float | None) -> str:
+    return "" if spread is None else f" (best three within {spread:.1%})"
 
 
 def summary_rows(named: Mapping[str, Summary | None]) -> list[tuple[str, str]]:

@@ -15,10 +15,13 @@ from penstock.cli.bench_common import (
     add_counts,
     add_json_argument,
     command_line,
+    ended,
     machine_rows,
+    partial_rows,
     print_table,
     summary_rows,
 )
+from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config
 from penstock.written_file import write_json
 
@@ -37,11 +40,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         ("--repeats", 5, "measured runs"),
         ("--warmup", 1, "runs before them"),
     )
+    group.add_argument(
+        "--ops", action="store_true", help="account for the time of prompts and of steps, op by op"
+    )
     add_json_argument(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.bench.latency import LatencyWorkload, run_latency
+    from penstock.backends.cpu.ordered import gathered
+    from penstock.bench.account_table import account_table
+    from penstock.bench.latency import LatencyWorkload, PhaseSteps, run_latency
+    from penstock.bench.meter import MeteredExecutor
+    from penstock.bench.op_account import StepAccount, Steps, account
+    from penstock.bench.op_meter import OpMeter
     from penstock.bench.session import Session, report
     from penstock.bench.workload import check_fit, fixed_lengths
 
@@ -52,11 +63,25 @@ def run(args: argparse.Namespace) -> int:
         repeats=args.repeats,
         warmup=args.warmup,
     )
-    with Session.open(engine_config(args)) as session:
+    phases = PhaseSteps()
+    accounts: dict[str, StepAccount] = {}
+    meter = OpMeter if args.ops else MeteredExecutor
+    with (
+        BenchProgress() as progress,
+        Session.open(engine_config(args), meter, progress) as session,
+    ):
         check_fit(fixed_lengths(1, workload.input_len, workload.output_len), session.max_model_len)
         result, machine = session.measured(
-            lambda: run_latency(session.core, session.meter, session.vocab_size, workload)
+            lambda: run_latency(
+                session.core, session.meter, session.vocab_size, workload, phases, progress
+            )
         )
+        if args.ops:
+            plan = gathered(session.engine_plan.plan)
+            prefill = [Steps(s) for s in phases.prefill]
+            decode = [Steps([s]) for s in phases.decode]
+            accounts["prefill"] = account(plan, prefill, machine)
+            accounts["decode_step"] = account(plan, decode, machine)
         weight_bytes = session.weight_bytes_of(workload.batch_size)
         moved = weight_bytes + result.kv_bytes_per_step
         bandwidth = machine.read_bandwidth_bytes_per_s
@@ -67,12 +92,17 @@ def run(args: argparse.Namespace) -> int:
             command_line(),
             msgspec.to_builtins(workload),
             machine,
-            {**msgspec.to_builtins(result), "decode_bandwidth_fraction": fraction},
+            {
+                **msgspec.to_builtins(result),
+                "decode_bandwidth_fraction": fraction,
+                **({"ops": msgspec.to_builtins(accounts)} if accounts else {}),
+            },
             workload.batch_size,
         )
     print_table(
         [
             *machine_rows(machine),
+            *partial_rows(result.partial, f"{len(result.runs)} of {workload.repeats} runs"),
             (
                 "prefill",
                 f"{result.prefill_tokens_per_s:,.1f} tokens/s "
@@ -94,6 +124,8 @@ def run(args: argparse.Namespace) -> int:
             *([("of bandwidth", f"{fraction:.1%} while decoding")] if fraction else []),
         ]
     )
+    for name, each in accounts.items():
+        print("\n" + account_table(name.replace("_", " "), each))
     if args.json is not None:
         write_json(args.json, document)
-    return 0
+    return ended(result.partial)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -24,15 +24,19 @@ from penstock.cli.bench_common import (
     add_json_argument,
     add_trace_arguments,
     command_line,
+    ended,
     machine_rows,
+    partial_rows,
     print_table,
 )
+from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config, positive_int
 from penstock.cli.parser import UsageError
 from penstock.written_file import write_json
 
 if TYPE_CHECKING:
     from penstock.bench.machine import Machine
+    from penstock.bench.progress import Progress
     from penstock.bench.replay import WasteReport
     from penstock.bench.session import Session
     from penstock.bench.throughput import ThroughputResult
@@ -58,12 +62,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_json_argument(parser)
 
 
+_SHORT: Final = {"static": "static", "static_unpadded": "unpadded"}
+"""The modes of static batches, and what the table calls them."""
+
+
 @dataclass(frozen=True)
 class _Comparison:
     """The runs of each mode on one engine, and what the cache's books say of the same requests."""
 
     runs: dict[str, list[ThroughputResult]]
     waste: WasteReport
+    wanted: int  # runs, of all modes together
+
+    @property
+    def partial(self) -> bool:
+        """Whether it was stopped before all runs were done: what is not whole is left out."""
+        return self.done < self.wanted
+
+    @property
+    def done(self) -> int:
+        return sum(map(len, self.runs.values()))
 
     def best(self, mode: str) -> ThroughputResult:
         return max(self.runs[mode], key=lambda result: result.output_tokens_per_s)
@@ -72,15 +90,19 @@ class _Comparison:
         """How many times the output tokens per second of ``over`` the engine has in flight."""
         return self.best("in_flight").output_tokens_per_s / self.best(over).output_tokens_per_s
 
+    @property
+    def _others(self) -> list[str]:
+        """The modes beside ``in_flight`` that have a run."""
+        return [name for name in _SHORT if self.runs[name]]
+
     def fields(self) -> dict[str, object]:
         """The result's part of the report."""
         waste = self.waste
         return {
             **msgspec.to_builtins(self.best("in_flight")),
-            "static": msgspec.to_builtins(self.best("static")),
-            "static_unpadded": msgspec.to_builtins(self.best("static_unpadded")),
-            "in_flight_over_static": self.gain("static"),
-            "in_flight_over_static_unpadded": self.gain("static_unpadded"),
+            "partial": self.partial,
+            **{name: msgspec.to_builtins(self.best(name)) for name in self._others},
+            **{f"in_flight_over_{name}": self.gain(name) for name in self._others},
             "runs": {
                 name: [result.output_tokens_per_s for result in results]
                 for name, results in self.runs.items()
@@ -101,12 +123,14 @@ class _Comparison:
                 "tokens",
             ),
             ("in flight", _line(best)),
-            ("static", _line(self.best("static"))),
-            ("unpadded", _line(self.best("static_unpadded"))),
-            (
-                "gain",
-                f"{self.gain('static'):.2f} times the output tokens per second of static batches, "
-                f"{self.gain('static_unpadded'):.2f} times those of unpadded ones",
+            *((_SHORT[name], _line(self.best(name))) for name in self._others),
+            *(
+                (
+                    "gain",
+                    f"{self.gain(name):.2f} times the output tokens per second of "
+                    f"{_SHORT[name]} batches",
+                )
+                for name in self._others
             ),
             ("KV waste", f"{self.waste.waste:.1%} of the slots that live requests hold"),
         ]
@@ -121,11 +145,14 @@ def run(args: argparse.Namespace) -> int:
     from penstock.bench.workload import check_fit, read_lengths
 
     lengths = read_lengths(args.trace, args.requests, args.scale or 1.0)
-    with Session.open(engine_config(args)) as session:
+    with (
+        BenchProgress() as progress,
+        Session.open(engine_config(args), progress=progress) as session,
+    ):
         if args.scale is None:
             lengths = scaled(lengths, session.max_model_len)
         check_fit(lengths, session.max_model_len)
-        comparison, machine = _compare(session, lengths, args.repeats)
+        comparison, machine = _compare(session, lengths, args.repeats, progress)
         workload = {
             "trace": args.trace.name,
             "requests": len(lengths),
@@ -137,23 +164,25 @@ def run(args: argparse.Namespace) -> int:
         document = report(
             session, "replay azure", command_line(), workload, machine, comparison.fields()
         )
-    print_table([*machine_rows(machine), *comparison.rows()])
+    done = partial_rows(comparison.partial, f"{comparison.done} of {comparison.wanted} runs")
+    print_table([*machine_rows(machine), *done, *comparison.rows()])
     if args.json is not None:
         write_json(args.json, document)
-    return 0
+    return ended(comparison.partial)
 
 
 def _compare(
-    session: Session, lengths: Sequence[Lengths], repeats: int
+    session: Session, lengths: Sequence[Lengths], repeats: int, progress: Progress
 ) -> tuple[_Comparison, Machine]:
     """Run requests of these ``lengths`` in every mode, ``repeats`` times in turn."""
+    from penstock.bench.progress import Stopped
     from penstock.bench.replay import ReplayLimits, replay_lengths
     from penstock.bench.throughput import StaticBatches, run_throughput
     from penstock.bench.workload import fixed_lengths, random_requests
 
     engine = session.engine_plan.config
     limits = ReplayLimits(engine.num_blocks, engine.max_num_seqs, engine.max_num_batched_tokens)
-    waste = replay_lengths(lengths, limits)
+    waste = replay_lengths(lengths, limits, progress)
     warm_up = random_requests(fixed_lengths(2, 16, 4), session.vocab_size, 1, "warm-up")
     run_throughput(session.core, session.meter, warm_up)
     modes = {
@@ -162,18 +191,29 @@ def _compare(
         "static_unpadded": StaticBatches(engine.max_num_seqs),
     }
 
+    wanted = repeats * len(modes)
+
     def all_modes() -> dict[str, list[ThroughputResult]]:
         runs: dict[str, list[ThroughputResult]] = {name: [] for name in modes}
-        for repeat in range(repeats):
-            for i, (name, static) in enumerate(modes.items()):
-                # Prompts of their own, or a later run would find an earlier one's cached.
-                seed = len(modes) * repeat + i
-                requests = random_requests(lengths, session.vocab_size, seed, f"run{seed}")
-                runs[name].append(run_throughput(session.core, session.meter, requests, static))
+        for seed, (name, static) in enumerate(list(modes.items()) * repeats):
+            # Prompts of their own, or a later run would find an earlier one's cached.
+            requests = random_requests(lengths, session.vocab_size, seed, f"run{seed}")
+            told = f"run {seed + 1} of {wanted}, {_SHORT.get(name, 'in flight')}"
+            try:
+                result = run_throughput(
+                    session.core, session.meter, requests, static, progress, told
+                )
+            except Stopped:
+                break
+            if result.partial:
+                break
+            runs[name].append(result)
+        if not runs["in_flight"]:
+            raise Stopped
         return runs
 
     runs, machine = session.measured(all_modes)
-    return _Comparison(runs, waste), machine
+    return _Comparison(runs, waste, wanted), machine
 
 
 def _line(result: ThroughputResult) -> str:

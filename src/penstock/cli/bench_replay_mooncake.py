@@ -15,8 +15,11 @@ from penstock.cli.bench_common import (
     add_json_argument,
     add_trace_arguments,
     command_line,
+    ended,
+    partial_rows,
     print_table,
 )
+from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.options import positive_int
 from penstock.written_file import write_json
 
@@ -44,14 +47,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from penstock.bench.progress import Stopped
     from penstock.bench.replay import prefix_curve
     from penstock.bench.traces import read_mooncake
     from penstock.cache.geometry import BLOCK_SIZE
 
     trace = read_mooncake(args.trace, args.requests)
-    curve = prefix_curve(trace, args.blocks or _DEFAULT_BLOCKS, args.max_num_seqs)
+    sizes = args.blocks or _DEFAULT_BLOCKS
+    with BenchProgress() as progress:
+        curve = prefix_curve(trace, sizes, args.max_num_seqs, progress=progress)
+    if not curve:
+        raise Stopped
+    partial = len(curve) < len(sizes)
     print_table(
         [
+            *partial_rows(partial, f"{len(curve)} of {len(sizes)} sizes"),
             ("requests", f"{len(trace)}, {curve[0].prompt_tokens:,} prompt tokens"),
             ("to be found", f"{curve[0].infinite_hit_rate:.1%} of prompt tokens"),
         ]
@@ -64,6 +74,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json is not None:
         document: dict[str, object] = {
             "benchmark": "replay mooncake",
+            "partial": partial,
             "command": shlex.join(["penstock", *command_line()]),
             "workload": {
                 "trace": args.trace.name,
@@ -81,4 +92,4 @@ def run(args: argparse.Namespace) -> int:
             ],
         }
         write_json(args.json, document)
-    return 0
+    return ended(partial)

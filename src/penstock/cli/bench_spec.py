@@ -16,9 +16,13 @@ from penstock.cli.bench_common import (
     add_counts,
     add_json_argument,
     command_line,
+    ended,
     machine_rows,
+    partial_rows,
     print_table,
 )
+from penstock.cli.bench_progress import BenchProgress
+from penstock.cli.main import EXIT_FAILED
 from penstock.cli.options import (
     RARE_ENGINE,
     add_engine_arguments,
@@ -75,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from penstock.bench.progress import Stopped
     from penstock.bench.spec_plot import check_plot, draw
     from penstock.bench.speculation import run_speculation
     from penstock.sampling.params import SamplingParams
@@ -86,15 +91,18 @@ def run(args: argparse.Namespace) -> int:
     params.validate()
     if args.plot is not None:
         check_plot(args.plot)
-    results, machine = run_speculation(
-        engine_config(args),
-        [*(args.method or ([] if args.scripted else [Ngram()])), *args.scripted],
-        read_prompts(args),
-        params,
-        args.batch_size,
-        args.repeats,
-    )
-    print_table(machine_rows(machine))
+    methods = [*(args.method or ([] if args.scripted else [Ngram()])), *args.scripted]
+    prompts = read_prompts(args)
+    with BenchProgress() as progress:
+        results, machine = run_speculation(
+            engine_config(args), methods, prompts, params, args.batch_size, args.repeats, progress
+        )
+    if not results:
+        raise Stopped
+    runs = sum(result.repeats for result in results)
+    partial = runs < args.repeats * len(methods)
+    done = f"{runs} of {args.repeats * len(methods)} runs, {len(results)} of {len(methods)} methods"
+    print_table([*machine_rows(machine), *partial_rows(partial, done)])
     print()
     for result in results:
         low, high = result.speedup_range
@@ -106,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
                 ("with drafts", f"{result.tokens_per_s:,.1f} tokens/s"),
                 (
                     "speed-up",
-                    f"{result.speedup:.2f} (median of {args.repeats}; {low:.2f} to {high:.2f})",
+                    f"{result.speedup:.2f} (median of {result.repeats}; {low:.2f} to {high:.2f})",
                 ),
                 (
                     "by the formula",
@@ -137,9 +145,14 @@ def run(args: argparse.Namespace) -> int:
         model = args.model or "the demo model"
         draw(results, f"{model}, {args.batch_size} at a time", machine, args.plot)
     if args.json is not None:
-        document = {"command": command_line(), "machine": machine, "results": results}
+        document = {
+            "command": command_line(),
+            "machine": machine,
+            "results": results,
+            "partial": partial,
+        }
         write_json(args.json, document)
-    return 0 if all(result.same for result in results) else 1
+    return ended(partial) if all(result.same for result in results) else EXIT_FAILED
 
 
 def _scripted(text: str) -> Scripted:

@@ -15,10 +15,13 @@ import msgspec
 from penstock.cli.bench_common import (
     add_json_argument,
     command_line,
+    ended,
     machine_rows,
+    partial_rows,
     print_table,
     summary_rows,
 )
+from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config, positive_int
 from penstock.cli.parser import UsageError
 from penstock.written_file import write_json
@@ -68,13 +71,22 @@ def run(args: argparse.Namespace) -> int:
         lengths = read_lengths(args.trace, count, args.scale or 1.0)
     else:
         lengths = fixed_lengths(count, args.input_len or 128, args.output_len or 64)
-    with Session.open(engine_config(args)) as session:
+    with (
+        BenchProgress() as progress,
+        Session.open(engine_config(args), progress=progress) as session,
+    ):
         check_fit(lengths, session.max_model_len)
         warm_up = random_requests(fixed_lengths(2, 16, 4), session.vocab_size, 1, "warm-up")
         run_throughput(session.core, session.meter, warm_up)
         requests = random_requests(lengths, session.vocab_size, 0)
         result, machine = session.measured(
-            lambda: run_throughput(session.core, session.meter, requests)
+            lambda: run_throughput(
+                session.core,
+                session.meter,
+                requests,
+                progress=progress,
+                name=f"{len(requests)} requests",
+            )
         )
         workload = {
             "num_prompts": len(lengths),
@@ -94,10 +106,11 @@ def run(args: argparse.Namespace) -> int:
                 "engine_stats": msgspec.to_builtins(session.core.stats()),
             },
         )
-    print_table([*machine_rows(machine), *_rows(result)])
+    done = partial_rows(result.partial, f"{result.requests} of {len(lengths)} requests")
+    print_table([*machine_rows(machine), *done, *_rows(result)])
     if args.json is not None:
         write_json(args.json, document)
-    return 0
+    return ended(result.partial)
 
 
 def _rows(result: ThroughputResult) -> list[tuple[str, str]]:

@@ -16,7 +16,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -70,6 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a Jinja template that makes a prompt of messages, in place of the model's own",
     )
     group.add_argument(
+        "--chat-template-kwargs",
+        type=_json_object,
+        metavar="JSON",
+        help="variables of the chat template, such as '{\"enable_thinking\": false}'",
+    )
+    group.add_argument(
         "--yes", action="store_true", help="without MODEL, download the small model unasked"
     )
     group.add_argument(
@@ -105,6 +111,7 @@ def run(args: argparse.Namespace) -> int:
 
     model = _remote(args) if args.url is not None else _local(args)
     try:
+        _check_template_options(args.chat_template_kwargs or {}, model.template_options)
         session = ChatSession(model, Screen(sys.stdout), conversation)
         if question is None:
             _converse(session, args.no_history)
@@ -140,7 +147,26 @@ def _conversation(args: argparse.Namespace) -> Conversation:
     }
     parameters = msgspec.structs.replace(conversation.parameters, **given)
     conversation = conversation.with_parameters(parameters)
+    options = {**conversation.template_options, **(args.chat_template_kwargs or {})}
+    conversation = msgspec.structs.replace(conversation, template_options=options)
     return conversation if args.system is None else conversation.with_system(args.system)
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r:.80} is no JSON object: {error}") from None
+
+
+def _check_template_options(given: dict[str, Any], known: tuple[str, ...] | None) -> None:
+    unread = [] if known is None else [name for name in given if name not in known]
+    if unread:
+        reads = f"it reads {', '.join(known)}" if known else "it reads none of its own"
+        raise UsageError(
+            f"argument --chat-template-kwargs: the model's chat template reads no variable "
+            f"{unread[0]!r}; {reads}"
+        )
 
 
 def _question(args: argparse.Namespace) -> str | None:

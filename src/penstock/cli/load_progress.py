@@ -6,20 +6,19 @@ import threading
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from penstock.cli.status_line import StatusLine
+from penstock.cli.status_line import StatusLine, loading_text
 
 _FIRST_S: Final = 0.5
 """Seconds after which something is shown at all: small models are loaded by then."""
 _AGAIN_S: Final = 0.1
-_CELLS: Final = 20
 
 
 class LoadProgress:
     """``loading: weights [#####...] 25 % of 2.5 GB`` as a :class:`StatusLine`.
 
     To be called with the phase, the part of it that is done, from 0 to 1, and its bytes; 0 bytes
-    where that is not known (it is a :data:`~penstock.interface.loading.Watch`). Within ``with``, a
-    thread goes on showing what was told last, since some phases tell nothing for long.
+    where that is not known: a :data:`~penstock.interface.loading.ProgressCallback`. Within
+    ``with``, a thread goes on showing what was told last, since some phases tell nothing for long.
     """
 
     def __init__(
@@ -53,17 +52,4 @@ class LoadProgress:
 
     def _text(self) -> str:
         assert self._told is not None
-        phase, done, num_bytes = self._told
-        if not num_bytes and done in (0, 1):  # a phase that says nothing of its parts
-            return f"loading: {phase}"
-        cells = round(done * _CELLS)
-        bar = f" [{'#' * cells}{'.' * (_CELLS - cells)}]" if self._line.rewrites else ""
-        part = f"{done:.0%}".replace("%", " %")
-        of = f" of {_size(num_bytes)}" if num_bytes else ""
-        return f"loading: {phase}{bar} {part}{of}"
-
-
-def _size(num_bytes: int) -> str:
-    if num_bytes < 10**9:
-        return f"{num_bytes / 1e6:,.0f} MB"
-    return f"{num_bytes / 1e9:,.1f} GB"
+        return loading_text(*self._told, self._line.rewrites)

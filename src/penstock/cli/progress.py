@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from typing import TextIO
 
-from penstock.cli.status_line import StatusLine
+from penstock.cli.status_line import StatusLine, bar
 
 
 class Progress:
-    """``3/8 prompts, 120 tokens, 57.1 tokens/s`` as a :class:`StatusLine`, if ``enabled``."""
+    """``3/8 prompts [#######.............], 120 tokens, 57.1 tokens/s`` as a :class:`StatusLine`,
+    if ``enabled``."""
 
     def __init__(self, total: int, stream: TextIO, enabled: bool) -> None:
         self._total = total
@@ -25,4 +26,5 @@ class Progress:
 
     def _text(self, done: int, tokens: int) -> str:
         rate = tokens / (time.perf_counter() - self._start)
-        return f"{done}/{self._total} prompts, {tokens:,} tokens, {rate:,.1f} tokens/s"
+        shown = bar(done / max(self._total, 1)) if self._line.rewrites else ""
+        return f"{done}/{self._total} prompts{shown}, {tokens:,} tokens, {rate:,.1f} tokens/s"

@@ -11,6 +11,7 @@ from penstock.terminal import columns
 
 _REDRAW_S: Final = 0.1
 _LINE_S: Final = 10.0
+_CELLS: Final = 20
 
 
 class StatusLine:
@@ -68,3 +69,23 @@ class StatusLine:
     def _print(self, text: str) -> None:
         self._stream.write(f"penstock: {text}\n")
         self._stream.flush()
+
+
+def bar(done: float) -> str:
+    """``[#####......]``, with a space before it, of the part that is done, from 0 to 1."""
+    cells = round(done * _CELLS)
+    return f" [{'#' * cells}{'.' * (_CELLS - cells)}]"
+
+
+def loading_text(phase: str, done: float, num_bytes: int, with_bar: bool) -> str:
+    """What is shown of loading a model: its phase, the part of that, and its bytes if known."""
+    if not num_bytes and done in (0, 1):  # a phase that says nothing of its parts
+        return f"loading: {phase}"
+    of = f" of {_size(num_bytes)}" if num_bytes else ""
+    return f"loading: {phase}{bar(done) if with_bar else ''} {100 * done:.0f} %{of}"
+
+
+def _size(num_bytes: int) -> str:
+    if num_bytes < 10**9:
+        return f"{num_bytes / 1e6:,.0f} MB"
+    return f"{num_bytes / 1e9:,.1f} GB"

@@ -17,7 +17,8 @@ import numpy as np
 
 from penstock.convert.importance import REMEDY, Floats, Importance
 from penstock.errors import ConfigError
-from penstock.gguf.metadata import Strings, mapped
+from penstock.gguf.arrays import Strings
+from penstock.gguf.metadata import mapped
 from penstock.gguf.names import MAGIC
 from penstock.gguf.tensors import read_header
 from penstock.weights.gguf_file import GgufFile

@@ -24,8 +24,8 @@ from penstock.quant import BlockTensor
 from penstock.tokenizer import has_tokenizer, load_tokenizer
 from penstock.weights.calibration_text import calibration_tokens, spread_tokens
 from penstock.weights.checkpoint import open_weights
-from penstock.weights.column_factors import column_squares
 from penstock.weights.model_files import ModelFiles
+from penstock.weights.smoothing import column_squares
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]

@@ -27,7 +27,7 @@ from penstock.engine.prompt_logprobs import PromptLogprobsTracker
 from penstock.engine.step_runner import Executed, StepRunner
 from penstock.errors import RequestError
 from penstock.interface.executor import Executor
-from penstock.interface.loading import Watch, unwatched
+from penstock.interface.loading import ProgressCallback, no_progress
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import (
     EngineRequest,
@@ -119,7 +119,7 @@ class EngineCore:
         config: EngineConfig,
         mark: Mark = lambda phase: None,
         files: ModelFiles | None = None,
-        watch: Watch = unwatched,
+        progress: ProgressCallback = no_progress,
     ) -> EngineCore:
         """Load what ``config`` asks for; ``files`` is its model, where that was opened before.
 
@@ -128,7 +128,7 @@ class EngineCore:
         files = files or open_model(config)
         engine_plan = plan_engine(config, files)
         mark("config")
-        return cls.of(load_models(engine_plan, mark, files=files, watch=watch))
+        return cls.of(load_models(engine_plan, mark, files=files, progress=progress))
 
     @classmethod
     def of(cls, models: LoadedModels) -> EngineCore:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -24,7 +24,7 @@ from penstock.gguf.names import is_gguf
 from penstock.hardware import detect
 from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor, Limits
-from penstock.interface.loading import Watch, unwatched
+from penstock.interface.loading import ProgressCallback, no_progress
 from penstock.interface.tuning import Tuning
 from penstock.interface.weights import WeightSource
 from penstock.models.spec import ModelSpec
@@ -40,18 +40,20 @@ from penstock.speculate.draft_choice import (
 )
 from penstock.speculate.draft_heads_choice import refuse_draft_heads
 from penstock.speculative_config import Ngram
-from penstock.weights.column_factors import F64
+from penstock.weights.counted import CountedWeights
 from penstock.weights.gguf_spec import gguf_name
 from penstock.weights.hub import resolve_model_folder
 from penstock.weights.model_files import ModelFiles
 from penstock.weights.model_folder import load_model_spec
+from penstock.weights.smoothing import F64
 from penstock.weights.token_map import Int32s, read_token_map
-from penstock.weights.watched import WatchedWeights
 
 if TYPE_CHECKING:
     from penstock.speculate.make import LoadedDraft
 
 _log = logging.getLogger("penstock.artifact")
+
+_RESTORING: Final = "packed weights of before"
 
 Mark = Callable[[str], None]
 """Callback that receives the name of each phase of the start as it ends."""
@@ -218,13 +220,13 @@ def load_models(
     note: Note = _log.log,
     keeping: Keeping = "worthwhile",
     files: ModelFiles | None = None,
-    watch: Watch = unwatched,
+    progress: ProgressCallback = no_progress,
 ) -> LoadedModels:
     """Load an engine plan's model and that of its draft. If either fails, neither stays open.
 
     Parameters and errors are those of :func:`load`. Phases of the draft have "draft: " before them.
     """
-    executor = load(engine_plan, mark, note, keeping, files, watch)
+    executor = load(engine_plan, mark, note, keeping, files, progress)
     if engine_plan.draft is None:
         automaton = None
         if isinstance(engine_plan.config.speculative, Ngram):
@@ -235,7 +237,9 @@ def load_models(
     with _closed_on_error(executor):
         draft = engine_plan.draft
         token_ids = draft_tokens(draft)
-        drafting = load(draft, lambda phase: mark(f"draft: {phase}"), note, keeping, watch=watch)
+        drafting = load(
+            draft, lambda phase: mark(f"draft: {phase}"), note, keeping, progress=progress
+        )
         loaded = LoadedDraft(drafting, draft.config, draft.spec, draft.plan, token_ids)
         return LoadedModels(engine_plan, executor, loaded)
 
@@ -256,7 +260,7 @@ def load(
     note: Note = _log.log,
     keeping: Keeping = "worthwhile",
     files: ModelFiles | None = None,
-    watch: Watch = unwatched,
+    progress: ProgressCallback = no_progress,
 ) -> Executor:
     """An executor with its weights: restored from an engine artifact, or read and packed.
 
@@ -268,11 +272,10 @@ def load(
     """
     config, limits = engine_plan.config, step_limits(engine_plan)
     binds = backend(config.backend)
-    num_bytes = 0 if watch is unwatched else weight_bytes(engine_plan.plan)
+    num_bytes = 0 if progress is no_progress else weight_bytes(engine_plan.plan)
     artifacts = ArtifactSession.of(config, engine_plan.plan, note, files)
-    with artifacts.take() as kept:
+    with artifacts.take(lambda part: progress(_RESTORING, part, num_bytes)) as kept:
         if kept is not None:
-            kept.tell = lambda part: watch("packed weights of before", part, num_bytes)
             try:
                 executor = binds.bind(engine_plan.plan, kept, limits)
             except ArtifactError as error:
@@ -286,10 +289,12 @@ def load(
     if keeping == "always":
         artifacts.require_room()
     start = time.monotonic()
-    weights, warning = _open(engine_plan, files, _calibrate(engine_plan, files, mark, watch))
-    if watch is not unwatched:
+    weights, warning = _open(engine_plan, files, _calibrate(engine_plan, files, mark, progress))
+    if progress is not no_progress:
         declared = engine_plan.plan.weights
-        weights = WatchedWeights(weights, declared, lambda part: watch("weights", part, num_bytes))
+        weights = CountedWeights(
+            weights, declared, lambda part: progress("weights", part, num_bytes)
+        )
     mark("open weights")
     executor = binds.bind(engine_plan.plan, weights, limits)
     with _closed_on_error(executor):
@@ -297,7 +302,7 @@ def load(
         if (odd := warning()) is not None:
             note(logging.WARNING, f"{config.model_path}: {odd}")
         packed_in = time.monotonic() - start
-        watch("tuning, and keeping packed weights", 1.0, 0)
+        progress("tuning, and keeping packed weights", 1.0, 0)
         if artifacts.keep(executor.packed, packed_in, keeping, lambda: _measure(executor, mark)):
             mark("keep artifact")
         return executor
@@ -329,7 +334,7 @@ def _open(
 
 
 def _calibrate(
-    engine_plan: EnginePlan, files: ModelFiles | None, mark: Mark, watch: Watch
+    engine_plan: EnginePlan, files: ModelFiles | None, mark: Mark, progress: ProgressCallback
 ) -> Mapping[str, F64]:
     """What ``Balance.input`` names, measured; empty where the plan has none."""
     config, plan = engine_plan.config, engine_plan.plan
@@ -338,7 +343,7 @@ def _calibrate(
     from penstock.engine.calibration import calibrate  # needed at a first start alone
 
     bind = backend("cpu").bind
-    measured = calibrate(config, plan, bind, files, lambda part: watch("calibrating", part, 0))
+    measured = calibrate(config, plan, bind, files, lambda part: progress("calibrating", part, 0))
     mark("calibrate")
     return measured
 

@@ -99,6 +99,11 @@ class SharedCore:
         with self._turn():
             return self._core.stats()
 
+    def reset_prefix_cache(self) -> None:
+        """Forget every cached prefix."""
+        with self._turn():
+            self._core.reset_prefix_cache()
+
     def check_integrity(self) -> None:
         with self._turn():
             self._core.check_integrity()

@@ -22,7 +22,7 @@ from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
 from penstock.frontend.pacing import Pacer
 from penstock.frontend.stream import OutputStream
-from penstock.interface.loading import Watch, unwatched
+from penstock.interface.loading import ProgressCallback, no_progress
 from penstock.interface.messages import (
     Abort,
     EngineRequest,
@@ -91,16 +91,16 @@ class AsyncLLM:
         timeout: float = START_TIMEOUT_S,
         max_sequences: int | None = None,
         inputs: InputProcessor | None = None,
-        watch: Watch = unwatched,
+        progress: ProgressCallback = no_progress,
     ) -> AsyncLLM:
         """Start as :meth:`start` does, with a process that was spawned before.
 
         More than ``max_sequences`` open sequences are refused. ``inputs`` is the model's, where
-        there is one that outlives this engine; it is not closed here. ``watch`` is told how loading
-        goes on.
+        there is one that outlives this engine; it is not closed here. ``progress`` is told how
+        loading goes on.
         """
         llm = cls(max_sequences, inputs)
-        llm._engine = await EngineProcess.connect(child, _Listener(llm, watch))
+        llm._engine = await EngineProcess.connect(child, _Listener(llm, progress))
         try:
             llm._ready = await llm._engine.ready(timeout)
             tokenizer = await llm.inputs.serve(llm.model)
@@ -346,12 +346,12 @@ class AsyncLLM:
 class _Listener:
     """Hands what the engine says to an AsyncLLM without making that part of its public face."""
 
-    def __init__(self, llm: AsyncLLM, watch: Watch) -> None:
+    def __init__(self, llm: AsyncLLM, progress: ProgressCallback) -> None:
         self._llm = llm
-        self._watch = watch
+        self._progress = progress
 
     def loading(self, now: Loading) -> None:
-        self._watch(now.phase, now.done, now.num_bytes)
+        self._progress(now.phase, now.done, now.num_bytes)
 
     def located(self, tokenizer_path: str) -> None:
         self._llm._load_tokenizer(tokenizer_path)

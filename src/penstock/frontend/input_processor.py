@@ -87,11 +87,13 @@ class InputProcessor:
         add_special_tokens: bool = True,
         parse_special: bool = True,
         params: Sequence[str] = (),
+        any_length: bool = False,
         tenant: str = "",
     ) -> list[list[int]]:
         """The token ids of each text.
 
-        ``params`` are the fields of the request that hold the texts. ``tenant`` is whose work it
+        ``params`` are the fields of the request that hold the texts. ``any_length``: they may be
+        longer than the context, since the caller cuts them. ``tenant`` is whose work it
         is: tenants share the workers fairly. Raises RequestError for a text that is sure not to fit
         in the context, before any is tokenized, or that takes too much, and UnavailableError if
         workers are lost.
@@ -101,7 +103,8 @@ class InputProcessor:
             return [encode(text, add_special_tokens, parse_special) for text in texts]
         for i, text in enumerate(texts):
             param = params[i] if params else "prompt"
-            self.tokenizer.check_length(text, self._max_model_len, param)
+            if not any_length:
+                self.tokenizer.check_length(text, self._max_model_len, param)
             check_unicode(text)
         job = Tokenize(
             tokenizer=self._path,
@@ -120,12 +123,15 @@ class InputProcessor:
         template_options: Mapping[str, Any] | None = None,
         *,
         add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
         add_special_tokens: bool = False,
+        any_length: bool = False,
         tenant: str = "",
     ) -> list[int]:
         """The token ids of a chat in the model's template, by a worker process.
 
-        Names of special tokens in messages are text. Raises RequestError.
+        Names of special tokens in messages are text. ``any_length``: it may be longer than the
+        context, since the caller cuts it. Raises RequestError.
         """
         job = TokenizeChat.of(
             self._path,
@@ -133,8 +139,9 @@ class InputProcessor:
             tools,
             template_options or {},
             add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
             add_special_tokens=add_special_tokens,
-            max_tokens=self._max_model_len,
+            max_tokens=None if any_length else self._max_model_len,
             chat_template=self._chat_template,
         )
         answer = await self.workers.run(job, tenant)

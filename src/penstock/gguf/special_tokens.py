@@ -14,7 +14,8 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from penstock.gguf.metadata import GgufValue, Numbers, Strings
+from penstock.gguf.arrays import Numbers, Strings
+from penstock.gguf.metadata import GgufValue
 
 END_NAMES = frozenset(
     {

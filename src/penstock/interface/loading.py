@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Watch = Callable[[str, float, int], None]
+ProgressCallback = Callable[[str, float, int], None]
 """Callback that is told, now and then, what is being done: the phase, the part of it that is done
 (0 to 1), and the bytes of the weights that it is about, or 0."""
 
 
-def unwatched(phase: str, done: float, num_bytes: int) -> None:
-    """A Watch that looks away."""
+def no_progress(phase: str, done: float, num_bytes: int) -> None:
+    """The ProgressCallback of whoever does not wait."""

@@ -36,7 +36,7 @@ class Balance:
 
     Every column of the matrices is multiplied by a factor, and the weight that makes their input is
     divided by it, so that products stay what they are (SmoothQuant scales columns likewise, by
-    activations). ``plan/balance.py`` says why, ``weights/column_factors.py`` what the factors are.
+    activations). ``plan/balance.py`` says why, ``weights/smoothing.py`` what the factors are.
     """
 
     matrices: tuple[Source, ...]

@@ -24,6 +24,11 @@ class EmbeddingOutput:
     error: str | None = None
     """Why there is no embedding; None if there is one."""
 
+    @property
+    def outputs(self) -> EmbeddingOutput:
+        """This output: ``outputs.embedding`` is how vLLM's users find the embedding."""
+        return self
+
 
 def embedding_output(
     request: EngineRequest, prompt: str | None, end: SequenceUpdate

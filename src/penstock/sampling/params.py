@@ -15,6 +15,7 @@ from msgspec.structs import asdict, astuple, fields, force_setattr, replace
 from penstock.errors import RequestError, shown
 from penstock.grammar.spec import GrammarSpec, text_without
 from penstock.interface.token_ids import check_token_ids
+from penstock.sampling.keywords import VllmKeywords
 from penstock.sampling.ranges import MAX_INT64, Range
 
 MAX_LOGPROBS = 20
@@ -49,7 +50,9 @@ RANGES: Mapping[str, Range] = {
 """Allowed values of each option; for ``logit_bias``, of each token's bias."""
 
 
-class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class SamplingParams(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, metaclass=VllmKeywords
+):
     """The sampling options of one request, under the names that vLLM users know.
 
     The order in which they act on a row of logits is fixed: logit bias, minimum length,
@@ -58,7 +61,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     Invalid values raise :class:`~penstock.errors.RequestError` from :meth:`validate`, which the
     engine calls for every request. Numbers of NumPy are taken as Python's, a text for ``stop`` as
     one stop, a number for ``stop_token_ids`` as one token, lists as tuples, and None for any option
-    as its default.
+    as its default. ``structured_outputs`` (:class:`StructuredOutputsParams`, or a dict of its
+    fields) is another form of ``grammar``; unknown options raise RequestError.
     """
 
     n: Annotated[

@@ -94,8 +94,9 @@ class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=Tru
     """The folder or file that holds the tokenizer and its templates."""
     payload: bytes
     add_generation_prompt: bool
+    continue_final_message: bool
     add_special_tokens: bool
-    max_tokens: int
+    max_tokens: int | None
     """Token limit: a text that certainly has more is refused before it is tokenized."""
     chat_template: str = ""
     """A template that takes the place of the tokenizer's own, if it is not empty."""
@@ -110,7 +111,8 @@ class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=Tru
         *,
         add_generation_prompt: bool,
         add_special_tokens: bool,
-        max_tokens: int,
+        max_tokens: int | None,
+        continue_final_message: bool = False,
         chat_template: str = "",
     ) -> TokenizeChat:
         """Make a job. Raises RequestError for messages that are not valid JSON."""
@@ -122,6 +124,7 @@ class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=Tru
             tokenizer=tokenizer,
             payload=text.encode("utf-8", "surrogatepass"),
             add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
             add_special_tokens=add_special_tokens,
             max_tokens=max_tokens,
             chat_template=chat_template,

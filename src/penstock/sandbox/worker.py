@@ -102,6 +102,11 @@ class Worker:
     def _tokenize_chat(self, job: TokenizeChat) -> Answer:
         tokenizer = self._with_template(self.load(job.tokenizer), job.chat_template)
         messages, tools, options = job.parts()
+
+        def check(text: str) -> None:
+            if job.max_tokens is not None:
+                tokenizer.check_length(text, job.max_tokens, "messages")
+
         ids = tokenize_chat(
             tokenizer,
             messages,
@@ -109,7 +114,8 @@ class Worker:
             options,
             job.add_special_tokens,
             tools,
-            lambda text: tokenizer.check_length(text, job.max_tokens, "messages"),
+            check,
+            job.continue_final_message,
         )
         return Tokens.of([ids])
 

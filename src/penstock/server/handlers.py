@@ -17,7 +17,7 @@ from penstock.interface.messages import EngineStats
 from penstock.server.bodies import Bodies
 from penstock.server.body_decoder import BodyDecoder
 from penstock.server.callers import Caller
-from penstock.server.engine_watch import EngineWatch
+from penstock.server.engine_events import EngineEvents
 from penstock.server.errors import (
     RETRY_AFTER_S,
     ApiError,
@@ -58,6 +58,7 @@ from penstock.server.status_structs import (
     Version,
 )
 from penstock.server.supervisor import Supervisor
+from penstock.tokenizer.chat_variables import template_options
 from penstock.version import __version__
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -92,8 +93,9 @@ class Handlers:
             engine.model.max_model_len,
             capabilities(bool(templates), styles),
             engine.model.sampling_defaults,
+            template_options(templates.values()),
         )
-        self._watch = EngineWatch(engine, requests, self._counts, self._card.id)
+        self._events = EngineEvents(engine, requests, self._counts, self._card.id)
         self._serving = Serving(engine, styles, engine.inputs.grammars, Caller())
         model, reads = self._card.id, template_reads(templates)
         self._completion_decoder = DialectDecoder(CompletionRequest, COMPLETIONS, model)
@@ -180,11 +182,11 @@ class Handlers:
         text = render(self._card.id, self._counts, state)
         return Response(text, media_type=CONTENT_TYPE)
 
-    async def watch_engine(self, request: Request) -> Response | EventStream:
+    async def engine_events(self, request: Request) -> Response | EventStream:
         """What the engine does, as long as the client listens."""
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
-        return EventStream(request, self._watch.events(), ApiError.json)
+        return EventStream(request, self._events.events(), ApiError.json)
 
     async def version(self, request: Request) -> Response:
         return _json(Version(__version__))

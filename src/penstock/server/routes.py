@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.server.engine_watch import EngineSnapshot
+from penstock.server.engine_events import EngineSnapshot
 from penstock.server.handlers import Handlers
 from penstock.server.openai.answer_structs import Chat, ChatChunk, Completion
 from penstock.server.openai.embeddings import EmbeddingRequest, Embeddings
@@ -21,10 +21,10 @@ from penstock.server.status_structs import Alive, ModelCard, ModelList, OpenApi,
 
 def endpoints(handlers: Handlers, page: bool = True) -> list[Endpoint]:
     """Return all endpoints except the administrator's; with ``page``, those that it alone reads."""
-    watched = Endpoint(
+    events = Endpoint(
         "GET",
         "/engine/events",
-        handlers.watch_engine,
+        handlers.engine_events,
         "What the engine does, several times a second.",
         None,
         event=EngineSnapshot,
@@ -90,7 +90,7 @@ def endpoints(handlers: Handlers, page: bool = True) -> list[Endpoint]:
         Endpoint("GET", "/health", handlers.health, "Whether it lives.", Alive, access="public"),
         Endpoint("GET", "/ready", handlers.ready, "Whether it serves.", Ready, access="public"),
         Endpoint("GET", "/metrics", handlers.metrics_text, "Metrics for Prometheus.", None),
-        *([watched] if page else []),
+        *([events] if page else []),
         Endpoint("GET", "/version", handlers.version, "The server's version.", Version),
         Endpoint("GET", "/openapi.json", handlers.openapi_json, "This document.", OpenApi),
     ]

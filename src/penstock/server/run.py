@@ -20,7 +20,7 @@ import uvicorn
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.frontend.async_llm import AsyncLLM
 from penstock.frontend.input_processor import InputProcessor
-from penstock.interface.loading import Watch, unwatched
+from penstock.interface.loading import ProgressCallback, no_progress
 from penstock.server.acceptor import Acceptor, ConnectionLimit, Place
 from penstock.server.app import build_app
 from penstock.server.connection import HEADERS_TIMEOUT_S, Connection
@@ -78,12 +78,12 @@ async def serve(
     listener: socket.socket,
     options: RunOptions,
     on_ready: Callable[[AsyncLLM], None],
-    watch: Watch = unwatched,
+    progress: ProgressCallback = no_progress,
 ) -> None:
     """Serve until SIGINT or SIGTERM; the engine process has ended when this returns.
 
     ``child`` is the first engine, and ``spawn`` starts each one that replaces a dead one.
-    ``listener`` is bound and not yet listening. ``watch`` is told how the first engine loads. On
+    ``listener`` is bound and not yet listening. ``progress`` is told how the first engine loads. On
     the first signal the server is not ready any more and refuses work; open requests have
     ``options.grace_s`` seconds. A second signal ends the process, unless a guardian does that.
     Raises what AsyncLLM.start raises, and EngineDeadError if engines keep dying.
@@ -105,7 +105,7 @@ async def serve(
         # It outlives engines.
         async with contextlib.aclosing(InputProcessor(options.chat_template)) as inputs:
             inputs.expect(options.tokenizer)
-            llm = await _start(child, stop, inputs, watch)
+            llm = await _start(child, stop, inputs, progress)
             if llm is None:
                 return
             supervisor = Supervisor(llm, spawn, options.supervisor)
@@ -143,10 +143,10 @@ def _tracing(options: TraceOptions | None) -> Generator[Tracing | None, None, No
 
 
 async def _start(
-    child: EngineChild, stop: asyncio.Event, inputs: InputProcessor, watch: Watch
+    child: EngineChild, stop: asyncio.Event, inputs: InputProcessor, progress: ProgressCallback
 ) -> AsyncLLM | None:
     """Return the engine once it is ready; None if the server was asked to stop before."""
-    starting = asyncio.ensure_future(AsyncLLM.attach(child, inputs=inputs, watch=watch))
+    starting = asyncio.ensure_future(AsyncLLM.attach(child, inputs=inputs, progress=progress))
     stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -23,6 +23,9 @@ class ModelCard(msgspec.Struct, frozen=True):
     sampling_defaults: SamplingDefaults = SamplingDefaults()
     """What holds for sampling options that a request leaves out; OpenAI's defaults for those that
     are missing here."""
+    chat_template_kwargs: tuple[str, ...] = ()
+    """The variables that the model's chat template reads and a chat's ``chat_template_kwargs`` may
+    set."""
     object: str = "model"
     owned_by: str = "penstock"
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import TokenizerError
-from penstock.gguf.metadata import GgufValue, Numbers, Strings
+from penstock.gguf.arrays import Numbers, Strings
+from penstock.gguf.metadata import GgufValue
 
 _T = TypeVar("_T", bool, int, float, str)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, normalizers
 
 from penstock.errors import TokenizerError
-from penstock.gguf.metadata import Strings
+from penstock.gguf.arrays import Strings
 from penstock.gguf.special_tokens import Kind
 from penstock.tokenizer.gguf_byte_pairs import SPACE, make_model
 

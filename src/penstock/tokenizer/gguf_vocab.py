@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer
 
 from penstock.errors import TokenizerError
-from penstock.gguf.metadata import GgufValue, Numbers, Strings
+from penstock.gguf.arrays import Numbers, Strings
+from penstock.gguf.metadata import GgufValue
 from penstock.gguf.special_tokens import END_FIELDS, Kind, SpecialTokens
 from penstock.tokenizer.codec import Codec, LibraryCodec
 from penstock.tokenizer.gguf_byte_pairs import byte_pairs

@@ -15,7 +15,8 @@ import numpy as np
 from tokenizers import Tokenizer as Backend
 
 from penstock.errors import TokenizerError
-from penstock.gguf.metadata import GgufValue, Numbers
+from penstock.gguf.arrays import Numbers
+from penstock.gguf.metadata import GgufValue
 from penstock.gguf.special_tokens import Kind, SpecialTokens
 from penstock.gguf.writing import NewValue
 from penstock.tokenizer.codec import LibraryCodec

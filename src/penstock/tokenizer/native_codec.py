@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import WordLevel
 
-from penstock.gguf.metadata import Strings
+from penstock.gguf.arrays import Strings
 from penstock.gguf.native import BytePairs, native
 from penstock.tokenizer.gguf_byte_pairs import SPACE
 from penstock.tokenizer.gguf_pre_tokenizers import PreTokenizer

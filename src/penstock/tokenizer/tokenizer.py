@@ -13,6 +13,7 @@ from penstock.tokenizer.codec import Codec
 from penstock.tokenizer.detokenizer import IncrementalDetokenizer
 from penstock.tokenizer.length_bound import LengthBound
 from penstock.tokenizer.pieces import Pieces
+from penstock.vllm_names import OF_TOKENIZER, no_attribute
 
 if TYPE_CHECKING:
     from penstock.tokenizer.chat import ChatTemplate, Message
@@ -80,6 +81,19 @@ class Tokenizer:
     def eos_token_id(self) -> int | None:
         """The first of :attr:`eos_token_ids`."""
         return self.settings.eos_token_ids[0] if self.settings.eos_token_ids else None
+
+    @property
+    def eos_token(self) -> str | None:
+        """The name of :attr:`eos_token_id`."""
+        return None if self.eos_token_id is None else self.token_text(self.eos_token_id)
+
+    def __len__(self) -> int:
+        return self.vocab_size
+
+    if not TYPE_CHECKING:  # or every name would be one of a tokenizer's
+
+        def __getattr__(self, name: str) -> Any:
+            raise no_attribute("Penstock's tokenizer", name, OF_TOKENIZER)
 
     @property
     def vocab_size(self) -> int:

@@ -19,7 +19,6 @@ from penstock.models.names import BIAS, NameMap
 from penstock.models.spec import DType, ModelSpec
 from penstock.quant import StoredTensor
 from penstock.weights.cast import dequantized
-from penstock.weights.column_factors import F32, F64, balanced, factors
 from penstock.weights.disagreement import (
     missing,
     missing_of_heads,
@@ -30,6 +29,7 @@ from penstock.weights.disagreement import (
 )
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.model_files import ModelFiles
+from penstock.weights.smoothing import F32, F64, smoothed, smoothing_factors
 from penstock.weights.source_checks import check
 from penstock.weights.sources import as_named, has_rows_apart, read, read_member
 from penstock.weights.tensor_file import Found
@@ -158,7 +158,7 @@ class CheckpointWeights:
                 return value
             value = dequantized(value, self._dtype, name).reshape(self._weights[name].shape)
         for balance in balances:
-            value = balanced(value, balance, self._factors(balance))
+            value = smoothed(value, balance, self._factors(balance))
             value.flags.writeable = False
         return value
 
@@ -183,7 +183,7 @@ class CheckpointWeights:
         if balance.matrices not in self._known_factors:
             matrices = map(self._floats, balance.matrices)
             measured = None if balance.input is None else self._measured[balance.input]
-            self._known_factors[balance.matrices] = factors(matrices, measured)
+            self._known_factors[balance.matrices] = smoothing_factors(matrices, measured)
         return self._known_factors[balance.matrices]
 
     def _floats(self, source: Source) -> NDArray[Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
@@ -16,6 +17,8 @@ from penstock.backends.cpu.tune import ProductTuner
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.step import Float32s, Int32s, StepInput, StepResult
 from penstock.interface.weights import PackedRegions
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -81,26 +84,32 @@ class CpuExecutor(HostExecutor):
         Raises ValueError on a step that is malformed or exceeds the limits of ``bind``, before
         anything is written; RuntimeError after :meth:`close`.
         """
+        self._call(self._native.run, step)
+        return self._result(step)
+
+    def profile(self, step: StepInput) -> tuple[StepResult, list[tuple[float, float]]]:
+        """Run one step as :meth:`run` does, and return the seconds that each op took, in the order
+        of ``op_kinds``, and how many of these the mean thread waited for the last one."""
+        times = self._call(self._native.profile, step)
+        return self._result(step), times
+
+    @property
+    def op_kinds(self) -> list[str]:
+        """The kinds of the ops, in the order of the plan."""
+        return self._native.op_names
+
+    def _call(self, call: Callable[..., R], step: StepInput) -> R:
         step.check_features(self._feature_size)
         features = step.features if self._feature_size else None
         try:
-            self._native.run(*_arrays(step), features=features, states=_states(step))
+            return call(*_arrays(step), features=features, states=_states(step))
         except IndexError:
             self._reach(step)
-            self._native.run(*_arrays(step), features=features, states=_states(step))
+            return call(*_arrays(step), features=features, states=_states(step))
+
+    def _result(self, step: StepInput) -> StepResult:
         rows = len(step.logit_rows)
         return self._results.first(rows, rows + len(step.hidden_rows))
-
-    def profile(self, step: StepInput) -> list[tuple[str, float]]:
-        """Run one step and return each op's kind and seconds, in the order of the plan."""
-        step.check_features(self._feature_size)
-        features = step.features if self._feature_size else None
-        try:
-            seconds = self._native.profile(*_arrays(step), features=features, states=_states(step))
-        except IndexError:
-            self._reach(step)
-            seconds = self._native.profile(*_arrays(step), features=features, states=_states(step))
-        return list(zip(self._native.op_names, seconds, strict=True))
 
     def _reach(self, step: StepInput) -> None:
         """Fill rotary tables for the step's positions, which lie beyond them."""

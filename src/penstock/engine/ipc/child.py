@@ -114,7 +114,8 @@ class Startup:
         self._send(Located(tokenizer_path))
 
     def loading(self, phase: str, done: float, num_bytes: int) -> None:
-        """A Watch: the front end is told of new phases, and else ten times a second at most."""
+        """The ProgressCallback that tells the front end of new phases, and else ten times a second
+        at most."""
         now = time.monotonic()
         if phase != self._phase or now >= self._next_told:
             self._phase, self._next_told = phase, now + _TELL_S
@@ -242,7 +243,9 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
     engine_plan = plan_engine(config, files)
     startup.located(engine_plan.config.tokenizer_path)
     mark("config")
-    models = load_models(engine_plan, mark, startup.ledger.note, files=files, watch=startup.loading)
+    models = load_models(
+        engine_plan, mark, startup.ledger.note, files=files, progress=startup.loading
+    )
     core = EngineCore.of(models)
     facts = ModelFacts(
         served_model_name=core.config.served_model_name,

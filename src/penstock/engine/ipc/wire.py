@@ -59,7 +59,8 @@ class Located(msgspec.Struct, tag="located", frozen=True):
 
 
 class Loading(msgspec.Struct, tag="loading", frozen=True):
-    """How loading goes on: the arguments of a :data:`~penstock.interface.loading.Watch`."""
+    """How loading goes on: the arguments of a
+    :data:`~penstock.interface.loading.ProgressCallback`."""
 
     phase: str
     done: float

@@ -13,7 +13,7 @@ from penstock.gguf.special_tokens import end_token_ids
 from penstock.interface.sources import Shape, Stored
 from penstock.models.gguf.architecture import ADJUSTED, COMMON, Architecture, Fields
 from penstock.models.gguf.architectures import ARCHITECTURES
-from penstock.models.gguf.blocks import GgufTypes
+from penstock.models.gguf.blocks import FACTOR, GgufTypes
 from penstock.models.gguf.keys import Keys
 from penstock.models.gguf.kinds import require_model
 from penstock.models.gguf.names import GENERAL, IDLE
@@ -42,8 +42,6 @@ _VOCAB_SIZE: Final = "vocab_size"
 EXPERTS: Final = " with experts"
 """What the name of an architecture in the table ends with, where files say by a key that it is
 meant."""
-_FACTOR: Final = ".scale"
-"""What follows the name of a matrix in that of the factor of what it makes."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +90,13 @@ def read_gguf_spec(
     stored = {**GENERAL, **architecture.names(spec), **values}
     factors = _factors(tensors.shapes, {each.stored + each.suffix for each in stored.values()})
     names = NameMap(stored, idle, factors=factors)
-    blocks = {name: kind for name, kind in tensors.types.items() if kind in GGUF_FORMATS}
-    own = GgufTypes(blocks, names, frozenset(GGUF_FORMATS)) if blocks else None
+    own = GgufTypes.of(tensors.types, names)
     notes = [f"{where}: {', '.join(ignored)} ignored, as asked"] if ignored else []
-    if scaled := [name for name in factors if name in blocks]:
+    kept = own.formats if own is not None else {}
+    if lost := [n for n in factors if tensors.types[n] in GGUF_FORMATS and n not in kept]:
         notes.append(
-            f"{len(scaled)} tensors in blocks have a factor ({scaled[0].removesuffix('.weight')}"
-            f"{_FACTOR}), and become {spec.dtype} as they are read"
+            f"{len(lost)} tensors in blocks have a factor ({lost[0].removesuffix('.weight')}"
+            f"{FACTOR}) that their format does not keep, and become {spec.dtype} as they are read"
         )
     spec = replace(spec, names=names, quantized=own, notes=(*spec.notes, *notes))
     return scaling.applied(spec)
@@ -208,9 +206,9 @@ def _factors(shapes: Mapping[str, Shape], taken: Collection[str]) -> dict[str, S
     own."""
     factors = {}
     for name in shapes:
-        tensor = name.removesuffix(_FACTOR) + ".weight"
+        tensor = name.removesuffix(FACTOR) + ".weight"
         pattern = re.sub(r"\.\d+\.", ".*.", name)
-        if name.endswith(_FACTOR) and tensor in shapes and pattern not in taken:
+        if name.endswith(FACTOR) and tensor in shapes and pattern not in taken:
             stack = len(shapes[tensor]) > 2
             factors[tensor] = Stored(name, shapes[tensor][:1] if stack else (1,), loose=not stack)
     return factors

@@ -16,7 +16,8 @@ from typing import Final
 import numpy as np
 
 from penstock.errors import ModelError
-from penstock.gguf.metadata import GgufValue, Numbers
+from penstock.gguf.arrays import Numbers
+from penstock.gguf.metadata import GgufValue
 from penstock.gguf.writing import NewValue
 from penstock.interface.sources import Shape
 from penstock.models.gguf.architecture import COMMON, Architecture

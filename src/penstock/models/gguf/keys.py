@@ -8,7 +8,8 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from penstock.errors import ModelError, shown
-from penstock.gguf.metadata import GgufValue, Numbers
+from penstock.gguf.arrays import Numbers
+from penstock.gguf.metadata import GgufValue
 from penstock.models.gguf.kinds import ARCHITECTURE
 from penstock.models.limits import MAX_LAYERS
 from penstock.models.reader import MAX_INTEGER

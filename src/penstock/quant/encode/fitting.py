@@ -7,7 +7,7 @@ encoders (``csrc/kernels/encode_blocks.h``) have the same ones in the same order
 The search is of the kind that ggml's encoders made known (``make_qkx3_quants`` and
 ``make_qx_quants`` in https://github.com/ggml-org/llama.cpp, ``ggml/src/ggml-quants.c``): a range is
 divided into a few more or fewer steps than there are codes, values are rounded to these, and of all
-such roundings the one is taken that has the least error at the scale and offset that fit it best.
+such roundings the one is taken that has the least error at the scale and minimum that fit it best.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 
 from penstock.quant.blocks import F32
 
-_STEPS: Final = np.arange(-10, 11, dtype=np.float32) / np.float32(10)
+_DELTAS: Final = np.arange(-10, 11, dtype=np.float32) / np.float32(10)
 """What is added to the number of steps that a sub-block's range is divided into."""
 
 
@@ -40,69 +40,72 @@ class Sums:
         return cls(c, cc, np.add.reduce(products, axis=0))
 
 
-def searched_range(x: F32, weights: F32, of_one: F32, of_x: F32, top: int) -> tuple[F32, F32]:
-    """The scale, and what is taken off, of each sub-block by itself, with codes up to ``top``.
-    ``of_one`` and ``of_x`` are the sums of weights, and of weighted values."""
+def search_scale_and_min(
+    x: F32, weights: F32, sum_w: F32, sum_wx: F32, max_code: int
+) -> tuple[F32, F32]:
+    """The scale and the minimum of each sub-block by itself, for ``scale * code - minimum`` with
+    codes up to ``max_code``. ``sum_w`` and ``sum_wx`` are the sums of weights, and of weighted
+    values."""
     low = np.minimum(x.min(axis=0), np.float32(0))
     above = x - low
     span = above.max(axis=0)
-    scale, offset = span / np.float32(top), -low
+    scale, minimum = span / np.float32(max_code), -low
     best = np.full(span.shape, np.inf, np.float32)
-    per_span = divided(np.float32(1), span)
+    inverse_span = safe_divide(np.float32(1), span)
     codes = np.empty_like(x)
-    for more in _STEPS:
-        np.multiply(above, _product(np.float32(top) + more, per_span), out=codes)
+    for delta in _DELTAS:
+        np.multiply(above, _safe_multiply(np.float32(max_code) + delta, inverse_span), out=codes)
         np.rint(codes, out=codes)
-        np.minimum(codes, np.float32(top), out=codes)
+        np.minimum(codes, np.float32(max_code), out=codes)
         sums = Sums.of(codes, x, weights)
-        step, taken = least_squares(sums, of_one, of_x)
-        error = error_of(step, taken, sums, of_one, of_x)
+        step, below = least_squares(sums, sum_w, sum_wx)
+        error = squared_error(step, below, sums, sum_w, sum_wx)
         better = (error < best) & (step > 0)
-        scale, offset = np.where(better, step, scale), np.where(better, taken, offset)
+        scale, minimum = np.where(better, step, scale), np.where(better, below, minimum)
         best = np.where(better, error, best)
-    return scale, offset
+    return scale, minimum
 
 
-def searched_middle(x: F32, weights: F32, middle: int) -> F32:
-    """The scale of each sub-block by itself, of either sign, with codes from ``-middle`` to
-    ``middle - 1`` and no offset."""
-    top = np.float32(middle - 1)
+def search_scale(x: F32, weights: F32, zero_point: int) -> F32:
+    """The scale of each sub-block by itself, of either sign, with codes from ``-zero_point`` to
+    ``zero_point - 1`` and no minimum."""
+    max_code = np.float32(zero_point - 1)
     at = np.abs(x).argmax(axis=0)[None]
-    per_largest = divided(np.float32(1), np.take_along_axis(x, at, axis=0)[0])
-    scale, best = np.zeros_like(per_largest), np.zeros_like(per_largest)
+    inverse_largest = safe_divide(np.float32(1), np.take_along_axis(x, at, axis=0)[0])
+    scale, best = np.zeros_like(inverse_largest), np.zeros_like(inverse_largest)
     codes = np.empty_like(x)
-    for more in _STEPS:
-        np.multiply(x, _product(-np.float32(middle) - more, per_largest), out=codes)
+    for delta in _DELTAS:
+        np.multiply(x, _safe_multiply(-np.float32(zero_point) - delta, inverse_largest), out=codes)
         np.rint(codes, out=codes)
-        np.clip(codes, -np.float32(middle), top, out=codes)
+        np.clip(codes, -np.float32(zero_point), max_code, out=codes)
         sums = Sums.of(codes, x, weights)
-        gain = divided(sums.cx * sums.cx, sums.cc)
+        gain = safe_divide(sums.cx * sums.cx, sums.cc)
         better = gain > best
-        scale = np.where(better, divided(sums.cx, sums.cc), scale)
+        scale = np.where(better, safe_divide(sums.cx, sums.cc), scale)
         best = np.where(better, gain, best)
     return scale
 
 
-def least_squares(sums: Sums, of_one: F32, of_x: F32) -> tuple[F32, F32]:
-    """The scale and what is taken off, nothing at least, that fit codes best."""
-    apart = of_one * sums.cc - sums.c * sums.c
-    step = divided(of_one * sums.cx - of_x * sums.c, apart)
-    taken = divided(sums.c * sums.cx - sums.cc * of_x, apart)
-    alone = taken <= 0
+def least_squares(sums: Sums, sum_w: F32, sum_wx: F32) -> tuple[F32, F32]:
+    """The scale and the minimum, 0 at least, that fit codes best."""
+    determinant = sum_w * sums.cc - sums.c * sums.c
+    step = safe_divide(sum_w * sums.cx - sum_wx * sums.c, determinant)
+    minimum = safe_divide(sums.c * sums.cx - sums.cc * sum_wx, determinant)
+    without_min = minimum <= 0
     return (
-        np.where(alone, divided(sums.cx, sums.cc), step),
-        np.where(alone, np.float32(0), taken),
+        np.where(without_min, safe_divide(sums.cx, sums.cc), step),
+        np.where(without_min, np.float32(0), minimum),
     )
 
 
-def error_of(step: F32, taken: F32, sums: Sums, of_one: F32, of_x: F32) -> F32:
+def squared_error(step: F32, minimum: F32, sums: Sums, sum_w: F32, sum_wx: F32) -> F32:
     """The weighted squared error, less what no choice changes."""
-    error: F32 = step * (step * sums.cc - 2 * (sums.cx + taken * sums.c))
-    error += taken * (taken * of_one + 2 * of_x)
+    error: F32 = step * (step * sums.cc - 2 * (sums.cx + minimum * sums.c))
+    error += minimum * (minimum * sum_w + 2 * sum_wx)
     return error
 
 
-def total(x: F32) -> F32:
+def sum_in_order(x: F32) -> F32:
     """The sum over the first dimension, added in its order whatever the others are."""
     result: F32 = x[0].copy()
     for each in x[1:]:
@@ -110,30 +113,30 @@ def total(x: F32) -> F32:
     return result
 
 
-def divided(a: F32 | np.float32, b: F32) -> F32:
+def safe_divide(a: F32 | np.float32, b: F32) -> F32:
     """a / b; 0 where that is no number."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         result: F32 = a / b
-    return finite(result)
+    return or_zero(result)
 
 
-def _product(a: np.float32, b: F32) -> F32:
+def _safe_multiply(a: np.float32, b: F32) -> F32:
     """a b; 0 where that is too large."""
     with np.errstate(over="ignore"):
-        return finite(a * b)
+        return or_zero(a * b)
 
 
-def finite(x: F32) -> F32:
+def or_zero(x: F32) -> F32:
     """``x``, 0 where it is not finite."""
     return np.where(np.isfinite(x), x, np.float32(0))
 
 
-def whole(x: F32, low: int, high: int) -> F32:
+def round_and_clip(x: F32, low: int, high: int) -> F32:
     """``x`` rounded and clipped, in place."""
     np.rint(x, out=x)
     return np.clip(x, np.float32(low), np.float32(high), out=x)
 
 
-def half(x: F32) -> F32:
+def to_float16(x: F32) -> F32:
     """``x`` rounded to float16, widened again; a zero has no sign."""
     return x.astype(np.float16).astype(np.float32) + np.float32(0)

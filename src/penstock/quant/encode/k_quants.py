@@ -2,7 +2,7 @@
 
 A format says what codes stand for, and leaves to the encoder which are chosen. Here they come near
 to weighted least squares. A sub-block is first looked at by itself
-(:mod:`~penstock.quant.encode.fitting`). Then the block's unit and the integer scales are fitted to
+(:mod:`~penstock.quant.encode.fitting`). Then the block's ``d`` and the integer scales are fitted to
 the codes, and the codes to them, in turns.
 
 Arrays have the columns of a sub-block first, ``[columns, sub-blocks, blocks]``.
@@ -21,14 +21,14 @@ import numpy as np
 from penstock.quant.blocks import F32, Bytes
 from penstock.quant.encode.fitting import (
     Sums,
-    divided,
-    error_of,
-    half,
     least_squares,
-    searched_middle,
-    searched_range,
-    total,
-    whole,
+    round_and_clip,
+    safe_divide,
+    search_scale,
+    search_scale_and_min,
+    squared_error,
+    sum_in_order,
+    to_float16,
 )
 
 _ROUNDS: Final = 2
@@ -37,25 +37,25 @@ _ROUNDS: Final = 2
 
 def encode_q4_k(blocks: F32, importance: F32 | None = None) -> Bytes:
     """Eight sub-blocks; as :data:`~penstock.quant.formats.k_quants.Q4_K` decodes them."""
-    fitted = _with_offsets(*_turned(blocks, importance, 8), 15)
+    fitted = _with_mins(*_turned(blocks, importance, 8), 15)
     codes = _planes(fitted.codes, 32, 4)
-    return np.concatenate([fitted.units, _six_bits(fitted), codes], axis=1)
+    return np.concatenate([fitted.d_bytes, _six_bits(fitted), codes], axis=1)
 
 
 def encode_q5_k(blocks: F32, importance: F32 | None = None) -> Bytes:
     """Eight sub-blocks, likewise, with codes of 5 bits."""
-    fitted = _with_offsets(*_turned(blocks, importance, 8), 31)
+    fitted = _with_mins(*_turned(blocks, importance, 8), 31)
     high = _planes(fitted.codes >> np.uint8(4), 32, 1)
     low = _planes(fitted.codes & np.uint8(15), 32, 4)
-    return np.concatenate([fitted.units, _six_bits(fitted), high, low], axis=1)
+    return np.concatenate([fitted.d_bytes, _six_bits(fitted), high, low], axis=1)
 
 
 def encode_q6_k(blocks: F32, importance: F32 | None = None) -> Bytes:
-    """Sixteen sub-blocks without offsets."""
-    fitted = _without_offsets(*_turned(blocks, importance, 16), 32)
+    """Sixteen sub-blocks without mins."""
+    fitted = _without_mins(*_turned(blocks, importance, 16), 32)
     low = _planes(fitted.codes & np.uint8(15), 64, 4)
     high = _planes(fitted.codes >> np.uint8(4), 32, 2)
-    return np.concatenate([low, high, fitted.scales, fitted.units], axis=1)
+    return np.concatenate([low, high, fitted.scales, fitted.d_bytes], axis=1)
 
 
 @dataclass(frozen=True)
@@ -64,112 +64,119 @@ class _Fitted:
 
     codes: Bytes
     """``[blocks, 256]``"""
-    units: Bytes
-    """The float16 that multiplies scales and, where there are offsets, that of offsets."""
+    d_bytes: Bytes
+    """The float16 ``d`` that multiplies scales and, where there are mins, their ``dmin``."""
     scales: Bytes
     """``[blocks, sub-blocks]``"""
-    offsets: Bytes
+    mins: Bytes
 
 
-def _with_offsets(x: F32, importance: F32 | None, top: int) -> _Fitted:
-    """Values become ``d scale code - m offset``, with codes up to ``top``, and scales and offsets
+def _with_mins(x: F32, importance: F32 | None, max_code: int) -> _Fitted:
+    """Values become ``d scale code - dmin min``, with codes up to ``max_code``, and scales and mins
     up to 63."""
     weights = _weights(x, importance)
-    of_one, of_x = np.add.reduce(weights, axis=0), np.add.reduce(weights * x, axis=0)
-    scale, offset = searched_range(x, weights, of_one, of_x, top)
-    unit = half(scale.max(axis=0) / np.float32(63))
-    less = half(offset.max(axis=0) / np.float32(63))
-    scales = whole(divided(scale, unit), 0, 63)
-    offsets = whole(divided(offset, less), 0, 63)
-    best = np.full(unit.shape, np.inf, np.float32)
-    kept: tuple[F32, ...] = (np.zeros_like(x), unit, less, scales, offsets)
+    sum_w, sum_wx = np.add.reduce(weights, axis=0), np.add.reduce(weights * x, axis=0)
+    scale, minimum = search_scale_and_min(x, weights, sum_w, sum_wx, max_code)
+    d = to_float16(scale.max(axis=0) / np.float32(63))
+    dmin = to_float16(minimum.max(axis=0) / np.float32(63))
+    scales = round_and_clip(safe_divide(scale, d), 0, 63)
+    mins = round_and_clip(safe_divide(minimum, dmin), 0, 63)
+    best = np.full(d.shape, np.inf, np.float32)
+    kept: tuple[F32, ...] = (np.zeros_like(x), d, dmin, scales, mins)
     for turn in range(_ROUNDS + 1):
-        step, taken = unit * scales, less * offsets
-        codes = whole((x + taken) * divided(np.float32(1), step), 0, top)
+        step, minimum = d * scales, dmin * mins
+        codes = round_and_clip((x + minimum) * safe_divide(np.float32(1), step), 0, max_code)
         sums = Sums.of(codes, x, weights)
-        error = total(error_of(step, taken, sums, of_one, of_x))
+        error = sum_in_order(squared_error(step, minimum, sums, sum_w, sum_wx))
         better = error < best
-        kept = _chosen(better, (codes, unit, less, scales, offsets), kept)
+        kept = _chosen(better, (codes, d, dmin, scales, mins), kept)
         best = np.where(better, error, best)
         if turn < _ROUNDS:
-            unit, less = _fitted_units(unit, less, scales, offsets, sums, of_one, of_x)
-            scales, offsets = _fitted_scales(unit, less, sums, of_one, of_x)
-    codes, unit, less, scales, offsets = kept
-    units = np.stack([unit, less], axis=1).astype(np.float16).view(np.uint8)
-    return _Fitted(_back(codes), units, _bytes(scales), _bytes(offsets))
+            d, dmin = _fitted_d(d, dmin, scales, mins, sums, sum_w, sum_wx)
+            scales, mins = _fitted_scales(d, dmin, sums, sum_w, sum_wx)
+    codes, d, dmin, scales, mins = kept
+    d_bytes = np.stack([d, dmin], axis=1).astype(np.float16).view(np.uint8)
+    return _Fitted(_back(codes), d_bytes, _bytes(scales), _bytes(mins))
 
 
-def _fitted_units(
-    unit: F32, less: F32, scales: F32, offsets: F32, sums: Sums, of_one: F32, of_x: F32
+def _fitted_d(
+    d: F32, dmin: F32, scales: F32, mins: F32, sums: Sums, sum_w: F32, sum_wx: F32
 ) -> tuple[F32, F32]:
-    """The units of blocks that fit codes and integer scales best."""
-    a = total(scales * scales * sums.cc)
-    b = total(scales * offsets * sums.c)
-    c = total(offsets * offsets * of_one)
-    p, q = total(scales * sums.cx), total(offsets * of_x)
-    fit = divided(p * c - b * q, a * c - b * b)
-    taken = divided(b * fit - q, c)
-    alone = (taken <= 0) | (fit <= 0)
-    fit, taken = np.where(alone, divided(p, a), fit), np.where(alone, np.float32(0), taken)
+    """The ``d`` and ``dmin`` of blocks that fit codes and integer scales best."""
+    a = sum_in_order(scales * scales * sums.cc)
+    b = sum_in_order(scales * mins * sums.c)
+    c = sum_in_order(mins * mins * sum_w)
+    p, q = sum_in_order(scales * sums.cx), sum_in_order(mins * sum_wx)
+    fit = safe_divide(p * c - b * q, a * c - b * b)
+    minimum = safe_divide(b * fit - q, c)
+    without_min = (minimum <= 0) | (fit <= 0)
+    fit, minimum = (
+        np.where(without_min, safe_divide(p, a), fit),
+        np.where(without_min, np.float32(0), minimum),
+    )
     fits = fit > 0
-    return half(np.where(fits, fit, unit)), half(np.where(fits, taken, less))
+    return to_float16(np.where(fits, fit, d)), to_float16(np.where(fits, minimum, dmin))
 
 
-def _fitted_scales(unit: F32, less: F32, sums: Sums, of_one: F32, of_x: F32) -> tuple[F32, F32]:
+def _fitted_scales(d: F32, dmin: F32, sums: Sums, sum_w: F32, sum_wx: F32) -> tuple[F32, F32]:
     """The integer scales of sub-blocks that fit codes best."""
-    near = np.rint(divided(least_squares(sums, of_one, of_x)[0], unit))
+    near = np.rint(safe_divide(least_squares(sums, sum_w, sum_wx)[0], d))
     best = np.full(near.shape, np.inf, np.float32)
-    scales = offsets = np.zeros_like(near)
-    for aside in (-1, 0, 1):
-        scale = np.clip(near + np.float32(aside), 0, 63)
-        step = unit * scale
-        offset = whole(divided(divided(step * sums.c - of_x, of_one), less), 0, 63)
-        error = error_of(step, less * offset, sums, of_one, of_x)
+    scales = mins = np.zeros_like(near)
+    for delta in (-1, 0, 1):
+        scale = np.clip(near + np.float32(delta), 0, 63)
+        step = d * scale
+        minimum = round_and_clip(
+            safe_divide(safe_divide(step * sums.c - sum_wx, sum_w), dmin), 0, 63
+        )
+        error = squared_error(step, dmin * minimum, sums, sum_w, sum_wx)
         better = error < best
-        scales, offsets = np.where(better, scale, scales), np.where(better, offset, offsets)
+        scales, mins = np.where(better, scale, scales), np.where(better, minimum, mins)
         best = np.where(better, error, best)
-    return scales, offsets
+    return scales, mins
 
 
 def _weights(x: F32, importance: F32 | None) -> F32:
-    """How much the squares of errors count where there are offsets."""
+    """How much the squares of errors count where there are mins."""
     squares = np.add.reduce(x * x, axis=0)
     weights: F32
     if importance is None:
         weights = np.abs(x) + np.sqrt(squares / np.float32(len(x)))
     else:
-        mean = total(squares) / np.float32(len(x) * len(squares))
+        mean = sum_in_order(squares) / np.float32(len(x) * len(squares))
         weights = importance * np.sqrt(2 * mean + x * x)
     return weights
 
 
-def _without_offsets(x: F32, importance: F32 | None, middle: int) -> _Fitted:
-    """Values become ``d scale (code - middle)``, with scales from -128 to 127."""
+def _without_mins(x: F32, importance: F32 | None, zero_point: int) -> _Fitted:
+    """Values become ``d scale (code - zero_point)``, with scales from -128 to 127."""
     weights = x * x if importance is None else importance
-    scale = searched_middle(x, weights, middle)
+    scale = search_scale(x, weights, zero_point)
     largest = np.take_along_axis(scale, np.abs(scale).argmax(axis=0)[None], axis=0)[0]
-    unit = half(largest / np.float32(-128))
-    scales = whole(divided(scale, unit), -128, 127)
-    least = np.full(unit.shape, np.inf, np.float32)
-    kept: tuple[F32, ...] = (np.zeros_like(x), unit, scales)
+    d = to_float16(largest / np.float32(-128))
+    scales = round_and_clip(safe_divide(scale, d), -128, 127)
+    least = np.full(d.shape, np.inf, np.float32)
+    kept: tuple[F32, ...] = (np.zeros_like(x), d, scales)
     for turn in range(_ROUNDS + 1):
-        step = unit * scales
-        codes = whole(x * divided(np.float32(1), step), -middle, middle - 1)
+        step = d * scales
+        codes = round_and_clip(x * safe_divide(np.float32(1), step), -zero_point, zero_point - 1)
         sums = Sums.of(codes, x, weights)
-        error = total(step * (step * sums.cc - 2 * sums.cx))
+        error = sum_in_order(step * (step * sums.cc - 2 * sums.cx))
         better = error < least
-        kept = _chosen(better, (codes, unit, scales), kept)
+        kept = _chosen(better, (codes, d, scales), kept)
         least = np.where(better, error, least)
         if turn < _ROUNDS:
-            fit = divided(total(scales * sums.cx), total(scales * scales * sums.cc))
-            unit = half(np.where(fit == 0, unit, fit))
-            scales = whole(divided(divided(sums.cx, sums.cc), unit), -128, 127)
-    codes, unit, scales = kept
+            fit = safe_divide(
+                sum_in_order(scales * sums.cx), sum_in_order(scales * scales * sums.cc)
+            )
+            d = to_float16(np.where(fit == 0, d, fit))
+            scales = round_and_clip(safe_divide(safe_divide(sums.cx, sums.cc), d), -128, 127)
+    codes, d, scales = kept
     return _Fitted(
-        _back(codes + np.float32(middle)),
-        unit[:, None].astype(np.float16).view(np.uint8),
+        _back(codes + np.float32(zero_point)),
+        d[:, None].astype(np.float16).view(np.uint8),
         np.ascontiguousarray(scales.T).astype(np.int8).view(np.uint8),
-        np.empty((len(unit), 0), np.uint8),
+        np.empty((len(d), 0), np.uint8),
     )
 
 
@@ -197,9 +204,9 @@ def _back(codes: F32) -> Bytes:
     return _bytes(codes).reshape(codes.shape[-1], -1)
 
 
-def _bytes(whole: F32) -> Bytes:
+def _bytes(round_and_clip: F32) -> Bytes:
     """Whole numbers with the last dimension first and the first one last."""
-    return np.ascontiguousarray(whole.astype(np.uint8).T)
+    return np.ascontiguousarray(round_and_clip.astype(np.uint8).T)
 
 
 def _planes(codes: Bytes, together: int, width: int) -> Bytes:
@@ -212,9 +219,9 @@ def _planes(codes: Bytes, together: int, width: int) -> Bytes:
 
 
 def _six_bits(fitted: _Fitted) -> Bytes:
-    """Eight scales and eight offsets in 12 bytes."""
-    scales, less = fitted.scales, fitted.offsets
-    first = np.concatenate([scales[:, :4], less[:, :4]], axis=1)
-    high = np.concatenate([scales[:, 4:], less[:, 4:]], axis=1) >> np.uint8(4)
-    low = (scales[:, 4:] & np.uint8(15)) | (less[:, 4:] & np.uint8(15)) << np.uint8(4)
+    """Eight scales and eight mins in 12 bytes."""
+    scales, dmin = fitted.scales, fitted.mins
+    first = np.concatenate([scales[:, :4], dmin[:, :4]], axis=1)
+    high = np.concatenate([scales[:, 4:], dmin[:, 4:]], axis=1) >> np.uint8(4)
+    low = (scales[:, 4:] & np.uint8(15)) | (dmin[:, 4:] & np.uint8(15)) << np.uint8(4)
     return np.concatenate([first | high << np.uint8(6), low], axis=1)

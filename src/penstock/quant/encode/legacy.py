@@ -11,7 +11,13 @@ from typing import Final
 import numpy as np
 
 from penstock.quant.blocks import F32, Bytes
-from penstock.quant.encode.fitting import divided, half, searched_middle, searched_range, whole
+from penstock.quant.encode.fitting import (
+    round_and_clip,
+    safe_divide,
+    search_scale,
+    search_scale_and_min,
+    to_float16,
+)
 
 _BELOW_HALF: Final = np.float32(np.nextafter(np.float32(0.5), np.float32(0)))
 """Added away from zero before a cut, this rounds halves away from zero, and only halves."""
@@ -51,33 +57,34 @@ def encode_q5_1(blocks: F32, importance: F32 | None = None) -> Bytes:
     return np.concatenate([_half(scale), _half(least), high, _halves(codes & np.uint8(15))], axis=1)
 
 
-def _around(blocks: F32, importance: F32 | None, middle: int) -> tuple[F32, Bytes]:
-    """Scales, and codes from 0 to ``2 middle - 1``, which stand for themselves less ``middle``."""
+def _around(blocks: F32, importance: F32 | None, zero_point: int) -> tuple[F32, Bytes]:
+    """Scales, and codes from 0 to ``2 zero_point - 1``, which stand for themselves less
+    ``zero_point``."""
     if importance is None:
         at = np.abs(blocks).argmax(axis=1)[:, None]
-        scale: F32 = np.take_along_axis(blocks, at, axis=1) / np.float32(-middle)
-        codes = np.trunc(blocks * _inverse(scale) + np.float32(middle + 0.5))
-        return scale, np.minimum(codes, np.float32(2 * middle - 1)).astype(np.uint8)
+        scale: F32 = np.take_along_axis(blocks, at, axis=1) / np.float32(-zero_point)
+        codes = np.trunc(blocks * _inverse(scale) + np.float32(zero_point + 0.5))
+        return scale, np.minimum(codes, np.float32(2 * zero_point - 1)).astype(np.uint8)
     x, weights = _weighted(blocks, importance)
-    scale = half(searched_middle(x, weights, middle))
-    codes = whole(x * divided(np.float32(1), scale), -middle, middle - 1)
-    return scale[:, None], (codes + np.float32(middle)).T.astype(np.uint8)
+    scale = to_float16(search_scale(x, weights, zero_point))
+    codes = round_and_clip(x * safe_divide(np.float32(1), scale), -zero_point, zero_point - 1)
+    return scale[:, None], (codes + np.float32(zero_point)).T.astype(np.uint8)
 
 
-def _above(blocks: F32, importance: F32 | None, top: int) -> tuple[F32, F32, Bytes]:
-    """Scales, the values of code 0, and codes up to ``top``."""
+def _above(blocks: F32, importance: F32 | None, max_code: int) -> tuple[F32, F32, Bytes]:
+    """Scales, the values of code 0, and codes up to ``max_code``."""
     if importance is None:
         least: F32 = blocks.min(axis=1, keepdims=True) + np.float32(0)  # a zero without a sign
         span = blocks.max(axis=1, keepdims=True) - least
-        scale: F32 = span / np.float32(top) + np.float32(0)
+        scale: F32 = span / np.float32(max_code) + np.float32(0)
         codes = np.trunc((blocks - least) * _inverse(scale) + np.float32(0.5)).astype(np.uint8)
-        return scale, least, codes.clip(0, top)
+        return scale, least, codes.clip(0, max_code)
     x, weights = _weighted(blocks, importance)
-    of_one, of_x = np.add.reduce(weights, axis=0), np.add.reduce(weights * x, axis=0)
-    scale, offset = searched_range(x, weights, of_one, of_x, top)
-    scale, offset = half(scale), half(offset)
-    codes = whole((x + offset) * divided(np.float32(1), scale), 0, top)
-    return scale[:, None], np.float32(0) - offset[:, None], codes.T.astype(np.uint8)
+    sum_w, sum_wx = np.add.reduce(weights, axis=0), np.add.reduce(weights * x, axis=0)
+    scale, minimum = search_scale_and_min(x, weights, sum_w, sum_wx, max_code)
+    scale, minimum = to_float16(scale), to_float16(minimum)
+    codes = round_and_clip((x + minimum) * safe_divide(np.float32(1), scale), 0, max_code)
+    return scale[:, None], np.float32(0) - minimum[:, None], codes.T.astype(np.uint8)
 
 
 def _weighted(blocks: F32, importance: F32) -> tuple[F32, F32]:

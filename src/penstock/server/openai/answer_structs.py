@@ -51,6 +51,10 @@ class CompletionChoice(msgspec.Struct, frozen=True, kw_only=True):
     finish_reason: str | None = None
     stop_reason: int | str | None = None
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    """Present where the request had ``return_token_ids``; of a stream, with the first event."""
+    token_ids: list[int] | UnsetType = UNSET
+    """The tokens of the output, or of a stream's event, with those that end it."""
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,6 +114,8 @@ class ChatChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None
     stop_reason: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    """The tokens of the output, where the request had ``return_token_ids``."""
 
 
 class Chat(msgspec.Struct, frozen=True, kw_only=True):
@@ -120,6 +126,7 @@ class Chat(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChoice]
     usage: Usage
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
 
 
 class FunctionDelta(msgspec.Struct, frozen=True):
@@ -150,6 +157,8 @@ class ChatChunkChoice(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: ChatLogprobs | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+    token_ids: list[int] | UnsetType = UNSET
+    """The tokens since the choice's event before, where the request had ``return_token_ids``."""
 
 
 class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +169,8 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     choices: list[ChatChunkChoice]
     usage: Usage | UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
+    prompt_token_ids: list[int] | UnsetType = UNSET
+    """With the first event, where the request had ``return_token_ids``."""
 
 
 def usage(outputs: Sequence[RequestOutput], hidden_tokens: int = 0) -> Usage:

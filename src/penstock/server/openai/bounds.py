@@ -60,6 +60,7 @@ def _fields(model: ModelFacts) -> dict[str, Keywords]:
     fields = {name: _range(allowed) for name, allowed in RANGES.items()}
     stop = {"minLength": 1, "maxLength": MAX_STOP_CHARS}
     (bias,) = _range(RANGES["logit_bias"]).values()
+    (cut,) = fields["truncate_prompt_tokens"].values()
     digits = {"pattern": "^[0-9]+$", "maxLength": len(str(model.vocab_size - 1))}
     return {
         **fields,
@@ -79,6 +80,11 @@ def _fields(model: ModelFacts) -> dict[str, Keywords]:
             "string": stop,
             "array": {"maxItems": MAX_STOPS, "items": {"type": "string", **stop}},
         },
+        "bad_words": {
+            "array": {"maxItems": MAX_STOPS, "items": {"type": "string", **stop}},
+        },
+        "allowed_token_ids": {"array": {"minItems": 1, "items": token}},
+        "truncate_prompt_tokens": {"integer": {**cut, "not": {"const": 0}}},
         "stop_token_ids": {"array": {"maxItems": MAX_STOPS, "items": token}},
         "messages": {"array": {"minItems": 1}},
         "tokens": {"array": {"items": token}},
@@ -244,7 +250,12 @@ _RULES: Mapping[str, list[Schema]] = {
     "TokenizeRequest": [
         _rule(
             {"prompt": {"type": "string"}},
-            _absent("messages", "add_generation_prompt", "chat_template_kwargs"),
+            _absent(
+                "messages",
+                "add_generation_prompt",
+                "continue_final_message",
+                "chat_template_kwargs",
+            ),
         ),
         {
             "anyOf": [

@@ -48,6 +48,7 @@ class ChatJob:
         self._request = chat.request
         self._reading = chat.reading
         self._old = chat.names is FUNCTIONS
+        self._with_ids = bool(chat.request.return_token_ids)
         self._id = f"chatcmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
 
@@ -70,6 +71,7 @@ class ChatJob:
                 choices=choices,
                 usage=answer_structs.usage([output]),
                 prompt_logprobs=self._prompt_logprobs(output),
+                prompt_token_ids=output.prompt_token_ids if self._with_ids else msgspec.UNSET,
             )
         )
 
@@ -100,6 +102,7 @@ class ChatJob:
                         logprobs=self._logprobs(stream.take_logprobs()),
                         finish_reason=self._reason(choice.finish_reason, stream.called),
                         stop_reason=choice.stop_reason,
+                        token_ids=stream.take_token_ids() if self._with_ids else msgspec.UNSET,
                     )
                     yield event(self._chunk([part], usage))
         if with_usage and output is not None:
@@ -117,6 +120,7 @@ class ChatJob:
             logprobs=self._logprobs(choice.logprobs),
             finish_reason=self._reason(choice.finish_reason, called),
             stop_reason=choice.stop_reason,
+            token_ids=choice.token_ids if self._with_ids else msgspec.UNSET,
         )
 
     def _delta(self, new: AnswerDelta) -> ChatDelta:
@@ -143,14 +147,17 @@ class ChatJob:
     ) -> bytes:
         """The first chunk of a choice; that of choice 0 brings what belongs to the prompt."""
         choice = ChatChunkChoice(index=index, delta=ChatDelta("assistant", ""))
-        prompt = self._prompt_logprobs(output) if index == 0 else msgspec.UNSET
-        return self._chunk([choice], usage, prompt)
+        if index > 0:
+            return self._chunk([choice], usage)
+        ids = output.prompt_token_ids if self._with_ids else msgspec.UNSET
+        return self._chunk([choice], usage, self._prompt_logprobs(output), ids)
 
     def _chunk(
         self,
         choices: list[ChatChunkChoice],
         usage: Usage | msgspec.UnsetType | None,
         prompt_logprobs: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET,
+        prompt_token_ids: list[int] | msgspec.UnsetType = msgspec.UNSET,
     ) -> bytes:
         return msgspec.json.encode(
             ChatChunk(
@@ -160,5 +167,6 @@ class ChatJob:
                 choices=choices,
                 usage=usage,
                 prompt_logprobs=prompt_logprobs,
+                prompt_token_ids=prompt_token_ids,
             )
         )

@@ -96,6 +96,7 @@ class ChoiceStream:
         self._parser = reading.parser(eager=True)
         self._before: CompletionOutput | None = None
         self._logprobs: list[PositionLogprobs] | None = None
+        self._sent_tokens = 0
 
     @property
     def called(self) -> bool:
@@ -122,6 +123,13 @@ class ChoiceStream:
         marks."""
         logprobs, self._logprobs = self._logprobs, None
         return logprobs
+
+    def take_token_ids(self) -> list[int]:
+        """Return the tokens since the last call, including tokens that spell marks."""
+        assert self._before is not None
+        token_ids = self._before.token_ids[self._sent_tokens :]
+        self._sent_tokens += len(token_ids)
+        return token_ids
 
 
 def finish_reason(reason: str | None, called: bool) -> str | None:

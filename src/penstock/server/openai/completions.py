@@ -28,7 +28,12 @@ from penstock.server.openai.answer_structs import (
 )
 from penstock.server.openai.constraint import asked_constraint
 from penstock.server.openai.protocol import CompletionRequest, Prompt
-from penstock.server.openai.sampling import completion_params
+from penstock.server.openai.sampling import (
+    COMPLETION_MAX_TOKENS,
+    bound_by,
+    completion_params,
+    kept_prompt,
+)
 from penstock.server.serving import Serving
 from penstock.server.sse import DONE, event
 
@@ -53,7 +58,7 @@ class CompletionJob:
         engine: Engine,
         meter: Meter,
         options: RequestOptions,
-        bound_by: str = "",
+        binding: str = "",
     ) -> None:
         self._request = request
         self._prompts = prompts
@@ -62,7 +67,7 @@ class CompletionJob:
         self._engine = engine
         self._meter = meter
         self._options = options
-        self._bound_by = bound_by  # the field that the grammar comes from
+        self._binding = binding  # the field that the grammar comes from
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         # With echo, max_tokens=0 asks for the prompt alone; the engine still makes one token.
@@ -84,6 +89,7 @@ class CompletionJob:
                 texts,
                 params=names_of(texts, "prompt"),
                 add_special_tokens=add_special,
+                any_length=request.truncate_prompt_tokens is not None,
                 tenant=serving.caller.name,
             )
         )
@@ -96,14 +102,15 @@ class CompletionJob:
                 prompts.append(_Prompt(engine.tokenizer.decode(prompt), prompt))
             else:
                 prompts.append(_Prompt(None, prompt))
+        prompts = [_kept(prompt, request, engine) for prompt in prompts]
         remaining = engine.model.max_model_len - max(len(prompt.token_ids) for prompt in prompts)
         params = completion_params(request, engine.model, remaining)
         asked = asked_constraint(request)
         if asked is not None:
             await serving.grammars.check(asked.spec, asked.param, serving.caller.name)
-            params = msgspec.structs.replace(params, grammar=asked.spec)
-        bound_by = "" if asked is None else asked.param
-        return cls(request, prompts, params, engine, meter, options, bound_by)
+            params = bound_by(params, asked.spec, engine.model)
+        binding = "" if asked is None else asked.param
+        return cls(request, prompts, params, engine, meter, options, binding)
 
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
@@ -149,8 +156,8 @@ class CompletionJob:
             )
             for i, prompt in enumerate(self._prompts)
         ]
-        if self._bound_by:
-            generations = [refused_by_name(each, self._bound_by) for each in generations]
+        if self._binding:
+            generations = [refused_by_name(each, self._binding) for each in generations]
         return [self._meter.measured(each) for each in generations]
 
     def _best(self, choices: list[CompletionOutput]) -> list[CompletionOutput]:
@@ -178,6 +185,8 @@ class CompletionJob:
         prompt: PromptLogprobs | msgspec.UnsetType = msgspec.UNSET
         if before is None and self._request.prompt_logprobs is not None:
             prompt = output.prompt_logprobs or []
+        with_ids = bool(self._request.return_token_ids)
+        first_ids = with_ids and before is None
         text = "" if self._hidden else delta.text
         logprobs: CompletionLogprobs | None = None
         if self._request.logprobs is not None:
@@ -197,6 +206,8 @@ class CompletionJob:
             finish_reason=choice.finish_reason,
             stop_reason=choice.stop_reason,
             prompt_logprobs=prompt,
+            prompt_token_ids=output.prompt_token_ids if first_ids else msgspec.UNSET,
+            token_ids=([] if self._hidden else delta.token_ids) if with_ids else msgspec.UNSET,
         )
 
     def _encode(
@@ -213,6 +224,15 @@ class CompletionJob:
                 usage=usage,
             )
         )
+
+
+def _kept(prompt: _Prompt, request: CompletionRequest, engine: Engine) -> _Prompt:
+    """What ``truncate_prompt_tokens`` leaves of a prompt."""
+    asked = COMPLETION_MAX_TOKENS if request.max_tokens is None else request.max_tokens
+    token_ids = kept_prompt(prompt.token_ids, request, asked, engine.model)
+    if len(token_ids) == len(prompt.token_ids):
+        return prompt
+    return _Prompt(engine.tokenizer.decode(token_ids) if request.echo else None, token_ids)
 
 
 def split_prompts(

@@ -10,7 +10,7 @@ import msgspec
 
 from penstock.errors import RequestError
 from penstock.grammar.notation import MAX_CHARS
-from penstock.grammar.spec import GrammarSpec, Kind
+from penstock.grammar.spec import GrammarSpec, Kind, text_without
 from penstock.server.errors import ApiError
 from penstock.server.openai.names import CHAT, Names
 from penstock.server.openai.protocol import (
@@ -52,6 +52,8 @@ def _guided(request: Sampling) -> Iterator[Constraint]:
         "guided_", request.guided_json, request.guided_regex, request.guided_grammar,
         request.guided_choice,
     )  # fmt: skip
+    if request.bad_words:
+        yield Constraint(text_without(request.bad_words), "bad_words")
     structured = request.structured_outputs
     if structured is None:
         return

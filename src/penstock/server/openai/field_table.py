@@ -32,7 +32,6 @@ _NO_MEDIA = "the model reads and writes text only"
 _NO_SEARCH = "the server has no tools of its own"
 _CUTS = "no prompt is cut"
 _SAMPLER = "there is no such step in sampling"
-_PYTHONS = "an option of Python's API, not of requests"
 _OUTPUT = "answers have no such form"
 
 
@@ -101,21 +100,18 @@ _SAMPLING = (
          fix="send `n`, or ask `/v1/completions`"),
     Rule("logits_processors", _OLDER, "clients' programs are not run", these([]),
          fix="send `logit_bias`"),
-    Rule("allowed_token_ids", _OLDER, _PYTHONS, fix="send `guided_choice` or `guided_regex`"),
-    Rule("bad_words", _OLDER, _PYTHONS, these([]), fix="send `guided_grammar`"),
     Rule("guided_whitespace_pattern", _OLDER, "white space is as a schema's JSON may have it",
          fix="send `guided_grammar`"),
     Rule("vllm_xargs", _OLDER, _SAMPLER, these({})),
 )  # fmt: skip
 
 _PROMPTS = (
-    Rule("truncate_prompt_tokens", _EVERY, _CUTS, fix="shorten the prompt"),
+    Rule("truncate_prompt_tokens", (RESPONSES, EMBEDDINGS), _CUTS, fix="shorten the prompt"),
     Rule("truncation", (RESPONSES,), "where the input fits; another is refused, never cut",
          these("auto", "disabled")),
     Rule("suffix", (COMPLETIONS,), "models are asked to continue a text only", these("")),
     Rule("prompt_embeds", (COMPLETIONS,), "prompts are texts or tokens"),
-    Rule("continue_final_message", (CHAT, TOKENIZE), "the last message is always complete",
-         these(False), fix="send the text so far to `/v1/completions`"),
+    Rule("continue_final_message", (TOKENIZE,), "messages alone have a last one", these(False)),
     Rule("documents", (CHAT,), "documents are not shown to the model", these([]),
          fix="put them into a message"),
     Rule("chat_template", (CHAT, TOKENIZE), "the template is the server's",
@@ -130,8 +126,9 @@ _ANSWER_FORMS = (
     Rule("detokenize", _OLDER, "answers are text", these(True), fix="send it as true"),
     Rule("spaces_between_special_tokens", _OLDER, "tokens are joined as the tokenizer does it",
          these(True)),
-    *_each("return_tokens_as_token_ids return_token_ids return_hidden_states", _OLDER, _OUTPUT,
-           nothing=these(False)),
+    Rule("return_tokens_as_token_ids", _OLDER, _OUTPUT, these(False),
+         fix="send `return_token_ids`"),
+    Rule("return_hidden_states", _OLDER, _OUTPUT, these(False)),
     Rule("modalities", (CHAT,), _NO_MEDIA, these(["text"]), fix='send ["text"]'),
     Rule("audio", (CHAT,), _NO_MEDIA),
     Rule("stream_options.include_obfuscation", _OLDER, "no padding is added", these(False)),
@@ -173,8 +170,8 @@ _CHAT_PARTS = (
     Rule("messages[].annotations", _SHOWN, _PRIVATE, these([]), _LIST),
     Rule("messages[].images", _SHOWN, _NO_MEDIA, these([])),
     Rule("messages[].audio", _SHOWN, _NO_MEDIA),
-    *_each(_under("messages[]", "prefix partial"), _SHOWN, "the last message is always complete",
-           nothing=these(False), fix="send the text so far to `/v1/completions`"),
+    *_each(_under("messages[]", "prefix partial"), _SHOWN, "it is said of the request",
+           nothing=these(False), fix="send `continue_final_message`"),
     *_each(_under("messages[].content[]", f"{_NOTES} annotations citations "
                   "prompt_cache_breakpoint"), _SHOWN, _PRIVATE,
            advice=ANYTHING),

@@ -37,7 +37,13 @@ async def chat_prompt(
         messages,
         tools,
         request.chat_template_kwargs or {},
-        add_generation_prompt=request.add_generation_prompt is not False,
+        add_generation_prompt=(
+            not request.continue_final_message
+            if request.add_generation_prompt is None
+            else request.add_generation_prompt
+        ),
+        continue_final_message=bool(request.continue_final_message),
+        any_length=request.truncate_prompt_tokens is not None,
         # The template has written them itself.
         add_special_tokens=request.add_special_tokens is True,
         tenant=tenant,

@@ -19,7 +19,7 @@ from penstock.server.openai.constraint import Constraint, asked_constraint, sche
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.names import CHAT, Names
 from penstock.server.openai.protocol import ChatRequest
-from penstock.server.openai.sampling import chat_params
+from penstock.server.openai.sampling import bound_by, chat_params, kept_prompt
 from penstock.server.openai.tools import ToolUse, tool_use
 from penstock.server.parsing.answer_grammar import Beginning, Calls, answer_grammar
 from penstock.server.serving import Serving
@@ -70,22 +70,24 @@ async def prepare_chat(
         prompt = await chat_prompt(request, engine, () if use is None else use.tools, tenant)
     except RequestError as error:
         raise _as_named(error, names) from None
+    asked_tokens = request.max_completion_tokens or request.max_tokens
+    prompt = kept_prompt(prompt, request, asked_tokens, engine.model)
     remaining = engine.model.max_model_len - len(prompt)
     params = chat_params(request, engine.model, remaining, names.limit)
     if has_special_marks(tokenizer, reasoning, None if use is None else use.style):
         params = msgspec.structs.replace(params, skip_special_tokens=False)
     inside = reasoning is not None and opened(tokenizer, prompt, reasoning)
     calls = use.calls if use is not None and (use.binds or asked is not None) else None
-    bound_by = ""
+    binding = ""
     if calls is not None or asked is not None:
-        bound_by = names.tools if asked is None or (use is not None and use.forced) else asked.param
+        binding = names.tools if asked is None or (use is not None and use.forced) else asked.param
         await _check_parts(serving, calls, asked)
         beginning = None if reasoning is None else Beginning(reasoning, inside)
         grammar = answer_grammar(tokenizer, beginning, calls, None if asked is None else asked.spec)
-        await serving.grammars.check(grammar, bound_by, tenant)
-        params = msgspec.structs.replace(params, grammar=grammar)
+        await serving.grammars.check(grammar, binding, tenant)
+        params = bound_by(params, grammar, engine.model)
     reading = Reading(reasoning, inside, use)
-    return PreparedChat(request, prompt, params, reading, engine, meter, options, bound_by, names)
+    return PreparedChat(request, prompt, params, reading, engine, meter, options, binding, names)
 
 
 def _as_named(error: RequestError, names: Names) -> RequestError:

@@ -84,7 +84,12 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ignore_eos: bool | None = None
     min_tokens: int | None = None
     stop_token_ids: list[int] | None = None
+    bad_words: list[str] | None = None
+    allowed_token_ids: list[int] | None = None
     prompt_logprobs: int | None = None
+    truncate_prompt_tokens: int | None = None
+    return_token_ids: bool | None = None
+    """Whether the answer has the token ids of prompt and output."""
     priority: int | None = None
     cache_salt: str | None = None
     add_special_tokens: bool | None = None
@@ -145,6 +150,9 @@ class ChatRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     logprobs: bool | None = None
     top_logprobs: int | None = None
     add_generation_prompt: bool | None = None
+    """The default is true, or false where the last message is continued."""
+    continue_final_message: bool | None = None
+    """Whether the answer goes on with the last message instead of beginning a new one."""
     chat_template_kwargs: dict[str, object] | None = None
 
     tools: list[dict[str, object]] | None = None

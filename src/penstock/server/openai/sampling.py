@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from penstock.engine.ipc.wire import ModelFacts
-from penstock.interface.request_checks import check_output
+from penstock.grammar.spec import GrammarSpec
+from penstock.interface.request_checks import check_output, truncated
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.sampling.params import MAX_LOGPROBS, MAX_SEQUENCES, SamplingParams
 from penstock.server.errors import ApiError
@@ -145,7 +148,36 @@ def _params(request: Sampling, defaults: SamplingDefaults, **values: Any) -> Sam
         values["stop"] = (request.stop,) if isinstance(request.stop, str) else tuple(request.stop)
     if request.stop_token_ids is not None:
         values["stop_token_ids"] = tuple(request.stop_token_ids)
+    for name in ("bad_words", "allowed_token_ids"):
+        given = getattr(request, name)
+        if given is not None:
+            values[name] = tuple(given)
     return SamplingParams(**values)
+
+
+def kept_prompt(
+    token_ids: list[int], request: Sampling, output: int | None, model: ModelFacts
+) -> list[int]:
+    """The end of a prompt that ``truncate_prompt_tokens`` asks for; all of it by default.
+
+    ``output`` is the number of tokens to leave room for, where that is asked for.
+    """
+    if request.truncate_prompt_tokens is None:
+        return token_ids
+    params = SamplingParams(
+        truncate_prompt_tokens=request.truncate_prompt_tokens,
+        max_tokens=None if output is None else max(output, request.min_tokens or 0, 1),
+    )
+    params.validate()
+    return truncated(token_ids, params, model.max_model_len)
+
+
+def bound_by(params: SamplingParams, grammar: GrammarSpec, model: ModelFacts) -> SamplingParams:
+    """These options with a grammar, which says what ``bad_words`` say, too. Raises RequestError
+    for options that cannot go with it."""
+    bound = msgspec.structs.replace(params, grammar=grammar, bad_words=())
+    bound.validate(model.vocab_size)
+    return bound
 
 
 def _check_fits(name: str, asked: int | None, remaining: int, longest: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.server.fields.check import Advice
 from penstock.server.fields.rules import Rule
-from penstock.tokenizer.chat import variables_read
+from penstock.tokenizer.chat_variables import variables_read
 
 EFFORT = "reasoning_effort"
 """Variable for a level of effort, as in the templates of gpt-oss."""

@@ -29,6 +29,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     """The default is that of completions and chats: true for a text, false for messages."""
     return_token_strs: bool | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, object] | None = None
 
 
@@ -57,7 +58,7 @@ async def tokenized(request: TokenizeRequest, serving: Serving) -> Tokens:
     if (request.prompt is None) == (request.messages is None):
         raise ApiError(400, "give either prompt or messages", param="prompt")
     if request.messages is None:
-        for name in ("add_generation_prompt", "chat_template_kwargs"):
+        for name in ("add_generation_prompt", "continue_final_message", "chat_template_kwargs"):
             if getattr(request, name) is not None:
                 raise ApiError(400, f"{name} is only allowed with messages", param=name)
         assert request.prompt is not None
@@ -71,6 +72,7 @@ async def tokenized(request: TokenizeRequest, serving: Serving) -> Tokens:
             messages=request.messages,
             add_special_tokens=request.add_special_tokens,
             add_generation_prompt=request.add_generation_prompt,
+            continue_final_message=request.continue_final_message,
             chat_template_kwargs=request.chat_template_kwargs,
         )
         tokens = await chat_prompt(with_tools(chat), engine, tenant=tenant)

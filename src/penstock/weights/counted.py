@@ -9,7 +9,7 @@ from penstock.interface.plan_weights import PlanWeight
 from penstock.interface.weights import RowSource, WeightSource, WeightValue
 
 
-class WatchedWeights:
+class CountedWeights:
     """A WeightSource that gives what ``source`` does, and calls ``tell`` with the part, from 0 to
     1, of the elements of ``weights`` that has been asked for.
 

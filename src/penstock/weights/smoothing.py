@@ -1,4 +1,5 @@
-"""Evens out the columns of matrices that are rounded: ``plan/balance.py`` says why."""
+"""Smoothing factors: they even out the columns of matrices that are rounded
+(``plan/balance.py`` says why)."""
 
 from __future__ import annotations
 
@@ -13,16 +14,16 @@ from penstock.interface.plan_weights import Balance
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
 
-MOST: Final = 16.0
+MAX_FACTOR: Final = 16.0
 """The largest factor; the smallest is its reciprocal."""
-_STEPS: Final = 8
+_STEPS_PER_OCTAVE: Final = 8
 """Factors of an octave. Norms may differ in their last bits from machine to machine, and the
 factors do not."""
 _CHUNK: Final = 1 << 20
 """Number of elements that are squared at a time."""
 
 
-def factors(matrices: Iterable[NDArray[Any]], measured: F64 | None = None) -> F32:
+def smoothing_factors(matrices: Iterable[NDArray[Any]], measured: F64 | None = None) -> F32:
     """The factors float32 ``[k]`` of the columns of ``matrices``, each ``[n, k]``.
 
     Without ``measured`` they give all columns one norm. With it, which has the squared norm of each
@@ -34,22 +35,22 @@ def factors(matrices: Iterable[NDArray[Any]], measured: F64 | None = None) -> F3
     """
     squares = sum(column_squares(matrix) for matrix in matrices)
     assert isinstance(squares, np.ndarray)
-    least = np.finfo(np.float64).tiny
+    tiny = np.finfo(np.float64).tiny
     if not np.isfinite(squares).all() or (measured is not None and not np.isfinite(measured).all()):
         return np.ones(len(squares), np.float32)
-    ratios = np.sqrt(max(squares.mean(), least) / np.maximum(squares, least))
+    ratios = np.sqrt(max(squares.mean(), tiny) / np.maximum(squares, tiny))
     if measured is not None:
-        ratios = np.sqrt(ratios * np.sqrt(measured / max(measured.mean(), least)))
-    steps = np.rint(_STEPS * np.log2(np.clip(ratios, 1 / MOST, MOST)))
-    by: F32 = np.exp2(steps / _STEPS).astype(np.float32)
-    return by
+        ratios = np.sqrt(ratios * np.sqrt(measured / max(measured.mean(), tiny)))
+    steps = np.rint(_STEPS_PER_OCTAVE * np.log2(np.clip(ratios, 1 / MAX_FACTOR, MAX_FACTOR)))
+    factors: F32 = np.exp2(steps / _STEPS_PER_OCTAVE).astype(np.float32)
+    return factors
 
 
-def balanced(value: NDArray[Any], balance: Balance, by: F32) -> F32:
+def smoothed(value: NDArray[Any], balance: Balance, factors: F32) -> F32:
     """``value``, in float32, as ``balance`` has it with these factors."""
     if balance.side == "matrix":
-        return value.astype(np.float32) * by
-    return (value.astype(np.float32).T / by).T
+        return value.astype(np.float32) * factors
+    return (value.astype(np.float32).T / factors).T
 
 
 def column_squares(matrix: NDArray[Any]) -> F64:

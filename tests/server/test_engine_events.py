@@ -23,8 +23,8 @@ from support.streams import bystanders
 from support.waiting import PATIENCE_S, until
 
 from penstock.interface.messages import EngineStats
-from penstock.server import engine_watch
-from penstock.server.engine_watch import EngineWatch
+from penstock.server import engine_events
+from penstock.server.engine_events import EngineEvents
 from penstock.server.metrics import Counts
 from penstock.server.open_requests import OpenRequests
 
@@ -146,11 +146,11 @@ class Answering(Silent):
 
 
 def test_without_watchers_the_engine_is_asked_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_watch, "SAMPLE_S", 0.001)
+    monkeypatch.setattr(engine_events, "SAMPLE_S", 0.001)
 
     async def watch() -> None:
         engine: Any = Answering()
-        watched = EngineWatch(engine, OpenRequests(), Counts(), "m")
+        watched = EngineEvents(engine, OpenRequests(), Counts(), "m")
         await asyncio.sleep(0.02)
         assert engine.asked == 0
         async with aclosing(watched.events()) as one, aclosing(watched.events()) as other:
@@ -165,12 +165,12 @@ def test_without_watchers_the_engine_is_asked_for_nothing(monkeypatch: pytest.Mo
 
 
 def test_a_silent_engine_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_watch, "SAMPLE_S", 0.001)
-    monkeypatch.setattr(engine_watch, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(engine_events, "SAMPLE_S", 0.001)
+    monkeypatch.setattr(engine_events, "PATIENCE_S", 0.001)
 
     async def watch() -> list[dict[str, Any]]:
         engine: Any = Silent()
-        watched = EngineWatch(engine, OpenRequests(), Counts(), "m")
+        watched = EngineEvents(engine, OpenRequests(), Counts(), "m")
         async with aclosing(watched.events()) as events:
             found = [await anext(events) for _ in range(3)]
         assert engine.asked == 1

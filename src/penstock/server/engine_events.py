@@ -127,7 +127,7 @@ class EngineSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """Times between tokens of a sequence, likewise."""
 
 
-class EngineWatch:
+class EngineEvents:
     """Samples the engine once for all who watch, and not at all while nobody does.
 
     A watcher that reads slowly gets the newest snapshot when it is ready for it, and misses those

@@ -1,0 +1,184 @@
+"""Accounts for the time of steps: op by op, and what is between them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+
+import msgspec
+
+from penstock.bench.machine import Machine
+from penstock.bench.meter import Step, StepProfile
+from penstock.bench.op_costs import Arithmetic, op_cost
+from penstock.plan.ops import ExpertLinear, HeadLinear, Linear, Op
+from penstock.plan.plan import Plan
+
+
+class OpLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Ops of one kind and shape, all of a step together; of a prompt, of all its steps."""
+
+    op: str
+    count: int
+    seconds: float
+    waiting_s: float
+    """The part of ``seconds`` that the mean thread waited for the last one, at the barrier behind
+    each op."""
+    share: float  # of the step
+    bytes: float  # of weights, and of keys and values
+    operations: float  # of products
+    floor_s: float | None
+    """The time that the bytes take at the machine's bandwidth, or the operations at its peak, the
+    longer of the two; None where the machine was not measured."""
+
+
+class StepAccount(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the time of a step, or of all steps that read a prompt, is spent.
+
+    Medians: of each op over the steps, or of prompts over the runs. So parts need not add up to
+    ``seconds`` exactly.
+    """
+
+    steps: float  # of one run
+    tokens: float
+    seconds: float
+    ops: list[OpLine]
+    call_s: float
+    """The executor's calls, outside their ops: arguments, checks, waking threads."""
+    sampling_s: float
+    host_s: float
+    """The rest of the engine: scheduling, building steps, output."""
+
+    @property
+    def floor_s(self) -> float | None:
+        """The sum of the ops' floors."""
+        floors = [line.floor_s for line in self.ops if line.floor_s is not None]
+        return sum(floors) if floors else None
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Steps that count as one, such as those that read a prompt."""
+
+    all: Sequence[Step]
+
+    @property
+    def profiles(self) -> list[StepProfile]:
+        return [s.run.profile for s in self.all if s.run is not None and s.run.profile is not None]
+
+    @property
+    def seconds(self) -> float:
+        return sum(step.seconds for step in self.all)
+
+    @property
+    def sampling(self) -> float:
+        return sum(profile.sampling_seconds for profile in self.profiles)
+
+    @property
+    def host(self) -> float:
+        return sum(step.host_seconds for step in self.all) - self.sampling
+
+    @property
+    def call(self) -> float:
+        """Seconds of calls outside their ops."""
+        calls = sum(step.run.seconds for step in self.all if step.run is not None)
+        return calls - sum(op.seconds for profile in self.profiles for op in profile.ops)
+
+
+def account(plan: Plan, samples: Sequence[Steps], machine: Machine) -> StepAccount:
+    """Account for steps of ``plan``, whose ops are those that were timed."""
+    seconds = median(sample.seconds for sample in samples)
+    lines: dict[str, list[OpLine]] = {}
+    for i, op in enumerate(plan.ops):
+        line = _line(plan, op, [_op_of(plan, i, sample) for sample in samples], seconds, machine)
+        lines.setdefault(line.op, []).append(line)
+    return StepAccount(
+        steps=fmean(len(sample.all) for sample in samples),
+        tokens=fmean(sum(p.size.tokens for p in sample.profiles) for sample in samples),
+        seconds=seconds,
+        ops=sorted(map(_together, lines.values()), key=lambda line: -line.seconds),
+        call_s=median(sample.call for sample in samples),
+        sampling_s=median(sample.sampling for sample in samples),
+        host_s=median(sample.host for sample in samples),
+    )
+
+
+@dataclass(frozen=True)
+class _OpSample:
+    """An op in a sample: what it took, and what it did."""
+
+    seconds: float
+    waiting: float
+    num_bytes: int
+    operations: int
+    arithmetic: Arithmetic
+
+
+def _op_of(plan: Plan, index: int, sample: Steps) -> _OpSample:
+    profiles = sample.profiles
+    costs = [op_cost(plan, plan.ops[index], profile.size) for profile in profiles]
+    return _OpSample(
+        seconds=sum(profile.ops[index].seconds for profile in profiles),
+        waiting=sum(profile.ops[index].waiting for profile in profiles),
+        num_bytes=sum(cost.num_bytes for cost in costs),
+        operations=sum(cost.operations for cost in costs),
+        arithmetic=next((cost.arithmetic for cost in costs if cost.operations), "f32"),
+    )
+
+
+def _line(
+    plan: Plan, op: Op, samples: Sequence[_OpSample], step_seconds: float, machine: Machine
+) -> OpLine:
+    seconds = median(sample.seconds for sample in samples)
+    moved = fmean(sample.num_bytes for sample in samples)
+    operations = fmean(sample.operations for sample in samples)
+    return OpLine(
+        op=op_title(plan, op),
+        count=1,
+        seconds=seconds,
+        waiting_s=median(sample.waiting for sample in samples),
+        share=seconds / step_seconds,
+        bytes=moved,
+        operations=operations,
+        floor_s=_floor(moved, operations, samples[0].arithmetic, machine),
+    )
+
+
+def _floor(moved: float, operations: float, kind: Arithmetic, machine: Machine) -> float | None:
+    peaks = {"f32": machine.f32_flops, "bf16": machine.bf16_flops, "int8": machine.int8_ops}
+    # Where a variant has no instruction for bytes, those of floats stand in.
+    peak = peaks[kind] or machine.f32_flops
+    if machine.read_bandwidth_bytes_per_s is None or peak is None:
+        return None
+    return max(moved / machine.read_bandwidth_bytes_per_s, operations / peak)
+
+
+def _together(lines: Sequence[OpLine]) -> OpLine:
+    floors = [line.floor_s for line in lines if line.floor_s is not None]
+    return OpLine(
+        op=lines[0].op,
+        count=len(lines),
+        seconds=sum(line.seconds for line in lines),
+        waiting_s=sum(line.waiting_s for line in lines),
+        share=sum(line.share for line in lines),
+        bytes=sum(line.bytes for line in lines),
+        operations=sum(line.operations for line in lines),
+        floor_s=sum(floors) if floors else None,
+    )
+
+
+def op_title(plan: Plan, op: Op) -> str:
+    """The op's kind, and of a product which one it is: its weights, shape and format."""
+    if isinstance(op, HeadLinear):
+        return f"{op.kind} {op.heads} x {op.n}x{op.k} {plan.weight_dtype}"
+    if not isinstance(op, Linear | ExpertLinear):
+        return op.kind
+    names = "+".join(_short(part.weight) for part in op.parts)
+    form = str(op.scheme or plan.weight_dtype) + (" (weights alone)" if op.weight_only else "")
+    return f"{op.kind} {names} {sum(part.n for part in op.parts)}x{op.k} {form}"
+
+
+def _short(weight: str) -> str:
+    """The name of a weight without its layer."""
+    words = weight.split(".")
+    return ".".join(words[2:]) if words[0] == "layers" and len(words) > 2 else weight

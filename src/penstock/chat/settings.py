@@ -1,0 +1,84 @@
+"""What ``/set`` can set: a sampling parameter, or a variable of the model's chat template."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+import msgspec
+
+from penstock.chat.conversation import Conversation
+from penstock.chat.parameters import ChatParameters
+from penstock.errors import RequestError
+
+PARAMETERS = ChatParameters.__struct_fields__
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+
+def with_setting(
+    conversation: Conversation, name: str, text: str, template_options: Sequence[str] | None
+) -> Conversation:
+    """``conversation`` with one setting as a person wrote it; ``default`` unsets it.
+
+    ``template_options`` are the variables that the template reads; where they are None, any name
+    that is not nearly a parameter's is one. Raises RequestError for a name that is neither, with
+    those that are near, and for a value that is not allowed.
+    """
+    parameter = name.replace("-", "_")
+    if parameter in PARAMETERS:
+        changed = conversation.parameters.with_text(parameter, text)
+        return conversation.with_parameters(changed)
+    variable = name if name in (template_options or ()) else parameter
+    set_before = variable in conversation.template_options
+    if not _is_variable(variable, template_options) and not (set_before and text == "default"):
+        raise RequestError(_unknown(name, template_options), name)
+    return conversation.with_template_option(variable, text)
+
+
+def shown_settings(
+    conversation: Conversation, template_options: Sequence[str] | None
+) -> tuple[str, str]:
+    """The parameters, and the template's variables, as one line says them."""
+    given = conversation.template_options
+    unread = unread_options(conversation, template_options)
+    said = [f"{name} {_shown(value)}" for name, value in given.items()]
+    if template_options is None:
+        said.append("the server does not say what else it reads")
+    else:
+        said += [f"it does not read {', '.join(unread)}"] if unread else []
+        unset = [name for name in template_options if name not in given]
+        said += [f"unset: {', '.join(unset)}"] if unset else []
+    return str(conversation.parameters), "; ".join(said) or "reads no variables of its own"
+
+
+def unread_options(conversation: Conversation, template_options: Sequence[str] | None) -> list[str]:
+    """The variables that are set, and that the template is known not to read."""
+    if template_options is None:
+        return []
+    return [name for name in conversation.template_options if name not in template_options]
+
+
+def _is_variable(name: str, template_options: Sequence[str] | None) -> bool:
+    if template_options is not None:
+        return name in template_options
+    return _VARIABLE.fullmatch(name) is not None and not _near(name, PARAMETERS)
+
+
+def _unknown(name: str, template_options: Sequence[str] | None) -> str:
+    near = _near(name, [*PARAMETERS, *(template_options or ())])
+    hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(PARAMETERS)}"
+    if template_options is None:
+        return f"there is no parameter {name!r}; {hint}"
+    if not near and template_options:
+        hint += f", and of the template {', '.join(template_options)}"
+    return f"neither a parameter nor a variable of the chat template is named {name!r}; {hint}"
+
+
+def _near(name: str, names: Iterable[str]) -> list[str]:
+    return get_close_matches(name.replace("-", "_"), list(names), n=2, cutoff=0.7)
+
+
+def _shown(value: Any) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,54 @@
+"""Names of vLLM's that are none here, and what to do instead: what an AttributeError says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_SERVER: Final = "AsyncLLM(...) runs the engine in a process of its own; `penstock serve` serves it"
+
+OF_PACKAGE: Final[Mapping[str, str]] = {
+    "AsyncLLMEngine": _SERVER,
+    "AsyncEngineArgs": _SERVER,
+    "LLMEngine": "LLM(...) is the engine; stream() gives outputs as they come",
+    "EngineArgs": "EngineConfig has the engine's options; LLM(...) takes them as keywords",
+    "BeamSearchParams": "there is no beam search; SamplingParams(n=...) makes several outputs",
+    "PoolingRequestOutput": "LLM.embed gives EmbeddingOutput",
+    "EmbeddingRequestOutput": "LLM.embed gives EmbeddingOutput",
+    "LoRARequest": "merge the adapter into the model",
+}
+"""Those that would be imported from the package."""
+
+OF_LLM: Final[Mapping[str, str]] = {
+    "llm_engine": "config has the engine's options and stats() its figures",
+    "model_config": "config has the model's options, such as max_model_len",
+    "beam_search": "there is no beam search; generate() with SamplingParams(n=...) makes several",
+    "encode": "embed() gives embeddings; hidden states of single tokens are not given",
+    "score": "embed() both texts, and multiply their embeddings: that is their cosine",
+    "classify": "no model with a classifier is run; embed() gives embeddings",
+    "reward": "no reward model is run; embed() gives embeddings",
+    "collective_rpc": "a model runs on one device, in this process",
+    "apply_model": "a model is a plan of operations, which `penstock explain` prints",
+    "start_profile": "`penstock bench latency` says where the time goes",
+    "stop_profile": "`penstock bench latency` says where the time goes",
+    "sleep": "close() releases the memory; the next start restores packed weights from disk",
+    "wake_up": "make a new LLM; its start restores packed weights from disk",
+    "get_metrics": "stats() has the engine's figures",
+    "set_tokenizer": "give LLM(...) the tokenizer= that it is to have",
+    "preprocess_chat": "get_tokenizer().apply_chat_template(messages) gives the prompt",
+}
+
+OF_TOKENIZER: Final[Mapping[str, str]] = {
+    "convert_tokens_to_ids": "token_id(token) gives the id of a vocabulary's entry",
+    "convert_ids_to_tokens": "token_text(id) gives the text of a token",
+    "get_vocab": "token_id(token) and token_text(id) look single entries up",
+    "batch_encode_plus": "encode(text) gives the token ids of a text",
+    "encode_plus": "encode(text) gives the token ids of a text",
+    "tokenize": "encode(text) gives token ids, and token_text(id) the text of each",
+}
+
+
+def no_attribute(owner: str, name: str, hints: Mapping[str, str]) -> AttributeError:
+    """The error for a name that ``owner`` does not have, with the hint if there is one."""
+    hint = hints.get(name)
+    return AttributeError(f"{owner} has no attribute {name!r}" + (f": {hint}" if hint else ""))
