@@ -4,7 +4,6 @@
 #if defined(__AVX512BF16__)
 
 namespace penstock {
-namespace {
 
 struct DotFormat {
   using Packed = uint32_t;  // a pair of k
@@ -25,8 +24,6 @@ struct DotFormat {
     sum = dpbf16(sum, w, a);
   }
 };
-
-}  // namespace
 
 struct DotPath : Walk<RegisterKernel<DotFormat>> {
   using Walk::Walk;
