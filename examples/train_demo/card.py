@@ -14,6 +14,8 @@ from typing import Any
 def render(config: dict[str, Any], training: dict[str, Any]) -> str:
     """The card as Markdown, from ``config.json`` and ``training.json``."""
     ended = "" if training["complete"] else " The run was interrupted before its end."
+    if training.get("checkpoints_averaged", 1) > 1:
+        ended += f" The weights are a mean of {training['checkpoints_averaged']} checkpoints'."
     return f"""---
 license: apache-2.0
 language: code

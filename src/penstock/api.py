@@ -205,11 +205,12 @@ class LLM:
         pooling: PoolingParams | None = None,
         *,
         pooling_params: PoolingParams | None = None,
+        use_tqdm: bool | Callable[..., Any] = False,
         priority: int = 0,
     ) -> list[EmbeddingOutput]:
         """Embed each prompt by the model's hidden states; outputs in the order of ``prompts``.
 
-        ``pooling_params`` is another name of ``pooling``.
+        ``pooling_params`` is another name of ``pooling``, and ``use_tqdm`` shows a bar.
 
         A prompt that cannot be served raises RequestError before any is started; one that fails
         on the way has ``error`` set.
@@ -219,10 +220,12 @@ class LLM:
         inbox = self._core.submit([request for request, _ in requests.values()])
         ended: dict[str, SequenceUpdate] = {}
         try:
-            while len(ended) < len(requests):
-                for update in self._core.next(inbox):
-                    if update.finish_reason is not None:
-                        ended[update.request_id] = update
+            with progress_bar(use_tqdm, len(requests)) as advance:
+                while len(ended) < len(requests):
+                    for update in self._core.next(inbox):
+                        if update.finish_reason is not None:
+                            ended[update.request_id] = update
+                            advance()
         finally:
             self._core.leave(inbox)
         return [

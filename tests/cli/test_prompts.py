@@ -93,7 +93,7 @@ def test_progress_draws_on_terminals_alone() -> None:
         progress.show(1, 10)
         progress.show(2, 20)  # too soon to draw again
         progress.clear()
-    assert terminal.getvalue().startswith("\r1/4 prompts, 10 tokens, ")
+    assert terminal.getvalue().startswith("\r1/4 prompts [#####...............], 10 tokens, ")
     assert "2/4" not in terminal.getvalue()
     assert terminal.getvalue().endswith(" \r")
     assert file.getvalue() == ""

@@ -90,6 +90,19 @@ def test_what_is_told_of_a_file_in_blocks(in_blocks: Path, folder: Path, tmp_pat
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"load_format": "dummy"}, "no dummy weights in the blocks of GGUF files"),
+        ({"quantize_head": False}, "--no-quantize-head.* has no effect"),
+        ({"quantization_calibration": False}, "--no-quantization-calibration.* has no effect"),
+    ],
+)
+def test_options_without_effect(options: dict[str, Any], message: str, in_blocks: Path) -> None:
+    with pytest.raises(ConfigError, match=message):
+        plan_engine(EngineConfig(model=str(in_blocks), max_model_len=128, **options))
+
+
 def test_another_models_tokenizer(in_blocks: Path) -> None:
     with (
         LLM(str(in_blocks), tokenizer=str(demo_model_path()), artifact=False, threads=1) as llm,

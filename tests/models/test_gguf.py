@@ -163,6 +163,9 @@ def _with_vector(folder: Path, tmp_path: Path, name: str, values: np.ndarray) ->
             {"rope__scaling__type": "linear", "rope__scaling__factor": -2.0},
             r"gguf: llama\.rope\.scaling\.factor \(-2\.0\) must be",
         ),
+        ({"attention__head_count": 0}, r"llama\.attention\.head_count \(0\) must be from 1 to 64"),
+        ({"embedding_length": 0}, r"llama\.embedding_length \(0\) must be from 1"),
+        ({"block_count": 2**32 - 1}, r"llama\.block_count \(4294967295\) must be from 1 to 4096"),
         ({"vocab_size": 7}, r"llama\.vocab_size is 7, .* --ignore-config-field llama\.vocab_size"),
         ({"embedding_length": 32}, "asks? for|ask for"),
     ],
@@ -178,6 +181,8 @@ def test_a_key_that_is_ignored(tmp_path: Path) -> None:
     path = write_gguf(tiny_checkpoint("llama"), tmp_path / "model.gguf", attention__new=1)
     spec = load_model_spec(path, ["llama.attention.new"])
     assert "ignored, as asked" in spec.notes[-1]
+    with pytest.raises(ModelError, match="ignore_config_field llama.newer is of no use"):
+        load_model_spec(path, ["llama.attention.new", "llama.newer"])
 
 
 SCANS = {

@@ -101,4 +101,4 @@ def _of_one_matrix(folder: Path, blocks: NDArray[np.uint8], factor: F32) -> Bloc
     writer.close()
     found = open_gguf(folder / "matrix.gguf").tensors
     form = BlockMatrix(NVFP4_SCALED.scheme)
-    return read_blocks(Packed("m", (1, blocks.shape[1] * 64 // 36), form), found)
+    return read_blocks(Packed("m", (1, blocks.shape[1] * 64 // 36), form), found, None)

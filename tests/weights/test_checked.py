@@ -70,7 +70,7 @@ def test_a_matrix_that_is_read_in_pieces(tmp_path: Path) -> None:
 def test_vectors_that_are_not_finite_are_refused(value: float, tmp_path: Path) -> None:
     norm = "model.layers.1.input_layernorm.weight"
     weights, _ = checked(changed(tmp_path, norm, value))
-    with pytest.raises(WeightError, match=f"'{norm}' has values that are not finite"):
+    with pytest.raises(WeightError, match=f"tensor '{norm}' has values that are not finite"):
         weights.get("layers.1.attn_norm")
     weights.get("layers.0.attn_norm")
 

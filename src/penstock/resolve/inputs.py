@@ -10,6 +10,7 @@ from penstock.cache.geometry import KvDType
 from penstock.config import EngineConfig, KvCacheDTypeOption
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
+from penstock.models.gguf.blocks import GgufTypes
 from penstock.models.quantized_modules import QuantizedModules
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.plan import Plan
@@ -87,6 +88,18 @@ def check_options(inputs: Inputs) -> None:
         raise ConfigError(
             "quantize_activations has no effect without quantization; set quantization to int8 or "
             "int4, or leave it out"
+        )
+
+    its_own = not inputs.drafts and inputs.spec.published == "model"
+    if its_own and not config.quantize_head and config.quantization == "none":
+        raise ConfigError(
+            "quantize_head false (--no-quantize-head) has no effect without quantization: the "
+            "output matrix stays as it is; leave it out"
+        )
+    if config.load_format == "dummy" and isinstance(own, GgufTypes):
+        raise ConfigError(
+            "there are no dummy weights in the blocks of GGUF files; leave --load-format out, or "
+            "take a folder with a config.json"
         )
 
 

@@ -33,17 +33,17 @@ class CheckedWeights:
         value = self._source.get(name)
         if isinstance(value, np.ndarray) and value.ndim == 1 and not np.isfinite(value).all():
             raise WeightError(
-                f"{self._source.tensors_of(name)} has values that are not finite, so that the "
-                "model would compute nothing; download it again, or convert the model again"
+                f"tensor {self._source.tensor_of(name)!r} has values that are not finite, so that "
+                "the model would compute nothing; download it again, or convert the model again"
             )
         if _is_zero(value):
-            self._zeros[self._source.tensors_of(name)] = None
+            self._zeros[repr(self._source.tensor_of(name))] = None
         return value
 
     def member(self, name: str, index: int) -> WeightValue:
         value = self._source.member(name, index)
         if _is_zero(value):
-            self._zeros[f"{self._source.tensors_of(name)} (matrix {index})"] = None
+            self._zeros[f"{self._source.tensor_of(name)!r} (matrix {index})"] = None
         return value
 
     def has_rows_apart(self, name: str) -> bool:
@@ -55,7 +55,7 @@ class CheckedWeights:
             # Read once more, where an op looks up what another multiplies by, they count again.
             self._rows[name] = self._rows.get(name, 0) + end - first
             if self._rows[name] >= self._source.num_rows(name):
-                self._zeros[self._source.tensors_of(name)] = None
+                self._zeros[repr(self._source.tensor_of(name))] = None
         return value
 
     def names(self) -> Iterable[str]:

@@ -139,11 +139,10 @@ class CheckpointWeights:
     def names(self) -> Iterable[str]:
         return self._sources.keys()
 
-    def tensors_of(self, name: str) -> str:
-        """The tensors of which a weight is made, for messages."""
+    def tensor_of(self, name: str) -> str:
+        """The tensor, or the first of several, of which a weight is made: for messages."""
         source, found = self._sources[name]
-        stored = [found[each.name][1].name for each in tensors(source)]
-        return ", ".join(map(repr, stored[:3])) + (", ..." if len(stored) > 3 else "")
+        return next((found[each.name][1].name for each in tensors(source)), name)
 
     def num_rows(self, name: str) -> int:
         return self._weights[name].shape[0]

@@ -26,6 +26,36 @@ COMMON: Final[Mapping[str, str]] = {
 }
 """The fields of most families, and the keys that have their values."""
 
+ADJUSTED: Final[Mapping[str, str]] = {
+    "attn_logit_softcapping": "attn_logit_softcapping",
+    "final_logit_softcapping": "final_logit_softcapping",
+    "layer_norm_epsilon": "attention.layer_norm_epsilon",
+    "mamba_d_conv": "ssm.conv_kernel",
+    "mamba_d_ssm": "ssm.inner_size",
+    "mamba_d_state": "ssm.state_size",
+    "mamba_n_groups": "ssm.group_count",
+    "mamba_n_heads": "ssm.time_step_rank",
+    "mamba_num_heads": "ssm.time_step_rank",
+    "n_layer": "block_count",
+    "n_layers": "block_count",
+    "num_experts_per_tok": "expert_used_count",
+    "num_local_experts": "expert_count",
+    "rope_parameters.full_attention.rope_theta": "rope.freq_base",
+    "rope_parameters.sliding_attention.rope_theta": "rope.freq_base_swa",
+    "rope_scaling": "rope.scaling.type",
+    "rope_scaling.attention_factor": "rope.scaling.attn_factor",
+    "rope_scaling.beta_fast": "rope.scaling.yarn_beta_fast",
+    "rope_scaling.beta_slow": "rope.scaling.yarn_beta_slow",
+    "rope_scaling.factor": "rope.scaling.factor",
+    "rope_scaling.llama_4_scaling_beta": "attention.temperature_scale",
+    "rope_scaling.mscale": "rope.scaling.yarn_log_multiplier",
+    "rope_scaling.mscale_all_dim": "rope.scaling.yarn_log_multiplier",
+    "rope_scaling.original_max_position_embeddings": "rope.scaling.original_context_length",
+    "sliding_window": "attention.sliding_window",
+    "v_head_dim": "attention.value_length_mla",
+}
+"""Fields that ``Architecture.adjust`` makes, and the keys whose values they have, for messages."""
+
 
 @dataclass(frozen=True)
 class Architecture:

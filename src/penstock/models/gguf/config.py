@@ -11,7 +11,7 @@ from penstock.errors import ModelError, shown
 from penstock.gguf.metadata import GgufValue
 from penstock.gguf.special_tokens import end_token_ids
 from penstock.interface.sources import Shape, Stored
-from penstock.models.gguf.architecture import COMMON, Architecture, Fields
+from penstock.models.gguf.architecture import ADJUSTED, COMMON, Architecture, Fields
 from penstock.models.gguf.architectures import ARCHITECTURES
 from penstock.models.gguf.blocks import FACTOR, GgufTypes
 from penstock.models.gguf.keys import Keys
@@ -39,17 +39,6 @@ _IDLE_KEYS: Final = (
 _EMBEDDING: Final = "token_embd.weight"
 _TOKENS: Final = "tokenizer.ggml.tokens"
 _VOCAB_SIZE: Final = "vocab_size"
-_ROPE_KEYS: Final = {
-    "rope_scaling": "rope.scaling.type",
-    "rope_scaling.factor": "rope.scaling.factor",
-    "rope_scaling.original_max_position_embeddings": "rope.scaling.original_context_length",
-    "rope_scaling.attention_factor": "rope.scaling.attn_factor",
-    "rope_scaling.beta_fast": "rope.scaling.yarn_beta_fast",
-    "rope_scaling.beta_slow": "rope.scaling.yarn_beta_slow",
-    "rope_scaling.mscale": "rope.scaling.yarn_log_multiplier",
-    "rope_scaling.mscale_all_dim": "rope.scaling.yarn_log_multiplier",
-}
-"""The keys of which :func:`_rope` makes fields."""
 EXPERTS: Final = " with experts"
 """What the name of an architecture in the table ends with, where files say by a key that it is
 meant."""
@@ -151,7 +140,7 @@ def _fields(
     }
     usual: Fields = {
         "num_key_value_heads": heads,
-        "head_dim": keys.integer("embedding_length") // max(heads, 1),
+        "head_dim": keys.head_size if heads else 0,
         "rope_theta": 10_000.0,
         **architecture.otherwise,
     }
@@ -178,9 +167,7 @@ def _fields(
 
 def _wording(keys: Keys, architecture: Architecture) -> Wording:
     """What the file calls the fields of its configuration."""
-    named = {**COMMON, **architecture.fields, **_ROPE_KEYS}
-    if architecture.partial is not None:
-        named[architecture.partial] = "rope.dimension_count"
+    named = {**ADJUSTED, **COMMON, **architecture.fields}
     return Wording(
         {
             **{field: f"{keys.architecture}.{key}" for field, key in named.items()},
@@ -251,10 +238,7 @@ def _rope(keys: Keys, architecture: Architecture, fields: Fields, floats: Floats
     if not architecture.rotates:
         fields.pop("rope_theta", None)
         return RopeScaling(None)
-    heads = keys.integer("attention.head_count")
-    head_dim = keys.integer(
-        "attention.key_length", keys.integer("embedding_length") // max(heads, 1)
-    )
+    head_dim = keys.integer("attention.key_length", keys.head_size, low=1)
     dim = keys.integer("rope.dimension_count", head_dim)
     if architecture.partial is not None:
         fields[architecture.partial] = dim / head_dim

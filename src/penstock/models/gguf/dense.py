@@ -48,8 +48,8 @@ def _olmo2(keys: Keys, fields: Fields) -> None:
         return
     fields["architectures"] = ["Olmo3ForCausalLM"]
     read_windows(keys, fields, 4)
-    theta = fields.pop("rope_theta")
-    assert isinstance(theta, float)
+    del fields["rope_theta"]
+    theta = keys.number("rope.freq_base", 10_000.0)
     scaled = fields.pop("rope_scaling", {"rope_type": "default"})
     assert isinstance(scaled, dict)
     local = keys.number("rope.freq_base_swa", theta)
@@ -77,8 +77,10 @@ def _minicpm(keys: Keys, fields: Fields) -> None:
     residual = keys.raw("residual_scale")
     told = keys.number("residual_scale", 0.0) * layers**0.5
     fields["scale_depth"] = 1.4 if residual is None else round(told, 6)
-    base = hidden / keys.number("logit_scale", hidden / 256)
-    fields["dim_model_base"] = round(base, 3)
+    scale = keys.number("logit_scale", hidden / 256)
+    if not scale > 0:
+        raise keys.error("logit_scale", "must be greater than 0; convert the model again")
+    fields["dim_model_base"] = round(hidden / scale, 3)
 
 
 def _chatglm(keys: Keys, fields: Fields) -> None:

@@ -18,10 +18,9 @@ _27B: Final = {"gemma2": 46, "gemma3": 62}
 
 
 def _gemma_scale(keys: Keys, fields: Fields) -> None:
-    heads, head_dim = keys.integer("attention.head_count"), keys.integer("attention.key_length")
-    if keys.integer("block_count") == _27B[keys.architecture]:
-        head_dim = keys.integer("embedding_length") // heads
-    fields["query_pre_attn_scalar"] = head_dim
+    head_dim = keys.integer("attention.key_length")
+    large = keys.integer("block_count") == _27B[keys.architecture]
+    fields["query_pre_attn_scalar"] = keys.head_size if large else head_dim
 
 
 def _gemma2(keys: Keys, fields: Fields) -> None:

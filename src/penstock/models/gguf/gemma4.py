@@ -61,7 +61,8 @@ def _heads(keys: Keys, fields: Fields, kinds: list[str]) -> None:
 
 def _widths(keys: Keys, fields: Fields) -> None:
     """Layers that read the keys of others may have MLPs of twice the width."""
-    widths, shared = keys.each_layer(_WIDTHS), keys.integer("attention.shared_kv_layers", 0)
+    widths = keys.each_layer(_WIDTHS)
+    shared = keys.integer("attention.shared_kv_layers", 0, high=len(widths) - 1)
     first = len(widths) - shared
     wide = bool(shared) and widths[-1] == 2 * widths[0]
     if widths != [widths[0]] * first + [widths[0] * (2 if wide else 1)] * shared:

@@ -11,6 +11,8 @@ from penstock.errors import ModelError, shown
 from penstock.gguf.arrays import Numbers
 from penstock.gguf.metadata import GgufValue
 from penstock.models.gguf.kinds import ARCHITECTURE
+from penstock.models.limits import MAX_LAYERS
+from penstock.models.reader import MAX_INTEGER
 from penstock.models.unknown_fields import refusal
 
 
@@ -50,8 +52,15 @@ class Keys:
 
     @property
     def layers(self) -> int:
-        """The layers of the model, without those behind them that draft."""
-        return self.integer("block_count") - self.integer("nextn_predict_layers", 0)
+        """The layers of the model, at least one, without those behind them that draft."""
+        count = self.integer("block_count", low=1, high=MAX_LAYERS)
+        return count - self.integer("nextn_predict_layers", 0, high=count - 1)
+
+    @property
+    def head_size(self) -> int:
+        """The size of a head where the file does not say it."""
+        hidden = self.integer("embedding_length", low=1)
+        return hidden // self.integer("attention.head_count", low=1, high=hidden)
 
     def raw(self, key: str) -> object:
         """The value, an array as a list; None where the key is absent."""
@@ -81,12 +90,16 @@ class Keys:
             raise self.error(key, f"must be {self.layers} integers, one for each layer")
         return numbers[: self.layers]
 
-    def integer(self, key: str, default: int | None = None) -> int:
+    def integer(
+        self, key: str, default: int | None = None, *, low: int = 0, high: int = MAX_INTEGER
+    ) -> int:
         value = self.value(key)
         if value is None and default is not None:
             return default
         if isinstance(value, bool) or not isinstance(value, int):
             raise self.error(key, "must be an integer; convert the model again")
+        if not low <= value <= high:
+            raise self.error(key, f"must be from {low} to {high}; convert the model again")
         return value
 
     def number(self, key: str, default: float) -> float:
@@ -132,12 +145,17 @@ class Keys:
 
     def finish(self, ignore: Collection[str] = ()) -> tuple[str, ...]:
         """Refuse keys of the architecture that nothing has asked for, but for those of ``ignore``,
-        which are returned."""
+        which are returned; and names in ``ignore`` that are none of these."""
         prefix = f"{self.architecture}."
         unread = [key for key in self._metadata if key.startswith(prefix) and key not in self._used]
         unknown = {key: shown(_plain(self._metadata[key])) for key in unread if key not in ignore}
         if unknown:
             raise ModelError(f"{self._where}: {refusal(unknown, 'key')}")
+        for key in sorted(set(ignore) - set(unread)):
+            raise ModelError(
+                f"{self._where}: ignore_config_field {key} is of no use: the file has no such key, "
+                "or Penstock knows it; leave it out"
+            )
         return tuple(unread)
 
 

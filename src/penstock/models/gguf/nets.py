@@ -24,12 +24,12 @@ _LAYERS: Final = "attention.recurrent_layers"
 def _net(keys: Keys, fields: Fields) -> None:
     """The sizes of delta nets, and which layers are such: those that a list says, or all but each
     fourth, or n-th."""
-    inner, heads = keys.integer("ssm.inner_size"), keys.integer("ssm.time_step_rank")
+    inner, heads = keys.integer("ssm.inner_size"), keys.integer("ssm.time_step_rank", low=1)
     if inner % heads:
         raise keys.error("ssm.time_step_rank", f"must divide the {inner} of ssm.inner_size evenly")
     fields["linear_value_head_dim"] = inner // heads
     interval, layers, said = (
-        keys.integer("full_attention_interval", 4),
+        keys.integer("full_attention_interval", 4, low=1),
         keys.layers,
         keys.raw(_LAYERS),
     )

@@ -64,14 +64,14 @@ def _names(spec: ModelSpec) -> dict[str, Name]:
 
 def _expansion(keys: Keys, name: str = "embedding_length") -> int:
     """How many times as wide as the model a scan is."""
-    inner, hidden = keys.integer("ssm.inner_size"), keys.integer(name)
+    inner, hidden = keys.integer("ssm.inner_size"), keys.integer(name, low=1)
     if inner % hidden:
         raise keys.error("ssm.inner_size", f"must be a multiple of {hidden} here")
     return inner // hidden
 
 
 def _mamba2(keys: Keys, fields: Fields) -> None:
-    inner, heads = keys.integer("ssm.inner_size"), keys.integer("ssm.time_step_rank")
+    inner, heads = keys.integer("ssm.inner_size"), keys.integer("ssm.time_step_rank", low=1)
     if inner % heads:
         raise keys.error("ssm.time_step_rank", f"must divide the {inner} of ssm.inner_size evenly")
     fields |= {"expand": _expansion(keys), "head_dim": inner // heads}
@@ -116,8 +116,7 @@ def _bamba(keys: Keys, fields: Fields, attends: list[bool], rotates: bool) -> No
     fields["architectures"] = ["BambaForCausalLM"]
     fields["attn_layer_indices"] = [i for i, each in enumerate(attends) if each]
     fields["attention_bias"] = keys.has_tensor("attn_q.bias")
-    size = keys.integer("embedding_length") // keys.integer("attention.head_count")
-    fields[PARTIAL] = keys.integer("rope.dimension_count", size) / size
+    fields[PARTIAL] = keys.integer("rope.dimension_count", keys.head_size) / keys.head_size
 
 
 def _falcon(keys: Keys, fields: Fields) -> None:
@@ -147,7 +146,7 @@ def _nemotron(keys: Keys, fields: Fields) -> None:
     if len(dense) > 1:
         raise keys.error("feed_forward_length", "differs between layers, which is not supported")
     fields |= {"layers_block_type": kinds, "intermediate_size": max(dense, default=1)}
-    heads = keys.integer("ssm.time_step_rank")
+    heads = keys.integer("ssm.time_step_rank", low=1)
     fields |= {"mamba_num_heads": heads, "use_conv_bias": keys.has_tensor("ssm_conv1d.bias")}
     fields["mamba_head_dim"] = keys.integer("ssm.inner_size") // heads
     fields["use_bias"] = keys.has_tensor("ssm_in.bias")

@@ -1,0 +1,146 @@
+"""The scripts that train the demo models, and the measure of what they write."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+from support.checkpoints import tiny_checkpoint
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import LlamaForCausalLM
+
+from penstock import demo_model_path
+
+SCRIPTS = Path(__file__).parents[2] / "examples" / "train_demo"
+
+
+@pytest.fixture(autouse=True)
+def scripts_on_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(SCRIPTS))
+
+
+def script(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def test_cut_newlines_are_the_same_text() -> None:
+    stream = script("stream")
+    tokenizer = Tokenizer.from_file(str(demo_model_path() / "tokenizer.json"))
+    text = "def f(x):\n    if x:\n        return 1\n\n    return 2\n" * 200
+    ids = np.asarray(tokenizer.encode(text).ids, dtype=np.int32)
+    halves = stream.cuts(tokenizer)
+    newline, four = (tokenizer.token_to_id(t) for t in ("Ċ", "ĠĠĠĠ"))
+    assert halves[tokenizer.token_to_id("ĊĠĠĠĠ")] == [newline, four]
+    assert newline not in halves
+    cut = stream.cut_newlines(ids, halves, np.random.default_rng(1))
+    indents = int(np.isin(ids, list(halves)).sum())
+    assert 0.01 * indents < len(cut) - len(ids) < 0.12 * indents
+    assert tokenizer.decode(cut.tolist()) == tokenizer.decode(ids.tolist()) == text
+
+
+def test_windows_continue_where_they_were() -> None:
+    stream = script("stream")
+    numbers = np.arange(1000, dtype=np.int32)
+    whole = stream.Windows(numbers, 10, seed=1)
+    first = whole.take(98)  # a pass
+    assert torch.equal(first, first[:, :1] + torch.arange(11))
+    assert len(set(first[:, 0].tolist())) == 98
+    expected = [whole.take(30) for _ in range(5)]
+    later = stream.Windows(numbers, 10, seed=1)
+    later.position = 98
+    assert all(torch.equal(later.take(30), each) for each in expected)
+    with pytest.raises(ValueError, match="20 tokens are too few for windows of 10"):
+        stream.Windows(numbers[:20], 10, seed=1)
+
+
+def test_only_the_decay_knows_the_end() -> None:
+    schedule = script("progress").Schedule
+    shorter, longer = schedule(10, 4), schedule(30, 4)
+    for step, used in [(0, 0.0), (20, 1.0), (900, 5.9)]:
+        assert shorter.rate(step, used) == longer.rate(step, used)
+    assert shorter.rate(0, 0) < shorter.rate(20, 1) < shorter.rate(900, 5.9) == 1
+    assert shorter.rate(900, 8) == pytest.approx(0.502)
+    assert 0 < shorter.rate(900, 11) < 0.01
+
+
+def test_a_stopped_training_continues_to_the_same_bits(tmp_path: Path) -> None:
+    decoder, progress = script("decoder"), script("progress")
+
+    class Training:
+        def __init__(self) -> None:
+            torch.manual_seed(1)
+            self.model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.RMSNorm(8))
+            self.optimizers = decoder.make_optimizers(self.model, 0.01)
+            self.average = progress.Average(self.model)
+            self.progress = progress.Progress()
+
+        def steps(self, count: int) -> None:
+            for _ in range(count):
+                generator = torch.Generator().manual_seed(self.progress.step)
+                self.model(torch.randn(4, 8, generator=generator)).square().mean().backward()
+                for optimizer in self.optimizers:
+                    optimizer.step()
+                    optimizer.zero_grad()
+                self.average.update(self.model, self.progress.step)
+                self.progress.step += 1
+
+        @property
+        def tensors(self) -> list[Tensor]:
+            return [*self.model.parameters(), *self.average.tensors.values()]
+
+    through, stopped, continued = Training(), Training(), Training()
+    through.steps(5)
+    stopped.steps(3)
+    file = tmp_path / "folder" / "state.pt"
+    parts = stopped.model, stopped.average, stopped.optimizers
+    progress.write_state(file, stopped.progress, *parts)
+    assert [path.name for path in file.parent.iterdir()] == ["state.pt"]
+    parts = continued.model, continued.average, continued.optimizers
+    continued.progress = progress.read_state(file, *parts)
+    continued.steps(2)
+    assert continued.progress.step == 5
+    assert all(map(torch.equal, through.tensors, continued.tensors))
+    assert not torch.equal(through.tensors[0], through.average.tensors["0.weight"])
+
+
+PROMPT = 'import os\n\ndef other(): pass\n\ndef f(a):\n    """Say \\w."""\n'
+
+
+@pytest.mark.parametrize(
+    ("continuation", "kind"),
+    [
+        ("    return a\n\n", None),  # perhaps it goes on
+        ("    return a\n\nx = 1\n", "Return"),
+        ("    return a +\n    b\n", None),
+        ("    # why\n    return (a +\n1)\n    x = = 2\n", "Return"),
+        ("    if a:\n        b = 1\n    else\n        c\n    d\n", None),
+        ("    if a:\n        b = 1\n    else:\n        c\n    d\n", "If"),
+        ("    if a:\n        b = 1\n      c = 1\n    d\n", None),
+        ("    if a:\n        b = 1\n\n        c = = 1\n    d\n", None),
+        ("x = 1\ny = 2\n", None),
+        ("  return a\nx = 1\n", None),
+        ("", None),
+    ],
+)
+def test_what_counts_as_a_first_statement(continuation: str, kind: str | None) -> None:
+    measure = script("first_statements")
+    found = measure.first_statement(measure.Problem(PROMPT, "f"), continuation)
+    assert (found and type(found).__name__) == kind
+
+
+def test_a_mean_has_the_shares_that_are_asked_for(tmp_path: Path) -> None:
+    mix = script("mix")
+    folder = tiny_checkpoint()
+    doubled = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        for parameter in doubled.parameters():
+            parameter.mul_(2)
+    doubled.save_pretrained(tmp_path)
+    parts = [mix.Part.parse(f"{folder}=1"), mix.Part.parse(f"{tmp_path}=3")]
+    for one, two in zip(mix.mean_of(parts).parameters(), doubled.parameters(), strict=True):
+        torch.testing.assert_close(one, two * (7 / 8))
