@@ -152,6 +152,12 @@ def test_a_slash_behind_a_space_or_in_a_block_is_a_message() -> None:
         ("/load /nowhere.json", "/nowhere.json: No such file or directory"),
         ("/save /nowhere/x.json", "No such file or directory"),
         ("/save /", "/ exists"),
+        ("/save ~nouser/x", "/save ~nouser/x: there is no such home folder"),
+        ("/load ~nouser/x", "/load ~nouser/x: there is no such home folder"),
+        ("/set tone " + "[" * 5000, "the value of tone cannot be taken: it is nested more than"),
+        ("/set tone " + "[" * 51 + "]" * 51, "nested more than 50 levels deep"),
+        ("/set stop " + "[" * 5000, "it is nested more than 100"),
+        ("caf\udce9", "what you wrote is not UTF-8 text"),
         ("/SHOW", "model: echo, for tests"),
         ("/?", "/save FILE"),
     ],
@@ -184,6 +190,35 @@ def test_a_question_that_fails_is_no_turn(error: Exception) -> None:
     out, model = converse("a", "b", model=Echo(error))
     assert f"error: {error}" in out
     assert [message.content for message in model.asked[1].messages] == ["b"]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("odd"), OSError(5, "I/O"), MemoryError()])
+def test_an_error_that_nobody_expects_leaves_the_conversation(error: Exception) -> None:
+    out, model = converse("a", "b", "c", model=Echo(error))
+    assert f"internal error, {type(error).__name__}" in " ".join(out.split())
+    assert [message.content for message in model.asked[2].messages] == ["b", "you said b", "c"]
+
+
+def test_a_line_that_cannot_be_decoded_leaves_the_conversation() -> None:
+    lines = iter(["a", None, "b"])
+
+    def read(prompt: str) -> str:
+        for line in lines:
+            return b"\xe9".decode() if line is None else line
+        raise EOFError
+
+    model = Echo()
+    stream = TerminalText()
+    ChatSession(model, Screen(stream, {"TERM": "dumb"})).run(LineReader(None, read=read))
+    assert "what you wrote is not UTF-8 text" in stream.getvalue()
+    assert len(model.asked[1].messages) == 3
+
+
+def test_debug_raises_what_nobody_expects() -> None:
+    session = ChatSession(Echo(RuntimeError("odd")), Screen(io.StringIO()), debug=True)
+    lines = iter(["a"])
+    with pytest.raises(RuntimeError, match="odd"):
+        session.run(LineReader(None, read=lambda prompt: next(lines)))
 
 
 def test_a_dead_engine_ends_the_session() -> None:

@@ -194,6 +194,7 @@ def test_what_the_template_does_not_read(
         (["--quick", "x", DEMO, "--api-key-env", "NOBODY"], "name one with --url"),
         (["--quick", "x", "--load", "/nowhere.json"], "/nowhere.json: No such file"),
         (["--quick", "x", "--chat-template-kwargs", "[1]"], "is no JSON object"),
+        (["--quick", "x", "--chat-template-kwargs", "[" * 5000], "nested more than 50 levels"),
         (["--api-key", "x"], "did you mean --api-key-env?"),
     ],
 )

@@ -65,7 +65,12 @@ def test_no_prompt(stdin: io.StringIO | None, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [('{"prompt": "a"}\n{"text": "b"}\n', "line 2"), ("plain\n", "line 1"), ("[]\n", "line 1")],
+    [
+        ('{"prompt": "a"}\n{"text": "b"}\n', "line 2"),
+        ("plain\n", "line 1"),
+        ("[]\n", "line 1"),
+        ('{"prompt": "a"}\n{"prompt": "b", "x": ' + "[" * 5000, "line 2: it is nested too deeply"),
+    ],
 )
 def test_lines_that_are_no_objects(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "p.jsonl"

@@ -10,6 +10,8 @@ from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Final
 
+from penstock.errors import RequestError
+
 QUOTES: Final = '"""'
 PROMPT: Final = ">>> "
 CONTINUED: Final = "... "
@@ -67,7 +69,8 @@ class LineReader:
         """One message or command.
 
         Three quotation marks, at its beginning or behind a command, begin a block of lines that
-        the next three end. Raises EOFError at the end of input, and Interrupted.
+        the next three end. Raises EOFError at the end of input, Interrupted, and RequestError for
+        bytes that are no text.
         """
         line = self._line(PROMPT)
         head, quotes, rest = line.partition(QUOTES)
@@ -83,7 +86,13 @@ class LineReader:
 
     def _line(self, prompt: str) -> str:
         with _typed_line():
-            return self._read(prompt)
+            try:
+                line = self._read(prompt)
+                # A locale may hand bytes that it cannot decode through, as surrogates.
+                line.encode()
+            except UnicodeError:
+                raise RequestError("what you wrote is not UTF-8 text; write it again") from None
+        return line
 
     def _complete(self, text: str, state: int) -> str | None:
         found = [f"{word} " for word in self._words if text and word.startswith(text)]

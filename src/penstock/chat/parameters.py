@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.chat.json_text import decoded
 from penstock.errors import RequestError
 from penstock.sampling.params import SamplingParams
 
@@ -69,8 +70,8 @@ def _read(name: str, text: str) -> object:
         if not text.startswith("["):
             return (text,)
         try:
-            return msgspec.json.decode(text, type=tuple[str, ...])
-        except msgspec.DecodeError as error:
+            return decoded(text, tuple[str, ...])
+        except ValueError as error:
             raise RequestError(f"stop is a text, or a JSON array of texts: {error}", name) from None
     if "bool" in kind:
         if text not in ("true", "false"):

@@ -14,6 +14,7 @@ import msgspec
 from penstock.chat.chat_model import Delta, Usage
 from penstock.chat.conversation import Conversation
 from penstock.chat.event_stream import event_data
+from penstock.chat.json_text import decoded
 from penstock.errors import ConfigError, PenstockError, first_line
 
 REPLY_S = 600.0
@@ -98,8 +99,13 @@ class Endpoint:
         """The models that the server has."""
         with self._open("/models") as reply:
             try:
-                found = msgspec.json.decode(reply.read(_MAX_BODY), type=_Models)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                found = decoded(reply.read(_MAX_BODY), _Models)
+            except (OSError, http.client.HTTPException) as error:
+                raise PenstockError(
+                    f"{self.url}/models broke off its answer: {_cause(error)}; check that the "
+                    "server runs"
+                ) from None
+            except ValueError as error:
                 raise PenstockError(
                     f"{self.url}/models does not list models as OpenAI's API does: {error}; check "
                     "the URL"
@@ -112,8 +118,8 @@ class Endpoint:
             ended = False
             for text in event_data(self._lines(reply)):
                 try:
-                    chunk = msgspec.json.decode(text, type=_Chunk)
-                except msgspec.DecodeError as error:
+                    chunk = decoded(text, _Chunk)
+                except ValueError as error:
                     raise PenstockError(
                         f"{self.url} does not stream as OpenAI's API does: {error}"
                     ) from None
@@ -213,8 +219,8 @@ def _refusal(error: urllib.error.HTTPError, where: str) -> str:
         to = error.headers.get("Location", "elsewhere")
         return f"{where} redirects to {to}; name that URL if it is the one you mean"
     try:
-        text = _message(msgspec.json.decode(error.read(_MAX_BODY)))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, http.client.HTTPException):
+        text = _message(decoded(error.read(_MAX_BODY), Any))
+    except (OSError, ValueError, http.client.HTTPException):
         text = error.reason if isinstance(error.reason, str) else ""
     hint = ""
     if error.code in (401, 403):

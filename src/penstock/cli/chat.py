@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.chat.json_text import MAX_VALUE_DEPTH, decoded
 from penstock.chat.parameters import ChatParameters
-from penstock.cli.main import EXIT_INTERRUPTED
+from penstock.cli.main import EXIT_INTERRUPTED, debugging
 from penstock.cli.options import (
     RARE_ENGINE,
     RARE_SAMPLING,
@@ -112,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     model = _remote(args) if args.url is not None else _local(args)
     try:
         _check_template_options(args.chat_template_kwargs or {}, model.template_options)
-        session = ChatSession(model, Screen(sys.stdout), conversation)
+        session = ChatSession(model, Screen(sys.stdout), conversation, debugging(args.debug))
         if question is None:
             _converse(session, args.no_history)
         else:
@@ -154,8 +155,8 @@ def _conversation(args: argparse.Namespace) -> Conversation:
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+        return decoded(text, dict[str, Any], MAX_VALUE_DEPTH)
+    except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r:.80} is no JSON object: {error}") from None
 
 

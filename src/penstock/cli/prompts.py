@@ -129,6 +129,8 @@ def _object(origin: Origin, text: str) -> PromptInput | BadLine:
         if "prompt" not in fields:
             return BadLine(origin, 'there is no field "prompt"; each line needs {"prompt": "..."}')
         prompt = msgspec.json.decode(fields.pop("prompt"), type=str)
+    except RecursionError:
+        return BadLine(origin, "it is nested too deeply")
     except msgspec.DecodeError as error:
         return BadLine(origin, f'{error}; each line needs {{"prompt": "..."}}')
     return PromptInput(prompt, origin, fields)
