@@ -8,11 +8,12 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from support.terminal_text import TerminalText
 
 from penstock.chat.chat_model import Delta, Usage
 from penstock.chat.commands import COMMANDS
 from penstock.chat.conversation import Conversation
-from penstock.chat.lines import LineReader, state_folder
+from penstock.chat.lines import LineReader, line_with_prompt_aside, state_folder
 from penstock.chat.session import ChatSession
 from penstock.chat.views import Screen
 from penstock.errors import EngineDeadError, PenstockError, RequestError
@@ -43,11 +44,6 @@ class Echo:
 
     def close(self) -> None:
         """Nothing."""
-
-
-class TerminalText(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def converse(*lines: str, model: Echo | None = None) -> tuple[str, Echo]:
@@ -252,6 +248,26 @@ def test_how_it_is_shown(
     environ: dict[str, str], terminal: bool, holds: Callable[[str], bool]
 ) -> None:
     assert holds(shown(environ, terminal))
+
+
+def test_what_is_no_terminal_gets_the_answers_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\n/set top_p 2\n/show\nb"))
+    answers = io.StringIO()
+    session = ChatSession(Echo(), Screen(answers))
+    session.run(LineReader(None, read=line_with_prompt_aside))
+    assert answers.getvalue() == "you said a\nyou said b\n"
+    aside = capsys.readouterr()
+    assert aside.out == ""
+    for said in ("echo: for tests", ">>> ", "2 tokens", "top_p must be", "said so far: 1 turn"):
+        assert said in aside.err
+
+
+def test_lines_aside_are_harmless_on_a_terminal() -> None:
+    aside = TerminalText()
+    Screen(io.StringIO(), {"TERM": "xterm", "NO_COLOR": "1"}, aside).say("error: \x1b[2J")
+    assert aside.getvalue() == "error: ␛[2J\n"
 
 
 def test_where_history_is_kept() -> None:

@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 
 import pytest
+from support.terminal_text import TerminalText
 
 from penstock.cli.parser import Parser, UsageError
 from penstock.cli.progress import Progress
@@ -41,6 +42,30 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read("-f", "-") == ["x", "y"]
     with pytest.raises(UsageError, match="more than once"):
         read("-f", "-", "-p", "-")
+
+
+def undecoded(data: bytes, errors: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(data), "utf-8", errors)
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_bytes_that_are_no_text(
+    errors: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in ([], ["-p", "-"]):
+        monkeypatch.setattr("sys.stdin", undecoded("é\ufffd caf".encode() + b"\xe9\xff!", errors))
+        assert read(*words) == ["é\ufffd caf\ufffd\ufffd!"]
+        error = capsys.readouterr().err
+        assert error.startswith("penstock: 2 bytes of standard input could not be read as UTF-8")
+        assert error.count("\n") == 1
+    monkeypatch.setattr("sys.stdin", undecoded(b"a\ncaf\xe9\n", errors))
+    with pytest.raises(UsageError, match="-, line 2: not UTF-8 text"):
+        read("-f", "-")
+
+
+def test_an_option_that_is_no_text() -> None:
+    with pytest.raises(UsageError, match="argument -p/--prompt: it is not UTF-8 text"):
+        read("-p", "caf\udce9")
 
 
 @pytest.mark.parametrize(
@@ -86,13 +111,8 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
         read("-f", str(path))
 
 
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
 def test_progress_draws_on_terminals_alone() -> None:
-    terminal, file = Terminal(), io.StringIO()
+    terminal, file = TerminalText(), io.StringIO()
     for stream in (terminal, file):
         progress = Progress(4, stream, enabled=True)
         progress.show(1, 10)
@@ -102,6 +122,6 @@ def test_progress_draws_on_terminals_alone() -> None:
     assert "2/4" not in terminal.getvalue()
     assert terminal.getvalue().endswith(" \r")
     assert file.getvalue() == ""
-    silent = Terminal()
+    silent = TerminalText()
     Progress(4, silent, enabled=False).show(1, 1)
     assert silent.getvalue() == ""

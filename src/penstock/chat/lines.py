@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -109,6 +110,17 @@ class LineReader:
             readline.write_history_file(self._history)
         except OSError as error:
             self._trouble = f"the history cannot be kept in {self._history}: {error.strerror}"
+
+
+def line_with_prompt_aside(prompt: str) -> str:
+    """Read a line as ``input`` does, with the prompt on standard error: where standard output is no
+    terminal, only answers belong there."""
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.removesuffix("\n")
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path | None:
