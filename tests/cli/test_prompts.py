@@ -6,10 +6,8 @@ import io
 from pathlib import Path
 
 import pytest
-from support.terminal_text import TerminalText
 
 from penstock.cli.parser import Parser, UsageError
-from penstock.cli.progress import Progress
 from penstock.cli.prompts import add_prompt_arguments, read_prompts
 
 
@@ -109,19 +107,3 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="not UTF-8"):
         read("-f", str(path))
-
-
-def test_progress_draws_on_terminals_alone() -> None:
-    terminal, file = TerminalText(), io.StringIO()
-    for stream in (terminal, file):
-        progress = Progress(4, stream, enabled=True)
-        progress.show(1, 10)
-        progress.show(2, 20)  # too soon to draw again
-        progress.clear()
-    assert terminal.getvalue().startswith("\r1/4 prompts [#####...............], 10 tokens, ")
-    assert "2/4" not in terminal.getvalue()
-    assert terminal.getvalue().endswith(" \r")
-    assert file.getvalue() == ""
-    silent = TerminalText()
-    Progress(4, silent, enabled=False).show(1, 1)
-    assert silent.getvalue() == ""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 import msgspec
 
-from penstock.cli.progress import Progress
+from penstock.cli.batch_progress import BatchProgress
 from penstock.cli.prompts import BadLine, PromptInput
 from penstock.interrupts import Interrupts
 from penstock.terminal import harmless
@@ -158,7 +158,7 @@ class Batch:
     ) -> None:
         self._inputs, self._prompts, self._params = inputs, prompts, params
         self._writer = writer
-        self._progress = Progress(len(inputs), sys.stderr, progress)
+        self._progress = BatchProgress(len(inputs), sys.stderr, progress)
         self._seconds = 0.0
         self._records: list[Record] = []
         self._finished = 0

@@ -1,4 +1,4 @@
-"""The model that ``penstock chat`` offers to who names none."""
+"""The model that ``penstock chat`` offers when no model is named."""
 
 from __future__ import annotations
 
