@@ -12,7 +12,7 @@ from penstock.chat.chat_model import Usage
 from penstock.chat.conversation import Conversation
 from penstock.chat.parameters import ChatParameters
 from penstock.chat.remote_model import Endpoint, RemoteModel
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, PenstockError, RequestError
 
 ASKED = Conversation(system="S", parameters=ChatParameters(temperature=0.5, stop=("x",))).ask("U")
 
@@ -143,6 +143,19 @@ def test_urls(url: str, at: str) -> None:
 def test_what_is_no_url(url: str) -> None:
     with pytest.raises(ConfigError, match=r"no URL|--api-key-env"):
         Endpoint(url)
+
+
+@pytest.mark.parametrize("key", ["secret\n", "sec\x00ret", "secr☃t"])
+def test_a_key_that_no_header_can_have_is_not_shown(key: str) -> None:
+    with pytest.raises(ConfigError, match="has characters that no key has") as raised:
+        Endpoint("http://h", key)
+    assert "sec" not in str(raised.value)
+
+
+def test_a_name_that_is_no_text(api: ScriptedApi) -> None:
+    with pytest.raises(RequestError, match="not UTF-8 text"):
+        list(RemoteModel(Endpoint(api.url), "caf\udce9").stream(ASKED))
+    assert api.asked == []
 
 
 def test_which_model(api: ScriptedApi) -> None:

@@ -15,7 +15,7 @@ from penstock.chat.chat_model import Delta, Usage
 from penstock.chat.conversation import Conversation
 from penstock.chat.event_stream import event_data
 from penstock.chat.json_text import decoded
-from penstock.errors import ConfigError, PenstockError, first_line
+from penstock.errors import ConfigError, PenstockError, RequestError, first_line
 
 REPLY_S = 600.0
 """Seconds without a byte after which a server is given up: it may read a long prompt first."""
@@ -92,6 +92,12 @@ class Endpoint:
             raise ConfigError("a URL with a password shows it to others; see --api-key-env")
         path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
         self.url = f"{parts.scheme}://{parts.netloc}{path}"
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+            # A header's own error would show it.
+            raise ConfigError(
+                "the server's key has characters that no key has, such as the end of a line; check "
+                "the environment variable that holds it"
+            )
         self._api_key = api_key
         self._opener = urllib.request.build_opener(_NoRedirect)
 
@@ -114,7 +120,13 @@ class Endpoint:
 
     def chat(self, body: dict[str, Any]) -> Generator[_Chunk, None, None]:
         """The chunks of a streamed answer."""
-        with self._open("/chat/completions", msgspec.json.encode(body)) as reply:
+        try:
+            asked = msgspec.json.encode(body)
+        except UnicodeEncodeError:
+            raise RequestError(
+                "the model's name, or a setting, has bytes that are not UTF-8 text; write it again"
+            ) from None
+        with self._open("/chat/completions", asked) as reply:
             ended = False
             for text in event_data(self._lines(reply)):
                 try:
