@@ -14,7 +14,6 @@ import pytest
 
 from penstock.bench import session as session_module
 from penstock.bench.machine import Speeds
-from penstock.cli import bench_progress
 from penstock.cli import main as cli
 from penstock.cli.bench_progress import BenchProgress
 
@@ -137,7 +136,7 @@ class Shown(io.StringIO):
 
 def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.cli.status_line.columns", lambda stream: 40)
-    monkeypatch.setattr(bench_progress, "_FIRST_S", 0.0)
+    monkeypatch.setattr("penstock.cli.status_line._FIRST_S", 0.0)
     monkeypatch.setattr("penstock.cli.status_line._REDRAW_S", 0.0)
     stream = Shown()
     with BenchProgress(stream) as progress:

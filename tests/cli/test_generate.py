@@ -125,6 +125,8 @@ def test_what_is_no_template(template: Any, message: str) -> None:
         (["-p", "x", "--chat", "--chat-template", "/nowhere.jinja"], 2, "cannot be used"),
         (["-p", "x " * 400], 1, "256"),
         (["-p", "x", "--temperature", "-1"], 2, "--temperature"),
+        (["-p", "x", "--regex", "caf\udce9"], 2, "argument --regex: it is not UTF-8 text"),
+        (["-p", "x", "--choice", "caf\udce9"], 2, "argument --choice: it is not UTF-8 text"),
     ],
 )
 def test_mistakes(

@@ -131,7 +131,13 @@ def _exit(session: Session, argument: str) -> None:
 def _file(name: str, argument: str) -> Path:
     if not argument:
         raise RequestError(f"/{name} needs the name of a file")
-    return Path(argument).expanduser()
+    try:
+        return Path(argument).expanduser()
+    except RuntimeError:
+        raise RequestError(
+            f"/{name} {argument}: there is no such home folder; write ./{argument} if ~ is part of "
+            "the file's name"
+        ) from None
 
 
 def _turns(count: int) -> str:

@@ -10,10 +10,10 @@ from penstock.backends.registry import backend
 from penstock.chat.chat_model import Delta, Usage
 from penstock.chat.conversation import Conversation
 from penstock.errors import ConfigError, PenstockError
+from penstock.parsing.answer_parser import AnswerParser
+from penstock.parsing.marks import has_special_marks, opened
+from penstock.parsing.styles import NONE, Styles
 from penstock.sampling.params import SamplingParams
-from penstock.server.openai.choice_stream import has_special_marks, opened
-from penstock.server.parsing.answer_parser import AnswerParser
-from penstock.server.parsing.styles import NONE, Styles
 from penstock.tokenizer.chat_tokens import tokenize_chat
 from penstock.tokenizer.chat_variables import template_options
 

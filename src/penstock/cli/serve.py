@@ -34,7 +34,7 @@ from penstock.terminal import columns
 if TYPE_CHECKING:
     from penstock.cli.announcement import Announcement
     from penstock.frontend.async_llm import AsyncLLM
-    from penstock.server.parsing.styles import Styles
+    from penstock.parsing.styles import Styles
     from penstock.server.run import RunOptions
 
 __all__ = ["RARE", "add_arguments", "run"]
@@ -174,7 +174,7 @@ def _columns() -> int | None:
 
 
 def _styles(args: argparse.Namespace, llm: AsyncLLM) -> Styles:
-    from penstock.server.parsing.styles import Styles
+    from penstock.parsing.styles import Styles
 
     templates = llm.tokenizer.settings.chat_templates
     return Styles.choose(args.tool_call_parser, args.reasoning_parser, templates)

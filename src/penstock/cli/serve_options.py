@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_answer_arguments(parser: argparse.ArgumentParser) -> None:
-    from penstock.server.parsing.styles import REASONING_CHOICES, TOOL_CHOICES
+    from penstock.parsing.styles import REASONING_CHOICES, TOOL_CHOICES
 
     group = parser.add_argument_group("chats")
     group.add_argument(

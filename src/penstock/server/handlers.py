@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from penstock.errors import OverloadedError, PenstockError
 from penstock.interface.messages import EngineStats
+from penstock.parsing.styles import Styles
 from penstock.server.bodies import Bodies
 from penstock.server.body_decoder import BodyDecoder
 from penstock.server.callers import Caller
@@ -46,7 +47,6 @@ from penstock.server.openai.tokenizing import (
     tokenized,
 )
 from penstock.server.options import ServerOptions
-from penstock.server.parsing.styles import Styles
 from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, unless_ended
 from penstock.server.status_structs import (

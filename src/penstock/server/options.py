@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.parsing.styles import AUTO
 from penstock.server.hosts import HostRule
 from penstock.server.keys import Keys
-from penstock.server.parsing.styles import AUTO
 
 MAX_BODY_BYTES = 32 << 20
 """Four million prompt tokens as JSON numbers, or as much text as any context holds."""
