@@ -1,4 +1,4 @@
-"""The page's modules, called in a browser: Markdown of any length and kind, and the storage."""
+"""The page's modules, called in a browser: Markdown of any length, sizes, the engine."""
 
 from __future__ import annotations
 
@@ -83,21 +83,78 @@ def test_a_hostile_line_is_read_in_time(page: Browser, text: str) -> None:
     assert page.run(script, text) >= len(text) - 2
 
 
-def test_what_did_not_fit_outlives_what_other_tabs_write(page: Browser) -> None:
-    kept = page.run(
-        """
-        const { Store } = await import('/page/chat/store.js');
-        const { Conversation } = await import('/page/chat/conversation.js');
-        const full = { length: 0, setItem() { throw new Error('full'); }, removeItem() {} };
-        const store = new Store(full);
-        const conversation = new Conversation();
-        conversation.add(null, { role: 'user', content: 'large' });
-        const fits = store.save(conversation);
-        store.reload();
-        const kept = store.list().length;
-        store.remove(conversation);
-        store.reload();
-        return [fits, kept, store.list().length];
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("a", "1 byte"), ("ä" * 300, "600 bytes"), ("ä" * 600, "1.2 kB"), ("a" * 999_960, "1.0 MB")],
+)
+def test_sizes_are_of_bytes(page: Browser, text: str, size: str) -> None:
+    script = "return (await import('/page/ui/format.js')).size(given[0])"
+    assert page.run(script, text) == size
+
+
+SNAPSHOTS = """
+    const { History } = await import('/page/engine/history.js');
+    const counts = (...counts) => ({ bounds: [1], counts, total: 1 });
+    const snapshot = (time, tokens, first = [0, 0]) => ({
+      time, trouble: null, step_seconds: 0,
+      engine: {
+        running: 0, waiting: 0, generated_tokens: tokens, prefix_queries: tokens, prefix_hits: 0,
+        kv_blocks: { total: 10, used: 1, cached: 2 },
+        steps: {
+          steps: tokens, seconds: tokens, prefill_tokens: 0, decode_tokens: tokens, draft_tokens: 0,
+        },
+        drafts: null,
+      },
+      first_token_seconds: counts(...first), inter_token_seconds: counts(0, tokens),
+    });
+    const history = new History();
+"""
+
+
+def test_a_restart_is_a_gap_in_the_charts(page: Browser) -> None:
+    """Even where the new server has done more meanwhile, but for one thing."""
+    samples, share = page.run(
+        SNAPSHOTS
+        + """
+        for (const each of [snapshot(1, 0), snapshot(2, 10, [5, 0])]) history.add(each);
+        for (const each of [snapshot(9, 30, [0, 6]), snapshot(10, 40, [0, 7])]) history.add(each);
+        const { PANELS } = await import('/page/engine/panels.js');
+        for (const { most } of PANELS) if (most && !(most(history.samples) > 0)) throw most;
+        const { samples } = history;
+        const drawn = samples.map(({ from, to, generated = null }) => [from, to, generated]);
+        return [drawn, history.over(Infinity).generated];
         """
     )
-    assert kept == [False, 1, 0]
+    assert samples == [[1, 2, 10], [2, 9, None], [9, 10, 10]]
+    assert share == 10
+
+
+def test_another_machines_clock_begins_the_charts_anew(page: Browser) -> None:
+    samples = page.run(
+        SNAPSHOTS
+        + """
+        for (const each of [snapshot(1000, 0), snapshot(1001, 10)]) history.add(each);
+        for (const each of [snapshot(5, 20), snapshot(6, 30)]) history.add(each);
+        return history.samples.map(({ from, to, generated }) => [from, to, generated]);
+        """
+    )
+    assert samples == [[5, 6, 10]]
+
+
+def test_another_model_is_said_until_the_page_is_loaded_again(page: Browser) -> None:
+    told = page.run(
+        """
+        const { Frame } = await import('/page/frame.js');
+        const root = document.createElement('div');
+        const frame = new Frame(root);
+        const trouble = root.querySelector('.trouble');
+        frame.outdated('other');
+        const button = trouble.querySelector('button');
+        frame.outdated('other');
+        const told = [trouble.textContent, button === trouble.querySelector('button')];
+        frame.lost('it is gone');
+        frame.found();
+        return [...told, trouble.hidden];
+        """
+    )
+    assert told == ["This server now has another model, other.Load the page again", True, True]

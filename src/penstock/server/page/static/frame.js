@@ -73,15 +73,28 @@ export class Frame {
   }
 
   lost(message) {
-    const text = `No connection: ${message}. Trying again…`;
-    if (this.trouble.textContent !== text) this.trouble.textContent = text;
-    this.trouble.hidden = false;
+    this.#tellTrouble(`No connection: ${message}. Trying again…`);
     document.body.classList.add("lost");
+  }
+
+  /** Say that the server has come back with another model than the one this page shows. */
+  outdated(model) {
+    this.#tellTrouble(`This server now has another model, ${model}.`, () =>
+      element("button", { type: "button", on: { click: () => location.reload() } }, "Load the page again"),
+    );
+  }
+
+  /** Show a text, and what `action` makes; said once, screen readers do not repeat it. */
+  #tellTrouble(text, action = () => null) {
+    if (this.trouble.firstChild?.textContent !== text) {
+      replaceChildren(this.trouble, element("span", {}, text), action());
+    }
+    this.trouble.hidden = false;
   }
 
   found() {
     this.trouble.hidden = true;
-    this.trouble.textContent = "";
+    this.trouble.replaceChildren();
     document.body.classList.remove("lost");
   }
 

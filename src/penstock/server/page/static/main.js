@@ -34,6 +34,7 @@ async function start() {
       history.add(snapshot);
       frame.tell(history);
       engine.draw();
+      if (snapshot.model !== card.id) frame.outdated(snapshot.model);
     },
     lost: (message) => frame.lost(message),
     found: () => {

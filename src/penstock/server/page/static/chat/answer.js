@@ -1,6 +1,7 @@
 // One answer while it comes: a request, and the message that its events make.
 
 import { ConnectionLost, ServerError } from "../server/api.js";
+import { endCalls } from "./calls.js";
 import { requestMessages, SAMPLING } from "./conversation.js";
 
 /** The body of the request for an answer that follows `node`. */
@@ -76,8 +77,17 @@ export async function answer(api, body, node, signal, changed) {
       if (!(error instanceof ServerError || error instanceof ConnectionLost)) console.error(error);
     }
   } finally {
+    endCut(node, changed);
     node.figures = figures.data();
   }
+}
+
+/** A call that was cut can be neither answered nor sent on; as text it keeps what came of it. */
+function endCut(node, changed) {
+  if (!node.calls) return;
+  const content = endCalls(node);
+  changed({ calls: node.calls ?? [] });
+  if (content) changed({ content });
 }
 
 /** Add what an event brings; returns whether it was anything. */

@@ -43,7 +43,7 @@ export class Attachments {
           "li",
           {},
           element("span", {}, attachment.name),
-          element("span", { className: "note" }, size(attachment.text.length)),
+          element("span", { className: "note" }, size(attachment.text)),
           iconButton("close", `Remove ${attachment.name}`, () => {
             this.texts.splice(i, 1);
             this.#show();
@@ -65,7 +65,7 @@ export function attachmentView({ name, text }) {
       "summary",
       {},
       element("span", {}, name),
-      element("span", { className: "note" }, `${size(text.length)}, ${counted(lines, "line")}`),
+      element("span", { className: "note" }, `${size(text)}, ${counted(lines, "line")}`),
     ),
   );
   view.addEventListener(

@@ -1,5 +1,8 @@
 import { element, icon, iconButton } from "../ui/dom.js";
+import { notice } from "../ui/notice.js";
 import { Attachments, LONG_PASTE } from "./attachments.js";
+
+const UTF8 = new TextDecoder("utf-8", { fatal: true });
 
 /**
  * Where a message is written. `send(text, attachments)` is called for Enter, `stop()` for the button
@@ -118,7 +121,13 @@ export class Composer {
   }
 
   async #picked() {
-    for (const file of this.picker.files) this.attachments.add(file.name, await file.text());
+    for (const file of this.picker.files) {
+      try {
+        this.attachments.add(file.name, UTF8.decode(await file.arrayBuffer()));
+      } catch {
+        notice(`${file.name} is no text in UTF-8, and was not attached.`);
+      }
+    }
     this.picker.value = "";
     this.input.focus();
   }

@@ -1,5 +1,7 @@
 // A conversation as a tree: an edit or another answer is a branch beside what was there before.
 
+import { wholeCalls } from "./calls.js";
+
 export const FORMAT = "penstock.conversation.1";
 const ROLES = ["user", "assistant", "tool"];
 
@@ -19,7 +21,8 @@ function newId() {
  *   `callId` (which call a tool's result is of), `figures` of its answer, and `ended` (how it
  *   ended, where that was not by itself) or `error`.
  * - `chosen`: for each id, and "" for the beginning, which of the messages behind it is shown.
- * - `system` and `options`: the system prompt, the sampling options and the tools.
+ * - `system` and `options`: the system prompt, the sampling options and the tools; `configured` is
+ *   when they were last changed.
  */
 export class Conversation {
   constructor(data = {}) {
@@ -29,6 +32,7 @@ export class Conversation {
     this.updated = data.updated ?? this.created;
     this.system = data.system ?? "";
     this.options = data.options ?? {};
+    this.configured = data.configured ?? 0;
     this.nodes = data.nodes ?? {};
     this.chosen = data.chosen ?? {};
   }
@@ -60,7 +64,8 @@ export class Conversation {
 
   /** Messages in the same place, `node` among them, in the order in which they were made. */
   siblings(node) {
-    return Object.values(this.nodes).filter((each) => each.parent === node.parent);
+    const found = Object.values(this.nodes).filter((each) => each.parent === node.parent);
+    return found.sort((a, b) => a.created - b.created); // another tab's came in later
   }
 
   choose(node) {
@@ -83,13 +88,51 @@ export class Conversation {
     const done = new Set();
     let each = node;
     for (; each?.role === "tool"; each = this.parent(each)) done.add(each.callId);
-    return each?.calls?.find((call) => !done.has(call.id)) ?? null;
+    return wholeCalls(each).find((call) => !done.has(call.id)) ?? null;
+  }
+
+  /**
+   * Take what `copy`, this conversation as another tab has stored it, has beyond this one: messages,
+   * the rest of answers that come there, later options. Of what is shown here nothing changes but
+   * what follows its end.
+   */
+  merge(copy) {
+    for (const node of Object.values(copy.nodes)) {
+      const had = this.nodes[node.id];
+      if (!had || isFurther(node, had)) this.nodes[node.id] = node;
+    }
+    for (const [id, next] of Object.entries(copy.chosen)) this.chosen[id] ??= next;
+    if (copy.configured > this.configured) {
+      const { options } = this; // a dialog may hold them
+      for (const name of Object.keys(options)) delete options[name];
+      Object.assign(options, copy.options);
+      this.system = copy.system;
+      this.configured = copy.configured;
+    }
+    this.title ||= copy.title;
+    this.updated = Math.max(this.updated, copy.updated);
+  }
+
+  /** Whether `copy` lacks a message of this conversation, or the end of one. */
+  exceeds(copy) {
+    return Object.values(this.nodes).some((node) => {
+      const had = copy.nodes[node.id];
+      return !had || (node.figures && !had.figures);
+    });
   }
 
   data() {
-    const { id, title, created, updated, system, options, nodes, chosen } = this;
-    return { format: FORMAT, id, title, created, updated, system, options, nodes, chosen };
+    const { id, title, created, updated, system, options, configured, nodes, chosen } = this;
+    return { format: FORMAT, id, title, created, updated, system, options, configured, nodes, chosen };
   }
+}
+
+/** Whether of two copies of a message the first has more of it. Only an answer that comes grows. */
+function isFurther(node, had) {
+  if (Boolean(node.figures) !== Boolean(had.figures)) return Boolean(node.figures);
+  const size = ({ content, reasoning = "", calls = [] }) =>
+    calls.reduce((sum, call) => sum + call.text.length, content.length + reasoning.length);
+  return size(node) > size(had);
 }
 
 /** What the model reads of a message: its attachments, and its text. */
@@ -98,14 +141,22 @@ export function fullText(node) {
   return [...attached, node.content].filter((text) => text !== "").join("\n\n");
 }
 
-/** The messages of a request: those up to `node`, after the system prompt. */
+/**
+ * The messages of a request: those up to `node`, after the system prompt. An answer of which nothing
+ * came is left out, and what was then said is one message with what it should have answered: many
+ * templates refuse two of a user in a row.
+ */
 export function requestMessages(conversation, node) {
   const messages = conversation.system ? [{ role: "system", content: conversation.system }] : [];
   for (const each of conversation.before(node)) {
+    const last = messages.at(-1);
     if (each.role === "tool") {
       messages.push({ role: "tool", tool_call_id: each.callId, content: fullText(each) });
     } else if (each.role === "assistant") {
-      messages.push(assistantMessage(each));
+      const message = assistantMessage(each);
+      if (message.content || message.reasoning_content || message.tool_calls) messages.push(message);
+    } else if (last?.role === "user") {
+      last.content += `\n\n${fullText(each)}`;
     } else {
       messages.push({ role: "user", content: fullText(each) });
     }
@@ -116,8 +167,9 @@ export function requestMessages(conversation, node) {
 function assistantMessage(node) {
   const message = { role: "assistant", content: node.content };
   if (node.reasoning) message.reasoning_content = node.reasoning;
-  if (node.calls?.length) {
-    message.tool_calls = node.calls.map(({ id, name, text }) => ({
+  const calls = wholeCalls(node);
+  if (calls.length) {
+    message.tool_calls = calls.map(({ id, name, text }) => ({
       id,
       type: "function",
       function: { name, arguments: text },
@@ -157,6 +209,7 @@ export function readConversation(data) {
     updated: Number(data.updated) || Date.now(),
     system: text(data.system),
     options: cleanOptions(data.options),
+    configured: Number(data.configured) || 0,
     nodes,
     chosen,
   });

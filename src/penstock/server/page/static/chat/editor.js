@@ -7,13 +7,17 @@ export function editMessage(view, done) {
   const attachments = new Attachments();
   attachments.set(node.attachments ?? []);
   const before = [...view.element.childNodes];
+  view.edited = true;
   const cancel = () => {
+    view.edited = false;
     view.element.replaceChildren(...before);
     view.element.querySelector('[aria-label="Edit"]')?.focus();
   };
   const submit = () => {
     const text = input.value.trim();
-    if (text || attachments.texts.length) done(text, attachments.texts);
+    if (!text && !attachments.texts.length) return;
+    view.edited = false;
+    done(text, attachments.texts);
   };
   const input = element("textarea", {
     value: node.content,

@@ -3,7 +3,7 @@
 import { MarkdownStream, showMarkdown } from "../markdown/stream.js";
 import { copy } from "../ui/clipboard.js";
 import { element, iconButton, replaceChildren } from "../ui/dom.js";
-import { seconds, short, whole } from "../ui/format.js";
+import { counted, seconds, short, whole } from "../ui/format.js";
 import { attachmentView } from "./attachments.js";
 
 const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
@@ -23,6 +23,7 @@ export class MessageView {
     this.actions = actions;
     this.#moved = moved;
     this.live = live;
+    this.edited = false; // whether a field to change it is in its place
     this.text = element("div", { className: "text" });
     this.reasoning = element("div", { className: "reasoning-slot" });
     this.calls = element("div", { className: "calls" });
@@ -170,7 +171,7 @@ export class MessageView {
     const texts = [];
     if (ended === "stopped") texts.push("stopped");
     if (ended === "length") texts.push("cut at the limit of tokens");
-    if (figures.tokens) texts.push(`${whole(figures.tokens)} ${figures.tokens === 1 ? "token" : "tokens"}`);
+    if (figures.tokens) texts.push(counted(figures.tokens, "token"));
     if (figures.rate) texts.push(`${short(figures.rate)} tokens/s`);
     if (figures.firstToken !== undefined) texts.push(`first after ${seconds(figures.firstToken)}`);
     if (figures.cached)

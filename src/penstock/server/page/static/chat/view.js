@@ -1,7 +1,7 @@
 import { announce } from "../ui/announce.js";
 import { element, iconButton } from "../ui/dom.js";
 import { download } from "../ui/download.js";
-import { counted } from "../ui/format.js";
+import { counted, whole } from "../ui/format.js";
 import { notice } from "../ui/notice.js";
 import { answer, chatBody } from "./answer.js";
 import { Composer } from "./composer.js";
@@ -18,8 +18,7 @@ export class ChatView {
   #conversation = new Conversation();
   #running = null; // the answer that comes: its controller, and its conversation
   #saved = 0;
-  #told = false; // that the storage is full
-  #removed = new WeakSet(); // conversations that an answer which still ends must not bring back
+  #told = new WeakSet(); // conversations of which it was said that they do not fit
 
   constructor(api, card, store) {
     this.api = api;
@@ -53,7 +52,7 @@ export class ChatView {
         this.composer.element,
       ),
     );
-    window.addEventListener("storage", () => this.#reload());
+    window.addEventListener("storage", (event) => this.#reload(event.key));
     this.open(this.#conversation);
   }
 
@@ -133,10 +132,11 @@ export class ChatView {
     const conversation = this.#conversation;
     const body = chatBody(this.card.id, conversation, node);
     const made = conversation.add(node, { role: "assistant", content: "" });
+    this.#save();
+    if (this.#conversation !== conversation) return; // another tab has deleted it
     const running = { controller: new AbortController(), conversation };
     this.#running = running;
     this.composer.busy = true;
-    this.#save();
     this.#show();
     const view = this.messages.begin(conversation, made);
     try {
@@ -144,7 +144,7 @@ export class ChatView {
         view.update(piece);
         if (performance.now() - this.#saved > SAVE_MS) this.#save(conversation);
       });
-      view.finish();
+      this.messages.end(view);
     } finally {
       this.#save(conversation);
       if (this.#running === running) {
@@ -158,56 +158,73 @@ export class ChatView {
   }
 
   #save(conversation = this.#conversation) {
-    if (conversation.isEmpty || this.#removed.has(conversation)) return;
+    if (conversation.isEmpty) return;
     const fits = this.store.save(conversation);
     this.#saved = performance.now();
-    if (!fits && !this.#told) {
-      this.#told = true;
-      notice(
-        "This conversation does not fit in the browser's storage, and is kept until the page is closed.",
-        {
-          label: "Export",
-          run: () => download("penstock-conversation.json", this.store.export([conversation])),
-        },
-      );
-    }
+    if (fits) this.#told.delete(conversation);
+    else if (!this.#told.has(conversation)) this.#tellUnsaved("This conversation", [conversation]);
+    this.#leaveRemoved();
+  }
+
+  /** Say that some do not fit in the storage; `subject` begins the sentence. */
+  #tellUnsaved(subject, conversations) {
+    for (const each of conversations) this.#told.add(each);
+    notice(`${subject} did not fit in the browser's storage, and will be kept until the page is closed.`, {
+      label: "Export",
+      run: () => download("penstock-conversations.json", this.store.export(conversations)),
+    });
   }
 
   #settings() {
     const conversation = this.#conversation;
-    showSettings(conversation, this.card, () => this.#save(conversation));
+    showSettings(conversation, this.card, () => {
+      conversation.configured = Date.now();
+      this.#save(conversation);
+    });
   }
 
   #remove(conversation) {
-    if (this.#running?.conversation === conversation) this.stop();
-    this.#removed.add(conversation);
     this.store.remove(conversation);
-    if (this.#conversation === conversation) this.open(new Conversation());
-    else this.sidebar.show();
-    notice("The conversation was deleted.", {
+    if (this.#conversation === conversation) this.#leaveRemoved("The conversation was deleted.");
+    else this.#tellRemoved("The conversation was deleted.", conversation);
+    this.focus();
+  }
+
+  /** Open another conversation where the one that is open was deleted. */
+  #leaveRemoved(words = "The conversation was deleted in another tab.") {
+    const conversation = this.#conversation;
+    if (!this.store.isRemoved(conversation)) return;
+    this.open(new Conversation());
+    this.#tellRemoved(words, conversation);
+  }
+
+  #tellRemoved(words, conversation) {
+    this.sidebar.show();
+    notice(words, {
       label: "Undo",
       run: () => {
-        this.#removed.delete(conversation);
-        this.#save(conversation);
+        this.#save(this.store.restore(conversation));
         this.sidebar.show();
       },
     });
-    this.focus();
   }
 
   #import(text) {
     try {
-      const read = this.store.import(text);
-      this.sidebar.show();
-      notice(`${counted(read.length, "conversation")} imported.`);
+      const { all, unsaved } = this.store.import(text);
+      const imported = `${counted(all.length, "conversation")} imported`;
+      if (unsaved.length === 0) notice(`${imported}.`);
+      else this.#tellUnsaved(`${imported}; ${whole(unsaved.length)}`, unsaved);
     } catch (error) {
       notice(`The file cannot be imported: ${error.message}`);
     }
+    this.sidebar.show();
   }
 
   /** Another tab has changed the storage. */
-  #reload() {
-    this.store.reload(this.#conversation);
-    this.sidebar.show();
+  #reload(key) {
+    this.store.reload(key);
+    this.#leaveRemoved();
+    this.#show();
   }
 }

@@ -3,7 +3,7 @@ import { samplingFields } from "../chat/settings.js";
 import { ConnectionLost, ServerError } from "../server/api.js";
 import { announce } from "../ui/announce.js";
 import { element } from "../ui/dom.js";
-import { seconds, short, whole } from "../ui/format.js";
+import { counted, seconds, short } from "../ui/format.js";
 import { oncePerFrame } from "../ui/frames.js";
 
 const TEXT = "penstock.completion";
@@ -143,7 +143,7 @@ export class CompletionView {
 
   #showFigures({ tokens, rate, firstToken }) {
     if (firstToken === undefined) return;
-    const texts = [`${whole(tokens ?? 0)} tokens`, `first after ${seconds(firstToken)}`];
+    const texts = [counted(tokens ?? 0, "token"), `first after ${seconds(firstToken)}`];
     if (rate) texts.splice(1, 0, `${short(rate)} tokens/s`);
     this.note.textContent = texts.join(" · ");
     announce("The text was continued.");

@@ -71,7 +71,7 @@ export function quantile(before, now, share) {
 export class History {
   constructor() {
     this.snapshots = []; // those in which the engine answered
-    this.samples = [];
+    this.samples = []; // one with times alone where the engine, or the server, began anew
     this.latest = null; // of all
   }
 
@@ -79,8 +79,13 @@ export class History {
     this.latest = snapshot;
     if (!snapshot.engine) return;
     const before = this.snapshots.at(-1);
-    if (before && restarted(before, snapshot)) this.snapshots = [];
-    else if (before && snapshot.time > before.time) this.samples.push(this.#sample(before, snapshot));
+    if (before && snapshot.time < before.time) {
+      this.snapshots = []; // another machine's clock: what was before has no place on it
+      this.samples = [];
+    } else if (before && restarted(before, snapshot)) {
+      this.snapshots = [];
+      this.samples.push({ from: before.time, to: snapshot.time });
+    } else if (before && snapshot.time > before.time) this.samples.push(this.#sample(before, snapshot));
     this.snapshots.push(snapshot);
     const oldest = snapshot.time - WINDOW_S;
     while (this.snapshots[0].time < oldest) this.snapshots.shift();
@@ -113,12 +118,24 @@ export class History {
   }
 }
 
-/** Whether a total went back: it counts from a new start, of the engine or of the server. */
+/**
+ * Whether any total went back: it counts from a new start, of the engine or of the server. One that
+ * was busy while nobody looked may have passed some of them again, but hardly all.
+ */
 function restarted(before, now) {
-  return (
-    now.engine.steps.steps < before.engine.steps.steps ||
-    now.engine.generated_tokens < before.engine.generated_tokens ||
-    count(now.inter_token_seconds) < count(before.inter_token_seconds) ||
-    Boolean(now.engine.drafts) !== Boolean(before.engine.drafts)
-  );
+  const had = totals(before);
+  const has = totals(now);
+  return had.length !== has.length || has.some((each, i) => each < had[i]);
+}
+
+function totals({ engine, first_token_seconds, inter_token_seconds }) {
+  return [
+    engine.generated_tokens,
+    engine.prefix_queries,
+    engine.prefix_hits,
+    ...Object.values(engine.steps),
+    ...Object.values(engine.drafts ?? {}),
+    ...first_token_seconds.counts,
+    ...inter_token_seconds.counts,
+  ];
 }

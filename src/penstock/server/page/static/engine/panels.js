@@ -8,8 +8,10 @@ const shares = () => 1;
 /** The scale's end for numbers of things: a whole number, at least two. */
 const wholeCeiling =
   (...keys) =>
-  (samples) =>
-    Math.max(2, niceCeiling(Math.max(0, ...samples.flatMap((sample) => keys.map((key) => sample[key])))));
+  (samples) => {
+    const values = samples.flatMap((sample) => keys.map((key) => sample[key] ?? 0));
+    return Math.max(2, niceCeiling(Math.max(0, ...values)));
+  };
 
 /**
  * The panels: `series` as in `chart.js`, each with a `label`; `value` writes a value with its unit;
@@ -59,7 +61,7 @@ export const PANELS = [
       { key: "free", label: "Free", color: "--series-none" },
     ],
     most: (samples) => {
-      const last = samples.at(-1);
+      const last = samples.findLast((sample) => sample.free !== undefined);
       return last ? last.used + last.cached + last.free : 1;
     },
     format: whole,

@@ -43,11 +43,12 @@ export function plainSeconds(value) {
   return value < 1 ? `${plain(value * 1000)} ms` : `${plain(value)} s`;
 }
 
-/** The size of a text in bytes, as UTF-8 would have it for ASCII. */
-export function size(characters) {
-  if (characters < 1000) return `${characters} characters`;
-  if (characters < 1e6) return `${(characters / 1e3).toFixed(1)} kB`;
-  return `${(characters / 1e6).toFixed(1)} MB`;
+/** How many bytes a text is in UTF-8, in a unit of at most four digits. */
+export function size(text) {
+  const bytes = new Blob([text]).size;
+  if (bytes < 1000) return counted(bytes, "byte");
+  if (bytes < 999_950) return `${(bytes / 1e3).toFixed(1)} kB`; // what is more would be rounded to 1000.0
+  return `${(bytes / 1e6).toFixed(1)} MB`;
 }
 
 export function counted(number, one, many = `${one}s`) {
