@@ -116,7 +116,6 @@ def test_names_of_vllms(llm: LLM) -> None:
         ({"lora_request": object()}, "cannot be honoured: merge the adapter"),
         ({"prompt_token_ids": [[1, 2]]}, 'as dicts: {"prompt_token_ids": [...]}'),
         ({"chat_template_content_format": "string"}, "content as it is: a text, or its parts"),
-        ({"template_options": {"word": "a"}}, "it is called chat_template_kwargs"),
         ({"temperature": 0.5}, "temperature is an option of SamplingParams, not of "),
         ({"xyzzy": 1}, "() has no option 'xyzzy'"),
     ],

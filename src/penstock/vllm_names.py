@@ -73,7 +73,6 @@ OF_CALLS: Final[Mapping[str, Foreign]] = {
     "chat_template_content_format": Foreign(
         ("auto",), "the template is given each message's content as it is: a text, or its parts"
     ),
-    "template_options": Foreign((), "it is called chat_template_kwargs"),
     "mm_processor_kwargs": Foreign(({},), _TEXT_ONLY),
     "tokenization_kwargs": Foreign(({},), "SamplingParams has truncate_prompt_tokens"),
 }

@@ -22,7 +22,7 @@ class ScriptedApi:
     """The body, where the status is an error's."""
     headers: dict[str, str] = field(default_factory=dict)
     models: tuple[str, ...] = ("small",)
-    template_options: tuple[str, ...] | None = None
+    chat_template_kwargs: tuple[str, ...] | None = None
     """What it says of their chat templates; None says nothing, as most servers do."""
     hold: threading.Event | None = None
     """If set, the answer stays open behind its events until this is."""
@@ -50,7 +50,11 @@ def scripted_api() -> Iterator[ScriptedApi]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             api.keys.append(self.headers["Authorization"])
-            more = {"chat_template_kwargs": api.template_options} if api.template_options else {}
+            more = (
+                {"chat_template_kwargs": api.chat_template_kwargs}
+                if api.chat_template_kwargs
+                else {}
+            )
             entries = [{"id": name, **more} for name in api.models]
             body = json.dumps({"object": "list", "data": entries})
             self._reply(200, body.encode())

@@ -58,7 +58,7 @@ from penstock.server.status_structs import (
     Version,
 )
 from penstock.server.supervisor import Supervisor
-from penstock.tokenizer.chat_variables import template_options
+from penstock.tokenizer.chat_variables import chat_template_kwargs
 from penstock.version import __version__
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -93,7 +93,7 @@ class Handlers:
             engine.model.max_model_len,
             capabilities(bool(templates), styles),
             engine.model.sampling_defaults,
-            template_options(templates.values()),
+            chat_template_kwargs(templates.values()),
         )
         self._events = EngineEvents(engine, requests, self._counts, self._card.id)
         self._serving = Serving(engine, styles, engine.inputs.grammars, Caller())
