@@ -127,12 +127,12 @@ def test_a_server_may_have_no_page(tokenizer_folder: Path) -> None:
 
 
 def test_the_model_says_what_it_can_be_asked_for(server: Server, tool_server: Server) -> None:
-    def capabilities(of: Server) -> list[str]:
+    def asked_for(of: Server) -> tuple[list[str], str]:
         (card,) = of.http.get("/v1/models").json()["data"]
-        return card["capabilities"]
+        return card["capabilities"], card["made_for"]
 
-    assert capabilities(server) == ["completion", "chat"]
-    assert capabilities(tool_server) == ["completion", "chat", "tools", "reasoning"]
+    assert asked_for(server) == (["completion", "chat"], "chat")
+    assert asked_for(tool_server) == (["completion", "chat", "tools", "reasoning"], "chat")
 
 
 def test_the_model_says_what_its_chat_template_reads(tool_server: Server) -> None:
