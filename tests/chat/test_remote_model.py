@@ -52,12 +52,12 @@ def test_variables_of_the_template(api: ScriptedApi) -> None:
     api.events = end()
     model = RemoteModel(Endpoint(api.url), "small")
     assert api.keys == []
-    assert model.template_options is None
-    list(model.stream(ASKED.with_template_option("tone", "dry")))
+    assert model.chat_template_kwargs is None
+    list(model.stream(ASKED.with_chat_template_kwarg("tone", "dry")))
     assert api.asked[0]["chat_template_kwargs"] == {"tone": "dry"}
-    api.template_options = ("tone",)
-    assert RemoteModel(Endpoint(api.url)).template_options == ("tone",)
-    assert RemoteModel(Endpoint(api.url), "other").template_options is None
+    api.chat_template_kwargs = ("tone",)
+    assert RemoteModel(Endpoint(api.url)).chat_template_kwargs == ("tone",)
+    assert RemoteModel(Endpoint(api.url), "other").chat_template_kwargs is None
 
 
 def test_without_usage(api: ScriptedApi) -> None:

@@ -24,7 +24,7 @@ class Echo:
 
     interruptible = False
     name = "echo"
-    template_options: tuple[str, ...] | None = ("enable_thinking", "tone")
+    chat_template_kwargs: tuple[str, ...] | None = ("enable_thinking", "tone")
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -96,7 +96,7 @@ def test_commands_change_what_is_asked() -> None:
 def test_variables_of_the_template() -> None:
     lines = "/set enable-thinking false", "/set tone [1, 2]", "a", "/set tone default", "b", "/show"
     out, model = converse(*lines)
-    assert [asked.template_options for asked in model.asked] == [
+    assert [asked.chat_template_kwargs for asked in model.asked] == [
         {"enable_thinking": False, "tone": [1, 2]},
         {"enable_thinking": False},
     ]
@@ -105,11 +105,11 @@ def test_variables_of_the_template() -> None:
 
 def test_variables_of_a_template_that_is_not_known() -> None:
     echo = Echo()
-    echo.template_options = None
+    echo.chat_template_kwargs = None
     out, _ = converse(
         "/set tone dry", "/set temprature 1", "/set to/ne x", "a", "/show", model=echo
     )
-    assert echo.asked[0].template_options == {"tone": "dry"}
+    assert echo.asked[0].chat_template_kwargs == {"tone": "dry"}
     assert "there is no parameter 'temprature'; did you mean temperature?" in out
     assert "there is no parameter 'to/ne'" in out
     assert 'chat template: tone "dry"; the server does not say what else it reads\n' in out
@@ -117,7 +117,7 @@ def test_variables_of_a_template_that_is_not_known() -> None:
 
 def test_a_file_that_sets_what_the_template_does_not_read(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    path.write_text('{"template_options": {"mood": 1, "tone": 2}}')
+    path.write_text('{"chat_template_kwargs": {"mood": 1, "tone": 2}}')
     out, _ = converse(f"/load {path}", "/set mood default", "/show")
     assert "the chat template does not read mood, which the file sets\n" in out
     assert "chat template: tone 2; unset: enable_thinking\n" in out

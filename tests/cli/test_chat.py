@@ -190,7 +190,7 @@ def test_what_the_template_does_not_read(
     api: ScriptedApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
-    api.template_options = ("tone",)
+    api.chat_template_kwargs = ("tone",)
     words = [*remote(api)[1:], "--quick", "x", "--chat-template-kwargs", '{"tune": 1}']
     assert cli.main(words) == 2
     assert "reads no variable 'tune'; it reads tone\n" in capsys.readouterr().err

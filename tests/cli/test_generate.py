@@ -188,6 +188,17 @@ def test_a_bad_grammar_is_one_line(
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 
+def test_a_bad_grammar_is_no_fault_of_a_files_lines(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "a"}\n' * 3)
+    assert generate("-f", str(path), "--json", "--regex", "a(b") != 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "unclosed group" in err.splitlines()[-1]
+
+
 def test_a_prompt_that_is_piped_in(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

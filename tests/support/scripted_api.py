@@ -26,7 +26,7 @@ class ScriptedApi:
     cut: bool = False
     """Whether that comes in chunks whose last is missing."""
     models: tuple[str, ...] = ("small",)
-    template_options: tuple[str, ...] | None = None
+    chat_template_kwargs: tuple[str, ...] | None = None
     """What it says of their chat templates; None says nothing, as most servers do."""
     hold: threading.Event | None = None
     """If set, the answer stays open behind its events until this is."""
@@ -63,7 +63,11 @@ def scripted_api() -> Iterator[ScriptedApi]:
                 self.end_headers()
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(api.models_body), api.models_body))
                 return
-            more = {"chat_template_kwargs": api.template_options} if api.template_options else {}
+            more = (
+                {"chat_template_kwargs": api.chat_template_kwargs}
+                if api.chat_template_kwargs
+                else {}
+            )
             entries = [{"id": name, **more} for name in api.models]
             body = json.dumps({"object": "list", "data": entries})
             self._reply(200, body.encode())

@@ -36,7 +36,7 @@ class Conversation(
 
     system: str = ""
     parameters: ChatParameters = ChatParameters()
-    template_options: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = {}
     """Variables of the chat template that are set, such as ``enable_thinking``."""
     messages: tuple[Message, ...] = ()
 
@@ -58,14 +58,14 @@ class Conversation(
     def with_parameters(self, parameters: ChatParameters) -> Conversation:
         return replace(self, parameters=parameters)
 
-    def with_template_option(self, name: str, text: str) -> Conversation:
+    def with_chat_template_kwarg(self, name: str, text: str) -> Conversation:
         """One variable of the chat template replaced by what a person wrote: JSON, or else the
         text itself; ``default`` unsets it. Raises RequestError for JSON that is nested too
         deeply."""
-        options = {**self.template_options, name: _value(name, text)}
+        options = {**self.chat_template_kwargs, name: _value(name, text)}
         if text == "default":
             del options[name]
-        return replace(self, template_options=options)
+        return replace(self, chat_template_kwargs=options)
 
     @property
     def turns(self) -> int:

@@ -185,7 +185,7 @@ class RemoteModel:
         self._model = model
 
     @property
-    def template_options(self) -> tuple[str, ...] | None:
+    def chat_template_kwargs(self) -> tuple[str, ...] | None:
         if self._entries is None:  # a named model is not looked up before this is asked
             try:
                 self._entries = self._endpoint.models()
@@ -209,8 +209,8 @@ class RemoteModel:
             "stream_options": {"include_usage": True},
             **conversation.parameters.given,
         }
-        if conversation.template_options:
-            body["chat_template_kwargs"] = conversation.template_options
+        if conversation.chat_template_kwargs:
+            body["chat_template_kwargs"] = conversation.chat_template_kwargs
         reason, usage = None, None
         for chunk in self._endpoint.chat(body):
             usage = chunk.usage.usage() if chunk.usage is not None else usage

@@ -77,8 +77,8 @@ class ChatSession:
             screen.remark(reader.trouble)
 
     @property
-    def template_options(self) -> tuple[str, ...] | None:
-        return self._model.template_options
+    def chat_template_kwargs(self) -> tuple[str, ...] | None:
+        return self._model.chat_template_kwargs
 
     def ask(self, text: str) -> Answer:
         """Ask the model, and show its answer as it comes. Raises PenstockError."""
@@ -102,7 +102,7 @@ class ChatSession:
 
     def describe(self) -> str:
         conversation = self.conversation
-        parameters, template = shown_settings(conversation, self.template_options)
+        parameters, template = shown_settings(conversation, self.chat_template_kwargs)
         turns = "1 turn" if conversation.turns == 1 else f"{conversation.turns} turns"
         return "\n".join(
             [

@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
 
     model = _remote(args) if args.url is not None else _local(args)
     try:
-        _check_template_options(args.chat_template_kwargs or {}, model.template_options)
+        _check_chat_template_kwargs(args.chat_template_kwargs or {}, model.chat_template_kwargs)
         session = ChatSession(model, Screen(sys.stdout), conversation, debugging(args.debug))
         if question is None:
             _converse(session, args.no_history)
@@ -151,8 +151,8 @@ def _conversation(args: argparse.Namespace) -> Conversation:
     }
     parameters = msgspec.structs.replace(conversation.parameters, **given)
     conversation = conversation.with_parameters(parameters)
-    options = {**conversation.template_options, **(args.chat_template_kwargs or {})}
-    conversation = msgspec.structs.replace(conversation, template_options=options)
+    options = {**conversation.chat_template_kwargs, **(args.chat_template_kwargs or {})}
+    conversation = msgspec.structs.replace(conversation, chat_template_kwargs=options)
     return conversation if args.system is None else conversation.with_system(args.system)
 
 
@@ -163,7 +163,7 @@ def _json_object(text: str) -> dict[str, Any]:
         raise argparse.ArgumentTypeError(f"{text!r:.80} is no JSON object: {error}") from None
 
 
-def _check_template_options(given: dict[str, Any], known: tuple[str, ...] | None) -> None:
+def _check_chat_template_kwargs(given: dict[str, Any], known: tuple[str, ...] | None) -> None:
     unread = [] if known is None else [name for name in given if name not in known]
     if unread:
         reads = f"it reads {', '.join(known)}" if known else "it reads none of its own"

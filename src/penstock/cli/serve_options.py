@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-page",
         action="store_true",
-        help="leave out the page for browsers at /, with its files and /engine/events",
+        help="leave out the page for browsers (/, /engine, /docs); what it reads stays",
     )
     _add_answer_arguments(parser)
     _add_access_arguments(parser)

@@ -25,7 +25,7 @@ class ServerOptions:
     tool_call_parser: str = AUTO
     reasoning_parser: str = AUTO
     page: bool = True
-    """Whether there is a page for browsers, with what it reads of the engine."""
+    """Whether there is a page for browsers."""
     hosts: HostRule | None = None
     """Which Host headers are taken; None takes all."""
     restarts: int = 0
