@@ -34,7 +34,7 @@ def main() -> int:
     a = parser.parse_args()
     before = measure_speeds(a.threads)
     rates = []
-    uncached = max(64 << 20, 2 * detect().last_level_bytes)
+    uncached = max(256 << 20, 8 * detect().last_level_bytes)
     for kind in KINDS:
         one = Products(kind, WIDTH, WIDTH, rows=1, threads=a.threads, num_bytes=uncached)
         many = Products(kind, WIDTH, WIDTH, rows=MANY, threads=a.threads, num_bytes=1)

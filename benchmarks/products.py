@@ -40,7 +40,7 @@ def main() -> int:
         f"{native.load().isa}, {a.threads} threads: {speeds.read.rate / 1e9:.1f} GB/s, bf16 "
         f"{speeds.bf16.rate / 1e9:.0f}, int8 {integers.rate / 1e9:.0f} Gop/s; Gop/s and % of floor"
     )
-    uncached = max(64 << 20, 2 * detect().last_level_bytes)
+    uncached = max(256 << 20, 8 * detect().last_level_bytes)
     print(f"{'':<20}" + "".join(f"{rows:>13}" for rows in a.rows))
     for kind in a.kinds:
         for n, k in (shape for model in a.models for shape in SHAPES[model]):

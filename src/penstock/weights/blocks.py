@@ -30,7 +30,7 @@ _CHUNK: Final = 1 << 18
 cache."""
 
 
-def read_blocks(packed: Packed, found: Found, runs: Runs | None) -> BlockTensor:
+def read_blocks(packed: Packed, found: Found, runs: Runs | None = None) -> BlockTensor:
     """The rows of each of ``runs`` (first, end) of the matrix ``[n, k]``, or of the matrices of a
     stack one below another; None: all.
 
