@@ -62,7 +62,7 @@ def test_tabs_keep_each_others_branches(page: Browser) -> None:
 
 
 def test_tabs_that_write_at_once_lose_nothing(page: Browser) -> None:
-    """Between a tab's look at the storage and its entry another may write."""
+    """What happens between a tab's look at the storage and its entry another may write."""
     texts = page.run(
         TABS
         + """
