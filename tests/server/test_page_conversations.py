@@ -62,7 +62,7 @@ def test_tabs_keep_each_others_branches(page: Browser) -> None:
 
 
 def test_tabs_that_write_at_once_lose_nothing(page: Browser) -> None:
-    """What happens between a tab's look at the storage and its entry another may write."""
+    """Another tab may write between a tab's look at the storage and its entry."""
     texts = page.run(
         TABS
         + """
