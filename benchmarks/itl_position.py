@@ -19,7 +19,8 @@ from statistics import median
 import msgspec
 
 from penstock.bench.meter import Step, timed_step
-from penstock.bench.session import Session, report
+from penstock.bench.report import report
+from penstock.bench.session import Session
 from penstock.bench.workload import check_fit, fixed_lengths
 from penstock.cli.bench_common import add_json_argument, command_line, machine_rows, print_table
 from penstock.cli.options import add_engine_arguments, engine_config, positive_int
@@ -127,12 +128,12 @@ def main() -> int:
         rest = [place.rest_s(bandwidth) for place in places]
         change = [value / rest[0] - 1 for value in rest]
         document = report(
-            session,
             "itl_position",
             command_line(),
             {"positions": positions, "steps": args.steps, "repeats": args.repeats},
             machine,
             {"places": msgspec.to_builtins(places), "rest_s": rest, "change": change},
+            session.engine_plan,
         )
         kv_dtype = session.engine_plan.config.kv_cache_dtype
     print_table([*machine_rows(machine), ("KV cache", kv_dtype)])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import penstock
-from penstock import LLM, GuidedDecodingParams, SamplingParams, StructuredOutputsParams
+from penstock import LLM, GrammarSpec, GuidedDecodingParams, SamplingParams, StructuredOutputsParams
 from penstock.errors import ConfigError, RequestError
 from penstock.vllm_names import OF_LLM, OF_PACKAGE, OF_TOKENIZER
 
@@ -55,6 +55,14 @@ def test_structured_outputs(given: dict[str, Any], kind: str) -> None:
     assert params.grammar is not None
     assert params.grammar.kind == kind
     assert params == SamplingParams(grammar=params.grammar)
+
+
+def test_a_grammar_that_is_none_is_refused_by_a_check(llm: LLM) -> None:
+    params = SamplingParams(grammar=GrammarSpec(kind="regex", text="(["))
+    for call in (llm.check, llm.generate):
+        with pytest.raises(RequestError, match="the regular expression cannot be used"):
+            call(PROMPT, params)
+    llm.check(PROMPT, SamplingParams(grammar=GrammarSpec(kind="regex", text="[a]")))
 
 
 def test_an_output_of_a_choice(llm: LLM) -> None:
@@ -102,11 +110,33 @@ def test_names_of_vllms(llm: LLM) -> None:
     assert tokenizer.eos_token == tokenizer.token_text(tokenizer.eos_token_id or 0)
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"lora_request": object()}, "cannot be honoured: merge the adapter"),
+        ({"prompt_token_ids": [[1, 2]]}, 'as dicts: {"prompt_token_ids": [...]}'),
+        ({"chat_template_content_format": "string"}, "content as it is: a text, or its parts"),
+        ({"temperature": 0.5}, "temperature is an option of SamplingParams, not of "),
+        ({"xyzzy": 1}, "() has no option 'xyzzy'"),
+    ],
+)
+def test_keywords_of_calls_that_are_none_here(
+    llm: LLM, options: dict[str, Any], words: str
+) -> None:
+    for call in (llm.generate, llm.chat, llm.embed):
+        with pytest.raises(RequestError, match=re.escape(words)) as seen:
+            call(CHAT, **options)  # type: ignore[operator]
+        assert [seen.value.param] == list(options)
+
+
+def test_keywords_of_calls_that_ask_for_nothing(llm: LLM) -> None:
+    options: Any = {"lora_request": None, "prompt_token_ids": None, "mm_processor_kwargs": {}}
+    assert llm.generate("a", greedy(max_tokens=1), **options)[0].finished
+    options["chat_template_content_format"] = "auto"
+    assert llm.chat(CHAT, greedy(max_tokens=1), **options)[0].finished
+
+
 def test_names_that_are_none_here(llm: LLM) -> None:
-    adapter: Any = object()
-    for call in (llm.generate, llm.chat):
-        with pytest.raises(RequestError, match="merge the adapter"):
-            call(CHAT, greedy(), lora_request=adapter)  # type: ignore[operator]
     for owner, names in ((llm, OF_LLM), (penstock, OF_PACKAGE), (llm.tokenizer, OF_TOKENIZER)):
         for name, hint in names.items():
             with pytest.raises(AttributeError, match=re.escape(f"{name!r}: {hint}")):
@@ -128,8 +158,12 @@ def test_sampling_params_by_their_name(llm: LLM) -> None:
     outputs = llm.generate([PROMPT], sampling_params=greedy())
     assert outputs[0].outputs[0].text == text(llm)
     assert llm.chat(CHAT, sampling_params=greedy())[0].finished
-    with pytest.raises(RequestError, match="give one"):
-        llm.generate([PROMPT], greedy(), sampling_params=greedy())
+    for call in (llm.generate, llm.chat):
+        with pytest.raises(RequestError, match="params and sampling_params are the same; give one"):
+            call(CHAT, greedy(), sampling_params=greedy())  # type: ignore[operator]
+    pooling = penstock.PoolingParams()
+    with pytest.raises(RequestError, match="pooling and pooling_params are the same; give one"):
+        llm.embed(PROMPT, pooling, pooling_params=pooling)
 
 
 def test_one_stop_string_is_one(llm: LLM) -> None:
@@ -195,9 +229,8 @@ def test_chats(llm: LLM) -> None:
     assert rendered(llm, chat_template=TEMPLATE) == own + "def "
     assert rendered(llm, chat_template=TEMPLATE, add_generation_prompt=False) == own
     assert rendered(llm, chat_template=TEMPLATE, tools=[tool]) == own + "look_updef "
-    for name in ("chat_template_kwargs", "template_options"):
-        options: Any = {name: {"word": "a "}}
-        assert rendered(llm, chat_template=TEMPLATE, **options) == own + "a def "
+    options = {"word": "a "}
+    assert rendered(llm, chat_template=TEMPLATE, chat_template_kwargs=options) == own + "a def "
     assert rendered(llm) != own + "def "
     with pytest.raises(ConfigError, match="chat_template must be"):
         llm.chat(CHAT, chat_template=" ")

@@ -121,19 +121,64 @@ def test_the_licence_is_there() -> None:
     assert PROJECT["project"]["license"] == "Apache-2.0"
 
 
+def commands(path: Path) -> list[str]:
+    """The words behind ``penstock`` in a page's blocks, up to the first that is no name."""
+    return [
+        words for line in blocks(path) for words in re.findall(r"\bpenstock ((?:[a-z]+ ?)+)", line)
+    ]
+
+
+def links(path: Path) -> list[tuple[Path, str]]:
+    """What a page links to here: the file, and the anchor in it, which may be empty."""
+    found = re.findall(r"\]\(([^)#]*)#?([^)]*)\)", path.read_text())
+    return [
+        (path.parent / target if target else path, anchor)
+        for target, anchor in found
+        if "://" not in target
+    ]
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as code forges make them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(), flags=re.MULTILINE | re.DOTALL)
+    made: list[str] = []
+    for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE):
+        shown = re.sub(r"\]\([^)]*\)", "", heading)
+        slug = re.sub(r"[^\w\- ]", "", shown.strip().lower()).replace(" ", "-")
+        before = sum(re.fullmatch(rf"{re.escape(slug)}(-\d+)?", each) is not None for each in made)
+        made.append(f"{slug}-{before}" if before else slug)
+    return set(made)
+
+
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
 def test_documents_name_commands_that_exist(path: Path) -> None:
     known = {" ".join(command.words) for command in COMMANDS}
     groups = {words.rpartition(" ")[0] for words in known} - {""}
-    for line in blocks(path):
-        for words in re.findall(r"\bpenstock ((?:[a-z]+ ?)+)", line):
-            parts = words.split()
-            names = {" ".join(parts[:n]) for n in range(1, len(parts) + 1)}
-            assert names & (known | groups), f"{path.name}: penstock {words}"
+    for words in commands(path):
+        parts = words.split()
+        names = {" ".join(parts[:n]) for n in range(1, len(parts) + 1)}
+        assert names & (known | groups), f"{path.name}: penstock {words}"
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.name)
 def test_links_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text()):
-        if "://" not in target:
-            assert (path.parent / target).exists(), f"{path.name}: {target}"
+    for target, anchor in links(path):
+        assert target.exists(), f"{path.name}: {target}"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{path.name}: {target.name}#{anchor}"
+
+
+def test_commands_links_and_anchors_are_found() -> None:
+    """Otherwise the tests above would pass for a pattern that finds nothing."""
+    pages = documents()
+    assert {"serve", "generate", "convert"} <= {
+        words.split()[0] for page in pages for words in commands(page)
+    }
+    found = {(target.name, bool(anchor)) for page in pages for target, anchor in links(page)}
+    assert {("serve.md", True), ("serve.md", False)} <= found
+
+
+def test_anchors_of_headings(tmp_path: Path) -> None:
+    path = tmp_path / "page.md"
+    path.write_text("# A page\n\n```sh\n# no heading\n```\n## `a_b`: C, d [e](f.md)\n## A page\n")
+    assert anchors(path) == {"a-page", "a_b-c-d-e", "a-page-1"}

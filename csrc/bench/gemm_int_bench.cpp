@@ -23,7 +23,7 @@
 
 #include "read_loop.h"
 #include "../kernels/gemm_block.h"
-#include "../kernels/gemm_blocks.h"
+#include "../kernels/gemm_cuts.h"
 #include "../kernels/gemm_grid.h"
 #include "../kernels/gemm_int.h"
 #include "../memory.h"

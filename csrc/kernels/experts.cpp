@@ -7,7 +7,7 @@
 #include "../pool.h"
 #include "../simd.h"
 #include "elementwise.h"
-#include "gemm_blocks.h"
+#include "gemm_cuts.h"
 
 namespace penstock {
 namespace {

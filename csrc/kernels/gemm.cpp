@@ -2,7 +2,7 @@
 
 #include <cstring>
 
-#include "gemm_blocks.h"
+#include "gemm_cuts.h"
 
 namespace penstock {
 namespace {

@@ -27,7 +27,7 @@
 #include "gemm_block.h"
 #include "gemm_block_points.h"
 #include "gemm_block_quad.h"
-#include "gemm_blocks.h"
+#include "gemm_cuts.h"
 
 namespace penstock {
 

@@ -8,25 +8,26 @@
 namespace penstock {
 
 // Rows of x made ready. A row holds its k; for rounded ones then the scale of each group of the
-// weights; then for each of these what is added of x: where groups have a least value x's sum
-// (float), else for rounded ones what its dot starts from (int32). Rows lie an odd number of cache
-// lines apart.
+// weights; then an addend for each of these: where groups have a least value x's sum (float), else
+// for rounded ones what its dot starts from (int32). Rows lie an odd number of cache lines apart.
 struct BlockRows {
   std::byte* data;
-  int64_t scales_at, shifts_at, row_bytes;
+  int64_t scales_at, addends_at, row_bytes;
 
   template <class Operand>
   static BlockRows of(const PanelView& p, std::byte* memory) {
     const int64_t scales = p.depth * Operand::kElement;
-    const int64_t shifts = scales + (Operand::kRounded ? p.groups() * 4 : 0);
-    const int64_t bytes = round_up(shifts + p.groups() * 4, kLineBytes);
-    return {memory, scales, shifts, bytes / kLineBytes % 2 ? bytes : bytes + kLineBytes};
+    const int64_t addends = scales + (Operand::kRounded ? p.groups() * 4 : 0);
+    const int64_t bytes = round_up(addends + p.groups() * 4, kLineBytes);
+    return {memory, scales, addends, bytes / kLineBytes % 2 ? bytes : bytes + kLineBytes};
   }
 
   std::byte* row(int64_t r) const { return data + r * row_bytes; }
   float* scales(int64_t r) const { return reinterpret_cast<float*>(row(r) + scales_at); }
-  float* sums(int64_t r) const { return reinterpret_cast<float*>(row(r) + shifts_at); }
-  int32_t* starts(int64_t r) const { return reinterpret_cast<int32_t*>(row(r) + shifts_at); }
+  template <class T>
+  T* addends(int64_t r) const {
+    return reinterpret_cast<T*>(row(r) + addends_at);
+  }
 };
 
 // What one call of a kernel multiplies: rows from `row` on by panels side by side, from column k on.
@@ -80,7 +81,7 @@ class BlockProduct {
     x_ = row + job.k * Operand::kElement;
     const int64_t first = kWhole ? 0 : job.k / std::max<int64_t>(Source::kGroup, 1);
     scales_ = row + job.x.scales_at + first * 4;
-    shifts_ = row + job.x.shifts_at + first * 4;
+    addends_ = row + job.x.addends_at + first * 4;
     for (int i = 0; i < Panels; ++i)
       for (int r = 0; r < Rows; ++r)
         total_[i][r] = job.begun ? f32x16::load(job.sums + (i * Rows + r) * kPanelColumns)
@@ -144,7 +145,7 @@ class BlockProduct {
                                     run * kGroups + first + t);
         for (int r = 0; r < Rows; ++r) {
           if constexpr (Operand::kRounded && !Source::kLeast)
-            sums[t][i][r] = Sum::broadcast(number<int32_t>(shifts_ + 4 * t, r));
+            sums[t][i][r] = Sum::broadcast(number<int32_t>(addends_ + 4 * t, r));
           else
             sums[t][i][r] = Operand::zero();
         }
@@ -232,15 +233,15 @@ class BlockProduct {
         const f32x16 least = Source::least(own, group);
         for (int r = 0; r < Rows; ++r)
           total_[i][r] =
-              fma(least, f32x16::broadcast(number<float>(shifts_, r)), total_[i][r]);
+              fma(least, f32x16::broadcast(number<float>(addends_, r)), total_[i][r]);
       }
     }
     scales_ += 4;
-    shifts_ += 4;
+    addends_ += 4;
   }
 
   const int64_t row_bytes_, last_, panel_bytes_;
-  const std::byte *x_, *scales_, *shifts_;
+  const std::byte *x_, *scales_, *addends_;
   f32x16 total_[Panels][Rows];
 };
 

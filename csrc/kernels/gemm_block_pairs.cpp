@@ -1,5 +1,5 @@
 // Products of weights in blocks with x in bfloat16.
-#include "gemm_block_walk.h"
+#include "gemm_block_path.h"
 
 namespace penstock {
 #if defined(__AVX512BF16__)

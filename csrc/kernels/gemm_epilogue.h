@@ -2,7 +2,7 @@
 #pragma once
 
 #include "../simd.h"
-#include "gemm_blocks.h"
+#include "gemm_cuts.h"
 
 namespace penstock {
 

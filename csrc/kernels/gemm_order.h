@@ -2,7 +2,7 @@
 // numbers. README.md defines the words.
 #pragma once
 
-#include "gemm_blocks.h"
+#include "gemm_cuts.h"
 
 namespace penstock {
 

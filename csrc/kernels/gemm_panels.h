@@ -3,7 +3,7 @@
 #pragma once
 
 #include "gemm_block.h"
-#include "gemm_blocks.h"
+#include "gemm_cuts.h"
 #include "gemm_grid.h"
 #include "gemm_int.h"
 

@@ -1,5 +1,5 @@
 // Formats of IntMatrix and GridMatrix where weights alone are quantized: decoders for the walk of
-// gemm_block_walk.h, as those of files are. A code stands for a point, itself less an offset or the
+// gemm_block_path.h, as those of files are. A code stands for a point, itself less an offset or the
 // zero of its group, which bfloat16 holds exactly. Then
 //   out = sum over ascending groups g of  scale[g] * (sum over the k of g of x * point),
 // each a float32 fused multiply-add; the inner sum is one chain of additions from zero, whose order

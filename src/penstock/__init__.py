@@ -25,7 +25,20 @@ from penstock.version import __version__
 if TYPE_CHECKING:
     from penstock.api import LLM
     from penstock.config import EngineConfig
-    from penstock.errors import PenstockError, RequestError
+    from penstock.errors import (
+        ArtifactError,
+        ConfigError,
+        ContextLengthError,
+        EngineDeadError,
+        ModelError,
+        OverloadedError,
+        PenstockError,
+        PositionsError,
+        RequestError,
+        TokenizerError,
+        UnavailableError,
+        WeightError,
+    )
     from penstock.frontend.async_llm import AsyncLLM
     from penstock.frontend.outputs import CompletionOutput, RequestOutput
     from penstock.grammar.spec import GrammarSpec
@@ -37,20 +50,30 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LLM",
+    "ArtifactError",
     "AsyncLLM",
     "CompletionOutput",
+    "ConfigError",
+    "ContextLengthError",
     "EmbeddingOutput",
     "EngineConfig",
+    "EngineDeadError",
     "GrammarSpec",
     "GuidedDecodingParams",
+    "ModelError",
+    "OverloadedError",
     "PenstockError",
     "PoolingParams",
+    "PositionsError",
     "RequestError",
     "RequestOutput",
     "SamplingParams",
     "StructuredOutputsParams",
     "TextPrompt",
+    "TokenizerError",
     "TokensPrompt",
+    "UnavailableError",
+    "WeightError",
     "__version__",
     "demo_model_path",
     "draft_model_path",
@@ -59,21 +82,31 @@ __all__ = [
 ]
 
 _HOMES = {
-    "LLM": "penstock.api",
+    "ArtifactError": "penstock.errors",
     "AsyncLLM": "penstock.frontend.async_llm",
     "CompletionOutput": "penstock.frontend.outputs",
+    "ConfigError": "penstock.errors",
+    "ContextLengthError": "penstock.errors",
     "EmbeddingOutput": "penstock.pooling.output",
     "EngineConfig": "penstock.config",
+    "EngineDeadError": "penstock.errors",
     "GrammarSpec": "penstock.grammar.spec",
     "GuidedDecodingParams": "penstock.grammar.structured_outputs",
+    "LLM": "penstock.api",
+    "ModelError": "penstock.errors",
+    "OverloadedError": "penstock.errors",
     "PenstockError": "penstock.errors",
     "PoolingParams": "penstock.pooling.params",
+    "PositionsError": "penstock.errors",
     "RequestError": "penstock.errors",
     "RequestOutput": "penstock.frontend.outputs",
     "SamplingParams": "penstock.sampling.params",
     "StructuredOutputsParams": "penstock.grammar.structured_outputs",
     "TextPrompt": "penstock.llm_inputs",
+    "TokenizerError": "penstock.errors",
     "TokensPrompt": "penstock.llm_inputs",
+    "UnavailableError": "penstock.errors",
+    "WeightError": "penstock.errors",
 }
 
 

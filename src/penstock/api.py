@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,29 +14,28 @@ from penstock.engine.shared_core import SharedCore
 from penstock.engine_options import engine_config
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
-from penstock.gguf.metadata import GgufValue
 from penstock.interface.loading import ProgressCallback, no_progress
-from penstock.interface.messages import EngineStats, SequenceUpdate
+from penstock.interface.messages import EngineRequest, EngineStats, SequenceUpdate
 from penstock.llm_grammars import CheckedGrammars
 from penstock.llm_inputs import (
     Message,
     Params,
     Prompt,
     PromptDict,
-    check_no_adapter,
+    check_foreign,
     listed,
     one_of,
     progress_bar,
     template_source,
 )
 from penstock.llm_requests import RequestMaker
+from penstock.llm_tokenizer import LlmTokenizer
 from penstock.pooling.output import EmbeddingOutput, embedding_output
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
-from penstock.tokenizer import Tokenizer, has_tokenizer, load_tokenizer
+from penstock.tokenizer import Tokenizer
 from penstock.tokenizer.chat_tokens import tokenize_chat
 from penstock.vllm_names import OF_LLM, no_attribute
-from penstock.weights.model_files import ModelFiles
 
 __all__ = ["LLM", "Message", "Prompt", "PromptDict"]
 
@@ -68,36 +66,23 @@ class LLM:
         require_tokenizer: bool = False,
         **options: Any,
     ) -> None:
-        self._template = template_source(chat_template)
+        template = template_source(chat_template)
         config = engine_config(model, options)
         files = open_model(config)
         engine_plan = plan_engine(config, files)
-        self._metadata = _metadata(files, engine_plan.config.tokenizer_path)
-        self._preparing = threading.RLock()
-        self._tokenizer: Tokenizer | None = None
+        path, vocab_size = engine_plan.config.tokenizer_path, engine_plan.spec.vocab_size
+        self._tokenizer = LlmTokenizer(path, files, vocab_size, template)
         if require_tokenizer:
-            self._tokenizer = self._load_tokenizer(engine_plan.config, engine_plan.spec.vocab_size)
+            self._tokenizer.get()
         models = load_models(engine_plan, files=files, progress=load_progress)
         self._core = SharedCore(EngineCore.of(models))
-        self._making = RequestMaker(self._core.config, lambda: self.tokenizer)
+        self._making = RequestMaker(self._core.config, self._tokenizer.get)
         self._grammars = CheckedGrammars()
 
     @property
     def tokenizer(self) -> Tokenizer:
         """The model's tokenizer; raises TokenizerError if it has none that can be read."""
-        with self._preparing:
-            if self._tokenizer is None:
-                self._tokenizer = self._load_tokenizer(self.config, self._core.vocab_size)
-            return self._tokenizer
-
-    def _load_tokenizer(self, config: ResolvedConfig, vocab_size: int) -> Tokenizer:
-        # Prompts need no template: one that is no program is refused by chats.
-        tokenizer = load_tokenizer(
-            config.tokenizer_path, check_templates=False, metadata=self._metadata
-        )
-        self._metadata = None
-        tokenizer.check_model(vocab_size)
-        return tokenizer.with_chat_template(self._template) if self._template else tokenizer
+        return self._tokenizer.get()
 
     @property
     def config(self) -> ResolvedConfig:
@@ -128,8 +113,8 @@ class LLM:
         *,
         sampling_params: Params = None,
         use_tqdm: bool | Callable[..., Any] = False,
-        lora_request: None = None,
         priority: int = 0,
+        **foreign: Any,
     ) -> list[RequestOutput]:
         """Complete each prompt; outputs come back in the order of ``prompts``.
 
@@ -137,11 +122,12 @@ class LLM:
         without, they are as the model's makers recommend (``config.sampling_defaults``).
         ``use_tqdm`` shows a bar of the prompts that are done; it may be a class like tqdm's. A
         prompt that cannot be served raises RequestError before any is started; one that fails on
-        the way has ``error`` set and ``finish_reason`` "error".
+        the way has ``error`` set and ``finish_reason`` "error". Other keywords are those of vLLM's
+        that ask for nothing.
         """
-        check_no_adapter(lora_request)
+        check_foreign("generate", foreign)
         prompts = listed(prompts)
-        params = one_of(params, sampling_params)
+        params = one_of(params=params, sampling_params=sampling_params)
         done: dict[str, RequestOutput] = {}
         ids: list[str] = []
         outputs = self.stream(prompts, params, priority=priority, started=ids)
@@ -164,19 +150,18 @@ class LLM:
         continue_final_message: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template_kwargs: Mapping[str, Any] | None = None,
-        template_options: Mapping[str, Any] | None = None,
-        lora_request: None = None,
         priority: int = 0,
+        **foreign: Any,
     ) -> list[RequestOutput]:
         """Complete one conversation, or several, rendered by the model's chat template.
 
         ``chat_template`` takes its place in this call. ``tools`` are shown to the model where the
-        template shows tools; what it calls is text of the output. ``chat_template_kwargs``, or
-        ``template_options``, are variables that the template itself documents. The other options
-        are those of :meth:`generate` and of
-        :meth:`~penstock.tokenizer.chat.ChatTemplate.render`.
+        template shows tools; what it calls is text of the output. ``chat_template_kwargs`` are
+        variables that the template itself documents. The other options are those of
+        :meth:`generate` and of :meth:`~penstock.tokenizer.chat.ChatTemplate.render`.
         """
-        check_no_adapter(lora_request)
+        check_foreign("chat", foreign)
+        params = one_of(params=params, sampling_params=sampling_params)
         tokenizer = self.tokenizer
         if chat_template is not None:
             tokenizer = tokenizer.with_chat_template(template_source(chat_template))
@@ -188,7 +173,7 @@ class LLM:
                     tokenizer,
                     conversation,
                     add_generation_prompt,
-                    {**(template_options or {}), **(chat_template_kwargs or {})},
+                    dict(chat_template_kwargs or {}),
                     add_special_tokens=False,
                     tools=tools or (),
                     continue_final_message=continue_final_message,
@@ -196,7 +181,6 @@ class LLM:
             }
             for conversation in conversations
         ]
-        params = one_of(params, sampling_params)
         return self.generate(prompts, params, use_tqdm=use_tqdm, priority=priority)
 
     def embed(
@@ -207,15 +191,19 @@ class LLM:
         pooling_params: PoolingParams | None = None,
         use_tqdm: bool | Callable[..., Any] = False,
         priority: int = 0,
+        **foreign: Any,
     ) -> list[EmbeddingOutput]:
         """Embed each prompt by the model's hidden states; outputs in the order of ``prompts``.
 
-        ``pooling_params`` is another name of ``pooling``, and ``use_tqdm`` shows a bar.
+        ``pooling_params`` is another name of ``pooling``, and ``use_tqdm`` shows a bar. Other
+        keywords are those of vLLM's that ask for nothing.
 
         A prompt that cannot be served raises RequestError before any is started; one that fails
         on the way has ``error`` set.
         """
-        made = self._making.of_embeddings(prompts, pooling or pooling_params, priority)
+        check_foreign("embed", foreign)
+        pooling = one_of(pooling=pooling, pooling_params=pooling_params)
+        made = self._making.of_embeddings(prompts, pooling, priority)
         requests = {request.request_id: (request, text) for request, text in made}
         inbox = self._core.submit([request for request, _ in requests.values()])
         ended: dict[str, SequenceUpdate] = {}
@@ -251,15 +239,9 @@ class LLM:
         ids = [request.request_id for request, _ in requests]
         if started is not None:
             started += ids
-        # A model of token ids alone (dummy weights, say) needs no tokenizer: then there is no text.
-        path = Path(self.config.tokenizer_path)
-        has_text = not path.is_dir() or has_tokenizer(path)
-        processor = OutputProcessor(self.tokenizer if has_text else None)
+        processor = OutputProcessor(self.tokenizer if self._tokenizer.exists else None)
         entered = [request for request, _ in requests]
-        self._core.check(entered)
-        with self._preparing:
-            constraints = (request.params.constraint for request in entered)
-            self._grammars.check(set(filter(None, constraints)))
+        self._check(entered)
         for request, text in requests:
             processor.add_request(
                 request.request_id, text, request.prompt_token_ids, request.params
@@ -281,7 +263,12 @@ class LLM:
         params: Params = None,
     ) -> None:
         """Raise RequestError if one of the prompts could not be served as asked."""
-        self._core.check([request for request, _ in self._making.of_outputs(prompts, params, 0)])
+        self._check([request for request, _ in self._making.of_outputs(prompts, params, 0)])
+
+    def _check(self, requests: Sequence[EngineRequest]) -> None:
+        self._core.check(requests)
+        constraints = (request.params.constraint for request in requests)
+        self._grammars.check(set(filter(None, constraints)))
 
     def stats(self) -> EngineStats:
         return self._core.stats()
@@ -293,9 +280,7 @@ class LLM:
     def close(self) -> None:
         """Release threads and memory. Calls of other threads that still run raise
         EngineDeadError."""
-        if self._grammars.is_own:  # in a forked process, nobody may be left who holds the lock
-            with self._preparing:
-                self._grammars.close()
+        self._grammars.close()
         self._core.close()
 
     def __enter__(self) -> LLM:
@@ -303,10 +288,3 @@ class LLM:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def _metadata(files: ModelFiles, tokenizer_path: str) -> Mapping[str, GgufValue] | None:
-    """The metadata that a start has read, where the tokenizer is in them."""
-    if files.gguf is None or str(files.path) != tokenizer_path:
-        return None
-    return files.gguf.metadata

@@ -10,6 +10,11 @@ def demo_model_path() -> Path:
     return Path(__file__).parent / "demo" / "model"
 
 
+def is_demo_model(path: str | Path) -> bool:
+    """Whether a model's path leads to the demo model."""
+    return Path(path).resolve() == demo_model_path().resolve()
+
+
 def draft_model_path() -> Path:
     """The folder of the demo model's smaller sibling: same tokenizer, a ninth of the weights."""
     return Path(__file__).parent / "demo" / "draft"

@@ -17,27 +17,28 @@ import msgspec
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError, shown
 from penstock.speculative_config import SpeculativeConfig, parse_speculative, speculative_config
+from penstock.vllm_names import Foreign
 
 _log = logging.getLogger("penstock.options")
 
 
 @dataclass(frozen=True)
-class _Foreign:
-    """An option of vLLM's that is none here: values that ask for nothing are accepted."""
-
-    neutral: tuple[object, ...]
-    hint: str
-    """What to do instead of another value."""
-
-
-@dataclass(frozen=True)
 class _Advice:
-    """An option of vLLM's that changes no output: any value is accepted, and logged unless it is
-    neutral."""
+    """An option of vLLM's that changes no output: any value of its kind is accepted, and logged
+    unless it asks for nothing."""
 
     kind: type
     neutral: tuple[object, ...]
     why: str
+
+    def check(self, name: str, value: object) -> None:
+        """Raise ConfigError for a value of another kind; log one that asks for something."""
+        if Foreign(self.neutral, self.why).accepts(value):
+            return
+        kind = numbers.Real if self.kind is float else self.kind
+        if not isinstance(value, kind) or (isinstance(value, bool) and self.kind is not bool):
+            raise ConfigError(f"{name} must be of type {self.kind.__name__}, not {shown(value)}")
+        _log.warning("%s=%s has no effect: %s", name, shown(value), self.why)
 
 
 _ONE_DEVICE: Final = "a model runs on one device here; leave it out"
@@ -45,38 +46,38 @@ _NO_CODE: Final = "a checkpoint's own code is never run; leave it out"
 _TEXT_ONLY: Final = "models read and write text only; leave it out"
 _NEVER: Final = "there is nothing of the kind here"
 
-_FOREIGN: Final[Mapping[str, _Foreign | _Advice]] = {
-    "tensor_parallel_size": _Foreign((1,), _ONE_DEVICE),
-    "pipeline_parallel_size": _Foreign((1,), _ONE_DEVICE),
-    "data_parallel_size": _Foreign((1,), _ONE_DEVICE),
-    "enable_expert_parallel": _Foreign((False,), _ONE_DEVICE),
-    "distributed_executor_backend": _Foreign(("mp", "uni"), _ONE_DEVICE),
-    "trust_remote_code": _Foreign((False,), _NO_CODE),
-    "tokenizer_mode": _Foreign(("auto", "hf", "slow"), "tokenizers are read in one way"),
-    "skip_tokenizer_init": _Foreign((False,), "give prompts as token ids: no text is needed then"),
-    "tokenizer_revision": _Foreign((), "give tokenizer= a folder of that revision"),
-    "code_revision": _Foreign((), _NO_CODE),
-    "config_format": _Foreign(("auto", "hf"), "convert the model to a Hugging Face checkpoint"),
-    "hf_token": _Foreign((), "log in with `hf auth login`, or set HF_TOKEN"),
-    "hf_overrides": _Foreign(({},), "change config.json, or see ignore_config_field"),
-    "download_dir": _Foreign((), "set HF_HOME"),
-    "cpu_offload_gb": _Foreign((0, 0.0), "a smaller kv_cache_bytes or quantization= needs less"),
-    "enable_lora": _Foreign((False,), "merge the adapter into the model"),
-    "limit_mm_per_prompt": _Foreign(({},), _TEXT_ONLY),
-    "mm_processor_kwargs": _Foreign(({},), _TEXT_ONLY),
-    "allowed_local_media_path": _Foreign(("",), _TEXT_ONLY),
-    "task": _Foreign(("auto", "generate", "embed"), "generate() and embed() are always there"),
-    "runner": _Foreign(("auto", "generate", "pooling"), "generate() and embed() are always there"),
-    "device": _Foreign(("auto",), 'backend="cpu" or "cuda" chooses'),
-    "max_seq_len": _Foreign((), "it is called max_model_len"),
-    "max_num_tokens": _Foreign((), "it is called max_num_batched_tokens"),
-    "kv_cache_memory_bytes": _Foreign((), "it is called kv_cache_bytes"),
-    "speculative_config": _Foreign(({},), "it is called speculative"),
-    "logits_processors": _Foreign(([], ()), "logit_bias and grammar are options of SamplingParams"),
-    "override_generation_config": _Foreign(({},), "give SamplingParams with each request"),
-    "block_size": _Foreign((16,), "blocks of the cache have a fixed size; leave it out"),
-    "enable_chunked_prefill": _Foreign((True,), "max_num_batched_tokens limits a step"),
-    "enable_sleep_mode": _Foreign((False,), "close() releases the memory"),
+_FOREIGN: Final[Mapping[str, Foreign | _Advice]] = {
+    "tensor_parallel_size": Foreign((1,), _ONE_DEVICE),
+    "pipeline_parallel_size": Foreign((1,), _ONE_DEVICE),
+    "data_parallel_size": Foreign((1,), _ONE_DEVICE),
+    "enable_expert_parallel": Foreign((False,), _ONE_DEVICE),
+    "distributed_executor_backend": Foreign(("mp", "uni"), _ONE_DEVICE),
+    "trust_remote_code": Foreign((False,), _NO_CODE),
+    "tokenizer_mode": Foreign(("auto", "hf", "slow"), "tokenizers are read in one way"),
+    "skip_tokenizer_init": Foreign((False,), "give prompts as token ids: no text is needed then"),
+    "tokenizer_revision": Foreign((), "give tokenizer= a folder of that revision"),
+    "code_revision": Foreign((), _NO_CODE),
+    "config_format": Foreign(("auto", "hf"), "convert the model to a Hugging Face checkpoint"),
+    "hf_token": Foreign((), "log in with `hf auth login`, or set HF_TOKEN"),
+    "hf_overrides": Foreign(({},), "change config.json, or see ignore_config_field"),
+    "download_dir": Foreign((), "set HF_HOME"),
+    "cpu_offload_gb": Foreign((0, 0.0), "a smaller kv_cache_bytes or quantization= needs less"),
+    "enable_lora": Foreign((False,), "merge the adapter into the model"),
+    "limit_mm_per_prompt": Foreign(({},), _TEXT_ONLY),
+    "mm_processor_kwargs": Foreign(({},), _TEXT_ONLY),
+    "allowed_local_media_path": Foreign(("",), _TEXT_ONLY),
+    "task": Foreign(("auto", "generate", "embed"), "generate() and embed() are always there"),
+    "runner": Foreign(("auto", "generate", "pooling"), "generate() and embed() are always there"),
+    "device": Foreign(("auto",), 'backend="cpu" or "cuda" chooses'),
+    "max_seq_len": Foreign((), "it is called max_model_len"),
+    "max_num_tokens": Foreign((), "it is called max_num_batched_tokens"),
+    "kv_cache_memory_bytes": Foreign((), "it is called kv_cache_bytes"),
+    "speculative_config": Foreign(({},), "it is called speculative"),
+    "logits_processors": Foreign(([], ()), "logit_bias and grammar are options of SamplingParams"),
+    "override_generation_config": Foreign(({},), "give SamplingParams with each request"),
+    "block_size": Foreign((16,), "blocks of the cache have a fixed size; leave it out"),
+    "enable_chunked_prefill": Foreign((True,), "max_num_batched_tokens limits a step"),
+    "enable_sleep_mode": Foreign((False,), "close() releases the memory"),
     "enforce_eager": _Advice(bool, (False, True), _NEVER),
     "max_seq_len_to_capture": _Advice(int, (8192,), _NEVER),
     "max_context_len_to_capture": _Advice(int, (8192,), _NEVER),
@@ -166,11 +167,7 @@ def _check_foreign(name: str, value: Any) -> None:
         near = get_close_matches(name, EngineConfig.__struct_fields__, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"there is no engine option {name!r}{hint}")
-    if value is None or any(type(value) is type(v) and value == v for v in foreign.neutral):
-        return
-    if isinstance(foreign, _Foreign):
-        raise ConfigError(f"{name}={shown(value)} cannot be honoured: {foreign.hint}")
-    kind = numbers.Real if foreign.kind is float else foreign.kind
-    if not isinstance(value, kind) or (isinstance(value, bool) and foreign.kind is not bool):
-        raise ConfigError(f"{name} must be of type {foreign.kind.__name__}, not {shown(value)}")
-    _log.warning("%s=%s has no effect: %s", name, shown(value), foreign.why)
+    if isinstance(foreign, _Advice):
+        foreign.check(name, value)
+    else:
+        foreign.check(name, value, lambda message, _: ConfigError(message))

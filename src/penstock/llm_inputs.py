@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import numbers
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, TypeVar
 
 from penstock.errors import ConfigError, RequestError
 from penstock.sampling.params import SamplingParams
+from penstock.vllm_names import OF_CALLS
 
+Given = TypeVar("Given")
 Params = SamplingParams | Sequence[SamplingParams] | None
 """The options of all prompts, or those of each; None: as the model's makers recommend."""
 
@@ -57,18 +59,26 @@ def _plain_id(token: Any) -> Any:
     return token  # refused with the other checks of a request
 
 
-def one_of(params: Params, sampling_params: Params) -> Params:
-    if params is not None and sampling_params is not None:
-        raise RequestError("params and sampling_params are the same; give one", "params")
-    return params if sampling_params is None else sampling_params
+def one_of(**names: Given) -> Given:
+    """The value of an option that has several names, or None if none of them is given. Raises
+    RequestError if two are."""
+    given = [name for name, value in names.items() if value is not None]
+    if len(given) > 1:
+        raise RequestError(f"{' and '.join(given)} are the same; give one", given[0])
+    return names[given[0] if given else next(iter(names))]
 
 
-def check_no_adapter(lora_request: object) -> None:
-    """Raise RequestError if an adapter is asked for."""
-    if lora_request is not None:
-        raise RequestError(
-            "lora_request cannot be honoured: merge the adapter into the model", "lora_request"
-        )
+def check_foreign(call: str, given: Mapping[str, object]) -> None:
+    """Raise RequestError for keywords that ``call`` of ``LLM`` does not have, but for those of
+    vLLM's that ask for nothing."""
+    for name, value in given.items():
+        foreign = OF_CALLS.get(name)
+        if foreign is not None:
+            foreign.check(name, value, RequestError)
+        elif name in SamplingParams.__struct_fields__:
+            raise RequestError(f"{name} is an option of SamplingParams, not of {call}()", name)
+        else:
+            raise RequestError(f"{call}() has no option {name!r}", name)
 
 
 @contextlib.contextmanager

@@ -1,10 +1,13 @@
-"""The terminal that a stream writes to."""
+"""The terminal that a stream writes to, and what may be written to it."""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
-from typing import TextIO
+from typing import Final, TextIO
+
+_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def columns(stream: TextIO) -> int:
@@ -14,3 +17,22 @@ def columns(stream: TextIO) -> int:
     except (OSError, ValueError):
         found = 0
     return found or shutil.get_terminal_size().columns
+
+
+def visible(text: str) -> str:
+    """``text`` with control characters as pictures: what a model or a server writes must not steer
+    the terminal. Line feeds and tabs stay."""
+    return _CONTROLS.sub(_picture, text)
+
+
+def harmless(text: str, stream: TextIO | None) -> str:
+    """``text`` as ``stream`` may have it: :func:`visible` on a terminal, as it is elsewhere;
+    the stream is None where a shell has closed it."""
+    return visible(text) if stream is not None and stream.isatty() else text
+
+
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else "\N{REPLACEMENT CHARACTER}"

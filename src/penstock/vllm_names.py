@@ -1,9 +1,32 @@
-"""Names of vLLM's that are none here, and what to do instead: what an AttributeError says."""
+"""Names and options of vLLM's that are none here, and what to do instead."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Final
+
+from penstock.errors import PenstockError, shown
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """An option of vLLM's that is none here: None and values that ask for nothing are accepted."""
+
+    neutral: tuple[object, ...]
+    """The values that ask for nothing."""
+    hint: str
+    """What to do instead of another value."""
+
+    def accepts(self, value: object) -> bool:
+        """Whether ``value`` asks for nothing; ``True`` is not the number 1 here."""
+        return value is None or any(type(value) is type(v) and value == v for v in self.neutral)
+
+    def check(self, name: str, value: object, error: Callable[[str, str], PenstockError]) -> None:
+        """Raise ``error`` of a message and ``name`` unless ``value`` asks for nothing."""
+        if not self.accepts(value):
+            raise error(f"{name}={shown(value)} cannot be honoured: {self.hint}", name)
+
 
 _SERVER: Final = "AsyncLLM(...) runs the engine in a process of its own; `penstock serve` serves it"
 
@@ -37,6 +60,23 @@ OF_LLM: Final[Mapping[str, str]] = {
     "set_tokenizer": "give LLM(...) the tokenizer= that it is to have",
     "preprocess_chat": "get_tokenizer().apply_chat_template(messages) gives the prompt",
 }
+
+_TEXT_ONLY: Final = "models read and write text only; leave it out"
+
+OF_CALLS: Final[Mapping[str, Foreign]] = {
+    "lora_request": Foreign((), "merge the adapter into the model"),
+    "prompt_adapter_request": Foreign((), "put the prompt's text before each prompt"),
+    "prompt_token_ids": Foreign((), 'give prompts as dicts: {"prompt_token_ids": [...]}'),
+    "guided_options_request": Foreign(
+        (), "give SamplingParams(structured_outputs=...) with each request"
+    ),
+    "chat_template_content_format": Foreign(
+        ("auto",), "the template is given each message's content as it is: a text, or its parts"
+    ),
+    "mm_processor_kwargs": Foreign(({},), _TEXT_ONLY),
+    "tokenization_kwargs": Foreign(({},), "SamplingParams has truncate_prompt_tokens"),
+}
+"""Keywords of the calls of ``LLM``."""
 
 OF_TOKENIZER: Final[Mapping[str, str]] = {
     "convert_tokens_to_ids": "token_id(token) gives the id of a vocabulary's entry",

@@ -1,4 +1,5 @@
-"""Ctrl-C while a benchmark runs: what was done until then is printed, and written."""
+"""Ctrl-C while a benchmark runs: what was done until then is printed, and written, with all that
+every benchmark writes."""
 
 from __future__ import annotations
 
@@ -14,7 +15,6 @@ import pytest
 
 from penstock.bench import session as session_module
 from penstock.bench.machine import Speeds
-from penstock.cli import bench_progress
 from penstock.cli import main as cli
 from penstock.cli.bench_progress import BenchProgress
 
@@ -51,7 +51,17 @@ def press(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, int], None]:
 def bench(tmp_path: Path, *words: str) -> tuple[int, dict[str, Any]]:
     out = tmp_path / "out.json"
     code = cli.main(["bench", *words, "--json", str(out)])
-    return code, json.loads(out.read_text()) if out.exists() else {}
+    if not out.exists():
+        return code, {}
+    document = json.loads(out.read_text())
+    name = "replay " + words[1] if words[0] == "replay" else words[0]
+    assert document["benchmark"] == name
+    assert document["command"].startswith("penstock")
+    assert document["workload"]
+    assert document["machine"]["packages"]["penstock"]
+    for part in ("model", "engine", "weight_bytes_per_step"):
+        assert (part in document) == (name != "replay mooncake"), part
+    return code, document
 
 
 def engine(model: Path) -> list[str]:
@@ -90,7 +100,10 @@ def test_throughput(
     code, document = bench(tmp_path, *words)
     assert (code, document["partial"], document["workload"]["num_prompts"]) == (130, True, 6)
     assert 0 < document["requests"] < 6
-    assert document["request_latency_s"]["count"] == document["requests"]
+    # Two more run when Ctrl-C comes, and have first tokens; theirs would be latencies of nothing.
+    for name in ("ttft_s", "tpot_s", "request_latency_s"):
+        assert document[name]["count"] == document["requests"], name
+    assert document["itl_s"]["count"] == 2 * document["requests"]
     assert 3 * document["requests"] <= document["output_tokens"] < 18
     assert f"{document['requests']} of 6 requests were done" in capsys.readouterr().out
 
@@ -137,7 +150,7 @@ class Shown(io.StringIO):
 
 def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("penstock.cli.status_line.columns", lambda stream: 40)
-    monkeypatch.setattr(bench_progress, "_FIRST_S", 0.0)
+    monkeypatch.setattr("penstock.cli.status_line._FIRST_S", 0.0)
     monkeypatch.setattr("penstock.cli.status_line._REDRAW_S", 0.0)
     stream = Shown()
     with BenchProgress(stream) as progress:

@@ -29,10 +29,11 @@ def test_the_formula() -> None:
 def test_figures_agree_with_each_other() -> None:
     config = EngineConfig(backend="cpu", threads=1, artifact=False, max_model_len=128)
     params = SamplingParams(temperature=0, max_tokens=24, ignore_eos=True)
-    (result,), machine = run_speculation(
+    found = run_speculation(
         config, [Ngram(min_match=1, adaptive=False)], [[5] * 20, "import os\n"], params, 2, 1
     )
-    assert machine.threads == 1
+    (result,) = found.results
+    assert found.machine.threads == 1
     assert result.same
     # One repeat: all of them are the same run.
     assert result.speedup_range == (result.speedup, result.speedup)
@@ -51,7 +52,12 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     command = "bench spec --backend cpu --threads 1 --no-artifact --max-model-len 128 --repeats 1"
     options = ["--output-len", "12", "-p", "def f(a):\n", "--json", str(path)]
     assert main([*command.split(), *options, "--method", "draft:num_tokens=2"]) == 0
-    (result,) = json.loads(path.read_text())["results"]
+    document = json.loads(path.read_text())
+    assert document["command"].startswith("penstock")
+    assert document["workload"]["methods"] == ["draft:num_tokens=2,adaptive=true"]
+    assert document["workload"]["output_len"] == 12
+    assert document["engine"]["speculative"] is None
+    (result,) = document["results"]
     assert result["method"] == "draft:num_tokens=2,adaptive=true"
     assert "the same" in capsys.readouterr().out
 
@@ -60,7 +66,8 @@ def test_a_scripted_draft_is_accepted_as_often_as_it_says() -> None:
     config = EngineConfig(backend="cpu", threads=1, artifact=False, max_model_len=128)
     params = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
     scripted = Scripted(0.8, 0.0, 4)
-    (result,), _ = run_speculation(config, [scripted], [[i, 9] for i in range(8)], params, 8, 1)
+    prompts = [[i, 9] for i in range(8)]
+    (result,) = run_speculation(config, [scripted], prompts, params, 8, 1).results
     assert result.same
     assert result.acceptance == pytest.approx(0.8, abs=0.07)
     assert 1 + result.accepted_per_draft == pytest.approx(formula(0.8, 4), rel=0.1)

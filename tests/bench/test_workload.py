@@ -1,53 +1,13 @@
-"""Workloads: lengths from traces, random prompts."""
+"""Workloads: random prompts of given lengths."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 
 from penstock.bench.stats import summarize
-from penstock.bench.workload import Lengths, check_fit, fixed_lengths, random_requests, read_lengths
+from penstock.bench.traces import Lengths
+from penstock.bench.workload import check_fit, fixed_lengths, random_requests
 from penstock.errors import ConfigError
-
-
-@pytest.fixture
-def azure(tmp_path: Path) -> Path:
-    path = tmp_path / "trace.csv"
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\na,374,44\nb,10,0\nc,396,109\nd,1,1\n")
-    return path
-
-
-def test_azure_lengths(azure: Path) -> None:
-    assert read_lengths(azure) == [Lengths(374, 44), Lengths(396, 109), Lengths(1, 1)]
-    assert read_lengths(azure, limit=2) == [Lengths(374, 44), Lengths(396, 109)]
-    assert read_lengths(azure, scale=0.1)[::2] == [Lengths(37, 4), Lengths(1, 1)]
-
-
-def test_mooncake_lengths(tmp_path: Path) -> None:
-    path = tmp_path / "trace.jsonl"
-    path.write_text(
-        '{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0]}\n\n'
-        '{"timestamp": 3, "input_length": 5, "output_length": 2, "hash_ids": [1]}\n'
-    )
-    assert read_lengths(path) == [Lengths(6758, 500), Lengths(5, 2)]
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "message"),
-    [
-        ("a.csv", "x,y\n1,2\n", "columns ContextTokens"),
-        ("b.csv", "ContextTokens,GeneratedTokens\n1,two\n", "not a request trace"),
-        ("c.jsonl", '{"prompt": "x"}\n', "fields input_length"),
-        ("d.jsonl", "nonsense\n", "not a request trace"),
-        ("e.csv", "ContextTokens,GeneratedTokens\n5,0\n", "no request"),
-    ],
-)
-def test_files_that_are_no_traces(tmp_path: Path, name: str, text: str, message: str) -> None:
-    path = tmp_path / name
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=message):
-        read_lengths(path)
 
 
 def test_requests_have_the_lengths_and_differ() -> None:

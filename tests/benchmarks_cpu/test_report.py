@@ -121,7 +121,7 @@ def test_plots(comparison: Comparison, tmp_path: Path) -> None:
 
 def test_the_picture_of_the_readme_is_of_the_results_it_names(tmp_path: Path) -> None:
     root = Path(__file__).parents[2]
-    results = "benchmarks/cpu/results/SmolLM2-135M-Instruct.Q4_1-zen5"
+    results = "benchmarks/cpu/results/gemma-3-270m-q4_k_m-zen5"
     readme = (root / "README.md").read_text()
     assert "](docs/images/benchmark.svg)" in readme
     assert f"]({results}.md)" in readme

@@ -141,3 +141,24 @@ def test_parameters_are_sampling_params() -> None:
     ours = {f.name: f.type for f in msgspec.structs.fields(ChatParameters)}
     theirs = {f.name for f in msgspec.structs.fields(SamplingParams)}
     assert set(ours) <= theirs
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['{"template_options": {"x": %s}}', '[{"role": "user", "content": "", "x": %s}]', "%s"],
+)
+@pytest.mark.parametrize("depth", [101, 500, 20_000])
+def test_a_file_that_is_nested_too_deeply(tmp_path: Path, text: str, depth: int) -> None:
+    path = tmp_path / "deep.json"
+    path.write_text(text % ("[" * depth + "]" * depth))
+    with pytest.raises(RequestError, match="is no conversation: it is nested more than 100 levels"):
+        load_conversation(path)
+
+
+def test_what_can_be_set_can_be_saved(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    deepest = "[" * 50 + '"\\"[{"' + "]" * 50
+    conversation = Conversation().with_template_option("x", deepest)
+    assert isinstance(conversation.template_options["x"], list)
+    save_conversation(conversation, path, overwrite=False)
+    assert load_conversation(path) == conversation

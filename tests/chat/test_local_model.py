@@ -68,9 +68,9 @@ def test_variables_of_the_template() -> None:
     template = template.replace(" is odd", " == '?'")
     with LLM(threads=1, kv_cache_bytes=1 << 24, max_model_len=256, chat_template=template) as llm:
         model = LocalModel(llm)
-        assert model.template_options == ("tone",)
+        assert model.chat_template_kwargs == ("tone",)
         plain = list(model.stream(greedy(max_tokens=1).ask("a")))[-1].usage
-        dry = greedy(max_tokens=1).with_template_option("tone", "x y").ask("a")
+        dry = greedy(max_tokens=1).with_chat_template_kwarg("tone", "x y").ask("a")
         longer = list(model.stream(dry))[-1].usage
     assert plain is not None
     assert longer is not None

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.chat.markdown import Markdown
-from penstock.chat.wrapped_text import WrappedText, columns_of, visible
+from penstock.chat.wrapped_text import WrappedText, columns_of
 
 STYLE = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -122,7 +122,6 @@ def test_wide_characters_take_two_columns() -> None:
 
 def test_control_characters_do_not_reach_the_terminal() -> None:
     assert "\x1b]0;title\x07" not in shown("\x1b]0;title\x07**b**")
-    assert visible("\x1b[2J\r\x7f\x9b\t\n") == "␛[2J␍␡\N{REPLACEMENT CHARACTER}\t\n"
 
 
 MARKS = ["*", "**", "_", "`", "```", "~~~", "---", "# ", "- ", "1. ", "> ", "\\"]

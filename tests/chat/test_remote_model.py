@@ -12,7 +12,7 @@ from penstock.chat.chat_model import Usage
 from penstock.chat.conversation import Conversation
 from penstock.chat.parameters import ChatParameters
 from penstock.chat.remote_model import Endpoint, RemoteModel
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import ConfigError, PenstockError, RequestError
 
 ASKED = Conversation(system="S", parameters=ChatParameters(temperature=0.5, stop=("x",))).ask("U")
 
@@ -52,12 +52,12 @@ def test_variables_of_the_template(api: ScriptedApi) -> None:
     api.events = end()
     model = RemoteModel(Endpoint(api.url), "small")
     assert api.keys == []
-    assert model.template_options is None
-    list(model.stream(ASKED.with_template_option("tone", "dry")))
+    assert model.chat_template_kwargs is None
+    list(model.stream(ASKED.with_chat_template_kwarg("tone", "dry")))
     assert api.asked[0]["chat_template_kwargs"] == {"tone": "dry"}
-    api.template_options = ("tone",)
-    assert RemoteModel(Endpoint(api.url)).template_options == ("tone",)
-    assert RemoteModel(Endpoint(api.url), "other").template_options is None
+    api.chat_template_kwargs = ("tone",)
+    assert RemoteModel(Endpoint(api.url)).chat_template_kwargs == ("tone",)
+    assert RemoteModel(Endpoint(api.url), "other").chat_template_kwargs is None
 
 
 def test_without_usage(api: ScriptedApi) -> None:
@@ -76,6 +76,8 @@ def test_without_usage(api: ScriptedApi) -> None:
         (422, b'{"detail": [{"loc": 1}]}', r'status 422: \[{"loc":1}\]'),
         (500, b"<html>", "status 500: Internal Server Error"),
         (429, b"", "status 429: Too Many Requests"),
+        (500, b"[" * 20_000, "status 500: Internal Server Error"),
+        (500, b'{"error": %s1%s}' % (b"[" * 500, b"]" * 500), "status 500: Internal Server Error"),
         (307, b"", "redirects to http://elsewhere/"),
     ],
 )
@@ -91,6 +93,8 @@ def test_refusals(api: ScriptedApi, status: int, body: bytes, words: str) -> Non
         ([delta(content="a")], "broke off its answer"),
         ([], "broke off its answer"),
         ([delta(content="a"), '{"error": {"message": "the engine died"}}'], "the engine died"),
+        (["[" * 20_000], "does not stream as OpenAI's API does: it is nested more than 100"),
+        (['{"error": ' + "[" * 500 + "1" + "]" * 500 + "}"], "it is nested more than 100 levels"),
         (["{"], "does not stream as OpenAI's API does"),
         (['{"choices": [{"delta": {"content": 5}}]}'], "does not stream as OpenAI's API does"),
     ],
@@ -99,6 +103,22 @@ def test_answers_that_fail(api: ScriptedApi, events: list[str], words: str) -> N
     api.events = events
     with pytest.raises(PenstockError, match=words):
         list(RemoteModel(Endpoint(api.url), "m").stream(ASKED))
+
+
+def test_models_that_break_off(api: ScriptedApi) -> None:
+    api.models_body, api.cut = b'{"data": [', True
+    with pytest.raises(PenstockError, match="/v1/models broke off its answer: IncompleteRead"):
+        RemoteModel(Endpoint(api.url))
+    model = RemoteModel(Endpoint(api.url), "m")
+    assert model.template_options is None
+
+
+def test_models_that_are_nested_too_deeply(api: ScriptedApi) -> None:
+    api.models = ("[" * 20_000,)  # in a text it is no nesting
+    assert RemoteModel(Endpoint(api.url)).name == "[" * 20_000
+    api.models_body = b'{"data": [], "x": %s}' % (b"[" * 20_000)
+    with pytest.raises(PenstockError, match="does not list models as OpenAI's API does: it is nes"):
+        RemoteModel(Endpoint(api.url))
 
 
 @pytest.mark.parametrize(
@@ -123,6 +143,19 @@ def test_urls(url: str, at: str) -> None:
 def test_what_is_no_url(url: str) -> None:
     with pytest.raises(ConfigError, match=r"no URL|--api-key-env"):
         Endpoint(url)
+
+
+@pytest.mark.parametrize("key", ["secret\n", "sec\x00ret", "secr☃t"])
+def test_a_key_that_no_header_can_have_is_not_shown(key: str) -> None:
+    with pytest.raises(ConfigError, match="has characters that no key has") as raised:
+        Endpoint("http://h", key)
+    assert "sec" not in str(raised.value)
+
+
+def test_a_name_that_is_no_text(api: ScriptedApi) -> None:
+    with pytest.raises(RequestError, match="not UTF-8 text"):
+        list(RemoteModel(Endpoint(api.url), "caf\udce9").stream(ASKED))
+    assert api.asked == []
 
 
 def test_which_model(api: ScriptedApi) -> None:

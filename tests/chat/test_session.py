@@ -8,11 +8,12 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
+from support.terminal_text import TerminalText
 
 from penstock.chat.chat_model import Delta, Usage
 from penstock.chat.commands import COMMANDS
 from penstock.chat.conversation import Conversation
-from penstock.chat.lines import LineReader, state_folder
+from penstock.chat.lines import LineReader, line_with_prompt_aside, state_folder
 from penstock.chat.session import ChatSession
 from penstock.chat.views import Screen
 from penstock.errors import EngineDeadError, PenstockError, RequestError
@@ -23,7 +24,7 @@ class Echo:
 
     interruptible = False
     name = "echo"
-    template_options: tuple[str, ...] | None = ("enable_thinking", "tone")
+    chat_template_kwargs: tuple[str, ...] | None = ("enable_thinking", "tone")
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -43,11 +44,6 @@ class Echo:
 
     def close(self) -> None:
         """Nothing."""
-
-
-class TerminalText(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 def converse(*lines: str, model: Echo | None = None) -> tuple[str, Echo]:
@@ -100,7 +96,7 @@ def test_commands_change_what_is_asked() -> None:
 def test_variables_of_the_template() -> None:
     lines = "/set enable-thinking false", "/set tone [1, 2]", "a", "/set tone default", "b", "/show"
     out, model = converse(*lines)
-    assert [asked.template_options for asked in model.asked] == [
+    assert [asked.chat_template_kwargs for asked in model.asked] == [
         {"enable_thinking": False, "tone": [1, 2]},
         {"enable_thinking": False},
     ]
@@ -109,11 +105,11 @@ def test_variables_of_the_template() -> None:
 
 def test_variables_of_a_template_that_is_not_known() -> None:
     echo = Echo()
-    echo.template_options = None
+    echo.chat_template_kwargs = None
     out, _ = converse(
         "/set tone dry", "/set temprature 1", "/set to/ne x", "a", "/show", model=echo
     )
-    assert echo.asked[0].template_options == {"tone": "dry"}
+    assert echo.asked[0].chat_template_kwargs == {"tone": "dry"}
     assert "there is no parameter 'temprature'; did you mean temperature?" in out
     assert "there is no parameter 'to/ne'" in out
     assert 'chat template: tone "dry"; the server does not say what else it reads\n' in out
@@ -121,7 +117,7 @@ def test_variables_of_a_template_that_is_not_known() -> None:
 
 def test_a_file_that_sets_what_the_template_does_not_read(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
-    path.write_text('{"template_options": {"mood": 1, "tone": 2}}')
+    path.write_text('{"chat_template_kwargs": {"mood": 1, "tone": 2}}')
     out, _ = converse(f"/load {path}", "/set mood default", "/show")
     assert "the chat template does not read mood, which the file sets\n" in out
     assert "chat template: tone 2; unset: enable_thinking\n" in out
@@ -152,6 +148,12 @@ def test_a_slash_behind_a_space_or_in_a_block_is_a_message() -> None:
         ("/load /nowhere.json", "/nowhere.json: No such file or directory"),
         ("/save /nowhere/x.json", "No such file or directory"),
         ("/save /", "/ exists"),
+        ("/save ~nouser/x", "/save ~nouser/x: there is no such home folder"),
+        ("/load ~nouser/x", "/load ~nouser/x: there is no such home folder"),
+        ("/set tone " + "[" * 5000, "the value of tone cannot be taken: it is nested more than"),
+        ("/set tone " + "[" * 51 + "]" * 51, "nested more than 50 levels deep"),
+        ("/set stop " + "[" * 5000, "it is nested more than 100"),
+        ("caf\udce9", "what you wrote is not UTF-8 text"),
         ("/SHOW", "model: echo, for tests"),
         ("/?", "/save FILE"),
     ],
@@ -186,6 +188,35 @@ def test_a_question_that_fails_is_no_turn(error: Exception) -> None:
     assert [message.content for message in model.asked[1].messages] == ["b"]
 
 
+@pytest.mark.parametrize("error", [RuntimeError("odd"), OSError(5, "I/O"), MemoryError()])
+def test_an_error_that_nobody_expects_leaves_the_conversation(error: Exception) -> None:
+    out, model = converse("a", "b", "c", model=Echo(error))
+    assert f"internal error, {type(error).__name__}" in " ".join(out.split())
+    assert [message.content for message in model.asked[2].messages] == ["b", "you said b", "c"]
+
+
+def test_a_line_that_cannot_be_decoded_leaves_the_conversation() -> None:
+    lines = iter(["a", None, "b"])
+
+    def read(prompt: str) -> str:
+        for line in lines:
+            return b"\xe9".decode() if line is None else line
+        raise EOFError
+
+    model = Echo()
+    stream = TerminalText()
+    ChatSession(model, Screen(stream, {"TERM": "dumb"})).run(LineReader(None, read=read))
+    assert "what you wrote is not UTF-8 text" in stream.getvalue()
+    assert len(model.asked[1].messages) == 3
+
+
+def test_debug_raises_what_nobody_expects() -> None:
+    session = ChatSession(Echo(RuntimeError("odd")), Screen(io.StringIO()), debug=True)
+    lines = iter(["a"])
+    with pytest.raises(RuntimeError, match="odd"):
+        session.run(LineReader(None, read=lambda prompt: next(lines)))
+
+
 def test_a_dead_engine_ends_the_session() -> None:
     with pytest.raises(EngineDeadError):
         converse("a", "b", model=Echo(EngineDeadError("gone")))
@@ -217,6 +248,26 @@ def test_how_it_is_shown(
     environ: dict[str, str], terminal: bool, holds: Callable[[str], bool]
 ) -> None:
     assert holds(shown(environ, terminal))
+
+
+def test_what_is_no_terminal_gets_the_answers_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("a\n/set top_p 2\n/show\nb"))
+    answers = io.StringIO()
+    session = ChatSession(Echo(), Screen(answers))
+    session.run(LineReader(None, read=line_with_prompt_aside))
+    assert answers.getvalue() == "you said a\nyou said b\n"
+    aside = capsys.readouterr()
+    assert aside.out == ""
+    for said in ("echo: for tests", ">>> ", "2 tokens", "top_p must be", "said so far: 1 turn"):
+        assert said in aside.err
+
+
+def test_lines_aside_are_harmless_on_a_terminal() -> None:
+    aside = TerminalText()
+    Screen(io.StringIO(), {"TERM": "xterm", "NO_COLOR": "1"}, aside).say("error: \x1b[2J")
+    assert aside.getvalue() == "error: ␛[2J\n"
 
 
 def test_where_history_is_kept() -> None:

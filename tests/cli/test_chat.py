@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -155,6 +156,20 @@ def test_one_question(api: ScriptedApi, words: list[str], text: str, question: s
     assert api.asked[0]["messages"][-1]["content"] == question
 
 
+@pytest.mark.parametrize("locale", ["C.UTF-8", "POSIX"])
+def test_bytes_that_are_no_text(api: ScriptedApi, locale: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", *remote(api), "--quick", "hi"],
+        input=b"caf\xe9",
+        capture_output=True,
+        env={**os.environ, "LC_ALL": locale},
+        timeout=60,
+    )
+    assert (done.stdout, done.returncode) == (b"**Hi** there.\n", 0)
+    assert done.stderr.startswith(b"penstock: 1 byte of standard input could not be read as UTF-8")
+    assert api.asked[0]["messages"][-1]["content"] == "hi\n\ncaf\ufffd"
+
+
 def test_what_is_asked_of_the_server(
     api: ScriptedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,7 +190,7 @@ def test_what_the_template_does_not_read(
     api: ScriptedApi, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
-    api.template_options = ("tone",)
+    api.chat_template_kwargs = ("tone",)
     words = [*remote(api)[1:], "--quick", "x", "--chat-template-kwargs", '{"tune": 1}']
     assert cli.main(words) == 2
     assert "reads no variable 'tune'; it reads tone\n" in capsys.readouterr().err
@@ -186,6 +201,7 @@ def test_what_the_template_does_not_read(
     ("words", "message"),
     [
         (["--quick", ""], "there is no question"),
+        (["--quick", "caf\udce9"], "argument --quick: it is not UTF-8 text"),
         (["--quick", "x"], "no model is named: name a folder"),
         (["--quick", "x", "--temperature", "-1"], "--temperature"),
         (["--quick", "x", "--url", "ftp://x"], "is no URL of a server"),
@@ -194,6 +210,7 @@ def test_what_the_template_does_not_read(
         (["--quick", "x", DEMO, "--api-key-env", "NOBODY"], "name one with --url"),
         (["--quick", "x", "--load", "/nowhere.json"], "/nowhere.json: No such file"),
         (["--quick", "x", "--chat-template-kwargs", "[1]"], "is no JSON object"),
+        (["--quick", "x", "--chat-template-kwargs", "[" * 5000], "nested more than 50 levels"),
         (["--api-key", "x"], "did you mean --api-key-env?"),
     ],
 )

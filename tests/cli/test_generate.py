@@ -125,6 +125,8 @@ def test_what_is_no_template(template: Any, message: str) -> None:
         (["-p", "x", "--chat", "--chat-template", "/nowhere.jinja"], 2, "cannot be used"),
         (["-p", "x " * 400], 1, "256"),
         (["-p", "x", "--temperature", "-1"], 2, "--temperature"),
+        (["-p", "x", "--regex", "caf\udce9"], 2, "argument --regex: it is not UTF-8 text"),
+        (["-p", "x", "--choice", "caf\udce9"], 2, "argument --choice: it is not UTF-8 text"),
     ],
 )
 def test_mistakes(
@@ -184,6 +186,17 @@ def test_a_bad_grammar_is_one_line(
 ) -> None:
     assert generate("-p", PROMPT, *words) != 0
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_bad_grammar_is_no_fault_of_a_files_lines(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"prompt": "a"}\n' * 3)
+    assert generate("-f", str(path), "--json", "--regex", "a(b") != 0
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "unclosed group" in err.splitlines()[-1]
 
 
 def test_a_prompt_that_is_piped_in(

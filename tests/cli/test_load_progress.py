@@ -5,15 +5,11 @@ from __future__ import annotations
 import io
 
 import pytest
+from support.terminal_text import TerminalText
 
 from penstock import LLM
 from penstock.cli import status_line
 from penstock.cli.load_progress import LoadProgress
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture
@@ -24,7 +20,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_a_bar_on_a_terminal(clock: list[float]) -> None:
-    stream = Terminal()
+    stream = TerminalText()
     progress = LoadProgress(stream)
     progress("weights", 0.1, 10**9)
     assert stream.getvalue() == ""  # perhaps it is done in a moment
@@ -51,7 +47,7 @@ def test_lines_elsewhere(clock: list[float]) -> None:
 
 
 def test_nothing_where_it_is_not_wanted(clock: list[float]) -> None:
-    stream = Terminal()
+    stream = TerminalText()
     progress = LoadProgress(stream, enabled=False)
     clock[0] = 100.0
     progress("weights", 0.5, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from support.terminal_text import TerminalText
 
 import penstock
 from penstock.cli import main as cli
@@ -103,6 +105,16 @@ def test_errors_are_one_line(
     assert text in captured.err
     assert captured.err.count("\n") == (1 if text else 0)
     assert captured.out == ""
+
+
+def test_an_error_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub(monkeypatch, ModelError("the server's error: \x1b]0;title\x07"))
+    terminal, file = TerminalText(), io.StringIO()
+    for stream in (terminal, file):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert run("generate") == 1
+    assert terminal.getvalue() == "penstock: error: the server's error: ␛]0;title␇\n"
+    assert file.getvalue() == "penstock: error: the server's error: \x1b]0;title\x07\n"
 
 
 def test_debug_shows_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

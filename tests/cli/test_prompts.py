@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.parser import Parser, UsageError
-from penstock.cli.progress import Progress
 from penstock.cli.prompts import add_prompt_arguments, read_prompts
 
 
@@ -43,6 +42,30 @@ def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
         read("-f", "-", "-p", "-")
 
 
+def undecoded(data: bytes, errors: str) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BytesIO(data), "utf-8", errors)
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_bytes_that_are_no_text(
+    errors: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words in ([], ["-p", "-"]):
+        monkeypatch.setattr("sys.stdin", undecoded("é\ufffd caf".encode() + b"\xe9\xff!", errors))
+        assert read(*words) == ["é\ufffd caf\ufffd\ufffd!"]
+        error = capsys.readouterr().err
+        assert error.startswith("penstock: 2 bytes of standard input could not be read as UTF-8")
+        assert error.count("\n") == 1
+    monkeypatch.setattr("sys.stdin", undecoded(b"a\ncaf\xe9\n", errors))
+    with pytest.raises(UsageError, match="-, line 2: not UTF-8 text"):
+        read("-f", "-")
+
+
+def test_an_option_that_is_no_text() -> None:
+    with pytest.raises(UsageError, match="argument -p/--prompt: it is not UTF-8 text"):
+        read("-p", "caf\udce9")
+
+
 @pytest.mark.parametrize(
     ("piped", "prompt"),
     [("x\n", "x"), ("x\ny\r\n", "x\ny"), ("x\n\n", "x\n"), (" ", " "), ("é", "é")],
@@ -65,7 +88,12 @@ def test_no_prompt(stdin: io.StringIO | None, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [('{"prompt": "a"}\n{"text": "b"}\n', "line 2"), ("plain\n", "line 1"), ("[]\n", "line 1")],
+    [
+        ('{"prompt": "a"}\n{"text": "b"}\n', "line 2"),
+        ("plain\n", "line 1"),
+        ("[]\n", "line 1"),
+        ('{"prompt": "a"}\n{"prompt": "b", "x": ' + "[" * 5000, "line 2: it is nested too deeply"),
+    ],
 )
 def test_lines_that_are_no_objects(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "p.jsonl"
@@ -79,24 +107,3 @@ def test_a_file_that_is_no_text(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(UsageError, match="not UTF-8"):
         read("-f", str(path))
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
-
-
-def test_progress_draws_on_terminals_alone() -> None:
-    terminal, file = Terminal(), io.StringIO()
-    for stream in (terminal, file):
-        progress = Progress(4, stream, enabled=True)
-        progress.show(1, 10)
-        progress.show(2, 20)  # too soon to draw again
-        progress.clear()
-    assert terminal.getvalue().startswith("\r1/4 prompts [#####...............], 10 tokens, ")
-    assert "2/4" not in terminal.getvalue()
-    assert terminal.getvalue().endswith(" \r")
-    assert file.getvalue() == ""
-    silent = Terminal()
-    Progress(4, silent, enabled=False).show(1, 1)
-    assert silent.getvalue() == ""

@@ -307,7 +307,7 @@ def test_special_tokens_in_messages_are_text(server: Server) -> None:
     assert answer.choices[0].message.content == text_of(prompt, 5)
 
 
-def test_template_options(server: Server) -> None:
+def test_chat_template_kwargs(server: Server) -> None:
     def chat(**extra: Any) -> Any:
         return server.client().chat.completions.create(
             model="fake",

@@ -61,6 +61,13 @@ def computed(offline: LLM, prompt: str = PROMPT, **options: Any) -> RequestOutpu
     return output
 
 
+def test_the_demo_model_can_chat_and_was_made_to_complete(client: openai.OpenAI) -> None:
+    (card,) = client.models.list()
+    assert card.model_extra is not None
+    assert "chat" in card.model_extra["capabilities"]
+    assert card.model_extra["made_for"] == "completion"
+
+
 SAMPLED: list[dict[str, Any]] = [
     {"temperature": 0},
     {"temperature": 0.8, "seed": 11},

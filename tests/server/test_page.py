@@ -117,20 +117,22 @@ def test_other_sites_names_get_no_page(tokenizer_folder: Path) -> None:
 def test_a_server_may_have_no_page(tokenizer_folder: Path) -> None:
     with running(tokenizer_folder, 1, page=False, api_keys=KEY) as server:
         http, headers = server.http, {"authorization": f"Bearer {ADMIN_KEY}"}
-        for path in (*VIEWS, "/page/main.js", "/engine/events"):
+        for path in (*VIEWS, "/page/main.js"):
             assert http.get(path, headers=headers).status_code == 404, path
             assert http.get(path).status_code == 401, path
         document = http.get("/openapi.json", headers=headers).json()
-        assert "/engine/events" not in document["paths"]
+        assert "/engine/events" in document["paths"]
+        with http.stream("GET", "/engine/events", headers=headers) as events:
+            assert events.status_code == 200
 
 
 def test_the_model_says_what_it_can_be_asked_for(server: Server, tool_server: Server) -> None:
-    def capabilities(of: Server) -> list[str]:
+    def asked_for(of: Server) -> tuple[list[str], str]:
         (card,) = of.http.get("/v1/models").json()["data"]
-        return card["capabilities"]
+        return card["capabilities"], card["made_for"]
 
-    assert capabilities(server) == ["completion", "chat"]
-    assert capabilities(tool_server) == ["completion", "chat", "tools", "reasoning"]
+    assert asked_for(server) == (["completion", "chat"], "chat")
+    assert asked_for(tool_server) == (["completion", "chat", "tools", "reasoning"], "chat")
 
 
 def test_the_model_says_what_its_chat_template_reads(tool_server: Server) -> None:

@@ -11,6 +11,8 @@ from support import byte_tokenizer
 from support.browser import CONTROL, ENTER, ESCAPE, TAB, Browser
 from support.chat_page import answered, ask
 from support.http_client import Server, running
+from support.needs import needs_native
+from support.served import serving
 
 pytestmark = pytest.mark.slow
 
@@ -304,3 +306,10 @@ def test_models_without_a_template_continue_texts(chrome: Browser, tmp_path: Pat
         undo.click()
         assert text() == "SAY<< and so on>>"
         assert chrome.complaints() == []
+
+
+@needs_native
+def test_the_demo_model_has_a_template_and_continues_texts(chrome: Browser) -> None:
+    with serving("--threads", "1") as served:
+        chrome.open(served.url.removesuffix("/v1"), ".completion-text")
+        assert not chrome.all(".composer")

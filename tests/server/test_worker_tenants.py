@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from penstock.parsing.styles import Styles
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.sandbox.jobs import Answer, Job
@@ -21,7 +22,6 @@ from penstock.server.openai.embeddings import EmbeddingJob, EmbeddingRequest
 from penstock.server.openai.prepare import prepare_chat
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.tokenizing import TokenizeRequest, tokenized
-from penstock.server.parsing.styles import Styles
 from penstock.server.serving import Serving
 
 

@@ -21,8 +21,12 @@ class ScriptedApi:
     body: bytes = b""
     """The body, where the status is an error's."""
     headers: dict[str, str] = field(default_factory=dict)
+    models_body: bytes | None = None
+    """What is sent in place of the list of models."""
+    cut: bool = False
+    """Whether that comes in chunks whose last is missing."""
     models: tuple[str, ...] = ("small",)
-    template_options: tuple[str, ...] | None = None
+    chat_template_kwargs: tuple[str, ...] | None = None
     """What it says of their chat templates; None says nothing, as most servers do."""
     hold: threading.Event | None = None
     """If set, the answer stays open behind its events until this is."""
@@ -50,7 +54,20 @@ def scripted_api() -> Iterator[ScriptedApi]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             api.keys.append(self.headers["Authorization"])
-            more = {"chat_template_kwargs": api.template_options} if api.template_options else {}
+            if api.models_body is not None:
+                if not api.cut:
+                    self._reply(200, api.models_body)
+                    return
+                self.send_response(200)
+                self.send_header("Transfer-Encoding", "chunked")
+                self.end_headers()
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(api.models_body), api.models_body))
+                return
+            more = (
+                {"chat_template_kwargs": api.chat_template_kwargs}
+                if api.chat_template_kwargs
+                else {}
+            )
             entries = [{"id": name, **more} for name in api.models]
             body = json.dumps({"object": "list", "data": entries})
             self._reply(200, body.encode())

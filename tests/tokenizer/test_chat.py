@@ -12,7 +12,7 @@ from jinja2 import nodes
 from penstock.errors import RequestError, TokenizerError
 from penstock.tokenizer import Tokenizer
 from penstock.tokenizer.chat import ChatTemplate
-from penstock.tokenizer.chat_variables import template_options, variables_read
+from penstock.tokenizer.chat_variables import chat_template_kwargs, variables_read
 
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 USER = {"role": "user", "content": "Hi <b> & 'you' é"}
@@ -50,13 +50,15 @@ def test_tools_documents_and_options() -> None:
     source = "{{ tools }} {{ documents }} {{ enable_thinking is defined and enable_thinking }}"
     assert render(source) == "None None False"
     assert (
-        render(source, tools=[{"a": 1}], documents=[], template_options={"enable_thinking": True})
+        render(
+            source, tools=[{"a": 1}], documents=[], chat_template_kwargs={"enable_thinking": True}
+        )
         == "[{'a': 1}] [] True"
     )
 
 
 def test_options_cannot_replace_what_the_caller_passes() -> None:
-    assert render("{{ messages | length }}", template_options={"messages": []}) == "1"
+    assert render("{{ messages | length }}", chat_template_kwargs={"messages": []}) == "1"
 
 
 def test_time_and_generation_blocks() -> None:
@@ -211,5 +213,5 @@ def test_variables_that_whoever_asks_may_set() -> None:
     source = """{{ bos_token }}{% for m in messages %}{{ m }}{{ loop.index }}{% endfor %}
 {% set ns = namespace(x=1) %}{{ raise_exception('') if tools }}{{ strftime_now('%d') }}
 {% set thinking = thinking | default(true) %}{% if tone is defined %}{% endif %}"""
-    assert template_options([source, "{{ mood }}"]) == ("mood", "thinking", "tone")
-    assert template_options(["{% if %}"]) == ()
+    assert chat_template_kwargs([source, "{{ mood }}"]) == ("mood", "thinking", "tone")
+    assert chat_template_kwargs(["{% if %}"]) == ()

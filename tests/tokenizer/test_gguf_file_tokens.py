@@ -9,7 +9,7 @@ import pytest
 from support.gguf_files import write_metadata
 
 from penstock.errors import RequestError, TokenizerError
-from penstock.server.parsing.styles import Styles
+from penstock.parsing.styles import Styles
 from penstock.tokenizer import Tokenizer, load_tokenizer
 from penstock.tokenizer.pieces import byte_alphabet
 

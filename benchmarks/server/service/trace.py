@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.bench.replay import scaled
-from penstock.bench.workload import read_lengths
+from penstock.bench.traces import read_lengths
 
 LONGEST_GAP_S = 10.0
 """Most seconds between arrivals: a trace has pauses in which nothing would be strained."""

@@ -113,7 +113,7 @@ def weight_bytes_of(plan: Plan, op: Op, rows: int) -> dict[WeightName, float]:
 
 
 def multiply_adds(op: Linear | ExpertLinear | HeadLinear) -> int:
-    """Those of one row of what the product writes."""
+    """Multiply-adds for one output row."""
     if isinstance(op, HeadLinear):
         return op.heads * op.k * op.n
     return op.k * sum(part.n for part in op.parts)

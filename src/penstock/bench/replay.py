@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.bench.progress import Progress, Stopped, Unseen
-from penstock.bench.traces import _MOONCAKE_BLOCK, HashedRequest, Lengths
+from penstock.bench.traces import MOONCAKE_BLOCK, HashedRequest, Lengths
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.errors import ConfigError
@@ -24,6 +24,9 @@ from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import make_sequences
+
+TOKENS_PER_HASH = 64
+"""Tokens that stand for a block of a Mooncake trace: an eighth of what it has."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +146,7 @@ def replay_lengths(
 def replay_prefixes(
     trace: Sequence[HashedRequest],
     limits: ReplayLimits,
-    tokens_per_hash: int = 64,
+    tokens_per_hash: int = TOKENS_PER_HASH,
     progress: Progress | None = None,
 ) -> PrefixReport:
     """Run a trace in its order, ``max_num_seqs`` at a time, and count prompt tokens found.
@@ -187,7 +190,7 @@ def prefix_curve(
     trace: Sequence[HashedRequest],
     num_blocks: Iterable[int],
     max_num_seqs: int = 16,
-    tokens_per_hash: int = 64,
+    tokens_per_hash: int = TOKENS_PER_HASH,
     progress: Progress | None = None,
 ) -> list[PrefixReport]:
     """``replay_prefixes`` over several cache sizes; of fewer, if ``progress`` stops it."""
@@ -200,7 +203,9 @@ def prefix_curve(
 
 
 def infinite_hits(
-    trace: Sequence[HashedRequest], tokens_per_hash: int = 64, block_size: int = BLOCK_SIZE
+    trace: Sequence[HashedRequest],
+    tokens_per_hash: int = TOKENS_PER_HASH,
+    block_size: int = BLOCK_SIZE,
 ) -> int:
     """Prompt tokens found by a cache that forgets nothing and knows a prompt as it arrives.
 
@@ -232,8 +237,8 @@ def infinite_hits(
 
 def _shrunk(request: HashedRequest, tokens_per_hash: int) -> Lengths:
     return Lengths(
-        max(1, request.input_length * tokens_per_hash // _MOONCAKE_BLOCK),
-        max(1, request.output_length * tokens_per_hash // _MOONCAKE_BLOCK),
+        max(1, request.input_length * tokens_per_hash // MOONCAKE_BLOCK),
+        max(1, request.output_length * tokens_per_hash // MOONCAKE_BLOCK),
     )
 
 

@@ -1,24 +1,19 @@
-"""An engine made for measuring, and the report that every benchmark ends in."""
+"""An engine made for measuring."""
 
 from __future__ import annotations
 
-import datetime
-import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-import msgspec
-
 from penstock.backends.registry import backend
 from penstock.bench.machine import Machine, Speeds, describe_machine, measure_speeds
-from penstock.bench.meter import MeteredExecutor, linear_flops, weight_bytes_per_step
+from penstock.bench.meter import MeteredExecutor, weight_bytes_per_step
 from penstock.bench.progress import Progress
 from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import EnginePlan, load_models, plan_engine
 from penstock.interface.loading import no_progress
-from penstock.plan.ops import Rows
 
 R = TypeVar("R")
 
@@ -87,39 +82,3 @@ class Session:
 
     def __exit__(self, *error: object) -> None:
         self.close()
-
-
-def report(
-    session: Session,
-    name: str,
-    command: list[str],
-    workload: Mapping[str, object],
-    machine: Machine,
-    result: Mapping[str, object],
-    rows: int = 1,
-) -> dict[str, object]:
-    """A JSON document: the result's fields at the top, and all that is needed to repeat it.
-
-    ``rows``: tokens of the steps whose bytes of weights it tells.
-    """
-    engine_plan = session.engine_plan
-    spec = engine_plan.spec
-    return {
-        "benchmark": name,
-        "finished": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "command": shlex.join(["penstock", *command]),
-        **result,
-        "weight_bytes_per_step": session.weight_bytes_of(rows),
-        "workload": dict(workload),
-        "model": {
-            "architecture": spec.architecture,
-            "layers": len(spec.layers),
-            "hidden_size": spec.hidden_size,
-            "vocab_size": spec.vocab_size,
-            "parameters": engine_plan.plan.num_parameters,
-            "flops_per_token": linear_flops(engine_plan.plan, Rows.TOKENS),
-            "flops_per_logit_row": linear_flops(engine_plan.plan, Rows.LOGITS),
-        },
-        "engine": msgspec.to_builtins(engine_plan.config),
-        "machine": msgspec.to_builtins(machine),
-    }

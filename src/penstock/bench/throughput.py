@@ -44,7 +44,7 @@ class ThroughputResult(msgspec.Struct, frozen=True, kw_only=True):
     steps_per_s: float
     partial: bool = False
     """Whether it was stopped before all requests were finished. Rates are of the time until then,
-    ``requests`` and their latencies of those that were finished."""
+    and count every token; ``requests`` and all latencies are of those that were finished."""
 
 
 class StaticBatches(msgspec.Struct, frozen=True):
@@ -133,11 +133,10 @@ def _result(
     partial: bool,
 ) -> ThroughputResult:
     prompt = sum(len(r.prompt_token_ids) for r in requests if by_id[r.request_id])
-    times = list(by_id.values())
     finished = [each for name, each in by_id.items() if len(each) == wanted[name]]
-    output = sum(len(t) for t in times)
+    output = sum(map(len, by_id.values()))
     runs = [(step, step.run) for step in steps if step.run is not None]
-    ttft = summarize([t[0] for t in times if t])
+    ttft = summarize([t[0] for t in finished])
     latency = summarize([t[-1] for t in finished])
     step_s = summarize([step.seconds for step in steps])
     host = summarize([step.host_seconds for step, _ in runs])
@@ -152,7 +151,7 @@ def _result(
         output_tokens_per_s=output / seconds,
         total_tokens_per_s=(prompt + output) / seconds,
         ttft_s=ttft,
-        itl_s=summarize([b - a for t in times for a, b in pairwise(t)]),
+        itl_s=summarize([b - a for t in finished for a, b in pairwise(t)]),
         tpot_s=summarize([(t[-1] - t[0]) / (len(t) - 1) for t in finished if len(t) > 1]),
         request_latency_s=latency,
         prefill_tokens_per_s=_rate(runs, lambda run: run.tokens >= 2 * run.sequences),

@@ -11,7 +11,8 @@ import msgspec
 
 from penstock.errors import ConfigError
 
-_MOONCAKE_BLOCK = 512  # tokens per hash id in the trace
+MOONCAKE_BLOCK = 512
+"""Prompt tokens that one hash id of a Mooncake trace stands for."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,13 @@ class Lengths:
     output: int
 
 
+class _Line(msgspec.Struct):
+    """What a line of a Mooncake trace says of lengths."""
+
+    input_length: int
+    output_length: int
+
+
 class HashedRequest(msgspec.Struct, frozen=True):
     """One line of a Mooncake trace; ``hash_ids[i]`` stands for prompt tokens 512 i and on."""
 
@@ -30,22 +38,41 @@ class HashedRequest(msgspec.Struct, frozen=True):
     hash_ids: list[int]
 
 
-def read_azure(path: Path, limit: int | None = None) -> list[Lengths]:
-    """The first ``limit`` requests of an Azure trace (CSV: time, ContextTokens, GeneratedTokens).
+def read_lengths(path: Path, limit: int | None = None, scale: float = 1.0) -> list[Lengths]:
+    """Lengths of the first ``limit`` requests of a trace, times ``scale`` but at least 1.
 
-    Raises ConfigError for a file of another shape.
+    ``.csv``: the columns ContextTokens and GeneratedTokens (Azure's LLM inference traces).
+    ``.jsonl``: the fields input_length and output_length (Mooncake's traces).
+    Requests without a prompt or an output are left out: there is nothing to run. Raises
+    ConfigError where the file is neither, and OSError.
     """
-    with path.open(newline="") as file:
+    found: list[Lengths] = []
+    with path.open(encoding="utf-8", newline="") as file:
         try:
-            return [
-                Lengths(int(row["ContextTokens"]), int(row["GeneratedTokens"]))
-                for row in islice(csv.DictReader(file), limit)
-            ]
-        except (KeyError, ValueError, TypeError) as error:
+            if path.suffix == ".csv":
+                rows = (
+                    (int(row["ContextTokens"]), int(row["GeneratedTokens"]))
+                    for row in csv.DictReader(file)
+                )
+            else:
+                decoder = msgspec.json.Decoder(_Line)
+                lines = (decoder.decode(line) for line in file if line.strip())
+                rows = ((line.input_length, line.output_length) for line in lines)
+            for prompt, output in rows:
+                if limit is not None and len(found) == limit:
+                    break
+                if prompt > 0 and output > 0:
+                    found.append(
+                        Lengths(max(1, round(prompt * scale)), max(1, round(output * scale)))
+                    )
+        except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
             raise ConfigError(
-                f"{path} is not an Azure LLM trace: it needs whole numbers in the columns "
-                f"ContextTokens and GeneratedTokens ({error!r})"
-            ) from error
+                f"{path}: not a request trace ({error!r}); a .csv needs the columns ContextTokens "
+                "and GeneratedTokens, a .jsonl the fields input_length and output_length"
+            ) from None
+    if not found:
+        raise ConfigError(f"{path}: holds no request with a prompt and an output")
+    return found
 
 
 def read_mooncake(path: Path, limit: int | None = None) -> list[HashedRequest]:
@@ -63,10 +90,10 @@ def read_mooncake(path: Path, limit: int | None = None) -> list[HashedRequest]:
                 raise ConfigError(
                     f"{path}:{number} is not a line of a Mooncake trace: {error}"
                 ) from error
-            if len(request.hash_ids) != -(-request.input_length // _MOONCAKE_BLOCK):
+            if len(request.hash_ids) != -(-request.input_length // MOONCAKE_BLOCK):
                 raise ConfigError(
                     f"{path}:{number}: {request.input_length} tokens have "
-                    f"{len(request.hash_ids)} hash ids, not one per {_MOONCAKE_BLOCK} tokens"
+                    f"{len(request.hash_ids)} hash ids, not one per {MOONCAKE_BLOCK} tokens"
                 )
             requests.append(request)
         return requests

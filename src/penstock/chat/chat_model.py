@@ -37,7 +37,7 @@ class ChatModel(Protocol):
     """Whether KeyboardInterrupt may be raised anywhere within :meth:`stream`."""
 
     @property
-    def template_options(self) -> tuple[str, ...] | None:
+    def chat_template_kwargs(self) -> tuple[str, ...] | None:
         """The variables that the chat template reads and a conversation may set; None where a
         server does not say."""
 

@@ -21,7 +21,7 @@ class Session(Protocol):
     """Files that ``/save`` has written since the program began, and may write again."""
 
     @property
-    def template_options(self) -> Sequence[str] | None:
+    def chat_template_kwargs(self) -> Sequence[str] | None:
         """The variables that the model's chat template reads, where they are known."""
 
     def describe(self) -> str: ...
@@ -88,14 +88,14 @@ def _system(session: Session, argument: str) -> None:
 
 def _set(session: Session, argument: str) -> None:
     name, _, value = argument.partition(" ")
-    known = session.template_options
+    known = session.chat_template_kwargs
     if name and not value.strip():
         raise RequestError(f"/set {name} needs a value, or `default`")
     if name:
         session.conversation = with_setting(session.conversation, name, value.strip(), known)
     parameters, template = shown_settings(session.conversation, known)
     session.say(f"parameters: {parameters}")
-    if not name or session.conversation.template_options:
+    if not name or session.conversation.chat_template_kwargs:
         session.say(f"chat template: {template}")
 
 
@@ -112,7 +112,7 @@ def _load(session: Session, argument: str) -> None:
     path = _file("load", argument)
     session.conversation = load_conversation(path)
     session.say(f"{_turns(session.conversation.turns)} of {path}")
-    unread = unread_options(session.conversation, session.template_options)
+    unread = unread_options(session.conversation, session.chat_template_kwargs)
     if unread:
         session.say(f"the chat template does not read {', '.join(unread)}, which the file sets")
 
@@ -131,7 +131,13 @@ def _exit(session: Session, argument: str) -> None:
 def _file(name: str, argument: str) -> Path:
     if not argument:
         raise RequestError(f"/{name} needs the name of a file")
-    return Path(argument).expanduser()
+    try:
+        return Path(argument).expanduser()
+    except RuntimeError:
+        raise RequestError(
+            f"/{name} {argument}: there is no such home folder; write ./{argument} if ~ is part of "
+            "the file's name"
+        ) from None
 
 
 def _turns(count: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from penstock.chat.json_text import MAX_VALUE_DEPTH, decoded
 from penstock.chat.parameters import ChatParameters
 from penstock.errors import RequestError
 from penstock.regular_file import read_regular
@@ -35,7 +36,7 @@ class Conversation(
 
     system: str = ""
     parameters: ChatParameters = ChatParameters()
-    template_options: dict[str, Any] = {}
+    chat_template_kwargs: dict[str, Any] = {}
     """Variables of the chat template that are set, such as ``enable_thinking``."""
     messages: tuple[Message, ...] = ()
 
@@ -57,13 +58,14 @@ class Conversation(
     def with_parameters(self, parameters: ChatParameters) -> Conversation:
         return replace(self, parameters=parameters)
 
-    def with_template_option(self, name: str, text: str) -> Conversation:
+    def with_chat_template_kwarg(self, name: str, text: str) -> Conversation:
         """One variable of the chat template replaced by what a person wrote: JSON, or else the
-        text itself; ``default`` unsets it."""
-        options = {**self.template_options, name: _value(text)}
+        text itself; ``default`` unsets it. Raises RequestError for JSON that is nested too
+        deeply."""
+        options = {**self.chat_template_kwargs, name: _value(name, text)}
         if text == "default":
             del options[name]
-        return replace(self, template_options=options)
+        return replace(self, chat_template_kwargs=options)
 
     @property
     def turns(self) -> int:
@@ -76,11 +78,13 @@ class Conversation(
         return [{"role": m.role, "content": m.content} for m in (*system, *self.messages)]
 
 
-def _value(text: str) -> Any:
+def _value(name: str, text: str) -> Any:
     try:
-        return msgspec.json.decode(text)
+        return decoded(text, Any, MAX_VALUE_DEPTH)
     except (msgspec.DecodeError, UnicodeEncodeError):
         return text
+    except ValueError as error:
+        raise RequestError(f"the value of {name} cannot be taken: {error}", name) from None
 
 
 def save_conversation(conversation: Conversation, path: Path, overwrite: bool) -> None:
@@ -104,11 +108,11 @@ def load_conversation(path: Path) -> Conversation:
     text = read_regular(path)
     try:
         if text.lstrip()[:1] == b"[":
-            messages = msgspec.json.decode(text, type=tuple[Message, ...])
+            messages = decoded(text, tuple[Message, ...])
             conversation = Conversation(messages=messages)
         else:
-            conversation = msgspec.json.decode(text, type=Conversation)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            conversation = decoded(text, Conversation)
+    except ValueError as error:
         raise RequestError(
             f"{path} is no conversation: {error}; /save writes one, and an array of messages with "
             "role and content is one",

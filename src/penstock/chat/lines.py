@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Final
+
+from penstock.errors import RequestError
 
 QUOTES: Final = '"""'
 PROMPT: Final = ">>> "
@@ -67,7 +70,8 @@ class LineReader:
         """One message or command.
 
         Three quotation marks, at its beginning or behind a command, begin a block of lines that
-        the next three end. Raises EOFError at the end of input, and Interrupted.
+        the next three end. Raises EOFError at the end of input, Interrupted, and RequestError for
+        bytes that are no text.
         """
         line = self._line(PROMPT)
         head, quotes, rest = line.partition(QUOTES)
@@ -83,7 +87,13 @@ class LineReader:
 
     def _line(self, prompt: str) -> str:
         with _typed_line():
-            return self._read(prompt)
+            try:
+                line = self._read(prompt)
+                # A locale may hand bytes that it cannot decode through, as surrogates.
+                line.encode()
+            except UnicodeError:
+                raise RequestError("what you wrote is not UTF-8 text; write it again") from None
+        return line
 
     def _complete(self, text: str, state: int) -> str | None:
         found = [f"{word} " for word in self._words if text and word.startswith(text)]
@@ -100,6 +110,17 @@ class LineReader:
             readline.write_history_file(self._history)
         except OSError as error:
             self._trouble = f"the history cannot be kept in {self._history}: {error.strerror}"
+
+
+def line_with_prompt_aside(prompt: str) -> str:
+    """Read a line as ``input`` does, with the prompt on standard error: where standard output is no
+    terminal, only answers belong there."""
+    sys.stderr.write(prompt)
+    sys.stderr.flush()
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.removesuffix("\n")
 
 
 def state_folder(environ: Mapping[str, str] = os.environ) -> Path | None:

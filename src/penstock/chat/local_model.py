@@ -10,12 +10,12 @@ from penstock.backends.registry import backend
 from penstock.chat.chat_model import Delta, Usage
 from penstock.chat.conversation import Conversation
 from penstock.errors import ConfigError, PenstockError
+from penstock.parsing.answer_parser import AnswerParser
+from penstock.parsing.marks import has_special_marks, opened
+from penstock.parsing.styles import NONE, Styles
 from penstock.sampling.params import SamplingParams
-from penstock.server.openai.choice_stream import has_special_marks, opened
-from penstock.server.parsing.answer_parser import AnswerParser
-from penstock.server.parsing.styles import NONE, Styles
 from penstock.tokenizer.chat_tokens import tokenize_chat
-from penstock.tokenizer.chat_variables import template_options
+from penstock.tokenizer.chat_variables import chat_template_kwargs
 
 if TYPE_CHECKING:
     from penstock.api import LLM
@@ -41,11 +41,11 @@ class LocalModel:
         self._llm = llm
         templates = llm.tokenizer.settings.chat_templates
         self._reasoning = Styles.choose(NONE, "auto", templates).reasoning
-        self._template_options = template_options(templates.values())
+        self._chat_template_kwargs = chat_template_kwargs(templates.values())
 
     @property
-    def template_options(self) -> tuple[str, ...]:
-        return self._template_options
+    def chat_template_kwargs(self) -> tuple[str, ...]:
+        return self._chat_template_kwargs
 
     @property
     def name(self) -> str:
@@ -66,7 +66,7 @@ class LocalModel:
             tokenizer,
             conversation.as_messages(),
             add_generation_prompt=True,
-            template_options=conversation.template_options,
+            chat_template_kwargs=conversation.chat_template_kwargs,
             add_special_tokens=False,
         )
         inside = style is not None and opened(tokenizer, prompt, style)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from penstock.chat.wrapped_text import WrappedText, visible
+from penstock.chat.wrapped_text import WrappedText
+from penstock.terminal import visible
 
 BOLD: Final = "1"
 DIM: Final = "2"

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.errors import RequestError
+from penstock.chat.json_text import decoded
+from penstock.errors import RequestError, shown
 from penstock.sampling.params import SamplingParams
 
 
@@ -69,19 +70,19 @@ def _read(name: str, text: str) -> object:
         if not text.startswith("["):
             return (text,)
         try:
-            return msgspec.json.decode(text, type=tuple[str, ...])
-        except msgspec.DecodeError as error:
+            return decoded(text, tuple[str, ...])
+        except ValueError as error:
             raise RequestError(f"stop is a text, or a JSON array of texts: {error}", name) from None
     if "bool" in kind:
         if text not in ("true", "false"):
-            raise RequestError(f"{name} must be true or false, not {text!r}", name)
+            raise RequestError(f"{name} must be true or false, not {shown(text)}", name)
         return text == "true"
     number = int if "int" in kind else float
     try:
         return number(text)
     except ValueError:
         what = "an integer" if number is int else "a number"
-        raise RequestError(f"{name} must be {what}, not {text!r}", name) from None
+        raise RequestError(f"{name} must be {what}, not {shown(text)}", name) from None
 
 
 def _shown(value: object) -> str:

@@ -14,7 +14,8 @@ import msgspec
 from penstock.chat.chat_model import Delta, Usage
 from penstock.chat.conversation import Conversation
 from penstock.chat.event_stream import event_data
-from penstock.errors import ConfigError, PenstockError, first_line
+from penstock.chat.json_text import decoded
+from penstock.errors import ConfigError, PenstockError, RequestError, first_line
 
 REPLY_S = 600.0
 """Seconds without a byte after which a server is given up: it may read a long prompt first."""
@@ -91,6 +92,12 @@ class Endpoint:
             raise ConfigError("a URL with a password shows it to others; see --api-key-env")
         path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
         self.url = f"{parts.scheme}://{parts.netloc}{path}"
+        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
+            # A header's own error would show it.
+            raise ConfigError(
+                "the server's key has characters that no key has, such as the end of a line; check "
+                "the environment variable that holds it"
+            )
         self._api_key = api_key
         self._opener = urllib.request.build_opener(_NoRedirect)
 
@@ -98,8 +105,13 @@ class Endpoint:
         """The models that the server has."""
         with self._open("/models") as reply:
             try:
-                found = msgspec.json.decode(reply.read(_MAX_BODY), type=_Models)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                found = decoded(reply.read(_MAX_BODY), _Models)
+            except (OSError, http.client.HTTPException) as error:
+                raise PenstockError(
+                    f"{self.url}/models broke off its answer: {_cause(error)}; check that the "
+                    "server runs"
+                ) from None
+            except ValueError as error:
                 raise PenstockError(
                     f"{self.url}/models does not list models as OpenAI's API does: {error}; check "
                     "the URL"
@@ -108,12 +120,18 @@ class Endpoint:
 
     def chat(self, body: dict[str, Any]) -> Generator[_Chunk, None, None]:
         """The chunks of a streamed answer."""
-        with self._open("/chat/completions", msgspec.json.encode(body)) as reply:
+        try:
+            asked = msgspec.json.encode(body)
+        except UnicodeEncodeError:
+            raise RequestError(
+                "the model's name, or a setting, has bytes that are not UTF-8 text; write it again"
+            ) from None
+        with self._open("/chat/completions", asked) as reply:
             ended = False
             for text in event_data(self._lines(reply)):
                 try:
-                    chunk = msgspec.json.decode(text, type=_Chunk)
-                except msgspec.DecodeError as error:
+                    chunk = decoded(text, _Chunk)
+                except ValueError as error:
                     raise PenstockError(
                         f"{self.url} does not stream as OpenAI's API does: {error}"
                     ) from None
@@ -167,7 +185,7 @@ class RemoteModel:
         self._model = model
 
     @property
-    def template_options(self) -> tuple[str, ...] | None:
+    def chat_template_kwargs(self) -> tuple[str, ...] | None:
         if self._entries is None:  # a named model is not looked up before this is asked
             try:
                 self._entries = self._endpoint.models()
@@ -191,8 +209,8 @@ class RemoteModel:
             "stream_options": {"include_usage": True},
             **conversation.parameters.given,
         }
-        if conversation.template_options:
-            body["chat_template_kwargs"] = conversation.template_options
+        if conversation.chat_template_kwargs:
+            body["chat_template_kwargs"] = conversation.chat_template_kwargs
         reason, usage = None, None
         for chunk in self._endpoint.chat(body):
             usage = chunk.usage.usage() if chunk.usage is not None else usage
@@ -213,8 +231,8 @@ def _refusal(error: urllib.error.HTTPError, where: str) -> str:
         to = error.headers.get("Location", "elsewhere")
         return f"{where} redirects to {to}; name that URL if it is the one you mean"
     try:
-        text = _message(msgspec.json.decode(error.read(_MAX_BODY)))
-    except (OSError, msgspec.DecodeError, UnicodeDecodeError, http.client.HTTPException):
+        text = _message(decoded(error.read(_MAX_BODY), Any))
+    except (OSError, ValueError, http.client.HTTPException):
         text = error.reason if isinstance(error.reason, str) else ""
     hint = ""
     if error.code in (401, 403):

@@ -13,7 +13,7 @@ from penstock.chat.conversation import Conversation
 from penstock.chat.lines import Interrupted, LineReader
 from penstock.chat.settings import shown_settings
 from penstock.chat.views import Screen
-from penstock.errors import EngineDeadError, PenstockError
+from penstock.errors import EngineDeadError, PenstockError, RequestError, first_line
 from penstock.interrupts import Interrupts
 
 Show = Callable[[str], None]
@@ -23,20 +23,31 @@ class ChatSession:
     """Asks ``model`` what a person writes, and shows its answers on ``screen``.
 
     ``conversation`` is what has been said before, and what is set. It changes with each turn: a
-    question that failed is no part of it, an answer that was stopped is as far as it came.
+    question that failed is no part of it, an answer that was stopped is as far as it came. With
+    ``debug``, errors that nobody expects end the session with their traceback.
     """
 
     def __init__(
-        self, model: ChatModel, screen: Screen, conversation: Conversation | None = None
+        self,
+        model: ChatModel,
+        screen: Screen,
+        conversation: Conversation | None = None,
+        debug: bool = False,
     ) -> None:
         self.conversation = conversation or Conversation()
         self.files: set[Path] = set()
         self._model = model
         self._screen = screen
+        self._debug = debug
         self._left = False
 
     def run(self, reader: LineReader) -> None:
-        """Read messages and commands until the person leaves."""
+        """Read messages and commands until the person leaves.
+
+        Errors are said, and the conversation goes on: it may have taken hours. Raises only
+        EngineDeadError, after which nothing can be answered, and BrokenPipeError, where nobody
+        reads the answers any more.
+        """
         screen = self._screen
         screen.say(f"{self._model.name}: {self._model.describe()}")
         screen.remark("/help lists the commands; Ctrl-D leaves.")
@@ -58,13 +69,16 @@ class ChatSession:
                     if interrupted:
                         screen.remark("Ctrl-C again, Ctrl-D or /exit leaves.")
                     continue
+                except RequestError as error:
+                    screen.say(f"error: {error}")
+                    continue
                 interrupted = self._take(line)
         if reader.trouble:
             screen.remark(reader.trouble)
 
     @property
-    def template_options(self) -> tuple[str, ...] | None:
-        return self._model.template_options
+    def chat_template_kwargs(self) -> tuple[str, ...] | None:
+        return self._model.chat_template_kwargs
 
     def ask(self, text: str) -> Answer:
         """Ask the model, and show its answer as it comes. Raises PenstockError."""
@@ -88,7 +102,7 @@ class ChatSession:
 
     def describe(self) -> str:
         conversation = self.conversation
-        parameters, template = shown_settings(conversation, self.template_options)
+        parameters, template = shown_settings(conversation, self.chat_template_kwargs)
         turns = "1 turn" if conversation.turns == 1 else f"{conversation.turns} turns"
         return "\n".join(
             [
@@ -117,14 +131,20 @@ class ChatSession:
                 self._screen.remark(answer.summary())
                 self._screen.say("")
                 return answer.stopped
-        except EngineDeadError:
+        except (EngineDeadError, BrokenPipeError):
             raise
         except PenstockError as error:
             self._screen.say(f"error: {error}")
-        except OSError as error:
-            if error.filename is None:
+        except Exception as error:
+            if isinstance(error, OSError) and error.filename is not None:
+                self._screen.say(f"error: {error.filename}: {error.strerror}")
+                return False
+            if self._debug:
                 raise
-            self._screen.say(f"error: {error.filename}: {error.strerror}")
+            self._screen.say(
+                f"internal error, {type(error).__name__}: {first_line(error)}; the conversation is "
+                "as it was (--debug shows the traceback, and ends)"
+            )
         return False
 
 

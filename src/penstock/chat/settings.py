@@ -18,61 +18,63 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
 def with_setting(
-    conversation: Conversation, name: str, text: str, template_options: Sequence[str] | None
+    conversation: Conversation, name: str, text: str, chat_template_kwargs: Sequence[str] | None
 ) -> Conversation:
     """``conversation`` with one setting as a person wrote it; ``default`` unsets it.
 
-    ``template_options`` are the variables that the template reads; where they are None, any name
-    that is not nearly a parameter's is one. Raises RequestError for a name that is neither, with
-    those that are near, and for a value that is not allowed.
+    ``chat_template_kwargs`` are the variables that the template reads; where they are None, any
+    name that is not nearly a parameter's is one. Raises RequestError for a name that is neither,
+    with those that are near, and for a value that is not allowed.
     """
     parameter = name.replace("-", "_")
     if parameter in PARAMETERS:
         changed = conversation.parameters.with_text(parameter, text)
         return conversation.with_parameters(changed)
-    variable = name if name in (template_options or ()) else parameter
-    set_before = variable in conversation.template_options
-    if not _is_variable(variable, template_options) and not (set_before and text == "default"):
-        raise RequestError(_unknown(name, template_options), name)
-    return conversation.with_template_option(variable, text)
+    variable = name if name in (chat_template_kwargs or ()) else parameter
+    set_before = variable in conversation.chat_template_kwargs
+    if not _is_variable(variable, chat_template_kwargs) and not (set_before and text == "default"):
+        raise RequestError(_unknown(name, chat_template_kwargs), name)
+    return conversation.with_chat_template_kwarg(variable, text)
 
 
 def shown_settings(
-    conversation: Conversation, template_options: Sequence[str] | None
+    conversation: Conversation, chat_template_kwargs: Sequence[str] | None
 ) -> tuple[str, str]:
     """The parameters, and the template's variables, as one line says them."""
-    given = conversation.template_options
-    unread = unread_options(conversation, template_options)
+    given = conversation.chat_template_kwargs
+    unread = unread_options(conversation, chat_template_kwargs)
     said = [f"{name} {_shown(value)}" for name, value in given.items()]
-    if template_options is None:
+    if chat_template_kwargs is None:
         said.append("the server does not say what else it reads")
     else:
         said += [f"it does not read {', '.join(unread)}"] if unread else []
-        unset = [name for name in template_options if name not in given]
+        unset = [name for name in chat_template_kwargs if name not in given]
         said += [f"unset: {', '.join(unset)}"] if unset else []
     return str(conversation.parameters), "; ".join(said) or "reads no variables of its own"
 
 
-def unread_options(conversation: Conversation, template_options: Sequence[str] | None) -> list[str]:
+def unread_options(
+    conversation: Conversation, chat_template_kwargs: Sequence[str] | None
+) -> list[str]:
     """The variables that are set, and that the template is known not to read."""
-    if template_options is None:
+    if chat_template_kwargs is None:
         return []
-    return [name for name in conversation.template_options if name not in template_options]
+    return [name for name in conversation.chat_template_kwargs if name not in chat_template_kwargs]
 
 
-def _is_variable(name: str, template_options: Sequence[str] | None) -> bool:
-    if template_options is not None:
-        return name in template_options
+def _is_variable(name: str, chat_template_kwargs: Sequence[str] | None) -> bool:
+    if chat_template_kwargs is not None:
+        return name in chat_template_kwargs
     return _VARIABLE.fullmatch(name) is not None and not _near(name, PARAMETERS)
 
 
-def _unknown(name: str, template_options: Sequence[str] | None) -> str:
-    near = _near(name, [*PARAMETERS, *(template_options or ())])
+def _unknown(name: str, chat_template_kwargs: Sequence[str] | None) -> str:
+    near = _near(name, [*PARAMETERS, *(chat_template_kwargs or ())])
     hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(PARAMETERS)}"
-    if template_options is None:
+    if chat_template_kwargs is None:
         return f"there is no parameter {name!r}; {hint}"
-    if not near and template_options:
-        hint += f", and of the template {', '.join(template_options)}"
+    if not near and chat_template_kwargs:
+        hint += f", and of the template {', '.join(chat_template_kwargs)}"
     return f"neither a parameter nor a variable of the chat template is named {name!r}; {hint}"
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Mapping
 from typing import Final, Protocol, TextIO
 
 from penstock.chat.markdown import DIM, Markdown
-from penstock.chat.wrapped_text import WrappedText, visible
-from penstock.terminal import columns
+from penstock.chat.wrapped_text import WrappedText
+from penstock.terminal import columns, harmless, visible
 
 _SECOND_COLUMN: Final = re.compile(r"\S.*?  +(?=\S)")
 """What stands before the second column of a line of a table."""
@@ -33,29 +34,36 @@ class Screen:
 
     A terminal is given Markdown with emphasis and code in colours, and lines that are broken
     between words; one that should have no colours (``NO_COLOR``, ``TERM=dumb``) plain text. What
-    is no terminal is given the answers as they are, without reasoning.
+    is no terminal is given the answers as they are, without reasoning, and nothing else: lines
+    about the conversation then go to ``aside``, standard error.
     """
 
-    def __init__(self, stream: TextIO, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        stream: TextIO,
+        environ: Mapping[str, str] = os.environ,
+        aside: TextIO | None = None,
+    ) -> None:
         self.stream = stream
         self.is_terminal = stream.isatty()
-        plain = bool(environ.get("NO_COLOR")) or environ.get("TERM", "") in ("", "dumb")
-        self.styled = self.is_terminal and not plain
+        self._colours = not environ.get("NO_COLOR") and environ.get("TERM", "") not in ("", "dumb")
+        self._aside = stream if self.is_terminal else aside or sys.stderr
 
     def answer(self) -> AnswerView:
-        if self.styled:
-            return _MarkdownView(self._text())
+        if self.is_terminal and self._colours:
+            return _MarkdownView(self._text(self.stream))
         return _PlainView(self.stream, self.is_terminal)
 
     def say(self, text: str, style: str = "") -> None:
         """Write lines about the conversation, broken between words."""
-        if not self.is_terminal:
-            self.stream.write(text + "\n")
+        if not self._aside.isatty():
+            self._aside.write(text + "\n")
+            self._aside.flush()
             return
-        wrapped = self._text()
+        wrapped = self._text(self._aside)
         for line in visible(text).split("\n"):
             indent = _SECOND_COLUMN.match(line)
-            wide = indent is not None and indent.end() + 16 <= self._columns()
+            wide = indent is not None and indent.end() + 16 <= columns(self._aside)
             wrapped.hang(" " * indent.end() if indent is not None and wide else "")
             wrapped.write(line, style)
             wrapped.newline()
@@ -65,11 +73,8 @@ class Screen:
         """Write lines of less weight."""
         self.say(text, DIM)
 
-    def _text(self) -> WrappedText:
-        return WrappedText(self.stream, self._columns, self.styled)
-
-    def _columns(self) -> int:
-        return columns(self.stream)
+    def _text(self, terminal: TextIO) -> WrappedText:
+        return WrappedText(terminal, lambda: columns(terminal), self._colours)
 
 
 class _MarkdownView:
@@ -128,6 +133,6 @@ class _PlainView:
 
     def _write(self, text: str) -> None:
         if text:
-            self._stream.write(visible(text) if self._is_terminal else text)
+            self._stream.write(harmless(text, self._stream))
             self._stream.flush()
             self._last = text[-1]

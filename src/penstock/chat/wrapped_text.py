@@ -9,13 +9,6 @@ from typing import Final, TextIO
 
 RESET: Final = "\x1b[0m"
 _WORDS: Final = re.compile(r"[ \t]+|[^ \t]+")
-_CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def visible(text: str) -> str:
-    """``text`` with control characters as pictures: what a model writes must not steer the
-    terminal. Line feeds and tabs stay."""
-    return _CONTROLS.sub(_picture, text)
 
 
 def columns_of(text: str) -> int:
@@ -126,13 +119,6 @@ class WrappedText:
         if text:
             self._stream.write(f"\x1b[{style}m{text}{RESET}" if style and self._styled else text)
             self._at += columns_of(text)
-
-
-def _picture(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    if code < 0x20:
-        return chr(0x2400 + code)
-    return "\u2421" if code == 0x7F else "\N{REPLACEMENT CHARACTER}"
 
 
 def _columns(char: str) -> int:

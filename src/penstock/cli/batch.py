@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Protocol, TextIO
 
 import msgspec
 
-from penstock.cli.progress import Progress
+from penstock.cli.batch_progress import BatchProgress
 from penstock.cli.prompts import BadLine, PromptInput
 from penstock.interrupts import Interrupts
+from penstock.terminal import harmless
 
 if TYPE_CHECKING:
     from penstock.api import LLM, PromptDict
@@ -92,7 +93,7 @@ class JsonWriter:
 class TextWriter:
     """Writes for people: the texts in the order of the prompts, each below its prompt's beginning.
 
-    A text is written as soon as all before it are.
+    A text is written as soon as all before it are, on a terminal without control characters.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -113,7 +114,7 @@ class TextWriter:
 
     def failed(self, given: PromptInput | BadLine, error: str) -> None:
         where = "" if given.origin is None else f"{given.origin.file}, line {given.origin.line}: "
-        print(f"penstock: error: {where}{error}", file=sys.stderr)
+        print(harmless(f"penstock: error: {where}{error}", sys.stderr), file=sys.stderr)
 
     def close(self) -> None:
         for number in sorted(self._held):
@@ -121,7 +122,8 @@ class TextWriter:
 
     def _write(self, texts: Sequence[str]) -> None:
         for text in texts:
-            self._stream.write(("\n" if self._begun else "") + text)
+            shown = harmless(text, self._stream)
+            self._stream.write(("\n" if self._begun else "") + shown)
             self._begun = True
         self._stream.flush()
 
@@ -130,7 +132,7 @@ class LiveWriter(TextWriter):
     """Writes for people: the text of a single prompt as its tokens come."""
 
     def tokens(self, text: str) -> None:
-        self._stream.write(text)
+        self._stream.write(harmless(text, self._stream))
         self._stream.flush()
 
     def done(self, number: int, given: PromptInput, records: Sequence[Record]) -> None:
@@ -156,7 +158,7 @@ class Batch:
     ) -> None:
         self._inputs, self._prompts, self._params = inputs, prompts, params
         self._writer = writer
-        self._progress = Progress(len(inputs), sys.stderr, progress)
+        self._progress = BatchProgress(len(inputs), sys.stderr, progress)
         self._seconds = 0.0
         self._records: list[Record] = []
         self._finished = 0

@@ -8,6 +8,7 @@ are measured before and after.
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -24,6 +25,13 @@ from penstock.cli.bench_common import (
 from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config
 from penstock.written_file import write_json
+
+if TYPE_CHECKING:
+    from penstock.bench.latency import LatencyResult, PhaseSteps
+    from penstock.bench.machine import Machine
+    from penstock.bench.op_account import StepAccount
+    from penstock.engine.loader import EnginePlan
+
 
 RARE = RARE_ENGINE
 
@@ -47,13 +55,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.backends.cpu.ordered import gathered
     from penstock.bench.account_table import account_table
     from penstock.bench.latency import LatencyWorkload, PhaseSteps, run_latency
     from penstock.bench.meter import MeteredExecutor
-    from penstock.bench.op_account import StepAccount, Steps, account
     from penstock.bench.op_meter import OpMeter
-    from penstock.bench.session import Session, report
+    from penstock.bench.report import report
+    from penstock.bench.session import Session
     from penstock.bench.workload import check_fit, fixed_lengths
 
     workload = LatencyWorkload(
@@ -64,11 +71,11 @@ def run(args: argparse.Namespace) -> int:
         warmup=args.warmup,
     )
     phases = PhaseSteps()
-    accounts: dict[str, StepAccount] = {}
-    meter = OpMeter if args.ops else MeteredExecutor
     with (
         BenchProgress() as progress,
-        Session.open(engine_config(args), meter, progress) as session,
+        Session.open(
+            engine_config(args), OpMeter if args.ops else MeteredExecutor, progress
+        ) as session,
     ):
         check_fit(fixed_lengths(1, workload.input_len, workload.output_len), session.max_model_len)
         result, machine = session.measured(
@@ -76,56 +83,71 @@ def run(args: argparse.Namespace) -> int:
                 session.core, session.meter, session.vocab_size, workload, phases, progress
             )
         )
-        if args.ops:
-            plan = gathered(session.engine_plan.plan)
-            prefill = [Steps(s) for s in phases.prefill]
-            decode = [Steps([s]) for s in phases.decode]
-            accounts["prefill"] = account(plan, prefill, machine)
-            accounts["decode_step"] = account(plan, decode, machine)
+        engine_plan = session.engine_plan
         weight_bytes = session.weight_bytes_of(workload.batch_size)
-        moved = weight_bytes + result.kv_bytes_per_step
-        bandwidth = machine.read_bandwidth_bytes_per_s
-        fraction = moved * result.steps_per_s / bandwidth if bandwidth else None
+    accounts = _accounts(engine_plan, phases, machine) if args.ops else {}
+    bandwidth = machine.read_bandwidth_bytes_per_s
+    moved = weight_bytes + result.kv_bytes_per_step
+    fraction = moved * result.steps_per_s / bandwidth if bandwidth else None
+    done = partial_rows(result.partial, f"{len(result.runs)} of {workload.repeats} runs")
+    print_table([*machine_rows(machine), *done, *_rows(result, weight_bytes, fraction)])
+    for name, each in accounts.items():
+        print("\n" + account_table(name.replace("_", " "), each))
+    if args.json is not None:
+        figures = {
+            **msgspec.to_builtins(result),
+            "decode_bandwidth_fraction": fraction,
+            **({"ops": msgspec.to_builtins(accounts)} if accounts else {}),
+        }
         document = report(
-            session,
             "latency",
             command_line(),
             msgspec.to_builtins(workload),
             machine,
-            {
-                **msgspec.to_builtins(result),
-                "decode_bandwidth_fraction": fraction,
-                **({"ops": msgspec.to_builtins(accounts)} if accounts else {}),
-            },
+            figures,
+            engine_plan,
             workload.batch_size,
         )
-    print_table(
-        [
-            *machine_rows(machine),
-            *partial_rows(result.partial, f"{len(result.runs)} of {workload.repeats} runs"),
-            (
-                "prefill",
-                f"{result.prefill_tokens_per_s:,.1f} tokens/s "
-                f"(median {result.prefill_tokens_per_s_median:,.1f})",
-            ),
-            (
-                "decode",
-                f"{result.decode_tokens_per_s:,.1f} tokens/s "
-                f"(median {result.decode_tokens_per_s_median:,.1f})",
-            ),
-            ("first token", f"{result.ttft_s * 1e3:.2f} ms"),
-            *summary_rows({"decode step": result.decode_step_s}),
-            ("host time", f"{result.step_host_us:.0f} us of each decode step"),
-            (
-                "bytes per step",
-                f"{weight_bytes / 1e6:,.1f} MB weights, "
-                f"{result.kv_bytes_per_step / 1e6:,.1f} MB keys and values",
-            ),
-            *([("of bandwidth", f"{fraction:.1%} while decoding")] if fraction else []),
-        ]
-    )
-    for name, each in accounts.items():
-        print("\n" + account_table(name.replace("_", " "), each))
-    if args.json is not None:
         write_json(args.json, document)
     return ended(result.partial)
+
+
+def _accounts(
+    engine_plan: EnginePlan, phases: PhaseSteps, machine: Machine
+) -> dict[str, StepAccount]:
+    """Where the time of prompts and of steps went, op by op."""
+    from penstock.backends.cpu.ordered import gathered
+    from penstock.bench.op_account import Steps, account
+
+    plan = gathered(engine_plan.plan)
+    return {
+        "prefill": account(plan, [Steps(s) for s in phases.prefill], machine),
+        "decode_step": account(plan, [Steps([s]) for s in phases.decode], machine),
+    }
+
+
+def _rows(
+    result: LatencyResult, weight_bytes: int, fraction: float | None
+) -> list[tuple[str, str]]:
+    """The table that is printed. ``fraction``: of the read bandwidth, or None if not measured."""
+    return [
+        (
+            "prefill",
+            f"{result.prefill_tokens_per_s:,.1f} tokens/s "
+            f"(median {result.prefill_tokens_per_s_median:,.1f})",
+        ),
+        (
+            "decode",
+            f"{result.decode_tokens_per_s:,.1f} tokens/s "
+            f"(median {result.decode_tokens_per_s_median:,.1f})",
+        ),
+        ("first token", f"{result.ttft_s * 1e3:.2f} ms"),
+        *summary_rows({"decode step": result.decode_step_s}),
+        ("host time", f"{result.step_host_us:.0f} us of each decode step"),
+        (
+            "bytes per step",
+            f"{weight_bytes / 1e6:,.1f} MB weights, "
+            f"{result.kv_bytes_per_step / 1e6:,.1f} MB keys and values",
+        ),
+        *([("of bandwidth", f"{fraction:.1%} while decoding")] if fraction else []),
+    ]

@@ -10,9 +10,6 @@ from penstock.bench.progress import Stopped
 from penstock.cli.status_line import StatusLine, bar, loading_text
 from penstock.interrupts import Interrupts
 
-_FIRST_S = 0.5
-"""Seconds after which something is shown at all: small benchmarks are done by then."""
-
 
 class BenchProgress:
     """``run 2 of 6 [#####......] 25 %, 57.1 tokens/s`` as a :class:`StatusLine`.
@@ -22,7 +19,7 @@ class BenchProgress:
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
-        self._line = StatusLine(stream or sys.stderr, after_s=_FIRST_S)
+        self._line = StatusLine(stream or sys.stderr)
         self._interrupts: Interrupts | None = None
         self._run, self._total, self._unit = "", 0, ""
         self._done, self._start = 0, 0.0

@@ -141,8 +141,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("argument --scale: must be above 0")
 
     from penstock.bench.replay import scaled
-    from penstock.bench.session import Session, report
-    from penstock.bench.workload import check_fit, read_lengths
+    from penstock.bench.report import report
+    from penstock.bench.session import Session
+    from penstock.bench.traces import read_lengths
+    from penstock.bench.workload import check_fit
 
     lengths = read_lengths(args.trace, args.requests, args.scale or 1.0)
     with (
@@ -162,7 +164,12 @@ def run(args: argparse.Namespace) -> int:
             "repeats": args.repeats,
         }
         document = report(
-            session, "replay azure", command_line(), workload, machine, comparison.fields()
+            "replay azure",
+            command_line(),
+            workload,
+            machine,
+            comparison.fields(),
+            session.engine_plan,
         )
     done = partial_rows(comparison.partial, f"{comparison.done} of {comparison.wanted} runs")
     print_table([*machine_rows(machine), *done, *comparison.rows()])

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import shlex
+from typing import TYPE_CHECKING
 
 from penstock.cli.bench_common import (
     add_json_argument,
@@ -22,6 +22,9 @@ from penstock.cli.bench_common import (
 from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.options import positive_int
 from penstock.written_file import write_json
+
+if TYPE_CHECKING:
+    from penstock.bench.replay import PrefixReport
 
 _DEFAULT_BLOCKS = (1000, 2000, 4000, 8000, 16000, 32000)
 
@@ -47,8 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from penstock.bench.machine import Speeds, describe_machine
     from penstock.bench.progress import Stopped
-    from penstock.bench.replay import prefix_curve
+    from penstock.bench.replay import TOKENS_PER_HASH, ReplayLimits, prefix_curve
+    from penstock.bench.report import report
     from penstock.bench.traces import read_mooncake
     from penstock.cache.geometry import BLOCK_SIZE
 
@@ -72,24 +77,28 @@ def run(args: argparse.Namespace) -> int:
         found, share = point.hit_rate, point.share_of_infinite
         print(f"{point.num_blocks:>8}  {tokens:>10,}  {found:>6.1%}  {share:>6.1%}")
     if args.json is not None:
-        document: dict[str, object] = {
-            "benchmark": "replay mooncake",
-            "partial": partial,
-            "command": shlex.join(["penstock", *command_line()]),
-            "workload": {
-                "trace": args.trace.name,
-                "requests": len(trace),
-                "max_num_seqs": args.max_num_seqs,
-            },
-            "curve": [
-                {
-                    **dataclasses.asdict(point),
-                    "hit_rate": point.hit_rate,
-                    "infinite_hit_rate": point.infinite_hit_rate,
-                    "share_of_infinite": point.share_of_infinite,
-                }
-                for point in curve
-            ],
+        limits = ReplayLimits(max(sizes), args.max_num_seqs)
+        workload = {
+            "trace": args.trace.name,
+            "requests": len(trace),
+            "tokens_per_hash": TOKENS_PER_HASH,
+            "blocks": list(sizes),
+            "block_size": limits.block_size,
+            "max_num_seqs": limits.max_num_seqs,
+            "max_num_batched_tokens": limits.max_num_batched_tokens,
         }
+        # Of the figures none is a time, so the machine is named and not measured.
+        machine = describe_machine(Speeds(unmeasured="nothing here depends on its speed"), 1)
+        result = {"partial": partial, "curve": [_point(point) for point in curve]}
+        document = report("replay mooncake", command_line(), workload, machine, result, None)
         write_json(args.json, document)
     return ended(partial)
+
+
+def _point(point: PrefixReport) -> dict[str, object]:
+    return {
+        **dataclasses.asdict(point),
+        "hit_rate": point.hit_rate,
+        "infinite_hit_rate": point.infinite_hit_rate,
+        "share_of_infinite": point.share_of_infinite,
+    }

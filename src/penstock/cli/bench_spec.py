@@ -12,6 +12,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from penstock.cli.bench_common import (
     add_counts,
     add_json_argument,
@@ -33,7 +35,7 @@ from penstock.cli.prompts import add_prompt_arguments, read_prompts
 from penstock.written_file import write_json
 
 if TYPE_CHECKING:
-    from penstock.bench.speculation import Scripted
+    from penstock.bench.speculation import Scripted, SpecResult
 
 
 RARE = RARE_ENGINE
@@ -80,10 +82,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.bench.progress import Stopped
+    from penstock.bench.report import report
     from penstock.bench.spec_plot import check_plot, draw
-    from penstock.bench.speculation import run_speculation
+    from penstock.bench.speculation import Scripted, run_speculation
     from penstock.sampling.params import SamplingParams
-    from penstock.speculative_config import Ngram
+    from penstock.speculative_config import Ngram, describe
 
     params = SamplingParams(
         temperature=args.temperature, max_tokens=args.output_len, ignore_eos=True, seed=0
@@ -94,65 +97,82 @@ def run(args: argparse.Namespace) -> int:
     methods = [*(args.method or ([] if args.scripted else [Ngram()])), *args.scripted]
     prompts = read_prompts(args)
     with BenchProgress() as progress:
-        results, machine = run_speculation(
+        found = run_speculation(
             engine_config(args), methods, prompts, params, args.batch_size, args.repeats, progress
         )
+    results = found.results
     if not results:
         raise Stopped
     runs = sum(result.repeats for result in results)
     partial = runs < args.repeats * len(methods)
     done = f"{runs} of {args.repeats * len(methods)} runs, {len(results)} of {len(methods)} methods"
-    print_table([*machine_rows(machine), *partial_rows(partial, done)])
+    print_table([*machine_rows(found.machine), *partial_rows(partial, done)])
     print()
     for result in results:
-        low, high = result.speedup_range
-        positions = " ".join(f"{share:.0%}" for share in result.accepted_by_position)
-        print_table(
-            [
-                ("method", result.method),
-                ("plain", f"{result.plain_tokens_per_s:,.1f} tokens/s"),
-                ("with drafts", f"{result.tokens_per_s:,.1f} tokens/s"),
-                (
-                    "speed-up",
-                    f"{result.speedup:.2f} (median of {result.repeats}; {low:.2f} to {high:.2f})",
-                ),
-                (
-                    "by the formula",
-                    f"{result.formula_speedup:.2f}, of which this is "
-                    f"{result.speedup / result.formula_speedup:.0%}",
-                ),
-                (
-                    "steps",
-                    f"{result.steps:.1f} a run, {result.steps_with_drafts:.1f} of them with drafts",
-                ),
-                (
-                    "tokens a draft",
-                    f"{result.tokens_per_draft:.2f}, {result.depth:.2f} deep, "
-                    f"{result.accepted_per_draft:.2f} accepted",
-                ),
-                ("accepted", f"{result.acceptance:.1%} each; by position {positions}"),
-                (
-                    "tokens a step",
-                    f"{1 + result.accepted_per_draft:.2f} with drafts; by the formula "
-                    f"{result.formula_tokens_per_step:.2f}",
-                ),
-                ("drafting", f"{result.draft_share:.1%} of the time"),
-                ("outputs", "the same" if result.same else "DIFFERENT"),
-            ]
-        )
+        print_table(_rows(result))
         print()
     if args.plot is not None:
         model = args.model or "the demo model"
-        draw(results, f"{model}, {args.batch_size} at a time", machine, args.plot)
+        draw(results, f"{model}, {args.batch_size} at a time", found.machine, args.plot)
     if args.json is not None:
-        document = {
-            "command": command_line(),
-            "machine": machine,
-            "results": results,
-            "partial": partial,
+        workload = {
+            "methods": [m.name if isinstance(m, Scripted) else describe(m) for m in methods],
+            "prompts": len(prompts),
+            "prompt_tokens": sum(map(len, found.workload.prompts)),
+            "output_len": args.output_len,
+            "temperature": args.temperature,
+            "batch_size": args.batch_size,
+            "repeats": args.repeats,
         }
+        measured = {"partial": partial, "results": msgspec.to_builtins(results)}
+        document = report(
+            "spec",
+            command_line(),
+            workload,
+            found.machine,
+            measured,
+            found.engine,
+            args.batch_size,
+        )
         write_json(args.json, document)
     return ended(partial) if all(result.same for result in results) else EXIT_FAILED
+
+
+def _rows(result: SpecResult) -> list[tuple[str, str]]:
+    """One method's table."""
+    low, high = result.speedup_range
+    positions = " ".join(f"{share:.0%}" for share in result.accepted_by_position)
+    return [
+        ("method", result.method),
+        ("plain", f"{result.plain_tokens_per_s:,.1f} tokens/s"),
+        ("with drafts", f"{result.tokens_per_s:,.1f} tokens/s"),
+        (
+            "speed-up",
+            f"{result.speedup:.2f} (median of {result.repeats}; {low:.2f} to {high:.2f})",
+        ),
+        (
+            "by the formula",
+            f"{result.formula_speedup:.2f}, of which this is "
+            f"{result.speedup / result.formula_speedup:.0%}",
+        ),
+        (
+            "steps",
+            f"{result.steps:.1f} a run, {result.steps_with_drafts:.1f} of them with drafts",
+        ),
+        (
+            "tokens a draft",
+            f"{result.tokens_per_draft:.2f}, {result.depth:.2f} deep, "
+            f"{result.accepted_per_draft:.2f} accepted",
+        ),
+        ("accepted", f"{result.acceptance:.1%} each; by position {positions}"),
+        (
+            "tokens a step",
+            f"{1 + result.accepted_per_draft:.2f} with drafts; by the formula "
+            f"{result.formula_tokens_per_step:.2f}",
+        ),
+        ("drafting", f"{result.draft_share:.1%} of the time"),
+        ("outputs", "the same" if result.same else "DIFFERENT"),
+    ]
 
 
 def _scripted(text: str) -> Scripted:

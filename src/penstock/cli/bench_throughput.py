@@ -62,9 +62,11 @@ def run(args: argparse.Namespace) -> int:
     if args.scale is not None and not args.scale > 0:
         raise UsageError("argument --scale: must be above 0")
 
-    from penstock.bench.session import Session, report
+    from penstock.bench.report import report
+    from penstock.bench.session import Session
     from penstock.bench.throughput import run_throughput
-    from penstock.bench.workload import check_fit, fixed_lengths, random_requests, read_lengths
+    from penstock.bench.traces import read_lengths
+    from penstock.bench.workload import check_fit, fixed_lengths, random_requests
 
     count = args.num_prompts or 64
     if args.trace is not None:
@@ -96,7 +98,6 @@ def run(args: argparse.Namespace) -> int:
             "scale": args.scale,
         }
         document = report(
-            session,
             "throughput",
             command_line(),
             workload,
@@ -105,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
                 **msgspec.to_builtins(result),
                 "engine_stats": msgspec.to_builtins(session.core.stats()),
             },
+            session.engine_plan,
         )
     done = partial_rows(result.partial, f"{result.requests} of {len(lengths)} requests")
     print_table([*machine_rows(machine), *done, *_rows(result)])

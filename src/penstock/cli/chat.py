@@ -20,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from penstock.chat.json_text import MAX_VALUE_DEPTH, decoded
 from penstock.chat.parameters import ChatParameters
-from penstock.cli.main import EXIT_INTERRUPTED
+from penstock.cli.main import EXIT_INTERRUPTED, debugging
 from penstock.cli.options import (
     RARE_ENGINE,
     RARE_SAMPLING,
@@ -32,6 +33,7 @@ from penstock.cli.options import (
     sampling_params,
 )
 from penstock.cli.parser import UsageError
+from penstock.cli.standard_input import is_piped, piped_text, text_argument
 from penstock.collector import uncollected
 from penstock.config import EngineConfig
 from penstock.sampling.params import SamplingParams
@@ -51,12 +53,13 @@ RARE = RARE_ENGINE | RARE_SAMPLING
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("conversation")
-    group.add_argument("--system", metavar="TEXT", help="the system message")
+    group.add_argument("--system", type=text_argument, metavar="TEXT", help="the system message")
     group.add_argument(
         "--load", type=Path, metavar="FILE", help="go on with a conversation that /save has written"
     )
     group.add_argument(
         "--quick",
+        type=text_argument,
         nargs="?",
         const="",
         metavar="TEXT",
@@ -111,8 +114,8 @@ def run(args: argparse.Namespace) -> int:
 
     model = _remote(args) if args.url is not None else _local(args)
     try:
-        _check_template_options(args.chat_template_kwargs or {}, model.template_options)
-        session = ChatSession(model, Screen(sys.stdout), conversation)
+        _check_chat_template_kwargs(args.chat_template_kwargs or {}, model.chat_template_kwargs)
+        session = ChatSession(model, Screen(sys.stdout), conversation, debugging(args.debug))
         if question is None:
             _converse(session, args.no_history)
         else:
@@ -128,11 +131,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _converse(session: ChatSession, forget: bool) -> None:
     from penstock.chat.commands import command_words
-    from penstock.chat.lines import LineReader, state_folder
+    from penstock.chat.lines import LineReader, line_with_prompt_aside, state_folder
 
     folder = state_folder()
     history = None if forget or folder is None else folder / "chat_history"
-    session.run(LineReader(history, command_words()))
+    read = input if sys.stdout.isatty() else line_with_prompt_aside
+    session.run(LineReader(history, command_words(), read))
 
 
 def _conversation(args: argparse.Namespace) -> Conversation:
@@ -147,19 +151,19 @@ def _conversation(args: argparse.Namespace) -> Conversation:
     }
     parameters = msgspec.structs.replace(conversation.parameters, **given)
     conversation = conversation.with_parameters(parameters)
-    options = {**conversation.template_options, **(args.chat_template_kwargs or {})}
-    conversation = msgspec.structs.replace(conversation, template_options=options)
+    options = {**conversation.chat_template_kwargs, **(args.chat_template_kwargs or {})}
+    conversation = msgspec.structs.replace(conversation, chat_template_kwargs=options)
     return conversation if args.system is None else conversation.with_system(args.system)
 
 
 def _json_object(text: str) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+        return decoded(text, dict[str, Any], MAX_VALUE_DEPTH)
+    except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r:.80} is no JSON object: {error}") from None
 
 
-def _check_template_options(given: dict[str, Any], known: tuple[str, ...] | None) -> None:
+def _check_chat_template_kwargs(given: dict[str, Any], known: tuple[str, ...] | None) -> None:
     unread = [] if known is None else [name for name in given if name not in known]
     if unread:
         reads = f"it reads {', '.join(known)}" if known else "it reads none of its own"
@@ -171,9 +175,9 @@ def _check_template_options(given: dict[str, Any], known: tuple[str, ...] | None
 
 def _question(args: argparse.Namespace) -> str | None:
     """The one question that is asked; None for a conversation."""
-    if args.quick is None and sys.stdin.isatty():
+    if args.quick is None and sys.stdin is not None and sys.stdin.isatty():
         return None
-    piped = "" if sys.stdin.isatty() else sys.stdin.read()
+    piped = piped_text() if is_piped() else ""
     question = "\n\n".join(part for part in (args.quick or "", piped.strip("\n")) if part.strip())
     if not question:
         raise UsageError("there is no question: write it behind --quick, or pipe it in")

@@ -1,4 +1,4 @@
-"""The model that ``penstock chat`` offers to who names none."""
+"""The model that ``penstock chat`` offers when no model is named."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def first_model(agreed: bool) -> str:
 
     if is_downloaded(FIRST_MODEL):
         return FIRST_MODEL
-    asks = sys.stdin.isatty() and sys.stderr.isatty()
+    asks = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     if not agreed and not asks:
         raise UsageError(
             f"no model is named: name a folder, a GGUF file or a hub id, or let {FIRST_MODEL} be "

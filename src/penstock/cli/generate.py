@@ -127,7 +127,7 @@ def _accepted(
     writer: Writer,
 ) -> tuple[_Accepted, int]:
     """What can be served of ``given``, and how many lines of files cannot, which are written as
-    failed. Raises RequestError for a prompt of the command line."""
+    failed. Raises RequestError for a prompt or a grammar of the command line."""
     accepted, failures = _Accepted([], [], []), 0
     for each in given:
         try:
@@ -142,7 +142,7 @@ def _accepted(
                 own = _fitting(params, prompt, longest)
             llm.check(prompt, own)
         except RequestError as error:
-            if each.origin is None:
+            if each.origin is None or error.param == "grammar":  # no line's own: the command's
                 raise
             writer.failed(each, str(error))
             failures += 1

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.cli.parser import UsageError
+from penstock.cli.standard_input import text_argument
 from penstock.grammar.spec import GrammarSpec
 
 
@@ -16,10 +17,16 @@ def add_grammar_arguments(parser: argparse.ArgumentParser) -> None:
     one = group.add_mutually_exclusive_group()
     one.add_argument("--json-object", action="store_true", help="a JSON object")
     one.add_argument("--json-schema", metavar="FILE", help="JSON of the schema in this file")
-    one.add_argument("--regex", metavar="TEXT", help="a match of this regular expression")
+    one.add_argument(
+        "--regex", type=text_argument, metavar="TEXT", help="a match of this regular expression"
+    )
     one.add_argument("--grammar", metavar="FILE", help="of the grammar, in Lark's notation")
     one.add_argument(
-        "--choice", action="append", metavar="TEXT", help="one of these; give it several times"
+        "--choice",
+        type=text_argument,
+        action="append",
+        metavar="TEXT",
+        help="one of these; give it several times",
     )
 
 

@@ -1,4 +1,4 @@
-"""How loading a model goes on, for who waits for it."""
+"""How loading a model goes on, for whoever waits for it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import Final, TextIO
 
 from penstock.cli.status_line import StatusLine, loading_text
 
-_FIRST_S: Final = 0.5
-"""Seconds after which something is shown at all: small models are loaded by then."""
 _AGAIN_S: Final = 0.1
 
 
@@ -24,7 +22,7 @@ class LoadProgress:
     def __init__(
         self, stream: TextIO, enabled: bool = True, say: Callable[[str], None] | None = None
     ) -> None:
-        self._line = StatusLine(stream, enabled, _FIRST_S, say)
+        self._line = StatusLine(stream, enabled, say)
         self._told: tuple[str, float, int] | None = None
         self._ended = threading.Event()
 

@@ -95,8 +95,15 @@ def outcome(work: Callable[[], int], debug: bool) -> int:
         if full:
             drop_output()
         message, code = _describe(error)
-        print(f"penstock: error: {message}", file=sys.stderr)
+        _say_error(message)
         return code
+
+
+def _say_error(message: str) -> None:
+    from penstock.terminal import harmless
+
+    # A server's words may be part of it.
+    print(harmless(f"penstock: error: {message}", sys.stderr), file=sys.stderr)
 
 
 def _finished(work: Callable[[], int]) -> int:

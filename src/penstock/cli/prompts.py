@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.cli.parser import UsageError
+from penstock.cli.standard_input import is_piped, piped_lines, piped_text, text_argument
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,7 @@ def add_prompt_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "-p",
         "--prompt",
+        type=text_argument,
         action="append",
         default=[],
         metavar="TEXT",
@@ -79,14 +80,14 @@ def read_inputs(args: argparse.Namespace) -> list[PromptInput | BadLine]:
     """
     if [*args.prompt, *args.file].count("-") > 1:
         raise UsageError("'-' is given more than once, but standard input can be read only once")
-    texts = [sys.stdin.read() if text == "-" else text for text in args.prompt]
-    if not texts and not args.file and sys.stdin is not None and not sys.stdin.isatty():
-        piped = sys.stdin.read().removesuffix("\n").removesuffix("\r")
+    texts = [piped_text() if text == "-" else text for text in args.prompt]
+    if not texts and not args.file and is_piped():
+        piped = piped_text().removesuffix("\n").removesuffix("\r")
         texts = [piped] if piped else []
     given: list[PromptInput | BadLine] = [PromptInput(text) for text in texts]
     for name in args.file:
         if name == "-":
-            given += _lines("-", (line.encode(errors="surrogateescape") for line in sys.stdin))
+            given += _lines("-", piped_lines())
             continue
         with Path(name).open("rb") as file:
             given += _objects(name, file) if name.endswith(".jsonl") else _lines(name, file)
@@ -129,6 +130,8 @@ def _object(origin: Origin, text: str) -> PromptInput | BadLine:
         if "prompt" not in fields:
             return BadLine(origin, 'there is no field "prompt"; each line needs {"prompt": "..."}')
         prompt = msgspec.json.decode(fields.pop("prompt"), type=str)
+    except RecursionError:
+        return BadLine(origin, "it is nested too deeply")
     except msgspec.DecodeError as error:
         return BadLine(origin, f'{error}; each line needs {{"prompt": "..."}}')
     return PromptInput(prompt, origin, fields)

@@ -34,7 +34,7 @@ from penstock.terminal import columns
 if TYPE_CHECKING:
     from penstock.cli.announcement import Announcement
     from penstock.frontend.async_llm import AsyncLLM
-    from penstock.server.parsing.styles import Styles
+    from penstock.parsing.styles import Styles
     from penstock.server.run import RunOptions
 
 __all__ = ["RARE", "add_arguments", "run"]
@@ -129,6 +129,7 @@ def _announcement(
     args: argparse.Namespace, options: RunOptions, listener: socket.socket, llm: AsyncLLM
 ) -> Announcement:
     from penstock.cli.announcement import Announcement
+    from penstock.server.model_card import made_for
     from penstock.version import __version__
 
     host, port = listener.getsockname()[:2]
@@ -137,15 +138,14 @@ def _announcement(
     facts = [*_facts(llm), str(_styles(args, llm))]
     if not keys_needed and not _is_loopback(host):
         facts.append(f"note: anyone who reaches {host} may use this server; see --api-key-file")
-    is_demo = not args.model  # it has a template, but was not made for chats
-    chats = llm.tokenizer.has_chat_template and not is_demo
+    chats = made_for(llm.model, llm.tokenizer.has_chat_template) == "chat"
     return Announcement(
         version=__version__,
         model=llm.model.served_model_name,
         urls=[f"{scheme}://{address}:{port}" for address in addresses(listener)],
         facts=facts,
         chats=chats,
-        prompt="Hello!" if chats else "def fib(n):" if is_demo else "Once upon a time",
+        prompt="Hello!" if chats else "def fib(n):" if llm.model.is_demo else "Once upon a time",
         keys_needed=keys_needed,
         has_page=options.server.page,
     )
@@ -174,7 +174,7 @@ def _columns() -> int | None:
 
 
 def _styles(args: argparse.Namespace, llm: AsyncLLM) -> Styles:
-    from penstock.server.parsing.styles import Styles
+    from penstock.parsing.styles import Styles
 
     templates = llm.tokenizer.settings.chat_templates
     return Styles.choose(args.tool_call_parser, args.reasoning_parser, templates)

@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--no-page",
         action="store_true",
-        help="leave out the page for browsers at /, with its files and /engine/events",
+        help="leave out the page for browsers (/, /engine, /docs); what it reads stays",
     )
     _add_answer_arguments(parser)
     _add_access_arguments(parser)
@@ -79,7 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_answer_arguments(parser: argparse.ArgumentParser) -> None:
-    from penstock.server.parsing.styles import REASONING_CHOICES, TOOL_CHOICES
+    from penstock.parsing.styles import REASONING_CHOICES, TOOL_CHOICES
 
     group = parser.add_argument_group("chats")
     group.add_argument(

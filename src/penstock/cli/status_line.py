@@ -1,4 +1,4 @@
-"""A line of a terminal that rewrites itself, for who waits; elsewhere a line now and then."""
+"""A line of a terminal that rewrites itself, for whoever waits; elsewhere a line now and then."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Final, TextIO
 
 from penstock.terminal import columns
 
+_FIRST_S: Final = 0.5
+"""Seconds after which something is shown at all on a terminal: small work is done by then."""
 _REDRAW_S: Final = 0.1
 _LINE_S: Final = 10.0
 _CELLS: Final = 20
@@ -18,15 +20,14 @@ class StatusLine:
     """Shows the latest of many texts on ``stream``: ten a second at most on a terminal, where each
     takes the place of the one before, and one every ten seconds elsewhere.
 
-    ``after_s``: nothing is shown on a terminal before so many seconds. ``say`` is given the lines
-    of what is no terminal, in place of the stream. Any thread may call it.
+    ``say`` is given the lines of what is no terminal, in place of the stream. Any thread may call
+    it.
     """
 
     def __init__(
         self,
         stream: TextIO,
         enabled: bool = True,
-        after_s: float = 0.0,
         say: Callable[[str], None] | None = None,
     ) -> None:
         self.rewrites = stream.isatty()
@@ -34,7 +35,7 @@ class StatusLine:
         self._enabled = enabled
         self._say = say or self._print
         self._width = 0
-        self._next = time.monotonic() + (after_s if self.rewrites else _LINE_S)
+        self._next = time.monotonic() + (_FIRST_S if self.rewrites else _LINE_S)
         self._lock = threading.Lock()
 
     def show(self, make_text: Callable[[], str]) -> None:

@@ -1,4 +1,4 @@
-"""How the loading of a model goes on, as it is told to who waits for it."""
+"""How the loading of a model goes on, as it is told to whoever waits for it."""
 
 from __future__ import annotations
 

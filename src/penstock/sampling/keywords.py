@@ -10,21 +10,23 @@ import msgspec
 
 from penstock.errors import RequestError, shown
 from penstock.grammar.structured_outputs import StructuredOutputsParams
+from penstock.vllm_names import Foreign
 
 _NO_STEP: Final = "there is no such step in sampling; leave it out"
-_FOREIGN: Final[Mapping[str, tuple[tuple[object, ...], str]]] = {
-    "best_of": ((1,), "n makes as many, and cumulative_logprob tells which are the likeliest"),
-    "use_beam_search": ((False,), "n makes several, which are drawn apart"),
-    "length_penalty": ((1.0,), _NO_STEP),
-    "early_stopping": ((False,), _NO_STEP),
-    "logits_processors": (([], ()), "logit_bias, bad_words and grammar say what they would"),
-    "detokenize": ((True,), "leave it out: token_ids are there, too"),
-    "spaces_between_special_tokens": ((True,), "tokens are joined as the tokenizer does it"),
-    "output_kind": ((), "stream() gives outputs so far, generate() final ones"),
-    "extra_args": (({},), _NO_STEP),
-    "temperature_last": ((False,), "min_p, top_k and top_p act after the temperature"),
+_FOREIGN: Final[Mapping[str, Foreign]] = {
+    "best_of": Foreign(
+        (1,), "n makes as many, and cumulative_logprob tells which are the likeliest"
+    ),
+    "use_beam_search": Foreign((False,), "n makes several, which are drawn apart"),
+    "length_penalty": Foreign((1.0,), _NO_STEP),
+    "early_stopping": Foreign((False,), _NO_STEP),
+    "logits_processors": Foreign(([], ()), "logit_bias, bad_words and grammar say what they would"),
+    "detokenize": Foreign((True,), "leave it out: token_ids are there, too"),
+    "spaces_between_special_tokens": Foreign((True,), "tokens are joined as the tokenizer does it"),
+    "output_kind": Foreign((), "stream() gives outputs so far, generate() final ones"),
+    "extra_args": Foreign(({},), _NO_STEP),
+    "temperature_last": Foreign((False,), "min_p, top_k and top_p act after the temperature"),
 }
-"""Values that ask for nothing, and what to do instead of others."""
 _CONSTRAINTS: Final = ("structured_outputs", "guided_decoding")
 
 
@@ -51,9 +53,7 @@ def _known(fields: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:
         if name in _CONSTRAINTS:
             kept["grammar"] = _one_grammar(kept.get("grammar"), name, value)
         elif name in _FOREIGN:
-            neutral, hint = _FOREIGN[name]
-            if not any(type(value) is type(each) and value == each for each in neutral):
-                raise RequestError(f"{name}={shown(value)} cannot be honoured: {hint}", name)
+            _FOREIGN[name].check(name, value, RequestError)
         else:
             near = get_close_matches(name, [*fields, *_FOREIGN], n=1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(fields)}"

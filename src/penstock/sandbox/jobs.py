@@ -107,7 +107,7 @@ class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=Tru
         tokenizer: str,
         messages: Sequence[Mapping[str, Any]],
         tools: Sequence[Mapping[str, Any]],
-        template_options: Mapping[str, Any],
+        chat_template_kwargs: Mapping[str, Any],
         *,
         add_generation_prompt: bool,
         add_special_tokens: bool,
@@ -117,7 +117,7 @@ class TokenizeChat(msgspec.Struct, tag="tokenize_chat", frozen=True, kw_only=Tru
     ) -> TokenizeChat:
         """Make a job. Raises RequestError for messages that are not valid JSON."""
         try:
-            text = json.dumps([messages, tools, template_options], ensure_ascii=False)
+            text = json.dumps([messages, tools, chat_template_kwargs], ensure_ascii=False)
         except (ValueError, TypeError, RecursionError) as error:
             raise RequestError(f"the messages are no JSON: {error}", "messages") from None
         return cls(

@@ -70,7 +70,7 @@ def build_app(
     page = Bundle.read() if options.page else None
     open_paths = () if page is None else page.paths
     middleware.append(Middleware(KeyCheck, keys=options.keys, open_paths=open_paths))
-    endpoints = [*route_table(handlers, options.page), *admin.endpoints()]
+    endpoints = [*route_table(handlers), *admin.endpoints()]
     routes = [Route(e.path, _answered(e.handler), methods=[e.method]) for e in endpoints]
     if page is not None:
         routes += [Route(path, page.answer, methods=["GET"]) for path in page.paths]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from starlette.responses import Response
 
 from penstock.errors import OverloadedError, PenstockError
 from penstock.interface.messages import EngineStats
+from penstock.parsing.styles import Styles
 from penstock.server.bodies import Bodies
 from penstock.server.body_decoder import BodyDecoder
 from penstock.server.callers import Caller
@@ -28,6 +28,7 @@ from penstock.server.errors import (
 from penstock.server.ignored import IgnoredFields
 from penstock.server.meter import Meter
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
+from penstock.server.model_card import model_card
 from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
 from penstock.server.openai.body import DialectDecoder
 from penstock.server.openai.chat import ChatJob
@@ -46,19 +47,15 @@ from penstock.server.openai.tokenizing import (
     tokenized,
 )
 from penstock.server.options import ServerOptions
-from penstock.server.parsing.styles import Styles
 from penstock.server.serving import Serving
 from penstock.server.sse import EventStream, unless_ended
 from penstock.server.status_structs import (
     Alive,
-    Capability,
-    ModelCard,
     ModelList,
     Ready,
     Version,
 )
 from penstock.server.supervisor import Supervisor
-from penstock.tokenizer.chat_variables import template_options
 from penstock.version import __version__
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -87,14 +84,7 @@ class Handlers:
         self._known: EngineStats | None = None
         templates = engine.tokenizer.settings.chat_templates
         styles = Styles.choose(options.tool_call_parser, options.reasoning_parser, templates)
-        self._card = ModelCard(
-            engine.model.served_model_name,
-            int(time.time()),
-            engine.model.max_model_len,
-            capabilities(bool(templates), styles),
-            engine.model.sampling_defaults,
-            template_options(templates.values()),
-        )
+        self._card = model_card(engine.model, engine.tokenizer, styles)
         self._events = EngineEvents(engine, requests, self._counts, self._card.id)
         self._serving = Serving(engine, styles, engine.inputs.grammars, Caller())
         model, reads = self._card.id, template_reads(templates)
@@ -233,17 +223,6 @@ class Handlers:
         if decoded.ignored:
             self._ignored.report(OpenRequest.of(request.scope), decoded.ignored)
         return decoded.request
-
-
-def capabilities(has_template: bool, styles: Styles) -> list[Capability]:
-    found: list[Capability] = ["completion"]
-    if has_template:
-        found.append("chat")
-        if styles.tools is not None and styles.template_takes_tools:
-            found.append("tools")
-        if styles.reasoning is not None:
-            found.append("reasoning")
-    return found
 
 
 def _json(value: msgspec.Struct) -> Response:

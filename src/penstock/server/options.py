@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.parsing.styles import AUTO
 from penstock.server.hosts import HostRule
 from penstock.server.keys import Keys
-from penstock.server.parsing.styles import AUTO
 
 MAX_BODY_BYTES = 32 << 20
 """Four million prompt tokens as JSON numbers, or as much text as any context holds."""
@@ -25,7 +25,7 @@ class ServerOptions:
     tool_call_parser: str = AUTO
     reasoning_parser: str = AUTO
     page: bool = True
-    """Whether there is a page for browsers, with what it reads of the engine."""
+    """Whether there is a page for browsers."""
     hosts: HostRule | None = None
     """Which Host headers are taken; None takes all."""
     restarts: int = 0

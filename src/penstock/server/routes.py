@@ -19,16 +19,8 @@ from penstock.server.openapi import Endpoint
 from penstock.server.status_structs import Alive, ModelCard, ModelList, OpenApi, Ready, Version
 
 
-def endpoints(handlers: Handlers, page: bool = True) -> list[Endpoint]:
-    """Return all endpoints except the administrator's; with ``page``, those that it alone reads."""
-    events = Endpoint(
-        "GET",
-        "/engine/events",
-        handlers.engine_events,
-        "What the engine does, several times a second.",
-        None,
-        event=EngineSnapshot,
-    )
+def endpoints(handlers: Handlers) -> list[Endpoint]:
+    """Return all endpoints except the administrator's."""
     return [
         Endpoint(
             "POST",
@@ -90,7 +82,14 @@ def endpoints(handlers: Handlers, page: bool = True) -> list[Endpoint]:
         Endpoint("GET", "/health", handlers.health, "Whether it lives.", Alive, access="public"),
         Endpoint("GET", "/ready", handlers.ready, "Whether it serves.", Ready, access="public"),
         Endpoint("GET", "/metrics", handlers.metrics_text, "Metrics for Prometheus.", None),
-        *([events] if page else []),
+        Endpoint(
+            "GET",
+            "/engine/events",
+            handlers.engine_events,
+            "What the engine does, several times a second.",
+            None,
+            event=EngineSnapshot,
+        ),
         Endpoint("GET", "/version", handlers.version, "The server's version.", Version),
         Endpoint("GET", "/openapi.json", handlers.openapi_json, "This document.", OpenApi),
     ]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.parsing.styles import Styles
 from penstock.sandbox.grammar_check import GrammarCheck
 from penstock.server.callers import Caller
 from penstock.server.engine import Engine
-from penstock.server.parsing.styles import Styles
 
 
 @dataclass(frozen=True)

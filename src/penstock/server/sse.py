@@ -91,8 +91,7 @@ class EventStream:
             try:
                 async for data in events:
                     if not self._started:
-                        self._started = True
-                        await send(_START)
+                        await self._start(send)
                     if pieces is not None:
                         await pieces.write(data)
                     else:
@@ -102,7 +101,13 @@ class EventStream:
             except Exception as error:
                 await self._fail(explained(error), scope, receive, send)
                 return
+        if not self._started:  # there was no event
+            await self._start(send)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _start(self, send: Send) -> None:
+        self._started = True
+        await send(_START)
 
     async def _fail(self, failure: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._started:

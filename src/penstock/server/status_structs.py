@@ -11,6 +11,7 @@ from penstock.sampling.defaults import SamplingDefaults
 Capability = Literal["completion", "chat", "tools", "reasoning"]
 """What a model can be asked for here: chats need a chat template, tools and reasoning a style in
 which the model writes them."""
+MadeFor = Literal["completion", "chat"]
 
 
 class ModelCard(msgspec.Struct, frozen=True):
@@ -20,6 +21,8 @@ class ModelCard(msgspec.Struct, frozen=True):
     created: int
     max_model_len: int
     capabilities: list[Capability] = []
+    made_for: MadeFor = "completion"
+    """Which of its capabilities to offer a person first."""
     sampling_defaults: SamplingDefaults = SamplingDefaults()
     """What holds for sampling options that a request leaves out; OpenAI's defaults for those that
     are missing here."""

@@ -68,13 +68,13 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
         continue_final_message: bool = False,
-        template_options: Mapping[str, Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
     ) -> str:
         """The prompt for ``messages``.
 
         ``add_generation_prompt`` ends it with the header of the assistant's turn.
         ``continue_final_message`` instead leaves the last message open, to be continued (it must
-        then have text content and there is no generation prompt). ``template_options`` are the
+        then have text content and there is no generation prompt). ``chat_template_kwargs`` are the
         variables that a particular template documents, such as ``enable_thinking``.
 
         Raises RequestError with the template's own message if it refuses or fails.
@@ -86,7 +86,7 @@ class ChatTemplate:
             )
         variables = {
             **self._variables,
-            **(template_options or {}),
+            **(chat_template_kwargs or {}),
             "messages": list(messages),
             "tools": None if tools is None else list(tools),
             "documents": None if documents is None else list(documents),

@@ -23,7 +23,7 @@ def tokenize_chat(
     tokenizer: Tokenizer,
     messages: Sequence[Mapping[str, Any]],
     add_generation_prompt: bool,
-    template_options: dict[str, Any],
+    chat_template_kwargs: dict[str, Any],
     add_special_tokens: bool,
     tools: Sequence[Mapping[str, Any]] = (),
     check: Callable[[str], None] = lambda text: None,
@@ -46,7 +46,7 @@ def tokenize_chat(
             add_generation_prompt,
             list(tools) or None,
             continue_final_message=continue_final_message,
-            template_options=template_options,
+            chat_template_kwargs=chat_template_kwargs,
         )
         check(text)
         return tokenizer.encode(text, add_special_tokens)
@@ -55,7 +55,7 @@ def tokenize_chat(
         add_generation_prompt,
         _with_texts(tools, shield.hide) or None,
         continue_final_message=continue_final_message,
-        template_options=template_options,
+        chat_template_kwargs=chat_template_kwargs,
     )
     check(shield.reveal(text))
     tokens = tokenizer.encode("", add_special_tokens)

@@ -30,7 +30,7 @@ def variables_read(source: str) -> frozenset[str]:
     return frozenset(finder.found)
 
 
-def template_options(sources: Iterable[str]) -> tuple[str, ...]:
+def chat_template_kwargs(sources: Iterable[str]) -> tuple[str, ...]:
     """The variables that these templates read and whoever asks may set, such as
     ``enable_thinking``: those that are neither messages nor special tokens. Sorted by name."""
     read = frozenset[str]().union(*map(variables_read, sources))

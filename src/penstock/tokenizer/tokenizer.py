@@ -194,7 +194,7 @@ class Tokenizer:
         *,
         documents: Sequence[Mapping[str, Any]] | None = None,
         continue_final_message: bool = False,
-        template_options: Mapping[str, Any] | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         tokenize: bool = False,
     ) -> str:
         """The prompt for a conversation, to be encoded with ``add_special_tokens=False``.
@@ -224,7 +224,7 @@ class Tokenizer:
             tools=tools,
             documents=documents,
             continue_final_message=continue_final_message,
-            template_options=template_options,
+            chat_template_kwargs=chat_template_kwargs,
         )
 
     def _template(self, name: str) -> ChatTemplate | None:

@@ -28,6 +28,7 @@ from typing import Protocol  # noqa: E402
 
 from penstock.collector import uncollected  # noqa: E402
 from penstock.config import EngineConfig, ResolvedConfig  # noqa: E402
+from penstock.demo_model import is_demo_model  # noqa: E402
 from penstock.engine.ipc.startup import Ledger  # noqa: E402
 from penstock.engine.ipc.step_meter import StepMeter  # noqa: E402
 from penstock.engine.ipc.wire import (  # noqa: E402
@@ -255,6 +256,7 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
         bos_token_id=core.spec.bos_token_id,
         eos_token_ids=core.spec.eos_token_ids,
         sampling_defaults=core.config.sampling_defaults,
+        is_demo=is_demo_model(core.config.model_path),
     )
     return LoadedCore(core, facts, core.config)
 

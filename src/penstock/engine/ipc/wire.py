@@ -77,6 +77,8 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     sampling_defaults: SamplingDefaults = SamplingDefaults()
+    is_demo: bool = False
+    """Whether it is the demo model, which ships with Penstock."""
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True, kw_only=True):

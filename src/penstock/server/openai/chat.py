@@ -10,6 +10,7 @@ from contextlib import aclosing
 import msgspec
 
 from penstock.frontend.outputs import CompletionOutput, PositionLogprobs, RequestOutput
+from penstock.parsing.answer_parser import AnswerDelta
 from penstock.server.errors import ApiError
 from penstock.server.fanout import last, merged
 from penstock.server.meter import Meter
@@ -35,7 +36,6 @@ from penstock.server.openai.functions import (
 from penstock.server.openai.names import CHAT, FUNCTIONS
 from penstock.server.openai.prepare import PreparedChat, prepare_chat
 from penstock.server.openai.protocol import ChatRequest
-from penstock.server.parsing.answer_parser import AnswerDelta
 from penstock.server.serving import Serving
 from penstock.server.sse import DONE, event
 

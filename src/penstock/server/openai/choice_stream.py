@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
 
 from msgspec import UNSET
 
 from penstock.frontend.outputs import CompletionOutput, PositionLogprobs
+from penstock.parsing.answer_parser import AnswerDelta, AnswerParser
+from penstock.parsing.styles import ReasoningStyle
 from penstock.server.fanout import has_news
 from penstock.server.openai.answer_structs import (
     CalledFunction,
@@ -18,9 +19,6 @@ from penstock.server.openai.answer_structs import (
     ToolCallDelta,
 )
 from penstock.server.openai.tools import ToolUse
-from penstock.server.parsing.answer_parser import AnswerDelta, AnswerParser
-from penstock.server.parsing.styles import ReasoningStyle, ToolStyle
-from penstock.tokenizer import Tokenizer
 
 
 class Reading:
@@ -135,18 +133,3 @@ class ChoiceStream:
 def finish_reason(reason: str | None, called: bool) -> str | None:
     """Return OpenAI's finish reason."""
     return "tool_calls" if called and reason == "stop" else reason
-
-
-def has_special_marks(
-    tokenizer: Tokenizer, reasoning: ReasoningStyle | None, tools: ToolStyle | None
-) -> bool:
-    """Whether a mark of the styles is a special token, which decoded text usually omits."""
-    marks = [style.opening for style in (reasoning, tools) if style is not None]
-    return any(tokenizer.token_id(mark) in tokenizer.special_ids for mark in marks if mark)
-
-
-def opened(tokenizer: Tokenizer, prompt: Sequence[int], style: ReasoningStyle) -> bool:
-    """Whether the prompt ends with the reasoning's opening, so that the answer is inside."""
-    # A mark may be spelled by as many tokens as it has bytes; some space may follow it.
-    end = tokenizer.decode(prompt[-len(style.opening) - 4 :], skip_special_tokens=False)
-    return end.rstrip().endswith(style.opening)

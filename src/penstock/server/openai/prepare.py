@@ -9,19 +9,20 @@ import msgspec
 from penstock.errors import ContextLengthError, RequestError
 from penstock.grammar.spec import GrammarSpec
 from penstock.interface.messages import EngineRequest, RequestOptions
+from penstock.parsing.answer_grammar import Beginning, Calls, answer_grammar
+from penstock.parsing.marks import has_special_marks, opened
 from penstock.sampling.params import SamplingParams
 from penstock.server.engine import Engine
 from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, refused_by_name
 from penstock.server.meter import Meter
-from penstock.server.openai.choice_stream import Reading, has_special_marks, opened
+from penstock.server.openai.choice_stream import Reading
 from penstock.server.openai.constraint import Constraint, asked_constraint, schema_text
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.names import CHAT, Names
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.openai.sampling import bound_by, chat_params, kept_prompt
 from penstock.server.openai.tools import ToolUse, tool_use
-from penstock.server.parsing.answer_grammar import Beginning, Calls, answer_grammar
 from penstock.server.serving import Serving
 
 

@@ -9,11 +9,11 @@ from typing import Any, Literal, NoReturn
 
 import msgspec
 
+from penstock.parsing.answer_grammar import Calls, Function
+from penstock.parsing.styles import Styles, ToolStyle
 from penstock.server.errors import ApiError
 from penstock.server.openai.names import CHAT, Names
 from penstock.server.openai.protocol import ChatRequest
-from penstock.server.parsing.answer_grammar import Calls, Function
-from penstock.server.parsing.styles import Styles, ToolStyle
 
 MAX_TOOLS = 128
 """Most tools in one request, as in OpenAI's API."""

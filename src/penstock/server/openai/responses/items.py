@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from penstock.parsing.answer_parser import AnswerDelta
 from penstock.server.openai.answer_structs import ChatLogprob
 from penstock.server.openai.responses.protocol import (
     FunctionCall,
@@ -17,7 +18,6 @@ from penstock.server.openai.responses.protocol import (
     ReasoningText,
     State,
 )
-from penstock.server.parsing.answer_parser import AnswerDelta
 
 Kind = Literal["reasoning", "message", "call"]
 Event = tuple[str, dict[str, Any]]

@@ -22,7 +22,7 @@ async function start() {
   const card = await modelCard(api, frame);
   const history = new History();
   const storage = browserStorage();
-  const isChat = card.capabilities.includes("chat");
+  const isChat = card.made_for === "chat";
   const engine = new EngineView(history, card);
   frame.show({
     "/": isChat ? new ChatView(api, card, new Store(storage)) : new CompletionView(api, card, storage),

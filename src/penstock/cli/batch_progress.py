@@ -8,7 +8,7 @@ from typing import TextIO
 from penstock.cli.status_line import StatusLine, bar
 
 
-class Progress:
+class BatchProgress:
     """``3/8 prompts [#######.............], 120 tokens, 57.1 tokens/s`` as a :class:`StatusLine`,
     if ``enabled``."""
 

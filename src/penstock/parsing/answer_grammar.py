@@ -1,6 +1,6 @@
 """The grammar of a whole answer: reasoning, then text, calls of tools, or what a request asked for.
 
-Written so that what :mod:`penstock.server.parsing` reads from an answer of the grammar is what was
+Written so that what :mod:`penstock.parsing` reads from an answer of the grammar is what was
 asked for. The notation is Lark's with ``%json``, ``%lark`` and numbered special tokens.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.grammar.spec import GrammarSpec
-from penstock.server.parsing.styles import ReasoningStyle, ToolStyle
+from penstock.parsing.styles import ReasoningStyle, ToolStyle
 from penstock.tokenizer import Tokenizer
 
 _AS_TEMPLATES_WRITE = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}

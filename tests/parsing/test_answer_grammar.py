@@ -16,9 +16,9 @@ import llguidance
 import pytest
 
 from penstock.grammar.spec import GrammarSpec
-from penstock.server.parsing.answer_grammar import Beginning, Calls, Function, answer_grammar
-from penstock.server.parsing.answer_parser import AnswerDelta, AnswerParser
-from penstock.server.parsing.styles import REASONING_STYLES, TOOL_STYLES, ToolStyle
+from penstock.parsing.answer_grammar import Beginning, Calls, Function, answer_grammar
+from penstock.parsing.answer_parser import AnswerDelta, AnswerParser
+from penstock.parsing.styles import REASONING_STYLES, TOOL_STYLES, ToolStyle
 
 EOS = 256
 MARKS = ("<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "<|python_tag|>")

@@ -1,5 +1,4 @@
-// Products of weights in blocks or groups: the walk, for every Operand and Format. A Path of
-// gemm_product.h.
+// Products of weights in blocks or groups, for every Operand and Format: a Path of gemm_product.h.
 //
 // For few bands of rows codes become weights in the registers that multiply them, and a panel is read
 // as one stream; a row or two take several panels side by side, so that enough chains of additions are
@@ -16,19 +15,21 @@
 
 namespace penstock {
 
-// The functions of a format.
+// What a path asks of a format at run time, so that its loops are compiled once for all of them:
+// where codes lie, and the kernels that multiply them. A null kernel is never asked for.
 struct BlockFunctions {
-  int kept;         // as ByteOperand::kept_offset()
-  bool least;       // Format::kLeast
-  bool row_scaled;  // row_scaled<Format>()
-  int64_t segment, segment_bytes;
-  int64_t behind;  // behind_bytes<Format>()
-  int side;        // panels side by side that a row or two take
+  int kept;         // points, as ByteOperand keeps them, exceed what they stand for by this
+  bool least;       // groups have a least value, which x's sums multiply
+  bool row_scaled;  // a row of weights has a scale, which comes last
+  int64_t segment, segment_bytes;  // k of a segment, and bytes of its codes and scales
+  int64_t behind;                  // bytes of a segment that lie behind all of the panel's
+  int side;                        // panels side by side that a row or two take
+  // Turns codes of `runs` runs into what the kernels `expanded` multiply; fetches `ahead` bytes ahead.
   void (*expand)(const std::byte* segment, const std::byte* behind, int64_t runs, int64_t ahead,
                  std::byte* to);
-  BlockKernel direct[8];       // one panel, by rows less one
-  BlockKernel beside[2];       // `side` panels
-  BlockKernel expanded[2][3];  // by panels less one and by pairs of rows less one
+  BlockKernel direct[8];       // from codes, of one panel; by rows less one
+  BlockKernel beside[2];       // from codes, of `side` panels; by rows less one
+  BlockKernel expanded[2][3];  // from expanded weights; by panels less one, and pairs of rows less one
 };
 
 template <class Operand, class Formats>
@@ -134,8 +135,8 @@ class BlockPath {
         }
         for (int64_t h = 0; h < halves; ++h) {
           ready_.scales(r)[group + h] = scale;
-          if (functions_.least) ready_.sums(r)[group + h] = scale * float(sum[h]);
-          else ready_.starts(r)[group + h] = -functions_.kept * sum[h];
+          if (functions_.least) ready_.addends<float>(r)[group + h] = scale * float(sum[h]);
+          else ready_.addends<int32_t>(r)[group + h] = -functions_.kept * sum[h];
         }
       } else {
         const auto there = [&](int64_t at) {
@@ -144,8 +145,8 @@ class BlockPath {
         };
         const f32x16 low = there(0), high = there(16);
         if (functions_.least) {
-          ready_.sums(r)[group] = halves == 2 ? hsum(low) : hsum(low + high);
-          if (halves == 2) ready_.sums(r)[group + 1] = hsum(high);
+          ready_.addends<float>(r)[group] = halves == 2 ? hsum(low) : hsum(low + high);
+          if (halves == 2) ready_.addends<float>(r)[group + 1] = hsum(high);
         }
         store_run(to + first * Operand::kElement, low, high);
       }

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
-from penstock.server.openai.choice_stream import has_special_marks, opened
-from penstock.server.parsing.answer_parser import AnswerParser
-from penstock.server.parsing.styles import REASONING_STYLES, TOOL_STYLES, ReasoningStyle, Styles
-from penstock.tokenizer import load_tokenizer
+from penstock.parsing.answer_parser import AnswerParser
+from penstock.parsing.styles import REASONING_STYLES, TOOL_STYLES, Styles
 
 TOOLS = ("f", "get_weather")
 STYLES = {style.name: style for style in TOOL_STYLES}
@@ -246,21 +243,3 @@ def test_styles_are_found_by_the_chat_template() -> None:
     assert str(chosen) == "tool calls: json, reasoning: none"
     with pytest.raises(ConfigError, match="--tool-call-parser 'x'"):
         Styles.choose("x", "auto", {})
-
-
-def test_marks_that_are_special_tokens_and_prompts_that_open_the_reasoning(
-    tokenizer_folder: Path,
-) -> None:
-    tokenizer = load_tokenizer(tokenizer_folder)
-    special = ReasoningStyle("special", "<|im_start|>", "<|im_end|>")
-    assert has_special_marks(tokenizer, special, None)
-    assert not has_special_marks(tokenizer, THINK, STYLES["json"])
-    for text, inside in (
-        ("Hi.<think>", True),
-        ("Hi.<think>\n\n", True),
-        ("<think>\n\n</think>\n\n", False),
-        ("think>", False),
-        ("", False),
-    ):
-        assert opened(tokenizer, tokenizer.encode(text), THINK) is inside
-    assert opened(tokenizer, tokenizer.encode("a<|im_start|>"), special)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
-from penstock.server.parsing.reasoning import ReasoningScanner
-from penstock.server.parsing.styles import ReasoningStyle, ToolStyle
-from penstock.server.parsing.tool_calls import CallPiece, ToolScanner
+from penstock.parsing.reasoning import ReasoningScanner
+from penstock.parsing.styles import ReasoningStyle, ToolStyle
+from penstock.parsing.tool_calls import CallPiece, ToolScanner
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 
-from penstock.server.parsing.json_scan import SPACE, Expect, JsonScan, NotJson
+from penstock.parsing.json_scan import SPACE, Expect, JsonScan, NotJson
 
 ARGUMENT_KEYS = frozenset({"arguments", "parameters"})
 

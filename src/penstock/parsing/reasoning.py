@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum, auto
 
-from penstock.server.parsing.styles import ReasoningStyle
+from penstock.parsing.styles import ReasoningStyle
 
 
 class _At(Enum):

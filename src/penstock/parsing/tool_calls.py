@@ -6,9 +6,9 @@ import re
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
-from penstock.server.parsing.call_text import CallText, NotACall
-from penstock.server.parsing.reasoning import beginning_at_end
-from penstock.server.parsing.styles import ToolStyle
+from penstock.parsing.call_text import CallText, NotACall
+from penstock.parsing.reasoning import beginning_at_end
+from penstock.parsing.styles import ToolStyle
 
 MAX_NAME = 64
 """Characters in a tool's name, as in OpenAI's API."""

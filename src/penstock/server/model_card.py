@@ -1,0 +1,42 @@
+"""What the server says of its model: what it can be asked for, and what it was made for."""
+
+from __future__ import annotations
+
+import time
+
+from penstock.engine.ipc.wire import ModelFacts
+from penstock.server.parsing.styles import Styles
+from penstock.server.status_structs import Capability, MadeFor, ModelCard
+from penstock.tokenizer import Tokenizer
+from penstock.tokenizer.chat_variables import chat_template_kwargs
+
+
+def model_card(model: ModelFacts, tokenizer: Tokenizer, styles: Styles) -> ModelCard:
+    """The entry of ``GET /v1/models``."""
+    templates = tokenizer.settings.chat_templates
+    return ModelCard(
+        id=model.served_model_name,
+        created=int(time.time()),
+        max_model_len=model.max_model_len,
+        capabilities=capabilities(bool(templates), styles),
+        made_for=made_for(model, bool(templates)),
+        sampling_defaults=model.sampling_defaults,
+        chat_template_kwargs=chat_template_kwargs(templates.values()),
+    )
+
+
+def capabilities(has_template: bool, styles: Styles) -> list[Capability]:
+    """What a model can be asked for, with a chat template or without one."""
+    found: list[Capability] = ["completion"]
+    if has_template:
+        found.append("chat")
+        if styles.tools is not None and styles.template_takes_tools:
+            found.append("tools")
+        if styles.reasoning is not None:
+            found.append("reasoning")
+    return found
+
+
+def made_for(model: ModelFacts, has_template: bool) -> MadeFor:
+    """What to offer a person first. The demo model has a template, but was not made for chats."""
+    return "chat" if has_template and not model.is_demo else "completion"
