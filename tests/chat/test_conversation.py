@@ -145,7 +145,7 @@ def test_parameters_are_sampling_params() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ['{"template_options": {"x": %s}}', '[{"role": "user", "content": "", "x": %s}]', "%s"],
+    ['{"chat_template_kwargs": {"x": %s}}', '[{"role": "user", "content": "", "x": %s}]', "%s"],
 )
 @pytest.mark.parametrize("depth", [101, 500, 20_000])
 def test_a_file_that_is_nested_too_deeply(tmp_path: Path, text: str, depth: int) -> None:
@@ -159,6 +159,6 @@ def test_what_can_be_set_can_be_saved(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     deepest = "[" * 50 + '"\\"[{"' + "]" * 50
     conversation = Conversation().with_template_option("x", deepest)
-    assert isinstance(conversation.template_options["x"], list)
+    assert isinstance(conversation.chat_template_kwargs["x"], list)
     save_conversation(conversation, path, overwrite=False)
     assert load_conversation(path) == conversation

@@ -110,7 +110,7 @@ def test_models_that_break_off(api: ScriptedApi) -> None:
     with pytest.raises(PenstockError, match="/v1/models broke off its answer: IncompleteRead"):
         RemoteModel(Endpoint(api.url))
     model = RemoteModel(Endpoint(api.url), "m")
-    assert model.template_options is None
+    assert model.chat_template_kwargs is None
 
 
 def test_models_that_are_nested_too_deeply(api: ScriptedApi) -> None:

@@ -38,7 +38,6 @@ class SharedCore:
 
     def __init__(self, core: EngineCore) -> None:
         self.config: ResolvedConfig = core.config
-        self.vocab_size = core.spec.vocab_size
         self._core = core
         self._process = os.getpid()
         self._closed = False
