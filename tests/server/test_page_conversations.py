@@ -62,7 +62,7 @@ def test_tabs_keep_each_others_branches(page: Browser) -> None:
 
 
 def test_tabs_that_write_at_once_lose_nothing(page: Browser) -> None:
-    """Another tab may write between a tab's look at the storage and its entry."""
+    """Another tab may write after this one has looked at the storage, and before it writes."""
     texts = page.run(
         TABS
         + """
@@ -217,3 +217,23 @@ def test_an_answer_of_which_nothing_came_is_not_sent(page: Browser) -> None:
         """
     )
     assert sent == [{"role": "user", "content": "Ask.\n\nWell?"}]
+
+
+def test_the_list_is_made_anew_only_where_it_changes(page: Browser) -> None:
+    """A click that has begun on a button ends on none that has taken its place."""
+    assert page.run(
+        TABS
+        + """
+        const { Sidebar } = await import('/page/chat/sidebar.js');
+        const sidebar = new Sidebar(a, {});
+        const titles = () => [...sidebar.list.querySelectorAll('.title')];
+        sidebar.show();
+        const [before] = titles();
+        a.reload();
+        sidebar.show();
+        const stays = titles()[0] === before;
+        inA.title = 'another';
+        sidebar.show();
+        return stays && titles()[0].textContent === 'another';
+        """
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from support import byte_tokenizer
 from support.browser import CONTROL, ENTER, ESCAPE, TAB, Browser
+from support.chat_page import answered, ask
 from support.http_client import Server, running
 from support.needs import needs_native
 from support.served import serving
@@ -33,20 +34,6 @@ HOSTILE = """<script>window.harmed = 1</script>
 |---|---|
 | <style>*{display:none}</style> | ok |
 """
-
-
-def ask(page: Browser, text: str) -> None:
-    page.run(
-        "const input = document.querySelector('.composer textarea');"
-        "input.focus(); input.value = given[0]",
-        text,
-    )
-    page.press(" ", ENTER)
-
-
-def answered(page: Browser) -> None:
-    page.until(lambda: page.all(".message.assistant .figures"), "the answer is complete")
-    page.until(lambda: not page.all("[aria-busy]"), "nothing more comes")
 
 
 def figures(page: Browser) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from penstock.engine.ipc.wire import ModelFacts
-from penstock.server.parsing.styles import Styles
+from penstock.parsing.styles import Styles
 from penstock.server.status_structs import Capability, MadeFor, ModelCard
 from penstock.tokenizer import Tokenizer
 from penstock.tokenizer.chat_variables import chat_template_kwargs

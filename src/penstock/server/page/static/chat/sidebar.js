@@ -8,6 +8,7 @@ export class Sidebar {
     this.store = store;
     this.actions = { open, remove };
     this.current = null;
+    this.shown = ""; // what the list says
     this.search = element("input", {
       type: "search",
       placeholder: "Search conversations",
@@ -42,7 +43,20 @@ export class Sidebar {
 
   show(current = this.current) {
     this.current = current;
-    const found = this.store.search(this.search.value);
+    const found = this.store.search(this.search.value).map(({ conversation, excerpt }) => ({
+      conversation,
+      title: conversation.title || "Untitled",
+      note: excerpt || ago(conversation.updated),
+    }));
+    const asked = this.search.value !== "";
+    const shown = JSON.stringify([
+      asked,
+      current,
+      found.map(({ conversation, title, note }) => [conversation.id, title, note]),
+    ]);
+    // Made anew under the pointer, a button would miss the click that has begun on it.
+    if (shown === this.shown) return;
+    this.shown = shown;
     const focused = this.list.contains(document.activeElement) ? document.activeElement.dataset.id : null;
     replaceChildren(
       this.list,
@@ -51,14 +65,13 @@ export class Sidebar {
         element(
           "li",
           { className: "note" },
-          this.search.value ? "Nothing was found." : "What you ask is kept in this browser alone.",
+          asked ? "Nothing was found." : "What you ask is kept in this browser alone.",
         ),
     );
     if (focused) this.list.querySelector(`[data-id="${CSS.escape(focused)}"]`)?.focus();
   }
 
-  #entry({ conversation, excerpt }) {
-    const title = conversation.title || "Untitled";
+  #entry({ conversation, title, note }) {
     const isCurrent = conversation.id === this.current;
     return element(
       "li",
@@ -73,7 +86,7 @@ export class Sidebar {
           on: { click: () => this.actions.open(conversation) },
         },
         element("span", { className: "title" }, title),
-        element("span", { className: "note" }, excerpt || ago(conversation.updated)),
+        element("span", { className: "note" }, note),
       ),
       iconButton("trash", `Delete ${title}`, () => this.actions.remove(conversation)),
     );

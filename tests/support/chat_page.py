@@ -1,0 +1,21 @@
+"""A chat on the page, as a reader has it."""
+
+from __future__ import annotations
+
+from support.browser import ENTER, Browser
+
+
+def ask(page: Browser, text: str) -> None:
+    """Send a message."""
+    page.run(
+        "const input = document.querySelector('.composer textarea');"
+        "input.focus(); input.value = given[0]",
+        text,
+    )
+    page.press(" ", ENTER)
+
+
+def answered(page: Browser) -> None:
+    """Wait until an answer is there, and nothing more comes."""
+    page.until(lambda: page.all(".message.assistant .figures"), "the answer is complete")
+    page.until(lambda: not page.all("[aria-busy]"), "nothing more comes")
