@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -12,6 +13,12 @@ from support.native_executor import (
     TOKENS,
     make,
 )
+from support.tiny_plans import dummy_weights, make_spec
+
+from penstock.backends.cpu.bind import bind
+from penstock.errors import ConfigError
+from penstock.interface.executor import Limits
+from penstock.plan.lower import lower
 
 HUGE = 2**63 - 1
 
@@ -45,6 +52,21 @@ def test_memory_that_no_machine_has(one_module: Any, executor: Any, size: int) -
     with pytest.raises(MemoryError):
         make(one_module, arena_bytes=size)
     assert executor.region_bytes == []
+
+
+@pytest.mark.parametrize(
+    ("blocks", "tokens", "named"),
+    [(10**6, 8, "kv_cache_bytes"), (1, 10**6, "max_num_batched_tokens or max_num_seqs")],
+)
+def test_a_shortage_names_what_takes_most(blocks: int, tokens: int, named: str) -> None:
+    def refuse(**bounds: Any) -> NoReturn:
+        raise MemoryError
+
+    plan = lower(make_spec(), "float32")
+    limits = Limits(blocks, max_tokens=tokens, max_logit_rows=1, max_sequences=1, threads=1)
+    module: Any = SimpleNamespace(Executor=refuse)
+    with pytest.raises(ConfigError, match=f"activations; lower {named}$"):
+        bind(plan, dummy_weights(make_spec(), 0, "float32"), limits, module)
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ def test_what_is_no_template(template: Any, message: str) -> None:
     ("words", "code", "message"),
     [
         (["-p", "x", "--max-model-len", "0"], 2, "max_model_len must be at least 1"),
+        (["-p", "x", "--kv-cache-bytes", "999TiB"], 2, "set kv_cache_bytes to at most"),
         (["/nowhere/model", "-p", "x"], 1, "/nowhere/model"),
         (["", "-p", "x"], 2, "argument MODEL: it is empty"),
         (["-p", "x", "--chat-template", "x.jinja"], 2, "add --chat"),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from support.tiny_plans import make_spec
 
+from penstock.cache.geometry import BLOCK_SIZE, MOST_BLOCKS
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.hardware import detect
@@ -70,6 +71,27 @@ def test_the_first_mistake_is_reported_until_all_are_corrected() -> None:
         "sampling_defaults",
         "artifact_dir",
     ]
+
+
+@pytest.mark.parametrize("asked", [999 * 2**40, 10**20])
+def test_more_blocks_than_can_be_numbered_are_refused(asked: int) -> None:
+    with pytest.raises(ConfigError, match="set kv_cache_bytes to at most") as told:
+        resolved({"kv_cache_bytes": asked})
+    most = int(str(told.value).rpartition(" ")[2].replace(",", ""))
+    assert resolved({"kv_cache_bytes": most}).config.num_blocks == MOST_BLOCKS
+    with pytest.raises(ConfigError, match="set kv_cache_bytes to at most"):
+        resolved({"kv_cache_bytes": 2 * most})
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("max_num_seqs", MOST_BLOCKS), ("max_num_batched_tokens", MOST_BLOCKS * BLOCK_SIZE)],
+)
+def test_step_limits_fit_32_bits(name: str, most: int) -> None:
+    resolved({name: most})
+    for more in (most + 1, 10**20):
+        with pytest.raises(ConfigError, match=f"{name} must be at most {most:,}, not {more:,}"):
+            resolved({name: more})
 
 
 def test_step_limits_are_refused_in_the_scheduler_s_words() -> None:

@@ -10,6 +10,9 @@ from typing import Literal, TypeGuard, get_args
 BLOCK_SIZE = 32
 """Tokens per KV block. 32 keys fill two 16-lane score registers and one 64-byte row of pairs."""
 
+MOST_BLOCKS = (2**31 - 1) // BLOCK_SIZE
+"""Most blocks of a KV cache: kernels number their slots, one for each token, in 32 bits."""
+
 FloatDType = Literal["float32", "bfloat16", "float16"]
 CodeDType = Literal["int8", "int4", "fp8"]
 PartDType = FloatDType | CodeDType

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeAlias, get_args
 
-from penstock.cache.geometry import KvDType
+from penstock.cache.geometry import BLOCK_SIZE, MOST_BLOCKS, KvDType
 from penstock.config import EngineConfig, KvCacheDTypeOption
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
@@ -68,10 +68,18 @@ def reason(asked: object, otherwise: str) -> str:
 def check_options(inputs: Inputs) -> None:
     """Raise ConfigError for values that no machine and no model could run with."""
     config = inputs.config
-    for name in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+    # Each running sequence has a block of its own, and each token of a step a slot.
+    slots = MOST_BLOCKS * BLOCK_SIZE
+    for name, most in (
+        ("max_num_seqs", MOST_BLOCKS),
+        ("max_num_batched_tokens", slots),
+        ("max_model_len", None),  # the model's positions bound it
+    ):
         value = getattr(config, name)
         if value is not None and value < 1:
             raise ConfigError(f"{name} must be at least 1, not {value}")
+        if value is not None and most is not None and value > most:
+            raise ConfigError(f"{name} must be at most {most:,}, not {value:,}")
     if config.kv_cache_dtype not in get_args(KvCacheDTypeOption):
         raise ConfigError(
             "kv_cache_dtype must be auto, int4, k8v4, int8, fp8, float32, bfloat16 or float16, "

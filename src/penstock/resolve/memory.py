@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.cache.geometry import BLOCK_SIZE, sequence_blocks, tokens_in
+from penstock.cache.geometry import BLOCK_SIZE, MOST_BLOCKS, sequence_blocks, tokens_in
 from penstock.errors import ConfigError
 from penstock.memory_budget import Demand, Served
 from penstock.quant.scheme import Quantization
@@ -122,8 +122,8 @@ def _states(inputs: Inputs, served: Served, cache_bytes: int) -> _States:
 
 
 def _blocks(inputs: Inputs, plans: PlanDecision, cache_bytes: int, state_bytes: int) -> _Blocks:
-    """Return the blocks in ``cache_bytes`` beside the states; raise ConfigError if one request may
-    need more."""
+    """Return the blocks in ``cache_bytes`` beside the states, at most :data:`MOST_BLOCKS`; raise
+    ConfigError if one request may need more, or if more than these were asked for."""
     kv_bytes = cache_bytes - state_bytes
     served, asked = plans.target, inputs.config.max_model_len
     size, max_len, windows = served.block_bytes, served.max_len, served.windows
@@ -140,6 +140,15 @@ def _blocks(inputs: Inputs, plans: PlanDecision, cache_bytes: int, state_bytes: 
         count = served.max_sequences * -(-max_len // BLOCK_SIZE)
         why = "the model keeps no keys and values"
         held = count * BLOCK_SIZE
+    if count > MOST_BLOCKS:
+        if size and inputs.config.kv_cache_bytes is not None:
+            raise ConfigError(
+                f"a KV cache of {kv_bytes:,} bytes has {count:,} blocks of {BLOCK_SIZE} tokens "
+                f"({size:,} bytes each{shared}), and there can be {MOST_BLOCKS:,}; set "
+                f"kv_cache_bytes to at most {MOST_BLOCKS * size + state_bytes:,}"
+            )
+        count, why = MOST_BLOCKS, "as many as can be numbered"
+        held = tokens_in(windows, count, max_len)
     if held < (min(max_len, BLOCK_SIZE) if asked is None else max_len):
         needed = one = sequence_blocks(windows, max_len) * size
         if inputs.config.max_num_seqs is not None:

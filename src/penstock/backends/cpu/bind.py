@@ -47,8 +47,8 @@ def bind(
     """
     module = module or load()
     plan = gathered(plan)
+    memory = plan_memory(plan, limits.max_tokens, limits.max_selected_rows)
     try:
-        memory = plan_memory(plan, limits.max_tokens, limits.max_selected_rows)
         native = _native_executor(plan, limits, module, memory.total_bytes)
         binder = Binder(plan, native)
         _append_all(binder, memory)
@@ -63,9 +63,12 @@ def bind(
         kv_bytes = limits.num_blocks * plan.kv_groups.page_bytes
         states = StateSlots.of(plan.state_layers, plan.state_dtype, limits.state_log)
         kv_bytes += limits.num_states * states.slot_bytes
+        cached = kv_bytes > memory.total_bytes
+        lower = "kv_cache_bytes" if cached else "max_num_batched_tokens or max_num_seqs"
         raise ConfigError(
-            "the system has not enough memory for the packed weights and "
-            f"{kv_bytes / 2**30:.2f} GiB of KV cache and states; lower kv_cache_bytes"
+            f"the system has not enough memory for the packed weights, {kv_bytes / 2**30:.2f} GiB "
+            f"of KV cache and states and {memory.total_bytes / 2**30:.2f} GiB of activations; "
+            f"lower {lower}"
         ) from error
     return CpuExecutor(
         native,
