@@ -1,16 +1,23 @@
-"""Where the results of ``penstock generate`` are written."""
+"""Where the results of ``penstock generate`` are written, and what is said of them."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
-from typing import TextIO
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any, TextIO
 
 import pytest
 from support.terminal_text import TerminalText
 
-from penstock.cli.batch import LiveWriter, Record, TextWriter
+from penstock.cli.batch import Batch, LiveWriter, Record, TextWriter
 from penstock.cli.prompts import PromptInput
+from penstock.frontend.outputs import (
+    CompletionOutput,
+    RequestMetrics,
+    RequestOutput,
+    SequenceRecord,
+)
 
 STEERS = "\x1b]0;title\x07 a\tb\n"
 SHOWN = "␛]0;title␇ a\tb\n"
@@ -49,3 +56,43 @@ def test_what_failed_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("sys.stderr", terminal)
     TextWriter(io.StringIO()).failed(PromptInput("x"), STEERS)
     assert terminal.getvalue() == f"penstock: error: {SHOWN}\n"
+
+
+class InterruptedModel:
+    """Makes a token of every prompt a step; Ctrl-C comes while the third is computed."""
+
+    def stream(self, prompts: list[Any], params: list[Any], started: list[str]) -> Iterator[Any]:
+        started += map(str, range(len(prompts)))
+        records = [SequenceRecord(None) for _ in prompts]
+        for step in range(1, 9):
+            if step == 3:
+                signal.raise_signal(signal.SIGINT)
+            clock = RequestMetrics(1.0, first_token_time=1.5, last_token_time=0.5 + step)
+            for name, prompt, record in zip(started, prompts, records, strict=True):
+                record.token_ids.append(7)
+                sequences = [CompletionOutput(0, record)]
+                ids = prompt["prompt_token_ids"]
+                yield RequestOutput(name, None, ids, sequences, False, None, 0, clock)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "begins", "ends"),
+    [
+        (1, "3 tokens in ", "; first token after 0.500 s, then 1.0 tokens/s; interrupted: 0 of 1"),
+        (2, "5 tokens in ", " after 10 prompt tokens; interrupted: 0 of 2"),
+    ],
+)
+def test_tokens_of_what_ctrl_c_stopped_are_counted(prompts: int, begins: str, ends: str) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        given = [PromptInput("x")] * prompts
+        params: list[Any] = [None] * prompts
+        ids: list[Any] = [{"prompt_token_ids": [1] * 5}] * prompts
+        batch = Batch(given, ids, params, TextWriter(io.StringIO()), progress=False)
+        model: Any = InterruptedModel()
+        batch.run(model)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert batch.interrupted
+    assert batch.summary().startswith(begins)
+    assert batch.summary().endswith(f"{ends} prompts are done")

@@ -160,7 +160,9 @@ class Batch:
         self._writer = writer
         self._progress = BatchProgress(len(inputs), sys.stderr, progress)
         self._seconds = 0.0
-        self._records: list[Record] = []
+        self._latest: dict[str, RequestOutput] = {}
+        """The output so far of each request that has one."""
+        self._tokens = 0
         self._finished = 0
         self.failures = 0
         self.interrupted = False
@@ -169,22 +171,20 @@ class Batch:
     def run(self, llm: LLM) -> None:
         """Generate, and write each prompt's result when it is finished."""
         ids: list[str] = []
-        latest: dict[str, RequestOutput] = {}
         numbers: dict[str, int] = {}
-        tokens = 0
         start = time.perf_counter()
         with Interrupts(interruptible=False) as interrupts:
             for output in llm.stream(self._prompts, self._params, started=ids):
-                before = latest.get(output.request_id)
-                latest[output.request_id] = output
+                before = self._latest.get(output.request_id)
+                self._latest[output.request_id] = output
                 for sequence in output.outputs:
                     news = sequence.since(before.outputs[sequence.index] if before else None)
-                    tokens += len(news.token_ids)
+                    self._tokens += len(news.token_ids)
                     self._writer.tokens(news.text)
                 if output.finished:
                     numbers = numbers or {name: i for i, name in enumerate(ids)}
                     self._finish(numbers[output.request_id], output)
-                self._progress.show(self._finished, tokens)
+                self._progress.show(self._finished, self._tokens)
                 if interrupts.asked and self._finished < len(self._inputs):
                     self.interrupted = True
                     break
@@ -193,19 +193,19 @@ class Batch:
         self._writer.close()
 
     def summary(self) -> str:
-        records = self._records
-        output = sum(record.output_tokens for record in records)
-        prompt = sum(record.prompt_tokens for record in records if record.index == 0)
+        """One line about the tokens that were made, also those of prompts that are not finished."""
+        begun = [o for o in self._latest.values() if o.metrics.first_token_time is not None]
+        prompt = sum(len(output.prompt_token_ids) for output in begun)
         line = (
-            f"{output:,} tokens in {self._seconds:.2f} s ({output / self._seconds:,.1f} tokens/s)"
-            f" after {prompt:,} prompt tokens"
+            f"{self._tokens:,} tokens in {self._seconds:.2f} s "
+            f"({self._tokens / self._seconds:,.1f} tokens/s) after {prompt:,} prompt tokens"
         )
-        if len(records) == 1:
-            (record,) = records
-            line += f"; first token after {record.ttft_s:.3f} s"
-            if record.seconds > record.ttft_s:
-                rate = (record.output_tokens - 1) / (record.seconds - record.ttft_s)
-                line += f", then {rate:,.1f} tokens/s"
+        if len(begun) == 1 and len(begun[0].outputs) == 1:
+            clock = begun[0].metrics
+            first, last = clock.first_token_time or 0.0, clock.last_token_time or 0.0
+            line += f"; first token after {first - clock.arrival_time:.3f} s"
+            if last > first:
+                line += f", then {(self._tokens - 1) / (last - first):,.1f} tokens/s"
         if self.interrupted:
             done = self._finished - self.failures
             line += f"; interrupted: {done} of {len(self._inputs)} prompts are done"
@@ -221,7 +221,6 @@ class Batch:
             records = []
         else:
             records = [_record(output, sequence) for sequence in output.outputs]
-        self._records += records
         self._writer.done(number, given, records)
 
 
