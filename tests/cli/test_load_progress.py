@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import io
+import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from support.terminal_text import TerminalText
 
 from penstock import LLM
-from penstock.cli import status_line
+from penstock.cli import load, status_line
 from penstock.cli.load_progress import LoadProgress
 
 
@@ -31,6 +34,27 @@ def test_a_bar_on_a_terminal(clock: list[float]) -> None:
     assert "60 %" not in stream.getvalue()
     progress.close()
     assert stream.getvalue().endswith(" \r")
+
+
+def test_a_warning_takes_the_place_of_the_bar(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = TerminalText()
+    monkeypatch.setattr("sys.stderr", stream)
+
+    def warning(load_progress: LoadProgress, **options: Any) -> Any:
+        clock[0] = 1.0
+        load_progress("tuning", 0.0, 0)
+        logging.getLogger("penstock.artifact").warning("no artifact is kept: %s", "full\x1b")
+        return SimpleNamespace(config=SimpleNamespace(notes=()))
+
+    monkeypatch.setattr(load, "LLM", warning)
+    load.loaded({}, None, quiet=False)
+    shown = "loading: tuning"
+    blank = " " * len(shown)
+    said = "penstock: no artifact is kept: full\N{SYMBOL FOR ESCAPE}\n"
+    assert stream.getvalue().startswith(f"\r{shown}\r{blank}\r{said}")
+    assert logging.getLogger("penstock").handlers == []
 
 
 def test_lines_elsewhere(clock: list[float]) -> None:

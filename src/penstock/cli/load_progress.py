@@ -38,6 +38,10 @@ class LoadProgress:
         self._told = phase, done, num_bytes
         self._line.show(self._text)
 
+    def print(self, text: str) -> None:
+        """Write a line that stays, also where progress is not shown."""
+        self._line.print(text)
+
     def close(self) -> None:
         """Remove the line; nothing is shown any more. Safe to repeat."""
         self._ended.set()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-from penstock.terminal import columns
+from penstock.terminal import columns, harmless
 
 _FIRST_S: Final = 0.5
 """Seconds after which something is shown at all on a terminal: small work is done by then."""
@@ -57,15 +57,24 @@ class StatusLine:
     def clear(self) -> None:
         """Remove the line, before something else is written."""
         with self._lock:
-            if self._width:
-                self._stream.write("\r" + " " * self._width + "\r")
-                self._stream.flush()
-                self._width = 0
+            self._remove()
+
+    def print(self, text: str) -> None:
+        """Write a line that stays, in place of the one that is shown."""
+        with self._lock:
+            self._remove()
+            self._print(harmless(text, self._stream))
 
     def close(self) -> None:
         """Remove the line; nothing is shown any more."""
         self._enabled = False
         self.clear()
+
+    def _remove(self) -> None:
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+            self._width = 0
 
     def _print(self, text: str) -> None:
         self._stream.write(f"penstock: {text}\n")
