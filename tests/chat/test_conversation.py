@@ -158,7 +158,15 @@ def test_a_file_that_is_nested_too_deeply(tmp_path: Path, text: str, depth: int)
 def test_what_can_be_set_can_be_saved(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     deepest = "[" * 50 + '"\\"[{"' + "]" * 50
-    conversation = Conversation().with_template_option("x", deepest)
+    conversation = Conversation().with_chat_template_kwarg("x", deepest)
     assert isinstance(conversation.chat_template_kwargs["x"], list)
     save_conversation(conversation, path, overwrite=False)
     assert load_conversation(path) == conversation
+
+
+def test_the_file_that_was_named_is_the_one_that_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 255)  # a name of its full length, which the partial file exceeds
+    with pytest.raises(OSError, match="File name too long") as told:
+        save_conversation(Conversation(), path, overwrite=False)
+    assert told.value.filename == str(path)
+    assert list(tmp_path.iterdir()) == []

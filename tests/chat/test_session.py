@@ -146,7 +146,7 @@ def test_a_slash_behind_a_space_or_in_a_block_is_a_message() -> None:
         ("/system", "there is no system message"),
         ("/load", "/load needs the name of a file"),
         ("/load /nowhere.json", "/nowhere.json: No such file or directory"),
-        ("/save /nowhere/x.json", "No such file or directory"),
+        ("/save /nowhere/x.json", "there is no folder /nowhere; make it, or name another file"),
         ("/save /", "/ exists"),
         ("/save ~nouser/x", "/save ~nouser/x: there is no such home folder"),
         ("/load ~nouser/x", "/load ~nouser/x: there is no such home folder"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -90,16 +91,24 @@ def _value(name: str, text: str) -> Any:
 def save_conversation(conversation: Conversation, path: Path, overwrite: bool) -> None:
     """Write a conversation as JSON, whole or not at all.
 
-    Raises RequestError if there is such a file and it may not be overwritten, and OSError.
+    Raises RequestError if there is such a file and it may not be overwritten, or no folder for it,
+    and OSError with the name of ``path``.
     """
     if path.exists() and not overwrite:
         raise RequestError(f"{path} exists; name another file, or remove it first", "file")
+    if not path.parent.is_dir():
+        raise RequestError(
+            f"there is no folder {path.parent}; make it, or name another file", "file"
+        )
     partial = path.with_name(path.name + f".{os.getpid()}.partial")
     try:
         write_json(partial, conversation)
         partial.replace(path)
+    except OSError as error:  # which names the partial file
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):  # it has the file's name by now, or what went wrong is told already
+            partial.unlink()
 
 
 def load_conversation(path: Path) -> Conversation:
