@@ -12,19 +12,19 @@ Importing this package is nearly free; each public name is loaded when it is fir
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
-from penstock.demo_model import (
-    demo_model_path,
-    draft_model_path,
-    eagle_head_path,
-    medusa_heads_path,
-)
 from penstock.version import __version__
 
+TYPE_CHECKING = False  # that of typing, which takes longer to import than the rest of the start
 if TYPE_CHECKING:
     from penstock.api import LLM
     from penstock.config import EngineConfig
+    from penstock.demo_model import (
+        demo_model_path,
+        draft_model_path,
+        eagle_head_path,
+        medusa_heads_path,
+    )
     from penstock.errors import (
         ArtifactError,
         ConfigError,
@@ -107,6 +107,10 @@ _HOMES = {
     "TokensPrompt": "penstock.llm_inputs",
     "UnavailableError": "penstock.errors",
     "WeightError": "penstock.errors",
+    "demo_model_path": "penstock.demo_model",
+    "draft_model_path": "penstock.demo_model",
+    "eagle_head_path": "penstock.demo_model",
+    "medusa_heads_path": "penstock.demo_model",
 }
 
 

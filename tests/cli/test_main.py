@@ -197,6 +197,29 @@ def test_interrupt_is_quiet() -> None:
     assert child.returncode == cli.EXIT_INTERRUPTED
 
 
+def test_interrupt_while_commands_are_imported() -> None:
+    code = (
+        "import runpy, sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, *rest):\n"
+        "        if name == 'penstock.cli.main': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "runpy.run_module('penstock', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert (done.returncode, done.stderr) == (cli.EXIT_INTERRUPTED, b"")
+
+
+def test_little_is_imported_before_an_interrupt_is_quiet() -> None:
+    code = (
+        "import sys; before = set(sys.modules); import penstock\n"
+        "late = {'pathlib', 're', 'typing'} & (set(sys.modules) - before)\n"
+        "sys.exit(f'loaded {late}' if late else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_help_and_version_load_nothing_heavy(option: str) -> None:
     code = (
