@@ -98,7 +98,7 @@ def test_every_second_is_some_lines() -> None:
 
 
 def test_the_median_step_is_accounted_for_not_the_median_of_each_op() -> None:
-    """Of five steps each has another op that takes 100 ms longer; the medians of all are 1 ms."""
+    """Each of five steps has one slow op, another each time: the median of every op is 1 ms."""
     plan = fuse(lower(make_spec()))
     samples = []
     for slow in range(5):

@@ -110,7 +110,7 @@ def _line(plan: Plan, index: int, sample: Steps, machine: Machine) -> OpLine:
     seconds = sum(profile.ops[index].seconds for profile in profiles)
     moved = sum(cost.num_bytes for cost in costs)
     operations = sum(cost.operations for cost in costs)
-    arithmetic = next((cost.arithmetic for cost in costs if cost.operations), "f32")
+    kinds: list[Arithmetic] = [cost.arithmetic for cost in costs if cost.operations]
     return OpLine(
         op=op_title(plan, op),
         count=1,
@@ -119,7 +119,7 @@ def _line(plan: Plan, index: int, sample: Steps, machine: Machine) -> OpLine:
         share=seconds / sample.seconds,
         bytes=moved,
         operations=operations,
-        floor_s=_floor(moved, operations, arithmetic, machine),
+        floor_s=_floor(moved, operations, kinds[0] if kinds else "f32", machine),
     )
 
 
