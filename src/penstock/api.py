@@ -45,11 +45,11 @@ class LLM:
     """A model, loaded and ready, in this process.
 
     ``model`` is a checkpoint folder or a hub id; empty or None is the demo model. Every other
-    option is a field of :class:`~penstock.config.EngineConfig`, or one of vLLM's that asks for nothing
-    (``engine_options``). ``chat_template`` takes the place of the model's own: the template itself,
-    or the Path of a file with it. ``load_progress`` is told how loading goes on. The tokenizer is
-    loaded when it is first needed, or with ``require_tokenizer`` before any weight is. Raises
-    ConfigError, ModelError, TokenizerError or WeightError with the cause and the fix.
+    option is a field of :class:`~penstock.config.EngineConfig`, or one of vLLM's that asks for
+    nothing (``engine_options``). ``chat_template`` takes the place of the model's own: the template
+    itself, or the Path of a file with it. ``load_progress`` is told how loading goes on. The
+    tokenizer is loaded when it is first needed, or with ``require_tokenizer`` before any weight is.
+    Raises ConfigError, ModelError, TokenizerError or WeightError with the cause and the fix.
 
     Several threads may use it at once, and one may use it while it has an unfinished
     :meth:`stream`: their requests are computed together, and none changes what another gives.

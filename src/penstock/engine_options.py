@@ -136,6 +136,14 @@ def engine_config(model: str | None, options: Mapping[str, Any]) -> EngineConfig
     return EngineConfig(speculative=speculative, **given)
 
 
+def foreign_hint(name: str) -> str:
+    """What to do instead of vLLM's option ``name``; empty if it is none of those known."""
+    foreign = _FOREIGN.get(name)
+    if isinstance(foreign, _Advice):
+        return foreign.why
+    return "" if foreign is None else foreign.hint
+
+
 def _checked(name: str, value: Any) -> Any:
     """``value`` as the option's type has it. Raises ConfigError for another type."""
     if not isinstance(value, bool) and isinstance(value, numbers.Integral):
