@@ -30,6 +30,8 @@ ONE_DEVICE = "a model runs on one device here; leave it out"
         (["-ngl", "99"], "which --backend chooses"),
         (["--kv-cache-memory-bytes", "5"], "it is called --kv-cache-bytes"),
         (["-n", "5"], "see 'penstock test --help'"),  # --max-tokens is none of this command's
+        (["--seeding"], "did you mean --seed?"),
+        (["--stream"], "see 'penstock test --help'"),
         (["-xyz"], "see 'penstock test --help'"),
     ],
 )

@@ -6,12 +6,15 @@ import argparse
 import difflib
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
+
+
+_LIKE: Final = 0.7  # at 0.6, which is difflib's own, --stream is like --threads
 
 
 class UsageError(ConfigError):
@@ -124,5 +127,5 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     bare = {name.lstrip("-"): name for name in known}
     stem = word.lstrip("-")
     begun = [name for name in bare if len(stem) > 1 and name.startswith(stem)]
-    close = sorted(begun, key=len) or difflib.get_close_matches(stem, list(bare), n=1)
+    close = sorted(begun, key=len) or difflib.get_close_matches(stem, list(bare), n=1, cutoff=_LIKE)
     return f"did you mean {bare[close[0]]}?" if close else ""
