@@ -67,6 +67,10 @@ def test_what_asks_for_nothing_is_accepted(caplog: pytest.LogCaptureFixture) -> 
     assert caplog.text == ""
 
 
+def test_no_model_is_the_demo_model() -> None:
+    assert engine_config(None, {}) == EngineConfig()
+
+
 def test_what_changes_no_output_is_named(caplog: pytest.LogCaptureFixture) -> None:
     engine_config("", {"gpu_memory_utilization": 0.5, "swap_space": 16.0})
     assert "gpu_memory_utilization=0.5 has no effect: kv_cache_bytes sets" in caplog.text
@@ -85,6 +89,7 @@ def test_what_changes_no_output_is_named(caplog: pytest.LogCaptureFixture) -> No
         ({"gpu_memory_utilization": True}, "must be of type float"),
         ({"enforce_eager": 1}, "must be of type bool"),
         ({"max_modellen": 5}, "did you mean 'max_model_len'"),
+        ({"model": 5}, "model must be text, not 5"),
         ({"xyzzy": None}, "there is no engine option 'xyzzy'$"),
         ({"dtype": "int3"}, "dtype must be one of auto, float32, bfloat16, float16, not 'int3'"),
         ({"dtype": 16}, "dtype must be one of"),

@@ -236,6 +236,31 @@ def test_chats(llm: LLM) -> None:
         llm.chat(CHAT, chat_template=" ")
 
 
+USER = {"role": "user", "content": "Hi"}
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([], "messages must hold at least one message"),
+        ([[]], "messages[0] must hold at least one message"),
+        ([[USER], []], "messages[1] must hold at least one message"),
+        ("Hi", "messages must be a list of messages such as"),
+        (USER, "messages must be a list of messages such as"),
+        (None, "messages must be a list of messages such as"),
+        ([[USER], "Hi"], "messages[1] must be a list of messages such as"),
+        (["Hi"], "messages[0] must be a dict such as"),
+        ([USER, 5], "messages[1] must be a dict such as"),
+        ([{"role": "user"}], "messages[0].content is required"),
+        ([[{"content": "Hi"}]], "messages[0][0].role is required"),
+    ],
+)
+def test_what_is_no_conversation(llm: LLM, messages: Any, words: str) -> None:
+    with pytest.raises(RequestError, match=re.escape(words)) as refused:
+        llm.chat(messages, chat_template=TEMPLATE)
+    assert refused.value.param == "messages"
+
+
 def test_tokens_that_are_allowed(llm: LLM) -> None:
     tokenizer = llm.get_tokenizer()
     allowed = tokenizer.encode("abc", add_special_tokens=False)

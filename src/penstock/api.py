@@ -23,6 +23,7 @@ from penstock.llm_inputs import (
     Prompt,
     PromptDict,
     check_foreign,
+    conversations,
     listed,
     one_of,
     progress_bar,
@@ -43,12 +44,12 @@ __all__ = ["LLM", "Message", "Prompt", "PromptDict"]
 class LLM:
     """A model, loaded and ready, in this process.
 
-    ``model`` is a checkpoint folder, a hub id, or empty for the demo model; every other option
-    is a field of :class:`~penstock.config.EngineConfig`, or one of vLLM's that asks for nothing
-    (``engine_options``). ``chat_template`` takes the place of the model's own: the template itself,
-    or the Path of a file with it. ``load_progress`` is told how loading goes on. The tokenizer is
-    loaded when it is first needed, or with ``require_tokenizer`` before any weight is. Raises
-    ConfigError, ModelError, TokenizerError or WeightError with the cause and the fix.
+    ``model`` is a checkpoint folder or a hub id; empty or None is the demo model. Every other
+    option is a field of :class:`~penstock.config.EngineConfig`, or one of vLLM's that asks for
+    nothing (``engine_options``). ``chat_template`` takes the place of the model's own: the template
+    itself, or the Path of a file with it. ``load_progress`` is told how loading goes on. The
+    tokenizer is loaded when it is first needed, or with ``require_tokenizer`` before any weight is.
+    Raises ConfigError, ModelError, TokenizerError or WeightError with the cause and the fix.
 
     Several threads may use it at once, and one may use it while it has an unfinished
     :meth:`stream`: their requests are computed together, and none changes what another gives.
@@ -59,7 +60,7 @@ class LLM:
 
     def __init__(
         self,
-        model: str = "",
+        model: str | None = "",
         *,
         chat_template: str | Path | None = None,
         load_progress: ProgressCallback = no_progress,
@@ -157,16 +158,16 @@ class LLM:
 
         ``chat_template`` takes its place in this call. ``tools`` are shown to the model where the
         template shows tools; what it calls is text of the output. ``chat_template_kwargs`` are
-        variables that the template itself documents. The other options are those of
-        :meth:`generate` and of :meth:`~penstock.tokenizer.chat.ChatTemplate.render`.
+        variables that the template itself documents. Raises RequestError for what is no
+        conversation, such as an empty one. The other options are those of :meth:`generate` and
+        of :meth:`~penstock.tokenizer.chat.ChatTemplate.render`.
         """
         check_foreign("chat", foreign)
         params = one_of(params=params, sampling_params=sampling_params)
+        given = conversations(messages)
         tokenizer = self.tokenizer
         if chat_template is not None:
             tokenizer = tokenizer.with_chat_template(template_source(chat_template))
-        several = bool(messages) and not isinstance(messages[0], Mapping)
-        conversations: Any = messages if several else [messages]
         prompts: list[Prompt] = [
             {
                 "prompt_token_ids": tokenize_chat(
@@ -179,7 +180,7 @@ class LLM:
                     continue_final_message=continue_final_message,
                 )
             }
-            for conversation in conversations
+            for conversation in given
         ]
         return self.generate(prompts, params, use_tqdm=use_tqdm, priority=priority)
 

@@ -103,7 +103,7 @@ _WORDS: Final[Mapping[type, str]] = {
 _DTYPES: Final[Mapping[str, str]] = {"half": "float16", "float": "float32"}
 
 
-def engine_config(model: str, options: Mapping[str, Any]) -> EngineConfig:
+def engine_config(model: str | None, options: Mapping[str, Any]) -> EngineConfig:
     """EngineConfig of keyword options.
 
     None is an option's default. vLLM's options that are none here are accepted where they ask for
@@ -111,7 +111,9 @@ def engine_config(model: str, options: Mapping[str, Any]) -> EngineConfig:
     honoured, and for an unknown name with the nearest known.
     """
     known = EngineConfig.__struct_fields__
-    given = {name: value for name, value in options.items() if value is not None}
+    given = {
+        name: value for name, value in {"model": model, **options}.items() if value is not None
+    }
     for name in options:
         if name not in known:
             _check_foreign(name, options[name])
@@ -131,7 +133,15 @@ def engine_config(model: str, options: Mapping[str, Any]) -> EngineConfig:
             'speculative must be text such as "ngram:num_tokens=4" or a dict such as '
             f'{{"method": "ngram", "num_tokens": 4}}, not {speculative!r}'
         )
-    return EngineConfig(model=str(model), speculative=speculative, **given)
+    return EngineConfig(speculative=speculative, **given)
+
+
+def foreign_hint(name: str) -> str:
+    """What to do instead of vLLM's option ``name``; empty if it is none of those known."""
+    foreign = _FOREIGN.get(name)
+    if isinstance(foreign, _Advice):
+        return foreign.why
+    return "" if foreign is None else foreign.hint
 
 
 def _checked(name: str, value: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, TypeVar
 
-from penstock.errors import ConfigError, RequestError
+from penstock.errors import ConfigError, RequestError, shown
 from penstock.sampling.params import SamplingParams
 from penstock.vllm_names import OF_CALLS
 
@@ -120,6 +120,50 @@ def listed(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
             f"prompts must be a prompt or a list of them, not {type(prompts).__name__}", "prompt"
         )
     return list(prompts)
+
+
+def conversations(messages: Any) -> list[Sequence[Message]]:
+    """One conversation, or several, as a list of conversations. Raises RequestError for what is
+    none, and for a message without a role or content."""
+    if not _is_list(messages):
+        raise RequestError(_no_messages("messages", messages), "messages")
+    several = len(messages) > 0 and _is_list(messages[0])
+    if not several:
+        _check_conversation(messages, "messages")
+        return [messages]
+    for i, conversation in enumerate(messages):
+        if not _is_list(conversation):
+            raise RequestError(_no_messages(f"messages[{i}]", conversation), "messages")
+        _check_conversation(conversation, f"messages[{i}]")
+    return list(messages)
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
+def _no_messages(where: str, value: object) -> str:
+    return (
+        f'{where} must be a list of messages such as {{"role": "user", "content": "Hi"}}, not '
+        + shown(value)
+    )
+
+
+def _check_conversation(messages: Sequence[Any], where: str) -> None:
+    if not messages:
+        raise RequestError(f"{where} must hold at least one message", "messages")
+    for i, message in enumerate(messages):
+        if not isinstance(message, Mapping):
+            raise RequestError(
+                f'{where}[{i}] must be a dict such as {{"role": "user", "content": "Hi"}}, not '
+                + shown(message),
+                "messages",
+            )
+        if not isinstance(message.get("role"), str):
+            raise RequestError(f"{where}[{i}].role is required, and is a text", "messages")
+        # An answer may be calls alone, reasoning alone, or empty.
+        if message.get("content") is None and message["role"] != "assistant":
+            raise RequestError(f"{where}[{i}].content is required", "messages")
 
 
 def check_priority(priority: object) -> None:

@@ -186,6 +186,18 @@ def test_leftovers_of_the_dead_are_removed_and_the_living_are_left(
         assert len(ArtifactStore(root).entries()) == 1
 
 
+def test_an_artifact_of_before_keys_had_all_their_fields(configure: Any, tmp_path: Path) -> None:
+    """Its key reads as today's, by the defaults of the fields; its name has another digest."""
+    model, root = configure(), tmp_path / "engines"
+    start(model, root)
+    (kept,) = root.glob("tiny-*")
+    old = kept.rename(kept.with_name(kept.name.rpartition("-")[0] + "-0123456789ab"))
+    done = start(model, root)
+    assert not done.restored
+    note = f"of this model's other engine artifacts, {old.name} is of an earlier form of artifacts"
+    assert note in done.notes
+
+
 def test_artifacts_of_weights_that_were_replaced_are_removed(tmp_path: Path) -> None:
     model, other = tmp_path / "model", tmp_path / "other"
     shutil.copytree(tiny_checkpoint("llama"), model)

@@ -97,6 +97,23 @@ def test_every_second_is_some_lines() -> None:
     assert product.op in table
 
 
+def test_the_median_step_is_accounted_for_not_the_median_of_each_op() -> None:
+    """Each of five steps has one slow op, another each time: the median of every op is 1 ms."""
+    plan = fuse(lower(make_spec()))
+    samples = []
+    for slow in range(5):
+        extra = 0.1 + slow / 100
+        times = [OpTime(1e-3 + extra * (i == slow), 0.0) for i in range(len(plan.ops))]
+        spent = sum(each.seconds for each in times)
+        run = ExecutorRun(spent + 2e-3, 1, 1, 5, 0, StepProfile(size(5), times, 4e-3))
+        samples.append(Steps([Step(spent + 9e-3, run)]))
+    made = account(plan, samples[::-1], describe_machine(SPEEDS, 1))
+    assert made.seconds == samples[2].seconds
+    parts = [made.call_s, made.sampling_s, made.host_s, *(line.seconds for line in made.ops)]
+    assert sum(parts) == pytest.approx(made.seconds)
+    assert (made.call_s, made.sampling_s) == pytest.approx((2e-3, 4e-3))
+
+
 @needs_native
 def test_the_command_accounts_for_prompts_and_steps(
     tiny_model: Path,

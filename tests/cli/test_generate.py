@@ -177,15 +177,28 @@ def test_what_the_output_must_be(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (["--regex", "a(b"], "argument --regex: the regular expression cannot be used: "),
         (["--regex", "a(b"], "unclosed group"),
-        (["--json-schema", "missing.json"], "cannot read missing.json"),
+        (["--json-schema", "missing.json"], "argument --json-schema: cannot read missing.json"),
+        (["--json-schema", "bad.json"], "argument --json-schema: bad.json: the JSON schema is not"),
+        (["--json-schema", "odd.json"], "argument --json-schema: odd.json: the JSON schema "),
+        (["--grammar", "bad.lark"], "argument --grammar: bad.lark: the grammar cannot be used: "),
+        (["--choice", ""], "argument --choice: there must be choices, and none may be empty"),
         (["--regex", "a", "--choice", "b"], "not allowed with"),
     ],
 )
 def test_a_bad_grammar_is_one_line(
-    words: list[str], message: str, capsys: pytest.CaptureFixture[str]
+    words: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert generate("-p", PROMPT, *words) != 0
+    (tmp_path / "bad.json").write_text("{")
+    (tmp_path / "odd.json").write_text('{"type": "oddity"}')
+    (tmp_path / "bad.lark").write_text("start: b")
+    monkeypatch.chdir(tmp_path)
+    assert generate("-p", PROMPT, *words) == cli.EXIT_USAGE
     assert message in capsys.readouterr().err.splitlines()[-1]
 
 

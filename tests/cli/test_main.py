@@ -70,6 +70,10 @@ def test_no_command_prints_help_and_fails(
         (["bench", "latncy"], "did you mean latency?"),
         (["bench", "replay", "azur"], "did you mean azure?"),
         (["--verison"], "see 'penstock --help'"),
+        (["help"], "see 'penstock --help'"),
+        (["run", "model"], "'penstock chat MODEL'"),
+        (["pull"], "is downloaded by the first command"),
+        (["list"], "'penstock build --list'"),
     ],
 )
 def test_unknown_commands(argv: list[str], hint: str, capsys: pytest.CaptureFixture[str]) -> None:

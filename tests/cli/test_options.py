@@ -142,7 +142,8 @@ def test_a_commands_own_default() -> None:
         (["--logit-bias", "five:1"], "TOKEN_ID:BIAS"),
         (["--temprature", "1"], "did you mean --temperature?"),
         (["--temprature=1"], "did you mean --temperature?"),
-        (["--temp", "1"], "unknown option --temp"),
+        (["--temp", "1"], "did you mean --temperature?"),
+        (["-n", "1"], "did you mean --max-tokens?"),
         (["--xyzzy"], "see 'penstock test --help'"),
     ],
 )

@@ -75,7 +75,11 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
         return hashlib.blake2b(encoded, digest_size=_DIGEST_BYTES).hexdigest()
 
     def differences(self, other: ArtifactKey) -> list[str]:
-        """What sets ``self`` apart from ``other``, in words; empty if they are equal."""
+        """What sets ``self`` apart from ``other``, in words; empty if they are equal.
+
+        They are equal, too, if ``self`` is of a manifest of before keys had all their fields, which
+        come up as their defaults. The digest in its artifact's name tells it apart.
+        """
         words = []
         for field in self.__struct_fields__:
             mine, its = getattr(self, field), getattr(other, field)

@@ -122,7 +122,8 @@ class ArtifactStore:
                 continue
             key, wanted = manifest.key, pending.key
             if (key.dtype, key.linear, key.head) == (wanted.dtype, wanted.linear, wanted.head):
-                differences = key.differences(wanted)
+                # Equal keys under another name: it was made before keys had all their fields.
+                differences = key.differences(wanted) or ["an earlier form of artifacts"]
                 found.append((len(differences), f"{name} is of " + ", ".join(differences)))
         return min(found)[1] if found else None
 

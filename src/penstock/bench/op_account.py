@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
 
 import msgspec
 
@@ -25,8 +24,8 @@ class OpLine(msgspec.Struct, frozen=True, kw_only=True):
     """The part of ``seconds`` that the mean thread waited for the last one, at the barrier behind
     each op."""
     share: float  # of the step
-    bytes: float  # of weights, and of keys and values
-    operations: float  # of products
+    bytes: int  # of weights, and of keys and values
+    operations: int  # of products
     floor_s: float | None
     """The time that the bytes take at the machine's bandwidth, or the operations at its peak, the
     longer of the two; None where the machine was not measured."""
@@ -35,12 +34,12 @@ class OpLine(msgspec.Struct, frozen=True, kw_only=True):
 class StepAccount(msgspec.Struct, frozen=True, kw_only=True):
     """Where the time of a step, or of all steps that read a prompt, is spent.
 
-    Medians: of each op over the steps, or of prompts over the runs. So parts need not add up to
-    ``seconds`` exactly.
+    All of it is of one step, or of one run's prompts: the one that took the median time. So the
+    parts add up to ``seconds``; medians of each part would leave out what is slow now and then.
     """
 
-    steps: float  # of one run
-    tokens: float
+    steps: int
+    tokens: int
     seconds: float
     ops: list[OpLine]
     call_s: float
@@ -86,61 +85,41 @@ class Steps:
 
 
 def account(plan: Plan, samples: Sequence[Steps], machine: Machine) -> StepAccount:
-    """Account for steps of ``plan``, whose ops are those that were timed."""
-    seconds = median(sample.seconds for sample in samples)
+    """Account for that of the ``samples`` of ``plan`` that took the median time, of two the
+    shorter one. The plan's ops are those that were timed."""
+    sample = sorted(samples, key=lambda each: each.seconds)[(len(samples) - 1) // 2]
     lines: dict[str, list[OpLine]] = {}
-    for i, op in enumerate(plan.ops):
-        line = _line(plan, op, [_op_of(plan, i, sample) for sample in samples], seconds, machine)
+    for index in range(len(plan.ops)):
+        line = _line(plan, index, sample, machine)
         lines.setdefault(line.op, []).append(line)
     return StepAccount(
-        steps=fmean(len(sample.all) for sample in samples),
-        tokens=fmean(sum(p.size.tokens for p in sample.profiles) for sample in samples),
-        seconds=seconds,
+        steps=len(sample.all),
+        tokens=sum(profile.size.tokens for profile in sample.profiles),
+        seconds=sample.seconds,
         ops=sorted(map(_together, lines.values()), key=lambda line: -line.seconds),
-        call_s=median(sample.call for sample in samples),
-        sampling_s=median(sample.sampling for sample in samples),
-        host_s=median(sample.host for sample in samples),
+        call_s=sample.call,
+        sampling_s=sample.sampling,
+        host_s=sample.host,
     )
 
 
-@dataclass(frozen=True)
-class _OpSample:
-    """An op in a sample: what it took, and what it did."""
-
-    seconds: float
-    waiting: float
-    num_bytes: int
-    operations: int
-    arithmetic: Arithmetic
-
-
-def _op_of(plan: Plan, index: int, sample: Steps) -> _OpSample:
-    profiles = sample.profiles
-    costs = [op_cost(plan, plan.ops[index], profile.size) for profile in profiles]
-    return _OpSample(
-        seconds=sum(profile.ops[index].seconds for profile in profiles),
-        waiting=sum(profile.ops[index].waiting for profile in profiles),
-        num_bytes=sum(cost.num_bytes for cost in costs),
-        operations=sum(cost.operations for cost in costs),
-        arithmetic=next((cost.arithmetic for cost in costs if cost.operations), "f32"),
-    )
-
-
-def _line(
-    plan: Plan, op: Op, samples: Sequence[_OpSample], step_seconds: float, machine: Machine
-) -> OpLine:
-    seconds = median(sample.seconds for sample in samples)
-    moved = fmean(sample.num_bytes for sample in samples)
-    operations = fmean(sample.operations for sample in samples)
+def _line(plan: Plan, index: int, sample: Steps, machine: Machine) -> OpLine:
+    """The line of the plan's op at ``index`` alone."""
+    op, profiles = plan.ops[index], sample.profiles
+    costs = [op_cost(plan, op, profile.size) for profile in profiles]
+    seconds = sum(profile.ops[index].seconds for profile in profiles)
+    moved = sum(cost.num_bytes for cost in costs)
+    operations = sum(cost.operations for cost in costs)
+    kinds: list[Arithmetic] = [cost.arithmetic for cost in costs if cost.operations]
     return OpLine(
         op=op_title(plan, op),
         count=1,
         seconds=seconds,
-        waiting_s=median(sample.waiting for sample in samples),
-        share=seconds / step_seconds,
+        waiting_s=sum(profile.ops[index].waiting for profile in profiles),
+        share=seconds / sample.seconds,
         bytes=moved,
         operations=operations,
-        floor_s=_floor(moved, operations, samples[0].arithmetic, machine),
+        floor_s=_floor(moved, operations, kinds[0] if kinds else "f32", machine),
     )
 
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from penstock.cli.batch import OUTPUT_FIELDS, Batch, JsonWriter, LiveWriter, TextWriter, Writer
-from penstock.cli.grammar_options import add_grammar_arguments, grammar_of
+from penstock.cli.grammar_options import GRAMMAR, add_grammar_arguments, grammar_of, naming_option
 from penstock.cli.main import EXIT_FAILED, EXIT_INTERRUPTED
 from penstock.cli.options import (
     RARE_ENGINE,
@@ -127,7 +127,7 @@ def _accepted(
     writer: Writer,
 ) -> tuple[_Accepted, int]:
     """What can be served of ``given``, and how many lines of files cannot, which are written as
-    failed. Raises RequestError for a prompt or a grammar of the command line."""
+    failed. Raises RequestError for a prompt of the command line, and UsageError for a grammar."""
     accepted, failures = _Accepted([], [], []), 0
     for each in given:
         try:
@@ -142,7 +142,10 @@ def _accepted(
                 own = _fitting(params, prompt, longest)
             llm.check(prompt, own)
         except RequestError as error:
-            if each.origin is None or error.param == "grammar":  # no line's own: the command's
+            if error.param == GRAMMAR:  # no line's own: the command's
+                with naming_option(args):
+                    raise
+            if each.origin is None:
                 raise
             writer.failed(each, str(error))
             failures += 1

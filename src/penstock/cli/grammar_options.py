@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from penstock.cli.parser import UsageError
 from penstock.cli.standard_input import text_argument
+from penstock.errors import RequestError
+from penstock.grammar.notation import lark_of
 from penstock.grammar.spec import GrammarSpec
+
+GRAMMAR: Final = "grammar"
+"""The field of a request that errors about a grammar name."""
 
 
 def add_grammar_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +39,39 @@ def add_grammar_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def grammar_of(args: argparse.Namespace) -> GrammarSpec | None:
-    """What the arguments of :func:`add_grammar_arguments` ask for. Raises UsageError."""
+    """What the arguments of :func:`add_grammar_arguments` ask for.
+
+    Raises UsageError, naming the option and its file, where that is seen to be no grammar before
+    a model is there. :func:`naming_option` is for what is seen later.
+    """
+    spec = _spec_of(args)
+    if spec is not None:
+        with naming_option(args):
+            lark_of(spec, GRAMMAR)
+    return spec
+
+
+@contextlib.contextmanager
+def naming_option(args: argparse.Namespace) -> Iterator[None]:
+    """Turn a RequestError about the grammar into a UsageError that names the option, and its
+    file."""
+    try:
+        yield
+    except RequestError as error:
+        if error.param != GRAMMAR:
+            raise
+        raise UsageError(f"argument {_source(args)}: {error}") from None
+
+
+def _source(args: argparse.Namespace) -> str:
+    if args.json_schema is not None:
+        return f"--json-schema: {args.json_schema}"
+    if args.grammar is not None:
+        return f"--grammar: {args.grammar}"
+    return "--regex" if args.regex is not None else "--choice"
+
+
+def _spec_of(args: argparse.Namespace) -> GrammarSpec | None:
     if args.json_object:
         return GrammarSpec(kind="json_object")
     if args.json_schema is not None:

@@ -64,6 +64,15 @@ COMMANDS = (
     Command(("completion",), "completion", "print a script that completes commands in a shell"),
 )
 
+_ELSEWHERE = {
+    "help": "see 'penstock --help', or 'penstock COMMAND --help'",
+    "run": "'penstock chat MODEL' talks to a model, 'penstock generate MODEL' completes a prompt",
+    "pull": "a model of the hub is downloaded by the first command that names it, such as "
+    "'penstock chat MODEL'",
+    "list": "'penstock build --list' shows the models that are kept packed",
+}
+"""Commands of other programs for models, and what does the same."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
@@ -147,7 +156,11 @@ def _dispatch(words: list[str]) -> int:
     known = {c.words[len(path)] for c in COMMANDS if c.words[: len(path)] == path}
     kind = "option" if rest[0].startswith("-") else "command"
     prog = " ".join(("penstock", *path))
-    hint = suggestion(rest[0], sorted(known)) or f"see '{prog} --help'"
+    hint = (
+        (_ELSEWHERE.get(rest[0]) if not path else None)
+        or suggestion(rest[0], sorted(known))
+        or f"see '{prog} --help'"
+    )
     raise UsageError(f"unknown {kind} {rest[0]!r} of '{prog}'; {hint}")
 
 

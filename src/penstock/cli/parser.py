@@ -6,12 +6,15 @@ import argparse
 import difflib
 import sys
 from collections.abc import Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from _typeshed import SupportsWrite
+
+
+_LIKE: Final = 0.7  # at 0.6, which is difflib's own, --stream is like --threads
 
 
 class UsageError(ConfigError):
@@ -55,7 +58,14 @@ class Parser(argparse.ArgumentParser):
             raise UsageError(f"unexpected argument {unknown!r}; see '{self.prog} --help'")
         option = unknown.partition("=")[0]
         known = [name for action in self._actions for name in action.option_strings]
-        hint = suggestion(option, known) or f"see '{self.prog} --help'"
+        from penstock.cli.foreign_options import instead_of  # only now: it imports the options
+
+        takes_model = any(action.dest == "model" for action in self._actions)
+        hint = (
+            instead_of(option, known, takes_model)
+            or suggestion(option, known)
+            or f"see '{self.prog} --help'"
+        )
         raise UsageError(f"unknown option {option}; {hint}")
 
     def print_help(self, file: SupportsWrite[str] | None = None) -> None:
@@ -112,6 +122,10 @@ class _HelpAll(argparse.Action):
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """``"did you mean X?"`` for the closest known word, empty where none is close."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return f"did you mean {close[0]}?" if close else ""
+    """``"did you mean X?"`` for the shortest known word that begins so, else for the closest;
+    empty where none is close. Dashes before words do not make them alike."""
+    bare = {name.lstrip("-"): name for name in known}
+    stem = word.lstrip("-")
+    begun = [name for name in bare if len(stem) > 1 and name.startswith(stem)]
+    close = sorted(begun, key=len) or difflib.get_close_matches(stem, list(bare), n=1, cutoff=_LIKE)
+    return f"did you mean {bare[close[0]]}?" if close else ""
