@@ -75,7 +75,7 @@ def test_chunks_prefix_hits_and_threads(model: Served, expected: list[Bits]) -> 
 
 def test_quantization_changes_the_result(model: Served, plain: LLM) -> None:
     """Or the tests above would show nothing of it."""
-    plain_options = dict.fromkeys(("quantization_group", "quantize_activations"))
+    plain_options = dict.fromkeys(("quantization_group", "quantize_activations", "quantize_head"))
     with model.start(quantization="none", quantization_zero_points=False, **plain_options) as llm:
         (exact,), (rounded,) = (run(some, [PROMPTS[5]], PARAMS)[0] for some in (llm, plain))
         assert exact[1] != rounded[1]

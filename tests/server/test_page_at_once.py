@@ -42,6 +42,17 @@ def edit(page: Browser) -> None:
     page.until(lambda: page.focused() == "Edit the message", "the editor")
 
 
+def test_a_reload_interrupts_an_answer(page: Browser) -> None:
+    """The server is not to blame, and what came until then is kept."""
+    ask(page, "Hello")
+    page.until(lambda: length(page) > 20, "the answer begins")
+    page.driver.refresh()
+    page.find(".conversation").click()
+    assert length(page) > 20
+    assert page.texts(".message .error") == []
+    assert "interrupted" in page.texts(".message.assistant .figures")[0]
+
+
 def test_two_tabs_show_each_others_branches(page: Browser) -> None:
     ask(page, "SAY<<one>>")
     answered(page)

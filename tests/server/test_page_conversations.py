@@ -177,7 +177,8 @@ def test_a_call_that_was_cut_is_text(page: Browser, ending: str) -> None:
         const asked = conversation.add(null, { role: 'user', content: 'Ask.' });
         const made = conversation.add(asked, { role: 'assistant', content: '' });
         let shown = '';
-        await answer(api, {}, made, controller.signal, (piece) => (shown += piece.content ?? ''));
+        const shows = (piece) => (shown += piece.content ?? '');
+        await answer(api, {}, made, controller.signal, { now: false }, shows);
         const sent = requestMessages(conversation, made)[1].tool_calls.map((call) => call.id);
         const calls = made.calls.map((call) => call.name);
         return [made.content, calls, conversation.pendingCall(made).id, sent, shown];

@@ -55,6 +55,21 @@ def test_an_answer_streams_and_stops(page: Browser) -> None:
     assert page.texts(".assistant .text")[0] == came
 
 
+@pytest.mark.parametrize(
+    ("path", "ready"), [("", ".composer"), ("engine", ".engine"), ("docs", ".api")]
+)
+def test_the_page_itself_does_not_scroll(
+    page: Browser, long_server: Server, path: str, ready: str
+) -> None:
+    """What is longer than the window scrolls within the frame."""
+    page.open(f"{long_server.url}/{path}", ready)
+    beyond = page.run(
+        "const { scrollHeight, clientHeight } = document.documentElement;"
+        "return scrollHeight - clientHeight;"
+    )
+    assert beyond == 0
+
+
 def test_the_keyboard_alone_suffices(page: Browser) -> None:
     assert page.focused().startswith("Message")
     page.press("SAY<<one>>", ENTER)

@@ -285,3 +285,19 @@ def load_dies(config: EngineConfig, startup: Startup) -> LoadedCore:
 def load_hangs(config: EngineConfig, startup: Startup) -> LoadedCore:
     time.sleep(3600)
     raise AssertionError("unreachable")
+
+
+def load_cycle(config: EngineConfig, startup: Startup) -> LoadedCore:
+    """The core is part of a cycle, and reports on stderr when that is collected."""
+    loaded = load(config, startup)
+    loaded.core.cycle = _Reporting(loaded.core)  # type: ignore[attr-defined]
+    return loaded
+
+
+class _Reporting:
+    def __init__(self, other: object) -> None:
+        self._other = other
+        self._write = os.write  # by then the names of the module may be gone
+
+    def __del__(self) -> None:
+        self._write(2, b"the core was collected\n")

@@ -120,6 +120,18 @@ def test_close_ends_the_engine_in_order_and_ctrl_c_does_not() -> None:
     run(main())
 
 
+def test_the_end_collects_what_was_loaded(capfd: pytest.CaptureFixture[str]) -> None:
+    """Or native modules would report its objects as leaks."""
+
+    async def main() -> None:
+        async with engine("support.fake_core:load_cycle") as (process, _, _):
+            await process.aclose(grace=PATIENCE_S)
+            assert process._child.process.returncode == 0
+
+    run(main())
+    assert "the core was collected" in capfd.readouterr().err
+
+
 def test_the_engine_dies_with_its_parent() -> None:
     script = textwrap.dedent("""
         import asyncio, os, signal, sys

@@ -334,6 +334,9 @@ def _run(frames: FrameSocket, loader: str) -> int:
         EngineLoop(loaded.core, frames).run()
     finally:
         loaded.core.close()
+        # What is in cycles must be collected before the process ends: of native objects that they
+        # hold, nanobind would print that they leaked.
+        gc.unfreeze()
     return 0
 
 

@@ -58,9 +58,10 @@ export class Figures {
 /**
  * Fill `node` with an answer as it comes. `changed(piece)` is called with what each event adds:
  * `content`, `reasoning` or `calls`. Whatever happens, it ends without an exception:
- * `node.ended` is "stopped" or "length", or `node.error` says what went wrong.
+ * `node.ended` is "stopped", "length", or "interrupted" where `leaving` says that the page is being
+ * left, or `node.error` says what went wrong.
  */
-export async function answer(api, body, node, signal, changed) {
+export async function answer(api, body, node, signal, leaving, changed) {
   const figures = new Figures();
   try {
     for await (const event of api.events("/v1/chat/completions", body, signal)) {
@@ -72,6 +73,7 @@ export async function answer(api, body, node, signal, changed) {
     }
   } catch (error) {
     if (signal.aborted) node.ended = "stopped";
+    else if (leaving.now && error instanceof ConnectionLost) node.ended = "interrupted";
     else {
       node.error = error.message;
       if (!(error instanceof ServerError || error instanceof ConnectionLost)) console.error(error);

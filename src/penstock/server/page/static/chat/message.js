@@ -169,7 +169,7 @@ export class MessageView {
     const { figures, ended } = this.node;
     if (!figures) return null;
     const texts = [];
-    if (ended === "stopped") texts.push("stopped");
+    if (ended === "stopped" || ended === "interrupted") texts.push(ended);
     if (ended === "length") texts.push("cut at the limit of tokens");
     if (figures.tokens) texts.push(counted(figures.tokens, "token"));
     if (figures.rate) texts.push(`${short(figures.rate)} tokens/s`);

@@ -2,6 +2,7 @@ import { announce } from "../ui/announce.js";
 import { element, iconButton } from "../ui/dom.js";
 import { download } from "../ui/download.js";
 import { counted, whole } from "../ui/format.js";
+import { Leaving } from "../ui/leaving.js";
 import { notice } from "../ui/notice.js";
 import { answer, chatBody } from "./answer.js";
 import { Composer } from "./composer.js";
@@ -18,6 +19,7 @@ export class ChatView {
   #conversation = new Conversation();
   #running = null; // the answer that comes: its controller, and its conversation
   #saved = 0;
+  #leaving = new Leaving(window);
   #told = new WeakSet(); // conversations of which it was said that they do not fit
 
   constructor(api, card, store) {
@@ -140,7 +142,7 @@ export class ChatView {
     this.#show();
     const view = this.messages.begin(conversation, made);
     try {
-      await answer(this.api, body, made, running.controller.signal, (piece) => {
+      await answer(this.api, body, made, running.controller.signal, this.#leaving, (piece) => {
         view.update(piece);
         if (performance.now() - this.#saved > SAVE_MS) this.#save(conversation);
       });
@@ -154,7 +156,9 @@ export class ChatView {
     }
     if (this.#conversation === conversation) this.#show();
     if (made.error) announce(`The answer failed: ${made.error}`);
-    else announce(made.ended === "stopped" ? "The answer was stopped." : "The answer is complete.");
+    else if (made.ended !== "interrupted") {
+      announce(made.ended === "stopped" ? "The answer was stopped." : "The answer is complete.");
+    }
   }
 
   #save(conversation = this.#conversation) {
