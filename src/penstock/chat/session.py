@@ -11,7 +11,8 @@ from penstock.chat.chat_model import ChatModel, Delta, Usage
 from penstock.chat.commands import obey
 from penstock.chat.conversation import Conversation
 from penstock.chat.lines import Interrupted, LineReader
-from penstock.chat.settings import shown_settings
+from penstock.chat.settings import shown_variables
+from penstock.chat.used_sampling import UsedSampling
 from penstock.chat.views import Screen
 from penstock.errors import EngineDeadError, PenstockError, RequestError, first_line
 from penstock.interrupts import Interrupts
@@ -34,12 +35,20 @@ class ChatSession:
         conversation: Conversation | None = None,
         debug: bool = False,
     ) -> None:
-        self.conversation = conversation or Conversation()
         self.files: set[Path] = set()
         self._model = model
         self._screen = screen
         self._debug = debug
         self._left = False
+        self.conversation = conversation or Conversation()
+
+    @property
+    def conversation(self) -> Conversation:
+        return self._conversation
+
+    @conversation.setter
+    def conversation(self, conversation: Conversation) -> None:
+        self._conversation = conversation.seeded()
 
     def run(self, reader: LineReader) -> None:
         """Read messages and commands until the person leaves.
@@ -49,7 +58,8 @@ class ChatSession:
         reads the answers any more.
         """
         screen = self._screen
-        screen.say(f"{self._model.name}: {self._model.describe()}")
+        described = f"{self._model.name}: {self._model.describe()}"
+        screen.say(", ".join(filter(None, [described, self.used_sampling.header])))
         screen.remark("/help lists the commands; Ctrl-D leaves.")
         interrupted = False
         with reader:
@@ -80,6 +90,10 @@ class ChatSession:
     def chat_template_kwargs(self) -> tuple[str, ...] | None:
         return self._model.chat_template_kwargs
 
+    @property
+    def used_sampling(self) -> UsedSampling:
+        return UsedSampling(self.conversation, self._model.sampling_defaults)
+
     def ask(self, text: str) -> Answer:
         """Ask the model, and show its answer as it comes. Raises PenstockError."""
         asked = self.conversation.ask(text)
@@ -102,12 +116,12 @@ class ChatSession:
 
     def describe(self) -> str:
         conversation = self.conversation
-        parameters, template = shown_settings(conversation, self.chat_template_kwargs)
+        template = shown_variables(conversation, self.chat_template_kwargs)
         turns = "1 turn" if conversation.turns == 1 else f"{conversation.turns} turns"
         return "\n".join(
             [
                 f"model: {self._model.name}, {self._model.describe()}",
-                f"parameters: {parameters}",
+                f"parameters: {self.used_sampling}",
                 f"chat template: {template}",
                 f"system message: {conversation.system or 'none'}",
                 f"said so far: {turns}",

@@ -37,10 +37,8 @@ def with_setting(
     return conversation.with_chat_template_kwarg(variable, text)
 
 
-def shown_settings(
-    conversation: Conversation, chat_template_kwargs: Sequence[str] | None
-) -> tuple[str, str]:
-    """The parameters, and the template's variables, as one line says them."""
+def shown_variables(conversation: Conversation, chat_template_kwargs: Sequence[str] | None) -> str:
+    """The template's variables, as one line says them."""
     given = conversation.chat_template_kwargs
     unread = unread_options(conversation, chat_template_kwargs)
     said = [f"{name} {_shown(value)}" for name, value in given.items()]
@@ -50,7 +48,7 @@ def shown_settings(
         said += [f"it does not read {', '.join(unread)}"] if unread else []
         unset = [name for name in chat_template_kwargs if name not in given]
         said += [f"unset: {', '.join(unset)}"] if unset else []
-    return str(conversation.parameters), "; ".join(said) or "reads no variables of its own"
+    return "; ".join(said) or "reads no variables of its own"
 
 
 def unread_options(
