@@ -27,6 +27,7 @@ class Echo:
     interruptible = False
     name = "echo"
     chat_template_kwargs: tuple[str, ...] | None = ("enable_thinking", "tone")
+    context_tokens: int | None = None
     sampling_defaults: SamplingDefaults | None = SamplingDefaults()
 
     def __init__(self, *errors: Exception) -> None:

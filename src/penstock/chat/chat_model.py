@@ -47,6 +47,10 @@ class ChatModel(Protocol):
         """What the model's makers recommend; None where a server does not say."""
 
     @property
+    def context_tokens(self) -> int | None:
+        """How many tokens prompt and answer may have; None where a server does not say."""
+
+    @property
     def name(self) -> str:
         """What a person knows the model by."""
 

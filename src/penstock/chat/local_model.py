@@ -54,6 +54,10 @@ class LocalModel:
         return self._llm.config.sampling_defaults
 
     @property
+    def context_tokens(self) -> int:
+        return self._llm.config.max_model_len
+
+    @property
     def name(self) -> str:
         return self._llm.config.served_model_name
 

@@ -60,6 +60,8 @@ class ModelEntry(msgspec.Struct):
     """What a server says of a model."""
 
     id: str
+    max_model_len: int | None = None
+    """How many tokens prompt and answer may have, as Penstock's servers and vLLM's say."""
     chat_template_kwargs: tuple[str, ...] | None = None
     """The variables that its chat template reads, as Penstock's servers say."""
     sampling_defaults: SamplingDefaults | None = None
@@ -195,6 +197,10 @@ class RemoteModel:
     @property
     def sampling_defaults(self) -> SamplingDefaults | None:
         return None if self._entry is None else self._entry.sampling_defaults
+
+    @property
+    def context_tokens(self) -> int | None:
+        return None if self._entry is None else self._entry.max_model_len
 
     @property
     def _entry(self) -> ModelEntry | None:

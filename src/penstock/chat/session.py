@@ -10,6 +10,7 @@ from pathlib import Path
 from penstock.chat.chat_model import ChatModel, Delta, Usage
 from penstock.chat.commands import obey
 from penstock.chat.conversation import Conversation
+from penstock.chat.cut import why_cut
 from penstock.chat.lines import Interrupted, LineReader
 from penstock.chat.settings import shown_variables
 from penstock.chat.used_sampling import UsedSampling
@@ -112,6 +113,9 @@ class ChatSession:
             view.finish()
         if answer.content or answer.reasoning:
             self.conversation = asked.answer(answer.content, answer.reasoning)
+        if answer.finish_reason == "length":
+            limit, context = self.used_sampling.max_tokens, self._model.context_tokens
+            answer.cut = why_cut(answer.usage, limit, context)
         return answer
 
     def describe(self) -> str:
@@ -171,6 +175,8 @@ class Answer:
         self.stopped = False
         """Whether the person stopped it."""
         self.finish_reason: str | None = None
+        self.cut = ""
+        """Which limit ended it, where one did."""
         self.usage: Usage | None = None
         self._start = time.monotonic()
         self._first: float | None = None
@@ -217,6 +223,6 @@ class Answer:
             parts.append(f"{usage.cached_tokens:,} of {usage.prompt_tokens:,} prompt tokens cached")
         if self.stopped:
             parts.append("stopped")
-        elif self.finish_reason == "length":
-            parts.append("cut: max_tokens, or the context, is used up")
+        elif self.cut:
+            parts.append(self.cut)
         return ", ".join(parts)

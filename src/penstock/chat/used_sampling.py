@@ -38,6 +38,12 @@ class UsedSampling(msgspec.Struct, frozen=True):
         return {**recommended, **self.asked}
 
     @property
+    def max_tokens(self) -> int | None:
+        """The most tokens of an answer, where the person or the makers name them."""
+        recommended = None if self.recommended is None else self.recommended.max_tokens
+        return self.conversation.parameters.max_tokens or recommended
+
+    @property
     def header(self) -> str:
         """One clause about a temperature that neither the person nor the makers chose, or ''."""
         if not self._begun or self.conversation.parameters.temperature is not None:
