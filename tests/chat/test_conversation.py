@@ -158,7 +158,7 @@ def test_a_file_that_is_nested_too_deeply(tmp_path: Path, text: str, depth: int)
 def test_what_can_be_set_can_be_saved(tmp_path: Path) -> None:
     path = tmp_path / "c.json"
     deepest = "[" * 50 + '"\\"[{"' + "]" * 50
-    conversation = Conversation().with_template_option("x", deepest)
+    conversation = Conversation().with_chat_template_kwarg("x", deepest)
     assert isinstance(conversation.chat_template_kwargs["x"], list)
     save_conversation(conversation, path, overwrite=False)
     assert load_conversation(path) == conversation

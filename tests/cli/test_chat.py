@@ -241,11 +241,9 @@ def test_a_model_here(home: dict[str, str]) -> None:
         terminal.type("/set max_tokens default\n")
         prompted(terminal)
         terminal.type("And sort it.\n")
-        shown = prompted(terminal)
-        assert "prompt tokens cached" in " ".join(shown.split())
-        assert "cut: the context of 160 tokens is full; /clear empties it" in " ".join(
-            shown.split()
-        )
+        shown = " ".join(prompted(terminal).split())
+        assert "prompt tokens cached" in shown
+        assert "cut: the context of 160 tokens is full; /clear empties it" in shown
         terminal.type("And again.\n")
         assert "error: the prompt has" in prompted(terminal)
         terminal.type("/clear\n/set max_tokens 3\n/show\n")
