@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from penstock.chat.conversation import Conversation
+from penstock.chat.json_text import encoded
 from penstock.chat.parameters import ChatParameters
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.sampling.params import SamplingParams
@@ -67,7 +68,7 @@ class UsedSampling(msgspec.Struct, frozen=True):
             new = {name: value for name, value in values.items() if name not in seen}
             seen |= set(new)
             if new:
-                shown = ", ".join(f"{name} {_shown(value)}" for name, value in new.items())
+                shown = ", ".join(f"{name} {encoded(value)}" for name, value in new.items())
                 parts.append(f"{shown} ({source})")
         if self.recommended is None:
             parts.append("the rest is the server's choice" if parts else "the server's choice")
@@ -88,7 +89,3 @@ class UsedSampling(msgspec.Struct, frozen=True):
     def _seed(self) -> dict[str, Any]:
         drawn, given = self.conversation.drawn_seed, self.conversation.parameters.seed
         return {} if drawn is None or given is not None else {"seed": drawn}
-
-
-def _shown(value: object) -> str:
-    return msgspec.json.encode(value).decode()
