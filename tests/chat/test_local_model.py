@@ -11,6 +11,7 @@ from penstock.chat.conversation import Conversation
 from penstock.chat.local_model import LocalModel
 from penstock.chat.parameters import ChatParameters
 from penstock.errors import RequestError
+from penstock.sampling.defaults import INTERACTIVE
 
 TEMPLATE = (
     "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
@@ -36,7 +37,7 @@ def greedy(**options: object) -> Conversation:
 def test_the_answer_is_that_of_the_chat(llm: LLM) -> None:
     conversation = greedy(seed=3, temperature=1.0, top_k=5).with_system("Be brief.").ask("Hello")
     deltas = list(LocalModel(llm).stream(conversation))
-    params = SamplingParams(**conversation.parameters.given)
+    params = SamplingParams(**{**INTERACTIVE.sampled, **conversation.parameters.given})
     (expected,) = llm.chat(conversation.as_messages(), params)
     assert "".join(delta.content for delta in deltas) == expected.outputs[0].text
     assert [delta.finish_reason for delta in deltas][-1] == "length"

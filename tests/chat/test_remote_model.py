@@ -60,11 +60,21 @@ def test_variables_of_the_template(api: ScriptedApi) -> None:
     assert RemoteModel(Endpoint(api.url), "other").chat_template_kwargs is None
 
 
+def test_a_model_that_recommends_nothing(api: ScriptedApi) -> None:
+    api.events = end()
+    list(RemoteModel(Endpoint(api.url)).stream(ASKED.seeded()))
+    assert not {"top_k", "seed"} & set(api.asked[0])
+    api.sampling_defaults = {}
+    list(RemoteModel(Endpoint(api.url)).stream(ASKED.seeded()))
+    assert {"top_k", "seed"} <= set(api.asked[1])
+    assert (api.asked[1]["temperature"], api.asked[1]["min_p"]) == (0.5, 0.05)
+
+
 def test_without_usage(api: ScriptedApi) -> None:
     api.events = [delta(content="a"), end()[0], "[DONE]"]
     *_, last = RemoteModel(Endpoint(api.url), "m").stream(ASKED)
     assert last.usage is None
-    assert api.keys == [None]
+    assert api.keys == [None, None]  # the model's defaults, and the answer
 
 
 @pytest.mark.parametrize(

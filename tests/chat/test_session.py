@@ -15,8 +15,10 @@ from penstock.chat.commands import COMMANDS
 from penstock.chat.conversation import Conversation
 from penstock.chat.lines import LineReader, line_with_prompt_aside, state_folder
 from penstock.chat.session import ChatSession
+from penstock.chat.used_sampling import UsedSampling
 from penstock.chat.views import Screen
 from penstock.errors import EngineDeadError, PenstockError, RequestError
+from penstock.sampling.defaults import INTERACTIVE, SamplingDefaults
 
 
 class Echo:
@@ -25,6 +27,8 @@ class Echo:
     interruptible = False
     name = "echo"
     chat_template_kwargs: tuple[str, ...] | None = ("enable_thinking", "tone")
+    context_tokens: int | None = None
+    sampling_defaults: SamplingDefaults | None = SamplingDefaults()
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -134,7 +138,7 @@ def test_a_slash_behind_a_space_or_in_a_block_is_a_message() -> None:
     [
         ("/hepl", "there is no command /hepl; did you mean /help?"),
         ("/xyzzy", "/help lists the commands"),
-        ("/set", "parameters: the model's own"),
+        ("/set", "parameters: temperature 0.8, top_k 40, top_p 0.95, min_p 0.05 (penstock"),
         ("/set temperature", "/set temperature needs a value"),
         ("/set temprature 1", "'temprature'; did you mean temperature?"),
         ("/set enable_thinkin 0", "did you mean enable_thinking?"),
@@ -162,6 +166,45 @@ def test_what_commands_say(line: str, words: str) -> None:
     out, model = converse(line)
     assert words in out
     assert model.asked == []
+
+
+def test_what_the_makers_recommend_holds() -> None:
+    echo = Echo()
+    echo.sampling_defaults = SamplingDefaults(temperature=0.6, top_k=20)
+    out, _ = converse("/set top_k 5", "/set seed 3", "/show", model=echo)
+    assert out.startswith("echo: for tests\n")
+    assert (
+        "parameters: top_k 5, seed 3 (set by you); temperature 0.6 (the model's); top_p 1.0, "
+        "min_p 0.0 (neutral) chat"
+    ) in " ".join(out.split())
+    used = UsedSampling(Conversation().seeded(), echo.sampling_defaults)
+    assert used.asked.keys() == {"seed"}
+    assert used.all["temperature"] == 0.6
+
+
+def test_a_model_that_recommends_nothing() -> None:
+    out, model = converse("a")
+    assert "for tests, temperature 0.8 (the model recommends none)\n" in out
+    used = UsedSampling(model.asked[0], SamplingDefaults(max_tokens=5))
+    assert used.asked == {**INTERACTIVE.sampled, "seed": model.asked[0].drawn_seed}
+
+
+def test_a_server_that_does_not_say() -> None:
+    echo = Echo()
+    echo.sampling_defaults = None
+    out, model = converse("/set", "/set min_p 0.1", "a", model=echo)
+    assert "parameters: the server's choice\n" in out
+    assert "parameters: min_p 0.1 (set by you); the rest is the server's choice\n" in out
+    assert UsedSampling(model.asked[0], None).asked == {"min_p": 0.1}
+
+
+def test_each_conversation_has_a_seed_of_its_own(tmp_path: Path) -> None:
+    path = tmp_path / "c.json"
+    out, model = converse("a", f"/save {path}", "b", "/clear", "c", f"/load {path}", "d", "/show")
+    first, second, third, fourth = (asked.drawn_seed for asked in model.asked)
+    assert first == second == fourth
+    assert third not in (first, None)
+    assert f"seed {first} (drawn for this conversation)" in " ".join(out.split())
 
 
 def test_help_lists_every_command() -> None:

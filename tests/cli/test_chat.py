@@ -235,13 +235,15 @@ def test_a_model_here(home: dict[str, str]) -> None:
     with in_terminal(words, home) as terminal:
         assert "context 160 tokens" in " ".join(prompted(terminal).split())
         terminal.type("Reverse a list.\n")
-        assert "32 tokens" in prompted(terminal)
+        shown = " ".join(prompted(terminal).split())
+        assert "32 tokens" in shown
+        assert "cut: max_tokens 32 is used up" in shown
         terminal.type("/set max_tokens default\n")
         prompted(terminal)
         terminal.type("And sort it.\n")
-        shown = prompted(terminal)
-        assert "prompt tokens cached" in " ".join(shown.split())
-        assert "cut: max_tokens, or the context, is used up" in " ".join(shown.split())
+        shown = " ".join(prompted(terminal).split())
+        assert "prompt tokens cached" in shown
+        assert "cut: the context of 160 tokens is full; /clear empties it" in shown
         terminal.type("And again.\n")
         assert "error: the prompt has" in prompted(terminal)
         terminal.type("/clear\n/set max_tokens 3\n/show\n")

@@ -8,8 +8,11 @@ from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from msgspec import to_builtins
 from support.http_client import Server, running
 from support.http_server import ADMIN_KEY
+
+from penstock.sampling.defaults import INTERACTIVE
 
 STATIC = Path(str(files("penstock.server.page"))) / "static"
 SCRIPTS = sorted(STATIC.rglob("*.js"))
@@ -138,3 +141,9 @@ def test_the_model_says_what_it_can_be_asked_for(server: Server, tool_server: Se
 def test_the_model_says_what_its_chat_template_reads(tool_server: Server) -> None:
     (card,) = tool_server.http.get("/v1/models").json()["data"]
     assert card["chat_template_kwargs"] == ["thinking"]
+
+
+def test_the_server_says_what_the_page_begins_with(server: Server) -> None:
+    (card,) = server.http.get("/v1/models").json()["data"]
+    assert card["sampling_defaults"] == {}
+    assert card["interactive_defaults"] == to_builtins(INTERACTIVE)

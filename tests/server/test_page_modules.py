@@ -158,3 +158,19 @@ def test_another_model_is_said_until_the_page_is_loaded_again(page: Browser) -> 
         """
     )
     assert told == ["This server now has another model, other.Load the page again", True, True]
+
+
+def test_what_a_person_sets_comes_before_what_the_page_begins_with(page: Browser) -> None:
+    sent, shown = page.run(
+        """
+        const { sampling } = await import('/page/chat/answer.js');
+        const { samplingFields } = await import('/page/chat/settings.js');
+        const begun = { temperature: 0.8, top_k: 40 };
+        const card = { sampling_defaults: {}, interactive_defaults: begun };
+        const fields = samplingFields({}, card, () => {});
+        const shown = [...fields.querySelectorAll('input')].map((input) => input.placeholder);
+        return [sampling({ top_k: 5, min_p: 0.1 }, card), shown];
+        """
+    )
+    assert sent == {"temperature": 0.8, "top_k": 5, "min_p": 0.1}
+    assert shown == ["0.8", "1", "40", "0", "not set", "not set"]

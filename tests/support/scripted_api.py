@@ -28,6 +28,8 @@ class ScriptedApi:
     models: tuple[str, ...] = ("small",)
     chat_template_kwargs: tuple[str, ...] | None = None
     """What it says of their chat templates; None says nothing, as most servers do."""
+    sampling_defaults: dict[str, Any] | None = None
+    """What it says that their makers recommend; None says nothing."""
     hold: threading.Event | None = None
     """If set, the answer stays open behind its events until this is."""
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -63,11 +65,13 @@ def scripted_api() -> Iterator[ScriptedApi]:
                 self.end_headers()
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(api.models_body), api.models_body))
                 return
-            more = (
+            more: dict[str, Any] = (
                 {"chat_template_kwargs": api.chat_template_kwargs}
                 if api.chat_template_kwargs
                 else {}
             )
+            if api.sampling_defaults is not None:
+                more["sampling_defaults"] = api.sampling_defaults
             entries = [{"id": name, **more} for name in api.models]
             body = json.dumps({"object": "list", "data": entries})
             self._reply(200, body.encode())

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from penstock.chat.conversation import Conversation
+from penstock.sampling.defaults import SamplingDefaults
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -40,6 +41,14 @@ class ChatModel(Protocol):
     def chat_template_kwargs(self) -> tuple[str, ...] | None:
         """The variables that the chat template reads and a conversation may set; None where a
         server does not say."""
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults | None:
+        """What the model's makers recommend; None where a server does not say."""
+
+    @property
+    def context_tokens(self) -> int | None:
+        """How many tokens prompt and answer may have; None where a server does not say."""
 
     @property
     def name(self) -> str:

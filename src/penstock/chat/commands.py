@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Protocol
 
 from penstock.chat.conversation import Conversation, load_conversation, save_conversation
-from penstock.chat.settings import shown_settings, unread_options, with_setting
+from penstock.chat.settings import shown_variables, unread_options, with_setting
+from penstock.chat.used_sampling import UsedSampling
 from penstock.errors import RequestError
 
 
@@ -23,6 +24,10 @@ class Session(Protocol):
     @property
     def chat_template_kwargs(self) -> Sequence[str] | None:
         """The variables that the model's chat template reads, where they are known."""
+
+    @property
+    def used_sampling(self) -> UsedSampling:
+        """The sampling options that the next answer gets."""
 
     def describe(self) -> str: ...
 
@@ -93,10 +98,9 @@ def _set(session: Session, argument: str) -> None:
         raise RequestError(f"/set {name} needs a value, or `default`")
     if name:
         session.conversation = with_setting(session.conversation, name, value.strip(), known)
-    parameters, template = shown_settings(session.conversation, known)
-    session.say(f"parameters: {parameters}")
+    session.say(f"parameters: {session.used_sampling}")
     if not name or session.conversation.chat_template_kwargs:
-        session.say(f"chat template: {template}")
+        session.say(f"chat template: {shown_variables(session.conversation, known)}")
 
 
 def _show(session: Session, argument: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from secrets import randbits
 from typing import Any, Literal
 
 import msgspec
@@ -40,6 +41,8 @@ class Conversation(
     chat_template_kwargs: dict[str, Any] = {}
     """Variables of the chat template that are set, such as ``enable_thinking``."""
     messages: tuple[Message, ...] = ()
+    drawn_seed: int | None = None
+    """The seed where the person sets none: drawn once, so that the answers can be repeated."""
 
     def ask(self, text: str) -> Conversation:
         """Append a message of the user's."""
@@ -50,8 +53,12 @@ class Conversation(
         return replace(self, messages=(*self.messages, Message("assistant", text, reasoning)))
 
     def clear(self) -> Conversation:
-        """Forget the messages; system message and parameters stay."""
-        return replace(self, messages=())
+        """Forget the messages and the seed that was drawn; system message and parameters stay."""
+        return replace(self, messages=(), drawn_seed=None)
+
+    def seeded(self) -> Conversation:
+        """Draw a seed, if none was drawn before."""
+        return self if self.drawn_seed is not None else replace(self, drawn_seed=randbits(32))
 
     def with_system(self, text: str) -> Conversation:
         return replace(self, system=text)

@@ -31,6 +31,11 @@ def decoded(text: str | bytes, kind: type[Kind], most: int = MAX_DEPTH) -> Kind:
     return msgspec.json.decode(text, type=kind)
 
 
+def encoded(value: object) -> str:
+    """``value`` as JSON."""
+    return msgspec.json.encode(value).decode()
+
+
 def _depth(text: str) -> int:
     deepest = depth = 0
     for part in _PARTS.finditer(text):

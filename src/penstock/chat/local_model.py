@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING
 from penstock.backends.registry import backend
 from penstock.chat.chat_model import Delta, Usage
 from penstock.chat.conversation import Conversation
+from penstock.chat.used_sampling import UsedSampling
 from penstock.errors import ConfigError, PenstockError
 from penstock.parsing.answer_parser import AnswerParser
 from penstock.parsing.marks import has_special_marks, opened
 from penstock.parsing.styles import NONE, Styles
+from penstock.sampling.defaults import SamplingDefaults
 from penstock.sampling.params import SamplingParams
 from penstock.tokenizer.chat_tokens import tokenize_chat
 from penstock.tokenizer.chat_variables import chat_template_kwargs
@@ -46,6 +48,14 @@ class LocalModel:
     @property
     def chat_template_kwargs(self) -> tuple[str, ...]:
         return self._chat_template_kwargs
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults:
+        return self._llm.config.sampling_defaults
+
+    @property
+    def context_tokens(self) -> int:
+        return self._llm.config.max_model_len
 
     @property
     def name(self) -> str:
@@ -99,11 +109,8 @@ class LocalModel:
         """What is asked for, and the rest as the model's makers recommend."""
         config = self._llm.config
         room = config.max_model_len - prompt_tokens
-        given = {
-            "max_tokens": config.sampling_defaults.tokens(room),
-            **conversation.parameters.given,
-        }
+        asked = UsedSampling(conversation, config.sampling_defaults).all
         return SamplingParams(
-            **{**config.sampling_defaults.sampled, **given},
+            **{"max_tokens": config.sampling_defaults.tokens(room), **asked},
             skip_special_tokens=not marks_are_special,
         )

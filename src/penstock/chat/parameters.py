@@ -16,7 +16,8 @@ class ChatParameters(
 ):
     """The options of :class:`~penstock.sampling.params.SamplingParams` that suit a conversation.
 
-    None leaves an option as the model's makers, or the server, would have it.
+    None is what the person has not set; :class:`~penstock.chat.used_sampling.UsedSampling` says
+    what holds then.
     """
 
     temperature: float | None = None
@@ -59,10 +60,6 @@ class ChatParameters(
         changed.check()
         return changed
 
-    def __str__(self) -> str:
-        given = (f"{name} {_shown(value)}" for name, value in self.given.items())
-        return ", ".join(given) or "the model's own"
-
 
 def _read(name: str, text: str) -> object:
     kind = ChatParameters.__annotations__[name]
@@ -83,7 +80,3 @@ def _read(name: str, text: str) -> object:
     except ValueError:
         what = "an integer" if number is int else "a number"
         raise RequestError(f"{name} must be {what}, not {shown(text)}", name) from None
-
-
-def _shown(value: object) -> str:
-    return msgspec.json.encode(value).decode()

@@ -15,7 +15,9 @@ from penstock.chat.chat_model import Delta, Usage
 from penstock.chat.conversation import Conversation
 from penstock.chat.event_stream import event_data
 from penstock.chat.json_text import decoded
+from penstock.chat.used_sampling import UsedSampling
 from penstock.errors import ConfigError, PenstockError, RequestError, first_line
+from penstock.sampling.defaults import SamplingDefaults
 
 REPLY_S = 600.0
 """Seconds without a byte after which a server is given up: it may read a long prompt first."""
@@ -58,8 +60,12 @@ class ModelEntry(msgspec.Struct):
     """What a server says of a model."""
 
     id: str
+    max_model_len: int | None = None
+    """How many tokens prompt and answer may have, as Penstock's servers and vLLM's say."""
     chat_template_kwargs: tuple[str, ...] | None = None
     """The variables that its chat template reads, as Penstock's servers say."""
+    sampling_defaults: SamplingDefaults | None = None
+    """What its makers recommend, as Penstock's servers say."""
 
 
 class _Models(msgspec.Struct):
@@ -186,13 +192,24 @@ class RemoteModel:
 
     @property
     def chat_template_kwargs(self) -> tuple[str, ...] | None:
+        return None if self._entry is None else self._entry.chat_template_kwargs
+
+    @property
+    def sampling_defaults(self) -> SamplingDefaults | None:
+        return None if self._entry is None else self._entry.sampling_defaults
+
+    @property
+    def context_tokens(self) -> int | None:
+        return None if self._entry is None else self._entry.max_model_len
+
+    @property
+    def _entry(self) -> ModelEntry | None:
         if self._entries is None:  # a named model is not looked up before this is asked
             try:
                 self._entries = self._endpoint.models()
             except PenstockError:
                 self._entries = []
-        found = (entry for entry in self._entries if entry.id == self._model)
-        return next((entry.chat_template_kwargs for entry in found), None)
+        return next((entry for entry in self._entries if entry.id == self._model), None)
 
     @property
     def name(self) -> str:
@@ -207,7 +224,7 @@ class RemoteModel:
             "messages": conversation.as_messages(),
             "stream": True,
             "stream_options": {"include_usage": True},
-            **conversation.parameters.given,
+            **UsedSampling(conversation, self.sampling_defaults).asked,
         }
         if conversation.chat_template_kwargs:
             body["chat_template_kwargs"] = conversation.chat_template_kwargs

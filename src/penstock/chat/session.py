@@ -10,8 +10,10 @@ from pathlib import Path
 from penstock.chat.chat_model import ChatModel, Delta, Usage
 from penstock.chat.commands import obey
 from penstock.chat.conversation import Conversation
+from penstock.chat.cut import why_cut
 from penstock.chat.lines import Interrupted, LineReader
-from penstock.chat.settings import shown_settings
+from penstock.chat.settings import shown_variables
+from penstock.chat.used_sampling import UsedSampling
 from penstock.chat.views import Screen
 from penstock.errors import EngineDeadError, PenstockError, RequestError, first_line
 from penstock.interrupts import Interrupts
@@ -34,12 +36,20 @@ class ChatSession:
         conversation: Conversation | None = None,
         debug: bool = False,
     ) -> None:
-        self.conversation = conversation or Conversation()
         self.files: set[Path] = set()
         self._model = model
         self._screen = screen
         self._debug = debug
         self._left = False
+        self.conversation = conversation or Conversation()
+
+    @property
+    def conversation(self) -> Conversation:
+        return self._conversation
+
+    @conversation.setter
+    def conversation(self, conversation: Conversation) -> None:
+        self._conversation = conversation.seeded()
 
     def run(self, reader: LineReader) -> None:
         """Read messages and commands until the person leaves.
@@ -49,7 +59,8 @@ class ChatSession:
         reads the answers any more.
         """
         screen = self._screen
-        screen.say(f"{self._model.name}: {self._model.describe()}")
+        described = f"{self._model.name}: {self._model.describe()}"
+        screen.say(", ".join(filter(None, [described, self.used_sampling.header])))
         screen.remark("/help lists the commands; Ctrl-D leaves.")
         interrupted = False
         with reader:
@@ -80,6 +91,10 @@ class ChatSession:
     def chat_template_kwargs(self) -> tuple[str, ...] | None:
         return self._model.chat_template_kwargs
 
+    @property
+    def used_sampling(self) -> UsedSampling:
+        return UsedSampling(self.conversation, self._model.sampling_defaults)
+
     def ask(self, text: str) -> Answer:
         """Ask the model, and show its answer as it comes. Raises PenstockError."""
         asked = self.conversation.ask(text)
@@ -98,16 +113,19 @@ class ChatSession:
             view.finish()
         if answer.content or answer.reasoning:
             self.conversation = asked.answer(answer.content, answer.reasoning)
+        if answer.finish_reason == "length":
+            limit, context = self.used_sampling.max_tokens, self._model.context_tokens
+            answer.cut = why_cut(answer.usage, limit, context)
         return answer
 
     def describe(self) -> str:
         conversation = self.conversation
-        parameters, template = shown_settings(conversation, self.chat_template_kwargs)
+        template = shown_variables(conversation, self.chat_template_kwargs)
         turns = "1 turn" if conversation.turns == 1 else f"{conversation.turns} turns"
         return "\n".join(
             [
                 f"model: {self._model.name}, {self._model.describe()}",
-                f"parameters: {parameters}",
+                f"parameters: {self.used_sampling}",
                 f"chat template: {template}",
                 f"system message: {conversation.system or 'none'}",
                 f"said so far: {turns}",
@@ -157,6 +175,8 @@ class Answer:
         self.stopped = False
         """Whether the person stopped it."""
         self.finish_reason: str | None = None
+        self.cut = ""
+        """Which limit ended it, where one did."""
         self.usage: Usage | None = None
         self._start = time.monotonic()
         self._first: float | None = None
@@ -203,6 +223,6 @@ class Answer:
             parts.append(f"{usage.cached_tokens:,} of {usage.prompt_tokens:,} prompt tokens cached")
         if self.stopped:
             parts.append("stopped")
-        elif self.finish_reason == "length":
-            parts.append("cut: max_tokens, or the context, is used up")
+        elif self.cut:
+            parts.append(self.cut)
         return ", ".join(parts)

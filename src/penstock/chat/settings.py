@@ -5,11 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
-from typing import Any
-
-import msgspec
 
 from penstock.chat.conversation import Conversation
+from penstock.chat.json_text import encoded
 from penstock.chat.parameters import ChatParameters
 from penstock.errors import RequestError
 
@@ -37,20 +35,18 @@ def with_setting(
     return conversation.with_chat_template_kwarg(variable, text)
 
 
-def shown_settings(
-    conversation: Conversation, chat_template_kwargs: Sequence[str] | None
-) -> tuple[str, str]:
-    """The parameters, and the template's variables, as one line says them."""
+def shown_variables(conversation: Conversation, chat_template_kwargs: Sequence[str] | None) -> str:
+    """The template's variables, as one line says them."""
     given = conversation.chat_template_kwargs
     unread = unread_options(conversation, chat_template_kwargs)
-    said = [f"{name} {_shown(value)}" for name, value in given.items()]
+    said = [f"{name} {encoded(value)}" for name, value in given.items()]
     if chat_template_kwargs is None:
         said.append("the server does not say what else it reads")
     else:
         said += [f"it does not read {', '.join(unread)}"] if unread else []
         unset = [name for name in chat_template_kwargs if name not in given]
         said += [f"unset: {', '.join(unset)}"] if unset else []
-    return str(conversation.parameters), "; ".join(said) or "reads no variables of its own"
+    return "; ".join(said) or "reads no variables of its own"
 
 
 def unread_options(
@@ -80,7 +76,3 @@ def _unknown(name: str, chat_template_kwargs: Sequence[str] | None) -> str:
 
 def _near(name: str, names: Iterable[str]) -> list[str]:
     return get_close_matches(name.replace("-", "_"), list(names), n=2, cutoff=0.7)
-
-
-def _shown(value: Any) -> str:
-    return msgspec.json.encode(value).decode()

@@ -34,6 +34,13 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         prompt that is refused where there is no room."""
         return None if self.max_tokens is None else max(min(self.max_tokens, room), 1)
 
+    @property
+    def interactive(self) -> SamplingDefaults:
+        """What a person's conversation begins with in place of the neutral values: nothing where
+        the model's makers recommend any of it, and else :data:`INTERACTIVE`."""
+        named = any(getattr(self, name) is not None for name in INTERACTIVE.sampled)
+        return SamplingDefaults() if named else INTERACTIVE
+
     def params(self, room: int) -> SamplingParams:
         """The options of a request that names none, where ``room`` tokens of context are left."""
         return SamplingParams(**self.sampled, max_tokens=self.tokens(room))
@@ -43,3 +50,8 @@ class SamplingDefaults(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         named = (f"{name} {value:g}" for name, value in values.items() if value is not None)
         return ", ".join(named) or "none"
+
+
+INTERACTIVE = SamplingDefaults(temperature=0.8, top_k=40, top_p=0.95, min_p=0.05)
+"""What ``penstock chat`` and the page begin with where the model's makers recommend nothing: at the
+neutral values, which requests of programs get, a small model babbles. llama.cpp has the same."""

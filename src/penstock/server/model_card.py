@@ -21,6 +21,7 @@ def model_card(model: ModelFacts, tokenizer: Tokenizer, styles: Styles) -> Model
         capabilities=capabilities(bool(templates), styles),
         made_for=made_for(model, bool(templates)),
         sampling_defaults=model.sampling_defaults,
+        interactive_defaults=model.sampling_defaults.interactive,
         chat_template_kwargs=chat_template_kwargs(templates.values()),
     )
 

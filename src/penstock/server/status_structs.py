@@ -26,6 +26,9 @@ class ModelCard(msgspec.Struct, frozen=True):
     sampling_defaults: SamplingDefaults = SamplingDefaults()
     """What holds for sampling options that a request leaves out; OpenAI's defaults for those that
     are missing here."""
+    interactive_defaults: SamplingDefaults = SamplingDefaults()
+    """What the page and ``penstock chat`` ask for where a person sets nothing; empty where the
+    model has defaults of its own. Requests that leave options out do not get it."""
     chat_template_kwargs: tuple[str, ...] = ()
     """The variables that the model's chat template reads and a chat's ``chat_template_kwargs`` may
     set."""

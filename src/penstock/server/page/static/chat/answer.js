@@ -4,24 +4,25 @@ import { ConnectionLost, ServerError } from "../server/api.js";
 import { endCalls } from "./calls.js";
 import { requestMessages, SAMPLING } from "./conversation.js";
 
-/** The body of the request for an answer that follows `node`. */
-export function chatBody(model, conversation, node) {
+/** The body of the request for an answer of `card`'s model that follows `node`. */
+export function chatBody(card, conversation, node) {
   const { options } = conversation;
   const body = {
-    model,
+    model: card.id,
     messages: requestMessages(conversation, node),
     stream: true,
     stream_options: { include_usage: true, continuous_usage_stats: true },
-    ...sampling(options),
+    ...sampling(options, card),
   };
   if (options.tools?.trim()) body.tools = JSON.parse(options.tools);
   return body;
 }
 
-/** The sampling options that are set. */
-export function sampling(options) {
+/** The sampling options that are set, and for the others what the server has the page begin with. */
+export function sampling(options, card) {
   const set = SAMPLING.filter((name) => Number.isFinite(options[name]));
-  return Object.fromEntries(set.map((name) => [name, options[name]]));
+  const given = Object.fromEntries(set.map((name) => [name, options[name]]));
+  return { ...card.interactive_defaults, ...given };
 }
 
 /** Times and counts of one answer. */

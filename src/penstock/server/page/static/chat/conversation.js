@@ -6,7 +6,7 @@ export const FORMAT = "penstock.conversation.1";
 const ROLES = ["user", "assistant", "tool"];
 
 /** The sampling options that a conversation may set, all of them numbers. */
-export const SAMPLING = ["temperature", "top_p", "top_k", "max_tokens", "seed"];
+export const SAMPLING = ["temperature", "top_p", "top_k", "min_p", "max_tokens", "seed"];
 
 function newId() {
   const bytes = crypto.getRandomValues(new Uint8Array(8));

@@ -5,22 +5,24 @@ const FIELDS = [
   { name: "temperature", label: "Temperature", step: 0.05, min: 0, max: 2 },
   { name: "top_p", label: "Top p", step: 0.01, min: 0.01, max: 1 },
   { name: "top_k", label: "Top k", step: 1, min: -1 },
+  { name: "min_p", label: "Min p", step: 0.01, min: 0, max: 1 },
   { name: "max_tokens", label: "Most tokens", step: 1, min: 1 },
   { name: "seed", label: "Seed", step: 1 },
 ];
-const DEFAULTS = { temperature: 1, top_p: 1 };
+const NEUTRAL = { temperature: 1, top_p: 1, min_p: 0 };
 
 /**
- * The number fields of the sampling options. An empty one leaves the choice to the server, whose
- * default is shown in it. `options` is changed in place.
+ * The number fields of the sampling options. What holds where one is empty is shown in it: the
+ * model's default, or else what the server has the page begin with. `options` is changed in place.
  */
-export function samplingFields(options, defaults, changed) {
+export function samplingFields(options, card, changed) {
+  const defaults = { ...NEUTRAL, ...card.sampling_defaults, ...card.interactive_defaults };
   return element(
     "fieldset",
     { className: "sampling" },
     element("legend", {}, "Sampling"),
     FIELDS.map(({ name, label, ...bounds }) => {
-      const given = defaults[name] ?? DEFAULTS[name];
+      const given = defaults[name];
       const input = element("input", {
         type: "number",
         ...bounds,
@@ -55,7 +57,7 @@ export function showSettings(conversation, card, changed) {
       "div",
       { className: "settings" },
       element("label", { className: "block" }, element("span", {}, "System prompt"), system),
-      samplingFields(conversation.options, card.sampling_defaults, changed),
+      samplingFields(conversation.options, card, changed),
       takesTools
         ? toolsField(conversation.options, changed)
         : element("p", { className: "note" }, "This model's chat template takes no tools."),

@@ -132,7 +132,7 @@ export class ChatView {
   async #answer(node) {
     this.stop();
     const conversation = this.#conversation;
-    const body = chatBody(this.card.id, conversation, node);
+    const body = chatBody(this.card, conversation, node);
     const made = conversation.add(node, { role: "assistant", content: "" });
     this.#save();
     if (this.#conversation !== conversation) return; // another tab has deleted it

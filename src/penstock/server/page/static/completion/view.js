@@ -48,7 +48,7 @@ export class CompletionView {
       this.text,
       this.trouble,
       element("div", { className: "completion-row" }, this.go, this.halt, this.undo, this.note),
-      samplingFields(this.options, card.sampling_defaults, () => {}),
+      samplingFields(this.options, card, () => {}),
     );
   }
 
@@ -101,7 +101,7 @@ export class CompletionView {
       prompt: this.text.value,
       stream: true,
       stream_options: { include_usage: true, continuous_usage_stats: true },
-      ...sampling(this.options),
+      ...sampling(this.options, this.card),
     };
     let pending = "";
     const append = () => {
