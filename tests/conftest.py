@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import gc
 import os
+import signal
 import tempfile
 from collections.abc import Generator
 
@@ -28,6 +29,10 @@ _MOST_WORKERS = 4
 # do not read these.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+
+# What a shell starts in the background inherits an ignored SIGINT; tests press Ctrl-C.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
