@@ -38,7 +38,7 @@ class Held(BodyDecoder[Anything]):
         self.most = max(self.most, self._now)
         self._doing()
         self._now -= 1
-        return Decoded(Anything(), ())
+        return Decoded(Anything(), (), ())
 
 
 def asked(*pieces: bytes, announced: int | None = None) -> Request:

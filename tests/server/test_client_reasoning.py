@@ -41,6 +41,19 @@ def prompt_tokens(server: Server, path: str, fields: dict[str, Any]) -> tuple[in
     return usage["input_tokens" if path == RESPONSES else "prompt_tokens"], named
 
 
+@pytest.mark.parametrize("path", [CHAT, RESPONSES])
+def test_variables_that_the_template_does_not_read_are_named(
+    effort_server: Server, path: str
+) -> None:
+    options = {"foo": 4, "reasoning_effort": "low", "a, b\r\nc: d": 1, "ä": 2}
+    used, named = prompt_tokens(effort_server, path, {"chat_template_kwargs": options})
+    assert used == len("Effort low. Hi")
+    assert named == "chat_template_kwargs.foo, chat_template_kwargs.*"
+    many = {f"v{i}": 0 for i in range(1000)}
+    _, named = prompt_tokens(effort_server, path, {"chat_template_kwargs": many})
+    assert len(named) < 1000
+
+
 @pytest.mark.parametrize(
     ("path", "fields", "word"),
     [

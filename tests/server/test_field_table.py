@@ -18,7 +18,7 @@ from penstock.server.openai.body import DialectDecoder
 from penstock.server.openai.field_docs import BODIES, markdown
 from penstock.server.openai.field_table import TABLE, rules_of
 from penstock.server.openai.protocol import ChatRequest
-from penstock.server.openai.thinking import template_reads
+from penstock.server.openai.template_reads import TemplateReads
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "clients.md"
 CHAT = "/v1/chat/completions"
@@ -105,6 +105,7 @@ MESSAGE_KEYS = sorted(
     {rule.path[1] for rule in rules_of(CHAT) if rule.path[0] == "messages"}
     | {"content", "role", "tool_call_id"}
 )
+READS = TemplateReads.of({"default": "{{ thinking }}"})
 MESSAGES = st.lists(st.dictionaries(st.sampled_from(MESSAGE_KEYS), JSON, max_size=3), max_size=2)
 
 
@@ -112,7 +113,7 @@ MESSAGES = st.lists(st.dictionaries(st.sampled_from(MESSAGE_KEYS), JSON, max_siz
 def test_any_body_is_decoded_or_refused_by_name(
     fields: dict[str, Any], messages: list[dict[str, Any]]
 ) -> None:
-    decoder = DialectDecoder(ChatRequest, CHAT, "fake", frozenset(["thinking"]))
+    decoder = DialectDecoder(ChatRequest, CHAT, "fake", READS)
     body = {"messages": [{"role": "user", "content": "a"}, *messages], **fields}
     refused: ApiError | None = None
     try:
@@ -147,4 +148,4 @@ def test_any_body_is_decoded_or_refused_by_name(
     ids=str,
 )  # fmt: skip
 def test_what_a_template_reads(templates: dict[str, str], reads: list[str]) -> None:
-    assert template_reads(templates) == set(reads)
+    assert TemplateReads.of(templates).always == set(reads)

@@ -27,6 +27,8 @@ class Decoded(Generic[Body]):
     request: Body
     ignored: tuple[Rule, ...]
     """Rules of the fields that were ignored because they are only advisory, each rule once."""
+    named: tuple[str, ...]
+    """The names of these fields, which are ASCII."""
 
 
 class BodyDecoder(Generic[Body]):
@@ -49,7 +51,8 @@ class BodyDecoder(Generic[Body]):
         except msgspec.ValidationError as error:
             raise self._invalid(str(error)) from None
         self._check(request)
-        return Decoded(request, tuple(dict.fromkeys(ignored)))
+        rules = tuple(dict.fromkeys(ignored))
+        return Decoded(request, rules, tuple(name for r in rules for name in self._names(r, given)))
 
     def _parsed(self, body: bytes) -> Any:
         check_nodes(body)
@@ -68,6 +71,10 @@ class BodyDecoder(Generic[Body]):
         """Follow what advice can be followed, by changing ``given``; returns the rules of the
         rest."""
         return [each.rule for each in advice]
+
+    def _names(self, rule: Rule, given: dict[str, Any]) -> Iterable[str]:
+        """The names of the fields of ``given`` that were ignored by this rule."""
+        return (rule.field,)
 
     def _check(self, request: Body) -> None:
         """Raise ApiError for fields of the request that contradict each other."""

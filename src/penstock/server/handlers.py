@@ -39,7 +39,7 @@ from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSE
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses.api import ResponseJob
 from penstock.server.openai.responses.protocol import ResponseRequest
-from penstock.server.openai.thinking import template_reads
+from penstock.server.openai.template_reads import TemplateReads
 from penstock.server.openai.tokenizing import (
     DetokenizeRequest,
     TokenizeRequest,
@@ -87,12 +87,12 @@ class Handlers:
         self._card = model_card(engine.model, engine.tokenizer, styles)
         self._events = EngineEvents(engine, requests, self._counts, self._card.id)
         self._serving = Serving(engine, styles, engine.inputs.grammars, Caller())
-        model, reads = self._card.id, template_reads(templates)
+        model, reads = self._card.id, TemplateReads.of(templates)
         self._completion_decoder = DialectDecoder(CompletionRequest, COMPLETIONS, model)
         self._chat_decoder = DialectDecoder(ChatRequest, CHAT, model, reads)
         self._response_decoder = DialectDecoder(ResponseRequest, RESPONSES, model, reads)
         self._embedding_decoder = DialectDecoder(EmbeddingRequest, EMBEDDINGS, model)
-        self._tokenize_decoder = DialectDecoder(TokenizeRequest, TOKENIZE)
+        self._tokenize_decoder = DialectDecoder(TokenizeRequest, TOKENIZE, reads=reads)
         self._detokenize_decoder = DialectDecoder(DetokenizeRequest)
         self._bodies = Bodies(options.max_body_bytes, options.body_timeout_s)
         self._ignored = IgnoredFields()
@@ -221,7 +221,7 @@ class Handlers:
     async def _decoded(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
         decoded = await self._bodies.decoded(request, decoder)
         if decoded.ignored:
-            self._ignored.report(OpenRequest.of(request.scope), decoded.ignored)
+            self._ignored.report(OpenRequest.of(request.scope), decoded)
         return decoded.request
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
+from penstock.server.body_decoder import Body, Decoded
 from penstock.server.fields.rules import Rule
 from penstock.server.open_requests import IGNORED, OpenRequest
 
@@ -17,10 +17,10 @@ class IgnoredFields:
     def __init__(self) -> None:
         self._logged: set[Rule] = set()
 
-    def report(self, request: OpenRequest, ignored: Sequence[Rule]) -> None:
-        """Report fields that the request has and that were ignored as advisory, by their rules."""
-        request.ignored = tuple(rule.field for rule in ignored)
-        for rule in ignored:
+    def report(self, request: OpenRequest, decoded: Decoded[Body]) -> None:
+        """Report the fields of the request that were ignored as advisory."""
+        request.ignored = decoded.named
+        for rule in decoded.ignored:
             if rule not in self._logged:
                 self._logged.add(rule)
                 _log.info(

@@ -3,6 +3,7 @@ options."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -13,6 +14,7 @@ from penstock.server.fields.check import Advice
 from penstock.server.fields.rules import Rule
 from penstock.server.openai.field_table import rules_of
 from penstock.server.openai.protocol import Sampling
+from penstock.server.openai.template_reads import UNREAD, TemplateReads, header_names
 from penstock.server.openai.thinking import heed
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -24,7 +26,7 @@ class DialectDecoder(BodyDecoder[Body]):
     """Decodes one kind of body by the rules of the field table.
 
     ``endpoint`` is the path whose rules apply, ``model`` the model that is used where the body
-    names none, and ``template_reads`` the variables that the chat template reads.
+    names none, and ``reads`` the variables that chat templates read.
     """
 
     def __init__(
@@ -32,26 +34,33 @@ class DialectDecoder(BodyDecoder[Body]):
         kind: type[Body],
         endpoint: str = "",
         model: str | None = None,
-        template_reads: frozenset[str] = frozenset(),
+        reads: TemplateReads | None = None,
     ) -> None:
         super().__init__(kind, rules_of(endpoint))
         self._model = model
-        self._template_reads = template_reads
+        self._reads = TemplateReads() if reads is None else reads
 
     def _heed(self, advice: list[Advice], given: dict[str, Any]) -> list[Rule]:
         if self._model is not None:
             given.setdefault("model", self._model)
-        if not advice:
-            return []
         rules = [each.rule for each in advice if not each.rule.wish]
         wishes = [each for each in advice if each.rule.wish]
         if wishes:
             options = given.get(_TEMPLATE_OPTIONS, {})
             if isinstance(options, dict):
-                rules += heed(wishes, self._template_reads, options)
+                rules += heed(wishes, self._reads.always, options)
             if options:
                 given[_TEMPLATE_OPTIONS] = options
+        if self._unread(given):
+            rules.append(UNREAD)
         return rules
+
+    def _names(self, rule: Rule, given: dict[str, Any]) -> Iterable[str]:
+        return header_names(self._unread(given)) if rule is UNREAD else (rule.field,)
+
+    def _unread(self, given: dict[str, Any]) -> list[str]:
+        options = given.get(_TEMPLATE_OPTIONS)
+        return self._reads.unread(options) if isinstance(options, dict) else []
 
     def _check(self, request: Body) -> None:
         if isinstance(request, Sampling):

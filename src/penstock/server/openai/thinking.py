@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from penstock.server.fields.check import Advice
 from penstock.server.fields.rules import Rule
-from penstock.tokenizer.chat_variables import variables_read
 
 EFFORT = "reasoning_effort"
 """Variable for a level of effort, as in the templates of gpt-oss."""
@@ -38,10 +37,3 @@ def heed(wishes: Iterable[Advice], reads: frozenset[str], options: dict[str, Any
         if not whole:
             left.append(wish.rule)
     return left
-
-
-def template_reads(templates: Mapping[str, str]) -> frozenset[str]:
-    """Return the variables that every chat template of a checkpoint reads; empty without
-    templates."""
-    found = [variables_read(source) for source in templates.values()]
-    return frozenset.intersection(*found) if found else frozenset()
