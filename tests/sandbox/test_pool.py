@@ -239,7 +239,13 @@ def test_too_many_slow_jobs_are_refused_for_now(
 def busy(workers: WorkerPool, cpu_s: float) -> list[int]:
     """Workers that live and have taken so much processor time."""
     live = processes.of(processes.servers())
-    return [pid for pid in workers.pids if pid in live and WorkerProcess(pid).cpu_s > cpu_s]
+    found = []
+    for pid in live.intersection(workers.pids):
+        worker = WorkerProcess(pid)
+        if worker.cpu_s > cpu_s:
+            found.append(pid)
+        worker.release()
+    return found
 
 
 async def kill_server(workers: WorkerPool, cpu_s: float) -> None:

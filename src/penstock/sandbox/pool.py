@@ -109,6 +109,8 @@ class WorkerPool:
                 except WorkerDied as death:
                     if death.end != "lost" or self._closed:
                         raise
+                    # What ended it, such as the end of the fork server, may be about to end those.
+                    self._end_idle()
                     answer = await self._do(job, frame, seat)
             except WorkerDied as death:
                 if self._closed:
@@ -176,6 +178,11 @@ class WorkerPool:
             self._end(worker)
         else:
             self._idle.append(worker)
+
+    def _end_idle(self) -> None:
+        for worker in self._idle:
+            self._end(worker)
+        self._idle.clear()
 
     def _end(self, worker: Connection) -> None:
         """End a worker in the background; safe to repeat."""
