@@ -136,10 +136,7 @@ def test_metadata_are_taken_over(tmp_path: Path) -> None:
     writer.add_custom_alignment(64)
     for tensor in reader.tensors:
         writer.add_tensor(tensor.name, tensor.data)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    save(writer)
     target = tmp_path / "target.gguf"
     done = convert(tmp_path / "more.gguf", target, FILE_TYPES["F16"], name="Other")
     assert done.taken == len(reader.tensors)
@@ -200,13 +197,17 @@ def test_what_is_taken_over_as_it_is_must_be_finite(
         written(path, tmp_path / "out.gguf", kind)
 
 
-def test_files_of_unknown_architectures_are_refused(tmp_path: Path) -> None:
-    writer = gguf.GGUFWriter(tmp_path / "t5.gguf", "t5")
-    writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
+def save(writer: gguf.GGUFWriter) -> None:
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def test_files_of_unknown_architectures_are_refused(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "t5.gguf", "t5")
+    writer.add_tensor("token_embd.weight", np.zeros((4, 4), np.float32))
+    save(writer)
     with pytest.raises(ModelError, match="'t5', whose tensors Penstock does not know"):
         written(tmp_path / "t5.gguf", tmp_path / "out.gguf", "Q8_0")
 
@@ -216,16 +217,10 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
     writer.kv_data[0].clear()
     writer.add_type("imatrix")
     writer.add_tensor("blk.0.attn_q.weight.counts", np.ones((1, 1), np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    save(writer)
     with pytest.raises(ModelError, match="is an importance matrix and no model"):
         written(tmp_path / "i.gguf", tmp_path / "out.gguf", "Q8_0")
     writer = gguf.GGUFWriter(tmp_path / "vocabulary.gguf", "llama")
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    save(writer)
     with pytest.raises(ModelError, match="has no tensors, only a vocabulary, so it is no model"):
         written(tmp_path / "vocabulary.gguf", tmp_path / "out.gguf", "Q8_0")

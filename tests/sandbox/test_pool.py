@@ -20,7 +20,6 @@ from penstock.grammar.spec import GrammarSpec
 from penstock.sandbox import connection, jobs, pool
 from penstock.sandbox.jobs import Checked, CheckGrammar, Tokenize, TokenizeChat, Tokens
 from penstock.sandbox.pool import WorkerPool
-from penstock.sandbox.process import WorkerProcess
 
 TEMPLATE = (
     "{% for m in messages %}"
@@ -239,13 +238,7 @@ def test_too_many_slow_jobs_are_refused_for_now(
 def busy(workers: WorkerPool, cpu_s: float) -> list[int]:
     """Workers that live and have taken so much processor time."""
     live = processes.of(processes.servers())
-    found = []
-    for pid in live.intersection(workers.pids):
-        worker = WorkerProcess(pid)
-        if worker.cpu_s > cpu_s:
-            found.append(pid)
-        worker.release()
-    return found
+    return [pid for pid in workers.pids if pid in live and processes.cpu_s(pid) > cpu_s]
 
 
 async def kill_server(workers: WorkerPool, cpu_s: float) -> None:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import httpx
 import pytest
 from support.fake_core import MAX_MODEL_LEN, VOCAB
-from support.http_client import JSON, Server
+from support.http_client import JSON, Server, refused
 from support.http_server import MAX_BODY_BYTES
 
 COMPLETIONS = "/v1/completions"
@@ -16,18 +15,6 @@ RESPONSES = "/v1/responses"
 TOKENIZE = "/tokenize"
 DETOKENIZE = "/detokenize"
 POSTED = (COMPLETIONS, CHAT, RESPONSES, TOKENIZE, DETOKENIZE)
-
-
-def refused(response: httpx.Response, status: int = 400) -> dict[str, Any]:
-    assert response.status_code == status, response.text
-    assert response.headers["content-type"] == "application/json"
-    body = response.json()
-    assert set(body) == {"error"}
-    assert set(body["error"]) == {"message", "type", "param", "code"}
-    assert body["error"]["message"]
-    assert len(body["error"]["message"]) < 500
-    error: dict[str, Any] = body["error"]
-    return error
 
 
 def completion(**fields: Any) -> dict[str, Any]:
@@ -236,54 +223,6 @@ def test_fields(server: Server, path: str, body: dict[str, Any], param: str) -> 
 def test_fields_of_tokenizing(server: Server, path: str, body: dict[str, Any], param: str) -> None:
     named = refused(server.post(path, body))["param"]
     assert named == param or (param == "tokens[0]" and named == "tokens[...]"), named
-
-
-def response(**fields: Any) -> dict[str, Any]:
-    return {"model": "fake", "input": "a", **fields}
-
-
-def part(**fields: Any) -> dict[str, Any]:
-    return response(input=[{"role": "user", "content": [fields]}])
-
-
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({"model": "fake"}, "input"),
-        (response(input=[]), "input"),
-        (response(input=5), "input"),
-        (response(input=[{"role": "wizard", "content": "a"}]), "input[0].role"),
-        (response(input=[{"role": "user"}]), "input[0].content"),
-        (response(input=[{"type": "image", "role": "user", "content": ""}]), "input[0].type"),
-        (response(input=[{"type": "reasoning", "role": "user"}]), "input[0].role"),
-        (part(type="input_image", image_url="data:"), "input[0].content[0].type"),
-        (part(type="input_text"), "input[0].content[0]"),
-        (part(type="input_text", text="a", refusal="b"), "input[0].content[0]"),
-        (part(type="output_text", text="a"), "input[0].content[0]"),
-        (response(max_output_tokens=0), "max_output_tokens"),
-        (response(max_output_tokens=10**9), "max_output_tokens"),
-        (response(max_tokens=5), "max_tokens"),
-        (response(temperature=-1), "temperature"),
-        (response(top_logprobs=2), "top_logprobs"),
-        (response(top_logprobs=10**6, include=["message.output_text.logprobs"]), "top_logprobs"),
-        (response(include=["reasoning.summary"]), "include[0]"),
-        (response(metadata={"a": 5}), "metadata[...]"),
-        (response(n=2), "n"),
-        (response(store="yes"), "store"),
-        (response(background=True), "background"),
-        (response(previous_response_id="resp_1"), "previous_response_id"),
-        (response(tools=[{"type": "web_search"}]), "tools[0].type"),
-        (response(text={"format": {"type": "xml"}}), "text.format.type"),
-        (response(reasoning={"effort": "hgih"}), "reasoning.effort"),
-        (response(truncation="middle"), "truncation"),
-        (response(stop=["x"] * 20_000), "stop"),
-    ],
-    ids=lambda value: str(value)[:60],
-)
-def test_fields_of_responses(server: Server, body: dict[str, Any], param: str) -> None:
-    for stream in (False, True):
-        named = refused(server.post(RESPONSES, {**body, "stream": stream}))["param"]
-        assert named.replace("[...]", "[0]") == param.replace("[...]", "[0]")
 
 
 @pytest.mark.parametrize("path", POSTED)

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.browser import CONTROL, ENTER, ESCAPE, TAB, Browser
-from support.chat_page import answered, ask
+from support.browser import CONTROL, ENTER, ESCAPE, Browser
+from support.chat_page import answered, ask, give_tool
 from support.http_client import Server
 
 pytestmark = pytest.mark.slow
@@ -135,11 +135,7 @@ def test_an_answer_that_was_cut_in_a_call_can_be_followed(
     chrome: Browser, tool_server: Server
 ) -> None:
     chrome.open(tool_server.url)
-    chrome.find('[aria-label="Options of this conversation"]').click()
-    tools = '[{"type": "function", "function": {"name": "f", "parameters": {}}}]'
-    chrome.find("dialog textarea.code").send_keys(tools, TAB)
-    chrome.press(ESCAPE)
-    chrome.until(lambda: not chrome.all("dialog"), "the options are closed")
+    give_tool(chrome)
     ask(chrome, 'SAY<<<tool_call>{"name": "f", "arguments": {"city": "U>>')
     answered(chrome)
     assert not chrome.all(".call")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from support import byte_tokenizer
 from support.browser import CONTROL, ENTER, ESCAPE, TAB, Browser
-from support.chat_page import answered, ask
+from support.chat_page import answered, ask, give_tool
 from support.http_client import Server, running
 from support.needs import needs_native
 from support.served import serving
@@ -288,11 +288,7 @@ def test_a_server_that_dies_and_returns(chrome: Browser, tokenizer_folder: Path)
 def test_reasoning_and_calls_of_tools(chrome: Browser, tool_server: Server) -> None:
     call = '<tool_call>{"name": "f", "arguments": {"city": "Ulm"}}</tool_call>'
     chrome.open(tool_server.url)
-    chrome.find('[aria-label="Options of this conversation"]').click()
-    tools = '[{"type": "function", "function": {"name": "f", "parameters": {}}}]'
-    chrome.find("dialog textarea.code").send_keys(tools, TAB)
-    chrome.press(ESCAPE)
-    chrome.until(lambda: not chrome.all("dialog"), "the options are closed")
+    give_tool(chrome)
     ask(chrome, f"SAY<<<think>I think.</think>Wait. {call}>>")
     answered(chrome)
     assert chrome.texts(".reasoning .markdown") == ["I think."]

@@ -141,3 +141,16 @@ def running(
             process.kill()
             process.wait()
         started.close()
+
+
+def refused(response: httpx.Response, status: int = 400) -> dict[str, Any]:
+    """The error of an answer that refuses, in OpenAI's shape."""
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    body = response.json()
+    assert set(body) == {"error"}
+    assert set(body["error"]) == {"message", "type", "param", "code"}
+    assert body["error"]["message"]
+    assert len(body["error"]["message"]) < 500
+    error: dict[str, Any] = body["error"]
+    return error

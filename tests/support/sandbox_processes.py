@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
+from penstock.sandbox.process import WorkerProcess
+
 PAGE = os.sysconf("SC_PAGE_SIZE")
 _COMMAND = b"penstock.sandbox.worker"
 
@@ -48,3 +50,12 @@ def resident_bytes(pid: int) -> int:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE
     except (OSError, IndexError):
         return 0
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time that a worker has taken, in seconds."""
+    worker = WorkerProcess(pid)
+    try:
+        return worker.cpu_s
+    finally:
+        worker.release()

@@ -26,7 +26,7 @@ class ChatSession:
 
     ``conversation`` is what has been said before, and what is set. It changes with each turn: a
     question that failed is no part of it, an answer that was stopped is as far as it came. With
-    ``debug``, errors that nobody expects end the session with their traceback.
+    ``debug``, errors that nobody expects are raised.
     """
 
     def __init__(

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+T = TypeVar("T")
 
-class Numbers(Sequence[bool | int | float]):
+
+class _Array(Sequence[T]):
+    """What both kinds of arrays have of a list."""
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to a sequence of the same elements."""
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(operator.eq, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        """As a list has it, of the first ones where there are many: messages show it."""
+        shown = ", ".join(map(repr, self[:8]))
+        return f"[{shown}, ...]" if len(self) > 8 else f"[{shown}]"
+
+
+class Numbers(_Array[bool | int | float]):
     """An array of numbers or bools, in as many bytes as it takes in the file."""
 
     def __init__(self, values: NDArray[Any]) -> None:
@@ -44,21 +63,8 @@ class Numbers(Sequence[bool | int | float]):
     def __getitem__(self, index: Any) -> Any:
         return self._values[index].tolist()
 
-    def __eq__(self, other: object) -> bool:
-        """Equal to a sequence of the same values."""
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(map(operator.eq, self, other))
 
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        """As a list has it, of the first ones where there are many: messages show it."""
-        shown = ", ".join(map(repr, self[:8]))
-        return f"[{shown}, ...]" if len(self) > 8 else f"[{shown}]"
-
-
-class Strings(Sequence[str]):
+class Strings(_Array[str]):
     """An array of many strings, as UTF-8 until they are asked for: a file is opened by several that
     do not look at its vocabulary."""
 
@@ -131,16 +137,3 @@ class Strings(Sequence[str]):
             return self.take(range(len(self))[index])
         at = range(len(self))[index]
         return self.text[self.ends[at - 1] if at else 0 : self.ends[at]].decode()
-
-    def __eq__(self, other: object) -> bool:
-        """Equal to a sequence of the same strings."""
-        if not isinstance(other, Sequence):
-            return NotImplemented
-        return len(self) == len(other) and all(map(operator.eq, self, other))
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __repr__(self) -> str:
-        """As a list has it, of the first ones where there are many: messages show it."""
-        shown = ", ".join(map(repr, self[:8]))
-        return f"[{shown}, ...]" if len(self) > 8 else f"[{shown}]"

@@ -170,7 +170,7 @@ class ChatChunk(msgspec.Struct, frozen=True, kw_only=True):
     usage: Usage | UnsetType | None = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     prompt_token_ids: list[int] | UnsetType = UNSET
-    """With the first event, where the request had ``return_token_ids``."""
+    """The prompt's tokens: the first event has them, where the request had ``return_token_ids``."""
 
 
 def usage(outputs: Sequence[RequestOutput], hidden_tokens: int = 0) -> Usage:
