@@ -136,7 +136,7 @@ class EngineLoop:
 
     def run(self) -> None:
         """Returns after Shutdown, or when the front end is gone."""
-        with self._heart():
+        with _heart(self._meter, self._frames):
             self._loop()
 
     def _loop(self) -> None:
@@ -201,26 +201,28 @@ class EngineLoop:
     def _send(self, message: FromEngine) -> None:
         self._frames.send(encode_frame(message))
 
-    @contextlib.contextmanager
-    def _heart(self) -> Iterator[None]:
-        """Send a sign of life every BEAT_S seconds, with how long the current step has run.
 
-        Run by a thread of its own: so the front end can tell a process that was stopped or swapped
-        out, which sends nothing, from a step that does not end.
-        """
-        stop = threading.Event()
+@contextlib.contextmanager
+def _heart(meter: StepMeter, frames: FrameSocket) -> Iterator[None]:
+    """Send a sign of life every BEAT_S seconds, with how long the current step has run.
 
-        def beat() -> None:
-            with contextlib.suppress(OSError):  # the front end is gone, as the loop will see
-                while not stop.wait(BEAT_S):
-                    self._send(Beat(self._meter.seconds_in_step()))
+    Run by a thread of its own: so the front end can tell a process that was stopped or swapped
+    out, which sends nothing, from a step that does not end. The thread must not know the core: it
+    may outlive the loop by a moment, and what it refers to then is never collected.
+    """
+    stop = threading.Event()
 
-        thread = threading.Thread(target=beat, name="penstock-heart", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            stop.set()
+    def beat() -> None:
+        with contextlib.suppress(OSError):  # the front end is gone, as the loop will see
+            while not stop.wait(BEAT_S):
+                frames.send(encode_frame(Beat(meter.seconds_in_step())))
+
+    thread = threading.Thread(target=beat, name="penstock-heart", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
 
 
 def _trouble(command: Callable[[], None]) -> str | None:
