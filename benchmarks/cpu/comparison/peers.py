@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
@@ -39,6 +39,10 @@ class Peer:
     environment: Mapping[str, str] = field(default_factory=lambda: _NONE)
     threads_variable: str | None = None
     """An environment variable that takes the list of processors, as ``0-3``."""
+    vendor: str | None = None
+    """The only CPUs that it is for, as ``/proc/cpuinfo`` names their vendor."""
+    uncapped: str | None = None
+    """Why it cannot be held to fewer instructions than the machine has; None where it can."""
 
     @property
     def exported(self) -> list[Precision]:
@@ -97,6 +101,13 @@ VLLM = Peer(
     },
     threads_variable="VLLM_CPU_OMP_THREADS_BIND",
 )
+ZENTORCH = replace(
+    VLLM,
+    name="vllm-zentorch",
+    requirements=(*VLLM.requirements, "zentorch==2.13.0.2"),
+    vendor="AuthenticAMD",
+)
+"""AMD's plugin, which takes over vLLM's products and attention where it is installed."""
 TRANSFORMERS = Peer(
     name="transformers",
     artifacts={"bf16": CHECKPOINT},
@@ -118,8 +129,8 @@ ONNXRUNTIME = Peer(
         "bf16": "its CPU kernels compute in float32 or integers",
         "http": "it has no server",
     },
+    uncapped="its kernels are chosen by what the CPU reports, without a setting",
 )
 
-PEERS: Mapping[str, Peer] = MappingProxyType(
-    {p.name: p for p in (PENSTOCK, LLAMA_CPP, OPENVINO, VLLM, TRANSFORMERS, ONNXRUNTIME)}
-)
+_ALL = (PENSTOCK, LLAMA_CPP, OPENVINO, VLLM, ZENTORCH, TRANSFORMERS, ONNXRUNTIME)
+PEERS: Mapping[str, Peer] = MappingProxyType({p.name: p for p in _ALL})

@@ -9,6 +9,7 @@ from typing import Any
 from comparison.protocol import Load
 from workers.loop import serve
 from workers.served import HOST, Served
+from workers.torch_isa import isa
 
 
 class VllmServer:
@@ -22,6 +23,10 @@ class VllmServer:
             *("--max-num-seqs", str(options.max_sequences)),
             *("--host", HOST, "--port", str(port)),
         ]
+
+    def isa(self) -> str:
+        """Ask torch in the same environment: the server does not tell."""
+        return isa()
 
     def extra_fields(self) -> dict[str, Any]:
         return {}
