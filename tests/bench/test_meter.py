@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.bench.op_costs import seen
+from penstock.plan.costs import seen
 from penstock.cache.geometry import Chunk, Window, first_seen
 
 

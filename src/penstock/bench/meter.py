@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from penstock.bench.op_costs import StepSize, multiply_adds, seen, weight_bytes_of
+from penstock.plan.costs import StepSize, multiply_adds, seen, weight_bytes_of
 from penstock.cache.geometry import BLOCK_SIZE, Window, float_dtype
 from penstock.config import ResolvedConfig
 from penstock.interface.executor import Executor, run

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from penstock.bench.meter import MeteredExecutor, OpTime, StepProfile
-from penstock.bench.op_costs import StepSize
+from penstock.plan.costs import StepSize
 from penstock.config import ResolvedConfig
 from penstock.errors import ConfigError
 from penstock.interface.executor import Executor
