@@ -89,8 +89,8 @@ class Demand:
     weight_bytes: float = 0.0
     """Bytes of all its weights; of experts, of all of them."""
     experts: int = 0
+    """Number of experts among which each token is sent to ``chosen``; 0 if there are none."""
     chosen: int = 0
-    """Of so many experts each token is given to so many; 0: there are no experts."""
     multiply_adds: int = 0
     """Multiply-adds of a row, or of a row and each token that it sees."""
     arithmetic: Arithmetic = "f32"
