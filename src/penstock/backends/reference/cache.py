@@ -35,15 +35,23 @@ class KvStore:
     """Keys, or values, of one layer: ``[slots, kv_heads, head_dim]`` in the cache's type.
 
     With int8, int4 and fp8 these are codes, and ``scales`` ``[slots, kv_heads]`` holds theirs in
-    bfloat16. Those of int4 are of heads that are turned; reading turns them back.
+    bfloat16. Where heads are ``turned`` when they are written, reading turns them back.
     """
 
-    def __init__(self, dtype: PartDType, num_blocks: int, kv_heads: int, head_dim: int) -> None:
+    def __init__(
+        self,
+        dtype: PartDType,
+        num_blocks: int,
+        kv_heads: int,
+        head_dim: int,
+        turned: bool = False,
+    ) -> None:
         slots = num_blocks * BLOCK_SIZE
         self.data: NDArray[Any] = np.zeros((slots, kv_heads, head_dim), _DTYPES[dtype])
         quantized = has_scales(dtype)
         self.scales = np.zeros((slots, kv_heads), ml_dtypes.bfloat16) if quantized else None
         self._dtype = dtype
+        self._turned = turned
 
     def write(self, slots: NDArray[np.int32], x: F32) -> None:
         """Store rows ``[n, kv_heads, head_dim]``, rounded to the cache's type."""
@@ -52,7 +60,7 @@ class KvStore:
         elif self._dtype == "fp8":
             self.data[slots], self.scales[slots] = float8_heads(x)
         else:
-            turned = turn_heads(x) if self._dtype == "int4" else x
+            turned = turn_heads(x) if self._turned else x
             coded = quantize_heads(turned, *_CODES[self._dtype])
             self.data[slots], self.scales[slots] = coded
 
@@ -62,7 +70,7 @@ class KvStore:
         if self.scales is None:
             return rows
         result: F32 = rows * self.scales[slots].astype(np.float32)[..., None]
-        return turn_heads(result) if self._dtype == "int4" else result
+        return turn_heads(result) if self._turned else result
 
     def move_slot(self, source: int, target: int) -> None:
         for array in (self.data, self.scales):
@@ -147,7 +155,10 @@ def layer_stores(layer: KvLayer, dtype: KvDType, num_blocks: int) -> tuple[Store
     if layer.value_dim is not None:
         return (LatentStore(keys, num_blocks, layer.head_dim, layer.value_dim),)
     shape = (num_blocks, layer.kv_heads, layer.head_dim)
-    return KvStore(keys, *shape), KvStore(values, *shape)
+    return (
+        KvStore(keys, *shape, turned=keys in ("int8", "int4")),
+        KvStore(values, *shape, turned=values == "int4"),
+    )
 
 
 def turn_heads(x: F32) -> F32:
