@@ -26,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from penstock.engine.loader import plan_engine
     from penstock.hardware import detect
+    from penstock.hardware_facts import facts
     from penstock.plan.explain import explain
     from penstock.plan.memory import plan_memory
 
@@ -33,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
     config, hardware = engine_plan.config, detect()
     print(f"machine  {hardware.cpu_model}, {hardware.physical_cores} cores usable,", end=" ")
     print(f"{hardware.memory_available / 2**30:.1f} GiB available")
+    for fact in facts(hardware):
+        print(f"         {fact}")
     print(f"model    {config.model_path}\n")
     print(config.explain())
     for note in config.notes:
