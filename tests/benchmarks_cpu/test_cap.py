@@ -21,7 +21,7 @@ from comparison.results import Comparison
 from comparison.text import Text
 from penstock.backends.cpu.variants import VARIANTS
 from penstock.bench.machine import Speeds, describe_machine
-from workers.torch_isa import told
+from workers.onednn_isa import told
 
 TEXT = Text("three ids", [[1, 2, 3]], 1)
 AVX2, AVX512 = CAPS["avx2"], CAPS["avx512"]

@@ -63,8 +63,8 @@ def _obstacle(peer: Peer, precision: str, shape: Shape, cap: Cap | None) -> str 
         return "reads no GGUF"
     if shape.file is None and (known is None or known not in peer.artifacts):
         return peer.missing.get(precision, "not supported")
-    if cap is not None and peer.uncapped is not None:
-        return f"it cannot be held to {cap.name}: {peer.uncapped}"
+    if cap is not None and cap.name in peer.uncapped:
+        return f"it cannot be held to {cap.name}: {peer.uncapped[cap.name]}"
     if peer.vendor is not None and peer.vendor != cpu_vendor():
         return f"it is for CPUs of {peer.vendor}"
     state = Environment(peer, shape.work).state()

