@@ -28,11 +28,18 @@ def steady(
 
 
 def test_steps_of_one_length_are_the_time_between_tokens() -> None:
-    """One request alone is read in one step, on average begun in the middle of another."""
+    """One request alone is read in one step; others come in the middle of a step on average."""
     found = steady(Clock(0.01), 1, Workload(100, 1000))
     assert found.tpot == pytest.approx(0.01)
-    assert found.ttft == pytest.approx(0.015, rel=0.01)
+    assert found.ttft == pytest.approx(0.01)
     assert found.latency == pytest.approx(found.ttft + 999 * 0.01)
+    assert steady(Clock(0.01), 1000, Workload(100, 10000), 4096).ttft > 0.0149
+
+
+def test_a_prompt_does_not_come_between_its_own_tokens() -> None:
+    alone, two = (steady(Clock(0.01, 1e-4), n, Workload(500, 100)) for n in (1, 2))
+    assert alone.tpot == pytest.approx(0.0101)
+    assert two.tpot > 1.03 * alone.tpot
 
 
 def test_little_s_law_holds() -> None:

@@ -9,7 +9,6 @@ means; what they leave out is in docs/sizing.md. --this-machine predicts Penstoc
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -21,19 +20,20 @@ from penstock.cli.size_options import (
     listed,
     one_of,
     parse_objective,
+    parse_price,
     parse_speculation,
+    parse_threads,
     parse_tokens,
     slo_of,
 )
-from penstock.written_file import write_json
+from penstock.dtypes import QuantizationName
 
 if TYPE_CHECKING:
     from penstock.cache.geometry import KvDType
-    from penstock.dtypes import QuantizationName
     from penstock.models.spec import ModelSpec
     from penstock.sizing.search import Choices, Demanded, Search
 
-_WEIGHTS = ("none", "int8", "int4")
+_WEIGHTS: Sequence[QuantizationName] = ("none", "int8", "int4")
 _KV = ("auto", "bfloat16", "float16", "float32", "fp8", "int8", "k8v4", "int4")
 
 RARE = ("--exchange", "--peak", "--max-num-batched-tokens", "--ignore-config-field", "--replicas")
@@ -95,7 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     choices.add_argument(
         "--quantization",
-        type=listed(one_of(*_WEIGHTS)),
+        type=listed(one_of("none", "int8", "int4")),
         metavar="NAME[,NAME]",
         help="types of weights: none (as they are), int8, int4 (default: each)",
     )
@@ -121,6 +121,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices.add_argument(
         "--peak", action="store_true", help="the bounds: every peak reached, no overhead"
     )
+    here = parser.add_argument_group("this machine")
+    here.add_argument(
+        "--this-machine",
+        action="store_true",
+        help="measure this machine for a minute, and predict Penstock on its CPU",
+    )
+    here.add_argument(
+        "--threads",
+        type=parse_threads,
+        metavar="N|LIST",
+        help="compute threads (default: the engine's)",
+    )
+    here.add_argument(
+        "--price", type=parse_price, metavar="USD", help="what an hour of this machine costs"
+    )
     parser.add_argument(
         "--ignore-config-field",
         action="append",
@@ -134,31 +149,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.cli.size_json import document
+    from penstock.cli.size_json import document, to_terminal, write_document
     from penstock.cli.size_table import table
     from penstock.sizing.model import SizedModel
     from penstock.sizing.search import Search, best
 
     demanded = _demanded(args)
-    choices = _choices(args)
     spec = _spec(args)
     _check_context(spec, demanded)
-    search = Search(SizedModel(spec), demanded, choices)
+    model = SizedModel(spec)
+    if args.this_machine:
+        from penstock.cli.size_this_machine import run_here
+
+        _refuse_other_machines(args)
+        return run_here(args, model, demanded, _weights(args, spec))
+    if args.threads is not None or args.price is not None:
+        raise UsageError("--threads and --price are of --this-machine; add that, or leave them out")
+    search = Search(model, demanded, _choices(args, spec))
     found = search.all()
     chosen = best(found)
-    if args.json is None or str(args.json) != "-":
+    if not to_terminal(args):
         print(table(args.model or "the demo model", search, found, chosen))
         if not chosen.meets:
             print(_elsewhere(search, args.catalogue))
     if args.json is not None:
-        made = document(search, found, chosen)
-        if str(args.json) == "-":
-            import msgspec
-
-            sys.stdout.write(msgspec.json.format(msgspec.json.encode(made), indent=2).decode())
-            sys.stdout.write("\n")
-        else:
-            write_json(args.json, made)
+        write_document(args, document(search, found, chosen))
     return 0
 
 
@@ -185,7 +200,7 @@ def _demanded(args: argparse.Namespace) -> Demanded:
     return Demanded(workload, args.concurrency, slo_of(args.slo))
 
 
-def _choices(args: argparse.Namespace) -> Choices:
+def _choices(args: argparse.Namespace, spec: ModelSpec) -> Choices:
     from penstock.sizing.catalogue import Catalogue
     from penstock.sizing.roofline import PEAK
     from penstock.sizing.search import Choices
@@ -195,7 +210,7 @@ def _choices(args: argparse.Namespace) -> Choices:
     devices = tuple(dict.fromkeys(map(catalogue.find, names))) or catalogue.accelerators
     return Choices(
         devices,
-        weights=cast("Sequence[QuantizationName]", args.quantization or _WEIGHTS),
+        weights=_weights(args, spec),
         kv=[_kv_dtype(each) for each in args.kv_cache_dtype or ("auto",)],
         tensor=args.tp or (1, 2, 4, 8),
         pipeline=args.pp,
@@ -204,6 +219,26 @@ def _choices(args: argparse.Namespace) -> Choices:
         attained=PEAK if args.peak else None,
         step_tokens=args.max_num_batched_tokens,
     )
+
+
+def _weights(args: argparse.Namespace, spec: ModelSpec) -> Sequence[QuantizationName]:
+    """The types of weights to choose from: of a checkpoint that is quantized, its own alone."""
+    asked = cast("Sequence[QuantizationName] | None", args.quantization)
+    quantized = spec.quantized is not None and bool(spec.quantized.schemes)
+    if quantized and asked is not None and set(asked) != {"none"}:
+        raise UsageError(
+            f"the checkpoint is quantized already ({spec.quantized}); leave --quantization out, or "
+            "name the checkpoint that it was made from"
+        )
+    return ("none",) if quantized else asked or _WEIGHTS
+
+
+def _refuse_other_machines(args: argparse.Namespace) -> None:
+    for option in ("gpu", "catalogue", "tp", "pp", "replicas"):
+        if getattr(args, option):
+            raise UsageError(
+                f"--{option} is of other machines, --this-machine of this one; leave one out"
+            )
 
 
 def _kv_dtype(name: str) -> KvDType | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import sys
 from collections.abc import Sequence
 
 import msgspec
@@ -9,6 +11,21 @@ import msgspec
 from penstock.sizing.roofline import Bounds
 from penstock.sizing.search import Best, Configuration, Search
 from penstock.sizing.serving import Estimate
+from penstock.written_file import write_json
+
+
+def to_terminal(args: argparse.Namespace) -> bool:
+    """Whether the document takes the place of what is printed."""
+    return args.json is not None and str(args.json) == "-"
+
+
+def write_document(args: argparse.Namespace, document: object) -> None:
+    """Write it where ``--json`` says."""
+    if not to_terminal(args):
+        write_json(args.json, document)
+        return
+    text = msgspec.json.format(msgspec.json.encode(document), indent=2)
+    sys.stdout.write(text.decode() + "\n")
 
 
 class FoundConfiguration(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,6 +90,11 @@ def parse_price(text: str) -> float:
     return price
 
 
+def parse_threads(text: str) -> int | str:
+    """A number of threads, or a list of CPUs, which the engine reads."""
+    return int(text) if text.isdecimal() else text
+
+
 def listed(read: Callable[[str], T]) -> Callable[[str], tuple[T, ...]]:
     """A reader of ``1,2,4``, of which ``read`` reads each."""
 

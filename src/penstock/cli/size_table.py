@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
-from penstock.cache.geometry import BLOCK_SIZE
-from penstock.sizing.search import Best, Configuration, Demanded, Search
+from penstock.cache.geometry import KvDType
+from penstock.dtypes import QuantizationName
+from penstock.models.spec import ModelSpec
+from penstock.sizing.accelerator import DeviceKind
+from penstock.sizing.model import Precision, SizedModel
+from penstock.sizing.search import Best, Configuration, Demanded, Room, Search
 from penstock.sizing.serving import Slo
 
 _ROWS = 10
@@ -19,7 +24,18 @@ _LEFT = 5
 
 def table(model: str, search: Search, found: Sequence[Configuration], best: Best) -> str:
     """The model's memory, the configurations to look at, and what to try next."""
-    lines = [*_model_lines(model, search, best.cheapest), _load_line(search.demanded), ""]
+    lines = [
+        *model_lines(
+            model,
+            search.model,
+            best.cheapest.device.kind,
+            search.choices.weights,
+            search.budget(best.cheapest.device),
+            best.cheapest.precision.kv,
+        ),
+        _load_line(search.demanded, best.cheapest.room),
+        "",
+    ]
     marked: dict[int, list[str]] = {}
     if best.meets:
         for word, each in (
@@ -32,7 +48,7 @@ def table(model: str, search: Search, found: Sequence[Configuration], best: Best
     others = [each for each in best.each if each not in shown and each.meets == best.meets]
     shown += others[: _ROWS - len(shown)]
     rows = [_HEAD, *(_row(", ".join(marked.get(id(each), [])), each) for each in shown)]
-    lines += _aligned(rows)
+    lines += aligned(rows, _LEFT, wide_last=True)
     left = len(best.each) - len({(c.device.name, c.precision.weights) for c in shown})
     if left > 0:
         lines.append(f"and {left} more; --json has all {len(found)} that hold the model")
@@ -40,44 +56,47 @@ def table(model: str, search: Search, found: Sequence[Configuration], best: Best
     return "\n".join(lines)
 
 
-def _model_lines(model: str, search: Search, chosen: Configuration) -> Iterator[str]:
-    spec = search.model.spec
-    sized = search.model.plan(
-        chosen.device.kind, chosen.precision, search.budget(chosen.device)
-    ).footprint
+def model_lines(
+    model: str,
+    sized: SizedModel,
+    kind: DeviceKind,
+    weights: Sequence[QuantizationName],
+    step_tokens: int,
+    kv: KvDType | None = None,
+) -> Iterator[str]:
+    """What the model is, and what its weights and caches take."""
+    spec = sized.spec
+    precision = Precision(weights[0], kv or spec.dtype)
+    its = sized.plan(kind, precision, step_tokens).footprint
     yield (
-        f"model    {model}: {spec.architecture}, {_count(sized.parameters)} parameters, "
+        f"model    {model}: {spec.architecture}, {_count(its.parameters)} parameters, "
         f"{len(spec.layers)} layers"
     )
     sizes = []
-    for weights in search.choices.weights:
-        like = search.model.like(
-            chosen.device.kind, chosen.precision, weights, search.budget(chosen.device)
-        )
-        sizes.append(f"{_gib(like.footprint.weights)} {_weights(weights, spec.dtype)}")
-    yield f"weights  {', '.join(sizes)}; buffers of a step {_gib(sized.activations)}"
-    for kind in sized.kinds:
-        kept = _kib(kind.token_bytes) + " a token" if kind.token_bytes else "nothing of a token"
-        yield f"cache    {kind.layers} layers: {kind.name}, {kept}"
-    tokens = search.demanded.workload.tokens
-    yield (
-        f"         {_kib(sized.token_bytes)} a token in {chosen.precision.kv}, "
-        f"{_gib(sized.sequence_bytes(tokens))} a request (in blocks of {BLOCK_SIZE})"
-    )
+    for each in weights:
+        like = sized.plan(kind, replace(precision, weights=each), step_tokens).footprint
+        sizes.append(f"{gib(like.weights)} {_weights(each, spec)}")
+    yield f"weights  {', '.join(sizes)}; buffers of a step {gib(its.activations)}"
+    for kept in its.kinds:
+        size = _kib(kept.token_bytes) + " a token" if kept.token_bytes else "nothing of a token"
+        yield f"cache    {kept.layers} layers: {kept.name}, {size} in {precision.kv}"
+    if its.state_bytes:
+        yield f"         and {gib(its.state_bytes)} of states a request"
 
 
-def _load_line(demanded: Demanded) -> str:
+def _load_line(demanded: Demanded, room: Room) -> str:
     w, spec = demanded.workload, demanded.workload.speculation
     drafts = f", {spec.length:.2f} tokens a step of each with drafts" if spec.tokens else ""
     return (
         f"load     {demanded.concurrency} open requests, {w.isl:,} tokens in, {w.osl:,} out{drafts}"
-        f"; objectives: {_objectives(demanded.slo)}"
+        f", {gib(room.request)} of cache each on a device; objectives: {objectives(demanded.slo)}"
     )
 
 
-def _objectives(slo: Slo) -> str:
+def objectives(slo: Slo) -> str:
+    """The objectives in words."""
     pairs = (("TTFT", slo.ttft), ("TPOT", slo.tpot), ("latency", slo.latency))
-    named = [f"{name} {_time(value)}" for name, value in pairs if value is not None]
+    named = [f"{name} {time_text(value)}" for name, value in pairs if value is not None]
     return ", ".join(named) or "none"
 
 
@@ -92,8 +111,8 @@ def _row(mark: str, each: Configuration) -> tuple[str, ...]:
         "as they are" if each.precision.weights == "none" else each.precision.weights,
         each.precision.kv,
         f"{each.room.requests:,}",
-        _time(at.ttft),
-        _time(at.tpot),
+        time_text(at.ttft),
+        time_text(at.tpot),
         f"{at.output_tps * each.replicas:,.0f}",
         "-" if each.usd_per_hour is None else f"{each.usd_per_hour:,.2f}",
         "-" if price is None else f"{price[0]:,.3f}",
@@ -107,7 +126,7 @@ def _next_lines(demanded: Demanded, found: Sequence[Configuration], best: Best) 
     at = chosen.at_load
     if not best.meets:
         missed = [
-            f"{name} {_time(value)} instead of {_time(most)}"
+            f"{name} {time_text(value)} instead of {time_text(most)}"
             for name, value, most in (
                 ("TTFT", at.ttft, demanded.slo.ttft),
                 ("TPOT", at.tpot, demanded.slo.tpot),
@@ -146,18 +165,18 @@ def _remedy(demanded: Demanded, nearest: Configuration) -> str:
     if slo.ttft is not None and at.ttft > slo.ttft:
         alone = nearest.prefill.seconds * -(-demanded.workload.isl // at.prefill.tokens)
         return (
-            f"reading a prompt of {demanded.workload.isl:,} tokens alone takes {_time(alone)} "
+            f"reading a prompt of {demanded.workload.isl:,} tokens alone takes {time_text(alone)} "
             f"({nearest.prefill.binds}): shorter prompts, cached prefixes, more ranks (--tp), or "
-            f"ttft:{_time(at.ttft * 1.05)}"
+            f"ttft:{time_text(at.ttft * 1.05)}"
         )
     if nearest.decode.binds == "memory":
         return (
             "fewer bits (--quantization int4, --kv-cache-dtype int8), drafts (--speculate), more "
-            f"ranks (--tp), or tpot:{_time(at.tpot * 1.05)}"
+            f"ranks (--tp), or tpot:{time_text(at.tpot * 1.05)}"
         )
     return (
         f"steps are bound by {nearest.decode.binds}: fewer requests at once, another accelerator, "
-        f"or tpot:{_time(at.tpot * 1.05)}"
+        f"or tpot:{time_text(at.tpot * 1.05)}"
     )
 
 
@@ -175,22 +194,25 @@ def named(each: Configuration, replicas: int | None = None) -> str:
     return f"{count} x {each.device.name} ({each.parallel}{how})"
 
 
-def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
-    wide = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-    last = len(_HEAD) - 1
+def aligned(rows: Sequence[tuple[str, ...]], left: int, wide_last: bool = False) -> Iterator[str]:
+    """Rows of equal length as lines; the first ``left`` columns are words, and so is the last one
+    if ``wide_last``."""
+    wide = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    last = len(wide) - 1
     for row in rows:
         cells = [
-            cell.ljust(wide[i]) if i < _LEFT or i == last else cell.rjust(wide[i])
+            cell.ljust(wide[i]) if i < left or (wide_last and i == last) else cell.rjust(wide[i])
             for i, cell in enumerate(row)
         ]
         yield "  ".join(cells).rstrip()
 
 
-def _weights(name: str, dtype: str) -> str:
-    return f"as they are ({dtype})" if name == "none" else name
+def _weights(name: str, spec: ModelSpec) -> str:
+    return f"as they are ({spec.quantized or spec.dtype})" if name == "none" else name
 
 
-def _time(seconds: float) -> str:
+def time_text(seconds: float) -> str:
+    """A time in the unit that fits it."""
     if seconds >= 10:
         return f"{seconds:,.0f}s"
     if seconds >= 1:
@@ -202,7 +224,8 @@ def _count(number: int) -> str:
     return f"{number / 1e9:,.2f} billion" if number >= 1e9 else f"{number / 1e6:,.1f} million"
 
 
-def _gib(size: float) -> str:
+def gib(size: float) -> str:
+    """A size in GiB, small ones in MiB."""
     return f"{size / 2**30:,.2f} GiB" if size >= 2**28 else f"{size / 2**20:,.1f} MiB"
 
 

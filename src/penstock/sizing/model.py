@@ -58,12 +58,6 @@ class SizedModel:
             )
         return self._made[key]
 
-    def like(
-        self, kind: DeviceKind, precision: Precision, weights: QuantizationName, step_tokens: int
-    ) -> SizedPlan:
-        """The plan with other weights."""
-        return self.plan(kind, replace(precision, weights=weights), step_tokens)
-
     def _plan(self, kind: DeviceKind, precision: Precision) -> Plan:
         for (other, its, _), made in self._made.items():
             if other == kind and its.weights == precision.weights:
@@ -73,7 +67,7 @@ class SizedModel:
             None,
             True,
             activations=kind == "cpu",
-            window_columns=32 if kind == "cpu" else 16,
+            window_columns=16 if kind == "cpu" else 32,
         )
         spec = self.spec
         primitive = lower(spec, spec.dtype, None, quantization, precision.kv, half=kind == "gpu")

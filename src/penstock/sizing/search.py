@@ -221,7 +221,7 @@ class Search:
             alone = at(-(-wanted // replicas))
             full = alone
         else:
-            most = _most(lambda n: slo.excess(at(n)) <= 1.0, room.requests)
+            most = most_served(lambda n: slo.excess(at(n)) <= 1.0, room.requests)
             full = at(max(most, 1))
             replicas = min(-(-wanted // max(most, 1)), _MOST_REPLICAS)
             alone = at(-(-wanted // replicas))
@@ -283,7 +283,7 @@ class Search:
         )
 
 
-def _most(serves: Callable[[int], bool], places: int) -> int:
+def most_served(serves: Callable[[int], bool], places: int) -> int:
     """The largest number up to ``places`` that is served, 0 if none; what serves more serves
     fewer."""
     if not serves(1):

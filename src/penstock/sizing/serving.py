@@ -149,13 +149,14 @@ def estimate(
     w, held = load.workload, min(concurrency, places)
     running = held / stages
     low, high = 0.0, running
-    state = _state(time, load, running)
+    others = (held - 1) / held
+    state = _state(time, load, running, others)
     if state.needed > running:
         for _ in range(_ROUNDS):
             middle = (low + high) / 2
-            state = _state(time, load, middle)
+            state = _state(time, load, middle, others)
             low, high = (middle, high) if state.needed <= running else (low, middle)
-        state = _state(time, load, low or high)
+        state = _state(time, load, low or high, others)
     rate = state.decoding * stages / (w.osl / w.speculation.length) / state.step
     queued = (concurrency - held) / rate
     ttft = state.ttft + queued
@@ -169,7 +170,7 @@ def estimate(
         input_tps=rate * w.isl,
         output_tps=rate * w.osl,
         decoding=state.decoding * stages,
-        prefill_share=state.prefill_share,
+        prefill_share=min(state.prefill_share + (1 - others) * state.ttft * rate, 1.0),
         decode=load.step(_grid(state.decoding), 0),
         prefill=load.step(0, min(w.isl, load.budget)),
     )
@@ -187,13 +188,15 @@ class _State:
     prefill_share: float
 
 
-def _state(time: StepTime, load: Load, decoding: float) -> _State:
+def _state(time: StepTime, load: Load, decoding: float, others: float) -> _State:
+    """``others`` is the part of the running sequences that one of them meets: its own prompt does
+    not come between its own tokens."""
     w, spec = load.workload, load.workload.speculation
     count = _grid(decoding)
     steps = w.osl / spec.length
     room = load.budget - count * (1 + spec.tokens)
     plain = time.seconds(load.step(count, 0)) * (1 + spec.tokens * spec.cost)
-    wanted = decoding / steps * w.isl  # prompt tokens a step
+    wanted = decoding / steps * w.isl * others  # prompt tokens a step
     if room < 1 or wanted >= room:
         return _State(decoding, plain, math.inf, math.inf, 1.0)
     chunk = _grid(max(wanted, min(room, w.isl)))
@@ -204,7 +207,7 @@ def _state(time: StepTime, load: Load, decoding: float) -> _State:
     chunks = -(-w.isl // chunk)
     rho = wanted / room
     reading = chunks * mixed
-    ttft = reading * (1 + rho / (2 * (1 - rho))) + mean / 2
+    ttft = reading * (1 + rho / (2 * (1 - rho))) + others * mean / 2
     needed = decoding + decoding / steps / mean * ttft
     return _State(decoding, mean, ttft, needed, share * (mixed - plain) / mean)
 
