@@ -42,9 +42,10 @@ Work = Literal["product", "attention", "cache", "state", "rows"]
 sequences, or works row by row."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepSize:
-    """The part of a step that its costs depend on."""
+    """The part of a step that its costs depend on. Two are the same only if they are one object,
+    so that what was computed of one can be kept by it."""
 
     tokens: int
     selected: int  # rows with logits, or whose hidden states are wanted
@@ -98,6 +99,8 @@ class Demand:
     """What its weights, or keys and values, are kept in: ``int4``, ``int8``, ``bfloat16``, ..."""
     token_bytes: int = 0
     """Bytes in the cache of each token that is read or written."""
+    kv_heads: int = 1
+    """The number of ranks that can share what is cached: KV heads, or 1 with latents."""
     window: Window | None = None
     """What a row sees; None: all of its sequence."""
     state_bytes: int = 0
@@ -180,6 +183,7 @@ def _demand(plan: Plan, op: Op) -> Demand:
             arithmetic="int8" if is_coded(plan.kv_dtype) else kind,
             form=plan.kv_dtype,
             token_bytes=_token_bytes(plan, op.layer),
+            kv_heads=op.kv_heads if op.value_dim is None else 1,
             window=op.window if op.chunk is None else Chunk(op.chunk),
         )
     if isinstance(op, KvWrite | RopeWrite):
@@ -187,6 +191,7 @@ def _demand(plan: Plan, op: Op) -> Demand:
             "cache",
             form=plan.kv_dtype,
             token_bytes=_token_bytes(plan, op.layer),
+            kv_heads=plan.kv_layers[op.layer].kv_heads,
             normed=isinstance(op, RopeWrite) and bool(op.weights),
         )
     if isinstance(op, GatedDelta | SelectiveScan):
@@ -253,4 +258,4 @@ def _arithmetic(plan: Plan, op: Linear | ExpertLinear | HeadLinear) -> Arithmeti
     scheme = None if isinstance(op, HeadLinear) or op.weight_only else op.scheme
     if scheme is not None and (not isinstance(scheme, BlockScheme) or scheme.whole):
         return "int8"
-    return "bf16" if plan.buffers[op.x].element == "bfloat16" else "f32"
+    return "f32" if plan.buffers[op.x].element == "float32" else "bf16"
