@@ -148,6 +148,9 @@ struct KvLayer {
   int group = 0;      // of StepView::groups
   int value_dim = 0;  // of a cache of latents; 0: values lie beside keys
   int rows = 0;       // of a cache of rows: so many of a block
+  // Of an INT4 cache, or null: a center of each component of the keys, [kv_heads * head_dim], then
+  // what keys are divided by, less their center, and queries multiplied by.
+  const float* key_columns = nullptr;
 
   // A layer whose blocks lie one behind the other.
   static KvLayer alone(std::byte* base, Elem elem, int kv_heads, int head_dim, int value_dim = 0) {
@@ -171,6 +174,8 @@ struct KvLayer {
     return !latent() && (elem == Elem::i8 || elem == Elem::k8v4 || elem == Elem::i4);
   }
   bool turns_values() const { return !latent() && (elem == Elem::k8v4 || elem == Elem::i4); }
+  const float* key_centers(int head) const { return key_columns + int64_t(head) * head_dim; }
+  const float* key_factors(int head) const { return key_centers(kv_heads + head); }
   // A head's block: keys and values, or latents.
   size_t head_bytes() const {
     return key_tile().bytes() + (latent() ? 0 : value_tile().bytes());

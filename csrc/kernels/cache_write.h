@@ -188,6 +188,15 @@ class CacheWriter {
       : kv_(kv), keys_{kv.key_tile()}, values_{kv.value_tile()} {}
 
   void key(int64_t block, int head, const float* x, int offset) const {
+    alignas(64) float scaled[kMostHeadDim];
+    if (kv_.key_columns) {
+      const float *centers = kv_.key_centers(head), *factors = kv_.key_factors(head);
+      for_lanes(kv_.head_dim, [&](int i, int n) {
+        const f32x16 v = f32x16::load_n(x + i, n) - f32x16::load_n(centers + i, n);
+        (v / f32x16::load_n(factors + i, n)).store_n(scaled + i, n);
+      });
+      x = scaled;
+    }
     keys_.key(kv_.keys(block, head), x, offset);
   }
   void value(int64_t block, int head, const float* x, int offset) const {

@@ -235,6 +235,10 @@ class KvWrite(Op):
     and sums of turned values are turned back, once they are added up. A cache in k8v4 has keys as
     an INT8 cache has them, and values as an INT4 cache.
 
+    Where the plan has ``key_columns`` of the layer, its centers are subtracted from k and its
+    factors divide the difference, before heads are turned, and queries are multiplied by the
+    factors before they are.
+
     An FP8 cache gets, for each head of k and of v by itself, ``scale = max|x| / 448`` in bfloat16
     and ``x / scale``, clipped at -448 and 448, rounded to E4M3 (nearest even): zeros where an INT8
     cache has codes of 0.
