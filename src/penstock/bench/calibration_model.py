@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.dtypes import DType
 from penstock.hardware import Hardware
 
 _LAYER_INT4 = 17 << 20
@@ -25,12 +26,13 @@ class CalibrationModel:
 
     layers: int
     normed: bool = False
+    dtype: DType = "bfloat16"
 
     @classmethod
-    def of(cls, hardware: Hardware) -> CalibrationModel:
-        """The model whose weights do not fit into this machine's caches."""
+    def of(cls, hardware: Hardware, dtype: DType) -> CalibrationModel:
+        """The model in this type whose weights do not fit into this machine's caches."""
         wanted = -(-_CACHES * hardware.last_level_bytes // _LAYER_INT4)
-        return cls(min(max(wanted, 4), _MOST_LAYERS))
+        return cls(min(max(wanted, 4), _MOST_LAYERS), dtype=dtype)
 
     def write(self, folder: Path) -> None:
         """Write a ``config.json``, all that dummy weights need."""
@@ -52,7 +54,7 @@ class CalibrationModel:
             "tie_word_embeddings": False,
             "bos_token_id": 1,
             "eos_token_id": 2,
-            "torch_dtype": "bfloat16",
+            "torch_dtype": self.dtype,
         }
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config))

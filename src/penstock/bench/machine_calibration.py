@@ -5,21 +5,21 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
 from penstock.backends.cpu.ordered import gathered
 from penstock.bench.calibration_model import CalibrationModel
 from penstock.bench.latency import LatencyWorkload, PhaseSteps, run_latency
-from penstock.bench.meter import Step
+from penstock.bench.meter import Step, StepProfile
 from penstock.bench.op_meter import OpMeter
 from penstock.bench.progress import Progress
 from penstock.bench.session import Session
 from penstock.config import EngineConfig
-from penstock.dtypes import QuantizationName
+from penstock.dtypes import DType, QuantizationName
 from penstock.hardware import detect
-from penstock.plan.costs import Demand, StepSize, demand
+from penstock.plan.costs import Demand, demand
 from penstock.plan.plan import Plan
 from penstock.sizing.machine_times import MachineTimes, OpObservation, StepObservation
 
@@ -31,33 +31,25 @@ _CACHED_TOKENS = 4096
 measured. Memory's first touch takes as long as a product."""
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """What one op took in one step."""
-
-    demand: Demand
-    size: StepSize
-    seconds: float
-
-
 def calibrate(
     quantizations: Sequence[QuantizationName],
     config: EngineConfig,
+    dtype: DType = "bfloat16",
     progress: Progress | None = None,
 ) -> MachineTimes:
-    """Return the constants of this machine for weights of these types, with the threads, the type
-    of keys and values and the step's limit of ``config``.
+    """Return the constants of this machine for weights of these types, and otherwise of ``dtype``,
+    with the threads, the type of keys and values and the step's limit of ``config``.
 
     Raises ConfigError where the cpu backend cannot run.
     """
     ops: list[OpObservation] = []
     steps: list[StepObservation] = []
-    model = CalibrationModel.of(detect())
+    model = CalibrationModel.of(detect(), dtype)
     for quantization in quantizations:
         made = _measure(model, quantization, config, progress)
         ops += made[0]
         steps += made[1]
-    normed, _ = _measure(CalibrationModel(2, normed=True), quantizations[0], config, progress)
+    normed, _ = _measure(CalibrationModel(2, True, dtype), quantizations[0], config, progress)
     ops += [each for each in normed if each.demand.work == "cache"]
     return MachineTimes.fit(ops, steps)
 
@@ -88,7 +80,7 @@ def _measure(
             phases = PhaseSteps()
             for batch, prompt in _WORKLOADS:
                 workload = LatencyWorkload(
-                    batch_size=batch, input_len=prompt, output_len=6, repeats=2, warmup=1
+                    batch_size=batch, input_len=prompt, output_len=6, repeats=3, warmup=1
                 )
                 run_latency(
                     session.core, session.meter, session.vocab_size, workload, phases, progress
@@ -103,22 +95,21 @@ def _cache_bytes(model: CalibrationModel) -> int:
 
 
 def _ops(plan: Plan, steps: Sequence[Step]) -> Iterator[OpObservation]:
-    """The median of all ops of one kind in steps of one size."""
-    demands = [demand(plan, op) for op in plan.ops]
-    found: dict[tuple[Demand, tuple[int, ...]], list[_Sample]] = {}
-    for step in steps:
-        if step.run is None or step.run.profile is None:
-            continue
-        profile = step.run.profile
+    """Of steps of one size the least median of all ops of one kind: other work on the machine only
+    ever adds time."""
+    places: dict[Demand, list[int]] = {}
+    for index, op in enumerate(plan.ops):
+        places.setdefault(demand(plan, op), []).append(index)
+    least: dict[tuple[Demand, tuple[int, ...]], OpObservation] = {}
+    for profile in _profiles(steps):
         size = profile.size
         key = (size.tokens, size.selected, size.sequences, int(size.context_lens.sum()))
-        for each, time in zip(demands, profile.ops, strict=True):
-            sample = _Sample(each, size, time.seconds)
-            found.setdefault((each, key), []).append(sample)
-    for samples in found.values():
-        seconds = median(each.seconds for each in samples)
-        if seconds > 0:
-            yield OpObservation(samples[0].demand, samples[0].size, seconds)
+        for each, indices in places.items():
+            seconds = median(profile.ops[index].seconds for index in indices)
+            before = least.get((each, key))
+            if seconds > 0 and (before is None or seconds < before.seconds):
+                least[each, key] = OpObservation(each, size, seconds)
+    return iter(least.values())
 
 
 def _steps(steps: Sequence[Step]) -> Iterator[StepObservation]:
@@ -132,3 +123,9 @@ def _steps(steps: Sequence[Step]) -> Iterator[StepObservation]:
         found.setdefault(profile.size.sequences, []).append(StepObservation(profile.size, rest))
     for each in found.values():
         yield replace(each[0], seconds=median(one.seconds for one in each))
+
+
+def _profiles(steps: Sequence[Step]) -> Iterator[StepProfile]:
+    for step in steps:
+        if step.run is not None and step.run.profile is not None:
+            yield step.run.profile

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -27,6 +28,7 @@ from penstock.cli.size_options import (
     slo_of,
 )
 from penstock.dtypes import QuantizationName
+from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.cache.geometry import KvDType
@@ -181,10 +183,13 @@ def _elsewhere(search: Search, own: Path | None) -> str:
     """What meets the objectives where the user's choices do not."""
     from penstock.cli.size_table import named
     from penstock.sizing.catalogue import Catalogue
-    from penstock.sizing.search import Choices, Search, best
+    from penstock.sizing.search import Search, best
 
-    everything = Choices(Catalogue.load(own).accelerators, attained=search.choices.attained)
-    wider = best(Search(search.model, search.demanded, everything).all())
+    everything = replace(search.choices, accelerators=Catalogue.load(own).accelerators)
+    try:
+        wider = best(Search(search.model, search.demanded, everything).all())
+    except ConfigError:  # --tp and --pp may fit the user's accelerators alone
+        return "         nothing else in the catalogue meets them"
     if not wider.meets:
         return "         nothing else in the catalogue meets them"
     price = wider.cheapest.usd_per_hour

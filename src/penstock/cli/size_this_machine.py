@@ -45,26 +45,22 @@ def run_here(
         kv_cache_dtype=kv[0],
         max_num_batched_tokens=args.max_num_batched_tokens,
     )
+    budget = args.max_num_batched_tokens or STEP_TOKENS["cpu"]
+    precisions = [Precision(each, config.kv_dtype(model.spec.dtype)) for each in weights]
+    for each in precisions:
+        _check_measurable(model, each, budget)
     hardware = detect()
     threads = choose_threads(args.threads, hardware)
     with BenchProgress() as progress:
         speeds = measure_speeds(threads.count)
-        times = calibrate(weights, config, progress)
-    budget = args.max_num_batched_tokens or STEP_TOKENS["cpu"]
+        times = calibrate(weights, config, model.spec.dtype, progress)
     found = [
-        predict(
-            model,
-            Precision(each, config.kv_dtype(model.spec.dtype)),
-            times,
-            demanded,
-            hardware.memory_available,
-            budget,
-        )
-        for each in weights
+        predict(model, each, times, demanded, hardware.memory_available, budget)
+        for each in precisions
     ]
     fitting = [each for each in found if each is not None]
     if not fitting:
-        least = model.plan("cpu", Precision(weights[-1], config.kv_dtype(model.spec.dtype)), budget)
+        least = model.plan("cpu", precisions[-1], budget)
         raise ConfigError(
             f"this machine's {gib(hardware.memory_available)} that are free do not hold the model: "
             f"its weights alone take {gib(least.footprint.weights)} in {weights[-1]}; take a "
@@ -78,6 +74,19 @@ def run_here(
         print("\n".join(model_lines(args.model or "the demo model", model, "cpu", weights, budget)))
         print("\n".join(_lines(fitting, demanded, args.price)))
     return 0
+
+
+def _check_measurable(model: SizedModel, precision: Precision, step_tokens: int) -> None:
+    """Raise ConfigError where the calibration has no weights like the model's."""
+    costs = model.plan("cpu", precision, step_tokens).costs
+    forms = {each.form for each, _ in costs.counts if each.work == "product"}
+    unknown = sorted(forms - {"int4", "int8", model.spec.dtype})
+    if unknown:
+        raise ConfigError(
+            f"--this-machine cannot predict weights in {', '.join(unknown)} yet: the calibration "
+            "has floats, int8 and int4; name the checkpoint that this one was made from, or "
+            "measure it with penstock bench latency"
+        )
 
 
 def _lines(
