@@ -38,8 +38,8 @@ class Measured:
     """What a text says of a model."""
 
     inputs: Mapping[str, F64]
-    """The squared norms ``[k]`` of the columns of each ``Balance.input`` ``[tokens, k]``, of rows of
-    length 1."""
+    """The squared norms ``[k]`` of the columns of each ``Balance.input`` ``[tokens, k]``, of rows
+    of length 1."""
     keys: Mapping[str, F32]
     """What keys are centered and scaled by: arrays by ``KeyColumns.name``."""
 
