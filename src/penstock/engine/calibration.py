@@ -38,10 +38,10 @@ class Measured:
     """What a text says of a model."""
 
     inputs: Mapping[str, F64]
-    """Squared norms ``[k]`` of the columns of each ``Balance.input``, whose rows ``[tokens, k]``
-    have length 1."""
+    """The squared norms ``[k]`` of the columns of each ``Balance.input`` ``[tokens, k]``, of rows
+    of length 1."""
     keys: Mapping[str, F32]
-    """Centers and scales of keys, by ``KeyColumns.name``."""
+    """What keys are centered and scaled by: arrays by ``KeyColumns.name``."""
 
 
 Bind = Callable[[Plan, WeightSource, Limits], Executor]
