@@ -107,10 +107,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization_calibration: Annotated[
         bool,
         Meta(
-            description="With --quantization, lets the model read a short text before its matrices "
-            "are rounded, to see how large the columns are of what they multiply. It costs a "
-            "first start the time of one prompt. Without, the matrices alone decide how columns "
-            "are scaled."
+            description="With --quantization, or a KV cache in int4, lets the model read a short "
+            "text before its matrices are rounded, to see how large the columns are of what they "
+            "multiply, and where keys lie. It costs a first start the time of one prompt. Without, "
+            "the matrices alone decide how columns are scaled, and keys are rounded as they are."
         ),
     ] = True
     backend: Annotated[

@@ -28,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from penstock.engine.loader import plan_engine
     from penstock.hardware import detect
+    from penstock.hardware_facts import facts
     from penstock.plan.explain import explain
     from penstock.plan.memory import plan_memory
 
@@ -35,7 +36,8 @@ def run(args: argparse.Namespace) -> int:
     config, hardware = engine_plan.config, detect()
     print(f"machine  {hardware.cpu_model}, {hardware.physical_cores} cores usable,", end=" ")
     print(f"{hardware.memory_available / 2**30:.1f} GiB available")
-    lines = [f"model    {config.model_path}\n", config.explain()]
+    lines = [f"         {fact}" for fact in facts(hardware)]
+    lines += [f"model    {config.model_path}\n", config.explain()]
     lines += [f"note     {note}" for note in config.notes]
     lines += [f"tuned    {line}" for line in _tuned(engine_plan)]
     print(harmless("\n".join(lines), sys.stdout))  # notes repeat what checkpoints say
