@@ -29,7 +29,7 @@ VARIANTS = ("neon", "dotprod", "i8mm")
 def flags_of(isa: str) -> str:
     """The compiler's option for a variant, as the build has it."""
     text = (CSRC / "CMakeLists.txt").read_text()
-    found = dict(re.findall(r"^set\(flags_(\w+) (\S+)\)$", text, re.MULTILINE))
+    found: dict[str, str] = dict(re.findall(r"^set\(flags_(\w+) (\S+)\)$", text, re.MULTILINE))
     options = found[isa]
     for name, flags in found.items():
         options = options.replace(f"${{flags_{name}}}", flags)
@@ -71,7 +71,7 @@ def test_kernels_on_aarch64(tmp_path: Path, isa: str) -> None:
         [*compiler, "-static", "-pthread", "-o", program, *objects], capture_output=True, text=True
     )
     assert linked.returncode == 0, linked.stderr
-    command = [program] if here or EMULATOR is None else [EMULATOR, program]
-    run = subprocess.run(command, capture_output=True, text=True)
+    emulator = [] if here or EMULATOR is None else [EMULATOR]
+    run = subprocess.run([*emulator, program], capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
     assert "passed" in run.stdout
