@@ -76,8 +76,8 @@ class Cgroups:
             # Of groups around it that a container does not see, too.
             around = read_entry(group / "memory.stat", "hierarchical_memory_limit")
             own = read_number(group / "memory.limit_in_bytes")
-            limits = (own, around)
-            limit = min((n for n in limits if n is not None and n >= 0), default=_UNLIMITED)
+            both = (own, around)
+            limit = min((n for n in both if n is not None and n >= 0), default=_UNLIMITED)
             if limit < _UNLIMITED:
                 used = read_number(group / "memory.usage_in_bytes") or 0
                 idle = read_entry(group / "memory.stat", "total_inactive_file") or 0
