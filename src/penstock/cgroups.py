@@ -66,7 +66,7 @@ class Cgroups:
         """
         found = []
         for group in self.unified:
-            limits = (read_number(group / name) for name in ("memory.max", "memory.high"))
+            limits = [read_number(group / name) for name in ("memory.max", "memory.high")]
             limit = min((n for n in limits if n is not None and n >= 0), default=_UNLIMITED)
             if limit < _UNLIMITED:
                 used = read_number(group / "memory.current") or 0
@@ -76,8 +76,8 @@ class Cgroups:
             # Of groups around it that a container does not see, too.
             around = read_entry(group / "memory.stat", "hierarchical_memory_limit")
             own = read_number(group / "memory.limit_in_bytes")
-            both = (own, around)
-            limit = min((n for n in both if n is not None and n >= 0), default=_UNLIMITED)
+            limits = [own, around]
+            limit = min((n for n in limits if n is not None and n >= 0), default=_UNLIMITED)
             if limit < _UNLIMITED:
                 used = read_number(group / "memory.usage_in_bytes") or 0
                 idle = read_entry(group / "memory.stat", "total_inactive_file") or 0

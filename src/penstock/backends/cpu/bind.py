@@ -151,6 +151,8 @@ def _append_all(binder: Binder, memory: MemoryPlan) -> None:
             memory.strides[name],
             str(buffer.rows),
         )
+    for columns in binder.plan.key_columns:
+        binder.native.set_key_columns(columns.layer, binder.key_columns(columns))
     for op in binder.plan.ops:
         append(binder, op)
 
