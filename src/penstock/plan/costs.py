@@ -90,8 +90,8 @@ class Demand:
     weight_bytes: float = 0.0
     """Bytes of all its weights; of experts, of all of them."""
     experts: int = 0
+    """Number of experts among which each token is sent to ``chosen``; 0 if there are none."""
     chosen: int = 0
-    """How many of the experts a token is given to; 0: there are none."""
     multiply_adds: int = 0
     """Multiply-adds of a row, or of a row and each token that it sees."""
     arithmetic: Arithmetic = "f32"
