@@ -95,8 +95,8 @@ def _cache_bytes(model: CalibrationModel) -> int:
 
 
 def _ops(plan: Plan, steps: Sequence[Step]) -> Iterator[OpObservation]:
-    """Of steps of one size the least median of all ops of one kind: other work on the machine only
-    ever adds time."""
+    """The least median of all ops of one kind among steps of one size: other work on the machine
+    only ever adds time."""
     places: dict[Demand, list[int]] = {}
     for index, op in enumerate(plan.ops):
         places.setdefault(demand(plan, op), []).append(index)
