@@ -28,7 +28,7 @@ from penstock.cli.size_options import (
     slo_of,
 )
 from penstock.dtypes import QuantizationName
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from penstock.cache.geometry import KvDType
@@ -252,11 +252,19 @@ def _kv_dtype(name: str) -> KvDType | None:
 
 def _spec(args: argparse.Namespace) -> ModelSpec:
     from penstock.demo_model import demo_model_path
+    from penstock.models.json_objects import read_json_object
+    from penstock.models.registry import read_spec
     from penstock.weights.hub import resolve_config
     from penstock.weights.model_folder import load_model_spec
 
     if args.model == "":
         raise UsageError("argument MODEL: it is empty; name a model, or leave it out for the demo")
+    path = Path(args.model or "").expanduser()
+    if path.suffix == ".json" and path.is_file():
+        config = read_json_object(path, ModelError, infinite=True)
+        return read_spec(
+            config, default_dtype="bfloat16", ignore=args.ignore_config_field, where=str(path)
+        )
     folder = resolve_config(args.model) if args.model else demo_model_path()
     return load_model_spec(folder, args.ignore_config_field)
 
