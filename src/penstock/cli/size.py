@@ -154,7 +154,8 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.size_json import document, to_terminal, write_document
     from penstock.cli.size_table import table
     from penstock.sizing.model import SizedModel
-    from penstock.sizing.search import Search, best
+    from penstock.sizing.ranking import best
+    from penstock.sizing.search import Search
 
     demanded = _demanded(args)
     spec = _spec(args)
@@ -183,7 +184,8 @@ def _elsewhere(search: Search, own: Path | None) -> str:
     """What meets the objectives where the user's choices do not."""
     from penstock.cli.size_table import named
     from penstock.sizing.catalogue import Catalogue
-    from penstock.sizing.search import Search, best
+    from penstock.sizing.ranking import best
+    from penstock.sizing.search import Search
 
     everything = replace(search.choices, accelerators=Catalogue.load(own).accelerators)
     try:
