@@ -23,7 +23,7 @@ from penstock.plan.costs import Demand, demand
 from penstock.plan.plan import Plan
 from penstock.sizing.machine_times import MachineTimes, OpObservation, StepObservation
 
-_WORKLOADS = ((1, 512), (1, 1536), (2, 96), (4, 64), (16, 32), (32, 16))
+_WORKLOADS = ((1, 512), (1, 1536), (2, 96), (4, 64), (8, 48), (16, 32), (32, 16))
 """Sequences and prompt tokens: decode at 1 to 32 rows, prompts in chunks of 96 to 512, contexts
 from a block to 1,536 tokens."""
 _CACHED_TOKENS = 4096
