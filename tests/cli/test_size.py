@@ -16,6 +16,7 @@ from penstock.config import EngineConfig
 from penstock.sizing.machine_times import MachineTimes, Pace
 
 CONFIG = str(Path(__file__).parents[2] / "benchmarks/configs/llama-3.1-8b/config.json")
+SHAPE = str(Path(__file__).parents[2] / "benchmarks/configs/qwen3-0.6b")
 ARGV = ["size", CONFIG, "--gpu", "H100", "--isl", "2k", "--osl", "300", "--concurrency", "64"]
 
 
@@ -52,6 +53,16 @@ def test_the_nearest_is_named_where_nothing_meets(capsys: pytest.CaptureFixture[
     assert "nothing meets the objectives; the nearest is" in out
     assert "instead of 10.0ms" in out
     assert "of the whole catalogue" in out
+
+
+def test_any_json_is_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "small.json"
+    path.write_text((Path(SHAPE) / "config.json").read_text())
+    assert cli.main(["size", str(path), "--gpu", "L4", "--tp", "1"]) == 0
+    assert "Qwen3ForCausalLM, 596.0 million" in capsys.readouterr().out
+    path.write_text("{")
+    assert cli.main(["size", str(path)]) == cli.EXIT_FAILED
+    assert str(path) in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -96,7 +107,6 @@ TIMES = MachineTimes(
     step=3e-4,
     sequence=4e-6,
 )
-SHAPE = str(Path(__file__).parents[2] / "benchmarks/configs/qwen3-0.6b")
 
 
 def test_this_machine_is_predicted(

@@ -100,6 +100,18 @@ def test_paces_are_straight_between_rows_and_in_proportion_beyond() -> None:
     assert [pace.at(rows) for rows in (1, 4, 8, 64, 128)] == [30, 33, 37, 150, 300]
 
 
+def test_many_rows_are_at_most_as_slow_as_several_products_of_fewer() -> None:
+    """Ops of 64 rows that lost their turn to other work and took ten times as long."""
+    disturbed = [
+        replace(each, seconds=each.seconds * 10)
+        if each.demand.work == "product" and each.demand.count(each.size) == 64
+        else each
+        for each in observations()
+    ]
+    pace = MachineTimes.fit(disturbed, STEPS).pace("bfloat16")
+    assert pace.seconds[2] <= 8 * pace.seconds[1] * 1.0001
+
+
 def test_forms_that_were_not_measured_are_refused() -> None:
     product = next(each for each, _ in costs("qwen3-0.6b").counts if each.work == "product")
     with pytest.raises(ConfigError, match=r"weights in int4 were not measured.*bfloat16, int8"):

@@ -13,8 +13,9 @@ from penstock.sizing.accelerator import Accelerator
 from penstock.sizing.catalogue import Catalogue
 from penstock.sizing.model import Precision, SizedModel
 from penstock.sizing.parallel import Parallelism
+from penstock.sizing.ranking import best
 from penstock.sizing.roofline import PEAK
-from penstock.sizing.search import Choices, Configuration, Demanded, Search, best
+from penstock.sizing.search import Choices, Configuration, Demanded, Search
 from penstock.sizing.serving import Load, Slo, Workload
 
 

@@ -23,7 +23,7 @@ from penstock.plan.costs import Demand, demand
 from penstock.plan.plan import Plan
 from penstock.sizing.machine_times import MachineTimes, OpObservation, StepObservation
 
-_WORKLOADS = ((1, 512), (1, 1536), (2, 96), (4, 64), (16, 32), (32, 16))
+_WORKLOADS = ((1, 512), (1, 1536), (2, 96), (4, 64), (8, 48), (16, 32), (32, 16))
 """Sequences and prompt tokens: decode at 1 to 32 rows, prompts in chunks of 96 to 512, contexts
 from a block to 1,536 tokens."""
 _CACHED_TOKENS = 4096
@@ -95,8 +95,8 @@ def _cache_bytes(model: CalibrationModel) -> int:
 
 
 def _ops(plan: Plan, steps: Sequence[Step]) -> Iterator[OpObservation]:
-    """The least median of all ops of one kind in steps of one size: other work on the machine only
-    ever adds time."""
+    """The least median of all ops of one kind among steps of one size: other work on the machine
+    only ever adds time."""
     places: dict[Demand, list[int]] = {}
     for index, op in enumerate(plan.ops):
         places.setdefault(demand(plan, op), []).append(index)

@@ -28,7 +28,7 @@ from penstock.cli.size_options import (
     slo_of,
 )
 from penstock.dtypes import QuantizationName
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ModelError
 
 if TYPE_CHECKING:
     from penstock.cache.geometry import KvDType
@@ -154,7 +154,8 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.size_json import document, to_terminal, write_document
     from penstock.cli.size_table import table
     from penstock.sizing.model import SizedModel
-    from penstock.sizing.search import Search, best
+    from penstock.sizing.ranking import best
+    from penstock.sizing.search import Search
 
     demanded = _demanded(args)
     spec = _spec(args)
@@ -183,7 +184,8 @@ def _elsewhere(search: Search, own: Path | None) -> str:
     """What meets the objectives where the user's choices do not."""
     from penstock.cli.size_table import named
     from penstock.sizing.catalogue import Catalogue
-    from penstock.sizing.search import Search, best
+    from penstock.sizing.ranking import best
+    from penstock.sizing.search import Search
 
     everything = replace(search.choices, accelerators=Catalogue.load(own).accelerators)
     try:
@@ -252,11 +254,19 @@ def _kv_dtype(name: str) -> KvDType | None:
 
 def _spec(args: argparse.Namespace) -> ModelSpec:
     from penstock.demo_model import demo_model_path
+    from penstock.models.json_objects import read_json_object
+    from penstock.models.registry import read_spec
     from penstock.weights.hub import resolve_config
     from penstock.weights.model_folder import load_model_spec
 
     if args.model == "":
         raise UsageError("argument MODEL: it is empty; name a model, or leave it out for the demo")
+    path = Path(args.model or "").expanduser()
+    if path.suffix == ".json" and path.is_file():
+        config = read_json_object(path, ModelError, infinite=True)
+        return read_spec(
+            config, default_dtype="bfloat16", ignore=args.ignore_config_field, where=str(path)
+        )
     folder = resolve_config(args.model) if args.model else demo_model_path()
     return load_model_spec(folder, args.ignore_config_field)
 

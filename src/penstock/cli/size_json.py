@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.sizing.ranking import Best
 from penstock.sizing.roofline import Bounds
-from penstock.sizing.search import Best, Configuration, Search
+from penstock.sizing.search import Configuration, Search
 from penstock.sizing.serving import Estimate
 from penstock.written_file import write_json
 

@@ -10,7 +10,8 @@ from penstock.dtypes import QuantizationName
 from penstock.models.spec import ModelSpec
 from penstock.sizing.accelerator import DeviceKind
 from penstock.sizing.model import Precision, SizedModel
-from penstock.sizing.search import Best, Configuration, Demanded, Room, Search
+from penstock.sizing.ranking import Best
+from penstock.sizing.search import Configuration, Demanded, Room, Search
 from penstock.sizing.serving import Slo
 
 _ROWS = 10

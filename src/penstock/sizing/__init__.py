@@ -8,7 +8,8 @@ answer::
     StepTime        step_time.py    seconds of a step: of a catalogue's device (roofline.py), or
                                     fitted to this machine (machine_times.py)
     Load, estimate  serving.py      TTFT, TPOT and throughput of in-flight batching's steady state
-    search          search.py       the configurations that meet an SLO, and which are best
+    Search          search.py       the configurations that hold the model, and what they give
+    best            ranking.py      those that meet an SLO for the least money, time, or both
 
 ``Accelerator`` and ``Catalogue`` are data (``catalogue.toml``); :mod:`penstock.sizing.parallel` has
 what ranks and stages send each other. What steps cost is the plan's (:mod:`penstock.plan.costs`).
