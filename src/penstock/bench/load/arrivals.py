@@ -39,7 +39,7 @@ class Constant:
     """Equal gaps."""
 
     rate: float
-    """Per second."""
+    """Arrivals in a second."""
 
     def times(self, generator: np.random.Generator) -> Iterator[float]:
         index = 0

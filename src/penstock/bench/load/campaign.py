@@ -49,7 +49,8 @@ class LoadPlan:
     workload: Workload
     loads: tuple[Load, ...]
     make_arrivals: Callable[[float | None], Arrivals | None]
-    """Of a load's rate; None lets conversations begin when they were recorded, or at once."""
+    """Makes the arrivals of a load's rate. None lets conversations begin when they were recorded
+    to, or at once."""
     repeats: int = 1
     conversations: int | None = None
     duration_s: float | None = None

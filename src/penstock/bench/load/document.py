@@ -64,7 +64,7 @@ class LoadedRun(msgspec.Struct, frozen=True, kw_only=True):
     skipped_turns: int
     whole: Figures
     steady: Figures | None
-    """Without its ramps; None where there is no such part."""
+    """The run without its ramps; None where there is no such part."""
     client: ClientLoad
     server_metrics: ServerMetrics | None
     energy_j: float | None

@@ -54,7 +54,7 @@ class Usage(msgspec.Struct, gc=False):
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] = []
     usage: Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 _DECODER: Final = msgspec.json.Decoder(_Chunk)
@@ -125,8 +125,8 @@ class EventReader:
             chunk = _DECODER.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise NoStream(f"{error}: {shown(data)}") from None
-        if chunk.error is not None and chunk.error != b"null":
-            raise ServerError(shown(bytes(chunk.error)))
+        if chunk.error is not None:
+            raise ServerError(shown(msgspec.json.encode(chunk.error)))
         if chunk.usage is not None:
             self.usage = chunk.usage
         for choice in chunk.choices[:1]:

@@ -55,13 +55,13 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     patterns: dict[str, dict[str, Distribution]]
     """The same by pattern, where there are several."""
     cached_share: float | None
-    """Of the prompt tokens, the part that the server's cache held; None where it does not say."""
+    """The part of the prompt tokens that the server's cache held; None where it does not say."""
     draft_acceptance: float | None
-    """Of the drafted tokens that the answers' usage tells of, the part that was accepted."""
+    """The part of the drafted tokens, as the answers' usage tells them, that was accepted."""
     good: int | None
     """Answers within all limits; None without limits."""
     good_share: float | None
-    """Of all that were sent and not stopped."""
+    """The part of all that were sent and not stopped."""
     goodput_per_s: float | None
     output_length_mismatches: int
     """Answers that have another length than was asked for."""
@@ -70,7 +70,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     discrepancies: dict[str, int]
     """Counts of the server's that cannot be true."""
     errors: dict[str, int]
-    """By kind."""
+    """How many of each kind."""
     error_messages: dict[str, str]
     """The first of each kind."""
 

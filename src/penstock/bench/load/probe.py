@@ -118,7 +118,7 @@ class Prober:
         return entries[0]
 
     async def _by_server(self) -> Wordbook | None:
-        """By ``POST /tokenize``, which Penstock's servers and vLLM's have."""
+        """The words by ``POST /tokenize``, which Penstock's servers and vLLM's have."""
         body = {
             "model": self._target.model,
             "prompt": all_words(),
@@ -150,7 +150,7 @@ class Prober:
         )
 
     async def _by_usage(self, book: Wordbook, of_sixteen: int) -> Wordbook:
-        """By what more words add to the prompt's tokens, as the usage counts them."""
+        """The words by what more of them add to the prompt's tokens, as the usage counts them."""
         more = len(WORDS) // 2
         try:
             tokens = await self._prompt_tokens(book, 16 + more)

@@ -57,7 +57,7 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ttst_s(self) -> float | None:
-        """From the first chunk with a token to the second."""
+        """The time from the first chunk with a token to the second."""
         return self.gaps_us[1] / 1e6 if len(self.gaps_us) > 1 else None
 
     @property

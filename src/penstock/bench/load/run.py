@@ -32,7 +32,7 @@ class Timeouts:
 
     total_s: float = 3600.0
     stall_s: float = 600.0
-    """Without a byte, before the first one and between two."""
+    """Seconds without a byte, before the first one and between two."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,6 @@ class LoadRun:
         await self._until(due)
         followed = any(index == later.continues for later in conversation.turns)
         reader = EventReader(keep_text=followed)
-        await self._ask(conversation, index, due, message, reader)
         record = await self._ask(conversation, index, due, message, reader)
         said[index].set_result([*history, ("assistant", reader.text)] if record.ok else None)
 

@@ -30,7 +30,7 @@ class ServerMetrics(msgspec.Struct, frozen=True, kw_only=True):
     failed: int
     """Times at which the server gave no metrics."""
     draft_acceptance: float | None = None
-    """Of the tokens that were drafted meanwhile, the part that was accepted."""
+    """The part of the tokens drafted meanwhile that was accepted."""
 
 
 class Scraper:

@@ -33,6 +33,8 @@ class RateSearch:
     start: float
     precision: float = 0.05
     most_runs: int = 16
+    most_halvings: int = 6
+    """After so many without a rate that holds, none is taken to."""
     good: float | None = field(default=None, init=False)
     bad: float | None = field(default=None, init=False)
     runs: int = field(default=0, init=False)
@@ -46,7 +48,7 @@ class RateSearch:
             return self.start
         if self.good is None:
             assert self.bad is not None
-            return self.bad / _GROW
+            return self.bad / _GROW if self.runs <= self.most_halvings else None
         if self.bad is None:
             return self.good * _GROW
         if self.bad / self.good <= 1 + self.precision:

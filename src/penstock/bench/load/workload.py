@@ -85,7 +85,7 @@ class ChatWorkload:
     """What each turn adds."""
     output_tokens: Sizes
     think_ms: Sizes
-    """Between an answer and the next turn."""
+    """The pause between an answer and the next turn."""
     prefix_tokens: int = 0
     name: str = field(default="multi-turn", init=False)
     endless: bool = field(default=True, init=False)
