@@ -63,6 +63,8 @@ class Answering(asyncio.Protocol):
             self._whole(b'{"object": "list", "data": [{"id": "mock", "object": "model"}]}')
         elif self._url.endswith(b"completions"):
             self._stream(json.loads(self._body))
+        elif self._url == b"/health":
+            self._whole(b"{}")
         else:
             self._whole(b"{}", b"404 Not Found")
 
@@ -78,7 +80,8 @@ class Answering(asyncio.Protocol):
         self._made = self._left
         chat = b"chat" in self._url
         text = b'"delta": {"content": " word"}' if chat else b'"text": " word"'
-        head = b'data: {"id": "1", "object": "chunk", "created": 1, "model": "mock", '
+        kind = b"chat.completion.chunk" if chat else b"text_completion"
+        head = b'data: {"id": "1", "object": "%b", "created": 1, "model": "mock", ' % kind
         self._piece = _chunk(
             head + b'"choices": [{"index": 0, %b, "finish_reason": null}]}\n\n' % text
         )
