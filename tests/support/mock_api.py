@@ -14,8 +14,8 @@ HEAD: Final = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 Body = dict[str, Any]
-Step = bytes | float
-"""Bytes to send, or seconds to wait; behind the last step the connection is closed if it is 0."""
+Step = bytes | float | Callable[[], bool]
+"""Bytes to send, seconds to wait, or a condition to wait for; 0 closes the connection."""
 
 
 def chunk(data: bytes) -> bytes:
@@ -75,7 +75,8 @@ class MockApi:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
+        gone = (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError)
+        with contextlib.suppress(*gone):
             while await self._one(reader, writer):
                 pass
         writer.close()
@@ -100,6 +101,9 @@ class MockApi:
             if isinstance(step, bytes):
                 writer.write(step)
                 await writer.drain()
+            elif callable(step):
+                while not step():
+                    await asyncio.sleep(0.001)
             elif step == 0:
                 return False
             else:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.bench_common import print_table
+from penstock.terminal import harmless
 
 if TYPE_CHECKING:
     from penstock.bench.load.document import LoadedRun, LoadReport
@@ -39,16 +42,21 @@ def print_report(report: LoadReport) -> None:
         )
     if not server.ignores_eos:
         rows.append(("answer lengths", "the server does not know ignore_eos: they may be shorter"))
-    print_table(rows)
+    _print(rows)
     for run in report.runs:
         print()
-        print_table(_run_rows(run))
+        _print(_run_rows(run))
     if len(report.points) > 1:
         print()
         _print_points(report)
     if report.search is not None:
         print()
         _print_search(report)
+
+
+def _print(rows: Sequence[tuple[str, str]]) -> None:
+    """Print a table whose words may be a server's."""
+    print_table([(harmless(name, sys.stdout), harmless(text, sys.stdout)) for name, text in rows])
 
 
 def _workload(report: LoadReport) -> str:

@@ -86,7 +86,6 @@ def test_a_record_has_all() -> None:
     assert record.ttfo_s is not None
     assert record.e2el_s is not None
     assert 0.03 <= record.ttft_s < record.ttfo_s <= record.e2el_s
-    assert record.ttfo_s - record.ttft_s >= 0.015
     assert (record.input_tokens_asked, record.output_tokens_asked) == (5, 3)
     assert (record.input_tokens, record.output_tokens, record.cached_tokens) == (9, 3, 4)
     assert (record.finish_reason, record.status, len(record.gaps_us)) == ("length", 200, 3)
@@ -143,7 +142,7 @@ def test_turns_side_by_side() -> None:
 
     def answer(body: Body) -> Sequence[Step]:
         slow = body["messages"][-1]["content"] == "slow"
-        return [HEAD, 0.1 if slow else 0.001, said("x"), end(1, 1)]
+        return [HEAD, (lambda: len(api.asked) == 3) if slow else 0.001, said("x"), end(1, 1)]
 
     turns = (
         Turn(("plan",), 1),
@@ -151,10 +150,11 @@ def test_turns_side_by_side() -> None:
         Turn(("fast",), 1, after=(0,), continues=0),
         Turn(("both",), 1, after=(1, 2), continues=1),
     )
-    found = ran(MockApi(answer), [Conversation("a", turns)])
+    api = MockApi(answer)
+    found = ran(api, [Conversation("a", turns)])
     by_turn = {record.turn: record for record in found.records}
     assert by_turn[2].sent_s < by_turn[1].end_s
-    assert by_turn[3].sent_s >= by_turn[1].end_s > by_turn[2].end_s
+    assert by_turn[3].sent_s >= max(by_turn[1].end_s, by_turn[2].end_s)
 
 
 def test_at_most_so_many_at_once() -> None:
@@ -175,7 +175,7 @@ def test_at_most_so_many_at_once() -> None:
 
 def test_arrivals_do_not_wait_for_answers() -> None:
     many = [replace(ONE, name=str(i)) for i in range(5)]
-    api = MockApi(lambda body: [HEAD, 0.2, said("x"), end(1, 1)])
+    api = MockApi(lambda body: [HEAD, lambda: len(api.asked) == 5, said("x"), end(1, 1)])
     found = ran(api, many, Constant(100.0), concurrency=None)
     assert [r.scheduled_s for r in found.records] == [0, 0.01, 0.02, 0.03, 0.04]
     assert all(r.sent_s >= r.scheduled_s for r in found.records)
@@ -194,9 +194,6 @@ BAD: dict[str, tuple[Callable[[Body], Sequence[Step]], str, str]] = {
     "ended early": (lambda b: [HEAD, said("x"), b"0\r\n\r\n"], "cut off", "before the answer"),
     "no tokens": (lambda b: [HEAD, end(1, 0)], "no tokens", "no token"),
     "empty": (lambda b: [HEAD, b"0\r\n\r\n"], "no tokens", "without a token"),
-    "silent": (lambda b: [LATE], "stall", "before the first byte"),
-    "stalled": (lambda b: [HEAD, said("x"), LATE], "stall", "between tokens"),
-    "endless": (lambda b: [HEAD, *[said("x"), 0.02] * 500], "timeout", "not complete"),
     "no HTTP": (lambda b: [b"hello\r\n\r\n", LATE], "protocol", "no HTTP"),
     "no events": (lambda b: [HEAD, chunk(b"<html>\n")], "protocol", "no event"),
     "no JSON": (lambda b: [HEAD, chunk(b"data: {oh\n\n")], "protocol", "oh"),
@@ -232,17 +229,30 @@ def test_bad_answers_have_kinds_and_harm_no_other(name: str) -> None:
         seen.append(1)
         return usual(body) if len(seen) % 2 == 0 else answer(body)
 
-    found = ran(
-        MockApi(every_second),
-        [ONE, ONE],
-        timeouts=Timeouts(total_s=0.6, stall_s=0.3),
-    )
+    found = ran(MockApi(every_second), [ONE, ONE])
     bad, good = found.records
     assert bad.error == kind
     assert bad.message is not None
     assert words in bad.message
     assert good.ok
     assert figures(found.records).errors == {kind: 1}
+
+
+@pytest.mark.parametrize(
+    ("steps", "timeouts", "kind", "words"),
+    [
+        ([LATE], Timeouts(stall_s=0.2), "stall", "before the first byte"),
+        ([HEAD, said("x"), LATE], Timeouts(stall_s=1.0), "stall", "between tokens"),
+        ([HEAD, *[said("x"), 0.02] * 500], Timeouts(total_s=0.3), "timeout", "not complete"),
+    ],
+)
+def test_answers_that_do_not_end(
+    steps: Sequence[Step], timeouts: Timeouts, kind: str, words: str
+) -> None:
+    (record,) = ran(MockApi(lambda body: steps), timeouts=timeouts).records
+    assert record.error == kind
+    assert record.message is not None
+    assert words in record.message
 
 
 def test_an_answer_that_ends_with_its_connection() -> None:

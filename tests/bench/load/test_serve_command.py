@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
 import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from penstock.bench.load.document import LoadReport
 from penstock.bench.load.energy import EnergyMeter
 from penstock.bench.load.search import RateSearch
 from penstock.cli import main as cli
+from penstock.cli.bench_serve_progress import LiveTable
 
 
 def bench(api: MockApi, tmp_path: Path, *words: str) -> tuple[int, dict[str, Any]]:
@@ -162,3 +165,37 @@ def test_energy(tmp_path: Path) -> None:
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("100")  # it has begun anew
     assert meter.joules() == pytest.approx(2.0002)
     assert EnergyMeter(tmp_path / "none").joules() is None
+
+
+def test_a_terminal_has_a_table_of_each_run(tmp_path: Path) -> None:
+    """Each drawing takes the place of the one before, and none is left."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    table = LiveTable(stream)
+    table.draw(["a", "b" * 500])
+    table.draw(["c", "d"])
+    table.clear()
+    first, _, rest = stream.getvalue().partition("\x1b[2A")
+    assert first.startswith("\x1b[2Ka\n\x1b[2Kbbb")
+    assert len(first) < 300
+    assert rest == "\x1b[2Kc\n\x1b[2Kd\n\x1b[2A\x1b[J"
+
+
+def test_progress_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stderr", stream)
+    api = MockApi(lambda body: [HEAD, said("x"), 0.3, said("y"), end(5, 2)])
+    words = ["--num-prompts", "4", "--concurrency", "1", "--input-len", "5", "--output-len", "2"]
+    assert bench(api, tmp_path, *words)[0] == 0
+    shown = stream.getvalue()
+    assert "1 at once [" in shown
+    assert "first token" in shown
+    assert "1 open, 0 failed" in shown

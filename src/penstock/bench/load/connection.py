@@ -7,6 +7,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import httptools
@@ -20,12 +21,26 @@ _MAX_BODY: Final = 32 << 20
 State = Literal["sent", "answered", "ended"]
 
 
-class ExchangeError(Exception):
-    """Why a request has no whole answer: its ``kind``, of a few, and the words for it."""
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a request has no whole answer: its kind, of a few, and the words for it.
+
+    It is no exception: those hold frames that hold them, and in a run the collector is off.
+    """
+
+    kind: str
+    message: str
+
+    def __str__(self) -> str:
+        return self.message
+
+
+class NotConnected(Exception):
+    """There is no connection to the server."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
-        self.kind = kind
+        self.failure = Failure(kind, message)
 
 
 class Exchange:
@@ -48,7 +63,7 @@ class Exchange:
     def __init__(self, stream: EventReader | None, tag: int = 0) -> None:
         self.stream = stream
         self.tag = tag
-        self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[Failure | None] = asyncio.get_running_loop().create_future()
         self.sent_at = time.perf_counter()
         self.headers_at: float | None = None
         self.last_at = self.sent_at
@@ -83,7 +98,7 @@ class Exchange:
 
     def fail(self, kind: str, message: str) -> None:
         if not self.future.done():
-            self.future.set_exception(ExchangeError(kind, message))
+            self.future.set_result(Failure(kind, message))
 
     def end(self) -> None:
         if not self.future.done():
@@ -106,8 +121,6 @@ class Connection(asyncio.BufferedProtocol):
         self._keep = True
         self._delimited = False  # whether the answer says where it ends
         self.transport: asyncio.Transport | None = None
-        self.used = 0
-        """Exchanges that it had before."""
 
     def begin(self, message: bytes, exchange: Exchange) -> None:
         """Send a request."""
@@ -203,7 +216,6 @@ class Connection(asyncio.BufferedProtocol):
         if exchange is None or exchange.status < 200:  # 100 Continue
             return
         self._exchange = None
-        self.used += 1
         if self._keep and self.usable:
             self._free(self)
         else:
@@ -222,8 +234,8 @@ class Pool:
         self._idle: list[Connection] = []
         self._all: set[Connection] = set()
 
-    async def exchange(self, message: bytes, exchange: Exchange) -> None:
-        """Send ``message`` and wait for its whole answer. Raises ExchangeError.
+    async def exchange(self, message: bytes, exchange: Exchange) -> Failure | None:
+        """Send ``message`` and wait for its whole answer; a Failure where none comes.
 
         Servers close connections that were idle for long. Where one did so just now, nothing has
         come, and the request is sent once more over a new one.
@@ -231,27 +243,30 @@ class Pool:
         connection = self._take()
         reused = connection is not None
         while True:
-            if connection is None:
-                connection = await self._connect()
+            try:
+                connection = connection or await self._connect()
+            except NotConnected as error:
+                return error.failure
             try:
                 connection.begin(message, exchange)
-                await exchange.future
-                return
-            except ExchangeError as error:
-                connection.close()
-                if not reused or error.kind != "reset" or exchange.received:
-                    raise
+                failure = await exchange.future
             except asyncio.CancelledError:
                 connection.close()
                 raise
             finally:
                 if not connection.usable:
                     self._all.discard(connection)
+            if failure is None:
+                return None
+            connection.close()
+            if not reused or failure.kind != "reset" or exchange.received:
+                return failure
             reused, connection = False, None
             exchange.future = asyncio.get_running_loop().create_future()
 
     async def connect_time(self) -> float:
-        """Seconds until a new connection stands: a round trip, and with TLS one or two more."""
+        """Seconds until a new connection stands: a round trip, and with TLS one or two more. Raises
+        NotConnected."""
         start = time.perf_counter()
         connection = await self._connect()
         seconds = time.perf_counter() - start
@@ -286,15 +301,15 @@ class Pool:
                 self._timeout,
             )
         except TimeoutError:
-            raise ExchangeError(
+            raise NotConnected(
                 "connect timeout", f"no connection to {target.url} within {self._timeout:g} s"
             ) from None
         except ssl.SSLError as error:
-            raise ExchangeError("tls", f"{target.url}: {error}") from None
+            raise NotConnected("tls", f"{target.url}: {error}") from None
         except socket.gaierror as error:
-            raise ExchangeError("dns", f"{target.host}: {error.strerror}") from None
+            raise NotConnected("dns", f"{target.host}: {error.strerror}") from None
         except OSError as error:
-            raise ExchangeError("connect", f"{target.url}: {error.strerror or error}") from None
+            raise NotConnected("connect", f"{target.url}: {error.strerror or error}") from None
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

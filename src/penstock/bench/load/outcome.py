@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.bench.load.connection import Exchange, ExchangeError
+from penstock.bench.load.connection import Exchange, Failure
 from penstock.bench.load.events import EventReader, Usage, shown
 from penstock.bench.load.record import RequestRecord
 from penstock.bench.load.turn import Conversation
@@ -28,27 +28,27 @@ class Asked:
     scheduled_s: float
 
 
-def refusal(exchange: Exchange) -> ExchangeError | None:
+def refusal(exchange: Exchange) -> Failure | None:
     """Why an answer that has come to its end is not what was asked for; None where it is."""
     reader = exchange.stream
     if exchange.status != 200:
         return _refused(exchange)
     if reader is None or reader.complete:
         if reader is not None and not reader.times:
-            return ExchangeError("no tokens", "the answer has no token")
+            return Failure("no tokens", "the answer has no token")
         return None
     if not exchange.received or not (reader.times or reader.usage):
-        return ExchangeError("no tokens", "the stream ended without a token")
-    return ExchangeError("cut off", "the stream ended before the answer was complete")
+        return Failure("no tokens", "the stream ended without a token")
+    return Failure("cut off", "the stream ended before the answer was complete")
 
 
-def _refused(exchange: Exchange) -> ExchangeError:
+def _refused(exchange: Exchange) -> Failure:
     status = exchange.status
     if 300 <= status < 400:
-        return ExchangeError(
+        return Failure(
             "redirect", f"status {status} to {exchange.location or 'elsewhere'}; name that URL"
         )
-    return ExchangeError(f"http {status}", f"status {status}: {error_words(exchange.body)}")
+    return Failure(f"http {status}", f"status {status}: {error_words(exchange.body)}")
 
 
 def error_words(body: bytes) -> str:
@@ -70,7 +70,7 @@ def recorded(
     exchange: Exchange,
     reader: EventReader,
     start: float,
-    failure: ExchangeError | None,
+    failure: Failure | None,
 ) -> RequestRecord:
     """The record of a request that has ended just now, in a run that began at ``start``."""
     turn = asked.conversation.turns[asked.turn]

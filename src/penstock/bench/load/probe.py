@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.bench.load.connection import Exchange, ExchangeError, Pool
+from penstock.bench.load.connection import Exchange, Failure, NotConnected, Pool
 from penstock.bench.load.events import EventReader
 from penstock.bench.load.outcome import error_words, refusal
 from penstock.bench.load.target import Target
@@ -86,7 +86,7 @@ class Prober:
     async def _connect_time(self) -> float:
         try:
             return await self._pool.connect_time()
-        except ExchangeError as error:
+        except NotConnected as error:
             raise PenstockError(
                 f"{self._target.url} cannot be reached: {error}; check the URL, and that the "
                 "server runs"
@@ -135,16 +135,14 @@ class Prober:
     async def _first(self, book: Wordbook) -> int | None:
         """Send a first small request, and return the prompt tokens that it had by the usage; None
         where the server tells none. Finds out, too, whether it knows ``ignore_eos``."""
-        try:
-            return await self._prompt_tokens(book, 16)
-        except ExchangeError as error:
-            first = error
+        first = await self._prompt_tokens(book, 16)
+        if not isinstance(first, Failure):
+            return first
         if self._target.exact_lengths and first.kind in ("http 400", "http 422"):
             self._target = replace(self._target, exact_lengths=False)
-            try:
-                return await self._prompt_tokens(book, 16)
-            except ExchangeError:
-                pass
+            second = await self._prompt_tokens(book, 16)
+            if not isinstance(second, Failure):
+                return second
         raise PenstockError(
             f"{self._target.url}{self._target.path} does not answer a first request: {first}"
         )
@@ -152,20 +150,20 @@ class Prober:
     async def _by_usage(self, book: Wordbook, of_sixteen: int) -> Wordbook:
         """The words by what more of them add to the prompt's tokens, as the usage counts them."""
         more = len(WORDS) // 2
-        try:
-            tokens = await self._prompt_tokens(book, 16 + more)
-        except ExchangeError:
+        tokens = await self._prompt_tokens(book, 16 + more)
+        if isinstance(tokens, Failure) or tokens is None:
             return book
-        per_word = ((tokens or 0) - of_sixteen) / more
+        per_word = (tokens - of_sixteen) / more
         return replace(book, tokens_per_word=per_word, known_by="usage") if per_word > 0 else book
 
-    async def _prompt_tokens(self, book: Wordbook, words: int) -> int | None:
+    async def _prompt_tokens(self, book: Wordbook, words: int) -> int | Failure | None:
         text = replace(book, tokens_per_word=1.0).text([Piece((0,), words)])
         reader = EventReader()
         exchange = Exchange(reader)
-        await self._sent(self._target.ask([("user", text)], 4), exchange)
-        if (failure := refusal(exchange)) is not None and failure.kind != "no tokens":
-            raise failure
+        message = self._target.ask([("user", text)], 4)
+        failure = await self._sent(message, exchange) or refusal(exchange)
+        if failure is not None and failure.kind != "no tokens":
+            return failure
         return reader.usage.prompt_tokens if reader.usage is not None else None
 
     async def _whole(
@@ -173,20 +171,19 @@ class Prober:
     ) -> Exchange:
         exchange = Exchange(None)
         encoded = b"" if body is None else msgspec.json.encode(body)
-        try:
-            await self._sent(self._target.message(method, path, encoded), exchange)
-        except ExchangeError as error:
+        failure = await self._sent(self._target.message(method, path, encoded), exchange)
+        if failure is not None:
             raise PenstockError(
-                f"{self._target.url}{path} gives no answer: {error}; check the URL, and that the "
+                f"{self._target.url}{path} gives no answer: {failure}; check the URL, and that the "
                 "server runs"
-            ) from None
+            )
         return exchange
 
-    async def _sent(self, message: bytes, exchange: Exchange) -> None:
+    async def _sent(self, message: bytes, exchange: Exchange) -> Failure | None:
         try:
-            await asyncio.wait_for(self._pool.exchange(message, exchange), _PROBE_S)
+            return await asyncio.wait_for(self._pool.exchange(message, exchange), _PROBE_S)
         except TimeoutError:
-            raise ExchangeError("timeout", f"no whole answer within {_PROBE_S:g} s") from None
+            return Failure("timeout", f"no whole answer within {_PROBE_S:g} s")
 
     def _refused(self, path: str, exchange: Exchange) -> str:
         where = f"{self._target.url}{path}"

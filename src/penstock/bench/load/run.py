@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from penstock.bench.load.arrivals import Arrivals
-from penstock.bench.load.connection import Exchange, ExchangeError, Pool
+from penstock.bench.load.connection import Exchange, Failure, Pool
 from penstock.bench.load.events import EventReader
 from penstock.bench.load.outcome import STOPPED, Asked, recorded, refusal
 from penstock.bench.load.record import RequestRecord
@@ -144,8 +144,7 @@ class LoadRun:
                     break
                 scheduled = self.seconds if at is None else at
                 group.create_task(self._converse(conversation, scheduled, first, slots))
-                if at is None:
-                    await asyncio.sleep(0)
+                await asyncio.sleep(0)  # it is sent before the next one is made
 
     async def _until(self, at: float) -> None:
         while (left := at - self.seconds) > 0:
@@ -233,14 +232,11 @@ class LoadRun:
         exchange = Exchange(reader)
         number, self.sent = self.sent, self.sent + 1
         self.open.add(exchange)
-        failure: ExchangeError | None = None
+        failure: Failure | None = None
         try:
-            await self._pool.exchange(message, exchange)
-            failure = refusal(exchange)
-        except ExchangeError as error:
-            failure = error
+            failure = await self._pool.exchange(message, exchange) or refusal(exchange)
         except asyncio.CancelledError:
-            failure = ExchangeError(STOPPED, "the run was stopped before the answer was complete")
+            failure = Failure(STOPPED, "the run was stopped before the answer was complete")
             raise
         finally:
             self.open.discard(exchange)

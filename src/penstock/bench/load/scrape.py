@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.bench.load.connection import Exchange, ExchangeError, Pool
+from penstock.bench.load.connection import Exchange, Pool
 from penstock.bench.load.target import Target
 
 _SAMPLE: Final = re.compile(r"([^{\s]+(?:\{.*\})?)\s+(\S+)(?:\s+-?\d+)?")
@@ -50,11 +50,11 @@ class Scraper:
         exchange = Exchange(None)
         message = self._target.message("GET", "/metrics", accept="text/plain")
         try:
-            await asyncio.wait_for(self._pool.exchange(message, exchange), 10)
-        except (ExchangeError, TimeoutError):
+            failure = await asyncio.wait_for(self._pool.exchange(message, exchange), 10)
+        except TimeoutError:
             self._failed += 1
             return
-        if exchange.status != 200:
+        if failure is not None or exchange.status != 200:
             self._failed += 1
             return
         lines = exchange.body.split(b"\n")
