@@ -24,7 +24,7 @@ int64_t read_second_level() {
     if (std::fscanf(file, "%ldK", &kib) != 1) kib = 0;
     std::fclose(file);
   }
-  return kib > 0 && believable(int64_t(kib) * 1024) ? int64_t(kib) * 1024 : kUnknown;
+  return kib > 0 && kib <= kMost / 1024 && believable(kib * 1024) ? kib * 1024 : kUnknown;
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ Barrier::Barrier(int count, Patience patience)
       patience_(patience),
       slots_(new Slot[size_t(count)]),
       last_on_(new std::atomic<int>[kPlaces]()) {
-  for (int i = 0; i < count; ++i) slots_[size_t(i)].spins = patience.most;
+  for (int i = 0; i < count; ++i) slots_[size_t(i)] = {patience.most, 0};
 }
 
 bool Barrier::shares_cpu(int id) {
@@ -113,8 +113,11 @@ bool Barrier::shares_cpu(int id) {
   if (cpu < 0) return false;
   std::atomic<int>& last = last_on_[size_t(cpu % kPlaces)];
   const int before = last.load(std::memory_order_relaxed), self = id + 1;
-  if (before == self) return false;  // not written: neighbours' places are in the same line
+  uint32_t& crowded = slots_[size_t(id)].crowded;
+  if (before == self)  // not written: neighbours' places are in the same line
+    return crowded != 0 && crowded-- != 0;
   last.store(self, std::memory_order_relaxed);
+  crowded = before != 0 ? kHolds : 0;
   return before != 0;
 #else
   return false;

@@ -54,6 +54,7 @@ class Barrier {
  private:
   struct alignas(64) Slot {
     uint32_t spins;
+    uint32_t crowded;  // barriers yet at which this worker takes its CPU for shared
   };
   struct alignas(64) Counter {
     std::atomic<uint32_t> value{0};
@@ -67,8 +68,11 @@ class Barrier {
   std::unique_ptr<Slot[]> slots_;
 
   // The worker, counted from 1, that was last here on each CPU; 0: none. CPUs with the same
-  // remainder have one place: who shares it sleeps once too often.
+  // remainder have one place: who shares it sleeps too often.
   static constexpr int kPlaces = 1024;
+  // Of two on one CPU, the last to come at a barrier is the first at the next one, and finds itself:
+  // so what was found holds for some barriers, and until the system has put them apart.
+  static constexpr uint32_t kHolds = 64;
   std::unique_ptr<std::atomic<int>[]> last_on_;
   bool shares_cpu(int id);
 };

@@ -64,6 +64,8 @@ def test_what_keeps_to_a_cap(cap: str, reported: str) -> None:
         ("avx512", "CPU : AVX512 = 1 | AMX_INT8 = 1 |", "amx"),
         ("avx512", "oneDNN Intel AVX-512 with float16, Intel DL Boost", "with float16"),
         ("avx512", "", "does not say"),
+        ("avx2", "torch AVX2, oneDNN unused, own kernels avx512", "avx512"),
+        ("avx512", "torch AVX512, oneDNN unused, own kernels amx", "amx"),
     ],
 )
 def test_what_is_above_a_cap(cap: str, reported: str, beyond: str) -> None:

@@ -196,7 +196,7 @@ def test_a_call_that_was_cut_is_text(page: Browser, ending: str) -> None:
     [
         ({}, 90, "context", "cut: the context is full · 90 tokens"),
         ({"max_tokens": 90}, 90, "context", "cut: the context is full · 90 tokens"),
-        ({"max_tokens": 9}, 9, "max_tokens", "cut at the most tokens that the options allow"),
+        ({"max_tokens": 9}, 9, "max_tokens", 'cut at "most tokens" · 9 tokens'),
         ({}, 9, "length", "cut at the server's limit of tokens"),
     ],
 )

@@ -31,7 +31,7 @@ class Cap:
 
     @property
     def llama_options(self) -> tuple[str, ...]:
-        """CMake's options of the build; the compiler tunes for this machine all the same."""
+        """CMake's options of the build."""
         named = tuple(f"-DGGML_{name}=ON" for name in self.llama)
         return ("-DGGML_NATIVE=OFF", *named)
 

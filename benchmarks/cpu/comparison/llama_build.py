@@ -84,11 +84,10 @@ class LlamaBuild:
         if not header.exists() or header.read_bytes() != HEADER.read_bytes():
             shutil.copyfile(HEADER, header)
         instructions = ("-DGGML_NATIVE=ON",) if self.cap is None else self.cap.llama_options
-        tuned = "" if self.cap is None else "-mtune=native "
         yield (
             ["cmake", "-S", str(source / "vendor" / "llama.cpp"), "-B", str(self.build)]
             + ["-G", "Ninja", *OPTIONS, *instructions]
-            + [f"-DCMAKE_C_FLAGS={tuned}", f"-DCMAKE_CXX_FLAGS={tuned}-include {header}"],
+            + [f"-DCMAKE_CXX_FLAGS=-include {header}"],
             path,
         )
         yield ["cmake", "--build", str(self.build), "--target", *TARGETS], path

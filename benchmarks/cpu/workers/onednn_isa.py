@@ -18,6 +18,15 @@ def torch_isa() -> str:
     return f"{''.join(capability)}, oneDNN {told(output)}"
 
 
+def vllm_isa() -> str:
+    """Return these, and what vLLM's own kernels are chosen by: what torch says that the CPU has,
+    whatever torch itself is held to."""
+    import torch
+
+    amx, avx512 = torch.cpu._is_amx_tile_supported(), torch.cpu._is_avx512_supported()
+    return f"{torch_isa()}, own kernels {'amx' if amx else 'avx512' if avx512 else 'avx2'}"
+
+
 def onednn_output(program: str) -> str:
     """Run Python in a process whose output is read: oneDNN tells when it first multiplies."""
     answer = subprocess.run(

@@ -8,7 +8,7 @@ from typing import Any
 
 from comparison.protocol import Load
 from workers.loop import serve
-from workers.onednn_isa import torch_isa
+from workers.onednn_isa import vllm_isa
 from workers.served import HOST, Served
 
 
@@ -26,7 +26,7 @@ class VllmServer:
 
     def isa(self) -> str:
         """Ask torch in the same environment: the server does not tell."""
-        return torch_isa()
+        return vllm_isa()
 
     def extra_fields(self) -> dict[str, Any]:
         return {}

@@ -95,7 +95,7 @@ def _cache_bytes(model: CalibrationModel) -> int:
 
 
 def _ops(plan: Plan, steps: Sequence[Step]) -> Iterator[OpObservation]:
-    """Of steps of one size the least median of all ops of one kind: other work on the machine only
+    """The least median of all ops of one kind in steps of one size: other work on the machine only
     ever adds time."""
     places: dict[Demand, list[int]] = {}
     for index, op in enumerate(plan.ops):

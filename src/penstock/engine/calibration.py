@@ -38,10 +38,10 @@ class Measured:
     """What a text says of a model."""
 
     inputs: Mapping[str, F64]
-    """For each ``Balance.input`` ``[tokens, k]`` the squared norms ``[k]`` of its columns, of rows
+    """The squared norms ``[k]`` of the columns of each ``Balance.input`` ``[tokens, k]``, of rows
     of length 1."""
     keys: Mapping[str, F32]
-    """By what keys are centered and scaled, by ``KeyColumns.name``."""
+    """What keys are centered and scaled by: arrays by ``KeyColumns.name``."""
 
 
 Bind = Callable[[Plan, WeightSource, Limits], Executor]

@@ -52,7 +52,7 @@ class Plan:
     """What each layer that keeps a state of a sequence has in its slot; ops refer to them by
     index."""
     key_columns: tuple[KeyColumns, ...] = ()
-    """By what keys are centered and scaled as they are cached, and queries scaled as they are
+    """What keys are centered and scaled by as they are cached, and queries scaled by as they are
     multiplied with them; empty where keys are cached as they are."""
     token_offsets: Stored | None = None
     """The tensor, integers ``[outputs]``, that says what to add to the number of each column of the

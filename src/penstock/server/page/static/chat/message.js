@@ -8,7 +8,7 @@ import { attachmentView } from "./attachments.js";
 
 const ENDS = {
   context: "cut: the context is full",
-  max_tokens: "cut at the most tokens that the options allow",
+  max_tokens: 'cut at "most tokens"', // the option's name
   length: "cut at the server's limit of tokens",
 };
 const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
