@@ -50,6 +50,7 @@ COMMANDS = (
         "count for how long a model writes the same as a base",
     ),
     Command(("bench", "latency"), "bench_latency", "time the steps of one fixed batch"),
+    Command(("bench", "serve"), "bench_serve", "load a server and time its answers"),
     Command(("bench", "spec"), "bench_spec", "time speculation against plain decoding"),
     Command(("bench", "throughput"), "bench_throughput", "time many requests offered at once"),
     Command(
