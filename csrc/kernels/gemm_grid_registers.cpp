@@ -11,6 +11,9 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int kGridRows = 12;
 constexpr int kGridBlockPanels = 2;
+#elif defined(__aarch64__)
+constexpr int kGridRows = kGridNeonRows;
+constexpr int kGridBlockPanels = 1;
 #else
 constexpr int kGridRows = 4;
 constexpr int kGridBlockPanels = 1;
@@ -24,6 +27,10 @@ constexpr int64_t kWindowTiles = 3;
 #else
 constexpr int64_t kWindowTiles = 1;
 #endif
+
+#if defined(__aarch64__)
+GridMultiply choose(int bits, int64_t rows, int) { return grid_neon_multiply(bits, rows); }
+#else
 
 constexpr int kGroupQuads = int(kGridGroup / 4);  // of a group
 
@@ -135,17 +142,14 @@ void multiply_windows(const GridPanels& p, const QuantizedRows& x, int64_t row,
 }
 #endif
 
-using Multiply = void (*)(const GridPanels&, const QuantizedRows&, int64_t, const std::byte*,
-                          int64_t, int32_t*);
-
 template <int Bits, int Panels, int Rows = kGridRows>
-Multiply multiply_rows(int64_t rows) {
+GridMultiply multiply_rows(int64_t rows) {
   if constexpr (Rows > 1)
     if (rows < Rows) return multiply_rows<Bits, Panels, Rows - 1>(rows);
   return multiply<Bits, Rows, Panels>;
 }
 
-Multiply choose(int bits, int64_t rows, int panels) {
+GridMultiply choose(int bits, int64_t rows, int panels) {
   if (bits == 8)
     return panels == 1 ? multiply_rows<8, 1>(rows) : multiply_rows<8, kGridBlockPanels>(rows);
 #if defined(__AVX2__)
@@ -156,6 +160,8 @@ Multiply choose(int bits, int64_t rows, int panels) {
 #endif
   return panels == 1 ? multiply_rows<4, 1>(rows) : multiply_rows<4, kGridBlockPanels>(rows);
 }
+
+#endif
 
 // Whether so many rows take windows as they are where panels are read one by one, and are faster so
 // than with weights expanded to the grid. (One thread of a Zen 4, K = 2048, 3 and 4 rows: 18.6 and

@@ -22,12 +22,39 @@ namespace penstock {
 constexpr int kRegisterRows = 12;
 constexpr int kRegisterPanels = 4;
 constexpr int register_panels(int64_t rows) { return rows <= 4 ? 4 : 2; }
+#elif defined(__aarch64__)
+// 32 of 128 bits hold 8 of ours: 4 rows beside two of weights, of which a pair of lines has two.
+constexpr int kRegisterRows = 4;
+constexpr int kRegisterPanels = 2;
+constexpr int register_panels(int64_t rows) { return rows == 1 ? 2 : 1; }
 #else
 constexpr int kRegisterRows = 6;
 constexpr int kRegisterPanels = 2;
 // (Zen 5, AVX2, bf16, one row: one panel 24 to 29 GB/s, two 28 to 35.)
 constexpr int register_panels(int64_t rows) { return rows <= 2 ? 2 : 1; }
 #endif
+
+// Sums of a block of accumulators.
+template <class Format, int Rows, int Panels>
+struct RegisterSums {
+  f32x16 sums[Panels][Rows];
+
+  // From [panel][row][16], or from zero.
+  PENSTOCK_INLINE explicit RegisterSums(const float* before) {
+    for (int p = 0; p < Panels; ++p)
+      for (int r = 0; r < Rows; ++r)
+        sums[p][r] = before ? f32x16::load(before + (p * Rows + r) * kPanelColumns) : f32x16::zero();
+  }
+  PENSTOCK_INLINE void add(const typename Format::Weights (&weights)[Panels],
+                           const typename Format::Packed* a) {
+    for (int r = 0; r < Rows; ++r)
+      for (int p = 0; p < Panels; ++p) Format::accumulate(sums[p][r], weights[p], a[r]);
+  }
+  PENSTOCK_INLINE void store(float* after) const {
+    for (int p = 0; p < Panels; ++p)
+      for (int r = 0; r < Rows; ++r) sums[p][r].store(after + (p * Rows + r) * kPanelColumns);
+  }
+};
 
 template <class Format>
 class RegisterKernel {
@@ -81,20 +108,21 @@ class RegisterKernel {
 
   template <int Rows, int Panels_>
   static PENSTOCK_INLINE void multiply_block(const Block& b, int first_panel) {
-    f32x16 sums[Panels_][Rows];
     const int64_t offset = int64_t(first_panel) * Rows * kPanelColumns;
-    for (int p = 0; p < Panels_; ++p)
-      for (int r = 0; r < Rows; ++r)
-        sums[p][r] = b.before ? f32x16::load(b.before + offset + (p * Rows + r) * kPanelColumns)
-                              : f32x16::zero();
+    RegisterSums<Format, Rows, Panels_> sums(b.before ? b.before + offset : nullptr);
+    constexpr int64_t lines = std::max<int64_t>(Format::kStepBytes / kLineBytes, 1);  // of a step
+    const auto prefetch = [&](const std::byte* from, auto locality) __attribute__((always_inline)) {
+      for (int64_t line = 0; line < lines; ++line)
+        for (int p = 0; p < Panels_; ++p)
+          __builtin_prefetch(from + p * b.panel_bytes + line * kLineBytes, 0, locality.value);
+    };
 
     const Packed* a = reinterpret_cast<const Packed*>(b.activations);
     const std::byte* w = b.weights + first_panel * b.panel_bytes;
     const auto step = [&](const std::byte* at) __attribute__((always_inline)) {
       typename Format::Weights weights[Panels_];
       for (int p = 0; p < Panels_; ++p) weights[p] = Format::load(at + p * b.panel_bytes);
-      for (int r = 0; r < Rows; ++r)
-        for (int p = 0; p < Panels_; ++p) Format::accumulate(sums[p][r], weights[p], a[r]);
+      sums.add(weights, a);
       a += Rows;
     };
     if (b.streams) {  // these weights, which are used once
@@ -102,25 +130,23 @@ class RegisterKernel {
       const int64_t to_far = b.far - b.weights;
       for (int64_t s = 0; s < b.steps; ++s, w += Format::kStepBytes) {
         const std::byte* ahead = w + (s < b.turn ? to_near : to_far);
-        for (int p = 0; p < Panels_; ++p) __builtin_prefetch(ahead + p * b.panel_bytes);
+        prefetch(ahead, std::integral_constant<int, 3>());
         step(w);
       }
     } else {  // the next ones, evenly over the steps: memory and arithmetic never wait for each other
       const std::byte* next = b.far + first_panel * b.panel_bytes + b.next_lines.first * kLineBytes;
-      const int64_t every = b.steps / std::max<int64_t>(b.next_lines.size(), 1);
+      const int64_t every = lines * b.steps / std::max<int64_t>(b.next_lines.size(), 1);
       for (int64_t s = 0, due = 0; s < b.steps; ++s, w += Format::kStepBytes) {
         if (s == due) {
-          for (int p = 0; p < Panels_; ++p) __builtin_prefetch(next + p * b.panel_bytes, 0, 2);
-          next += kLineBytes;
+          prefetch(next, std::integral_constant<int, 2>());
+          next += lines * kLineBytes;
           due += every;
         }
         step(w);
       }
     }
 
-    for (int p = 0; p < Panels_; ++p)
-      for (int r = 0; r < Rows; ++r)
-        sums[p][r].store(b.after + offset + (p * Rows + r) * kPanelColumns);
+    sums.store(b.after + offset);
   }
 };
 

@@ -55,6 +55,18 @@ def resolve_model_folder(model: str, revision: str | None = None, heads: bool = 
     return _download(model, revision, HUB_FILES + _PICKLED if heads else HUB_FILES)
 
 
+def resolve_config(model: str) -> Path:
+    """The folder of a model's configuration, or its GGUF file; of a hub id the configuration alone
+    is downloaded. A ``config.json`` is its folder. Raises ModelError as
+    :func:`resolve_model_folder` does."""
+    path = Path(model).expanduser()
+    if path.name == "config.json" and path.is_file():
+        return path.parent
+    if path.exists() or path.suffix == SUFFIX or ":" in model or not _HUB_ID.fullmatch(model):
+        return resolve_model_folder(model)
+    return _download(model, None, ["config.json", "generation_config.json"])
+
+
 def _file(path: Path, revision: str | None) -> Path:
     if not path.exists():
         raise ModelError(f"there is no file {path}")

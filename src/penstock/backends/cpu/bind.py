@@ -117,7 +117,7 @@ def _native_executor(
     return module.Executor(
         threads=limits.threads,
         cpus=list(limits.cpus),
-        crowded=limits.threads > detect().compute_threads,
+        crowded=limits.threads > detect().room,
         num_blocks=limits.num_blocks,
         max_tokens=limits.max_tokens,
         # One bound for rows with logits and for those whose hidden states alone are returned: the
