@@ -5,7 +5,7 @@ Four bits with one scale for a head are coarse where some of a head's components
 queries are multiplied by the factor. Their product is that of before but for what the query makes
 of the center, which is the same number for all keys that a query sees: a softmax cancels it. Both
 are of a text that the model reads at its first start (``engine/calibration.py``). The divergence of
-SmolLM2 135M falls by some two fifths, that of Gemma 3 270M to a fifth.
+SmolLM2 135M falls to two thirds, that of Gemma 3 270M to a sixth.
 """
 
 from __future__ import annotations
