@@ -161,6 +161,15 @@ def test_what_decides(model: Path) -> None:
             planned(model, kv_cache_dtype=kv, quantization_calibration=False)
 
 
+@pytest.mark.parametrize("family", ["mamba2", "minicpm3"])
+def test_models_without_keys_read_no_text(family: str) -> None:
+    """Layers that keep states, or latents, have none to scale."""
+    options = {"backend": "reference"} if family == "minicpm3" else {}
+    config = planned(tiny_checkpoint(family), **options).config
+    assert not config.quantization_calibration
+    assert "quantization_calibration" not in config.reasons
+
+
 def test_the_same_bits_whatever_else_runs(model: Path, tmp_path: Path) -> None:
     """Alone, together, in chunks, from cached prefixes, preempted, on more threads."""
     options = {**STARTED, "max_model_len": 200, "artifact_dir": str(tmp_path / "kept")}
