@@ -20,9 +20,11 @@ PENSTOCK_INLINE f32x16 safe_divide(f32x16 a, f32x16 b) { return or_zero(a / b); 
 PENSTOCK_INLINE f32x16 round_and_clip(f32x16 x, float low, float high) {
   return round_even(min(max(x, lanes_of(low)), lanes_of(high)));
 }
+// Clipped to what it holds, else a minimum that fits values near that would be an infinity.
 PENSTOCK_INLINE f32x16 to_float16(f32x16 x) {
+  constexpr float kMost = 65504.0f;
   f16 rounded[kEncodeLanes];
-  x.store(rounded);
+  min(max(x, lanes_of(-kMost)), lanes_of(kMost)).store(rounded);
   return f32x16::load(rounded) + f32x16::zero();
 }
 

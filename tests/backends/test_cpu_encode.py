@@ -27,7 +27,8 @@ def drawn(generator: np.random.Generator, rows: int, columns: int, power: int) -
     at = generator.random(rows) < 0.2
     values[at] = np.abs(values[at])
     values[generator.random(rows) < 0.1] = generator.choice([0.0, -0.0, 1.0, -3e-38])
-    values[generator.random(rows) < 0.1, columns // 3] = MAX_VALUE
+    largest = generator.choice([MAX_VALUE, -MAX_VALUE])
+    values[generator.random(rows) < 0.1, columns // 3] = largest
     return np.clip(values, -MAX_VALUE, MAX_VALUE).astype(np.float32)
 
 

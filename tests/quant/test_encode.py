@@ -105,5 +105,17 @@ def test_one_large_value_and_many_small(name: str) -> None:
     assert np.abs(np.delete(found, 100, axis=1)).max() <= 0.1 * 60000
 
 
+@pytest.mark.parametrize("name", ENCODERS)
+@pytest.mark.parametrize("largest", [MAX_VALUE, -MAX_VALUE])
+def test_a_value_at_the_end_of_float16_beside_columns_that_count(name: str, largest: float) -> None:
+    """The line that fits best may reach further than the values do, and its minimum may not."""
+    generator = np.random.default_rng(0)
+    values = (generator.uniform(0, 1, (20, 256)) * largest).astype(np.float32)
+    values[:, ::32] = largest
+    importance = np.exp(2 * generator.standard_normal(256)).astype(np.float32)
+    blocks = BlockTensor(GGUF_FORMATS[name], encode(name, values, importance)).dequantize()
+    assert np.isfinite(blocks).all()
+
+
 def test_no_rows() -> None:
     assert encode("Q4_K", np.empty((0, 256), np.float32)).shape == (0, 1, 144)

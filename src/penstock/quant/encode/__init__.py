@@ -9,6 +9,7 @@ import numpy as np
 
 from penstock.quant.blocks import F32, Bytes
 from penstock.quant.encode.encoder import Encoder, MatrixEncoder
+from penstock.quant.encode.fitting import MAX_VALUE
 from penstock.quant.encode.k_quants import (
     encode_q2_k,
     encode_q3_k,
@@ -43,10 +44,6 @@ ENCODERS: Final[Mapping[str, Encoder]] = {
 
 _CHUNK: Final = 1 << 16
 """Values that are rounded at a time, so that what is computed of them stays in a core's cache."""
-
-MAX_VALUE: Final = 65504.0
-"""The largest magnitude that all formats can hold: every scale is a float16, and is at most as
-large as the largest value of its block."""
 
 
 def encode(name: str, values: F32, importance: F32 | None = None) -> Bytes:

@@ -19,6 +19,10 @@ import numpy as np
 
 from penstock.quant.blocks import F32
 
+MAX_VALUE: Final = 65504.0
+"""The largest magnitude that all formats can hold: scales and minimums are float16, and a scale is
+at most as large as the largest value of its block."""
+
 _DELTAS: Final = np.arange(-10, 11, dtype=np.float32) / np.float32(10)
 """What is added to the number of steps that a sub-block's range is divided into."""
 
@@ -138,5 +142,8 @@ def round_and_clip(x: F32, low: int, high: int) -> F32:
 
 
 def to_float16(x: F32) -> F32:
-    """``x`` rounded to float16, widened again; a zero has no sign."""
-    return x.astype(np.float16).astype(np.float32) + np.float32(0)
+    """``x`` rounded to float16, and clipped to what it holds, widened again; a zero has no sign.
+
+    A minimum that fits values near the largest of float16 may itself be larger than that.
+    """
+    return np.clip(x, -MAX_VALUE, MAX_VALUE).astype(np.float16).astype(np.float32) + np.float32(0)
