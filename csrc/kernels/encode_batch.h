@@ -73,7 +73,4 @@ PENSTOCK_INLINE f32x16 code_around(f32x16 x, f32x16 per_step, float middle) {
 template <int kColumns>
 using Encode = void (*)(Batch<kColumns>&, int count, uint8_t* out);
 
-// The encoder of a k-quant (encode_k_quants.cpp); null where the format is none that has one.
-Encode<kSuper> encoder_of_super(WeightFormat format);
-
 }  // namespace penstock

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "encode_batch.h"
+#include "encode_k_quants.h"
 #include "gemm_block_read.h"
 
 namespace penstock {
@@ -135,6 +135,11 @@ Encode<kSmall> encoder_of_small(WeightFormat format) {
     case WeightFormat::q8_0: return &encode_q8_0;
     default: return nullptr;
   }
+}
+
+Encode<kSuper> encoder_of_super(WeightFormat format) {
+  const auto with_offsets = encoder_with_offsets(format);
+  return with_offsets ? with_offsets : encoder_without_offsets(format);
 }
 
 template <int kColumns>

@@ -255,8 +255,7 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantize_activations: bool
     quantize_head: bool
     quantization_calibration: bool
-    """Whether the model reads a text before its matrices are rounded (``engine/calibration.py``).
-    """
+    """Whether the model reads a text before its weights are packed (``engine/calibration.py``)."""
     weight_bytes: int
     backend: ChosenBackend
     threads: int

@@ -105,6 +105,18 @@ def test_keys_that_are_rounded_lose_less() -> None:
     assert error(by.reshape(2, 1, 32)) < 0.2 * error(None)
 
 
+def test_a_factor_is_of_what_the_rounded_center_leaves() -> None:
+    """A key that is nearly the same for all tokens is off its bfloat16 center by more than it
+    varies: were its factor of the latter, it would take the codes of its whole head."""
+    k = np.random.default_rng(2).normal(size=(400, 32))
+    k[:, 3] = 100.2 + k[:, 3] / 1000
+    k[:, 4] = 100.2
+    centers, factors = scale_keys(Moments.of(k), [Moments.of(np.ones((1, 32)))], 1, 32, True)
+    left = np.sqrt(np.square(k - centers).mean(axis=0))
+    np.testing.assert_allclose(factors, np.sqrt(left), rtol=0.05)
+    assert centers[3] == centers[4] == 100
+
+
 def test_values_that_are_not_finite_scale_nothing() -> None:
     bad = Moments.of(np.array([[np.inf, 1.0]]))
     good = Moments.of(np.ones((3, 2)))
@@ -147,6 +159,15 @@ def test_what_decides(model: Path) -> None:
         assert not planned(model, kv_cache_dtype=kv).config.quantization_calibration
         with pytest.raises(ConfigError, match="no effect"):
             planned(model, kv_cache_dtype=kv, quantization_calibration=False)
+
+
+@pytest.mark.parametrize("family", ["mamba2", "minicpm3"])
+def test_models_without_keys_read_no_text(family: str) -> None:
+    """Layers that keep states, or latents, have none to scale."""
+    options = {"backend": "reference"} if family == "minicpm3" else {}
+    config = planned(tiny_checkpoint(family), **options).config
+    assert not config.quantization_calibration
+    assert "quantization_calibration" not in config.reasons
 
 
 def test_the_same_bits_whatever_else_runs(model: Path, tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ def _tokens(path: Path, spec: ModelSpec) -> list[int]:
         tokenizer.check_model(spec.vocab_size)
     except TokenizerError as error:
         raise TokenizerError(
-            f"{error}; --no-quantization-calibration rounds matrices without a text to calibrate by"
+            f"{error}; --no-quantization-calibration starts without a text to calibrate by"
         ) from error
     return calibration_tokens(tokenizer, spec.max_positions)
 

@@ -229,6 +229,12 @@ class ModelSpec:
         return any(isinstance(each, StateSpec) for layer in self.layers for each in layer.mixers)
 
     @property
+    def caches_keys(self) -> bool:
+        """Whether layers keep keys and values of tokens, and not latents or a state alone."""
+        mixers = (each for layer in self.layers for each in layer.mixers)
+        return any(isinstance(each, AttentionSpec) and each.latent is None for each in mixers)
+
+    @property
     def published(self) -> Published:
         """The files and the spellings in which the checkpoint is published."""
         return "model" if self.names is None else self.names.published

@@ -2,11 +2,10 @@
 
 How large the columns of an input are tells which factors they should have (``plan/balance.py``),
 and how those of keys and queries lie, what keys are centered and scaled by
-(``plan/key_columns.py``). So the plan is run once over a short text, before its weights are rounded
-to 4 bits. Products are
-rounded to 8 bits, and all else is float32: sums are then exact, or in one order on all processors,
-and so the factors are the same there. Only a piece of the plan is in memory at a time, since a
-model that fits in 4 bits need not fit in 8.
+(``plan/key_columns.py``). So the plan is run once over a short text, before its weights are packed.
+Products whose matrices will be rounded to a grid are in 8 bits, and all else is float32: sums are
+then exact, or in one order on all processors, and so the factors are the same there. Only a piece
+of the plan is in memory at a time, since a model that fits in 4 bits need not fit in 8.
 """
 
 from __future__ import annotations

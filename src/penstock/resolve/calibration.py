@@ -34,8 +34,9 @@ def decide_calibration(
     Raises ConfigError where the user asks for none, and there is none.
     """
     nothing = _nothing_to_scale(inputs, schemes)
-    in_four_bits = inputs.types.kv_cache == "int4" and chosen.centers_keys
-    keys = in_four_bits and inputs.plan is None  # what drafts has a plan already
+    in_four_bits = inputs.types.kv_cache == "int4" and inputs.spec.caches_keys
+    # What drafts has a plan already.
+    keys = in_four_bits and chosen.centers_keys and inputs.plan is None
     if nothing is not None and not keys:
         its_own = not inputs.drafts and inputs.spec.published == "model"
         if its_own and not inputs.config.quantization_calibration:

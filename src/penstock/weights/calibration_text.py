@@ -14,7 +14,7 @@ MAX_TOKENS: Final = 1024
 _STRIDE: Final = 0x9E3779B1
 """A prime near the golden ratio of 32 bits, whose multiples are spread evenly."""
 
-_METHOD: Final = 1
+_METHOD: Final = 2
 """Changes with what is done with the text, so that engine artifacts of before are not taken."""
 
 

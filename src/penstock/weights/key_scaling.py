@@ -40,22 +40,20 @@ def scale_keys(
     """Return what keys are centered and scaled by, float32 ``[2, kv_heads * head_dim]``.
 
     A center is the key's mean, rounded to bfloat16, where keys are ``centered``, else 0. A factor
-    is the root of the size of what is left over that of the queries which read it, a power of
-    ``2 ** (1 / 8)``: turned and rounded, keys then lose least where queries are large. Where a
-    value is not finite, keys stay as they are.
+    is the root of the size of what is left of the key, over the size of the queries which read it,
+    rounded to a power of ``2 ** (1 / 8)``: turned and rounded to codes, keys then lose least where
+    queries are large. Where a value is not finite, keys stay as they are.
     """
-    size = kv_heads * head_dim
-    as_they_are = np.stack([np.zeros(size, np.float32), np.ones(size, np.float32)])
     if not all(np.isfinite(each.squares).all() for each in (keys, *queries)):
-        return as_they_are
-    centers = keys.means if centered else np.zeros(size)
+        size = kv_heads * head_dim
+        return np.stack([np.zeros(size, np.float32), np.ones(size, np.float32)])
+    centers = keys.means.astype(np.float32).astype(ml_dtypes.bfloat16).astype(np.float64)
+    centers *= centered
     spread = _sizes(keys.squares - 2 * centers * keys.means + np.square(centers))
     asked = [each.squares.reshape(kv_heads, -1, head_dim).mean(axis=1) for each in queries]
     factors = np.sqrt(spread / _sizes(np.mean(asked, axis=0).reshape(-1)))
     steps = np.rint(_STEPS_PER_OCTAVE * np.log2(factors)) / _STEPS_PER_OCTAVE
-    as_they_are[0] = centers.astype(np.float32).astype(ml_dtypes.bfloat16)
-    as_they_are[1] = np.exp2(steps)
-    return as_they_are
+    return np.stack([centers, np.exp2(steps)]).astype(np.float32)
 
 
 def _sizes(squares: F64) -> F64:
