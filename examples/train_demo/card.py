@@ -16,6 +16,17 @@ def render(config: dict[str, Any], training: dict[str, Any]) -> str:
     ended = "" if training["complete"] else " The run was interrupted before its end."
     if training.get("checkpoints_averaged", 1) > 1:
         ended += f" The weights are a mean of {training['checkpoints_averaged']} checkpoints'."
+    of_packages = training.get("of_packages", 0)
+    library = training["training_documents"] - of_packages
+    packages = ""
+    licenses = "The corpus is distributed under the Python Software Foundation License."
+    if of_packages:
+        packages = f" and {of_packages:,} of packages"
+        licenses = (
+            "The library is distributed under the Python Software Foundation License, the\n"
+            "packages, which `examples/train_demo/packages.txt` names, under MIT, BSD, Apache and\n"
+            "like licenses."
+        )
     return f"""---
 license: apache-2.0
 language: code
@@ -33,17 +44,17 @@ with no model named, and for tests and examples; it is no assistant and follows 
 {config["head_dim"]}, tied embeddings |
 | parameters | {training["parameters"]:,} in bfloat16 |
 | context | {config["max_position_embeddings"]:,} tokens |
-| tokenizer | byte-level BPE, {config["vocab_size"]:,} tokens, trained on the same corpus |
-| corpus | source of the Python standard library: {training["training_documents"]:,} files, \
+| tokenizer | byte-level BPE, {config["vocab_size"]:,} tokens, trained on the library |
+| corpus | {library:,} files of the Python standard library{packages}: \
 {training["corpus_tokens"]:,} tokens |
-| seen in training | {training["training_tokens_seen"]:,} tokens ({training["passes"]} passes) |
-| held out | {training["held_out_documents"]} whole files, chosen by a hash of their path |
+| seen in training | {training["training_tokens_seen"]:,} tokens |
+| held out | {training["held_out_documents"]} whole files of the library, by a hash of their path |
 | **held-out loss** | **{training["held_out_bits_per_byte"]:.3f} bits per byte** |
 
 Trained on two CPU cores by `examples/train_demo/train.py` with torch {training["torch"]} and
 transformers {training["transformers"]}.{ended}
 
-The corpus is distributed under the Python Software Foundation License. The model may reproduce
+{licenses} The model may reproduce
 pieces of it. Chat messages are rendered as comments, which is what the corpus knows.
 """
 

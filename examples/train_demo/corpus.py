@@ -1,8 +1,9 @@
-"""The demo model's corpus: the source of the Python standard library that runs this script.
+"""The demo model's corpus: the source of the Python standard library that runs this script, and of
+packages beside it.
 
 The split is by file and by a hash of the file's relative path, so every machine and every
 Python version holds out the same files. Held-out files are never seen by the tokenizer
-trainer or by the optimizer.
+trainer or by the optimizer, nor are files of packages that repeat them.
 
     python examples/train_demo/corpus.py build/corpus
 
@@ -15,6 +16,7 @@ import argparse
 import hashlib
 import sysconfig
 import tokenize
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +25,12 @@ HELD_OUT_PER_MILLE = 30
 # Generated tables and deliberately malformed sources: bytes without Python in them.
 SKIPPED_PARTS = frozenset({"site-packages", "__pycache__", "bad_coding", "badsyntax"})
 SKIPPED_FOLDERS = ("encodings/", "lib2to3/tests/data/", "test/encoded_modules/", "pydoc_data/")
+
+# Bytes of a file of a package, and of its mean line: longer ones are tables and generated parsers.
+LONGEST_FILE = 200_000
+LONGEST_LINE = 70
+# So many lines in a row that a held-out file has, too, make a file a copy of it.
+REPEATED_LINES = 5
 
 
 @dataclass(frozen=True)
@@ -45,10 +53,35 @@ def standard_library() -> Path:
 def read_documents(root: Path | None = None) -> list[Document]:
     """Every readable ``.py`` file below ``root`` (default: this Python's library), by path."""
     root = root or standard_library()
-    documents = []
+    documents = [d for d in _below(root) if not d.path.startswith(SKIPPED_FOLDERS)]
+    if not documents:
+        raise SystemExit(f"no Python sources below {root}; pass the folder of a standard library")
+    return documents
+
+
+def read_packages(folder: Path, held_out: Sequence[Document]) -> list[Document]:
+    """The ``.py`` files of the packages in ``folder`` to train on, by path, each text once.
+
+    Left out are tables, and files that share ``REPEATED_LINES`` lines in a row with one of
+    ``held_out``: packages carry copies of modules of the library.
+    """
+    known = {lines for document in held_out for lines in _stretches(document.text)}
+    documents, texts = [], set()
+    for document in _below(folder):
+        size = len(document.text)
+        if size > LONGEST_FILE or size > LONGEST_LINE * (document.text.count("\n") + 1):
+            continue
+        if document.text in texts or not known.isdisjoint(_stretches(document.text)):
+            continue
+        texts.add(document.text)
+        documents.append(document)
+    return documents
+
+
+def _below(root: Path) -> Iterator[Document]:
+    """The readable files of a folder, without its site-packages."""
     for file in sorted(root.rglob("*.py")):
-        relative = file.relative_to(root).as_posix()
-        if SKIPPED_PARTS & set(file.parts) or relative.startswith(SKIPPED_FOLDERS):
+        if SKIPPED_PARTS & set(file.relative_to(root).parts):
             continue
         try:
             with tokenize.open(file) as stream:
@@ -56,10 +89,14 @@ def read_documents(root: Path | None = None) -> list[Document]:
         except (SyntaxError, UnicodeDecodeError):
             continue  # test data that is not valid source on purpose
         if text.strip():
-            documents.append(Document(relative, text))
-    if not documents:
-        raise SystemExit(f"no Python sources below {root}; pass the folder of a standard library")
-    return documents
+            yield Document(file.relative_to(root).as_posix(), text)
+
+
+def _stretches(text: str) -> Iterator[int]:
+    """Hashes of all runs of ``REPEATED_LINES`` lines that say something, without indentation."""
+    lines = [s for line in text.split("\n") if len(s := line.strip()) > 8 and s[0] != "#"]
+    for i in range(len(lines) - REPEATED_LINES + 1):
+        yield hash("\n".join(lines[i : i + REPEATED_LINES]))
 
 
 def split(documents: list[Document]) -> tuple[list[Document], list[Document]]:

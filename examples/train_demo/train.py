@@ -30,7 +30,7 @@ from tokenizers import Tokenizer
 from torch import Tensor, distributed, nn
 
 from checkpoint import save
-from corpus import read_documents, split
+from corpus import read_documents, read_packages, split
 from decoder import CONTEXT, SIZES, VOCAB_SIZE, bits_per_byte, loss_of, make_model, make_optimizers
 from progress import Average, Counts, Schedule, read_state, write_state
 from stream import Windows, token_stream
@@ -85,6 +85,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=90.0, help="processor time of a thread")
     parser.add_argument("--decay-minutes", type=float, help="of these, the last; default: 40 %%")
     parser.add_argument("--long-minutes", type=float, help="with long windows; default: 20 %%")
+    parser.add_argument("--packages", type=Path, help="a folder of packages to train on, too")
     parser.add_argument("--state", type=Path, help="file to stop into and to continue from")
     parser.add_argument("--warm-start", type=Path, help="begin with the weights of this checkpoint")
     parser.add_argument("--tokenizer", type=Path, help="reuse this tokenizer.json")
@@ -106,6 +107,8 @@ def main() -> None:
     stop = Stop()
 
     training, held_out = split(read_documents())
+    packages = read_packages(arguments.packages, held_out) if arguments.packages else []
+    training += packages
     if arguments.tokenizer or arguments.warm_start:
         file = arguments.tokenizer or arguments.warm_start / "tokenizer.json"
         tokenizer = Tokenizer.from_file(str(file))
@@ -146,8 +149,8 @@ def main() -> None:
             "parameters": parameters,
             "training_tokens_seen": before + counts.seen,
             "corpus_tokens": len(stream),
-            "passes": round((before + counts.seen) / len(stream), 2),
             "training_documents": len(training),
+            "of_packages": len(packages),
             "held_out_documents": len(held_out),
             "held_out_bits_per_byte": round(min(measured, averaged), 4),
             "complete": complete,

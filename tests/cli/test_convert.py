@@ -41,7 +41,7 @@ def test_a_file_and_a_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     ("argv", "message"),
     [
         (["OUT"], "--type"),
-        (["OUT", "--type", "q3_k"], "'q3_k' is not written; those that are: F32, "),
+        (["OUT", "--type", "iq3_s"], "'iq3_s' is not written; those that are: F32, "),
         (["OUT", "--type", "f16", "--threads", "0"], "must be 1 to 1024"),
         (["OUT", "--type", "f16", "--name", " "], "--name: is empty"),
         (["OUT", "--type", "q4_k", "--imatrix", "missing.dat"], "cannot read missing.dat"),

@@ -51,7 +51,9 @@ def test_each_tensor_is_rounded_to_its_type(kind: str, tmp_path: Path) -> None:
         elif own.endswith("_K"):
             expected = encode(own, values).reshape(len(values), -1)
             again = dequantize(tensor.data, tensor.tensor_type)
-            assert np.abs(again - values).max() < np.abs(values).max() / 8
+            # Steps of 2 and 3 bits are wider than those of 4 and more.
+            bound = {"Q2_K": 0.35, "Q3_K": 0.2}.get(own, 0.125)
+            assert np.abs(again - values).max() < np.abs(values).max() * bound
         else:
             expected = quantize(values, tensor.tensor_type)
         assert np.array_equal(tensor.data, expected), name

@@ -43,6 +43,25 @@ def test_cut_newlines_are_the_same_text() -> None:
     assert tokenizer.decode(cut.tolist()) == tokenizer.decode(ids.tolist()) == text
 
 
+def test_packages_repeat_nothing_that_is_held_out(tmp_path: Path) -> None:
+    corpus = script("corpus")
+    lines = [f"value_{i} = compute(arguments[{i}])\n" for i in range(20)]
+    held_out = [corpus.Document("library.py", "".join(lines[:10]))]
+
+    def write(name: str, text: str) -> None:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+
+    write("one/own.py", "".join(lines[6:]))  # four lines of the library's are no copy of it
+    write("one/copy.py", "if True:\n" + "".join(f"    {line}\n\n" for line in lines[5:]))
+    write("two/again.py", "".join(lines[6:]))
+    write("two/table.py", f"table = {list(range(100))}\n")
+    write("two/broken.py", "# coding: nothing\n")
+    assert [d.path for d in corpus.read_packages(tmp_path, held_out)] == ["one/own.py"]
+    everything = corpus.read_packages(tmp_path, [])
+    assert [d.path for d in everything] == ["one/copy.py", "one/own.py"]
+
+
 def test_windows_continue_where_they_were() -> None:
     stream = script("stream")
     numbers = np.arange(1000, dtype=np.int32)

@@ -38,7 +38,9 @@ if TYPE_CHECKING:
 _WEIGHTS: Sequence[QuantizationName] = ("none", "int8", "int4")
 _KV = ("auto", "bfloat16", "float16", "float32", "fp8", "int8", "k8v4", "int4")
 
-RARE = ("--exchange", "--peak", "--max-num-batched-tokens", "--ignore-config-field", "--replicas")
+RARE = frozenset(
+    {"--exchange", "--peak", "--max-num-batched-tokens", "--ignore-config-field", "--replicas"}
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
