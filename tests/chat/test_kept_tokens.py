@@ -44,6 +44,18 @@ def test_what_was_generated_keeps_its_ids(tokenizer: Tokenizer) -> None:
     assert text_of(tokenizer, third) == text + "return" + MORE
 
 
+def test_a_prompt_that_is_sent_once_more_keeps_its_ids(tokenizer: Tokenizer) -> None:
+    kept, answer = KeptTokens(tokenizer), spelled(tokenizer, "r", "e", "t", "u", "r", "n")
+    kept.encode(PROMPT)
+    kept.generated(answer)
+    text = PROMPT + "return" + MORE
+    ids = kept.encode(text)
+    kept.generated(answer[:2])
+    assert kept.encode(text) == ids != tokenizer.encode(text, False)
+    kept.generated(answer)
+    assert kept.encode(text + "return" + MORE) == ids + answer + tokenizer.encode(MORE, False)
+
+
 def test_what_a_template_trims_at_the_end_is_left_out(tokenizer: Tokenizer) -> None:
     kept, answer = KeptTokens(tokenizer), spelled(tokenizer, "i", "f", "\n")
     first = kept.encode(PROMPT)

@@ -13,8 +13,9 @@ class KeptTokens:
 
     A model may spell its answer in other tokens than the tokenizer would, and the prefix cache
     knows the answer by those. So where a prompt begins with the one before and what was generated
-    behind it, these keep their ids, and the rest alone is tokenized. The ids always spell the very
-    text of the prompt: an answer that the template cut, changed or left out keeps none.
+    behind it, these keep their ids, and the rest alone is tokenized; the same prompt keeps all. The
+    ids always spell the very text of the prompt: an answer that the template cut, changed or left
+    out keeps none.
 
     What is kept ends where the text has a special token's name: there a text is cut before it is
     tokenized, so what stands behind has the ids that it would have in the whole.
@@ -30,7 +31,7 @@ class KeptTokens:
     def encode(self, prompt: str) -> list[int]:
         """The token ids of a turn's prompt. Raises as :meth:`Tokenizer.encode` does."""
         kept, rest = self._kept(prompt)
-        ids = kept + self._tokenizer.encode(rest, False)
+        ids = [*kept, *(self._tokenizer.encode(rest, False) if rest else ())]
         self._prompt, self._prompt_ids, self._generated = prompt, ids, []
         return ids
 
@@ -40,6 +41,8 @@ class KeptTokens:
 
     def _kept(self, prompt: str) -> tuple[list[int], str]:
         """The ids that a prompt keeps, and the text behind them."""
+        if prompt == self._prompt:  # sent once more, as after an answer that failed
+            return self._prompt_ids, ""
         if self._generated and prompt.startswith(self._prompt) and self._special is not None:
             end = self._special.search(prompt, len(self._prompt))
             if end is not None:
