@@ -8,6 +8,7 @@ namespace penstock {
 struct DotFormat {
   using Packed = uint32_t;  // a pair of k
   using Weights = __m512i;
+  static constexpr int kFewPanels = 1;
   static constexpr int64_t kStep = 2;
   static constexpr int64_t kStepBytes = kPanelColumns * 4;
 

@@ -44,7 +44,12 @@ struct GridPanels : PanelView {
 // Rows of x, quantized: [slice][row tile][step][row][64 k], so that a kernel's operands lie
 // together; beside them each row's scale and what its dots start from.
 struct QuantizedRows {
-  static constexpr int64_t kSummedRows = 4;  // that products of windows as they are take, at most
+  // That products of windows as they are take, at most: where dots of bytes are several instructions, all.
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+  static constexpr int64_t kSummedRows = int64_t(1) << 40;
+#else
+  static constexpr int64_t kSummedRows = 4;
+#endif
 
   std::byte* codes;
   float* scales;

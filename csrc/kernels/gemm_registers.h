@@ -4,6 +4,10 @@
 //   Packed                      what one step of one row is packed to
 //   kStep                       k per step
 //   kStepBytes                  weights of a step in one panel
+//   kFewPanels                  side by side where rows are few: so many that their chains of additions
+//                               are no longer than memory takes
+//   kFewPanels                  of few rows: as many side by side as keep their chains of additions ahead of
+//                               memory. One panel is one stream, which is read fastest
 //   Weights                     those, in registers
 //   load(from)                  -> Weights
 //   pack(x, row, k)             -> Packed; k + i >= x.cols gives zero
@@ -15,26 +19,33 @@
 
 namespace penstock {
 
-// Accumulators and weights must fit the registers. 32 of 512 bits: 6 rows by 4 panels or 12 by 2, beside
-// weights and a broadcast activation. More rows read weights fewer times, fewer rows have more chains of
-// additions from several panels, each of which waits for itself. 16 of 256 bits hold 8 of ours.
+// Accumulators and weights must fit the registers: 32 of 512 bits take 12 rows by 2 panels; 16 of 256 bits,
+// which hold 8 of ours, 5 rows by one, since weights in bfloat16 are four registers a step. Fewer rows wait
+// for their chains of additions: 13 are faster by one panel than as 7 and 6 by two.
 #if defined(__AVX512F__)
-constexpr int kRegisterRows = 12;
-constexpr int kRegisterPanels = 4;
-constexpr int register_panels(int64_t rows) { return rows <= 4 ? 4 : 2; }
+constexpr int kOneBand = 13;    // rows, at most; more are several bands
+constexpr int kBandRows = 12;   // each of so many rows at most,
+constexpr int kBandPanels = 2;  // by so many panels
+constexpr int kFewRows = 8;
 #else
-constexpr int kRegisterRows = 6;
-constexpr int kRegisterPanels = 2;
-// (Zen 5, AVX2, bf16, one row: one panel 24 to 29 GB/s, two 28 to 35.)
-constexpr int register_panels(int64_t rows) { return rows <= 2 ? 2 : 1; }
+#if defined(__AVX2__)
+constexpr int kOneBand = 5;
+#else
+constexpr int kOneBand = 6;
 #endif
+constexpr int kBandRows = kOneBand;
+constexpr int kBandPanels = 1;
+constexpr int kFewRows = 2;
+#endif
+// More rows than half of the few leave processors less time to look ahead.
+constexpr int64_t kLeastAhead = 8 << 10;
 
 template <class Format>
 class RegisterKernel {
  public:
   using Packed = typename Format::Packed;
-  static constexpr int kPanels = kRegisterPanels;
-  static constexpr int64_t kRows = kRegisterRows;
+  static constexpr int kPanels = 2;
+  static constexpr int64_t kRows = kOneBand;
   static constexpr int64_t kStep = Format::kStep;
   // Half of L2 for packed activations, a quarter each for the weights of a block of accumulators and for
   // the next. Rows that are too many for that read x from further away, for every block. (Zen 5, L2 of
@@ -43,12 +54,21 @@ class RegisterKernel {
     const int64_t l2 = second_level_cache();
     return {std::clamp<int64_t>(l2 >> 13, 64, kRowBlock), l2 / 2, l2 / 4 / 2};
   }
-  static constexpr bool streams(int64_t rows) { return rows <= 4; }
+  static constexpr bool streams(int64_t rows) { return bands(rows) == 1; }
   static constexpr int64_t kElement = int64_t(sizeof(Packed)) / kStep;
 
-  static constexpr int panels(int64_t rows) { return register_panels(rows); }
+  // One panel is one stream of memory, which is read fastest; two are more chains of additions.
+  static constexpr int panels(int64_t rows) {
+    if (rows <= kFewRows) return Format::kFewPanels;
+    return rows <= kBandRows || bands(rows) > 1 ? kBandPanels : 1;
+  }
+  static constexpr int64_t ahead(int64_t rows, int64_t stream) {
+    return (2 * rows <= kFewRows ? stream : std::max(stream, kLeastAhead) * 3 / 2) / panels(rows);
+  }
   static constexpr int64_t padded_rows(int64_t rows) { return rows; }
-  static constexpr int64_t bands(int64_t rows) { return ceil_div(rows, kRows); }
+  static constexpr int64_t bands(int64_t rows) {
+    return rows <= kOneBand ? 1 : ceil_div(rows, kBandRows);
+  }
   static constexpr Range band(int64_t rows, int64_t b) {
     return even_share(rows, b, bands(rows));
   }
@@ -66,24 +86,28 @@ class RegisterKernel {
   void multiply(const Block& b) const { multiply_rows<int(kRows)>(b); }
 
  private:
-  // A band of fewer rows may have a panel or two, as others of its walk have more rows.
   template <int Rows>
   static void multiply_rows(const Block& b) {
     if constexpr (Rows > 1)
       if (b.rows < Rows) return multiply_rows<Rows - 1>(b);
-    constexpr int wide = register_panels(Rows);
-    int panel = 0;
-    for (; panel + wide <= b.panels; panel += wide) multiply_block<Rows, wide>(b, panel);
-    if constexpr (wide > 2)
-      for (; panel + 2 <= b.panels; panel += 2) multiply_block<Rows, 2>(b, panel);
-    for (; panel < b.panels; ++panel) multiply_block<Rows, 1>(b, panel);
+    constexpr int alone = panels(Rows), of_many = Rows <= kBandRows ? kBandPanels : 1;
+    if (b.streams) multiply_panels<Rows, alone>(b);
+    else multiply_panels<Rows, of_many>(b);
   }
 
-  template <int Rows, int Panels_>
-  static PENSTOCK_INLINE void multiply_block(const Block& b, int first_panel) {
-    f32x16 sums[Panels_][Rows];
+  template <int Rows, int Wide>
+  static PENSTOCK_INLINE void multiply_panels(const Block& b) {
+    int panel = 0;
+    for (; panel + Wide <= b.panels; panel += Wide) multiply_block<Rows, Wide>(b, panel);
+    if constexpr (Wide > 1)
+      if (panel < b.panels) multiply_block<Rows, 1>(b, panel);
+  }
+
+  template <int Rows, int Wide>
+  static void multiply_block(const Block& b, int first_panel) {
+    f32x16 sums[Wide][Rows];
     const int64_t offset = int64_t(first_panel) * Rows * kPanelColumns;
-    for (int p = 0; p < Panels_; ++p)
+    for (int p = 0; p < Wide; ++p)
       for (int r = 0; r < Rows; ++r)
         sums[p][r] = b.before ? f32x16::load(b.before + offset + (p * Rows + r) * kPanelColumns)
                               : f32x16::zero();
@@ -91,18 +115,25 @@ class RegisterKernel {
     const Packed* a = reinterpret_cast<const Packed*>(b.activations);
     const std::byte* w = b.weights + first_panel * b.panel_bytes;
     const auto step = [&](const std::byte* at) __attribute__((always_inline)) {
-      typename Format::Weights weights[Panels_];
-      for (int p = 0; p < Panels_; ++p) weights[p] = Format::load(at + p * b.panel_bytes);
-      for (int r = 0; r < Rows; ++r)
-        for (int p = 0; p < Panels_; ++p) Format::accumulate(sums[p][r], weights[p], a[r]);
+      if constexpr (Rows <= 2) {  // which stay in registers, and weights need not
+        for (int p = 0; p < Wide; ++p) {
+          const typename Format::Weights weights = Format::load(at + p * b.panel_bytes);
+          for (int r = 0; r < Rows; ++r) Format::accumulate(sums[p][r], weights, a[r]);
+        }
+      } else {
+        typename Format::Weights weights[Wide];
+        for (int p = 0; p < Wide; ++p) weights[p] = Format::load(at + p * b.panel_bytes);
+        for (int r = 0; r < Rows; ++r)
+          for (int p = 0; p < Wide; ++p) Format::accumulate(sums[p][r], weights[p], a[r]);
+      }
       a += Rows;
     };
     if (b.streams) {  // these weights, which are used once
       const int64_t to_near = b.near - b.weights;
-      const int64_t to_far = b.far - b.weights;
+      const int64_t to_far = b.far - b.weights - (b.panels - Wide) * b.panel_bytes;
       for (int64_t s = 0; s < b.steps; ++s, w += Format::kStepBytes) {
         const std::byte* ahead = w + (s < b.turn ? to_near : to_far);
-        for (int p = 0; p < Panels_; ++p) __builtin_prefetch(ahead + p * b.panel_bytes);
+        for (int p = 0; p < Wide; ++p) __builtin_prefetch(ahead + p * b.panel_bytes);
         step(w);
       }
     } else {  // the next ones, evenly over the steps: memory and arithmetic never wait for each other
@@ -110,7 +141,7 @@ class RegisterKernel {
       const int64_t every = b.steps / std::max<int64_t>(b.next_lines.size(), 1);
       for (int64_t s = 0, due = 0; s < b.steps; ++s, w += Format::kStepBytes) {
         if (s == due) {
-          for (int p = 0; p < Panels_; ++p) __builtin_prefetch(next + p * b.panel_bytes, 0, 2);
+          for (int p = 0; p < Wide; ++p) __builtin_prefetch(next + p * b.panel_bytes);
           next += kLineBytes;
           due += every;
         }
@@ -118,7 +149,7 @@ class RegisterKernel {
       }
     }
 
-    for (int p = 0; p < Panels_; ++p)
+    for (int p = 0; p < Wide; ++p)
       for (int r = 0; r < Rows; ++r)
         sums[p][r].store(b.after + offset + (p * Rows + r) * kPanelColumns);
   }
@@ -129,6 +160,7 @@ template <class Weight, class X>
 struct SingleFormat {
   using Packed = float;
   using Weights = f32x16;
+  static constexpr int kFewPanels = kBandPanels > 1 && sizeof(Weight) == 4 ? 1 : 2;
   static constexpr int64_t kStep = 1;
   static constexpr int64_t kStepBytes = kPanelColumns * sizeof(Weight);
 
