@@ -43,7 +43,7 @@ class Products:
         self._native: Any = native.load().Executor(
             threads=a.threads,
             cpus=list(detect().placement)[: a.threads],
-            crowded=a.threads > detect().compute_threads,
+            crowded=a.threads > detect().room,
             num_blocks=1,
             max_tokens=self._tokens,
             max_logits=1,

@@ -160,8 +160,9 @@ ZERO: Final = turned(with_zero_point)
 SEARCHED: Final = turned(searched)
 VARIANTS: Final = (
     Variant("int4", INT4, INT4, _each(4, 4)),
-    Variant("k8v4", codes(8), INT4, _each(8, 4)),
-    Variant("int8", codes(8), codes(8), _each(8, 8)),
+    Variant("k8v4", turned(codes(8)), INT4, _each(8, 4)),
+    Variant("int8", turned(codes(8)), codes(8), _each(8, 8)),
+    Variant("int8, keys not turned", codes(8), codes(8), _each(8, 8)),
     Variant("channels of one size", codes(4), INT4, _each(4, 4), True, "spread"),
     Variant("steps searched", SEARCHED, SEARCHED, _each(4, 4)),
     Variant("zero points", ZERO, ZERO, _each(4, 4, marks=32)),

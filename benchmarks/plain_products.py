@@ -39,7 +39,7 @@ class Products:
         self._native: Any = native.load().Executor(
             threads=threads,
             cpus=list(hardware.placement)[:threads],
-            crowded=threads > hardware.compute_threads,
+            crowded=threads > hardware.room,
             num_blocks=1,
             max_tokens=rows,
             max_logits=1,

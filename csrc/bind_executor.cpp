@@ -215,6 +215,12 @@ void bind_executor(nb::module_& m) {
           },
           "offset"_a, "elem"_a, "cols"_a, "row_bytes"_a, "rows"_a)
       .def(
+          "set_key_columns",
+          [](PyExecutor& self, int layer, ConstantId columns) {
+            self.get().set_key_columns(layer, columns);
+          },
+          "layer"_a, "columns"_a)
+      .def(
           "add_constant",
           [](PyExecutor& self, const Bytes& bytes) {
             nb::gil_scoped_release unlocked;

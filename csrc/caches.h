@@ -6,7 +6,7 @@
 namespace penstock {
 
 // Bytes of the second level, of which a core has its own on most machines; a MiB where the system says
-// nothing.
+// nothing, or what no cache of that level can be.
 int64_t second_level_cache();
 
 }  // namespace penstock

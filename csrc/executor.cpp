@@ -105,6 +105,14 @@ BufferId Executor::add_buffer(size_t offset, Elem elem, int64_t cols, size_t row
   return BufferId(buffers_.size()) - 1;
 }
 
+void Executor::set_key_columns(int layer, ConstantId columns) {
+  const KvLayer& of = attended(layer);
+  if (of.elem != Elem::i4) refuse("keys of a cache in int4 alone are centered and scaled");
+  if (!ops_.empty()) refuse("keys are centered and scaled before ops use them");
+  kv_[size_t(layer)].key_columns =
+      floats(columns, 2 * int64_t(of.kv_heads) * of.head_dim, "centers and factors of keys");
+}
+
 ConstantId Executor::add_constant(std::span<const std::byte> bytes) {
   constants_.emplace_back(bytes.size());
   const ConstantId id = ConstantId(constants_.size()) - 1;

@@ -74,6 +74,8 @@ class Executor {
   // --- building; every call throws std::invalid_argument on a handle or size that cannot be
   // row_bytes: from row to row, of `cols` elements or more.
   BufferId add_buffer(size_t offset, Elem elem, int64_t cols, size_t row_bytes, RowKind rows);
+  // What a layer's keys are centered and scaled by (KvLayer), before ops use the layer.
+  void set_key_columns(int layer, ConstantId columns);
   // A constant that is computed for this executor, such as an angle table.
   ConstantId add_constant(std::span<const std::byte> bytes);
   // A constant made of weights: zeros, until they are filled in from `offset` on.

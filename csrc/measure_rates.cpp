@@ -153,6 +153,12 @@ Measured measure_bf16(int threads, double seconds) {
     sum = _mm512_dpbf16_ps(sum, zeros, zeros);
     hide(sum);  // or nothing would be added
   });
+#elif defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+  return rate_of<Floats>(threads, seconds, 2.0 * 16, [](Floats& sum) __attribute__((always_inline)) {
+    const bfloat16x8_t zeros = vreinterpretq_bf16_u8(vdupq_n_u8(0));
+    sum = vbfmmlaq_f32(sum, zeros, zeros);
+    hide(sum);
+  });
 #else
   return measure_f32(threads, seconds);
 #endif
@@ -194,6 +200,11 @@ Measured measure_int8(int threads, double seconds) {
     const Bytes second = _mm256_maddubs_epi16(codes, codes);
     const Bytes pairs = _mm256_add_epi16(first, second);
     sum = _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+  });
+#elif defined(__ARM_FEATURE_MATMUL_INT8)
+  return rate_of<Bytes>(threads, seconds, 2.0 * 32, [](Bytes& sum) __attribute__((always_inline)) {
+    sum = vusmmlaq_s32(sum, vdupq_n_u8(1), vdupq_n_s8(1));
+    hide(sum);
   });
 #elif defined(__ARM_FEATURE_DOTPROD)
   return rate_of<Bytes>(threads, seconds, 2.0 * 16, [](Bytes& sum) __attribute__((always_inline)) {

@@ -100,12 +100,33 @@ bool is_crowded(int threads) {
 }  // namespace
 
 Barrier::Barrier(int count, Patience patience)
-    : count_(uint32_t(count)), patience_(patience), slots_(new Slot[size_t(count)]) {
-  for (int i = 0; i < count; ++i) slots_[size_t(i)].spins = patience.most;
+    : count_(uint32_t(count)),
+      patience_(patience),
+      slots_(new Slot[size_t(count)]),
+      last_on_(new std::atomic<int>[kPlaces]()) {
+  for (int i = 0; i < count; ++i) slots_[size_t(i)] = {patience.most, 0};
+}
+
+bool Barrier::shares_cpu(int id) {
+#if defined(__linux__)
+  const int cpu = sched_getcpu();  // of the thread's own memory: no system call
+  if (cpu < 0) return false;
+  std::atomic<int>& last = last_on_[size_t(cpu % kPlaces)];
+  const int before = last.load(std::memory_order_relaxed), self = id + 1;
+  uint32_t& crowded = slots_[size_t(id)].crowded;
+  if (before == self)  // not written: neighbours' places are in the same line
+    return crowded != 0 && crowded-- != 0;
+  last.store(self, std::memory_order_relaxed);
+  crowded = before != 0 ? kHolds : 0;
+  return before != 0;
+#else
+  return false;
+#endif
 }
 
 void Barrier::wait(int id) {
   if (count_ == 1) return;
+  const bool crossed = shares_cpu(id);
   const uint32_t generation = generation_.value.load(std::memory_order_acquire);
   if (arrived_.value.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
     arrived_.value.store(0, std::memory_order_relaxed);
@@ -113,15 +134,17 @@ void Barrier::wait(int id) {
     if (sleepers_.value.load(std::memory_order_seq_cst) != 0) wake_all(generation_.value);
     return;
   }
-  uint32_t& spins = slots_[size_t(id)].spins;
-  for (uint32_t i = 0; i < spins; ++i) {
-    if (generation_.value.load(std::memory_order_acquire) != generation) {
-      spins = spins * 2 < patience_.most ? spins * 2 : patience_.most;
-      return;
+  if (!crossed) {
+    uint32_t& spins = slots_[size_t(id)].spins;
+    for (uint32_t i = 0; i < spins; ++i) {
+      if (generation_.value.load(std::memory_order_acquire) != generation) {
+        spins = spins * 2 < patience_.most ? spins * 2 : patience_.most;
+        return;
+      }
+      cpu_pause();
     }
-    cpu_pause();
+    spins = spins / 2 > patience_.least ? spins / 2 : patience_.least;
   }
-  spins = spins / 2 > patience_.least ? spins / 2 : patience_.least;
   // Announced before looking again: the last arriver either sees the sleeper, or the sleeper sees
   // the new generation.
   sleepers_.value.fetch_add(1, std::memory_order_seq_cst);

@@ -68,11 +68,15 @@ struct f32x16 {
 
   // bf16 bits, rounded to nearest even; a NaN stays one.
   static PENSTOCK_INLINE uint16x4_t narrow(float32x4_t x) {
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    return vreinterpret_u16_bf16(vcvt_bf16_f32(x));
+#else
     const uint32x4_t u = vreinterpretq_u32_f32(x);
     const uint32x4_t odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
     const uint32x4_t rounded = vaddq_u32(u, vaddq_u32(odd, vdupq_n_u32(0x7fff)));
     const uint32x4_t quiet = vorrq_u32(u, vdupq_n_u32(0x400000));
     return vshrn_n_u32(vbslq_u32(vceqq_f32(x, x), rounded, quiet), 16);
+#endif
   }
 };
 
@@ -152,6 +156,17 @@ PENSTOCK_INLINE f32x16 high_bf16(f32x16 pairs) {
         vandq_u32(vreinterpretq_u32_f32(pairs.v[i]), vdupq_n_u32(0xffff0000)));
   });
 }
+
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+// acc[i] += row[2i] * b[0] + row[2i + 1] * b[1] for lanes of two bfloat16 and the pair b of them held in
+// one word (b[0] in the low half). BFDOT adds the two products first, rounds each sum to odd and takes
+// subnormals for zero, whatever FPCR says, but for FPCR.EBF, which Linux leaves zero.
+PENSTOCK_INLINE f32x16 dpbf16(f32x16 acc, f32x16 row, uint32_t pair) {
+  const bfloat16x8_t b = vreinterpretq_bf16_u32(vdupq_n_u32(pair));
+  return f32x16::each(
+      [&](int i) { return vbfdotq_f32(acc.v[i], vreinterpretq_bf16_f32(row.v[i]), b); });
+}
+#endif
 
 // The sum of the lanes, by the tree of simd.h.
 PENSTOCK_INLINE float hsum(f32x16 a) {

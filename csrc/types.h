@@ -99,10 +99,11 @@ struct Array {
 //           product (pairs innermost), so attention transposes nothing.
 // i8:       keys [D/4][32][4], values [8][D][4], likewise for dots of bytes, with D rounded up to a
 //           multiple of 4 (the codes that are added to keys are zeros); each tile is followed by a
-//           scale per token, bf16 [32]: one cache line.
+//           scale per token, bf16 [32]: one cache line. Codes are of keys that are turned
+//           (turn_head.h).
 // i4:       as i8 of half as many components, D a multiple of 8: the byte of component d has the code
-//           of d in its low half and that of d + D/2 in its high half, of heads that are turned
-//           (turn_head.h). So a byte has codes of one token alone.
+//           of d in its low half and that of d + D/2 in its high half. So a byte has codes of one
+//           token alone. Values are turned, too.
 // k8v4:     keys as i8, values as i4.
 // e4m3:     as bf16 in bytes (float8.h), each tile followed by scales as in i8.
 // f32, f16: keys [D][32], values [32][D].
@@ -147,6 +148,9 @@ struct KvLayer {
   int group = 0;      // of StepView::groups
   int value_dim = 0;  // of a cache of latents; 0: values lie beside keys
   int rows = 0;       // of a cache of rows: so many of a block
+  // Of an INT4 cache, or null: a center of each component of the keys, [kv_heads * head_dim], then
+  // what keys are divided by, less their center, and queries multiplied by.
+  const float* key_columns = nullptr;
 
   // A layer whose blocks lie one behind the other.
   static KvLayer alone(std::byte* base, Elem elem, int kv_heads, int head_dim, int value_dim = 0) {
@@ -165,6 +169,13 @@ struct KvLayer {
   KvTile value_tile() const {
     return {elem == Elem::k8v4 ? Elem::i4 : elem, head_dim, latent()};
   }
+  // Whether keys, and values, are turned before they are rounded (turn_head.h).
+  bool turns_keys() const {
+    return !latent() && (elem == Elem::i8 || elem == Elem::k8v4 || elem == Elem::i4);
+  }
+  bool turns_values() const { return !latent() && (elem == Elem::k8v4 || elem == Elem::i4); }
+  const float* key_centers(int head) const { return key_columns + int64_t(head) * head_dim; }
+  const float* key_factors(int head) const { return key_centers(kv_heads + head); }
   // A head's block: keys and values, or latents.
   size_t head_bytes() const {
     return key_tile().bytes() + (latent() ? 0 : value_tile().bytes());

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.hardware import Cache, detect, parse_cpu_list
+from penstock.hardware import Cache, detect
+from penstock.sysfs import parse_cpu_list
 
 GIB = 1 << 30
 

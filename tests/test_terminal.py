@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 
 from support.terminal_text import TerminalText
 
-from penstock.terminal import harmless, visible
+from penstock.terminal import harmless, json_for_terminals, visible
 
 
 def test_control_characters_are_pictures() -> None:
@@ -17,3 +18,10 @@ def test_only_terminals_are_spared() -> None:
     assert harmless("\x1b[2J", TerminalText()) == "␛[2J"
     for stream in (io.StringIO(), None):
         assert harmless("\x1b[2J", stream) == "\x1b[2J"
+
+
+def test_json_of_the_same_value() -> None:
+    text = "".join(map(chr, range(0x20, 0x100))) + "\u2028é☃"
+    escaped = json_for_terminals(json.dumps(text, ensure_ascii=False))
+    assert json.loads(escaped) == text
+    assert visible(escaped) == escaped

@@ -22,23 +22,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from comparison.artifacts import Shape
+from comparison.cap import CAPS, Cap
 from comparison.cases import Case, Metric, standard_cases
-from comparison.contender import Contender, Limits
+from comparison.contender import Limits
 from comparison.environments import Environment
-from comparison.peers import PEERS, PENSTOCK, PRECISIONS, Peer, Precision
+from comparison.line_up import line_up, one_per_core
+from comparison.peers import PEERS, PRECISIONS
 from comparison.plots import draw
 from comparison.quality import score
 from comparison.report import render
-from comparison.results import (
-    Absence,
-    Comparison,
-    EngineRecord,
-    case_record,
-    read,
-    write,
-)
+from comparison.results import CapRecord, Comparison, case_record, read, write
 from comparison.rounds import run_rounds
 from comparison.text import WINDOW, Text
+from penstock.backends.cpu import native
 from penstock.bench.machine import describe_machine, measure_speeds
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
@@ -91,7 +87,14 @@ def parse() -> argparse.Namespace:
         default=list(PEERS),
         help="separated by commas (default: all of " + ", ".join(PEERS) + ")",
     )
-    commands.add_parser("setup", parents=[common], help="install the peers")
+    held = argparse.ArgumentParser(add_help=False)
+    held.add_argument(
+        "--isa",
+        choices=tuple(CAPS),
+        help="hold every engine to these instructions, those of "
+        + "; ".join(f"{cap.name}: {cap.title}" for cap in CAPS.values()),
+    )
+    commands.add_parser("setup", parents=[common, held], help="install the peers")
     shapes = argparse.ArgumentParser(add_help=False)
     shapes.add_argument(
         "--shape", default="llama-3.2-1b", help="a folder of benchmarks/configs, or a path"
@@ -102,7 +105,7 @@ def parse() -> argparse.Namespace:
     commands.add_parser(
         "checkpoints", parents=[common, shapes], help="write the models that they read"
     )
-    run = commands.add_parser("run", parents=[common, shapes], help="measure and report")
+    run = commands.add_parser("run", parents=[common, shapes, held], help="measure and report")
     run.add_argument(
         "--gguf",
         type=Path,
@@ -129,7 +132,7 @@ def parse() -> argparse.Namespace:
     run.add_argument("--timeout", type=float, default=1800.0, help="seconds for one case")
     run.add_argument("--seed", type=int, default=0, help="of the prompts")
     run.add_argument(
-        "--out", type=Path, help="JSON, or a folder for it (default: results/DATE-SHAPE.json)"
+        "--out", type=Path, help="JSON, or a folder for it (default: results/DATE-SHAPE[-ISA].json)"
     )
     again = commands.add_parser("report", help="write Markdown and plots of a result again")
     again.add_argument("results", type=Path)
@@ -156,7 +159,7 @@ def _list(text: str) -> list[str]:
 
 def setup(args: argparse.Namespace) -> int:
     for name in args.engines:
-        made = Environment(PEERS[name], args.work.resolve()).install()
+        made = Environment(PEERS[name], args.work.resolve()).install(cap_of(args))
         print(f"{name}: {made.error or ', '.join(f'{k} {v}' for k, v in made.versions.items())}")
     return 0
 
@@ -181,7 +184,23 @@ def checkpoints(args: argparse.Namespace) -> int:
     return 0
 
 
+def cap_of(args: argparse.Namespace) -> Cap | None:
+    return None if args.isa is None else CAPS[args.isa]
+
+
+def hold(cap: Cap) -> None:
+    """Hold this process to ``cap``, too: it measures what the machine can do at most."""
+    os.environ.update(cap.variables)
+    try:
+        native.load()
+    except PenstockError as error:
+        raise SystemExit(f"--isa {cap.name}: {error}") from None
+
+
 def compare(args: argparse.Namespace) -> int:
+    cap = cap_of(args)
+    if cap is not None:
+        hold(cap)
     shape, hardware = shape_of(args), detect()
     spec = plan_engine(EngineConfig(model=str(shape.file or shape.config_folder))).spec
     ids, cases = words(shape, spec), chosen_cases(args)
@@ -195,6 +214,7 @@ def compare(args: argparse.Namespace) -> int:
         kv_bytes=kv_bytes(spec, cases),
         clients=max((case.clients or 1 for case in cases), default=1),
         run_seconds=args.timeout,
+        cap=cap,
     )
     before = measure_speeds(threads)
     comparison = Comparison(
@@ -206,9 +226,11 @@ def compare(args: argparse.Namespace) -> int:
         shape=shape.name,
         machine=describe_machine(before, threads, hardware),
         cases=[case_record(case) for case in cases],
+        cap=None if cap is None else CapRecord(isa=cap.name, title=cap.title),
     )
-    contenders = line_up(args, shape, limits, cases, comparison)
-    out = results_file(args.out, f"{comparison.date}-{shape.name}.json")
+    contenders = line_up(args.engines, args.precisions, shape, limits, cases, comparison)
+    held = "" if cap is None else f"-{cap.name}"
+    out = results_file(args.out, f"{comparison.date}-{shape.name}{held}.json")
     deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
     if text is not None:
         comparison.text = str(text)
@@ -272,73 +294,6 @@ def chosen_cases(args: argparse.Namespace) -> list[Case]:
         known = ", ".join(case.name for case in cases)
         raise SystemExit(f"there is no case {', '.join(sorted(unknown))}; there are {known}")
     return [case for case in cases if case.name in args.cases]
-
-
-def line_up(
-    args: argparse.Namespace,
-    shape: Shape,
-    limits: Limits,
-    cases: list[Case],
-    comparison: Comparison,
-) -> list[Contender]:
-    """Everything that can be measured; what cannot is written down with the reason."""
-    contenders = []
-    served = any(case.over_http for case in cases)
-    in_process = any(not case.over_http for case in cases)
-    precisions: list[Precision] = args.precisions if shape.file is None else ["file"]
-    for precision in precisions:
-        for name in dict.fromkeys([PENSTOCK.name, *args.engines]):
-            peer = PEERS[name]
-            reason = obstacle(peer, precision, shape)
-            if reason is not None:
-                absence = Absence(engine=name, precision=precision, case=None, reason=reason)
-                comparison.absences.append(absence)
-                continue
-            comparison.engines.append(
-                EngineRecord(
-                    engine=name,
-                    precision=precision,
-                    versions=Environment(peer, shape.work).state().versions,
-                    settings={},
-                    artifact_bytes=shape.artifact_bytes(peer, precision),
-                )
-            )
-            if in_process:
-                contenders.append(Contender(peer, precision, False, shape, limits))
-            if served and peer.server is not None:
-                contenders.append(Contender(peer, precision, True, shape, limits))
-            elif served:
-                why = peer.missing.get("http", "it has no server here")
-                absence = Absence(engine=name, precision=precision, case="http", reason=why)
-                comparison.absences.append(absence)
-    return contenders
-
-
-def obstacle(peer: Peer, precision: str, shape: Shape) -> str | None:
-    """Why a peer cannot run a precision at all; None if nothing is in the way."""
-    if shape.file is not None:
-        return Environment(peer, shape.work).state().error if peer.reads_gguf else "reads no GGUF"
-    for known in PRECISIONS:
-        if known == precision and known in peer.artifacts:
-            state = Environment(peer, shape.work).state()
-            if state.error is not None:
-                return state.error
-            if not shape.artifact(peer, known).exists():
-                return "its model is not there: run checkpoints, and see its log if it failed"
-            return None
-    return peer.missing.get(precision, "not supported")
-
-
-def one_per_core(threads: int) -> tuple[int, ...]:
-    """Logical processors of that many physical cores, those that this process may use first."""
-    seen: dict[str, int] = {}
-    for cpu in sorted(os.sched_getaffinity(0)):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        key = siblings.read_text().strip() if siblings.exists() else str(cpu)
-        seen.setdefault(key, cpu)
-    if threads > len(seen):
-        raise SystemExit(f"--threads {threads}, but there are {len(seen)} physical cores")
-    return tuple(sorted(seen.values())[:threads])
 
 
 def report(results: Path, out: Path | None) -> int:

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "../bf16_dots.h"
 #include "../kernels/gemm_units.h"
 #include "../memory.h"
 #include "../pool.h"
@@ -26,6 +27,17 @@ inline float multiply_add(float a, float b, float c) {
 #else
   return a * b + c;
 #endif
+}
+
+// Numbers of rows: by one thread all up to 17, by more some of these; and others, of several bands.
+inline std::vector<int64_t> row_counts(const Pool& pool, std::initializer_list<int64_t> others) {
+  std::vector<int64_t> all{1, 2, 5, 12, 17};
+  if (pool.threads() == 1) {
+    all.resize(17);
+    std::iota(all.begin(), all.end(), 1);
+  }
+  all.insert(all.end(), others);
+  return all;
 }
 
 // Rows of x: float32, or bfloat16.
@@ -70,7 +82,7 @@ struct Sum {
 template <class W>
 Sum chain(const float* x, const W& w, int64_t first, int64_t last, [[maybe_unused]] int apart) {
   float sum = 0, size = 0;
-#if defined(__AVX512BF16__)
+#if defined(PENSTOCK_BF16_DOTS)
   if (apart) {
     const auto pair = [&](auto&& value, int64_t k) {
       const auto half = [&](int64_t at) {
@@ -81,7 +93,7 @@ Sum chain(const float* x, const W& w, int64_t first, int64_t last, [[maybe_unuse
     for (int64_t four = first; four < last; four += 4)
       for (int i = 0; i < 2; ++i) {
         const int64_t k = four + (apart == 1 ? 2 * i : i);
-        const __m512i weights = _mm512_set1_epi32(int(pair(w, k)));
+        const f32x16 weights = f32x16::broadcast(std::bit_cast<float>(pair(w, k)));
         sum = Lanes(dpbf16(f32x16::broadcast(sum), weights,
                            pair([&](int64_t at) { return x[at]; }, k))).x[0];
       }

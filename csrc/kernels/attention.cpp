@@ -64,7 +64,7 @@ void finish(const Tile& tile, const float* merged) {
               : 1.0f / merged[dim + 1]);
     alignas(64) float turned[kMostHeadDim];
     const float* from = merged;
-    if (tile.args.kv.value_tile().elem == Elem::i4) {
+    if (tile.args.kv.turns_values()) {
       std::copy_n(merged, dim, turned);
       turn_head(turned, dim);
       from = turned;

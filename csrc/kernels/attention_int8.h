@@ -1,7 +1,7 @@
-// Attention over an INT8 cache: a token's keys are codes times one scale, its values likewise. An
-// INT4 cache is the same once a split's codes have a byte each (wide_codes.h): queries are turned as
-// its keys are, and what is weighed is turned back as its values are, at the end. Where keys have 8
-// bits and values 4, only the latter happens.
+// Attention over an INT8 cache: a token's keys are codes times one scale, its values likewise, and
+// queries are turned as its keys are. An INT4 cache is the same once a split's codes have a byte each
+// (wide_codes.h), and what is weighed is turned back as values of 4 bits are, at the end. Where its
+// keys are less a center, all scores of a query are less by one number, which a softmax cancels.
 //
 // A score is (q . codes) * key scale, and a value weighs p * value scale. Where there are dots of
 // bytes, each row of q, and each row of a split's weights, is rounded to 16-bit integers under a
@@ -37,8 +37,13 @@ inline void widen_query(const Tile& tile, int row, float* out) {
     convert(out, q.row<const bf16>(tile.token[row]) + tile.column[row], dim);
   else
     convert(out, q.row<const float>(tile.token[row]) + tile.column[row], dim);
-  if (tile.args.kv.key_tile().elem == Elem::i4) turn_head(out, dim);
-  std::fill(out + dim, out + tile.args.kv.key_tile().widened().padded_dim(), 0.0f);
+  const KvLayer& kv = tile.args.kv;
+  if (kv.key_columns) {
+    const float* const factors = kv.key_factors(tile.kv_head);
+    for (int i = 0; i < dim; ++i) out[i] *= factors[i];
+  }
+  if (kv.turns_keys()) turn_head(out, dim);
+  std::fill(out + dim, out + kv.key_tile().widened().padded_dim(), 0.0f);
 }
 
 // Wanted between keys and values, so ahead of what streams both.

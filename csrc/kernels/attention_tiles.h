@@ -11,6 +11,7 @@
 
 #include <algorithm>
 
+#include "../bf16_dots.h"
 #include "../simd.h"
 #include "../types.h"
 #include "attention.h"
@@ -64,10 +65,10 @@ struct PairDot {
     return f32x16::load_n(reinterpret_cast<const float*>(p), n);  // words, not numbers
   }
   static PENSTOCK_INLINE f32x16 accumulate(f32x16 acc, const bf16* left, f32x16 right) {
-#if defined(__AVX512BF16__)
+#if defined(PENSTOCK_BF16_DOTS)
     uint32_t pair;
     std::memcpy(&pair, left, sizeof(pair));
-    return dpbf16(acc, _mm512_castps_si512(right.v), pair);
+    return dpbf16(acc, right, pair);
 #else
     acc = fma(f32x16::broadcast(to_f32(left[0])), low_bf16(right), acc);
     return fma(f32x16::broadcast(to_f32(left[1])), high_bf16(right), acc);

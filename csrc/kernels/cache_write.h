@@ -92,17 +92,16 @@ struct TileWriter {
 
 // A code in each byte.
 struct Bytes {
+  static constexpr bool kTurnsValues = false;
   static bf16 quantize(const float* x, int n, int8_t* codes) { return quantize_head(x, n, codes); }
   static int stored(int n) { return n; }
 };
 
-// Codes of turned heads, two in each byte.
+// Two codes in each byte.
 struct Nibbles {
+  static constexpr bool kTurnsValues = true;
   static bf16 quantize(const float* x, int n, int8_t* codes) {
-    alignas(64) float turned[kMostHeadDim];
-    std::copy_n(x, n, turned);
-    turn_head(turned, n);
-    const bf16 scale = quantize_head(turned, n, codes, kInt4);
+    const bf16 scale = quantize_head(x, n, codes, kInt4);
     for (int d = 0; d < n / 2; ++d)
       codes[d] = int8_t((codes[d] & 15) | (uint8_t(codes[d + n / 2]) << 4));
     return scale;
@@ -110,13 +109,14 @@ struct Nibbles {
   static int stored(int n) { return n / 2; }
 };
 
+// Keys are turned before they are rounded.
 template <class Codes>
 struct CodeWriter {
   KvTile tile;
 
   void key(std::byte* to, const float* x, int offset) const {
     alignas(64) int8_t codes[kMostHeadDim + 4];
-    store_scale(to, Codes::quantize(x, tile.head_dim, codes), offset);
+    store_scale(to, turned(x, codes), offset);
     const int stored = Codes::stored(tile.head_dim);
     std::fill(codes + stored, codes + tile.padded_dim(), int8_t(0));
     for (int d = 0; d < stored; d += 4)
@@ -124,9 +124,19 @@ struct CodeWriter {
   }
   void value(std::byte* to, const float* x, int offset) const {
     alignas(64) int8_t codes[kMostHeadDim];
-    store_scale(to, Codes::quantize(x, tile.head_dim, codes), offset);
+    const int dim = tile.head_dim;
+    store_scale(to, Codes::kTurnsValues ? turned(x, codes) : Codes::quantize(x, dim, codes),
+                offset);
     auto* out = reinterpret_cast<int8_t*>(to) + offset / 4 * 4 * tile.padded_dim() + offset % 4;
-    for (int d = 0; d < Codes::stored(tile.head_dim); ++d) out[4 * d] = codes[d];
+    for (int d = 0; d < Codes::stored(dim); ++d) out[4 * d] = codes[d];
+  }
+
+ private:
+  bf16 turned(const float* x, int8_t* codes) const {
+    alignas(64) float head[kMostHeadDim];
+    std::copy_n(x, tile.head_dim, head);
+    turn_head(head, tile.head_dim);
+    return Codes::quantize(head, tile.head_dim, codes);
   }
   void store_scale(std::byte* to, bf16 scale, int offset) const {
     reinterpret_cast<bf16*>(to + tile.element_bytes())[offset] = scale;
@@ -178,6 +188,15 @@ class CacheWriter {
       : kv_(kv), keys_{kv.key_tile()}, values_{kv.value_tile()} {}
 
   void key(int64_t block, int head, const float* x, int offset) const {
+    alignas(64) float scaled[kMostHeadDim];
+    if (kv_.key_columns) {
+      const float *centers = kv_.key_centers(head), *factors = kv_.key_factors(head);
+      for_lanes(kv_.head_dim, [&](int i, int n) {
+        const f32x16 v = f32x16::load_n(x + i, n) - f32x16::load_n(centers + i, n);
+        (v / f32x16::load_n(factors + i, n)).store_n(scaled + i, n);
+      });
+      x = scaled;
+    }
     keys_.key(kv_.keys(block, head), x, offset);
   }
   void value(int64_t block, int head, const float* x, int offset) const {

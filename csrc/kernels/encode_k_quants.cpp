@@ -1,4 +1,4 @@
-// Rounding to Q4_K, Q5_K and Q6_K: as quant/encode/k_quants.py, bit by bit.
+// Rounding to Q2_K to Q6_K: as quant/encode/k_quants.py, bit by bit.
 #include <algorithm>
 #include <limits>
 
@@ -9,17 +9,13 @@ namespace {
 
 constexpr int kRounds = 2;  // as quant/encode/k_quants.py
 
-// --- k-quants with offsets: Q4_K, Q5_K ---
+template <int kSubs>
+constexpr int kColumnsOf = kSuper / kSubs;
 
-constexpr int kSubs = 8;
-constexpr int kSubColumns = kSuper / kSubs;
-
-struct OffsetFit {
-  f32x16 unit, less;
-  f32x16 scales[kSubs], offsets[kSubs];
-};
-
-void weigh_with_offsets(Batch<kSuper>& batch) {
+// How much errors count, but for Q6_K.
+template <int kSubs>
+void weigh(Batch<kSuper>& batch) {
+  constexpr int kSubColumns = kColumnsOf<kSubs>;
   f32x16 squares[kSubs], total = f32x16::zero();
   for (int sub = 0; sub < kSubs; ++sub) {
     squares[sub] = f32x16::zero();
@@ -41,11 +37,30 @@ void weigh_with_offsets(Batch<kSuper>& batch) {
   }
 }
 
+// --- k-quants with offsets: Q2_K, Q4_K, Q5_K ---
+
+// What a format has: sub-blocks, the largest scale and offset, the largest code.
+template <int kSubsOf, int kMostOf, int kTopOf>
+struct Offsets {
+  static constexpr int kSubs = kSubsOf, kSubColumns = kColumnsOf<kSubsOf>;
+  static constexpr float kMost = float(kMostOf), kTop = float(kTopOf);
+};
+using OffsetsQ2 = Offsets<16, 15, 3>;
+using OffsetsQ4 = Offsets<8, 63, 15>;
+using OffsetsQ5 = Offsets<8, 63, 31>;
+
+template <class F>
+struct OffsetFit {
+  f32x16 unit, less;
+  f32x16 scales[F::kSubs], offsets[F::kSubs];
+};
+
 // The units that fit codes and integer scales best.
-void fit_units(OffsetFit& fit, const FitSums* sums, const FitConstants* of) {
+template <class F>
+void fit_units(OffsetFit<F>& fit, const FitSums* sums, const FitConstants* of) {
   const f32x16 zero = f32x16::zero();
   f32x16 a = zero, b = zero, c = zero, p = zero, q = zero;
-  for (int sub = 0; sub < kSubs; ++sub) {
+  for (int sub = 0; sub < F::kSubs; ++sub) {
     const f32x16 scale = fit.scales[sub], offset = fit.offsets[sub];
     a += scale * scale * sums[sub].cc;
     b += scale * offset * sums[sub].c;
@@ -65,17 +80,18 @@ void fit_units(OffsetFit& fit, const FitSums* sums, const FitConstants* of) {
 }
 
 // The integer scales of a sub-block that fit its codes best.
-void fit_scales(OffsetFit& fit, int sub, const FitSums& sums, const FitConstants& of) {
+template <class F>
+void fit_scales(OffsetFit<F>& fit, int sub, const FitSums& sums, const FitConstants& of) {
   // Beyond these bounds all three neighbours are clipped to the same scale.
   const f32x16 fitted = safe_divide(least_squares(sums, of).step, fit.unit);
-  const f32x16 near = round_and_clip(fitted, -2.0f, 65.0f);
+  const f32x16 near = round_and_clip(fitted, -2.0f, F::kMost + 2);
   f32x16 least = lanes_of(std::numeric_limits<float>::infinity());
   fit.scales[sub] = fit.offsets[sub] = f32x16::zero();
   for (const float aside : {-1.0f, 0.0f, 1.0f}) {
-    const f32x16 scale = min(max(near + lanes_of(aside), f32x16::zero()), lanes_of(63.0f));
+    const f32x16 scale = min(max(near + lanes_of(aside), f32x16::zero()), lanes_of(F::kMost));
     const f32x16 step = fit.unit * scale;
     const f32x16 below = safe_divide(step * sums.c - of.x, of.one);
-    const f32x16 offset = round_and_clip(safe_divide(below, fit.less), 0.0f, 63.0f);
+    const f32x16 offset = round_and_clip(safe_divide(below, fit.less), 0.0f, F::kMost);
     const f32x16 error = squared_error({step, fit.less * offset}, sums, of);
     fit.scales[sub] = select_less(error, least, scale, fit.scales[sub]);
     fit.offsets[sub] = select_less(error, least, offset, fit.offsets[sub]);
@@ -83,10 +99,13 @@ void fit_scales(OffsetFit& fit, int sub, const FitSums& sums, const FitConstants
   }
 }
 
-OffsetFit fit_with_offsets(Batch<kSuper>& batch, float top) {
-  weigh_with_offsets(batch);
+template <class F>
+OffsetFit<F> fit_with_offsets(Batch<kSuper>& batch) {
+  constexpr int kSubs = F::kSubs, kSubColumns = F::kSubColumns;
+  constexpr float top = F::kTop;
+  weigh<kSubs>(batch);
   FitConstants of[kSubs];
-  OffsetFit fit;
+  OffsetFit<F> fit;
   f32x16 largest = f32x16::zero(), deepest = f32x16::zero();
   FitLine lines[kSubs];
   for (int sub = 0; sub < kSubs; ++sub) {
@@ -96,13 +115,13 @@ OffsetFit fit_with_offsets(Batch<kSuper>& batch, float top) {
     largest = max(lines[sub].step, largest);
     deepest = max(lines[sub].minimum, deepest);
   }
-  fit.unit = to_float16(largest / lanes_of(63.0f));
-  fit.less = to_float16(deepest / lanes_of(63.0f));
+  fit.unit = to_float16(largest / lanes_of(F::kMost));
+  fit.less = to_float16(deepest / lanes_of(F::kMost));
   for (int sub = 0; sub < kSubs; ++sub) {
-    fit.scales[sub] = round_and_clip(safe_divide(lines[sub].step, fit.unit), 0.0f, 63.0f);
-    fit.offsets[sub] = round_and_clip(safe_divide(lines[sub].minimum, fit.less), 0.0f, 63.0f);
+    fit.scales[sub] = round_and_clip(safe_divide(lines[sub].step, fit.unit), 0.0f, F::kMost);
+    fit.offsets[sub] = round_and_clip(safe_divide(lines[sub].minimum, fit.less), 0.0f, F::kMost);
   }
-  OffsetFit best = fit;
+  OffsetFit<F> best = fit;
   f32x16 least = lanes_of(std::numeric_limits<float>::infinity());
   for (int turn = 0; turn <= kRounds; ++turn) {
     FitSums sums[kSubs];
@@ -140,22 +159,43 @@ OffsetFit fit_with_offsets(Batch<kSuper>& batch, float top) {
   return best;
 }
 
-template <int kBits>
-void encode_with_offsets(Batch<kSuper>& batch, int count, uint8_t* out) {
-  const OffsetFit fit = fit_with_offsets(batch, float((1 << kBits) - 1));
-  alignas(64) LaneRow unit, less, scales[kSubs], offsets[kSubs];
-  fit.unit.store(unit);
-  fit.less.store(less);
-  for (int sub = 0; sub < kSubs; ++sub) {
-    fit.scales[sub].store(scales[sub]);
-    fit.offsets[sub].store(offsets[sub]);
+// What blocks are written of, lane by lane.
+template <class F>
+struct OffsetLanes {
+  alignas(64) LaneRow unit, less, scales[F::kSubs], offsets[F::kSubs];
+
+  explicit OffsetLanes(const OffsetFit<F>& fit) {
+    fit.unit.store(unit);
+    fit.less.store(less);
+    for (int sub = 0; sub < F::kSubs; ++sub) {
+      fit.scales[sub].store(scales[sub]);
+      fit.offsets[sub].store(offsets[sub]);
+    }
   }
-  for (int lane = 0; lane < count; ++lane) {
+  uint8_t* put_units(uint8_t* out, int lane) const {
     put_half(out, unit[lane]);
     put_half(out + 2, less[lane]);
-    out += 4;
-    const auto scale = [&](int sub) { return int(scales[sub][lane]); };
-    const auto offset = [&](int sub) { return int(offsets[sub][lane]); };
+    return out + 4;
+  }
+};
+
+void encode_q2_k(Batch<kSuper>& batch, int count, uint8_t* out) {
+  const OffsetLanes<OffsetsQ2> fit(fit_with_offsets<OffsetsQ2>(batch));
+  for (int lane = 0; lane < count; ++lane) {
+    for (int sub = 0; sub < OffsetsQ2::kSubs; ++sub)
+      *out++ = uint8_t(int(fit.scales[sub][lane]) | int(fit.offsets[sub][lane]) << 4);
+    out = put_planes(out, batch.codes[lane], kSuper, 32, 2, 0);
+    out = fit.put_units(out, lane);
+  }
+}
+
+template <class F>
+void encode_with_offsets(Batch<kSuper>& batch, int count, uint8_t* out) {
+  const OffsetLanes<F> fit(fit_with_offsets<F>(batch));
+  for (int lane = 0; lane < count; ++lane) {
+    out = fit.put_units(out, lane);
+    const auto scale = [&](int sub) { return int(fit.scales[sub][lane]); };
+    const auto offset = [&](int sub) { return int(fit.offsets[sub][lane]); };
     for (int i = 0; i < 4; ++i) {
       out[i] = uint8_t(scale(i) | (scale(i + 4) >> 4) << 6);
       out[i + 4] = uint8_t(offset(i) | (offset(i + 4) >> 4) << 6);
@@ -163,35 +203,35 @@ void encode_with_offsets(Batch<kSuper>& batch, int count, uint8_t* out) {
     }
     out += 12;
     const uint8_t* codes = batch.codes[lane];
-    if constexpr (kBits == 5) out = put_planes(out, codes, kSuper, 32, 1, 4);
+    if constexpr (F::kTop > 15) out = put_planes(out, codes, kSuper, 32, 1, 4);
     out = put_planes(out, codes, kSuper, 32, 4, 0);
   }
 }
 
-// --- k-quants without offsets: Q6_K ---
+// --- k-quants without offsets: Q3_K, Q6_K ---
 
 constexpr int kManySubs = 16;
 constexpr int kFewColumns = kSuper / kManySubs;
 
-void encode_q6_k(Batch<kSuper>& batch, int count, uint8_t* out) {
-  constexpr float kMiddle = 32.0f;
-  if (!batch.weighted)
-    for (int i = 0; i < kSuper; ++i) {
-      const f32x16 v = f32x16::load(batch.x[i]);
-      (v * v).store(batch.weights[i]);
-    }
+// What blocks are written of, lane by lane. Scales are whole numbers.
+struct PlainLanes {
+  alignas(64) LaneRow units, scales[kManySubs];
+};
+
+// Codes, moved up by the middle, are kept in the batch; scales are from -most to most - 1.
+PlainLanes fit_without_offsets(Batch<kSuper>& batch, float middle, float most) {
   f32x16 scales[kManySubs], best[kManySubs];
   f32x16 largest = f32x16::zero(), magnitude = f32x16::zero();
   for (int sub = 0; sub < kManySubs; ++sub) {
     const int first = sub * kFewColumns;
     const f32x16 scale =
-        search_scale<kFewColumns>(batch.x + first, batch.weights + first, kMiddle);
+        search_scale<kFewColumns>(batch.x + first, batch.weights + first, middle);
     largest = select_less(magnitude, abs(scale), scale, largest);
     magnitude = max(abs(scale), magnitude);
     scales[sub] = scale;
   }
-  f32x16 unit = to_float16(largest / lanes_of(-128.0f));
-  for (f32x16& scale : scales) scale = round_and_clip(safe_divide(scale, unit), -128.0f, 127.0f);
+  f32x16 unit = to_float16(largest / lanes_of(-most));
+  for (f32x16& scale : scales) scale = round_and_clip(safe_divide(scale, unit), -most, most - 1);
   f32x16 best_unit = unit;
   std::copy(scales, scales + kManySubs, best);
   f32x16 least = lanes_of(std::numeric_limits<float>::infinity());
@@ -202,7 +242,7 @@ void encode_q6_k(Batch<kSuper>& batch, int count, uint8_t* out) {
       const f32x16 step = unit * scales[sub], per_step = safe_divide(lanes_of(1.0f), step);
       for (int i = sub * kFewColumns; i < (sub + 1) * kFewColumns; ++i) {
         const f32x16 v = f32x16::load(batch.x[i]);
-        sums[sub].add(code_around(v, per_step, kMiddle), v, f32x16::load(batch.weights[i]));
+        sums[sub].add(code_around(v, per_step, middle), v, f32x16::load(batch.weights[i]));
       }
       error += step * (step * sums[sub].cc - lanes_of(2.0f) * sums[sub].cx);
     }
@@ -220,22 +260,50 @@ void encode_q6_k(Batch<kSuper>& batch, int count, uint8_t* out) {
     unit = to_float16(select_less(f32x16::zero(), abs(fit), fit, unit));
     for (int sub = 0; sub < kManySubs; ++sub)
       scales[sub] = round_and_clip(safe_divide(safe_divide(sums[sub].cx, sums[sub].cc), unit),
-                                   -128.0f, 127.0f);
+                                   -most, most - 1);
   }
-  alignas(64) LaneRow units, whole_scales[kManySubs];
-  best_unit.store(units);
+  PlainLanes fit_lanes;
+  best_unit.store(fit_lanes.units);
   for (int sub = 0; sub < kManySubs; ++sub) {
-    best[sub].store(whole_scales[sub]);
+    best[sub].store(fit_lanes.scales[sub]);
     const f32x16 per_step = safe_divide(lanes_of(1.0f), best_unit * best[sub]);
     for (int i = sub * kFewColumns; i < (sub + 1) * kFewColumns; ++i)
-      batch.keep(i, code_around(f32x16::load(batch.x[i]), per_step, kMiddle) + lanes_of(kMiddle));
+      batch.keep(i, code_around(f32x16::load(batch.x[i]), per_step, middle) + lanes_of(middle));
   }
+  return fit_lanes;
+}
+
+void encode_q3_k(Batch<kSuper>& batch, int count, uint8_t* out) {
+  constexpr int kMost = 32;
+  weigh<kManySubs>(batch);
+  const PlainLanes fit = fit_without_offsets(batch, 4.0f, float(kMost));
+  for (int lane = 0; lane < count; ++lane) {
+    const uint8_t* codes = batch.codes[lane];
+    out = put_planes(out, codes, kSuper, 32, 1, 2);
+    out = put_planes(out, codes, kSuper, 32, 2, 0);
+    uint8_t scales[kManySubs];
+    for (int sub = 0; sub < kManySubs; ++sub)
+      scales[sub] = uint8_t(int(fit.scales[sub][lane]) + kMost);
+    out = put_planes(out, scales, kManySubs, 8, 4, 0);
+    out = put_planes(out, scales, kManySubs, 4, 2, 4);
+    put_half(out, fit.units[lane]);
+    out += 2;
+  }
+}
+
+void encode_q6_k(Batch<kSuper>& batch, int count, uint8_t* out) {
+  if (!batch.weighted)
+    for (int i = 0; i < kSuper; ++i) {
+      const f32x16 v = f32x16::load(batch.x[i]);
+      (v * v).store(batch.weights[i]);
+    }
+  const PlainLanes fit = fit_without_offsets(batch, 32.0f, 128.0f);
   for (int lane = 0; lane < count; ++lane) {
     const uint8_t* codes = batch.codes[lane];
     out = put_planes(out, codes, kSuper, 64, 4, 0);
     out = put_planes(out, codes, kSuper, 32, 2, 4);
-    for (const LaneRow& scale : whole_scales) *out++ = uint8_t(int8_t(int(scale[lane])));
-    put_half(out, units[lane]);
+    for (const LaneRow& scale : fit.scales) *out++ = uint8_t(int8_t(int(scale[lane])));
+    put_half(out, fit.units[lane]);
     out += 2;
   }
 }
@@ -244,8 +312,10 @@ void encode_q6_k(Batch<kSuper>& batch, int count, uint8_t* out) {
 
 Encode<kSuper> encoder_of_super(WeightFormat format) {
   switch (format) {
-    case WeightFormat::q4_k: return &encode_with_offsets<4>;
-    case WeightFormat::q5_k: return &encode_with_offsets<5>;
+    case WeightFormat::q2_k: return &encode_q2_k;
+    case WeightFormat::q3_k: return &encode_q3_k;
+    case WeightFormat::q4_k: return &encode_with_offsets<OffsetsQ4>;
+    case WeightFormat::q5_k: return &encode_with_offsets<OffsetsQ5>;
     case WeightFormat::q6_k: return &encode_q6_k;
     default: return nullptr;
   }

@@ -45,6 +45,49 @@ struct BlockJob {
 };
 using BlockKernel = void (*)(const BlockJob&);
 
+// Sums of some rows by panels side by side.
+template <class Operand, int Rows, int Panels>
+struct BlockSums {
+  using Sum = Operand::Sum;
+  Sum of[Panels][Rows];
+
+  // at(panel, row): what the row's begin with.
+  template <class At>
+  PENSTOCK_INLINE void begin(At at) {
+    for (int i = 0; i < Panels; ++i)
+      for (int r = 0; r < Rows; ++r) of[i][r] = at(i, r);
+  }
+  PENSTOCK_INLINE Sum row(int i, int r) const { return of[i][r]; }
+  // A step of weights by x, of which row r lies at x + at(r).
+  template <bool Wide, class At>
+  PENSTOCK_INLINE void add(const typename Operand::Weights (&w)[Panels], const std::byte* x, At at) {
+    for (int r = 0; r < Rows; ++r)
+      for (int i = 0; i < Panels; ++i) Operand::template add<Wide>(of[i][r], w[i], x + at(r));
+  }
+};
+
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+template <class Operand, int Rows, int Panels>
+  requires(Operand::kSquares && Rows > 1)
+struct BlockSums<Operand, Rows, Panels> {
+  using Sum = Operand::Sum;
+  Squares<Sum, Rows> of[Panels];
+
+  template <class At>
+  PENSTOCK_INLINE void begin(At at) {
+    for (int i = 0; i < Panels; ++i)
+      of[i] = Squares<Sum, Rows>::of([&](int r) __attribute__((always_inline)) { return at(i, r); });
+  }
+  PENSTOCK_INLINE Sum row(int i, int r) const { return of[i].row(r); }
+  template <bool, class At>
+  PENSTOCK_INLINE void add(const typename Operand::Weights (&w)[Panels], const std::byte* x, At at) {
+    for (int i = 0; i < Panels; ++i)
+      of[i].add(w[i].quads[0].v, w[i].quads[1].v,
+                [&](int r) __attribute__((always_inline)) { return x + at(r); });
+  }
+};
+#endif
+
 template <class Source, class Operand, int Rows, int Panels, bool Spare>
 class BlockProduct {
   static constexpr bool kWhole = Source::kGroup == 0;  // one group of all the depth
@@ -69,6 +112,7 @@ class BlockProduct {
 
  private:
   using Sum = Operand::Sum;
+  using Sums = BlockSums<Operand, Rows, Panels>;
   static constexpr int kSteps = int(kRunQuads / Operand::kQuads / kGroups);  // of a group in a run
   static constexpr int64_t kStepX = 4 * Operand::kQuads * Operand::kElement;  // bytes of x
   static constexpr int64_t kRunBytes = Source::kBytes / Source::kRuns;
@@ -137,19 +181,19 @@ class BlockProduct {
   PENSTOCK_INLINE void groups(const std::byte* segment, const std::byte* behind,
                               [[maybe_unused]] const std::byte* next,
                               int64_t run, int first) {
-    Sum sums[kTogether][Panels][Rows];
+    Sums sums[kTogether];
     typename Source::Shift shift[kTogether][Panels];
-    for (int t = 0; t < kTogether; ++t)
-      for (int i = 0; i < Panels; ++i) {
+    for (int t = 0; t < kTogether; ++t) {
+      for (int i = 0; i < Panels; ++i)
         shift[t][i] = Source::shift(segment + i * panel_bytes_, behind + i * panel_bytes_,
                                     run * kGroups + first + t);
-        for (int r = 0; r < Rows; ++r) {
-          if constexpr (Operand::kRounded && !Source::kLeast)
-            sums[t][i][r] = Sum::broadcast(number<int32_t>(addends_ + 4 * t, r));
-          else
-            sums[t][i][r] = Operand::zero();
-        }
-      }
+      sums[t].begin([&](int, int r) __attribute__((always_inline)) {
+        if constexpr (Operand::kRounded && !Source::kLeast)
+          return Sum::broadcast(number<int32_t>(addends_ + 4 * t, r));
+        else
+          return Operand::zero();
+      });
+    }
 #pragma GCC unroll 8
     for (int s = 0; s < kSteps; ++s)
 #pragma GCC unroll 4
@@ -168,12 +212,12 @@ class BlockProduct {
   PENSTOCK_INLINE void long_groups(const BlockJob& job) {
     const std::byte* segment = job.weights;
     const std::byte* behind = job.behind;
-    Sum sums[Panels][Rows];
-    for (int i = 0; i < Panels; ++i)
-      for (int r = 0; r < Rows; ++r) {
-        if constexpr (kWhole) sums[i][r] = total_[i][r];
-        else sums[i][r] = Operand::zero();
-      }
+    const auto zero = [](int, int) __attribute__((always_inline)) { return Operand::zero(); };
+    Sums sums;
+    if constexpr (kWhole)
+      sums.begin([&](int i, int r) __attribute__((always_inline)) { return total_[i][r]; });
+    else
+      sums.begin(zero);
     typename Source::Shift shift[Panels];
     for (int i = 0; i < Panels; ++i)
       shift[i] = Source::shift(segment + i * panel_bytes_, behind + i * panel_bytes_, 0);
@@ -191,33 +235,31 @@ class BlockProduct {
       if constexpr (!kWhole) {
         end_group(segment, 0, sums);
         behind += Source::kBehind;
-        for (int i = 0; i < Panels; ++i) {
+        sums.begin(zero);
+        for (int i = 0; i < Panels; ++i)
           if (done < job.runs)
             shift[i] = Source::shift(segment + Source::kBytes + i * panel_bytes_,
                                      behind + i * panel_bytes_, 0);
-          for (int r = 0; r < Rows; ++r) sums[i][r] = Operand::zero();
-        }
       }
     }
     if constexpr (kWhole)
       for (int i = 0; i < Panels; ++i)
-        for (int r = 0; r < Rows; ++r) total_[i][r] = sums[i][r];
+        for (int r = 0; r < Rows; ++r) total_[i][r] = sums.row(i, r);
   }
 
   PENSTOCK_INLINE void step(const std::byte* segment, int64_t run, int part,
                             const typename Source::Shift (&shift)[Panels],
-                            Sum (&sums)[Panels][Rows], const std::byte* x) const {
+                            Sums& sums, const std::byte* x) const {
     typename Operand::Weights w[Panels];
     for (int i = 0; i < Panels; ++i)
       w[i] = Source::step(segment + i * panel_bytes_, run, part, shift[i]);
-    for (int r = 0; r < Rows; ++r)
-      for (int i = 0; i < Panels; ++i)
-        Operand::template add<Source::kWide>(sums[i][r], w[i], x + row_at(r));
+    sums.template add<Source::kWide>(
+        w, x, [&](int r) __attribute__((always_inline)) { return row_at(r); });
   }
 
   // The next group of x, and the given one of the segment.
   PENSTOCK_INLINE void end_group(const std::byte* segment, int64_t group,
-                                 const Sum (&sums)[Panels][Rows]) {
+                                 const Sums& sums) {
     for (int i = 0; i < Panels; ++i) {
       const std::byte* const own = segment + i * panel_bytes_;
       const f32x16 scale = Source::scale(own, group);
@@ -225,9 +267,9 @@ class BlockProduct {
         f32x16& total = total_[i][r];
         if constexpr (Operand::kRounded)
           total = fma(f32x16::broadcast(number<float>(scales_, r)) * scale,
-                      sums[i][r].to_float(), total);
+                      sums.row(i, r).to_float(), total);
         else
-          total = fma(scale, sums[i][r], total);
+          total = fma(scale, sums.row(i, r), total);
       }
       if constexpr (Source::kLeast) {
         const f32x16 least = Source::least(own, group);

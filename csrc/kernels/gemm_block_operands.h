@@ -8,18 +8,24 @@
 //   Weights          a step of 16 columns, and how it is stored and loaded: kStepBytes
 //   decode<Format>   Weights from codes
 //   kLoose           whether decode() looks at no bits above a code
+//   kSquares         whether a step is two quads that matrix instructions of AArch64 take
 //   Shift<Format>    of a format with zeros, those of a group, and a decode() that takes them away
 //   add              to a Sum, a step's products with x
 #pragma once
 
+#include "../bf16_dots.h"
 #include "gemm_block_format.h"
+
+#if defined(__aarch64__)
+#include "dots_neon.h"
+#endif
 
 namespace penstock {
 
 // x in int8, exact dots.
 struct ByteOperand {
   using Sum = i32x16;
-  static constexpr bool kRounded = true, kLoose = false;
+  static constexpr bool kRounded = true, kLoose = false, kSquares = true;
   static constexpr int64_t kElement = 1;
   static constexpr int kQuads = 2;
   static constexpr int64_t kStepBytes = kQuads * kLineBytes;
@@ -71,7 +77,7 @@ struct ByteOperand {
 // x in float32.
 struct FloatOperand {
   using Sum = f32x16;
-  static constexpr bool kRounded = false, kLoose = false;
+  static constexpr bool kRounded = false, kLoose = false, kSquares = false;
   static constexpr int64_t kElement = 4;
   static constexpr int kQuads = 1;
   static constexpr int64_t kStepBytes = 4 * 4 * kPanelColumns;
@@ -262,6 +268,12 @@ struct PairOperand {
              _mm512_or_si512(_mm512_srli_epi32(second, 16), fourth)}};
   }
 };
+
+#elif defined(PENSTOCK_BF16_DOTS)
+
+}  // namespace penstock
+#include "gemm_block_pairs_neon.h"
+namespace penstock {
 
 #endif
 

@@ -2,7 +2,7 @@
 #include "gemm_block_path.h"
 
 namespace penstock {
-#if defined(__AVX512BF16__)
+#if defined(PENSTOCK_BF16_DOTS)
 template struct Product<FilePath<PairOperand>>;
 #endif
 }  // namespace penstock

@@ -1,7 +1,7 @@
 // Quads: the codes of 16 columns by 4 k, a byte each, column by column, for each instruction set.
 //
-// Their dots with int8 rows of x are exact. Where the hardware multiplies no unsigned bytes of full
-// range by signed ones exactly (kSignedBytes), codes that need all 8 bits go into dots signed.
+// Their dots with int8 rows of x are exact; codes that need all 8 bits go into them signed where
+// kSignedBytes says so.
 #pragma once
 
 #include <array>
@@ -14,8 +14,6 @@ namespace penstock {
 constexpr int32_t kFloat8Bits = int32_t(0x87f00000u);
 
 #if defined(__AVX512VNNI__)
-
-constexpr bool kSignedBytes = false;
 
 struct Quad {
   __m512i v;
@@ -155,8 +153,6 @@ struct Quad {
 
 #if defined(__AVXVNNI__)
 
-constexpr bool kSignedBytes = false;
-
 template <bool Wide>
 PENSTOCK_INLINE void dot_quads(i32x16& sum, const Quad (&w)[2], const int8_t* x) {
   for (int q = 0; q < 2; ++q) {
@@ -167,8 +163,6 @@ PENSTOCK_INLINE void dot_quads(i32x16& sum, const Quad (&w)[2], const int8_t* x)
 }
 
 #else
-
-constexpr bool kSignedBytes = true;
 
 // PMADDUBSW saturates the sum of two products at 32767. Of codes below 64 four stay below it:
 // 4 * 63 * 127. Those of full range go as |w| times x with the sign of w: 2 * 128 * 127.
@@ -191,11 +185,16 @@ PENSTOCK_INLINE void dot_quads(i32x16& sum, const Quad (&w)[2], const int8_t* x)
 
 #endif
 
-#else  // AArch64, and any machine
+#elif defined(__aarch64__)
+
+}  // namespace penstock
+#include "gemm_block_quad_neon.h"
+namespace penstock {
+
+#else  // any machine
 
 struct Quad {
   typedef uint32_t vector __attribute__((vector_size(64)));
-  typedef uint8_t bytes __attribute__((vector_size(64)));
   vector v;
   static PENSTOCK_INLINE Quad load(const std::byte* from) {
     Quad quad;
@@ -210,16 +209,9 @@ struct Quad {
   PENSTOCK_INLINE Quad flipped(int mask) const { return {v ^ all(mask)}; }
   PENSTOCK_INLINE Quad with(Quad b, int mask) const { return {v | (b.v & all(mask))}; }
   PENSTOCK_INLINE Quad lookup(const std::array<uint8_t, 16>& table) const {
-#if defined(__aarch64__)
-    const uint8x16_t known = vld1q_u8(table.data());
-    alignas(64) uint8_t codes[64];
-    store(reinterpret_cast<std::byte*>(codes));
-    for (int c = 0; c < 64; c += 16) vst1q_u8(codes + c, vqtbl1q_u8(known, vld1q_u8(codes + c)));
-#else
     alignas(64) uint8_t codes[64];
     store(reinterpret_cast<std::byte*>(codes));
     for (uint8_t& code : codes) code = table[code & 15];
-#endif
     return load(reinterpret_cast<const std::byte*>(codes));
   }
   PENSTOCK_INLINE f32x16 number(int i) const {
@@ -244,39 +236,6 @@ struct Quad {
   }
 };
 
-#if defined(__aarch64__)
-
-constexpr bool kSignedBytes = true;
-
-template <bool Wide>
-PENSTOCK_INLINE void dot_quads(i32x16& sum, const Quad (&w)[2], const int8_t* x) {
-  struct Columns {
-    int32x4_t four[4];
-  };
-  struct Codes {
-    int8x16_t four[4];
-  };
-  Columns sums = std::bit_cast<Columns>(sum.v);
-  for (int q = 0; q < 2; ++q) {
-    const Codes codes = std::bit_cast<Codes>(w[q].v);
-    const int8x16_t k = vreinterpretq_s8_s32(vdupq_n_s32(load_quad(x + 4 * q)));
-    for (int c = 0; c < 4; ++c) {
-#if defined(__ARM_FEATURE_DOTPROD)
-      sums.four[c] = vdotq_s32(sums.four[c], codes.four[c], k);
-#else
-      const int16x8_t low = vmull_s8(vget_low_s8(codes.four[c]), vget_low_s8(k));
-      const int16x8_t high = vmull_s8(vget_high_s8(codes.four[c]), vget_high_s8(k));
-      sums.four[c] = vaddq_s32(sums.four[c], vpaddq_s32(vpaddlq_s16(low), vpaddlq_s16(high)));
-#endif
-    }
-  }
-  sum.v = std::bit_cast<i32x16::vector>(sums);
-}
-
-#else
-
-constexpr bool kSignedBytes = false;
-
 template <bool Wide>
 PENSTOCK_INLINE void dot_quads(i32x16& sum, const Quad (&w)[2], const int8_t* x) {
   for (int q = 0; q < 2; ++q)
@@ -285,7 +244,6 @@ PENSTOCK_INLINE void dot_quads(i32x16& sum, const Quad (&w)[2], const int8_t* x)
                int32_t(x[4 * q + i]);
 }
 
-#endif
 #endif
 
 }  // namespace penstock

@@ -29,6 +29,9 @@ struct PairFormat {
              _mm256_castsi256_ps(_mm256_slli_epi32(hi, 16))},
             {_mm256_castsi256_ps(_mm256_and_si256(lo, high_half)),
              _mm256_castsi256_ps(_mm256_and_si256(hi, high_half))}};
+#elif defined(__aarch64__)
+    const f32x16 pairs = f32x16::load(reinterpret_cast<const float*>(from));  // words, not numbers
+    return {low_bf16(pairs), high_bf16(pairs)};
 #else
     alignas(64) float even[kPanelColumns], odd[kPanelColumns];
     const bf16* pairs = reinterpret_cast<const bf16*>(from);

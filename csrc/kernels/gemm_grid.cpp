@@ -29,7 +29,7 @@ QuantizedRows rows_in(std::byte* memory, const GridPanels& p, int64_t rows) {
   // Bands of even height: one of a single row takes nearly as long as one of six. Where arithmetic takes
   // less time than memory, the first has as much of it as can be. (Zen 5, avx512, 8 bits, 13, 16 and 24 rows,
   // even 0.57, 0.64 and 0.83 TOP/s, full 0.68, 0.78 and 0.84.)
-#if defined(__AVX512F__)
+#if defined(__AVX512F__) || defined(__aarch64__)
   const int64_t bands = p.bits == 4 ? ceil_div(rows, kGridRegisterRows) : 1;
 #else
   const int64_t bands = ceil_div(rows, kGridRegisterRows);

@@ -112,6 +112,11 @@ struct GridSums {
     (void)sums;
     const __m512i sum = _mm512_add_epi32(_mm512_load_si512(from), _mm512_set1_epi32(starts[row]));
     const f32x16 dot{_mm512_cvtepi32_ps(sum)};
+#elif defined(__aarch64__)
+    (void)sums;
+    const f32x16 dot = f32x16::each([&](int c) {
+      return vcvtq_f32_s32(vaddq_s32(vld1q_s32(from + 4 * c), vdupq_n_s32(starts[row])));
+    });
 #else
     alignas(64) float floats[f32x16::lanes];
     for (int i = 0; i < f32x16::lanes; ++i) sums[i] = from[i] + starts[row];
@@ -121,6 +126,18 @@ struct GridSums {
     return dot * (f32x16::broadcast(x_scales[row]) * f32x16::load(w_scales + part * scale_floats));
   }
 };
+
+// A block in vector registers: so many rows of x from `row` on by panels from `panel` on. ahead: how far
+// weights are prefetched, or 0. grid: where a block that leaves codes of half a byte expanded puts them.
+// dots: [panel][row][16].
+using GridMultiply = void (*)(const GridPanels& p, const QuantizedRows& x, int64_t row, const std::byte* panel,
+                              int64_t ahead, std::byte* grid, int32_t* dots);
+
+#if defined(__aarch64__)
+constexpr int kGridNeonRows = 4;  // as kIntNeonRows
+// Up to so many rows by one panel.
+GridMultiply grid_neon_multiply(int bits, int64_t rows);
+#endif
 
 // The kernels. Rows [0, rows) of x, output columns of `units`.
 void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Epilogue& e,

@@ -88,6 +88,41 @@ struct Window {
   }
 };
 
+#elif defined(__aarch64__)
+
+// Bytes are multiplied as such.
+struct Window {
+  uint8x16_t step[4], base[4];  // in each byte of the columns of a line's registers
+
+  static PENSTOCK_INLINE Window load(const std::byte* from) {
+    const uint8x16_t both = load_bytes(from);
+    const uint8x16_t steps = vaddq_u8(vandq_u8(both, vdupq_n_u8(15)), vdupq_n_u8(1));
+    const uint8x16_t bases =
+        vsubq_u8(vdupq_n_u8(kSignedBytes ? 0 : 128), vmulq_u8(steps, vshrq_n_u8(both, 4)));
+    constexpr uint8x16_t first = {0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3};
+    Window w;
+    for (int c = 0; c < 4; ++c) {
+      const uint8x16_t columns = vaddq_u8(first, vdupq_n_u8(uint8_t(4 * c)));
+      w.step[c] = vqtbl1q_u8(steps, columns);
+      w.base[c] = vqtbl1q_u8(bases, columns);
+    }
+    return w;
+  }
+  PENSTOCK_INLINE void expand(const std::byte* from, Line<8>& first, Line<8>& second) const {
+    const Line<4> codes = Line<4>::load(from);
+    for (int c = 0; c < 4; ++c) {
+      first.quads[0][c] = vmlaq_u8(base[c], codes.quads[0][c], step[c]);
+      second.quads[0][c] = vmlaq_u8(base[c], codes.quads[1][c], step[c]);
+    }
+  }
+  PENSTOCK_INLINE void expand(const std::byte* from, std::byte* to) const {
+    Line<8> first, second;
+    expand(from, first, second);
+    first.store(to);
+    second.store(to + kLineBytes);
+  }
+};
+
 #else
 
 struct Window {
@@ -105,6 +140,8 @@ struct Window {
 
 #endif
 
+#if !defined(__aarch64__)
+
 // A line of codes as two lines of the grid, which are left at `to`, too, unless it is null.
 PENSTOCK_INLINE void expand_lines(const Window& window, const std::byte* from, std::byte* to,
                                   Line<8>& first, Line<8>& second) {
@@ -121,6 +158,8 @@ PENSTOCK_INLINE void expand_lines(const Window& window, const std::byte* from, s
   second = Line<8>::load(to + kLineBytes);
 #endif
 }
+
+#endif
 
 // One group: 2 lines of codes to 4 lines of the grid.
 PENSTOCK_INLINE void expand_group(const std::byte* codes, const std::byte* windows,

@@ -14,10 +14,23 @@ constexpr int kGridBlockPanels = 2;
 #elif defined(__AVXVNNI__)
 constexpr int kGridRows = 6;
 constexpr int kGridBlockPanels = 1;
+#elif defined(__aarch64__)
+constexpr int kGridRows = kGridNeonRows;
+constexpr int kGridBlockPanels = 1;
 #else
 constexpr int kGridRows = 4;
 constexpr int kGridBlockPanels = 1;
 #endif
+
+#if defined(__aarch64__)
+
+constexpr bool kBlocksLeave = false;
+
+GridMultiply choose(int bits, int64_t rows, int, bool, bool) { return grid_neon_multiply(bits, rows); }
+
+#else
+
+constexpr bool kBlocksLeave = true;  // codes expanded, where they are asked to
 
 constexpr int kGroupQuads = int(kGridGroup / 4);  // of a group
 
@@ -149,11 +162,8 @@ void multiply_windows(const GridPanels& p, const QuantizedRows& x, int64_t row,
 }
 #endif
 
-using Multiply = void (*)(const GridPanels&, const QuantizedRows&, int64_t, const std::byte*,
-                          int64_t, std::byte*, int32_t*);
-
 template <int Bits, int Panels, int Rows = kGridRows>
-Multiply multiply_rows(int64_t rows) {
+GridMultiply multiply_rows(int64_t rows) {
   if constexpr (Rows > 1)
     if (rows < Rows) return multiply_rows<Bits, Panels, Rows - 1>(rows);
   return multiply<Bits, Rows, Panels>;
@@ -161,14 +171,16 @@ Multiply multiply_rows(int64_t rows) {
 
 // Of several tiles of even height, which have more than half of the most rows.
 template <int Panels, int Rows = kGridRows>
-Multiply multiply_first(int64_t rows) {
+GridMultiply multiply_first(int64_t rows) {
   if constexpr (Rows > kGridRows / 2 + 1)
     if (rows < Rows) return multiply_first<Panels, Rows - 1>(rows);
   return multiply<4, Rows, Panels, true>;
 }
 
-// windows: whether the rows have what products of windows as they are take.
-Multiply choose(int bits, int64_t rows, int panels, [[maybe_unused]] bool windows) {
+// windows: whether the rows have what products of windows as they are take. leaves: whether other rows take
+// the codes of half a byte expanded.
+GridMultiply choose(int bits, int64_t rows, int panels, [[maybe_unused]] bool windows, bool leaves) {
+  if (leaves) return panels == 1 ? multiply_first<1>(rows) : multiply_first<kGridBlockPanels>(rows);
   if (bits == 8)
     return panels == 1 ? multiply_rows<8, 1>(rows) : multiply_rows<8, kGridBlockPanels>(rows);
 #if defined(__AVX2__)
@@ -182,8 +194,19 @@ Multiply choose(int bits, int64_t rows, int panels, [[maybe_unused]] bool window
   return panels == 1 ? multiply_rows<4, 1>(rows) : multiply_rows<4, kGridBlockPanels>(rows);
 }
 
-Multiply choose_first(int64_t rows, int panels) {
-  return panels == 1 ? multiply_first<1>(rows) : multiply_first<kGridBlockPanels>(rows);
+#endif
+
+// To lines of the grid.
+void expand_panel(const GridPanels& p, const std::byte* panel, std::byte* to) {
+  constexpr int64_t half = kGridTileBytes / 2;
+  for (int64_t s = 0; s < p.steps; ++s, to += kGridTileBytes) {
+    const std::byte* const codes = panel + p.step_at(s);
+    const std::byte* const windows = panel + p.windows_at(s);
+    for (int64_t line = 0; line < 8; ++line)
+      __builtin_prefetch(codes + p.tuning.stream_ahead + line * kLineBytes);
+    expand_half(codes, windows, to);
+    expand_half(codes + half / 2, windows + kStepGroups / 2 * kPanelColumns, to + half);
+  }
 }
 
 // Whether so many rows take windows as they are where panels are read one by one, and are faster so
@@ -207,34 +230,36 @@ void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Ep
                            int64_t rows, Range units, std::byte* scratch) {
   int32_t* const dots = reinterpret_cast<int32_t*>(scratch);
   std::byte* const grid = scratch + kDotsBytes;
-  // Of several tiles the first leaves codes of half a byte expanded for the others.
+  // Codes of half a byte are expanded once for several tiles, which the first does where its blocks can.
   GridPanels expanded = p;
   if (p.bits == 4) {
     expanded.bits = 8;
     expanded.panel_bytes = p.steps * kGridTileBytes;
   }
-  const bool leaves = p.bits == 4 && x.tiles > 1 && !x.group_sums;
+  const bool expands = p.bits == 4 && x.tiles > 1 && !x.group_sums;
   const bool streams = rows <= p.tuning.streamed_rows || has_windows_to_stream(p, rows);
   const int side_by_side = streams ? 1 : kGridBlockPanels;
   const Order order(units, p.per_unit, side_by_side);
   for (Place at = order.first(); at.panels; at = order.after(at)) {
     const int64_t first_panel = at.unit * p.per_unit;
+    const std::byte* const panels = p.data + first_panel * p.panel_bytes;
+    if (expands && !kBlocksLeave)
+      for (int i = 0; i < at.panels; ++i)
+        expand_panel(p, panels + i * p.panel_bytes, grid + i * expanded.panel_bytes);
     for (int64_t tile = 0; tile < x.tiles; ++tile) {
-      const bool reads_grid = leaves && tile > 0;
+      const bool leaves = expands && kBlocksLeave && tile == 0;
+      const bool reads_grid = expands && !leaves;
       const GridPanels& read = reads_grid ? expanded : p;
-      const std::byte* const weights =
-          reads_grid ? grid : p.data + first_panel * p.panel_bytes;
+      const std::byte* const weights = reads_grid ? grid : panels;
       const int64_t row = tile * x.tile_rows;
       const int64_t some = std::min(x.tile_rows, rows - row);
       const int64_t panel = some * kPanelColumns;
       for (int i = 0, width; i < at.panels; i += width) {
         width = std::min(side_by_side, at.panels - i);
         const int64_t next = width == 1 ? p.tuning.stream_ahead : width * p.panel_bytes;
-        const Multiply multiply_block = leaves && tile == 0
-                                            ? choose_first(some, width)
-                                            : choose(read.bits, some, width, x.group_sums);
-        multiply_block(read, x, row, weights + i * read.panel_bytes, tile == 0 ? next : 0,
-                       grid + i * expanded.panel_bytes, dots + i * panel);
+        choose(read.bits, some, width, x.group_sums, leaves)(
+            read, x, row, weights + i * read.panel_bytes, tile == 0 && !reads_grid ? next : 0,
+            grid + i * expanded.panel_bytes, dots + i * panel);
       }
       e.finish_block(at.unit, at.panels, row, some, [&](int i) {
         return GridSums{dots + i * panel,  panel, x.scales + row, x.starts + row,

@@ -29,6 +29,16 @@ PENSTOCK_INLINE void store_codes(f32x16 codes, int8_t* to) {
 template <int Bits>
 constexpr int kQuads = 8 / Bits;
 
+// kSignedBytes: whether the hardware multiplies no unsigned bytes of full range by signed ones exactly,
+// so that codes of 8 bits are taken back from their offset before.
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+constexpr bool kSignedBytes = true;
+#elif defined(__aarch64__) && !defined(__ARM_FEATURE_MATMUL_INT8)
+constexpr bool kSignedBytes = true;
+#else
+constexpr bool kSignedBytes = false;
+#endif
+
 #if defined(__AVX512VNNI__)
 
 struct i32x16 {
@@ -200,6 +210,12 @@ PENSTOCK_INLINE void dot(i32x16& sum, const Line<Bits>& w, const int8_t* x) {
                                                 _mm256_maddubs_epi16(w.hi[1], b)));
   }
 }
+
+#elif defined(__aarch64__)
+
+}  // namespace penstock
+#include "gemm_int_simd_neon.h"
+namespace penstock {
 
 #else  // any machine: the compiler's own vectors, and rows of bytes
 

@@ -3,6 +3,7 @@
 
 #include <type_traits>
 
+#include "../bf16_dots.h"
 #include "gemm_panels.h"
 #include "gemm_units.h"
 
@@ -63,7 +64,7 @@ auto with_registers(Elem weights, Elem x, F&& f) {
   };
   if (weights == Elem::f32) return with(float());
   if (weights == Elem::f16) return with(f16());
-#if defined(__AVX512BF16__)
+#if defined(PENSTOCK_BF16_DOTS)
   if (x == Elem::bf16) return f(std::type_identity<FloatProduct<DotPath>>());
 #endif
   return with(bf16());

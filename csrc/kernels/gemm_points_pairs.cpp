@@ -2,7 +2,7 @@
 #include "gemm_block_path.h"
 
 namespace penstock {
-#if defined(__AVX512BF16__) && !defined(__AMX_BF16__)
+#if defined(PENSTOCK_BF16_DOTS) && !defined(__AMX_BF16__)
 template struct Product<PointPath<PairOperand>>;
 #endif
 }  // namespace penstock

@@ -21,7 +21,7 @@ auto with_quantized(const PanelView& p, bool weight_only, Elem x, F&& f) {
   if (!weight_only) return f(p, std::type_identity<Product<Path>>());
 #if defined(__AMX_BF16__)
   if (x == Elem::bf16) return f(p, std::type_identity<Product<TilePointsPath>>());
-#elif defined(__AVX512BF16__)
+#elif defined(PENSTOCK_BF16_DOTS)
   if (x == Elem::bf16) return f(p, std::type_identity<Product<PointPath<PairOperand>>>());
 #endif
   return (void)x, f(p, std::type_identity<Product<PointPath<FloatOperand>>>());
@@ -38,7 +38,7 @@ template <class F>
 auto with_product(const BlockMatrix& w, Elem x, F&& f) {
   const PanelView p = panels_of(w);
   if (!w.weight_only) return f(p, std::type_identity<Product<FilePath<ByteOperand>>>());
-#if defined(__AVX512BF16__)
+#if defined(PENSTOCK_BF16_DOTS)
   if (x == Elem::bf16) return f(p, std::type_identity<Product<FilePath<PairOperand>>>());
 #endif
   return (void)x, f(p, std::type_identity<Product<FilePath<FloatOperand>>>());

@@ -4,8 +4,6 @@
 //   Packed                      what one step of one row is packed to
 //   kStep                       k per step
 //   kStepBytes                  weights of a step in one panel
-//   kFewPanels                  side by side where rows are few: so many that their chains of additions
-//                               are no longer than memory takes
 //   kFewPanels                  of few rows: as many side by side as keep their chains of additions ahead of
 //                               memory. One panel is one stream, which is read fastest
 //   Weights                     those, in registers
@@ -27,6 +25,14 @@ constexpr int kOneBand = 13;    // rows, at most; more are several bands
 constexpr int kBandRows = 12;   // each of so many rows at most,
 constexpr int kBandPanels = 2;  // by so many panels
 constexpr int kFewRows = 8;
+#elif defined(__aarch64__)
+// 32 of 128 bits hold 8 of ours: 4 rows beside two of weights, of which a pair of lines has two.
+constexpr int kOneBand = 4;
+constexpr int kBandRows = kOneBand;
+constexpr int kBandPanels = 1;
+constexpr int kFewRows = 1;
+constexpr int kNextLocality = 2;  // of prefetches for the next block
+constexpr int64_t register_ahead(int64_t, int64_t stream, int) { return stream; }
 #else
 #if defined(__AVX2__)
 constexpr int kOneBand = 5;
@@ -37,8 +43,46 @@ constexpr int kBandRows = kOneBand;
 constexpr int kBandPanels = 1;
 constexpr int kFewRows = 2;
 #endif
+
+#if !defined(__aarch64__)
+constexpr int kNextLocality = 3;
 // More rows than half of the few leave processors less time to look ahead.
 constexpr int64_t kLeastAhead = 8 << 10;
+constexpr int64_t register_ahead(int64_t rows, int64_t stream, int panels) {
+  return (2 * rows <= kFewRows ? stream : std::max(stream, kLeastAhead) * 3 / 2) / panels;
+}
+#endif
+
+// Sums of a block of accumulators.
+template <class Format, int Rows, int Panels>
+struct RegisterSums {
+  f32x16 sums[Panels][Rows];
+
+  // From [panel][row][16], or from zero.
+  PENSTOCK_INLINE explicit RegisterSums(const float* before) {
+    for (int p = 0; p < Panels; ++p)
+      for (int r = 0; r < Rows; ++r)
+        sums[p][r] = before ? f32x16::load(before + (p * Rows + r) * kPanelColumns) : f32x16::zero();
+  }
+  // Weights of a step, which lie `panel_bytes` apart, by x.
+  PENSTOCK_INLINE void step(const std::byte* at, int64_t panel_bytes, const typename Format::Packed* a) {
+    if constexpr (Rows <= 2) {  // which stay in registers, and weights need not
+      for (int p = 0; p < Panels; ++p) {
+        const typename Format::Weights weights = Format::load(at + p * panel_bytes);
+        for (int r = 0; r < Rows; ++r) Format::accumulate(sums[p][r], weights, a[r]);
+      }
+    } else {
+      typename Format::Weights weights[Panels];
+      for (int p = 0; p < Panels; ++p) weights[p] = Format::load(at + p * panel_bytes);
+      for (int r = 0; r < Rows; ++r)
+        for (int p = 0; p < Panels; ++p) Format::accumulate(sums[p][r], weights[p], a[r]);
+    }
+  }
+  PENSTOCK_INLINE void store(float* after) const {
+    for (int p = 0; p < Panels; ++p)
+      for (int r = 0; r < Rows; ++r) sums[p][r].store(after + (p * Rows + r) * kPanelColumns);
+  }
+};
 
 template <class Format>
 class RegisterKernel {
@@ -63,7 +107,7 @@ class RegisterKernel {
     return rows <= kBandRows || bands(rows) > 1 ? kBandPanels : 1;
   }
   static constexpr int64_t ahead(int64_t rows, int64_t stream) {
-    return (2 * rows <= kFewRows ? stream : std::max(stream, kLeastAhead) * 3 / 2) / panels(rows);
+    return register_ahead(rows, stream, panels(rows));
   }
   static constexpr int64_t padded_rows(int64_t rows) { return rows; }
   static constexpr int64_t bands(int64_t rows) {
@@ -105,27 +149,19 @@ class RegisterKernel {
 
   template <int Rows, int Wide>
   static void multiply_block(const Block& b, int first_panel) {
-    f32x16 sums[Wide][Rows];
     const int64_t offset = int64_t(first_panel) * Rows * kPanelColumns;
-    for (int p = 0; p < Wide; ++p)
-      for (int r = 0; r < Rows; ++r)
-        sums[p][r] = b.before ? f32x16::load(b.before + offset + (p * Rows + r) * kPanelColumns)
-                              : f32x16::zero();
+    RegisterSums<Format, Rows, Wide> sums(b.before ? b.before + offset : nullptr);
+    constexpr int64_t lines = std::max<int64_t>(Format::kStepBytes / kLineBytes, 1);  // of a step
+    const auto prefetch = [&](const std::byte* from, auto locality) __attribute__((always_inline)) {
+      for (int64_t line = 0; line < lines; ++line)
+        for (int p = 0; p < Wide; ++p)
+          __builtin_prefetch(from + p * b.panel_bytes + line * kLineBytes, 0, locality.value);
+    };
 
     const Packed* a = reinterpret_cast<const Packed*>(b.activations);
     const std::byte* w = b.weights + first_panel * b.panel_bytes;
     const auto step = [&](const std::byte* at) __attribute__((always_inline)) {
-      if constexpr (Rows <= 2) {  // which stay in registers, and weights need not
-        for (int p = 0; p < Wide; ++p) {
-          const typename Format::Weights weights = Format::load(at + p * b.panel_bytes);
-          for (int r = 0; r < Rows; ++r) Format::accumulate(sums[p][r], weights, a[r]);
-        }
-      } else {
-        typename Format::Weights weights[Wide];
-        for (int p = 0; p < Wide; ++p) weights[p] = Format::load(at + p * b.panel_bytes);
-        for (int r = 0; r < Rows; ++r)
-          for (int p = 0; p < Wide; ++p) Format::accumulate(sums[p][r], weights[p], a[r]);
-      }
+      sums.step(at, b.panel_bytes, a);
       a += Rows;
     };
     if (b.streams) {  // these weights, which are used once
@@ -133,25 +169,23 @@ class RegisterKernel {
       const int64_t to_far = b.far - b.weights - (b.panels - Wide) * b.panel_bytes;
       for (int64_t s = 0; s < b.steps; ++s, w += Format::kStepBytes) {
         const std::byte* ahead = w + (s < b.turn ? to_near : to_far);
-        for (int p = 0; p < Wide; ++p) __builtin_prefetch(ahead + p * b.panel_bytes);
+        prefetch(ahead, std::integral_constant<int, 3>());
         step(w);
       }
     } else {  // the next ones, evenly over the steps: memory and arithmetic never wait for each other
       const std::byte* next = b.far + first_panel * b.panel_bytes + b.next_lines.first * kLineBytes;
-      const int64_t every = b.steps / std::max<int64_t>(b.next_lines.size(), 1);
+      const int64_t every = lines * b.steps / std::max<int64_t>(b.next_lines.size(), 1);
       for (int64_t s = 0, due = 0; s < b.steps; ++s, w += Format::kStepBytes) {
         if (s == due) {
-          for (int p = 0; p < Wide; ++p) __builtin_prefetch(next + p * b.panel_bytes);
-          next += kLineBytes;
+          prefetch(next, std::integral_constant<int, kNextLocality>());
+          next += lines * kLineBytes;
           due += every;
         }
         step(w);
       }
     }
 
-    for (int p = 0; p < Wide; ++p)
-      for (int r = 0; r < Rows; ++r)
-        sums[p][r].store(b.after + offset + (p * Rows + r) * kPanelColumns);
+    sums.store(b.after + offset);
   }
 };
 

@@ -1,4 +1,5 @@
-// Heads of an INT4 cache are turned before they are rounded: `KvWrite` of plan/ops says how and why.
+// Keys of an INT8 cache, keys and values of an INT4 cache, are turned before they are rounded:
+// `KvWrite` of plan/ops says how and why.
 #pragma once
 
 #include <cmath>

@@ -30,7 +30,7 @@ class Schedule:
 
 
 @dataclass
-class Progress:
+class Counts:
     """What a training counts.
 
     ``used`` is processor time in seconds per process, ``short`` and ``long`` the windows taken.
@@ -62,7 +62,7 @@ class Average:
 
 def write_state(
     file: Path,
-    progress: Progress,
+    counts: Counts,
     model: nn.Module,
     average: Average,
     optimizers: tuple[torch.optim.Optimizer, ...],
@@ -72,7 +72,7 @@ def write_state(
     part = file.with_name(file.name + ".part")
     torch.save(
         {
-            "progress": asdict(progress),
+            "progress": asdict(counts),
             "weights": dict(model.named_parameters()),
             "average": average.tensors,
             "optimizers": [o.state_dict() for o in optimizers],
@@ -88,8 +88,8 @@ def read_state(
     model: nn.Module,
     average: Average,
     optimizers: tuple[torch.optim.Optimizer, ...],
-) -> Progress:
-    """Set the model, its average and the optimizers to what is in ``file``; return its progress."""
+) -> Counts:
+    """Set the model, its average and the optimizers to what is in ``file``; return its counts."""
     state = torch.load(file, weights_only=True)
     weights: dict[str, Tensor] = state["weights"]
     for name, parameter in model.named_parameters():
@@ -97,4 +97,4 @@ def read_state(
     average.tensors = state["average"]
     for optimizer, saved in zip(optimizers, state["optimizers"], strict=True):
         optimizer.load_state_dict(saved)
-    return Progress(**state["progress"])
+    return Counts(**state["progress"])

@@ -32,7 +32,7 @@ from torch import Tensor, distributed, nn
 from checkpoint import save
 from corpus import read_documents, split
 from decoder import CONTEXT, SIZES, VOCAB_SIZE, bits_per_byte, loss_of, make_model, make_optimizers
-from progress import Average, Progress, Schedule, read_state, write_state
+from progress import Average, Counts, Schedule, read_state, write_state
 from stream import Windows, token_stream
 from vocabulary import train_tokenizer
 
@@ -121,13 +121,13 @@ def main() -> None:
     learning_rate = arguments.learning_rate or size.learning_rate
     optimizers = make_optimizers(model, learning_rate)
     average = Average(model)
-    progress = Progress()
+    counts = Counts()
     if arguments.state and arguments.state.exists():
-        progress = read_state(arguments.state, model, average, optimizers)
+        counts = read_state(arguments.state, model, average, optimizers)
     schedule = Schedule(arguments.minutes, arguments.decay_minutes or 0.4 * arguments.minutes)
     long_minutes = arguments.long_minutes or 0.2 * arguments.minutes
     short, long = (Windows(stream, n, arguments.seed) for n in (SHORT, CONTEXT))
-    short.position, long.position = progress.short, progress.long
+    short.position, long.position = counts.short, counts.long
     parameters = sum(p.numel() for p in model.parameters())
 
     def say(text: str) -> None:
@@ -144,9 +144,9 @@ def main() -> None:
         say(f"held-out {measured:.4f} bits per byte, averaged {averaged:.4f}")
         card: dict[str, object] = {
             "parameters": parameters,
-            "training_tokens_seen": before + progress.seen,
+            "training_tokens_seen": before + counts.seen,
             "corpus_tokens": len(stream),
-            "passes": round((before + progress.seen) / len(stream), 2),
+            "passes": round((before + counts.seen) / len(stream), 2),
             "training_documents": len(training),
             "held_out_documents": len(held_out),
             "held_out_bits_per_byte": round(min(measured, averaged), 4),
@@ -156,18 +156,18 @@ def main() -> None:
         }
         save(smooth if averaged < measured else model, tokenizer, arguments.out, card)
 
-    say(f"{parameters:,} parameters, {len(stream):,} training tokens, step {progress.step}")
+    say(f"{parameters:,} parameters, {len(stream):,} training tokens, step {counts.step}")
     # Compiled before the clock starts; the long windows' turn is within their minutes.
     short_count = MICRO_BATCH_TOKENS // SHORT
     compiled_loss(model, torch.zeros(short_count, SHORT + 1, dtype=torch.long)).backward()
     written, stopped = time.monotonic(), False
     clock = time.process_time()
-    while progress.used < arguments.minutes * 60 and not stopped:
+    while counts.used < arguments.minutes * 60 and not stopped:
         # Most is learnt from nearby tokens; the last minutes teach the positions beyond 512.
-        near = progress.used < (arguments.minutes - long_minutes) * 60
+        near = counts.used < (arguments.minutes - long_minutes) * 60
         source, length = (short, SHORT) if near else (long, CONTEXT)
         windows = source.take(max(processes, arguments.batch_tokens // length))
-        rate = learning_rate * schedule.rate(progress.step, progress.used / 60)
+        rate = learning_rate * schedule.rate(counts.step, counts.used / 60)
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
             for group in optimizer.param_groups:
@@ -179,25 +179,25 @@ def main() -> None:
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
-        average.update(model, progress.step)
+        average.update(model, counts.step)
         stopped = asked > 0
-        progress.seen += windows[:, 1:].numel()
-        progress.short, progress.long = short.position, long.position
-        progress.loss = loss if progress.step == 0 else 0.98 * progress.loss + 0.02 * loss
-        progress.step += 1
-        progress.used += spent
-        if progress.step % 25 == 0:
-            pace = progress.seen / progress.used
+        counts.seen += windows[:, 1:].numel()
+        counts.short, counts.long = short.position, long.position
+        counts.loss = loss if counts.step == 0 else 0.98 * counts.loss + 0.02 * loss
+        counts.step += 1
+        counts.used += spent
+        if counts.step % 25 == 0:
+            pace = counts.seen / counts.used
             say(
-                f"step {progress.step} loss {progress.loss:.3f} tokens {progress.seen / 1e6:.2f}M "
-                f"{pace:,.0f} tok/s {progress.used / 60:.1f} min"
+                f"step {counts.step} loss {counts.loss:.3f} tokens {counts.seen / 1e6:.2f}M "
+                f"{pace:,.0f} tok/s {counts.used / 60:.1f} min"
             )
-        if rank == 0 and progress.step % 250 == 0:
+        if rank == 0 and counts.step % 250 == 0:
             keep(complete=False)
             clock = time.process_time()
         due = stopped or time.monotonic() - written > STATE_SECONDS
         if rank == 0 and arguments.state and due:
-            write_state(arguments.state, progress, model, average, optimizers)
+            write_state(arguments.state, counts, model, average, optimizers)
             written = time.monotonic()
     if rank == 0:
         keep(complete=not stopped)

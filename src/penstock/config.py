@@ -107,10 +107,10 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
     quantization_calibration: Annotated[
         bool,
         Meta(
-            description="With --quantization, lets the model read a short text before its matrices "
-            "are rounded, to see how large the columns are of what they multiply. It costs a "
-            "first start the time of one prompt. Without, the matrices alone decide how columns "
-            "are scaled."
+            description="With --quantization, or a KV cache in int4, lets the model read a short "
+            "text before its matrices are rounded, to see how large the columns are of what they "
+            "multiply, and where keys lie. It costs a first start the time of one prompt. Without, "
+            "the matrices alone decide how columns are scaled, and keys are rounded as they are."
         ),
     ] = True
     backend: Annotated[
@@ -197,7 +197,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="Where sampling options come from that a request leaves out: auto takes "
             "temperature, top_p, top_k, min_p, repetition_penalty and max_new_tokens of the "
-            "model's generation_config.json, none takes neutral ones."
+            "model's generation_config.json; none leaves them out: temperature 1 and nothing cut, "
+            "or in penstock chat and the page 0.8, top-k 40, top-p 0.95 and min-p 0.05."
         ),
     ] = "auto"
     ignore_config_field: Annotated[

@@ -8,6 +8,8 @@ import shutil
 from typing import Final, TextIO
 
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_IN_JSON: Final = re.compile(r"[\x7f-\x9f]")
+"""Control characters that JSON need not escape; some terminals obey U+009B as they do ESC [."""
 
 
 def columns(stream: TextIO) -> int:
@@ -29,6 +31,12 @@ def harmless(text: str, stream: TextIO | None) -> str:
     """``text`` as ``stream`` may have it: :func:`visible` on a terminal, as it is elsewhere;
     the stream is None where a shell has closed it."""
     return visible(text) if stream is not None and stream.isatty() else text
+
+
+def json_for_terminals(text: str) -> str:
+    """JSON of the same value that steers no terminal: the control characters that its strings may
+    hold as they are, U+007F to U+009F, are escaped."""
+    return _IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def _picture(match: re.Match[str]) -> str:

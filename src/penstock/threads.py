@@ -31,8 +31,8 @@ class Threads:
 def choose_threads(asked: int | str | None, hardware: Hardware) -> Threads:
     """Return the threads for an option: a number, a CPU list such as ``0-7,16-23``, or None.
 
-    A number binds threads to cores only if every usable core gets one: otherwise the system knows
-    better which cores are free. Raises ConfigError naming the fix.
+    A number binds threads to cores only if every usable core gets one, or every fast one: otherwise
+    the system knows better which cores are free. Raises ConfigError naming the fix.
     """
     if isinstance(asked, bool) or not isinstance(asked, int | str | None):
         raise ConfigError(f"threads must be a number or a list of CPUs as text, not {asked!r}")
@@ -75,10 +75,12 @@ def format_cpus(cpus: Collection[int]) -> str:
 def _default(hardware: Hardware) -> Threads:
     count, quota = hardware.compute_threads, hardware.cpu_quota
     notes: tuple[str, ...] = ()
-    if count < hardware.physical_cores and quota is not None:
+    if count < len(hardware.even_cpus) and quota is not None:
         reason = f"a control group allows {quota:g} cores' time"
         if quota < 1:
             notes = (f"{reason}: one thread, stopped for part of every period",)
+    elif count < hardware.physical_cores:
+        reason = f"the faster ones of {hardware.physical_cores} usable cores"
     else:
         cores = hardware.physical_cores
         reason = "1 core is usable" if cores == 1 else f"{cores} physical cores are usable"
@@ -99,6 +101,11 @@ def _counted(count: int, hardware: Hardware) -> Threads:
         notes.append(
             f"{count} threads take turns on {_cores(hardware.physical_cores)}; "
             f"{hardware.compute_threads} would be faster"
+        )
+    elif len(hardware.even_cpus) < count:
+        notes.append(
+            f"some of {_cores(count)} are slower, and the others wait for them; "
+            f"{hardware.compute_threads} threads would usually be faster"
         )
     else:
         notes += _quota_notes(count, hardware)
@@ -126,8 +133,11 @@ def _listed(text: str, hardware: Hardware) -> Threads:
 
 
 def _one_each(count: int, hardware: Hardware) -> tuple[int, ...]:
-    """A core for each thread, where that uses all; a single thread is never in another's way."""
-    whole = count == hardware.physical_cores and count > 1
+    """A core for each thread, where that uses all, or all that are fast; a single thread is never
+    in another's way."""
+    if count > 1 and count == len(hardware.even_cpus):
+        return hardware.even_cpus
+    whole = count > 1 and count == hardware.physical_cores
     return hardware.placement[:count] if whole else ()
 
 

@@ -32,12 +32,15 @@ from penstock.cache.geometry import KvDType
 from penstock.errors import ConfigError
 from penstock.interface.executor import Limits
 from penstock.interface.step import StepInput
+from penstock.interface.weights import WeightSource
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.fuse import fuse
+from penstock.plan.key_columns import key_columns
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
+from penstock.weights.measured import MeasuredWeights
 
 VARIANTS = native.runnable()
 F32 = NDArray[np.float32]
@@ -58,10 +61,27 @@ def make_executor(
     isa: str | None = None,
     threads: int = 2,
     kv_dtype: KvDType | None = None,
+    scaled: bool = False,
 ) -> CpuExecutor:
-    weights = dummy_weights(spec, 3, dtype)
+    plan, weights = make_plan(spec, dtype, kv_dtype), dummy_weights(spec, 3, dtype)
+    if scaled:
+        plan, weights = with_scaled_keys(plan, weights)
     limits = replace(LIMITS, threads=threads)
-    return bind(make_plan(spec, dtype, kv_dtype), weights, limits, native.load(isa))
+    return bind(plan, weights, limits, native.load(isa))
+
+
+def with_scaled_keys(plan: Plan, weights: WeightSource) -> tuple[Plan, WeightSource]:
+    """The plan with keys centered and scaled, and its weights with centers and factors at
+    random."""
+    rng = np.random.default_rng(4)
+    plan = replace(plan, key_columns=key_columns(plan.ops, plan.kv_layers))
+    drawn = {
+        each.name: np.stack(
+            [rng.normal(size=each.size // 2), 2.0 ** rng.uniform(-2, 2, each.size // 2)]
+        ).astype(np.float32)
+        for each in plan.key_columns
+    }
+    return plan, MeasuredWeights(weights, drawn)
 
 
 # Three sequences, blocks scattered: prefill in chunks, mixed with decode, copied, and extended.
@@ -195,14 +215,18 @@ def test_logits_of_quantized_weights_alone_agree_with_the_reference(
 @pytest.mark.parametrize("isa", VARIANTS)
 @pytest.mark.parametrize("dtype", get_args(DType))
 @pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS.keys())
-@pytest.mark.parametrize("kv_dtype", CODED)
+@pytest.mark.parametrize(
+    ("kv_dtype", "scaled"), [*((each, False) for each in CODED), ("int4", True)]
+)
 def test_logits_with_a_cache_of_codes_agree_with_the_reference(
-    spec: ModelSpec, dtype: DType, kv_dtype: KvDType, isa: str
+    spec: ModelSpec, dtype: DType, kv_dtype: KvDType, scaled: bool, isa: str
 ) -> None:
     """A key or value on the border of two codes may go either way, as with quantized weights."""
-    executor = make_executor(spec, dtype, isa, kv_dtype=kv_dtype)
-    weights = dummy_weights(spec, 3, dtype)
-    reference = ReferenceExecutor(make_plan(spec, dtype, kv_dtype), weights, LIMITS)
+    executor = make_executor(spec, dtype, isa, kv_dtype=kv_dtype, scaled=scaled)
+    plan, weights = make_plan(spec, dtype, kv_dtype), dummy_weights(spec, 3, dtype)
+    if scaled:
+        plan, weights = with_scaled_keys(plan, weights)
+    reference = ReferenceExecutor(plan, weights, LIMITS)
     exact = ReferenceExecutor(make_plan(spec, dtype, "float32"), weights, LIMITS)
     largest = 6e-2 if dtype == "bfloat16" else 1.5e-2
     largest *= {"int8": 1, "fp8": 127 / 16}.get(kv_dtype, 127 / 7)
@@ -255,14 +279,18 @@ def last_logits(executor: CpuExecutor, chunks: Sequence[Chunk]) -> F32:
 
 @pytest.mark.thinned(7)
 @pytest.mark.parametrize("isa", VARIANTS)
-@pytest.mark.parametrize("kv_dtype", [None, *CODED])
+@pytest.mark.parametrize(
+    ("kv_dtype", "scaled"), [*((each, False) for each in (None, *CODED)), ("int4", True)]
+)
 @pytest.mark.parametrize("dtype", get_args(DType))
-def test_a_row_is_bitwise_its_own(dtype: DType, kv_dtype: KvDType | None, isa: str) -> None:
+def test_a_row_is_bitwise_its_own(
+    dtype: DType, kv_dtype: KvDType | None, scaled: bool, isa: str
+) -> None:
     """Whatever the chunks, the batch, the blocks and the threads, the same bits come out."""
     spec = SPECS["bias"]
     outcomes = []
     for threads in (1, 2, 5):
-        executor = make_executor(spec, dtype, isa, threads, kv_dtype)
+        executor = make_executor(spec, dtype, isa, threads, kv_dtype, scaled)
         whole = last_logits(executor, [Chunk(A, 0, 90, A_BLOCKS)])
         outcomes.append(whole)
         for cut in (1, 31, 32, 57, 89):

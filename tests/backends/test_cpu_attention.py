@@ -215,7 +215,7 @@ def test_scales_of_an_int8_cache_at_the_ends_of_their_range(
     (rows,) = attend(module, shape, [part])
     expected, scale = oracle(shape, part)
     # Scores 50 times as large have 50 times the error, and the largest takes nearly all the weight.
-    np.testing.assert_allclose(rows, expected, rtol=0, atol=5e-3 * scale.mean() + 1e-30)
+    np.testing.assert_allclose(rows, expected, rtol=0, atol=1e-2 * scale.mean() + 1e-30)
 
 
 @pytest.mark.parametrize("isa", sorted({"amx", "avx512"} & set(native.runnable())))

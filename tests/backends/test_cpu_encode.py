@@ -65,7 +65,7 @@ def test_sizes_that_do_not_agree(module: NativeModule) -> None:
     with pytest.raises(ValueError, match="importance does not end"):
         module.encode_blocks("Q4_K", values, values[:100], out)
     with pytest.raises(ValueError, match="no kernel rounds"):
-        module.encode_blocks("Q2_K", values, None, out)
+        module.encode_blocks("IQ4_NL", values, None, out)
 
 
 def test_no_rows() -> None:

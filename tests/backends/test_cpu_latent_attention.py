@@ -139,7 +139,8 @@ def test_activation_elements(module: Any, bf16_activations: bool) -> None:
 
 @pytest.mark.parametrize("element", LATENT_ELEMENTS)
 def test_caps_and_sinks(module: Any, element: str) -> None:
-    """Those of a cache of values whose keys and values are the same, but for rounding."""
+    """Those of a cache of values whose keys and values are the same, but for rounding: in int8 the
+    keys of heads are turned."""
     shape = latent(4, 48, 0, element)
     apart = replace(shape, value_dim=0)
     s = sequence(shape, 300, 6)
@@ -147,7 +148,8 @@ def test_caps_and_sinks(module: Any, element: str) -> None:
     scores = Scores(softcap=3.0, sinks=np.linspace(-1, 3, 4, dtype=np.float32))
     (got,) = attend(module, shape, [part], scores=scores)
     (expected,) = attend(module, apart, [part], scores=scores)
-    np.testing.assert_allclose(got, expected, rtol=0, atol=2e-3)
+    atol = 4e-3 if element == "int8" else 2e-3
+    np.testing.assert_allclose(got, expected, rtol=0, atol=atol)
 
 
 @pytest.mark.parametrize("bad_value", [np.nan, np.inf])

@@ -63,6 +63,8 @@ def test_a_cpu_that_is_just_a_variant_runs_it_without_a_note(machine: Machine, i
         (FLAGS["amx"] - {"fma"}, "baseline", "amx needs fma too; avx512 needs fma too; avx2"),
         ({"avx2", "fma"}, "baseline", "avx2 needs abm, bmi1, bmi2, f16c, popcnt too"),
         ({"fp", "asimd", "asimddp"}, "neon", "dotprod needs asimdhp, fphp too"),
+        # Cores with matrix products of bytes alone.
+        (FLAGS["i8mm"] - {"bf16"}, "dotprod", "i8mm needs bf16 too"),
     ],
 )
 def test_a_partly_supported_cpu_falls_to_the_next_and_says_so(
@@ -156,5 +158,5 @@ def test_this_machine_runs_what_it_runs_though_it_is_not_built(
         monkeypatch.setattr(variants, "_tiles_are_granted", lambda granted=granted: granted)
         assert variants.runnable_here()[0] == ("amx" if granted else "avx512")
     assert variants.runnable_here() == ("avx512", "avx2", "baseline")
-    flags = FLAGS["dotprod"]
-    assert variants.runnable_here() == ("dotprod", "neon", "baseline")
+    flags = FLAGS["i8mm"]
+    assert variants.runnable_here() == ("i8mm", "dotprod", "neon", "baseline")

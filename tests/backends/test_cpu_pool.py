@@ -222,3 +222,36 @@ def test_phases_that_cannot_be_counted_are_refused(make_pool: Any, tasks: int, l
     if tasks < 2**32:
         with pytest.raises(ValueError, match="task"):
             make_pool(2).take_turns([tasks], least, 0, 0.0)
+
+
+SHARING = """
+import os
+from penstock.backends.cpu import native
+
+def waited(pool):
+    \"\"\"What the caller spends until the other arrives, at least of some times.\"\"\"
+    pool.wait_for(1, 0.0)
+    return min(pool.wait_for(1, 0.005)[0] for _ in range(10))
+
+def pool(cpus):
+    return native.load().Pool(threads=2, cpus=cpus, crowded=False)
+
+apart = pool({ALLOWED[:2]})
+print(waited(apart))
+apart.close()
+os.sched_setaffinity(0, {{ALLOWED[0]}})
+together = pool([])
+print(waited(together))
+together.close()
+"""
+
+
+def test_a_waiter_that_shares_its_cpu_sleeps_at_once() -> None:
+    """It would spin in the way of the one that it waits for, at every barrier of a step."""
+    if len(ALLOWED) < 2:
+        lacking(Need.CPUS, "two")
+    script = SHARING.replace("{ALLOWED[:2]}", repr(ALLOWED[:2]))
+    done = run_script(script.replace("{{ALLOWED[0]}}", f"{{{ALLOWED[0]}}}"))
+    assert done.returncode == 0, done.stderr
+    apart, together = map(float, done.stdout.split())
+    assert together < apart / 2

@@ -24,9 +24,9 @@ from penstock.bench.meter import (
     weight_bytes_per_step,
 )
 from penstock.bench.op_account import Steps, account
-from penstock.bench.op_costs import StepSize, op_cost
 from penstock.cli import main as cli
 from penstock.plan import ops
+from penstock.plan.costs import StepSize, op_cost
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.ops import Rows

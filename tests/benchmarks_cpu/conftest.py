@@ -31,7 +31,8 @@ class Fake:
         self.model = os.path.basename(options.model)
         if self.model == "broken":
             raise RuntimeError("no such model")
-        return {"threads": str(options.threads)}
+        isa = self.model.removeprefix("isa ") if self.model.startswith("isa ") else "portable"
+        return {"isa": isa, "threads": str(options.threads)}
 
     def run(self, requests, clients, times):
         if self.model == "dies":

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from comparison import line_up
 from comparison.artifacts import Shape
 from comparison.environments import Environment, SetupError, run_logged
 from comparison.llama_build import SDIST, LlamaBuild
@@ -128,6 +129,7 @@ def workers(work: Path) -> list[str]:
         (["run", "--precisions", "fp4"], "there is no precision 'fp4'"),
         (["setup", "--engines", "no"], "there is no engine 'no'; there are penstock"),
         (["run", "--threads", "100000"], "physical cores"),
+        (["run", "--isa", "sse"], "invalid choice: 'sse' (choose from"),
     ],
 )
 def test_bad_options(
@@ -201,7 +203,7 @@ def test_results_go_to_a_file_or_into_a_folder(run: Any, tmp_path: Path) -> None
     assert run.results_file(None, "name.json") == run.RESULTS / "name.json"
 
 
-def test_one_processor_of_each_core(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_processor_of_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
     siblings = {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}
 
     class Topology:
@@ -215,8 +217,8 @@ def test_one_processor_of_each_core(run: Any, monkeypatch: pytest.MonkeyPatch) -
             return siblings[self.cpu]
 
     fake_os = SimpleNamespace(sched_getaffinity=lambda pid: {0, 1, 2, 3})
-    monkeypatch.setattr(run, "Path", Topology)
-    monkeypatch.setattr(run, "os", fake_os)
-    assert run.one_per_core(2) == (0, 1)
+    monkeypatch.setattr(line_up, "Path", Topology)
+    monkeypatch.setattr(line_up, "os", fake_os)
+    assert line_up.one_per_core(2) == (0, 1)
     with pytest.raises(SystemExit, match="2 physical cores"):
-        run.one_per_core(3)
+        line_up.one_per_core(3)

@@ -26,12 +26,12 @@ def test_times_that_mean_nothing_are_refused(times: list[list[float]]) -> None:
         figures(times)
 
 
-def test_best_is_the_least_time_and_the_highest_rate() -> None:
-    rate = summarize(Metric.DECODE, [3.0, 9.0, 4.0])
-    assert (rate.best, rate.median, rate.rounds) == (9.0, 4.0, 3)
-    assert summarize(Metric.TTFT, [3.0, 9.0, 4.0]).best == 3.0
+def test_a_summary_has_the_spread_and_one_round_is_no_figure() -> None:
+    rate = summarize([3.0, 9.0, 4.0])
+    assert (rate.median, rate.lowest, rate.highest, rate.is_figure) == (4.0, 3.0, 9.0, True)
+    assert not summarize([3.0]).is_figure
     with pytest.raises(ValueError, match="nothing"):
-        summarize(Metric.TTFT, [])
+        summarize([])
 
 
 def test_an_advantage_above_one_is_better_either_way() -> None:

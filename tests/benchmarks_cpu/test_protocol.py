@@ -46,7 +46,7 @@ def start(fake_engine: Path, tmp_path: Path) -> Start:
         Loaded(1.5, {"a": "b"}),
         Run([Request([1, 2], 3), Request([], 1)], clients=2),
         Run([]),
-        Ran([[0.25, 0.5], []], 1.0),
+        Ran([[0.25, 0.5], []], 1.0, 0.5, 2.0),
         Score([[1, 2, 3], [4, 5, 6]], 2),
         Scored(3.25),
         Failed('a "reason"'),
@@ -71,11 +71,13 @@ def test_a_run_has_a_time_for_every_token(start: Start) -> None:
     with start() as worker:
         loaded = worker.ask(load("spins"), 30)
         assert isinstance(loaded, Loaded)
-        assert loaded.settings == {"threads": "2"}
+        assert loaded.settings == {"isa": "portable", "threads": "2"}
         ran = worker.ask(Run([Request([1], 3), Request([2], 1)]), 30)
     assert isinstance(ran, Ran)
     assert [len(times) for times in ran.times] == [3, 1]
     assert ran.cpu_seconds >= 0.15
+    assert ran.seconds >= 0.15
+    assert 0 <= ran.other_cpu_seconds <= 2 * ran.seconds * (os.cpu_count() or 1)
 
 
 def test_too_few_tokens_are_a_failure(start: Start) -> None:

@@ -6,11 +6,22 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from msgspec import structs
 
 from comparison.cases import Case, Metric
+from comparison.measurement import Summary
 from comparison.plots import draw
 from comparison.report import number, ratio, render
-from comparison.results import Absence, Comparison, EngineRecord, Quality, Sample, case_record, read
+from comparison.results import (
+    Absence,
+    CapRecord,
+    Comparison,
+    EngineRecord,
+    Quality,
+    Sample,
+    case_record,
+    read,
+)
 from penstock.backends.cpu.measure import Ceiling
 from penstock.bench.machine import Speeds, describe_machine
 
@@ -22,7 +33,7 @@ CASES = (
 
 @pytest.fixture
 def comparison() -> Comparison:
-    """Penstock 30 (31 at best), a 20 (40 at best), b 15: the best median is not the best best."""
+    """Penstock 30, a 20 (40 in one round), b 15; prompts of one round alone."""
     speeds = Speeds(read=Ceiling(24.5e9), bf16=Ceiling(6.2e12), int8=Ceiling(12.5e12))
     made = Comparison(
         date="2026-01-02",
@@ -65,8 +76,11 @@ def sample(engine: str, case: str, number: int, metric: Metric, value: float) ->
 
 
 def test_ratios(comparison: Comparison) -> None:
-    assert ratio(comparison, "int4", "decode", Metric.DECODE) == ("a", 1.5, 31 / 40)
-    assert ratio(comparison, "int4", "prefill", Metric.TTFT) == ("b", 1.5, 1.5)
+    assert ratio(comparison, "int4", "decode", Metric.DECODE) == (
+        "a",
+        Summary(1.5, lowest=31 / 40, highest=29 / 18, rounds=3),
+    )
+    assert ratio(comparison, "int4", "prefill", Metric.TTFT) == ("b", Summary(1.5, 1.5, 1.5, 1))
     assert ratio(comparison, "bf16", "decode", Metric.DECODE) is None
 
 
@@ -74,13 +88,34 @@ def test_rows(comparison: Comparison) -> None:
     lines = render(comparison).splitlines()
     assert "| | penstock | a | b | ratio |" in lines
     assert (
-        "| one stream: decode tokens/s | 30.0 (31.0) | 20.0 (40.0) | 15.0 (15.0) "
-        "| **1.50** (0.78), a |" in lines
+        "| one stream: decode tokens/s | 30.0 (29.0 to 31.0) | 20.0 (18.0 to 40.0) "
+        "| 15.0 (15.0 to 15.0) | **1.50** (0.78 to 1.61), a |" in lines
     )
     assert (
-        "| prompt of 512: time to first token, s | 0.5 (0.5) | - | 0.75 (0.75) "
-        "| **1.50** (1.50), b |" in lines
+        "| prompt of 512: time to first token, s | 0.5 (one round) | - | 0.75 (one round) "
+        "| one round, no figure |" in lines
     )
+
+
+def test_a_ratio_needs_a_round_of_both(comparison: Comparison) -> None:
+    comparison.samples.append(sample("a", "prefill", 7, Metric.TTFT, 0.1))
+    assert ratio(comparison, "int4", "prefill", Metric.TTFT) is None
+
+
+def test_the_cap_and_the_neighbours_are_said(comparison: Comparison, tmp_path: Path) -> None:
+    picture = tmp_path / "a.svg"
+    assert "held to" not in render(comparison)
+    assert "While cases ran" not in render(comparison)
+    comparison.cap = CapRecord(isa="avx2", title="AVX2 without VNNI")
+    comparison.samples[0] = structs.replace(comparison.samples[0], other_cpus=1.25)
+    text = render(comparison)
+    assert "**Every engine is held to avx2**: AVX2 without VNNI, so that" in text
+    assert "other processes kept 1.2 to 1.2 CPUs busy" in text
+    draw(comparison, "int4", picture)
+    drawn = picture.read_text()
+    assert "All held to avx2. Load average 0.5 to 2.5." in drawn
+    assert "Pale: one round, no figure." in drawn
+    assert drawn.count('class="pale"') == 2
 
 
 def test_what_a_reader_needs_to_judge_it(comparison: Comparison) -> None:

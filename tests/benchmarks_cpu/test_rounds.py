@@ -91,7 +91,9 @@ def test_cases_alternate_and_each_round_begins_with_another(
     assert entered.order(1) == [("one", "b"), ("one", "a"), ("four", "b"), ("four", "a")]
     assert entered.saved == 2
     assert entered.comparison.absences == []
-    assert [record.settings for record in entered.comparison.engines] == [{"threads": "1"}] * 2
+    assert [record.settings for record in entered.comparison.engines] == [
+        {"isa": "portable", "threads": "1"}
+    ] * 2
     assert all(contender.worker is None for contender in entered.contenders)
 
 
@@ -100,7 +102,8 @@ def test_a_served_case_goes_to_servers_alone(fake_engine: Path, tmp_path: Path) 
     entered.run([ONE, SERVED], 1)
     assert entered.order(0) == [("one", "a"), ("http", "a")]
     settings = entered.comparison.engines[0].settings
-    assert settings == {"threads": "1", "server threads": "1"}
+    own = {"isa": "portable", "threads": "1"}
+    assert settings == own | {f"server {name}": value for name, value in own.items()}
 
 
 def test_a_failed_case_is_named_and_the_others_go_on(fake_engine: Path, tmp_path: Path) -> None:

@@ -57,6 +57,24 @@ def test_a_turn_finds_the_ones_before_in_the_cache(llm: LLM) -> None:
     assert 0 < cached[1] < cached[2]
 
 
+def test_a_turn_finds_the_whole_answer_before_in_the_cache() -> None:
+    template = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+    )
+    with LLM(threads=1, kv_cache_bytes=1 << 24, max_model_len=256, chat_template=template) as llm:
+        model, conversation = LocalModel(llm), greedy(temperature=2.0, seed=5, max_tokens=70)
+        *deltas, last = model.stream(conversation.ask("a"))
+        text = "".join(delta.content for delta in (*deltas, last))
+        assert len(llm.tokenizer.encode(text, False)) == 71  # it would be spelled otherwise
+        *_, second = model.stream(conversation.ask("a").answer(text).ask("b"))
+    assert last.usage is not None
+    assert second.usage is not None
+    computed = last.usage.prompt_tokens + last.usage.completion_tokens - 1
+    assert second.usage.cached_tokens == computed // 32 * 32
+    assert second.usage.prompt_tokens == computed + 1 + last.usage.prompt_tokens
+
+
 def test_reasoning_is_told_apart() -> None:
     with LLM(threads=1, kv_cache_bytes=1 << 24, max_model_len=256, chat_template=TEMPLATE) as llm:
         deltas = list(LocalModel(llm).stream(greedy().ask("Hello")))

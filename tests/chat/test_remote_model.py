@@ -51,7 +51,6 @@ def test_an_answer(api: ScriptedApi) -> None:
 def test_variables_of_the_template(api: ScriptedApi) -> None:
     api.events = end()
     model = RemoteModel(Endpoint(api.url), "small")
-    assert api.keys == []
     assert model.chat_template_kwargs is None
     list(model.stream(ASKED.with_chat_template_kwarg("tone", "dry")))
     assert api.asked[0]["chat_template_kwargs"] == {"tone": "dry"}
@@ -119,8 +118,6 @@ def test_models_that_break_off(api: ScriptedApi) -> None:
     api.models_body, api.cut = b'{"data": [', True
     with pytest.raises(PenstockError, match="/v1/models broke off its answer: IncompleteRead"):
         RemoteModel(Endpoint(api.url))
-    model = RemoteModel(Endpoint(api.url), "m")
-    assert model.chat_template_kwargs is None
 
 
 def test_models_that_are_nested_too_deeply(api: ScriptedApi) -> None:
@@ -173,13 +170,39 @@ def test_which_model(api: ScriptedApi) -> None:
     with pytest.raises(ConfigError, match="has a, b; name one as MODEL"):
         RemoteModel(Endpoint(api.url))
     api.models = ()
-    with pytest.raises(ConfigError, match="names no model"):
+    for named in (None, "a"):
+        with pytest.raises(ConfigError, match="has no model; load one there"):
+            RemoteModel(Endpoint(api.url), named)
+
+
+def test_a_model_that_the_server_does_not_list(api: ScriptedApi) -> None:
+    model = RemoteModel(Endpoint(api.url), "alias")
+    assert model.describe() == f"at {api.url}/v1, which does not list it"
+    assert RemoteModel(Endpoint(api.url), "small").describe() == f"at {api.url}/v1"
+
+
+@pytest.mark.parametrize("status", [404, 403])
+def test_a_server_without_a_list(api: ScriptedApi, status: int) -> None:
+    api.models_status, api.events = status, [delta(content="a"), *end()]
+    with pytest.raises(PenstockError, match=f"status {status}"):
         RemoteModel(Endpoint(api.url))
+    model = RemoteModel(Endpoint(api.url), "m")
+    assert model.describe() == f"at {api.url}/v1"
+    assert "".join(delta.content for delta in model.stream(ASKED)) == "a"
 
 
-def test_nobody_there() -> None:
+@pytest.mark.parametrize("named", [None, "m"])
+@pytest.mark.parametrize("status", [401, 503])
+def test_a_server_that_refuses_at_once(api: ScriptedApi, status: int, named: str | None) -> None:
+    api.models_status = status
+    with pytest.raises(PenstockError, match=f"status {status}"):
+        RemoteModel(Endpoint(api.url), named)
+
+
+@pytest.mark.parametrize("named", [None, "m"])
+def test_nobody_there(named: str | None) -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{unused.getsockname()[1]}"
         with pytest.raises(PenstockError, match=r"cannot be reached: Connection refused; check"):
-            RemoteModel(Endpoint(url))
+            RemoteModel(Endpoint(url), named)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import signal
 from collections.abc import Callable, Iterator
 from typing import Any, TextIO
@@ -10,7 +11,7 @@ from typing import Any, TextIO
 import pytest
 from support.terminal_text import TerminalText
 
-from penstock.cli.batch import Batch, LiveWriter, Record, TextWriter
+from penstock.cli.batch import Batch, JsonWriter, LiveWriter, Record, TextWriter
 from penstock.cli.prompts import PromptInput
 from penstock.frontend.outputs import (
     CompletionOutput,
@@ -27,10 +28,10 @@ def live(stream: TextIO) -> None:
     LiveWriter(stream).tokens(STEERS)
 
 
-def whole(stream: TextIO) -> None:
-    record = Record(
+def record(text: str) -> Record:
+    return Record(
         index=0,
-        text=STEERS,
+        text=text,
         finish_reason="stop",
         prompt_tokens=1,
         cached_tokens=0,
@@ -38,7 +39,10 @@ def whole(stream: TextIO) -> None:
         ttft_s=0.0,
         seconds=0.0,
     )
-    TextWriter(stream).done(0, PromptInput("\x1b[2J"), [record])
+
+
+def whole(stream: TextIO) -> None:
+    TextWriter(stream).done(0, PromptInput("\x1b[2J"), [record(STEERS)])
 
 
 @pytest.mark.parametrize("write", [live, whole])
@@ -49,6 +53,15 @@ def test_a_text_cannot_steer_the_terminal(write: Callable[[TextIO], None]) -> No
     assert SHOWN in terminal.getvalue()
     assert "\x1b" not in terminal.getvalue()
     assert STEERS in file.getvalue()
+
+
+def test_json_cannot_steer_the_terminal() -> None:
+    terminal, file = TerminalText(), io.StringIO()
+    for stream in (terminal, file):
+        JsonWriter(stream, False).done(0, PromptInput("\x9b2J"), [record("\x9b2J\x7f\x1b[2J")])
+    assert json.loads(terminal.getvalue())["text"] == "\x9b2J\x7f\x1b[2J"
+    assert not set(terminal.getvalue()) & set("\x1b\x7f\x9b")
+    assert file.getvalue() == terminal.getvalue()
 
 
 def test_what_failed_cannot_steer_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def measured(
     plan = engine_plan.plan
     observation = Observation.of(plan, TOKENS, piece_bytes)
     weights = opened(engine_plan, observation.weights)
-    return measure_inputs(bind, observation, weights, TOKENS, threads)
+    return dict(measure_inputs(bind, observation, weights, TOKENS, threads).inputs)
 
 
 def opened(engine_plan: EnginePlan, weights: dict[str, PlanWeight]) -> WeightSource:

@@ -14,9 +14,15 @@ from penstock.quant import BlockTensor
 from penstock.quant.encode import ENCODERS, MAX_VALUE, encode
 from penstock.quant.formats import GGUF_FORMATS
 
-K_QUANTS = ("Q4_K", "Q5_K", "Q6_K")
+K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
 LEGACY = tuple(name for name in ENCODERS if name not in K_QUANTS)
-GGML_ERRORS = {"Q4_K": 5.090e-3, "Q5_K": 1.304e-3, "Q6_K": 3.155e-4}
+GGML_ERRORS = {
+    "Q2_K": 8.808e-2,
+    "Q3_K": 2.275e-2,
+    "Q4_K": 5.090e-3,
+    "Q5_K": 1.304e-3,
+    "Q6_K": 3.155e-4,
+}
 """Squared errors, relative to those of zeros, of ``ggml_quantize_chunk`` on the values of
 :func:`drawn`."""
 

@@ -99,14 +99,14 @@ def test_a_line_is_one_line_whatever_it_says(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with path.open("wb") as file, logging_to(LogOptions(fd=file.fileno())):
         logging.getLogger("penstock.test").warning(
-            "a\nb\x1b[2J", extra={"fields": {"path": "x y\r\nz", "name": "é", "n": 1}}
+            "a\nb\x1b[2J\x7f", extra={"fields": {"path": "x y\r\nz", "name": "é", "n": 1}}
         )
         logging.getLogger("penstock.test").debug("not told")
         logging.getLogger("other").info("not told")
         logging.getLogger("penstock.test").info("%d", "no number")
     lines = path.read_bytes().split(b"\n")
     assert len(lines) == 3
-    assert lines[0].endswith(b"WARNING penstock.test: a\\nb\\u001b[2J name=\xc3\xa9 n=1")
+    assert lines[0].endswith(b"WARNING penstock.test: a\\nb\\u001b[2J\\u007f name=\xc3\xa9 n=1")
     assert b"a log line could not be made" in lines[1]
 
 

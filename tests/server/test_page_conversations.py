@@ -178,7 +178,7 @@ def test_a_call_that_was_cut_is_text(page: Browser, ending: str) -> None:
         const made = conversation.add(asked, { role: 'assistant', content: '' });
         let shown = '';
         const shows = (piece) => (shown += piece.content ?? '');
-        await answer(api, {}, made, controller.signal, { now: false }, shows);
+        await answer(api, {}, {}, made, controller.signal, { now: false }, shows);
         const sent = requestMessages(conversation, made)[1].tool_calls.map((call) => call.id);
         const calls = made.calls.map((call) => call.name);
         return [made.content, calls, conversation.pendingCall(made).id, sent, shown];
@@ -189,6 +189,39 @@ def test_a_call_that_was_cut_is_text(page: Browser, ending: str) -> None:
     assert content == shown == 'Wait.\n\nf {"city": "U'
     assert calls == ["g"]
     assert [pending] == sent == ["d"]
+
+
+@pytest.mark.parametrize(
+    ("body", "tokens", "ended", "shown"),
+    [
+        ({}, 90, "context", "cut: the context is full · 90 tokens"),
+        ({"max_tokens": 90}, 90, "context", "cut: the context is full · 90 tokens"),
+        ({"max_tokens": 9}, 9, "max_tokens", 'cut at "most tokens" · 9 tokens'),
+        ({}, 9, "length", "cut at the server's limit of tokens"),
+    ],
+)
+def test_a_cut_answer_says_which_limit_it_was(
+    page: Browser, body: dict[str, int], tokens: int, ended: str, shown: str
+) -> None:
+    got, figures = page.run(
+        """
+        const { answer } = await import('/page/chat/answer.js');
+        const { MessageView } = await import('/page/chat/message.js');
+        const api = { async *events() {
+          yield { choices: [{ delta: { content: 'Well' }, finish_reason: 'length' }] };
+          yield { choices: [], usage: { prompt_tokens: 10, completion_tokens: given[1] } };
+        } };
+        const made = { role: 'assistant', content: '' };
+        const { signal } = new AbortController();
+        await answer(api, { max_model_len: 100 }, given[0], made, signal, { now: false }, () => {});
+        const view = new MessageView(made, [made], {});
+        return [made.ended, view.element.querySelector('.figures').textContent];
+        """,
+        body,
+        tokens,
+    )
+    assert got == ended
+    assert figures.startswith(shown)
 
 
 def test_a_call_that_a_closed_page_cut_is_passed_over(page: Browser) -> None:

@@ -78,23 +78,29 @@ class Shape:
         if part not in ("int8", "int4", "fp8"):
             return x.astype(TYPES[part]).astype(np.float32)
         cuts = [] if self.value_dim is None else [self.value_dim]
+        turned = self.turns(part, values=values)
+        x = turn_heads(x) if turned else x
         pieces = [widened(*coded(piece, part)) for piece in np.split(x, cuts, axis=-1)]
         result: F32 = np.concatenate(pieces, axis=-1)
-        return turn_heads(result) if part == "int4" else result
+        return turn_heads(result) if turned else result
+
+    def turns(self, part: PartDType, *, values: bool = False) -> bool:
+        """Whether keys in ``part``, or values, are turned before they are rounded."""
+        return part == "int4" or (part == "int8" and not values and self.value_dim is None)
 
     def asked(self, q: F32) -> F32:
         """Queries as products take them, but turned back where they take them turned."""
         q = q.astype(TYPES[self.activation]).astype(np.float32)
-        if self.kv == "int4":
+        if self.turns(part_dtypes(self.kv)[0]):
             return turn_heads(turn_heads(q).astype(TYPES["bfloat16"]).astype(np.float32))
         return q.astype(TYPES["bfloat16" if is_coded(self.kv) else self.kv]).astype(np.float32)
 
 
 def coded(x: F32, part: PartDType) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Codes of heads, of which those in int4 are of turned ones, and their scales."""
+    """Codes of heads, turned where they are to be, and their scales."""
     if part == "fp8":
         return float8_heads(x)
-    return quantize_heads(turn_heads(x), 8, -8, 7) if part == "int4" else quantize_heads(x)
+    return quantize_heads(x, 8, -8, 7) if part == "int4" else quantize_heads(x)
 
 
 def widened(codes: NDArray[Any], scales: NDArray[Any]) -> F32:
@@ -126,12 +132,15 @@ def write(cache: Cache, table: NDArray[np.int32], first: int, keys: F32, values:
         )
     else:
         pairs = ((cache.keys, cache.key_scales, keys), (cache.values, cache.value_scales, values))
-    for array, scales, x in pairs:
+    for i, (array, scales, x) in enumerate(pairs):
         stored: NDArray[Any] = x
         if scales is not None:
             parts: dict[Any, PartDType] = {torch.int8: "int8", torch.uint8: "int4"}
             part = parts.get(array.dtype, "fp8")
-            codes, by = coded(x, part)
+            turned = not isinstance(cache, LatentCache) and (
+                part == "int4" or (part, i) == ("int8", 0)
+            )
+            codes, by = coded(turn_heads(x) if turned else x, part)
             stored, array = as_stored(codes, part), as_bytes(array)
             scales[block, :, offset] = torch.from_numpy(by.astype(np.float32)).to(scales)
         array[block, :, offset] = torch.from_numpy(np.ascontiguousarray(stored)).to(array)

@@ -68,32 +68,42 @@ class Shape:
     def rounded(self, x: F32, *, values: bool = False) -> F32:
         """Keys x ``[..., D]`` as the cache gives them back, or values."""
         element = elements_of(self.element)[values]
-        cuts = [self.value_dim] if self.value_dim else []
-        return np.concatenate([rounded(part, element) for part in np.split(x, cuts, -1)], axis=-1)
+        if self.value_dim:
+            parts = np.split(x, [self.value_dim], -1)
+            return np.concatenate([rounded(part, element) for part in parts], axis=-1)
+        turns = is_turned(element, values=values)
+        x = rounded(turned(x) if turns else x, element)
+        return turned(x) if turns else x
+
+
+def is_turned(element: str, *, values: bool) -> bool:
+    """Whether keys in ``element``, or values, are turned before they are rounded."""
+    return element == "int4" or (element == "int8" and not values)
 
 
 def rounded(x: F32, element: str) -> F32:
-    """Heads x ``[..., D]`` as a cache of ``element`` gives them back."""
+    """x ``[..., D]`` as codes of ``element``, or its floats, have it."""
     if element == "int8":
         codes, scales = quantized(x)
     elif element == "int4":
-        codes, scales = quantized(turned(x), 8, (-8, 7))
+        codes, scales = quantized(x, 8, (-8, 7))
     elif element == "fp8":
         codes, scales = as_float8(x)
     else:
         return x.astype(DTYPES[element]).astype(np.float32)
     wide: F32 = codes.astype(np.float32) * scales.astype(np.float32)[..., None]
-    return turned(wide) if element == "int4" else wide
+    return wide
 
 
 def coded(x: F32, element: str) -> tuple[NDArray[np.int8], NDArray[Any]]:
-    """The bytes that are kept of x ``[..., D]`` in a cache of codes, and the scales ``[...]``."""
+    """The bytes that are kept of x ``[..., D]``, turned where it is to be, in a cache of codes, and
+    the scales ``[...]``."""
     if element == "int8":
         return quantized(x)
     if element == "fp8":
         codes, scales = as_float8(x)
         return codes.view(np.int8), scales
-    codes, scales = quantized(turned(x), 8, (-8, 7))
+    codes, scales = quantized(x, 8, (-8, 7))
     low, high = np.split(codes, 2, axis=-1)
     return (low & 15) | (high << 4), scales
 
@@ -181,6 +191,7 @@ class Cache:
         element, tiles = elements_of(self.shape.element)[part], self.tiles[part]
         lanes = {"bfloat16": 2, "fp8": 2, "int8": 4, "int4": 4}.get(element, 1)
         if element in SCALED:
+            x = turned(x) if is_turned(element, values=part == 1) else x
             x, self.scales[part][block, :, at] = coded(x, element)
         n = x.shape[-1]
         dim = -(-n // lanes) * lanes

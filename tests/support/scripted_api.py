@@ -21,6 +21,7 @@ class ScriptedApi:
     body: bytes = b""
     """The body, where the status is an error's."""
     headers: dict[str, str] = field(default_factory=dict)
+    models_status: int = 200
     models_body: bytes | None = None
     """What is sent in place of the list of models."""
     cut: bool = False
@@ -56,6 +57,9 @@ def scripted_api() -> Iterator[ScriptedApi]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             api.keys.append(self.headers["Authorization"])
+            if api.models_status != 200:
+                self._reply(api.models_status, b"")
+                return
             if api.models_body is not None:
                 if not api.cut:
                     self._reply(200, api.models_body)

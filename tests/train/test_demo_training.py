@@ -77,17 +77,17 @@ def test_a_stopped_training_continues_to_the_same_bits(tmp_path: Path) -> None:
             self.model = nn.Sequential(nn.Linear(8, 8, bias=False), nn.RMSNorm(8))
             self.optimizers = decoder.make_optimizers(self.model, 0.01)
             self.average = progress.Average(self.model)
-            self.progress = progress.Progress()
+            self.counts = progress.Counts()
 
         def steps(self, count: int) -> None:
             for _ in range(count):
-                generator = torch.Generator().manual_seed(self.progress.step)
+                generator = torch.Generator().manual_seed(self.counts.step)
                 self.model(torch.randn(4, 8, generator=generator)).square().mean().backward()
                 for optimizer in self.optimizers:
                     optimizer.step()
                     optimizer.zero_grad()
-                self.average.update(self.model, self.progress.step)
-                self.progress.step += 1
+                self.average.update(self.model, self.counts.step)
+                self.counts.step += 1
 
         @property
         def tensors(self) -> list[Tensor]:
@@ -98,12 +98,12 @@ def test_a_stopped_training_continues_to_the_same_bits(tmp_path: Path) -> None:
     stopped.steps(3)
     file = tmp_path / "folder" / "state.pt"
     parts = stopped.model, stopped.average, stopped.optimizers
-    progress.write_state(file, stopped.progress, *parts)
+    progress.write_state(file, stopped.counts, *parts)
     assert [path.name for path in file.parent.iterdir()] == ["state.pt"]
     parts = continued.model, continued.average, continued.optimizers
-    continued.progress = progress.read_state(file, *parts)
+    continued.counts = progress.read_state(file, *parts)
     continued.steps(2)
-    assert continued.progress.step == 5
+    assert continued.counts.step == 5
     assert all(map(torch.equal, through.tensors, continued.tensors))
     assert not torch.equal(through.tensors[0], through.average.tensors["0.weight"])
 

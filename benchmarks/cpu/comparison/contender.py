@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from comparison.artifacts import Shape
+from comparison.cap import Cap
 from comparison.cases import Case
 from comparison.environments import Environment
 from comparison.peers import Peer, Precision
@@ -34,6 +35,7 @@ class Limits:
     kv_bytes: int
     clients: int
     run_seconds: float
+    cap: Cap | None = None
 
 
 @dataclass
@@ -119,7 +121,8 @@ class Contender:
         if self.worker is not None:
             return self.worker
         log = self.shape.work / "logs" / f"{self.module}-{self.shape.name}-{self.precision}.txt"
-        variables = Environment(self.peer, self.shape.work).variables(self.limits.processors)
+        environment = Environment(self.peer, self.shape.work)
+        variables = environment.variables(self.limits.processors, self.limits.cap)
         self.worker = Worker(self.command(), log, variables)
         answer = self.worker.ask(
             Load(
@@ -135,6 +138,9 @@ class Contender:
         )
         if not isinstance(answer, Loaded):
             raise WorkerError(f"{self.name} answered a load with {answer.kind}")
+        cap = self.limits.cap
+        if cap is not None and (excess := cap.excess(answer.settings.get("isa", ""))):
+            raise WorkerError(f"it is not held to {cap.name}: {excess}")
         self.settings = answer.settings
         return self.worker
 

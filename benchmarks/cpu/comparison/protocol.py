@@ -44,7 +44,11 @@ class Load:
 
 @dataclass(frozen=True)
 class Loaded:
-    """The engine is ready. ``settings`` is what was chosen, for the reader of the report."""
+    """The engine is ready. ``settings`` is what was chosen, for the reader of the report.
+
+    ``settings["isa"]`` is what the engine itself says of the instructions that it uses; a cap is
+    checked by it.
+    """
 
     kind: ClassVar[str] = "loaded"
     seconds: float
@@ -68,6 +72,11 @@ class Ran:
     times: list[list[float]]
     cpu_seconds: float
     """Processor time of the worker and of the processes it started, over the run."""
+    other_cpu_seconds: float
+    """Processor time of everything else on the machine over the run, with what a hypervisor
+    took."""
+    seconds: float
+    """How long the run took."""
 
 
 @dataclass(frozen=True)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 
 from comparison.cases import Metric
-from comparison.measurement import advantage, best_peer
+from comparison.measurement import Summary, advantage, best_peer
 from comparison.peers import PENSTOCK
 from comparison.results import CaseRecord, Comparison
 
 GLOSSARY = """\
-Each cell is the median over the rounds, with the best in brackets. Decoding is counted after the
-last request of a batch has its first token; output tokens/s over the whole case, prompts
-included. The ratio is Penstock over the best peer of the same precision, by medians (by bests in
-brackets); above 1 Penstock is faster, whichever way the figure points."""
+Each cell is the median over the rounds, with the lowest and the highest round in brackets: how
+far they lie apart is how much the machine's neighbours, and chance, have to do with it. Decoding
+is counted after the last request of a batch has its first token; output tokens/s over the whole
+case, prompts included. The ratio is Penstock over the best peer of the same precision, by medians
+(in brackets from the worst to the best single round, in which both ran one after the other);
+above 1 Penstock is faster, whichever way the figure points."""
+ONE_ROUND = "one round, no figure"
 
 
 def render(comparison: Comparison, plots: dict[str, str] | None = None) -> str:
@@ -35,27 +39,31 @@ def render(comparison: Comparison, plots: dict[str, str] | None = None) -> str:
 
 def ratio(
     comparison: Comparison, precision: str, case: str, metric: Metric
-) -> tuple[str, float, float] | None:
-    """The best peer by medians, and Penstock's advantage by medians and by bests.
+) -> tuple[str, Summary] | None:
+    """The best peer by medians, and Penstock's advantage over it: by medians, and in the rounds
+    that both ran.
 
-    None where Penstock or every peer is missing.
+    None where Penstock or every peer is missing, or no round has both.
     """
-    ours = comparison.summary(PENSTOCK.name, precision, case, metric)
-    theirs = {
+    rounds = {
         name: found
         for name in comparison.names
-        if name != PENSTOCK.name
-        and (found := comparison.summary(name, precision, case, metric)) is not None
+        if (found := comparison.rounds(name, precision, case, metric))
     }
-    rival = best_peer(metric, {name: found.median for name, found in theirs.items()})
-    fastest = best_peer(metric, {name: found.best for name, found in theirs.items()})
-    if ours is None or rival is None or fastest is None:
+    ours = rounds.pop(PENSTOCK.name, {})
+    medians = {name: median(found.values()) for name, found in rounds.items()}
+    rival = best_peer(metric, medians)
+    if not ours or rival is None:
         return None
-    return (
-        rival,
-        advantage(metric, ours.median, theirs[rival].median),
-        advantage(metric, ours.best, theirs[fastest].best),
-    )
+    both = [
+        advantage(metric, value, rounds[rival][number])
+        for number, value in ours.items()
+        if number in rounds[rival]
+    ]
+    if not both:
+        return None
+    by_medians = advantage(metric, median(ours.values()), medians[rival])
+    return rival, Summary(by_medians, min(both), max(both), len(both))
 
 
 def _machine(comparison: Comparison) -> Iterator[str]:
@@ -71,9 +79,28 @@ def _machine(comparison: Comparison) -> Iterator[str]:
         _rate("multiplies int8 at {:.2f} TOP/s", m.int8_ops, 1e12),
     ]
     measured = ", ".join(rate for rate in rates if rate) or f"not measured: {m.unmeasured}"
-    loads = [sample.load_average_1m for sample in comparison.samples]
-    busy = f" Load average before a case: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
-    yield f"Measured with the same threads, it {measured}.{busy}"
+    yield f"Measured with the same threads, it {measured}.{_neighbours(comparison)}"
+    if comparison.cap is not None:
+        yield (
+            f"**Every engine is held to {comparison.cap.isa}**: {comparison.cap.title}, so that "
+            "this machine stands for others. What each says that it uses is its `isa` below; one "
+            "that uses more is not measured."
+        )
+
+
+def _neighbours(comparison: Comparison) -> str:
+    """What else the machine did, as far as it was seen."""
+    if comparison.load is None:
+        return ""
+    least, most = comparison.load
+    text = f" Load average before a case: {least:.1f} to {most:.1f}."
+    others = [s.other_cpus for s in comparison.samples if s.other_cpus is not None]
+    if others:
+        text += (
+            f" While cases ran, other processes kept {min(others):.1f} to {max(others):.1f} CPUs "
+            f"busy ({median(others):.1f} in the median)."
+        )
+    return text
 
 
 def _rate(form: str, value: float | None, unit: float) -> str:
@@ -96,8 +123,8 @@ def _table(comparison: Comparison, precision: str) -> Iterator[str]:
             found = ratio(comparison, precision, case.name, metric)
             last = "-"
             if found is not None:
-                rival, by_median, by_best = found
-                last = f"**{by_median:.2f}** ({by_best:.2f}), {rival}"
+                rival, ours = found
+                last = f"{_advantage(ours)}, {rival}" if ours.is_figure else ONE_ROUND
             yield f"| {case.title}: {metric.value} | " + " | ".join([*cells, last]) + " |"
 
 
@@ -105,7 +132,16 @@ def _cell(
     comparison: Comparison, name: str, precision: str, case: CaseRecord, metric: Metric
 ) -> str:
     found = comparison.summary(name, precision, case.name, metric)
-    return "-" if found is None else f"{number(found.median)} ({number(found.best)})"
+    if found is None:
+        return "-"
+    rounds = (
+        f"{number(found.lowest)} to {number(found.highest)}" if found.is_figure else "one round"
+    )
+    return f"{number(found.median)} ({rounds})"
+
+
+def _advantage(found: Summary) -> str:
+    return f"**{found.median:.2f}** ({found.lowest:.2f} to {found.highest:.2f})"
 
 
 def number(value: float) -> str:

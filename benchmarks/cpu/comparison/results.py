@@ -21,6 +21,9 @@ class Sample(msgspec.Struct, frozen=True, kw_only=True):
     figures: dict[str, float]
     cpu_seconds: float
     load_average_1m: float
+    other_cpus: float | None = None
+    """CPUs that were busy with something else, over the run on average; None in results from
+    before it was measured."""
 
 
 class Absence(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +63,13 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     perplexity: float
 
 
+class CapRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The instruction set that all engines were held to."""
+
+    isa: str
+    title: str
+
+
 class Comparison(msgspec.Struct, kw_only=True):
     """A whole run; written after every round, so that one cut short is not lost."""
 
@@ -74,19 +84,27 @@ class Comparison(msgspec.Struct, kw_only=True):
     text: str = ""
     """What perplexities are of; empty where there are none."""
     qualities: list[Quality] = []
+    cap: CapRecord | None = None
 
-    def figures(self, engine: str, precision: str, case: str, metric: Metric) -> list[float]:
-        return [
-            sample.figures[metric.name]
+    def rounds(self, engine: str, precision: str, case: str, metric: Metric) -> dict[int, float]:
+        """The figure of each round that was measured."""
+        return {
+            sample.round: sample.figures[metric.name]
             for sample in self.samples
             if (sample.engine, sample.precision, sample.case) == (engine, precision, case)
             and metric.name in sample.figures
-        ]
+        }
 
     def summary(self, engine: str, precision: str, case: str, metric: Metric) -> Summary | None:
         """None where nothing was measured."""
-        found = self.figures(engine, precision, case, metric)
-        return summarize(metric, found) if found else None
+        found = self.rounds(engine, precision, case, metric)
+        return summarize(list(found.values())) if found else None
+
+    @property
+    def load(self) -> tuple[float, float] | None:
+        """The least and the highest load average before a case; None where none was run."""
+        loads = [sample.load_average_1m for sample in self.samples]
+        return (min(loads), max(loads)) if loads else None
 
     @property
     def precisions(self) -> list[str]:

@@ -110,6 +110,7 @@ def _measure(
             figures={metric.name: value for metric, value in found.items()},
             cpu_seconds=ran.cpu_seconds,
             load_average_1m=load,
+            other_cpus=ran.other_cpu_seconds / ran.seconds,
         )
     )
 

@@ -19,6 +19,12 @@ BATCH, UBATCH = 2048, 512  # llama.cpp's own defaults
 CELLS = 256  # a sequence's cache is a multiple of this
 
 
+def isa() -> str:
+    """Return what the library was compiled for and finds here."""
+    text: bytes = llama_cpp.llama_print_system_info()
+    return text.decode().strip()
+
+
 @dataclass
 class Sequence:
     """One request in a slot of the cache."""
@@ -43,7 +49,7 @@ class LlamaCpp:
         self.context, self.shape = None, (0, 0)
         self.unified = options.settings.get("kv_unified", "0") == "1"
         return {
-            "llama.cpp": llama_cpp.llama_print_system_info().decode().strip(),
+            "isa": isa(),
             "n_batch": str(BATCH),
             "n_ubatch": str(UBATCH),
             "kv_unified": str(self.unified),

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from comparison.protocol import Load
+from workers.llama_cpp import isa
 from workers.loop import serve
 from workers.served import HOST, Served
 
@@ -23,6 +24,10 @@ class LlamaServer:
             *("--no-cache-prompt", "--cache-ram", "0", "--ctx-checkpoints", "0"),
             *("--no-webui", "--no-slots", "--host", HOST, "--port", str(port)),
         ]
+
+    def isa(self) -> str:
+        """Ask the library that the server and the binding share."""
+        return isa()
 
     def extra_fields(self) -> dict[str, Any]:
         """Greedy by the sampler that sorts least; its default chain sorts the vocabulary."""

@@ -91,19 +91,30 @@ def _answer(engine: Engine, message: object) -> Loaded | Ran | Scored | Failed:
         return Loaded(time.perf_counter() - start, settings)
     if isinstance(message, Run):
         times = TokenTimes(message.requests)
-        cpu = _cpu_seconds()
+        start, busy, cpu = time.perf_counter(), _busy_seconds(), _cpu_seconds()
         engine.run(message.requests, message.clients, times)
         cpu = _cpu_seconds() - cpu
+        others = max(0.0, _busy_seconds() - busy - cpu)
+        seconds = time.perf_counter() - start
         for i, request in enumerate(message.requests):
             came = len(times.seconds[i])
             if came != request.output:
                 return Failed(f"request {i} was asked for {request.output} tokens and got {came}")
-        return Ran(times.seconds, cpu)
+        return Ran(times.seconds, cpu, others, seconds)
     if isinstance(message, Score):
         if not isinstance(engine, Scorer):
             return Failed("it gives no log-probabilities of prompts here")
         return Scored(engine.score(message.windows, message.first))
     return Failed(f"a worker does not answer {type(message).__name__}")
+
+
+def _busy_seconds() -> float:
+    """Time since the machine's start in which its CPUs were not idle."""
+    with open("/proc/stat", encoding="utf-8") as file:
+        fields = [int(field) for field in file.readline().split()[1:9]]
+    user, nice, system, _idle, _waiting, interrupt, soft_interrupt, stolen = fields
+    ticks = user + nice + system + interrupt + soft_interrupt + stolen
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _cpu_seconds() -> float:

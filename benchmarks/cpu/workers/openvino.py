@@ -8,9 +8,20 @@ import openvino_genai
 
 from comparison.protocol import Load, Request
 from workers.loop import TokenTimes, serve
+from workers.onednn_isa import onednn_output, told
 
 BATCHED_TOKENS = 512
 GIGABYTE = 1 << 30
+PRODUCT = """
+import numpy as np, openvino as ov
+from openvino import opset13 as op
+a = op.parameter([16, 64], np.float32)
+product = op.matmul(a, op.constant(np.ones((64, 64), np.float32)), False, False)
+model = ov.Model([product], [a])
+compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "bf16"})
+compiled({0: np.ones((16, 64), np.float32)})
+"""
+"""A product in bfloat16, which the oneDNN in it computes."""
 
 
 class OpenVino:
@@ -41,6 +52,7 @@ class OpenVino:
         return {
             "openvino": openvino.get_version(),
             "openvino_genai": openvino_genai.__version__,
+            "isa": f"oneDNN {told(onednn_output(PRODUCT))}",
             "max_num_batched_tokens": str(scheduler.max_num_batched_tokens),
             "cache_size_gb": str(scheduler.cache_size),
             **{name.lower(): str(value) for name, value in properties.items()},

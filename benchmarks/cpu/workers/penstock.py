@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import penstock
 from comparison.protocol import Load, Request
 from penstock import LLM, SamplingParams
 from penstock.api import Prompt
+from penstock.backends.cpu import native
 from workers.loop import TokenTimes, serve
 
 QUANTIZATION = {"int4": "int4", "int8": "int8", "bf16": "none", "file": "none"}
@@ -29,7 +28,7 @@ class Penstock:
             "quantization": config.quantization,
             "weights": str(config.schemes.linear or config.dtype),
             "max_num_batched_tokens": str(config.max_num_batched_tokens),
-            "isa": os.environ.get("PENSTOCK_ISA", "best"),
+            "isa": native.load().isa,
         }
 
     def run(self, requests: list[Request], clients: int | None, times: TokenTimes) -> None:

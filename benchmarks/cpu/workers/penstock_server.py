@@ -6,10 +6,10 @@ import sys
 from typing import Any
 
 from comparison.protocol import Load
+from penstock.backends.cpu import native
 from workers.loop import serve
+from workers.penstock import QUANTIZATION
 from workers.served import HOST, Served
-
-QUANTIZATION = {"int4": "int4", "int8": "int8", "bf16": "none"}
 
 
 class PenstockServer:
@@ -21,6 +21,10 @@ class PenstockServer:
             *("--max-num-seqs", str(options.max_sequences)),
             *("--host", HOST, "--port", str(port)),
         ]
+
+    def isa(self) -> str:
+        """Ask the module that the server's processes load, too."""
+        return native.load().isa
 
     def extra_fields(self) -> dict[str, Any]:
         return {}

@@ -30,6 +30,8 @@ class Server(Protocol):
 
     def extra_fields(self) -> dict[str, Any]: ...
 
+    def isa(self) -> str: ...
+
 
 class Served:
     """The engine of a worker that stands before ``server``."""
@@ -52,7 +54,8 @@ class Served:
         self.model = options.model
         # Where things lie on this machine is nobody else's matter.
         return {
-            "command": " ".join(os.path.basename(a) if os.path.isabs(a) else a for a in command)
+            "isa": self.server.isa(),
+            "command": " ".join(os.path.basename(a) if os.path.isabs(a) else a for a in command),
         }
 
     def run(self, requests: list[Request], clients: int | None, times: TokenTimes) -> None:

@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, StoppingCriteria, StoppingCriteri
 
 from comparison.protocol import Load, Request
 from workers.loop import TokenTimes, serve
+from workers.onednn_isa import torch_isa
 
 
 class Clock(StoppingCriteria):
@@ -39,6 +40,7 @@ class Transformers:
         return {
             "transformers": transformers.__version__,
             "torch": torch.__version__,
+            "isa": torch_isa(),
             "attention": "sdpa",
             "batches": "static, prompts padded to the longest, until the longest output",
         }

@@ -9,6 +9,7 @@ from vllm import LLM, SamplingParams
 
 from comparison.protocol import Load, Request
 from workers.loop import TokenTimes, serve
+from workers.onednn_isa import vllm_isa
 
 
 class Vllm:
@@ -24,6 +25,7 @@ class Vllm:
         self.next_id = 0
         return {
             "vllm": vllm.__version__,
+            "isa": vllm_isa(),
             "quantization": str(self.llm.llm_engine.model_config.quantization),
             "kv_cache_gb": cache_gigabytes(options),
             "compiled": str(not self.llm.llm_engine.model_config.enforce_eager),

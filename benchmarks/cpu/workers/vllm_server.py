@@ -8,6 +8,7 @@ from typing import Any
 
 from comparison.protocol import Load
 from workers.loop import serve
+from workers.onednn_isa import vllm_isa
 from workers.served import HOST, Served
 
 
@@ -22,6 +23,10 @@ class VllmServer:
             *("--max-num-seqs", str(options.max_sequences)),
             *("--host", HOST, "--port", str(port)),
         ]
+
+    def isa(self) -> str:
+        """Ask torch in the same environment: the server does not tell."""
+        return vllm_isa()
 
     def extra_fields(self) -> dict[str, Any]:
         return {}

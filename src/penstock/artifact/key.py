@@ -197,5 +197,6 @@ def _digest_file(path: Path) -> str:
 
 
 def _described(plan: Plan) -> str:
-    """The ops that have weights, and where the checkpoint has these."""
-    return repr([op for op in plan.ops if op.weights]) + repr(list(plan.weights.items()))
+    """The ops that have weights, where the checkpoint has these, and which keys are scaled."""
+    ops = [op for op in plan.ops if op.weights]
+    return repr(ops) + repr(list(plan.weights.items())) + repr(plan.key_columns)

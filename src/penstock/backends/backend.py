@@ -93,6 +93,9 @@ class Backend(ABC):
     runs_states: ClassVar[bool] = False
     """Whether it has kernels for layers that keep a state of a sequence (``plan.ops.state``)."""
 
+    centers_keys: ClassVar[bool] = False
+    """Whether it caches keys centered and scaled (``Plan.key_columns``)."""
+
     @abstractmethod
     def asked(self, hardware: Hardware) -> BackendChoice:
         """Return the choice of this backend, which the user named; raises ConfigError if it cannot

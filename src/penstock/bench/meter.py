@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from penstock.bench.op_costs import StepSize, multiply_adds, seen, weight_bytes_of
 from penstock.cache.geometry import BLOCK_SIZE, Window, float_dtype
 from penstock.config import ResolvedConfig
 from penstock.interface.executor import Executor, run
@@ -19,6 +18,7 @@ from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
 from penstock.models.spec import ModelSpec, attention_of
+from penstock.plan.costs import StepSize, multiply_adds, seen, weight_bytes_of
 from penstock.plan.kv_groups import kv_layers
 from penstock.plan.ops import Embed, ExpertLinear, HeadLinear, Linear, Rows, WeightName
 from penstock.plan.plan import Plan

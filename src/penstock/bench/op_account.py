@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.bench.machine import Machine
 from penstock.bench.meter import Step, StepProfile
-from penstock.bench.op_costs import Arithmetic, op_cost
+from penstock.plan.costs import Arithmetic, op_cost
 from penstock.plan.ops import ExpertLinear, HeadLinear, Linear, Op
 from penstock.plan.plan import Plan
 

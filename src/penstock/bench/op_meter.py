@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 from penstock.bench.meter import MeteredExecutor, OpTime, StepProfile
-from penstock.bench.op_costs import StepSize
 from penstock.config import ResolvedConfig
 from penstock.errors import ConfigError
 from penstock.interface.executor import Executor
@@ -15,6 +14,7 @@ from penstock.interface.mask import TokenMask
 from penstock.interface.sampler import Sampled, SamplingState
 from penstock.interface.step import StepInput, StepResult
 from penstock.models.spec import ModelSpec
+from penstock.plan.costs import StepSize
 
 
 @runtime_checkable

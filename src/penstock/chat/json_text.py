@@ -7,6 +7,8 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from penstock.terminal import json_for_terminals
+
 Kind = TypeVar("Kind")
 
 MAX_DEPTH: Final = 100
@@ -32,8 +34,8 @@ def decoded(text: str | bytes, kind: type[Kind], most: int = MAX_DEPTH) -> Kind:
 
 
 def encoded(value: object) -> str:
-    """``value`` as JSON."""
-    return msgspec.json.encode(value).decode()
+    """``value`` as JSON that may be shown on a terminal."""
+    return json_for_terminals(msgspec.json.encode(value).decode())
 
 
 def _depth(text: str) -> int:

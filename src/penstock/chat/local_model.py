@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from penstock.backends.registry import backend
 from penstock.chat.chat_model import Delta, Usage
 from penstock.chat.conversation import Conversation
+from penstock.chat.kept_tokens import KeptTokens
 from penstock.chat.used_sampling import UsedSampling
 from penstock.errors import ConfigError, PenstockError
 from penstock.parsing.answer_parser import AnswerParser
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 class LocalModel:
     """A ChatModel of an :class:`~penstock.api.LLM`, which it closes.
 
-    What was said before is in the engine's prefix cache, so a turn computes what is new alone.
+    What was said before is in the engine's prefix cache, in the very tokens that were generated, so
+    a turn computes what is new alone.
     Names of special tokens in messages are text. Raises ConfigError for a model without a chat
     template.
     """
@@ -41,6 +43,7 @@ class LocalModel:
                 "--chat-template FILE; `penstock generate` completes texts with any model"
             )
         self._llm = llm
+        self._kept = KeptTokens(llm.tokenizer)
         templates = llm.tokenizer.settings.chat_templates
         self._reasoning = Styles.choose(NONE, "auto", templates).reasoning
         self._chat_template_kwargs = chat_template_kwargs(templates.values())
@@ -78,6 +81,7 @@ class LocalModel:
             add_generation_prompt=True,
             chat_template_kwargs=conversation.chat_template_kwargs,
             add_special_tokens=False,
+            encode=self._kept.encode,
         )
         inside = style is not None and opened(tokenizer, prompt, style)
         parser = AnswerParser(style, inside, None, (), eager=False)
@@ -87,7 +91,9 @@ class LocalModel:
         with contextlib.closing(outputs):
             for output in outputs:
                 (answer,) = output.outputs
-                delta = parser.push(answer.since(before).text)
+                new = answer.since(before)
+                delta = parser.push(new.text)
+                self._kept.generated(new.token_ids)
                 before = answer
                 if output.error is not None:
                     raise PenstockError(f"the answer failed: {output.error}")

@@ -21,7 +21,11 @@ from penstock.sampling.defaults import SamplingDefaults
 
 REPLY_S = 600.0
 """Seconds without a byte after which a server is given up: it may read a long prompt first."""
+LIST_S = 30.0
+"""The same for its list of models, which nothing has to be computed for."""
 _MAX_BODY = 1 << 20
+_NO_LIST = (403, 404, 405, 501)
+"""Statuses of servers that answer chats, but show nobody, or not this key, their models."""
 
 
 class _ChunkDelta(msgspec.Struct):
@@ -72,6 +76,10 @@ class _Models(msgspec.Struct):
     data: list[ModelEntry]
 
 
+class NoListError(PenstockError):
+    """The server does not say which models it has; it may answer chats all the same."""
+
+
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A redirect is an error: the key is for the server that the user has named."""
 
@@ -108,8 +116,8 @@ class Endpoint:
         self._opener = urllib.request.build_opener(_NoRedirect)
 
     def models(self) -> list[ModelEntry]:
-        """The models that the server has."""
-        with self._open("/models") as reply:
+        """The models that the server has. Raises NoListError where it does not say."""
+        with self._open("/models", LIST_S) as reply:
             try:
                 found = decoded(reply.read(_MAX_BODY), _Models)
             except (OSError, http.client.HTTPException) as error:
@@ -118,7 +126,7 @@ class Endpoint:
                     "server runs"
                 ) from None
             except ValueError as error:
-                raise PenstockError(
+                raise NoListError(
                     f"{self.url}/models does not list models as OpenAI's API does: {error}; check "
                     "the URL"
                 ) from None
@@ -132,7 +140,7 @@ class Endpoint:
             raise RequestError(
                 "the model's name, or a setting, has bytes that are not UTF-8 text; write it again"
             ) from None
-        with self._open("/chat/completions", asked) as reply:
+        with self._open("/chat/completions", REPLY_S, asked) as reply:
             ended = False
             for text in event_data(self._lines(reply)):
                 try:
@@ -154,17 +162,19 @@ class Endpoint:
         except (OSError, http.client.HTTPException) as error:
             raise PenstockError(f"{self.url} broke off its answer: {_cause(error)}") from None
 
-    def _open(self, path: str, body: bytes | None = None) -> IO[bytes]:
+    def _open(self, path: str, timeout: float, body: bytes | None = None) -> IO[bytes]:
         headers = {"Content-Type": "application/json", "Accept": "*/*"}
         if self._api_key:
             headers["Authorization"] = f"Bearer {self._api_key}"
         request = urllib.request.Request(self.url + path, body, headers)
         try:
-            reply: IO[bytes] = self._opener.open(request, timeout=REPLY_S)
+            reply: IO[bytes] = self._opener.open(request, timeout=timeout)
             return reply
         except urllib.error.HTTPError as error:
+            unlisted = path == "/models" and error.code in _NO_LIST
             with error:
-                raise PenstockError(_refusal(error, self.url + path)) from None
+                refused = NoListError if unlisted else PenstockError
+                raise refused(_refusal(error, self.url + path)) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
             cause = _cause(error)
             raise PenstockError(
@@ -174,21 +184,33 @@ class Endpoint:
 
 class RemoteModel:
     """A ChatModel of a server. ``model`` is the server's name for it; without one, the server must
-    have a single model. Raises PenstockError where it has not, or does not answer."""
+    have a single model.
+
+    Raises PenstockError where the server does not answer or has no model, and where it has several,
+    or does not say, and none is named. A named one that it does not list may be there nevertheless.
+    """
 
     interruptible = True
 
     def __init__(self, endpoint: Endpoint, model: str | None = None) -> None:
         self._endpoint = endpoint
-        self._entries: list[ModelEntry] | None = None
+        entries: list[ModelEntry] | None = None
+        try:
+            entries = endpoint.models()
+        except NoListError:
+            if model is None:
+                raise
+        if entries == []:
+            raise ConfigError(f"{endpoint.url} has no model; load one there, or name another URL")
         if model is None:
-            self._entries = endpoint.models()
-            names = [entry.id for entry in self._entries]
-            if len(names) != 1:
-                listed = f"has {', '.join(names[:20])}" if names else "names no model"
-                raise ConfigError(f"{endpoint.url} {listed}; name one as MODEL")
-            (model,) = names
+            assert entries is not None
+            if len(entries) > 1:
+                names = ", ".join(entry.id for entry in entries[:20])
+                raise ConfigError(f"{endpoint.url} has {names}; name one as MODEL")
+            model = entries[0].id
         self._model = model
+        self._entry = next((entry for entry in entries or () if entry.id == model), None)
+        self._unlisted = entries is not None and self._entry is None
 
     @property
     def chat_template_kwargs(self) -> tuple[str, ...] | None:
@@ -203,20 +225,12 @@ class RemoteModel:
         return None if self._entry is None else self._entry.max_model_len
 
     @property
-    def _entry(self) -> ModelEntry | None:
-        if self._entries is None:  # a named model is not looked up before this is asked
-            try:
-                self._entries = self._endpoint.models()
-            except PenstockError:
-                self._entries = []
-        return next((entry for entry in self._entries if entry.id == self._model), None)
-
-    @property
     def name(self) -> str:
         return self._model
 
     def describe(self) -> str:
-        return f"at {self._endpoint.url}"
+        unlisted = ", which does not list it" if self._unlisted else ""
+        return f"at {self._endpoint.url}{unlisted}"
 
     def stream(self, conversation: Conversation) -> Generator[Delta, None, None]:
         body: dict[str, Any] = {

@@ -12,7 +12,7 @@ import msgspec
 from penstock.cli.batch_progress import BatchProgress
 from penstock.cli.prompts import BadLine, PromptInput
 from penstock.interrupts import Interrupts
-from penstock.terminal import harmless
+from penstock.terminal import harmless, json_for_terminals
 
 if TYPE_CHECKING:
     from penstock.api import LLM, PromptDict
@@ -56,7 +56,8 @@ class Writer(Protocol):
 
 class JsonWriter:
     """One JSON object for each sequence, written when its prompt is finished, with the fields of
-    the input's line, and one with ``error`` for what failed."""
+    the input's line, and one with ``error`` for what failed. The bytes are the same on a terminal
+    and in a file, which may be shown on one later."""
 
     def __init__(self, stream: TextIO, several_files: bool) -> None:
         self._stream = stream
@@ -86,7 +87,7 @@ class JsonWriter:
         return fields
 
     def _write(self, fields: dict[str, object]) -> None:
-        self._stream.write(msgspec.json.encode(fields).decode() + "\n")
+        self._stream.write(json_for_terminals(msgspec.json.encode(fields).decode()) + "\n")
         self._stream.flush()
 
 

@@ -25,7 +25,10 @@ from typing import Final, NoReturn
 from penstock.cli.parser import UsageError
 from penstock.errors import ConfigError
 
-TYPES: Final = "f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q4_k_m, q4_k_s, q5_1, q5_0, q4_1, q4_0"
+TYPES: Final = (
+    "f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k_s, q4_k_m, q4_k_s, q5_1, q5_0, q4_1, q4_0, "
+    "q3_k_l, q3_k_m, q3_k_s, q2_k"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="type",
         required=True,
         metavar="TYPE",
-        help=f"one of {TYPES}, in letters of any case; q5_k and q4_k are q5_k_m and q4_k_m",
+        help=f"one of {TYPES}, in letters of any case; q5_k, q4_k and q3_k are "
+        "q5_k_m, q4_k_m and q3_k_m",
     )
     parser.add_argument(
         "--imatrix",

@@ -7,9 +7,11 @@ runs, over named buffers, as the backend gets it.
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import TYPE_CHECKING
 
 from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_config
+from penstock.terminal import harmless
 
 if TYPE_CHECKING:
     from penstock.engine.loader import EnginePlan
@@ -26,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from penstock.engine.loader import plan_engine
     from penstock.hardware import detect
+    from penstock.hardware_facts import facts
     from penstock.plan.explain import explain
     from penstock.plan.memory import plan_memory
 
@@ -33,12 +36,11 @@ def run(args: argparse.Namespace) -> int:
     config, hardware = engine_plan.config, detect()
     print(f"machine  {hardware.cpu_model}, {hardware.physical_cores} cores usable,", end=" ")
     print(f"{hardware.memory_available / 2**30:.1f} GiB available")
-    print(f"model    {config.model_path}\n")
-    print(config.explain())
-    for note in config.notes:
-        print(f"note     {note}")
-    for line in _tuned(engine_plan):
-        print(f"tuned    {line}")
+    lines = [f"         {fact}" for fact in facts(hardware)]
+    lines += [f"model    {config.model_path}\n", config.explain()]
+    lines += [f"note     {note}" for note in config.notes]
+    lines += [f"tuned    {line}" for line in _tuned(engine_plan)]
+    print(harmless("\n".join(lines), sys.stdout))  # notes repeat what checkpoints say
     if not args.no_plan:
         memory = plan_memory(
             engine_plan.plan,

@@ -11,6 +11,7 @@ from typing import Any
 
 from penstock.api import LLM
 from penstock.cli.load_progress import LoadProgress
+from penstock.terminal import harmless
 
 
 class _Lines(logging.Handler):
@@ -44,5 +45,5 @@ def loaded(options: dict[str, Any], chat_template: Path | None, quiet: bool) -> 
         )
     if not quiet:
         for note in llm.config.notes:
-            print(f"penstock: note: {note}", file=sys.stderr)
+            print(harmless(f"penstock: note: {note}", sys.stderr), file=sys.stderr)
     return llm

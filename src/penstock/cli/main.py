@@ -40,6 +40,7 @@ COMMANDS = (
     Command(("convert",), "convert", "write a model to a GGUF file, quantized or not"),
     Command(("build",), "build", "pack a model's weights ahead, for fast starts"),
     Command(("explain",), "explain", "show what a model runs as on this machine, and why"),
+    Command(("size",), "size", "say what a model needs to serve a load, and what that costs"),
     Command(("train-heads",), "train_heads", "train Medusa or EAGLE heads for a model"),
     Command(("eval", "perplexity"), "eval_perplexity", "measure how well a model predicts a text"),
     Command(("eval", "kl"), "eval_kl", "compare a model's predictions with those of a base"),
@@ -49,6 +50,7 @@ COMMANDS = (
         "count for how long a model writes the same as a base",
     ),
     Command(("bench", "latency"), "bench_latency", "time the steps of one fixed batch"),
+    Command(("bench", "serve"), "bench_serve", "load a server and time its answers"),
     Command(("bench", "spec"), "bench_spec", "time speculation against plain decoding"),
     Command(("bench", "throughput"), "bench_throughput", "time many requests offered at once"),
     Command(

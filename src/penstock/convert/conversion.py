@@ -27,7 +27,7 @@ _QUANTIZATION_VERSION: Final = 2
 _TASK_VALUES: Final = 1 << 20
 """Values that a thread rounds and writes at a time."""
 
-Progress = Callable[[int, int], None]
+OnBytes = Callable[[int, int], None]
 """Is told how many bytes are written, and how many will be."""
 
 
@@ -55,7 +55,7 @@ def convert(
     importance: Importance | None = None,
     encoder: MatrixEncoder = encode,
     threads: int = 1,
-    progress: Progress = lambda done, total: None,
+    progress: OnBytes = lambda done, total: None,
 ) -> Converted:
     """Write the model in a folder or GGUF file to ``target``.
 
@@ -111,7 +111,7 @@ class _Writer:
         file: NewFile,
         rounding: Rounding,
         threads: int,
-        progress: Progress,
+        progress: OnBytes,
     ) -> None:
         self._content, self._tensors, self._layout = content, tensors, layout
         self._file, self._rounding = file, rounding

@@ -7,7 +7,7 @@ types of files that both write.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,7 +18,13 @@ from penstock.quant.formats import GGUF_FORMATS
 _FLOATS: Final = ("F32", "F16", "BF16")
 _WITH_OFFSETS: Final = {"Q4_0": "Q4_1", "Q5_0": "Q5_1"}
 """What the first ``ffn_down`` are in where columns are weighted."""
-_FALLBACK: Final = {"Q4_K": "Q5_0", "Q5_K": "Q5_1", "Q6_K": "Q8_0"}
+_FALLBACK: Final = {
+    "Q2_K": "Q4_0",
+    "Q3_K": "Q4_0",
+    "Q4_K": "Q5_0",
+    "Q5_K": "Q5_1",
+    "Q6_K": "Q8_0",
+}
 """What matrices are in whose rows are not whole blocks of 256 columns, but of 32."""
 _SMALL: Final = re.compile(
     r".*_norm(_\d)?\.weight|.*ffn_gate_inp(_shexp)?\.weight|.*(position_embd|token_types)\.weight"
@@ -35,11 +41,19 @@ _VALUES: Final = ("attn_v", "attn_qkv", "attn_kv_b")
 _DOWN: Final = "ffn_down"
 _EIGHT: Final = 8
 """So many experts are so large that keys and values are small beside them."""
-_FIRST_VALUES: Final = 4
-"""The layers whose values count most in the smaller mixture."""
+_SHARED: Final = 4
+"""So many heads that read the values of one make these small beside the other matrices."""
 _LARGE: Final[Mapping[str, int]] = {"llama": 80, "qwen2": 80, "olmo": 80, "jais2": 68}
 """The layers of models of 70B, by architecture, whose values are small, too."""
 _FALCON: Final = "falcon"
+_FALCONS_DOWN: Final[Mapping[str, tuple[str, str, str]]] = {
+    "Q4_K_M": ("Q6_K", "Q5_K", "Q4_K"),
+    "Q4_K_S": ("Q4_K", "Q4_K", "Q4_K"),
+    "Q3_K_L": ("Q4_K", "Q4_K", "Q4_K"),
+    "Q3_K_M": ("Q5_K", "Q4_K", "Q3_K"),
+}
+"""Falcon's ``ffn_down`` by the type of file: in the first sixteenth of the layers, where they count
+most, and in the others."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +63,8 @@ class ModelTraits:
     architecture: str
     num_layers: int
     num_experts: int
-    shares_keys: bool
-    """Whether several heads read the keys of one."""
+    queries_per_key: int
+    """How many heads read the keys of one, in the first layer; 0 where that has none."""
     names: Collection[str]
     """The names of all tensors."""
 
@@ -64,16 +78,19 @@ class ModelTraits:
         """What a file with these metadata says of its model."""
         architecture = str(metadata.get("general.architecture"))
 
-        def number(key: str) -> int:
-            value = metadata.get(f"{architecture}.{key}")
+        def number(key: str, default: int = 0) -> int:
+            value = metadata.get(f"{architecture}.{key}", default)
+            if isinstance(value, Sequence) and value:  # a number for each layer
+                value = value[0]
             return value if isinstance(value, int) else 0
 
         heads = number("attention.head_count")
+        keys = number("attention.head_count_kv", heads)
         return cls(
             architecture,
             number("block_count"),
             number("expert_count"),
-            (number("attention.head_count_kv") or heads) != heads,
+            heads // keys if keys else 0,
             names,
         )
 
@@ -121,32 +138,47 @@ class TypeChoice:
             return self._of_values(self._values[int(match[1])])
         if part.startswith(_DOWN):
             return self._of_down(self._downs.get(int(match[1]), int(match[1])))
-        if part == "attn_output" and model.num_experts == _EIGHT and wanted.matrix == "Q4_K":
-            return "Q5_K"
+        if part == "attn_output":
+            return self._of_attention_output()
         return wanted.matrix
 
     def _of_values(self, place: int) -> str:
         wanted, model = self._wanted, self._model
+        kind = wanted.values or wanted.matrix
+        if wanted.shared_values is not None and model.queries_per_key >= _SHARED:
+            kind = wanted.shared_values
         if wanted.more is not None and _counts_most(place, len(self._values)):
-            return wanted.more
-        if wanted.first is not None and place < _FIRST_VALUES:
-            return wanted.first
+            kind = wanted.more
+        elif wanted.first is not None and place < wanted.first_values:
+            kind = wanted.first
         large = _LARGE.get(model.architecture) == model.num_layers
-        if large and (model.shares_keys or model.architecture != "llama"):
-            return "Q5_K" if wanted.matrix == "Q4_K" else wanted.matrix
-        return wanted.matrix
+        if large and (model.queries_per_key != 1 or model.architecture != "llama"):
+            return "Q5_K" if kind in ("Q3_K", "Q4_K") else kind
+        return kind
+
+    def _of_attention_output(self) -> str:
+        wanted, model = self._wanted, self._model
+        if model.architecture == _FALCON:
+            return "Q4_K" if wanted.name == "Q3_K_L" else wanted.matrix
+        if model.num_experts == _EIGHT:
+            raised = wanted.matrix in ("Q2_K", "Q3_K", "Q4_K") and wanted.name != "Q3_K_L"
+            return "Q5_K" if raised else wanted.matrix
+        return wanted.attention_output or wanted.matrix
 
     def _of_down(self, place: int) -> str:
         wanted, layers = self._wanted, self._model.num_layers
-        if wanted.more is None:
-            first = None if self._model.architecture == _FALCON else wanted.first
-            if self._weighted:
-                first = first or _WITH_OFFSETS.get(wanted.matrix)
-            return first or wanted.matrix if place < layers // 8 else wanted.matrix
-        most = _counts_most(place, layers)
-        if self._model.architecture == _FALCON and wanted.matrix == "Q4_K":
-            return "Q6_K" if place < layers // 16 else "Q5_K" if most else "Q4_K"
-        return wanted.more if most else wanted.matrix
+        if self._model.architecture == _FALCON and wanted.name in _FALCONS_DOWN:
+            first, most, other = _FALCONS_DOWN[wanted.name]
+            if place < layers // 16:
+                return first
+            return most if _counts_most(place, layers) else other
+        if wanted.more is not None:
+            return wanted.more if _counts_most(place, layers) else wanted.matrix
+        offsets = _WITH_OFFSETS.get(wanted.matrix) if self._weighted else None
+        first_type = wanted.first or offsets
+        if first_type is not None and place < layers // wanted.first_part:
+            return first_type
+        return wanted.down or wanted.matrix
 
 
 def _places(tensors: list[re.Match[str]]) -> Mapping[int, int]:

@@ -25,7 +25,19 @@ class FileType:
     ``ffn_down``, in the first and the last eighth of the layers, and in each third of the others.
     """
     first: str | None = None
-    """The type of values in the first four layers, and of ``ffn_down`` in the first eighth."""
+    """The type of values in the first layers, and of ``ffn_down`` in the first part of them."""
+    first_values: int = 4
+    """The layers whose values are in :attr:`first`."""
+    first_part: int = 8
+    """A part of so many of the layers has ``ffn_down`` in :attr:`first`."""
+    values: str | None = None
+    """The type of the other matrices that make values; None: that of matrices."""
+    shared_values: str | None = None
+    """The type of these where four heads or more read one's values; None: as others."""
+    down: str | None = None
+    """The type of the other ``ffn_down``; None: that of matrices."""
+    attention_output: str | None = None
+    """The type of ``attn_output``; None: that of matrices."""
 
 
 FILE_TYPES: Final[Mapping[str, FileType]] = {
@@ -44,12 +56,36 @@ FILE_TYPES: Final[Mapping[str, FileType]] = {
         FileType("Q5_0", 8, "Q5_0", "Q6_K"),
         FileType("Q4_1", 3, "Q4_1", "Q6_K"),
         FileType("Q4_0", 2, "Q4_0", "Q6_K"),
+        FileType(
+            *("Q3_K_L", 13, "Q3_K", "Q6_K"), values="Q5_K", down="Q5_K", attention_output="Q5_K"
+        ),
+        FileType(
+            *("Q3_K_M", 12, "Q3_K", "Q6_K"),
+            first="Q5_K",
+            first_values=2,
+            first_part=16,
+            values="Q4_K",
+            down="Q4_K",
+            attention_output="Q4_K",
+        ),
+        FileType("Q3_K_S", 11, "Q3_K", "Q6_K"),
+        FileType(
+            *("Q2_K", 10, "Q2_K", "Q6_K"),
+            values="Q3_K",
+            shared_values="Q4_K",
+            down="Q3_K",
+            attention_output="Q3_K",
+        ),
     )
 }
 """Types of files by name, the largest first."""
 
 
-ALIASES: Final[Mapping[str, str]] = {"Q5_K": "Q5_K_M", "Q4_K": "Q4_K_M"}
+ALIASES: Final[Mapping[str, str]] = {
+    "Q5_K": "Q5_K_M",
+    "Q4_K": "Q4_K_M",
+    "Q3_K": "Q3_K_M",
+}
 """Short names that ``llama-quantize`` has."""
 
 

@@ -1,10 +1,11 @@
 """Calibration: a short text, run once through the model before its weights are rounded, says how
-large the columns are of what matrices multiply."""
+large the columns are of what matrices multiply, and how those of keys and queries lie."""
 
 from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -18,17 +19,30 @@ from penstock.interface.step import StepInput
 from penstock.interface.step_builder import build_step, state_tables
 from penstock.interface.weights import WeightSource
 from penstock.models.spec import ModelSpec
-from penstock.plan.observation import Observation, Piece
+from penstock.plan.observation import Observation, ObservedKeys, Piece
 from penstock.plan.plan import Plan
 from penstock.quant import BlockTensor
 from penstock.tokenizer import has_tokenizer, load_tokenizer
 from penstock.weights.calibration_text import calibration_tokens, spread_tokens
 from penstock.weights.checkpoint import open_weights
+from penstock.weights.key_scaling import Moments, scale_keys
 from penstock.weights.model_files import ModelFiles
 from penstock.weights.smoothing import column_squares
 
 F32 = NDArray[np.float32]
 F64 = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a text says of a model."""
+
+    inputs: Mapping[str, F64]
+    """The squared norms ``[k]`` of the columns of each ``Balance.input`` ``[tokens, k]``, of rows
+    of length 1."""
+    keys: Mapping[str, F32]
+    """What keys are centered and scaled by: arrays by ``KeyColumns.name``."""
+
 
 Bind = Callable[[Plan, WeightSource, Limits], Executor]
 
@@ -39,9 +53,10 @@ def calibrate(
     bind: Bind,
     files: ModelFiles | None = None,
     tell: Callable[[float], None] = lambda part: None,
-) -> dict[str, F64]:
-    """Measure the inputs of ``plan`` that its balances name, by the text that ships with Penstock,
-    or by tokens from all over the vocabulary where there is no tokenizer.
+) -> Measured:
+    """Measure the inputs of ``plan`` that its balances name, and the keys that it scales, by the
+    text that ships with Penstock, or by tokens from all over the vocabulary where there is no
+    tokenizer.
 
     The result depends on the weights, the tokenizer and the plan's rotations, and on no other
     option (``ArtifactKey``). Raises TokenizerError, which names the way out, ConfigError and
@@ -75,9 +90,8 @@ def measure_inputs(
     threads: int,
     cpus: tuple[int, ...] = (),
     tell: Callable[[float], None] = lambda part: None,
-) -> dict[str, F64]:
-    """Run ``tokens`` through the model; return, for each observed input ``[tokens, k]``, the
-    squared norms ``[k]`` of its columns, of rows of length 1.
+) -> Measured:
+    """Run ``tokens`` through the model; return what is measured of what is observed.
 
     ``bind`` is a backend's, in whose executors no bit depends on the number of threads, and
     ``weights`` are those of the observation, in float32. ``tell`` is given the part that is done.
@@ -87,7 +101,9 @@ def measure_inputs(
     for buffer, rows in observation.lookups.items():
         value = weights.get(rows)
         values[buffer] = value.dequantize() if isinstance(value, BlockTensor) else np.asarray(value)
+    heads = {name for each in observation.keys for name in (each.keys, *each.queries)}
     squares: dict[str, F64] = {}
+    moments: dict[str, Moments] = {}
     for i, piece in enumerate(observation.pieces):
         executor = bind(piece.plan, weights, _limits(piece.plan, len(tokens), threads, cpus))
         try:
@@ -96,7 +112,10 @@ def measure_inputs(
             first = 0
             for observed in piece.observed:
                 columns = hidden[:, first : first + observed.cols]
-                squares[observed.name] = column_squares(columns)
+                if observed.name in heads:
+                    moments[observed.name] = Moments.of(columns)
+                else:
+                    squares[observed.name] = column_squares(columns)
                 first += observed.cols
             for made in piece.made:
                 values[made.name] = hidden[:, first : first + made.cols].copy()
@@ -104,7 +123,14 @@ def measure_inputs(
         finally:
             executor.close()
         tell((i + 1) / len(observation.pieces))
-    return squares
+    keys = {each.columns.name: _scaled(each, moments) for each in observation.keys}
+    return Measured(squares, keys)
+
+
+def _scaled(observed: ObservedKeys, moments: Mapping[str, Moments]) -> F32:
+    columns, queries = observed.columns, [moments[name] for name in observed.queries]
+    shape = columns.kv_heads, columns.head_dim
+    return scale_keys(moments[observed.keys], queries, *shape, columns.centered)
 
 
 def _blocks(tokens: int) -> int:

@@ -43,12 +43,14 @@ from penstock.speculative_config import Ngram
 from penstock.weights.counted import CountedWeights
 from penstock.weights.gguf_spec import gguf_name
 from penstock.weights.hub import resolve_model_folder
+from penstock.weights.measured import MeasuredWeights
 from penstock.weights.model_files import ModelFiles
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.smoothing import F64
 from penstock.weights.token_map import Int32s, read_token_map
 
 if TYPE_CHECKING:
+    from penstock.engine.calibration import Measured
     from penstock.speculate.make import LoadedDraft
 
 _log = logging.getLogger("penstock.artifact")
@@ -289,12 +291,15 @@ def load(
     if keeping == "always":
         artifacts.require_room()
     start = time.monotonic()
-    weights, warning = _open(engine_plan, files, _calibrate(engine_plan, files, mark, progress))
+    measured = _calibrate(engine_plan, files, mark, progress)
+    weights, warning = _open(engine_plan, files, {} if measured is None else measured.inputs)
     if progress is not no_progress:
         declared = engine_plan.plan.weights
         weights = CountedWeights(
             weights, declared, lambda part: progress("weights", part, num_bytes)
         )
+    if measured is not None and measured.keys:
+        weights = MeasuredWeights(weights, measured.keys)
     mark("open weights")
     executor = binds.bind(engine_plan.plan, weights, limits)
     with _closed_on_error(executor):
@@ -335,11 +340,11 @@ def _open(
 
 def _calibrate(
     engine_plan: EnginePlan, files: ModelFiles | None, mark: Mark, progress: ProgressCallback
-) -> Mapping[str, F64]:
-    """What ``Balance.input`` names, measured; empty where the plan has none."""
+) -> Measured | None:
+    """What a text says of the model, where the plan asks for it."""
     config, plan = engine_plan.config, engine_plan.plan
-    if not inputs(plan):
-        return {}
+    if not inputs(plan) and not plan.key_columns:
+        return None
     from penstock.engine.calibration import calibrate  # needed at a first start alone
 
     bind = backend("cpu").bind

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,10 +17,7 @@ from penstock.evaluate.perplexity import (
     pieces,
 )
 from penstock.evaluate.text_model import TextModel
-from penstock.evaluate.windows import Window
-
-Progress = Callable[[int, float], None]
-"""Callback that receives the number of windows done and the mean divergence up to there."""
+from penstock.evaluate.windows import OnWindow, Window
 
 
 @dataclass(frozen=True)
@@ -47,10 +44,12 @@ def compare(
     model: TextModel,
     base: TextModel,
     windows: Sequence[Window],
-    progress: Progress = lambda done, value: None,
+    progress: OnWindow = lambda done, value: None,
 ) -> Comparison:
-    """Run both over the windows. Raises ConfigError if their vocabularies differ, and ModelError
-    where logits are not numbers."""
+    """Run both over the windows; ``progress`` is told the mean divergence.
+
+    Raises ConfigError if their vocabularies differ, and ModelError where logits are not numbers.
+    """
     sizes = model.engine_plan.spec.vocab_size, base.engine_plan.spec.vocab_size
     if sizes[0] != sizes[1]:
         raise ConfigError(

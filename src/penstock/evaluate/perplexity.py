@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import ModelError
 from penstock.evaluate.text_model import PIECE, TextModel
-from penstock.evaluate.windows import Window
-
-Progress = Callable[[int, float], None]
-"""Callback that receives the number of windows done and the perplexity up to there."""
+from penstock.evaluate.windows import OnWindow, Window
 
 
 @dataclass(frozen=True)
@@ -43,9 +40,10 @@ class Perplexity:
 
 
 def perplexity(
-    model: TextModel, windows: Sequence[Window], progress: Progress = lambda done, value: None
+    model: TextModel, windows: Sequence[Window], progress: OnWindow = lambda done, value: None
 ) -> Perplexity:
-    """Run ``model`` over the windows. Raises ModelError where its logits are not numbers."""
+    """Run ``model`` over the windows; ``progress`` is told the perplexity. Raises ModelError where
+    the logits are not numbers."""
     losses: list[NDArray[np.float64]] = []
     for done, window in enumerate(windows, 1):
         for logits, targets in zip(model.logits(window), pieces(window), strict=True):

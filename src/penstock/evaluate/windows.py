@@ -5,7 +5,7 @@ Perplexities compare only where windows are cut alike, so both ways in use are h
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
 
@@ -38,6 +38,10 @@ class Window:
     def targets(self) -> Sequence[int]:
         """The tokens that count."""
         return self.token_ids[self.first :]
+
+
+OnWindow = Callable[[int, float], None]
+"""Is told how many windows are done, and the figure up to there."""
 
 
 def cut(token_ids: Sequence[int], size: int, method: WindowMethod, bos: int | None) -> list[Window]:

@@ -111,6 +111,28 @@ def _join_qkv(ops: Ops, buffers: Buffers) -> Ops:
     return fused
 
 
+def heads_apart(joined: Linear, op: RopeWrite, buffers: Buffers) -> Ops:
+    """Return what :func:`_join_qkv` makes ``joined`` and ``op`` of, so that rotated keys are a
+    buffer, ``"... rotated"``; add the buffers that are missing."""
+    q, k, v = (f"{op.qkv}.{part.weight}" for part in joined.parts)
+    rotated = f"{k} rotated"
+    for name, part in zip((q, k, v), joined.parts, strict=True):
+        buffers[name] = replace(buffers[op.qkv], name=name, cols=part.n)
+    buffers[rotated] = replace(buffers[k], name=rotated)
+    products = [
+        replace(joined, out=name, parts=(part,))
+        for name, part in zip((q, k, v), joined.parts, strict=True)
+    ]
+    norms = [
+        HeadNorm(x, x, op.head_dim, weight, op.eps)
+        for x, weight in ((q, op.q_norm), (k, op.k_norm))
+        if weight is not None
+    ]
+    ropes = [Rope(q, op.q, op.head_dim, op.rope), Rope(k, rotated, op.head_dim, op.rope)]
+    write = KvWrite(op.layer, rotated, v, op.kv_heads, op.head_dim)
+    return [*products, *norms, *ropes, write]
+
+
 def _match_qkv(
     ops: Ops, i: int
 ) -> tuple[tuple[Linear, Linear, Linear], list[HeadNorm], tuple[Rope, Rope], KvWrite] | None:

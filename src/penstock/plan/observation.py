@@ -1,7 +1,9 @@
-"""Observation: a plan in pieces that return what its balanced matrices multiply.
+"""Observation: a plan in pieces that return what its balanced matrices multiply, and its keys.
 
-How large the columns of an input are tells which factors they should have (``plan/balance.py``).
-So the plan is run once over a short text, before its weights are rounded to 4 bits. Products are
+How large the columns of an input are tells which factors they should have (``plan/balance.py``),
+and how those of keys and queries lie, what keys are centered and scaled by
+(``plan/key_columns.py``). So the plan is run once over a short text, before its weights are rounded
+to 4 bits. Products are
 rounded to 8 bits, and all else is float32: sums are then exact, or in one order on all processors,
 and so the factors are the same there. Only a piece of the plan is in memory at a time, since a
 model that fits in 4 bits need not fit in 8.
@@ -16,8 +18,11 @@ from typing import Final
 
 from penstock.interface.plan_weights import PlanWeight
 from penstock.interface.sources import RowsOf
+from penstock.plan.fuse import heads_apart
+from penstock.plan.key_columns import KeyColumns
 from penstock.plan.ops import (
     Argmax,
+    Attention,
     Buffer,
     BufferName,
     Element,
@@ -26,8 +31,10 @@ from penstock.plan.ops import (
     Features,
     GatedDelta,
     Join,
+    KvWrite,
     Linear,
     Op,
+    RopeWrite,
     Rows,
     SelectiveScan,
     SelectRows,
@@ -56,9 +63,18 @@ class Piece:
     plan: Plan
     given: tuple[Buffer, ...]
     observed: tuple[Buffer, ...]
-    """What balanced matrices multiply: their ``Balance.input``."""
+    """What balanced matrices multiply, their ``Balance.input``, and keys and queries."""
     made: tuple[Buffer, ...]
     """What later pieces are given."""
+
+
+@dataclass(frozen=True)
+class ObservedKeys:
+    """The buffers of a layer's keys, as they are cached, and of queries that read them."""
+
+    columns: KeyColumns
+    keys: BufferName
+    queries: tuple[BufferName, ...]
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,7 @@ class Observation:
     lookups: dict[BufferName, WeightName]
     """Buffers that pieces are given: the rows that the tokens look up in tables."""
     pieces: tuple[Piece, ...]
+    keys: tuple[ObservedKeys, ...]
 
     @classmethod
     def of(cls, plan: Plan, tokens: Sequence[int], piece_bytes: int = PIECE_BYTES) -> Observation:
@@ -79,8 +96,11 @@ class Observation:
         How it is cut into pieces changes none of the values. Pieces share no cache: where a layer
         reads what another has cached, both are in one.
         """
-        wanted = inputs(plan)
         whole = _in_eight_bits(plan, len(tokens))
+        if plan.key_columns:
+            whole = _with_keys(whole)
+        keys = tuple(_observed_keys(whole, columns) for columns in plan.key_columns)
+        wanted = inputs(plan) | {name for each in keys for name in (each.keys, *each.queries)}
         last = max((i for i, op in enumerate(whole.ops) if wanted & set(op.writes)), default=-1)
         run = whole.ops[: last + 1]
         rows = tuple((token, token + 1) for token in tokens)
@@ -96,7 +116,7 @@ class Observation:
             _piece(whole, ops[first:end], wanted, carried, carries)
             for first, end, carried, carries in parts
         )
-        return cls(weights, lookups, pieces)
+        return cls(weights, lookups, pieces, keys)
 
 
 def inputs(plan: Plan) -> set[BufferName]:
@@ -125,8 +145,29 @@ def _in_eight_bits(plan: Plan, tokens: int) -> Plan:
         buffers={name: _widened(buffer) for name, buffer in plan.buffers.items()},
         weight_dtype="float32",
         kv_dtype="float32",
+        key_columns=(),
         max_positions=tokens,
     )
+
+
+def _with_keys(plan: Plan) -> Plan:
+    """The plan with its rotated keys in buffers of their own."""
+    ops: list[Op] = []
+    buffers = dict(plan.buffers)
+    for op in plan.ops:
+        if isinstance(op, RopeWrite):
+            joined = ops.pop()
+            assert isinstance(joined, Linear)
+            ops += heads_apart(joined, op, buffers)
+        else:
+            ops.append(op)
+    return replace(plan, ops=tuple(ops), buffers=buffers)
+
+
+def _observed_keys(plan: Plan, columns: KeyColumns) -> ObservedKeys:
+    (keys,) = (op.k for op in plan.ops if isinstance(op, KvWrite) and op.layer == columns.layer)
+    queries = (op.q for op in plan.ops if isinstance(op, Attention) and op.layer == columns.layer)
+    return ObservedKeys(columns, keys, tuple(queries))
 
 
 def _widened(buffer: Buffer) -> Buffer:

@@ -10,6 +10,7 @@ from penstock.cache.geometry import BLOCK_SIZE, KvDType, float_dtype
 from penstock.interface.plan_weights import PlanWeight
 from penstock.interface.sources import Stored
 from penstock.models.spec import DType, ModelSpec, RopeSpec
+from penstock.plan.key_columns import KeyColumns
 from penstock.plan.kv_groups import KvGroups, KvLayer, group_layers
 from penstock.plan.ops import Buffer, BufferName, ExpertLinear, Features, Op, WeightName
 from penstock.plan.state_layers import StateLayer
@@ -50,6 +51,9 @@ class Plan:
     state_layers: tuple[StateLayer, ...] = ()
     """What each layer that keeps a state of a sequence has in its slot; ops refer to them by
     index."""
+    key_columns: tuple[KeyColumns, ...] = ()
+    """What keys are centered and scaled by as they are cached, and queries scaled by as they are
+    multiplied with them; empty where keys are cached as they are."""
     token_offsets: Stored | None = None
     """The tensor, integers ``[outputs]``, that says what to add to the number of each column of the
     logits to get its token; None where a column is the token of its number."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.backends.backend import Backend
 from penstock.cache.geometry import BLOCK_SIZE, sequence_blocks, window_blocks
@@ -15,10 +15,12 @@ from penstock.models.rope import longrope_notes
 from penstock.models.spec import ModelSpec
 from penstock.plan.balance import balance
 from penstock.plan.fuse import fuse
+from penstock.plan.key_columns import key_columns
 from penstock.plan.kv_groups import KvGroups, group_layers, kv_layers
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.scheme import Quantization
+from penstock.resolve.calibration import CalibrationDecision
 from penstock.resolve.inputs import Inputs, model_types
 from penstock.resolve.step_limits import StepLimits
 from penstock.scheduler.limits import most_logit_rows
@@ -42,12 +44,12 @@ def decide_plans(
     backend: Backend,
     schemes: Quantization,
     limits: StepLimits,
-    calibrated: bool = False,
+    calibration: CalibrationDecision,
 ) -> PlanDecision:
     """Return the plans of the model, fused and balanced, and of its draft, fused; the backend runs
     both.
 
-    ``calibrated``: the model's inputs are measured before its weights are read.
+    ``calibration``: what of the model is measured before its weights are read.
     """
     config, spec, draft = inputs.config, inputs.spec, inputs.draft
     max_len = config.max_model_len or spec.max_positions
@@ -73,7 +75,10 @@ def decide_plans(
             half=half,
             taken_back=taken_back,
         )
-        return balance(fuse(primitive), calibrated)
+        fused = balance(fuse(primitive), calibration.matrices)
+        if not calibration.keys:
+            return fused
+        return replace(fused, key_columns=key_columns(fused.ops, fused.kv_layers))
 
     plan = inputs.plan or plan_with(schemes)
     groups = plan.kv_groups

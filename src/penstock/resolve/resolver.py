@@ -51,14 +51,14 @@ def resolve(
     chosen = decide_backend(inputs)
     backend = chosen.backend
     quantization = decide_quantization(inputs, backend)
-    calibration = decide_calibration(inputs, quantization.schemes, tokenizer_path)
+    calibration = decide_calibration(inputs, backend, quantization.schemes, tokenizer_path)
     spec = as_read(spec, config, backend)
     inputs = replace(
         inputs, spec=spec, draft=None if draft is None else as_read(draft, config, backend)
     )
     compute = decide_threads(inputs, backend)
     limits = decide_step_limits(config, backend.defaults)
-    plans = decide_plans(inputs, backend, quantization.schemes, limits, calibration.calibrated)
+    plans = decide_plans(inputs, backend, quantization.schemes, limits, calibration)
     memory = decide_memory(inputs, chosen, quantization.schemes, plans)
     speculation = _check_speculation(config)
     sampling = decide_sampling(inputs)
@@ -80,7 +80,7 @@ def resolve(
         quantize_activations=quantization.activations,
         window_columns=backend.defaults.window_columns,
         quantize_head=weights.head,
-        quantization_calibration=calibration.calibrated,
+        quantization_calibration=calibration.matrices or calibration.keys,
         weight_bytes=memory.weight_bytes,
         backend=backend.name,
         threads=threads.count,

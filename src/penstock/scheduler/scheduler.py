@@ -59,13 +59,13 @@ from penstock.interface.messages import EngineStats, FinishReason, SequenceUpdat
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.accepted_drafts import AcceptedDrafts
 from penstock.scheduler.admission import Admission
+from penstock.scheduler.continuation import Continuation
 from penstock.scheduler.draft import Draft
 from penstock.scheduler.in_flight import InFlight
 from penstock.scheduler.limits import check_step_limits, most_tokens
 from penstock.scheduler.output import ScheduledSequence, ScheduledStep, step_of
 from penstock.scheduler.place_drafts import place_drafts
 from penstock.scheduler.preemption import Preemption
-from penstock.scheduler.progress import Progress
 from penstock.scheduler.queues import Queues
 from penstock.scheduler.sequence import SequenceState, Status
 from penstock.scheduler.step_budget import StepBudget
@@ -102,7 +102,7 @@ class Scheduler:
         self._accepted = AcceptedDrafts(cache)
         self._preemption = Preemption(cache, self._queues, self._in_flight)
         self._admission = Admission(cache, self._queues, self._in_flight, max_num_seqs, all_hidden)
-        self._progress = Progress(
+        self._continuation = Continuation(
             cache, self._queues, self._admission, self._preemption, self._in_flight, all_hidden
         )
         self._arrivals = 0
@@ -189,11 +189,11 @@ class Scheduler:
                 self._preemption.preempt(victim)
         chosen: list[ScheduledSequence] = []
         copies: list[BlockCopy] = []
-        prefills = self._progress.decodes(chosen, copies, masks_pending)
+        prefills = self._continuation.decodes(chosen, copies, masks_pending)
         decoded = len(chosen)
         left = StepBudget(self.max_num_batched_tokens - decoded, self._most_prompt_rows)
         if prefills:
-            self._progress.prefills(prefills, left, chosen, copies)
+            self._continuation.prefills(prefills, left, chosen, copies)
         # If someone above came short, no block is left that would let anyone in.
         if self._queues.num_waiting:
             self._admission.admit(left, chosen)

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.server.repeats import Line, Repeats
+from penstock.terminal import json_for_terminals, visible
 
 LEVELS = ("debug", "info", "warning", "error")
 QUEUE_LINES = 10_000
@@ -159,13 +160,13 @@ class TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         message = record.getMessage()
         if not message.isprintable():  # a client's path may hold what moves a terminal's cursor
-            message = json.dumps(message)[1:-1]
+            message = _json(message)[1:-1]
         text = f"{_when(record)} {record.levelname} {record.name}: {message}"
         for name, value in _fields(record).items():
             if name not in ("method", "path", "status"):  # part of the message
                 text += f" {name}={_plain(value)}"
         if record.exc_info:
-            text += "\n" + self.formatException(record.exc_info)
+            text += "\n" + visible(self.formatException(record.exc_info))
         return text
 
 
@@ -182,7 +183,7 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(entry, default=str)
+        return _json(entry)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, object]:
@@ -194,8 +195,12 @@ def _fields(record: logging.LogRecord) -> dict[str, object]:
 def _plain(value: object) -> str:
     """Format a value for a text line, quoted where it has spaces or could be mistaken for a
     line."""
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return text if text.isprintable() and " " not in text and text else json.dumps(text)
+    text = value if isinstance(value, str) else _json(value)
+    return text if text.isprintable() and " " not in text and text else _json(text)
+
+
+def _json(value: object) -> str:
+    return json_for_terminals(json.dumps(value, default=str))
 
 
 def _when(record: logging.LogRecord) -> str:

@@ -28,19 +28,19 @@ def tokenize_chat(
     tools: Sequence[Mapping[str, Any]] = (),
     check: Callable[[str], None] = lambda text: None,
     continue_final_message: bool = False,
+    encode: Callable[[str], list[int]] | None = None,
 ) -> list[int]:
     """Render and tokenize, with special tokens in the messages and tools as text.
 
     Where no message names a special token this is exactly ``encode(apply_chat_template())``.
     Otherwise the stretches between special tokens that hold such names are tokenized apart.
     ``check`` is given the text before it is tokenized, and may refuse it.
-    ``continue_final_message`` is that of :meth:`Tokenizer.apply_chat_template`.
+    ``continue_final_message`` is that of :meth:`Tokenizer.apply_chat_template`. ``encode`` stands
+    in for the tokenizer where no message names a special token.
     """
-    names = {tokenizer.token_text(token) for token in tokenizer.special_ids} - {""}
-    special = re.compile("|".join(re.escape(n) for n in sorted(names, key=len, reverse=True)))
-    written = list(_texts([*messages, *tools]))
-    shield = _Shield(special, written) if names else None
-    if shield is None or not shield.needed:
+    special = special_names(tokenizer)
+    shield = None if special is None else _Shield(special, list(_texts([*messages, *tools])))
+    if special is None or shield is None or not shield.needed:
         text = tokenizer.apply_chat_template(
             messages,
             add_generation_prompt,
@@ -49,7 +49,7 @@ def tokenize_chat(
             chat_template_kwargs=chat_template_kwargs,
         )
         check(text)
-        return tokenizer.encode(text, add_special_tokens)
+        return tokenizer.encode(text, add_special_tokens) if encode is None else encode(text)
     text = tokenizer.apply_chat_template(
         _with_texts(messages, shield.hide),
         add_generation_prompt,
@@ -69,6 +69,13 @@ def tokenize_chat(
             plain = ""
         tokens += tokenizer.encode(shield.reveal(stretch), False, False)
     return tokens + tokenizer.encode(plain, False) if plain else tokens
+
+
+def special_names(tokenizer: Tokenizer) -> re.Pattern[str] | None:
+    """What finds the names of special tokens in a text; None where the tokenizer has none."""
+    names = {tokenizer.token_text(token) for token in tokenizer.special_ids} - {""}
+    longest_first = sorted(names, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first))) if names else None
 
 
 class _Shield:

@@ -22,6 +22,7 @@ HUB_FILES: Final = ["*.safetensors", "*.json", "*.jinja", "tokenizer.model", "me
 _PICKLED: Final = ["medusa_lm_head.pt", "pytorch_model.bin"]
 """Files that hold pickled draft heads, which are often published in no other form
 (``weights/torch_pickle.py``)."""
+_TOKENIZER_FILES: Final = [name for name in HUB_FILES if name != "*.safetensors"]
 HUB_IGNORED: Final = ["*/*", "consolidated*.safetensors"]
 
 
@@ -53,6 +54,24 @@ def resolve_model_folder(model: str, revision: str | None = None, heads: bool = 
     if quantization:
         return _download_gguf(hub_id, quantization, revision)
     return _download(model, revision, HUB_FILES + _PICKLED if heads else HUB_FILES)
+
+
+def resolve_tokenizer(source: str) -> Path:
+    """The folder or GGUF file of a tokenizer: a path, or a hub id, of which no weights are
+    downloaded. Raises ModelError."""
+    path = Path(source).expanduser()
+    if path.exists() or _HUB_ID.fullmatch(source) is None:
+        return resolve_model_folder(source)
+    return _download(source, None, _TOKENIZER_FILES)
+
+
+def resolve_config(model: str) -> Path:
+    """The folder of a model's configuration, or its GGUF file; of a hub id the configuration alone
+    is downloaded. Raises ModelError as :func:`resolve_model_folder` does."""
+    path = Path(model).expanduser()
+    if path.exists() or path.suffix == SUFFIX or ":" in model or not _HUB_ID.fullmatch(model):
+        return resolve_model_folder(model)
+    return _download(model, None, ["config.json", "generation_config.json"])
 
 
 def _file(path: Path, revision: str | None) -> Path:

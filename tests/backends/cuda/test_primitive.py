@@ -21,9 +21,9 @@ from penstock.backends.cuda.kernels import combine, heads, latents, norm, xielu 
 from penstock.backends.cuda.kernels import positions as position_kernels  # noqa: E402
 from penstock.backends.cuda.pages import LATENT_TYPES  # noqa: E402
 from penstock.backends.reference import numerics  # noqa: E402
-from penstock.backends.reference.cache import KvStore, LatentStore  # noqa: E402
+from penstock.backends.reference.cache import KvStore, LatentStore, layer_stores  # noqa: E402
 from penstock.backends.reference.executor import ReferenceExecutor  # noqa: E402
-from penstock.cache.geometry import BLOCK_SIZE, KvDType, part_dtypes  # noqa: E402
+from penstock.cache.geometry import BLOCK_SIZE, KvDType  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402
 from penstock.models.position_scale import PositionScale  # noqa: E402
 from penstock.plan import ops  # noqa: E402
@@ -294,8 +294,8 @@ def test_kv_write(dim: int, kv: KvDType, device: Any) -> None:
     heads.kv_write(wide(k, device), wide(v, device), cache, put(slots, device))
     real = slots >= 0
     pairs = ((cache.keys, cache.key_scales, k), (cache.values, cache.value_scales, v))
-    for part, (data, scales, x) in zip(part_dtypes(kv), pairs, strict=True):
-        store = KvStore(part, 3, 2, dim)
+    for store, (data, scales, x) in zip(layer_stores(KvLayer(2, dim), kv, 3), pairs, strict=True):
+        assert isinstance(store, KvStore)
         store.write(slots[real], x[real].reshape(-1, 2, dim))
         wanted = store.data.reshape(3, BLOCK_SIZE, 2, dim).transpose(0, 2, 1, 3)
         np.testing.assert_array_equal(values_in(data), wanted.astype(np.float32))

@@ -15,7 +15,7 @@ from support.cuda_cache import values_in  # noqa: E402
 
 from penstock.backends.cuda.cache import LayerCache, allocate  # noqa: E402
 from penstock.backends.cuda.kernels.rope_write import rope_write  # noqa: E402
-from penstock.backends.reference.cache import KvStore  # noqa: E402
+from penstock.backends.reference.cache import KvStore, layer_stores  # noqa: E402
 from penstock.backends.reference.numerics import as_bfloat16, rms_norm, rotate  # noqa: E402
 from penstock.cache.geometry import BLOCK_SIZE, KvDType, part_dtypes  # noqa: E402
 from penstock.plan.kv_groups import KvLayer  # noqa: E402
@@ -87,14 +87,15 @@ def test_against_the_reference(
     assert same.mean() > 0.97
 
     real = SLOTS >= 0
-    for part, data, scales, expected in zip(
+    for part, store, data, scales, expected in zip(
         part_dtypes(kv_dtype),
+        layer_stores(KvLayer(kv_heads, dim), kv_dtype, BLOCKS),
         (layer.keys, layer.values),
         (layer.key_scales, layer.value_scales),
         (k_expected, v_expected),
         strict=True,
     ):
-        store = KvStore(part, BLOCKS, kv_heads, dim)
+        assert isinstance(store, KvStore)
         store.write(SLOTS[real], expected[real])
         wanted = store.data.reshape(BLOCKS, BLOCK_SIZE, kv_heads, dim).transpose(0, 2, 1, 3)
         got = values_in(data)

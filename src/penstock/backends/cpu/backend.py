@@ -29,6 +29,7 @@ class CpuBackend(Backend):
     runs_share_scales = True
     runs_clamped_gates = True
     runs_states = True
+    centers_keys = True
 
     def asked(self, hardware: Hardware) -> BackendChoice:
         return BackendChoice(self, "as asked")

@@ -117,7 +117,7 @@ def _native_executor(
     return module.Executor(
         threads=limits.threads,
         cpus=list(limits.cpus),
-        crowded=limits.threads > detect().compute_threads,
+        crowded=limits.threads > detect().room,
         num_blocks=limits.num_blocks,
         max_tokens=limits.max_tokens,
         # One bound for rows with logits and for those whose hidden states alone are returned: the
@@ -151,6 +151,8 @@ def _append_all(binder: Binder, memory: MemoryPlan) -> None:
             memory.strides[name],
             str(buffer.rows),
         )
+    for columns in binder.plan.key_columns:
+        binder.native.set_key_columns(columns.layer, binder.key_columns(columns))
     for op in binder.plan.ops:
         append(binder, op)
 

@@ -21,6 +21,7 @@ from penstock.backends.cpu.tune import Product
 from penstock.backends.fills import ByRows, Fill
 from penstock.interface.weights import WeightValue
 from penstock.plan import ops
+from penstock.plan.key_columns import KeyColumns
 from penstock.plan.plan import Plan
 from penstock.plan.tied import tied_product
 from penstock.quant import BlockScheme, GroupTensor
@@ -173,6 +174,10 @@ class Binder:
     def weight(self, name: ops.WeightName) -> ConstantId:
         """A weight as float32."""
         return self._reserve([(name, self._size(name))], DTYPES["float32"])
+
+    def key_columns(self, columns: KeyColumns) -> ConstantId:
+        """The centers and factors of a layer's keys."""
+        return self._reserve([(columns.name, columns.size)], DTYPES["float32"])
 
     def transposed(self, name: ops.WeightName) -> ConstantId:
         """A matrix as float32, column by column."""

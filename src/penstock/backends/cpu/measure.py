@@ -38,8 +38,8 @@ def f32(threads: int = 1, seconds: float = 2.0) -> Ceiling:
 def bf16(threads: int = 1, seconds: float = 2.0) -> Ceiling:
     """Operations a second of bfloat16 products summed in float32, a multiply-add being two.
 
-    Of the best instruction in the loaded variant: TDPBF16PS (amx), VDPBF16PS (avx512), or the
-    float32 multiply-add that stands in for them elsewhere.
+    Of the best instruction in the loaded variant: TDPBF16PS (amx), VDPBF16PS (avx512), BFMMLA
+    (i8mm), or the float32 multiply-add that stands in for them elsewhere.
     """
     return Ceiling(*load().measure_bf16(threads, seconds))
 
@@ -48,8 +48,8 @@ def int8(threads: int = 1, seconds: float = 2.0) -> Ceiling | None:
     """Operations a second of 8-bit products summed in 32 bits, a multiply-add being two.
 
     Of the best instructions in the loaded variant: TDPBUSD (amx), VPDPBUSD (avx512, avx_vnni),
-    PMADDUBSW and its additions, for weights of 4 bits (avx2), SDOT (dotprod), SMULL and SADALP
-    (neon). None on ``baseline``, which has none.
+    PMADDUBSW and its additions, for weights of 4 bits (avx2), USMMLA (i8mm), SDOT (dotprod), SMULL
+    and SADALP (neon). None on ``baseline``, which has none.
     """
     found = Ceiling(*load().measure_int8(threads, seconds))
     return found if found.rate else None

@@ -41,12 +41,14 @@ _AVX_VNNI = frozenset({"avx_vnni"})
 _AMX = frozenset({"amx_tile", "amx_int8", "amx_bf16"})
 _NEON = frozenset({"fp", "asimd"})
 _DOTPROD = frozenset({"fphp", "asimdhp", "asimddp"})
+_I8MM = frozenset({"i8mm", "bf16"})
 
 VARIANTS = (
     Variant("amx", _AVX512 | _AMX, _AMX),
     Variant("avx512", _AVX512, _AVX512 - _AVX2),
     Variant("avx_vnni", _AVX2 | _AVX_VNNI, _AVX_VNNI),
     Variant("avx2", _AVX2, _AVX2),
+    Variant("i8mm", _NEON | _DOTPROD | _I8MM, _I8MM),
     Variant("dotprod", _NEON | _DOTPROD, _DOTPROD),
     Variant("neon", _NEON, _NEON),
     Variant("baseline", frozenset()),

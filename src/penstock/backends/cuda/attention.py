@@ -23,7 +23,7 @@ from penstock.backends.cuda.cache import LatentCache, LayerCache
 from penstock.backends.cuda.capability import Capability, capability_of
 from penstock.backends.cuda.kernels.attention import attention
 from penstock.backends.cuda.kernels.codes import PLAIN as PLAIN_KIND
-from penstock.backends.cuda.kernels.codes import as_bytes, kind_of, run_of
+from penstock.backends.cuda.kernels.codes import as_bytes, kind_of_keys, kind_of_values, run_of
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.latent_tiling import latent_tiling
 from penstock.backends.cuda.pages import HEAD_DIMS, LATENT_DIMS, TAIL_DIMS
@@ -223,7 +223,7 @@ class AttentionKernel:
             scales = cache.latent_scales, cache.key_scales
         else:
             keys, values = as_bytes(cache.keys), as_bytes(cache.values)
-            kinds = kind_of(cache.keys), kind_of(cache.values)
+            kinds = kind_of_keys(cache.keys), kind_of_values(cache.values)
             scales = cache.key_scales, cache.value_scales
         exact = keys.dtype == torch.float32
         tile, stages, warps = self._tiling(4 if exact else 2)

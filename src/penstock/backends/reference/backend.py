@@ -24,6 +24,7 @@ class ReferenceBackend(Backend):
     runs_any_order = True
     block_formats = frozenset(BLOCK_FORMATS)
     runs_states = True
+    centers_keys = True
     defaults = Defaults(64, 512, True, "products of integers are exact")
 
     def asked(self, hardware: Hardware) -> BackendChoice:

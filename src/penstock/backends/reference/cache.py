@@ -35,24 +35,37 @@ class KvStore:
     """Keys, or values, of one layer: ``[slots, kv_heads, head_dim]`` in the cache's type.
 
     With int8, int4 and fp8 these are codes, and ``scales`` ``[slots, kv_heads]`` holds theirs in
-    bfloat16. Those of int4 are of heads that are turned; reading turns them back.
+    bfloat16. Where heads are ``turned`` when they are written, reading turns them back, and where
+    they are centered and scaled by ``columns`` ``[2, kv_heads, head_dim]``, it undoes this.
     """
 
-    def __init__(self, dtype: PartDType, num_blocks: int, kv_heads: int, head_dim: int) -> None:
+    def __init__(
+        self,
+        dtype: PartDType,
+        num_blocks: int,
+        kv_heads: int,
+        head_dim: int,
+        turned: bool = False,
+        columns: F32 | None = None,
+    ) -> None:
         slots = num_blocks * BLOCK_SIZE
         self.data: NDArray[Any] = np.zeros((slots, kv_heads, head_dim), _DTYPES[dtype])
         quantized = has_scales(dtype)
         self.scales = np.zeros((slots, kv_heads), ml_dtypes.bfloat16) if quantized else None
         self._dtype = dtype
+        self._turned = turned
+        self._columns = columns
 
     def write(self, slots: NDArray[np.int32], x: F32) -> None:
         """Store rows ``[n, kv_heads, head_dim]``, rounded to the cache's type."""
+        if self._columns is not None:
+            x = (x - self._columns[0]) / self._columns[1]
         if self.scales is None:
             self.data[slots] = x.astype(self.data.dtype)
         elif self._dtype == "fp8":
             self.data[slots], self.scales[slots] = float8_heads(x)
         else:
-            turned = turn_heads(x) if self._dtype == "int4" else x
+            turned = turn_heads(x) if self._turned else x
             coded = quantize_heads(turned, *_CODES[self._dtype])
             self.data[slots], self.scales[slots] = coded
 
@@ -62,7 +75,8 @@ class KvStore:
         if self.scales is None:
             return rows
         result: F32 = rows * self.scales[slots].astype(np.float32)[..., None]
-        return turn_heads(result) if self._dtype == "int4" else result
+        result = turn_heads(result) if self._turned else result
+        return result if self._columns is None else result * self._columns[1] + self._columns[0]
 
     def move_slot(self, source: int, target: int) -> None:
         for array in (self.data, self.scales):
@@ -139,15 +153,21 @@ class RowStore:
 Store = KvStore | LatentStore | RowStore
 
 
-def layer_stores(layer: KvLayer, dtype: KvDType, num_blocks: int) -> tuple[Store, ...]:
-    """The keys and values of a layer, or its latents or rows alone."""
+def layer_stores(
+    layer: KvLayer, dtype: KvDType, num_blocks: int, columns: F32 | None = None
+) -> tuple[Store, ...]:
+    """The keys and values of a layer, or its latents or rows alone. ``columns``: centers and
+    factors of keys ``[2, kv_heads, head_dim]``."""
     if layer.rows is not None:
         return (RowStore(dtype, num_blocks, layer.rows, layer.head_dim),)
     keys, values = part_dtypes(dtype)
     if layer.value_dim is not None:
         return (LatentStore(keys, num_blocks, layer.head_dim, layer.value_dim),)
     shape = (num_blocks, layer.kv_heads, layer.head_dim)
-    return KvStore(keys, *shape), KvStore(values, *shape)
+    return (
+        KvStore(keys, *shape, turned=keys in ("int8", "int4"), columns=columns),
+        KvStore(values, *shape, turned=values == "int4"),
+    )
 
 
 def turn_heads(x: F32) -> F32:

@@ -57,8 +57,15 @@ class ReferenceExecutor(HostExecutor):
         for rope in plan.ropes:
             check_computable(rope, plan.max_positions)
         self._ropes: dict[int, tuple[F32, F32]] = {}
+        columns = {
+            each.layer: np.asarray(weights.get(each.name), np.float32).reshape(
+                2, each.kv_heads, each.head_dim
+            )
+            for each in plan.key_columns
+        }
         self._cache: list[tuple[Store, ...]] = [
-            layer_stores(layer, plan.kv_dtype, limits.num_blocks) for layer in plan.kv_layers
+            layer_stores(layer, plan.kv_dtype, limits.num_blocks, columns.get(number))
+            for number, layer in enumerate(plan.kv_layers)
         ]
         self._states = States(plan, limits, values)
         self._run: dict[type[ops.Op], Callable[[Any, StepInput], None]] = {

@@ -225,22 +225,27 @@ class KvWrite(Op):
     ``scale = max|x| / 127`` in bfloat16 (nearest even) and ``code = x / scale`` rounded to nearest
     even; all codes are 0 where the scale is 0, or NaN because a value is not finite.
 
-    An INT4 cache gets the same of each head turned: runs of P components, P the largest power of
-    two that divides their number, are multiplied by the Hadamard matrix of P rows over sqrt(P), in
-    float32 (components over sqrt(P) first, then sums and differences of those 1, 2, 4 ... apart).
-    This spreads a component that is larger than all others over its run. Scales are max|x| / 8, and
-    codes end at -8 and 7.
-    Queries that are turned likewise have the same products with turned keys, and sums of turned
-    values are turned back, once they are added up. A cache in k8v4 has keys as an INT8 cache has
-    them, and values as an INT4 cache.
+    Heads of k are turned first: runs of P components, P the largest power of two that divides their
+    number, are multiplied by the Hadamard matrix of P rows over sqrt(P), in float32 (components
+    over sqrt(P) first, then sums and differences of those 1, 2, 4 ... apart). This spreads a
+    component that is larger than all others over its run. Queries that are turned likewise have the
+    same products with turned keys.
+
+    An INT4 cache has scales of max|x| / 8, and codes end at -8 and 7. Heads of v are turned, too,
+    and sums of turned values are turned back, once they are added up. A cache in k8v4 has keys as
+    an INT8 cache has them, and values as an INT4 cache.
+
+    Where the plan has ``key_columns`` of the layer, its centers are subtracted from k and its
+    factors divide the difference, before heads are turned, and queries are multiplied by the
+    factors before they are.
 
     An FP8 cache gets, for each head of k and of v by itself, ``scale = max|x| / 448`` in bfloat16
     and ``x / scale``, clipped at -448 and 448, rounded to E4M3 (nearest even): zeros where an INT8
     cache has codes of 0.
 
     Without ``v`` the cache is of latents: the first ``value_dim`` components of k are the values,
-    and k alone is stored. An INT8 or INT4 cache then has two scales for each head of k, one of
-    these components, and one of those behind them, of which each are turned by themselves.
+    and k alone is stored, not turned. An INT8 cache then has two scales for each head of k, one of
+    these components, and one of those behind them.
     """
 
     _reads = ("k", "v")

@@ -9,7 +9,13 @@ import numpy as np
 
 from penstock.quant.blocks import F32, Bytes
 from penstock.quant.encode.encoder import Encoder, MatrixEncoder
-from penstock.quant.encode.k_quants import encode_q4_k, encode_q5_k, encode_q6_k
+from penstock.quant.encode.k_quants import (
+    encode_q2_k,
+    encode_q3_k,
+    encode_q4_k,
+    encode_q5_k,
+    encode_q6_k,
+)
 from penstock.quant.encode.legacy import (
     encode_q4_0,
     encode_q4_1,
@@ -27,6 +33,8 @@ ENCODERS: Final[Mapping[str, Encoder]] = {
     "Q4_1": encode_q4_1,
     "Q5_0": encode_q5_0,
     "Q5_1": encode_q5_1,
+    "Q2_K": encode_q2_k,
+    "Q3_K": encode_q3_k,
     "Q4_K": encode_q4_k,
     "Q5_K": encode_q5_k,
     "Q6_K": encode_q6_k,

@@ -39,9 +39,9 @@ that was compiled without this (TREE).
 Types. Products are of the cache's type: bfloat16, float16, and float32 as three TF32 products,
 which is float32 but for the last bits. Queries and softmax weights are rounded to it. int8 codes
 are whole numbers that bfloat16 holds exactly, as it does codes of 4 bits and floats of 8; a key's
-scale multiplies its column of scores, a value's the column of weights, each once. Heads in int4 are
-turned (``plan.ops.KvWrite``): queries are turned when they are read, and sums of values back at the
-end.
+scale multiplies its column of scores, a value's the column of weights, each once. Keys in int8 and
+int4, and values in int4, are turned (``plan.ops.KvWrite``): queries are turned when they are read,
+and sums of values back at the end.
 
 Floors. Decode reads ``context * 2 * kv_heads * head_dim * element bytes`` a sequence and layer;
 the floor is that over the device's bandwidth. At 1K tokens, 8 KV heads of 128 in bfloat16, 4 MiB:
@@ -231,7 +231,7 @@ def load_queries(
     column = tl.arange(0, inside.shape[1])
     query = tl.load(asked + column[None, :], mask=inside, other=0.0)
     query = query.to(tl.float32)
-    if KIND == 1:
+    if KIND == 1 or KIND == 3:
         query = turn(query, RUN, LEVELS)
     query = cast(query, product_type, INTERPRETED)
     query_tail = query

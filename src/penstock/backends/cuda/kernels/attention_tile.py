@@ -121,8 +121,8 @@ def add_tiles(
     key's distance is added. Both are in units of log2. Where ROUNDED, too, ``slope_factor`` is,
     which then multiplies what slopes and positions come to, rounded to bfloat16.
 
-    Keys and values are of a KIND each (``kernels/codes.py``); those in int4 are turned, and so are
-    queries, and the values that are added up.
+    Keys and values are of a KIND each (``kernels/codes.py``); where keys are turned, so are
+    queries, and where values are, what is added up of them.
 
     With a TAIL keys are latents, which are the values, too, and TAIL more components behind them,
     whose queries are ``query_tail``. int8 latents are scaled by ``key_scales``, and what is behind

@@ -1,9 +1,9 @@
 """Codes that a cache keeps in the place of keys and values, as bytes: to them, and from them.
 
 A part of a cache (its keys, or its values) says by the type of its array what its bytes are: int8
-holds a code each, uint8 two codes of 4 bits, that of the component of even number in the low half,
-and float8_e4m3fn floats. Kernels get the last as bytes, which every GPU can read, and the kind as a
-constant.
+holds a code each, of keys that are turned, uint8 two codes of 4 bits of turned heads, that of the
+component of even number in the low half, and float8_e4m3fn floats. Kernels get the last as bytes,
+which every GPU can read, and the kind as a constant.
 """
 
 from __future__ import annotations
@@ -23,21 +23,28 @@ NIBBLES: Final = 1
 """Two codes of 4 bits in a byte, of heads that are turned."""
 FLOAT8: Final = 2
 """Floats of 8 bits, E4M3."""
+TURNED: Final = 3
+"""Codes of 8 bits, of heads that are turned."""
 
 
-def kind_of(part: Tensor) -> int:
-    """What the bytes of keys, or of values, are."""
+def kind_of_keys(part: Tensor) -> int:
+    """What the bytes of keys are."""
+    return TURNED if part.dtype == torch.int8 else kind_of_values(part)
+
+
+def kind_of_values(part: Tensor) -> int:
+    """What the bytes of values are."""
     return {torch.uint8: NIBBLES, torch.float8_e4m3fn: FLOAT8}.get(part.dtype, PLAIN)
 
 
 def columns_of(part: Tensor) -> int:
     """Components of a head of keys, or of values."""
-    return part.shape[-1] * (2 if kind_of(part) == NIBBLES else 1)
+    return part.shape[-1] * (2 if part.dtype == torch.uint8 else 1)
 
 
 def as_bytes(part: Tensor) -> Tensor:
     """The array as kernels get it."""
-    return part.view(torch.uint8) if kind_of(part) == FLOAT8 else part
+    return part.view(torch.uint8) if part.dtype == torch.float8_e4m3fn else part
 
 
 def run_of(head_dim: int) -> int:
@@ -145,8 +152,10 @@ def store_part(
     """Write those of the float32 heads x ``[N, BLOCK]`` that are ``used`` ``[N]`` to ``row``
     ``[N]`` of keys, or of values, and their scales."""
     column = tl.arange(0, x.shape[1])
+    if KIND == 1 or KIND == 3:
+        x = turn(x, RUN, LEVELS)
     if KIND == 1:
-        x, scale = coded(turn(x, RUN, LEVELS), INTERPRETED, 8, -8, 7)
+        x, scale = coded(x, INTERPRETED, 8, -8, 7)
         low, high = tl.split(tl.reshape(x.to(tl.int32), [x.shape[0], x.shape[1] // 2, 2]))
         half = tl.arange(0, x.shape[1] // 2)
         cells = row[:, None] * (HEAD_DIM // 2) + half[None, :]

@@ -11,7 +11,8 @@ from torch import Tensor
 from penstock.backends.cuda.kernels.codes import (
     as_bytes,
     columns_of,
-    kind_of,
+    kind_of_keys,
+    kind_of_values,
     run_of,
     store_part,
 )
@@ -57,8 +58,8 @@ class Written(NamedTuple):
             "HEAD_DIM": head_dim,
             "RUN": run,
             "LEVELS": run.bit_length() - 1,
-            "KEY_KIND": kind_of(cache.keys),
-            "VALUE_KIND": kind_of(cache.values),
+            "KEY_KIND": kind_of_keys(cache.keys),
+            "VALUE_KIND": kind_of_values(cache.values),
             "QUANTIZED": quantized,
         }
         return cls(

@@ -57,21 +57,23 @@ export class Figures {
 }
 
 /**
- * Fill `node` with an answer as it comes. `changed(piece)` is called with what each event adds:
+ * Fill `node` with an answer of `card`'s model as it comes. `changed(piece)` is called with what each event adds:
  * `content`, `reasoning` or `calls`. Whatever happens, it ends without an exception:
- * `node.ended` is "stopped", "length", or "interrupted" where `leaving` says that the page is being
- * left, or `node.error` says what went wrong.
+ * `node.ended` is "stopped", which limit has cut it (`limit()`), or "interrupted" where `leaving` says
+ * that the page is being left, or `node.error` says what went wrong.
  */
-export async function answer(api, body, node, signal, leaving, changed) {
+export async function answer(api, card, body, node, signal, leaving, changed) {
   const figures = new Figures();
+  let cut = false;
   try {
     for await (const event of api.events("/v1/chat/completions", body, signal)) {
       if (event.usage) figures.usage = event.usage;
       const choice = event.choices?.[0];
       if (!choice) continue;
       if (add(node, choice.delta, changed)) figures.token();
-      if (choice.finish_reason === "length") node.ended = "length";
+      if (choice.finish_reason === "length") cut = true;
     }
+    if (cut) node.ended = limit(card, body, figures.usage); // the counts come last
   } catch (error) {
     if (signal.aborted) node.ended = "stopped";
     else if (leaving.now && error instanceof ConnectionLost) node.ended = "interrupted";
@@ -83,6 +85,12 @@ export async function answer(api, body, node, signal, leaving, changed) {
     endCut(node, changed);
     node.figures = figures.data();
   }
+}
+
+/** Which limit has cut an answer: "context", "max_tokens" of the request, or "length", the server's. */
+function limit(card, body, usage) {
+  if (usage?.prompt_tokens + usage?.completion_tokens >= card.max_model_len) return "context";
+  return body.max_tokens === undefined ? "length" : "max_tokens";
 }
 
 /** A call that was cut can be neither answered nor sent on; as text it keeps what came of it. */

@@ -6,6 +6,11 @@ import { element, iconButton, replaceChildren } from "../ui/dom.js";
 import { counted, seconds, short, whole } from "../ui/format.js";
 import { attachmentView } from "./attachments.js";
 
+const ENDS = {
+  context: "cut: the context is full",
+  max_tokens: 'cut at "most tokens"', // the option's name
+  length: "cut at the server's limit of tokens",
+};
 const NAMES = { user: "You", assistant: "Model", tool: "Tool result" };
 
 /**
@@ -169,8 +174,7 @@ export class MessageView {
     const { figures, ended } = this.node;
     if (!figures) return null;
     const texts = [];
-    if (ended === "stopped" || ended === "interrupted") texts.push(ended);
-    if (ended === "length") texts.push("cut at the limit of tokens");
+    if (ended) texts.push(ENDS[ended] ?? ended);
     if (figures.tokens) texts.push(counted(figures.tokens, "token"));
     if (figures.rate) texts.push(`${short(figures.rate)} tokens/s`);
     if (figures.firstToken !== undefined) texts.push(`first after ${seconds(figures.firstToken)}`);

@@ -142,7 +142,7 @@ export class ChatView {
     this.#show();
     const view = this.messages.begin(conversation, made);
     try {
-      await answer(this.api, body, made, running.controller.signal, this.#leaving, (piece) => {
+      await answer(this.api, this.card, body, made, running.controller.signal, this.#leaving, (piece) => {
         view.update(piece);
         if (performance.now() - this.#saved > SAVE_MS) this.#save(conversation);
       });

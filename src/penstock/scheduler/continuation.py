@@ -14,7 +14,7 @@ from penstock.scheduler.step_budget import StepBudget
 RUNNING = Status.RUNNING  # a name is cheaper than an enum's member
 
 
-class Progress:
+class Continuation:
     """Chooses what running sequences compute in a step: those that need one token before those that
     need more, each as far as blocks last and the step's budget does.
 

@@ -1,0 +1,267 @@
+"""Published traces of requests, replayed: Azure's, BurstGPT's, and those of Mooncake's form.
+
+All are scaled: lengths by one factor, times by another. What cannot be replayed (no prompt, no
+answer) is left out and counted; what is no trace is refused with its line.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import msgspec
+
+from penstock.bench.load.turn import Conversation, Piece, Turn
+from penstock.bench.load.workload import RecordedWorkload
+from penstock.bench.traces import MOONCAKE_BLOCK
+from penstock.errors import ConfigError
+
+_TRACE, _OWN = 4, 5
+_AZURE: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_BURST: Final = ("Timestamp", "Request tokens", "Response tokens")
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Line(msgspec.Struct):
+    """A line of Mooncake's form. With ``session_id`` it belongs to a conversation: lines of one
+    follow each other, unless ``after`` says which lines (by ``id``) must have been answered."""
+
+    input_length: _Count
+    output_length: _Count
+    timestamp: float | None = None  # ms
+    hash_ids: list[int] | None = None
+    session_id: str | int | None = None
+    delay: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # ms
+    id: str | int | None = None
+    after: list[str | int] | None = None
+
+
+@dataclass(frozen=True)
+class TraceScale:
+    """How a trace is replayed."""
+
+    lengths: float = 1.0
+    speed: float = 1.0
+    """Times as fast as it was recorded."""
+
+    def tokens(self, count: int) -> int:
+        return max(1, round(count * self.lengths))
+
+
+@dataclass(frozen=True)
+class _Request:
+    at_s: float
+    prompt: int
+    output: int
+
+
+def read_trace(path: Path, scale: TraceScale, limit: int | None = None) -> RecordedWorkload:
+    """The first ``limit`` requests of a trace, by the form of the file.
+
+    ``.csv`` is Azure's or BurstGPT's, by its columns; any other file is of Mooncake's form. Times
+    are from the first request on; requests are sorted by them. Raises ConfigError and OSError.
+    """
+    if path.suffix == ".csv":
+        name, requests, left_out = _read_csv(path, limit)
+        start = min(request.at_s for request in requests)
+        conversations = [
+            Conversation(
+                str(index),
+                (
+                    Turn(
+                        (Piece((_OWN, index), scale.tokens(each.prompt)),),
+                        scale.tokens(each.output),
+                    ),
+                ),
+                (each.at_s - start) / scale.speed,
+            )
+            for index, each in enumerate(sorted(requests, key=lambda each: each.at_s))
+        ]
+    else:
+        name = "mooncake"
+        conversations, left_out = _read_lines(path, scale, limit)
+    about: tuple[tuple[str, object], ...] = (
+        ("file", path.name),
+        ("scale", scale.lengths),
+        ("speed", scale.speed),
+        ("left_out", left_out),
+    )
+    return RecordedWorkload(name, tuple(conversations), about)
+
+
+def is_trace(path: Path) -> bool:
+    """Whether a file is a trace rather than one of prompts. Raises OSError."""
+    if path.suffix == ".csv":
+        return True
+    with path.open("rb") as file:
+        first = next((line for line in file if line.strip()), b"")
+    return b'"input_length"' in first
+
+
+def _read_csv(path: Path, limit: int | None) -> tuple[str, list[_Request], int]:
+    requests: list[_Request] = []
+    left_out = 0
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        rows = csv.DictReader(file)
+        columns = rows.fieldnames or ()
+        if all(column in columns for column in _AZURE):
+            name, names = "azure", _AZURE
+        elif all(column in columns for column in _BURST):
+            name, names = "burstgpt", _BURST
+        else:
+            raise ConfigError(
+                f"{path} is no trace that is known here: it has the columns "
+                f"{', '.join(columns) or '(none)'}; Azure's have {', '.join(_AZURE)}, BurstGPT's "
+                f"{', '.join(_BURST)}"
+            )
+        for row in rows:
+            if limit is not None and len(requests) == limit:
+                break
+            request = _row(f"{path}, line {rows.line_num}", row, names)
+            if request.prompt and request.output:
+                requests.append(request)
+            else:
+                left_out += 1
+    if not requests:
+        raise ConfigError(f"{path} holds no request with a prompt and an answer")
+    return name, requests, left_out
+
+
+def _row(where: str, row: Mapping[str, str | None], names: tuple[str, str, str]) -> _Request:
+    time, prompt, output = (row.get(name) for name in names)
+    try:
+        at_s = _seconds(time or "")
+        lengths = int(float(prompt or "")), int(float(output or ""))
+    except (ValueError, OverflowError):
+        raise ConfigError(
+            f"{where} is no request: its {names[0]} is {time!r}, {names[1]} {prompt!r}, {names[2]} "
+            f"{output!r}; remove the line, or repair it"
+        ) from None
+    _check(where, at_s, *lengths)
+    return _Request(at_s, *lengths)
+
+
+def _check(where: str, at_s: float, *lengths: int) -> None:
+    if not -1e12 < at_s < 1e12 or min(lengths) < 0:
+        raise ConfigError(f"{where} has a time or length that cannot be; remove it, or repair it")
+
+
+def _seconds(text: str) -> float:
+    """A number of seconds, or a date and time, with any number of digits behind the second."""
+    try:
+        value = float(text)
+    except ValueError:
+        whole, _, part = text.partition(".")
+        part, plus, zone = part.partition("+")
+        when = datetime.datetime.fromisoformat(whole + plus + zone)
+        if when.tzinfo is None:
+            when = when.replace(tzinfo=datetime.UTC)
+        return when.timestamp() + float(f"0.{part or 0}")
+    if value < 0:
+        raise ValueError("a time before the trace began")
+    return value
+
+
+def _read_lines(path: Path, scale: TraceScale, limit: int | None) -> tuple[list[Conversation], int]:
+    decoder = msgspec.json.Decoder(_Line)
+    sessions: dict[str, list[_Line]] = {}
+    left_out = taken = 0
+    with path.open("rb") as file:
+        for number, text in enumerate(file, 1):
+            if limit is not None and taken == limit:
+                break
+            if not text.strip():
+                continue
+            where = f"{path}, line {number}"
+            try:
+                line = decoder.decode(text)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise ConfigError(f"{where} is not of Mooncake's form: {error}") from None
+            _check_line(where, line)
+            if not line.input_length or not line.output_length:
+                left_out += 1
+                continue
+            taken += 1
+            key = f"line {number}" if line.session_id is None else f"session {line.session_id}"
+            sessions.setdefault(key, []).append(line)
+    if not sessions:
+        raise ConfigError(f"{path} holds no request with a prompt and an answer")
+    timed = [lines[0].timestamp for lines in sessions.values()]
+    first = min((time for time in timed if time is not None), default=0.0)
+    found = [
+        Conversation(
+            name,
+            _turns(f"{path}, {name}", index, lines, scale),
+            None
+            if lines[0].timestamp is None
+            else (lines[0].timestamp - first) / 1e3 / scale.speed,
+        )
+        for index, (name, lines) in enumerate(sessions.items())
+    ]
+    return sorted(found, key=lambda each: each.at_s or 0.0), left_out
+
+
+def _check_line(where: str, line: _Line) -> None:
+    if line.timestamp is not None and line.timestamp < 0:
+        raise ConfigError(f"{where} has a time before the trace began; remove it, or repair it")
+    blocks = -(-line.input_length // MOONCAKE_BLOCK)
+    if line.hash_ids is not None and len(line.hash_ids) != blocks:
+        raise ConfigError(
+            f"{where}: {line.input_length} tokens have {len(line.hash_ids)} hash ids, not one per "
+            f"{MOONCAKE_BLOCK} tokens"
+        )
+
+
+def _turns(where: str, index: int, lines: list[_Line], scale: TraceScale) -> tuple[Turn, ...]:
+    """The turns of one session: those without ``hash_ids`` add to what was said before, the others
+    have whole prompts of their own."""
+    places: dict[str | int, int] = {}
+    turns = []
+    for place, line in enumerate(lines):
+        after = tuple(_places(where, line, places)) if line.after is not None else ()
+        if line.after is None and place:
+            after = (place - 1,)
+        grows = line.hash_ids is None and bool(after)
+        content = (
+            (Piece((_OWN, index, place), scale.tokens(line.input_length)),)
+            if line.hash_ids is None
+            else tuple(_blocks(line.hash_ids, line.input_length, scale))
+        )
+        turns.append(
+            Turn(
+                content,
+                scale.tokens(line.output_length),
+                after=after,
+                delay_s=(line.delay if place else 0.0) / 1e3 / scale.speed,
+                continues=after[0] if grows else None,
+            )
+        )
+        if line.id is not None:
+            places[line.id] = place
+    return tuple(turns)
+
+
+def _places(where: str, line: _Line, places: Mapping[str | int, int]) -> Iterator[int]:
+    for name in line.after or ():
+        if name not in places:
+            raise ConfigError(
+                f"{where}: a turn is after {name!r}, and no earlier line of its session has that id"
+            )
+        yield places[name]
+
+
+def _blocks(hash_ids: list[int], tokens: int, scale: TraceScale) -> Iterator[Piece]:
+    """A prompt in blocks, so that equal ids are equal text, and shared prefixes are shared."""
+    left = scale.tokens(tokens)
+    block = scale.tokens(MOONCAKE_BLOCK)
+    for place, name in enumerate(hash_ids):
+        last = place == len(hash_ids) - 1
+        size = left if last else min(block, left)
+        if size <= 0:
+            return
+        yield Piece((_TRACE, name & 0xFFFFFFFFFFFFFFFF), size)
+        left -= size

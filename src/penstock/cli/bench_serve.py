@@ -1,0 +1,53 @@
+"""Load a server of OpenAI's API, and time what comes back.
+
+  penstock bench serve http://localhost:8000 --concurrency 1,8,64
+  penstock bench serve http://localhost:8000 --rate 4 --slo ttft:500ms tpot:30ms
+  penstock bench serve http://localhost:8000 --workload trace.jsonl --speed 2 --json run.json
+
+Workloads: random (of given lengths), prefix (prompts that share their beginnings), multi-turn
+(conversations), patterns (short and long prompts and answers), or a file: prompts or a trace of
+Mooncake's form (.jsonl), Azure's or BurstGPT's (.csv). With --rate, conversations begin at random
+times, whatever the server does; without it, --concurrency of them are open at all times.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+
+from penstock.cli.bench_common import command_line, ended
+from penstock.cli.bench_serve_options import RARE, add_options, load_plan, target_of
+from penstock.written_file import write_bytes, write_json
+
+__all__ = ["RARE", "add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    from penstock.bench.load.campaign import Campaign
+    from penstock.bench.load.report import made_report
+    from penstock.bench.load.request_table import request_table
+    from penstock.cli.bench_serve_progress import ServeProgress
+    from penstock.cli.bench_serve_table import print_report
+
+    plan = load_plan(args, secrets.randbits(31) if args.seed is None else args.seed)
+    target = target_of(args)
+    tokens_of = None
+    if args.tokenizer is not None:
+        from penstock.bench.load.token_counter import token_counter
+
+        tokens_of = token_counter(args.tokenizer)
+    with Campaign(target, plan, tokens_of) as campaign:
+        server = campaign.probe()
+        with ServeProgress() as progress:
+            campaign.run(server, progress)
+        report = made_report(command_line(), plan, server, campaign)
+    print_report(report)
+    if args.json is not None:
+        write_json(args.json, report)
+    if args.csv is not None:
+        write_bytes(args.csv, request_table(report.runs))
+    return ended(report.partial)
