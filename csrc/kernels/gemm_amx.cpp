@@ -34,6 +34,7 @@ class AmxKernel {
   // (One thread, K = 2048: at 2 bands 0.51 TFLOP/s against 0.46 with shares, at 4 bands 0.69 against
   // 0.75.)
   static constexpr bool streams(int64_t rows) { return bands(rows) <= 2; }
+  static constexpr int64_t ahead(int64_t, int64_t stream) { return stream; }
   // A quarter of a 2 MiB L2 for the packed activations, half (Tuning::carry_bytes) for partial
   // sums; the rest is for weights passing through. (512 rows by K = 8192, N = 1024: slices of 256 KiB
   // 0.87 TFLOP/s, 512 KiB 1.05, 1 MiB 0.83; partial sums of 1.25 and 2 MiB changed nothing.)

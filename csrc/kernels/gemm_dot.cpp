@@ -16,6 +16,7 @@ namespace penstock {
 struct DotFormat {
   using Packed = uint32_t;  // a pair of k
   using Weights = __m512i;
+  static constexpr int kFewPanels = 1;
   static constexpr int64_t kStep = 2;
   static constexpr int64_t kStepBytes = kPanelColumns * 4;
 
@@ -40,6 +41,7 @@ struct DotFormat {
   struct Weights {
     uint8x16_t first[4], second[4];
   };
+  static constexpr int kFewPanels = 2;
   static constexpr int64_t kStep = 4;
   static constexpr int64_t kStepBytes = kPanelColumns * 8;
 
@@ -81,14 +83,16 @@ struct RegisterSums<DotFormat, Rows, Panels> {
         return before ? f32x16::load(before + (p * Rows + r) * kPanelColumns) : f32x16::zero();
       });
   }
-  PENSTOCK_INLINE void add(const DotFormat::Weights (&weights)[Panels],
-                           const DotFormat::Packed* a) {
+  PENSTOCK_INLINE void step(const std::byte* at, int64_t panel_bytes, const DotFormat::Packed* a) {
     const auto pair = [&](int i) __attribute__((always_inline)) {
       const uint8_t* const rows = reinterpret_cast<const uint8_t*>(a + 2 * i);
       if (2 * i + 1 < Rows) return vld1q_u8(rows);
       return vcombine_u8(vld1_u8(rows), vld1_u8(rows));
     };
-    for (int p = 0; p < Panels; ++p) sums[p].add_pairs(weights[p].first, weights[p].second, pair);
+    for (int p = 0; p < Panels; ++p) {
+      const DotFormat::Weights weights = DotFormat::load(at + p * panel_bytes);
+      sums[p].add_pairs(weights.first, weights.second, pair);
+    }
   }
   PENSTOCK_INLINE void store(float* after) const {
     for (int p = 0; p < Panels; ++p)

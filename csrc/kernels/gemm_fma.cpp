@@ -12,6 +12,7 @@ struct PairFormat {
   struct Weights {
     f32x16 even, odd;
   };
+  static constexpr int kFewPanels = 2;
   static constexpr int64_t kStep = 2;
   static constexpr int64_t kStepBytes = kPanelColumns * 4;
 

@@ -38,7 +38,9 @@ struct GridMatrix {
   bool weight_only = false;  // x stays as it is: gemm_points_format.h
   // (One row, of the bandwidth of a plain read, 4 bits and 8: 1 KiB ahead 90 and 108 %, 2 KiB 99 and
   // 110, 4 KiB 85 and 100.)
-  Tuning tuning{.stream_ahead = codes_ahead(2 << 10), .streamed_rows = 2, .tile_rows_from = 3};
+  Tuning tuning{.stream_ahead = codes_ahead(2 << 10),
+                .streamed_rows = bits == 8 ? 8 : 2,
+                .tile_rows_from = 3};
 };
 
 constexpr int64_t kGridGroup = 16;  // k that share a step and an origin, with 4 bits

@@ -44,7 +44,12 @@ struct GridPanels : PanelView {
 // Rows of x, quantized: [slice][row tile][step][row][64 k], so that a kernel's operands lie
 // together; beside them each row's scale and what its dots start from.
 struct QuantizedRows {
-  static constexpr int64_t kSummedRows = 4;  // that products of windows as they are take, at most
+  // That products of windows as they are take, at most: where dots of bytes are several instructions, all.
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+  static constexpr int64_t kSummedRows = int64_t(1) << 40;
+#else
+  static constexpr int64_t kSummedRows = 4;
+#endif
 
   std::byte* codes;
   float* scales;
@@ -123,9 +128,10 @@ struct GridSums {
 };
 
 // A block in vector registers: so many rows of x from `row` on by panels from `panel` on. ahead: how far
-// weights are prefetched, or 0. dots: [panel][row][16].
-using GridMultiply = void (*)(const GridPanels& p, const QuantizedRows& x, int64_t row,
-                              const std::byte* panel, int64_t ahead, int32_t* dots);
+// weights are prefetched, or 0. grid: where a block that leaves codes of half a byte expanded puts them.
+// dots: [panel][row][16].
+using GridMultiply = void (*)(const GridPanels& p, const QuantizedRows& x, int64_t row, const std::byte* panel,
+                              int64_t ahead, std::byte* grid, int32_t* dots);
 
 #if defined(__aarch64__)
 constexpr int kGridNeonRows = 4;  // as kIntNeonRows

@@ -140,19 +140,26 @@ struct Window {
 
 #endif
 
-// By way of memory where a line's registers are not its bytes in order.
-template <class Window>
-PENSTOCK_INLINE void expand_lines(const Window& window, const std::byte* from, Line<8>& first,
-                                  Line<8>& second) {
-  if constexpr (requires { window.expand(from, first, second); }) {
-    window.expand(from, first, second);
-  } else {
-    alignas(64) std::byte grid[2 * kLineBytes];
-    window.expand(from, grid);
-    first = Line<8>::load(grid);
-    second = Line<8>::load(grid + kLineBytes);
-  }
+#if !defined(__aarch64__)
+
+// A line of codes as two lines of the grid, which are left at `to`, too, unless it is null.
+PENSTOCK_INLINE void expand_lines(const Window& window, const std::byte* from, std::byte* to,
+                                  Line<8>& first, Line<8>& second) {
+#if defined(__AVX512VNNI__)
+  window.expand(from, first, second);
+  if (!to) return;
+  _mm512_store_si512(to, first.quads[0]);
+  _mm512_store_si512(to + kLineBytes, second.quads[0]);
+#else
+  alignas(64) std::byte own[2 * kLineBytes];
+  if (!to) to = own;
+  window.expand(from, to);
+  first = Line<8>::load(to);
+  second = Line<8>::load(to + kLineBytes);
+#endif
 }
+
+#endif
 
 // One group: 2 lines of codes to 4 lines of the grid.
 PENSTOCK_INLINE void expand_group(const std::byte* codes, const std::byte* windows,

@@ -22,7 +22,7 @@ struct WindowCodes {
 // dots: [Rows][16]
 template <int Bits, int Rows>
 void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const std::byte* panel,
-              int64_t ahead, int32_t* dots) {
+              int64_t ahead, std::byte*, int32_t* dots) {
   constexpr int64_t kGroupBytes = kGridGroup * kPanelColumns * Bits / 8;
   auto sums = Dots<Rows>::of([](int) { return i32x16::broadcast(0); });
   const int8_t* x_codes = x.codes_at(row, 0);

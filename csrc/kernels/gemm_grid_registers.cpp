@@ -6,11 +6,14 @@
 namespace penstock {
 namespace {
 
-// Dots, a row of each panel and a quad of x must fit the registers: 2 * 12 + 3 of 32; of AVX2's 16
-// half as wide, those of 4 rows do.
+// Dots, a row of each panel and a quad of x must fit the registers: 2 * 12 + 3 of 32; of 16
+// half as wide, those of 6 rows by VPDPBUSD, of 4 by the instructions of AVX2.
 #if defined(__AVX512F__)
 constexpr int kGridRows = 12;
 constexpr int kGridBlockPanels = 2;
+#elif defined(__AVXVNNI__)
+constexpr int kGridRows = 6;
+constexpr int kGridBlockPanels = 1;
 #elif defined(__aarch64__)
 constexpr int kGridRows = kGridNeonRows;
 constexpr int kGridBlockPanels = 1;
@@ -19,27 +22,36 @@ constexpr int kGridRows = 4;
 constexpr int kGridBlockPanels = 1;
 #endif
 
-// Windows are expanded in registers, again for so many tiles of rows, rather than once into L1 for all.
-// (Zen 5, avx512, one thread, K = 2048: 16 rows 0.48 TOP/s expanded, and two tiles of 8 0.69; 32 rows
-// 0.61 and 0.69; 64 rows 0.74.)
-#if defined(__AVX512F__)
-constexpr int64_t kWindowTiles = 3;
-#else
-constexpr int64_t kWindowTiles = 1;
-#endif
-
 #if defined(__aarch64__)
-GridMultiply choose(int bits, int64_t rows, int) { return grid_neon_multiply(bits, rows); }
+
+constexpr bool kBlocksLeave = false;
+
+GridMultiply choose(int bits, int64_t rows, int, bool, bool) { return grid_neon_multiply(bits, rows); }
+
 #else
+
+constexpr bool kBlocksLeave = true;  // codes expanded, where they are asked to
 
 constexpr int kGroupQuads = int(kGridGroup / 4);  // of a group
 
-// dots: [Panels][Rows][16]
-template <int Bits, int Rows, int Panels>
+// So many quads are expanded before the first of them is multiplied. (Zen 5, avx512, 10, 12 and 24 rows: two
+// 0.66, 0.67 and 0.66 TOP/s, four 0.71, 0.70 and 0.75; 8 rows 0.68 and 0.66.)
+constexpr int expanded_quads([[maybe_unused]] int rows) {
+#if defined(__AVX512F__)
+  return rows > 8 ? 4 : 2;
+#else
+  return 2;
+#endif
+}
+
+// A block: some rows by panels side by side. dots: [Panels][Rows][16]. With `Leaves`, panels of codes of half
+// a byte are left in `grid`, expanded, for other rows.
+template <int Bits, int Rows, int Panels, bool Leaves = false>
 void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const std::byte* panel,
-              int64_t ahead, int32_t* dots) {
-  // Each dot waits for the one before it in its chain, so few rows take several chains.
-  constexpr int chains = Rows * Panels <= 2 ? 4 : Rows * Panels <= 4 ? 2 : 1;
+              int64_t ahead, [[maybe_unused]] std::byte* grid, int32_t* dots) {
+  // Each dot waits for the one before it in its chain, which takes less time than memory but of codes of
+  // half a byte. (GCC 12 keeps several sums of 3 and 4 rows in memory.)
+  constexpr int chains = Bits == 4 && Rows * Panels <= 2 ? 2 : 1;
   i32x16 sums[chains][Panels][Rows];
   for (int c = 0; c < chains; ++c)
     for (int i = 0; i < Panels; ++i)
@@ -56,10 +68,10 @@ void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const st
       if (ahead)
         for (int i = 0; i < Panels; ++i) __builtin_prefetch(line + i * p.panel_bytes + ahead);
     };
-    Line<8> line[Panels], second[Panels];
     if constexpr (Bits == 8) {
 #pragma GCC unroll 4
       for (int quad = 0; quad < 16; ++quad) {
+        Line<8> line[Panels];
         prefetch(codes + quad * kLineBytes);
         for (int i = 0; i < Panels; ++i)
           line[i] = Line<8>::load(codes + i * p.panel_bytes + quad * kLineBytes);
@@ -73,14 +85,22 @@ void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const st
         Window window[Panels];
         for (int i = 0; i < Panels; ++i)
           window[i] = Window::load(windows + i * p.panel_bytes + g * kPanelColumns);
+        constexpr int kExpanded = expanded_quads(Rows);
+        Line<8> lines[kExpanded][Panels];
 #pragma GCC unroll 4
-        for (int quad = kGroupQuads * g; quad < kGroupQuads * g + kGroupQuads; quad += 2) {
-          prefetch(codes + quad / 2 * kLineBytes);
-          for (int i = 0; i < Panels; ++i)
-            expand_lines(window[i], codes + i * p.panel_bytes + quad / 2 * kLineBytes, line[i],
-                         second[i]);
-          add(line, quad);
-          add(second, quad + 1);
+        for (int quad = 0; quad < kGroupQuads; ++quad) {
+          const int at = kGroupQuads * g + quad;
+          if (quad % 2 == 0) prefetch(codes + at / 2 * kLineBytes);
+          if (quad % kExpanded == 0)
+            for (int half = 0; half < kExpanded / 2; ++half)
+              for (int i = 0; i < Panels; ++i)
+                expand_lines(window[i],
+                             codes + i * p.panel_bytes + (at / 2 + half) * kLineBytes,
+                             Leaves ? grid + (i * p.steps + s) * kGridTileBytes +
+                                          (at + 2 * half) * kLineBytes
+                                    : nullptr,
+                             lines[2 * half][i], lines[2 * half + 1][i]);
+          add(lines[quad % kExpanded], at);
         }
       }
     }
@@ -98,7 +118,7 @@ void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const st
 // taken in once at its end. Half the instructions, so that memory is waited for and nothing else.
 template <int Rows, int Panels>
 void multiply_windows(const GridPanels& p, const QuantizedRows& x, int64_t row,
-                      const std::byte* panel, int64_t ahead, int32_t* dots) {
+                      const std::byte* panel, int64_t ahead, std::byte*, int32_t* dots) {
   i32x16 sums[Panels][Rows];
   for (int i = 0; i < Panels; ++i)
     for (int r = 0; r < Rows; ++r) sums[i][r] = i32x16::broadcast(0);
@@ -149,33 +169,51 @@ GridMultiply multiply_rows(int64_t rows) {
   return multiply<Bits, Rows, Panels>;
 }
 
-GridMultiply choose(int bits, int64_t rows, int panels) {
+// Of several tiles of even height, which have more than half of the most rows.
+template <int Panels, int Rows = kGridRows>
+GridMultiply multiply_first(int64_t rows) {
+  if constexpr (Rows > kGridRows / 2 + 1)
+    if (rows < Rows) return multiply_first<Panels, Rows - 1>(rows);
+  return multiply<4, Rows, Panels, true>;
+}
+
+// windows: whether the rows have what products of windows as they are take. leaves: whether other rows take
+// the codes of half a byte expanded.
+GridMultiply choose(int bits, int64_t rows, int panels, [[maybe_unused]] bool windows, bool leaves) {
+  if (leaves) return panels == 1 ? multiply_first<1>(rows) : multiply_first<kGridBlockPanels>(rows);
   if (bits == 8)
     return panels == 1 ? multiply_rows<8, 1>(rows) : multiply_rows<8, kGridBlockPanels>(rows);
 #if defined(__AVX2__)
-  if (rows == 1) return panels == 1 ? multiply_windows<1, 1> : multiply_windows<1, kGridBlockPanels>;
-  if (rows == 2) return panels == 1 ? multiply_windows<2, 1> : multiply_windows<2, kGridBlockPanels>;
-  if (rows == 3 && panels == 1) return multiply_windows<3, 1>;
-  if (rows == 4 && panels == 1) return multiply_windows<4, 1>;
+  if (windows && rows == 1)
+    return panels == 1 ? multiply_windows<1, 1> : multiply_windows<1, kGridBlockPanels>;
+  if (windows && rows == 2)
+    return panels == 1 ? multiply_windows<2, 1> : multiply_windows<2, kGridBlockPanels>;
+  if (windows && rows == 3 && panels == 1) return multiply_windows<3, 1>;
+  if (windows && rows == 4 && panels == 1) return multiply_windows<4, 1>;
 #endif
   return panels == 1 ? multiply_rows<4, 1>(rows) : multiply_rows<4, kGridBlockPanels>(rows);
 }
 
 #endif
 
+// To lines of the grid.
+void expand_panel(const GridPanels& p, const std::byte* panel, std::byte* to) {
+  constexpr int64_t half = kGridTileBytes / 2;
+  for (int64_t s = 0; s < p.steps; ++s, to += kGridTileBytes) {
+    const std::byte* const codes = panel + p.step_at(s);
+    const std::byte* const windows = panel + p.windows_at(s);
+    for (int64_t line = 0; line < 8; ++line)
+      __builtin_prefetch(codes + p.tuning.stream_ahead + line * kLineBytes);
+    expand_half(codes, windows, to);
+    expand_half(codes + half / 2, windows + kStepGroups / 2 * kPanelColumns, to + half);
+  }
+}
+
 // Whether so many rows take windows as they are where panels are read one by one, and are faster so
 // than with weights expanded to the grid. (One thread of a Zen 4, K = 2048, 3 and 4 rows: 18.6 and
 // 16.9 GB/s of weights, expanded 13.2 and 12.7.)
 bool has_windows_to_stream(const GridPanels& p, int64_t rows) {
   return kTakesWindows && p.bits == 4 && rows > 2 && rows <= QuantizedRows::kSummedRows;
-}
-
-void expand_step(const GridPanels& p, const std::byte* panel, int64_t s, std::byte* to) {
-  const std::byte* codes = panel + p.step_at(s);
-  const std::byte* windows = panel + p.windows_at(s);
-  constexpr int64_t half = kGridTileBytes / 2;
-  expand_half(codes, windows, to);
-  expand_half(codes + half / 2, windows + kStepGroups / 2 * kPanelColumns, to + half);
 }
 
 constexpr int64_t kDotsBytes = 2 * kGridRows * kPanelColumns * int64_t(sizeof(int32_t));
@@ -192,40 +230,36 @@ void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Ep
                            int64_t rows, Range units, std::byte* scratch) {
   int32_t* const dots = reinterpret_cast<int32_t*>(scratch);
   std::byte* const grid = scratch + kDotsBytes;
-  const bool expands = p.bits == 4 && x.tiles > kWindowTiles;  // once for all rows
+  // Codes of half a byte are expanded once for several tiles, which the first does where its blocks can.
   GridPanels expanded = p;
-  if (expands) {
+  if (p.bits == 4) {
     expanded.bits = 8;
     expanded.panel_bytes = p.steps * kGridTileBytes;
   }
-  const GridPanels& read = expands ? expanded : p;
+  const bool expands = p.bits == 4 && x.tiles > 1 && !x.group_sums;
   const bool streams = rows <= p.tuning.streamed_rows || has_windows_to_stream(p, rows);
   const int side_by_side = streams ? 1 : kGridBlockPanels;
   const Order order(units, p.per_unit, side_by_side);
   for (Place at = order.first(); at.panels; at = order.after(at)) {
     const int64_t first_panel = at.unit * p.per_unit;
-    const std::byte* weights = p.data + first_panel * p.panel_bytes;
-    if (expands) {
+    const std::byte* const panels = p.data + first_panel * p.panel_bytes;
+    if (expands && !kBlocksLeave)
       for (int i = 0; i < at.panels; ++i)
-        for (int64_t s = 0; s < p.steps; ++s) {
-          for (int64_t line = 0; line < 8; ++line)
-            __builtin_prefetch(weights + i * p.panel_bytes + p.step_at(s) + p.tuning.stream_ahead +
-                               line * kLineBytes);
-          expand_step(p, weights + i * p.panel_bytes, s,
-                      grid + (i * p.steps + s) * kGridTileBytes);
-        }
-      weights = grid;
-    }
+        expand_panel(p, panels + i * p.panel_bytes, grid + i * expanded.panel_bytes);
     for (int64_t tile = 0; tile < x.tiles; ++tile) {
+      const bool leaves = expands && kBlocksLeave && tile == 0;
+      const bool reads_grid = expands && !leaves;
+      const GridPanels& read = reads_grid ? expanded : p;
+      const std::byte* const weights = reads_grid ? grid : panels;
       const int64_t row = tile * x.tile_rows;
       const int64_t some = std::min(x.tile_rows, rows - row);
       const int64_t panel = some * kPanelColumns;
       for (int i = 0, width; i < at.panels; i += width) {
         width = std::min(side_by_side, at.panels - i);
-        const int64_t next = width == 1 ? p.tuning.stream_ahead : width * read.panel_bytes;
-        choose(read.bits, some, width)(read, x, row, weights + i * read.panel_bytes,
-                                       tile == 0 && !expands ? next : 0,
-                                       dots + i * panel);
+        const int64_t next = width == 1 ? p.tuning.stream_ahead : width * p.panel_bytes;
+        choose(read.bits, some, width, x.group_sums, leaves)(
+            read, x, row, weights + i * read.panel_bytes, tile == 0 && !reads_grid ? next : 0,
+            grid + i * expanded.panel_bytes, dots + i * panel);
       }
       e.finish_block(at.unit, at.panels, row, some, [&](int i) {
         return GridSums{dots + i * panel,  panel, x.scales + row, x.starts + row,

@@ -4,6 +4,8 @@
 //   Packed                      what one step of one row is packed to
 //   kStep                       k per step
 //   kStepBytes                  weights of a step in one panel
+//   kFewPanels                  of few rows: as many side by side as keep their chains of additions ahead of
+//                               memory. One panel is one stream, which is read fastest
 //   Weights                     those, in registers
 //   load(from)                  -> Weights
 //   pack(x, row, k)             -> Packed; k + i >= x.cols gives zero
@@ -15,23 +17,40 @@
 
 namespace penstock {
 
-// Accumulators and weights must fit the registers. 32 of 512 bits: 6 rows by 4 panels or 12 by 2, beside
-// weights and a broadcast activation. More rows read weights fewer times, fewer rows have more chains of
-// additions from several panels, each of which waits for itself. 16 of 256 bits hold 8 of ours.
+// Accumulators and weights must fit the registers: 32 of 512 bits take 12 rows by 2 panels; 16 of 256 bits,
+// which hold 8 of ours, 5 rows by one, since weights in bfloat16 are four registers a step. Fewer rows wait
+// for their chains of additions: 13 are faster by one panel than as 7 and 6 by two.
 #if defined(__AVX512F__)
-constexpr int kRegisterRows = 12;
-constexpr int kRegisterPanels = 4;
-constexpr int register_panels(int64_t rows) { return rows <= 4 ? 4 : 2; }
+constexpr int kOneBand = 13;    // rows, at most; more are several bands
+constexpr int kBandRows = 12;   // each of so many rows at most,
+constexpr int kBandPanels = 2;  // by so many panels
+constexpr int kFewRows = 8;
 #elif defined(__aarch64__)
 // 32 of 128 bits hold 8 of ours: 4 rows beside two of weights, of which a pair of lines has two.
-constexpr int kRegisterRows = 4;
-constexpr int kRegisterPanels = 2;
-constexpr int register_panels(int64_t rows) { return rows == 1 ? 2 : 1; }
+constexpr int kOneBand = 4;
+constexpr int kBandRows = kOneBand;
+constexpr int kBandPanels = 1;
+constexpr int kFewRows = 1;
+constexpr int kNextLocality = 2;  // of prefetches for the next block
+constexpr int64_t register_ahead(int64_t, int64_t stream, int) { return stream; }
 #else
-constexpr int kRegisterRows = 6;
-constexpr int kRegisterPanels = 2;
-// (Zen 5, AVX2, bf16, one row: one panel 24 to 29 GB/s, two 28 to 35.)
-constexpr int register_panels(int64_t rows) { return rows <= 2 ? 2 : 1; }
+#if defined(__AVX2__)
+constexpr int kOneBand = 5;
+#else
+constexpr int kOneBand = 6;
+#endif
+constexpr int kBandRows = kOneBand;
+constexpr int kBandPanels = 1;
+constexpr int kFewRows = 2;
+#endif
+
+#if !defined(__aarch64__)
+constexpr int kNextLocality = 3;
+// More rows than half of the few leave processors less time to look ahead.
+constexpr int64_t kLeastAhead = 8 << 10;
+constexpr int64_t register_ahead(int64_t rows, int64_t stream, int panels) {
+  return (2 * rows <= kFewRows ? stream : std::max(stream, kLeastAhead) * 3 / 2) / panels;
+}
 #endif
 
 // Sums of a block of accumulators.
@@ -45,10 +64,19 @@ struct RegisterSums {
       for (int r = 0; r < Rows; ++r)
         sums[p][r] = before ? f32x16::load(before + (p * Rows + r) * kPanelColumns) : f32x16::zero();
   }
-  PENSTOCK_INLINE void add(const typename Format::Weights (&weights)[Panels],
-                           const typename Format::Packed* a) {
-    for (int r = 0; r < Rows; ++r)
-      for (int p = 0; p < Panels; ++p) Format::accumulate(sums[p][r], weights[p], a[r]);
+  // Weights of a step, which lie `panel_bytes` apart, by x.
+  PENSTOCK_INLINE void step(const std::byte* at, int64_t panel_bytes, const typename Format::Packed* a) {
+    if constexpr (Rows <= 2) {  // which stay in registers, and weights need not
+      for (int p = 0; p < Panels; ++p) {
+        const typename Format::Weights weights = Format::load(at + p * panel_bytes);
+        for (int r = 0; r < Rows; ++r) Format::accumulate(sums[p][r], weights, a[r]);
+      }
+    } else {
+      typename Format::Weights weights[Panels];
+      for (int p = 0; p < Panels; ++p) weights[p] = Format::load(at + p * panel_bytes);
+      for (int r = 0; r < Rows; ++r)
+        for (int p = 0; p < Panels; ++p) Format::accumulate(sums[p][r], weights[p], a[r]);
+    }
   }
   PENSTOCK_INLINE void store(float* after) const {
     for (int p = 0; p < Panels; ++p)
@@ -60,8 +88,8 @@ template <class Format>
 class RegisterKernel {
  public:
   using Packed = typename Format::Packed;
-  static constexpr int kPanels = kRegisterPanels;
-  static constexpr int64_t kRows = kRegisterRows;
+  static constexpr int kPanels = 2;
+  static constexpr int64_t kRows = kOneBand;
   static constexpr int64_t kStep = Format::kStep;
   // Half of L2 for packed activations, a quarter each for the weights of a block of accumulators and for
   // the next. Rows that are too many for that read x from further away, for every block. (Zen 5, L2 of
@@ -70,12 +98,21 @@ class RegisterKernel {
     const int64_t l2 = second_level_cache();
     return {std::clamp<int64_t>(l2 >> 13, 64, kRowBlock), l2 / 2, l2 / 4 / 2};
   }
-  static constexpr bool streams(int64_t rows) { return rows <= 4; }
+  static constexpr bool streams(int64_t rows) { return bands(rows) == 1; }
   static constexpr int64_t kElement = int64_t(sizeof(Packed)) / kStep;
 
-  static constexpr int panels(int64_t rows) { return register_panels(rows); }
+  // One panel is one stream of memory, which is read fastest; two are more chains of additions.
+  static constexpr int panels(int64_t rows) {
+    if (rows <= kFewRows) return Format::kFewPanels;
+    return rows <= kBandRows || bands(rows) > 1 ? kBandPanels : 1;
+  }
+  static constexpr int64_t ahead(int64_t rows, int64_t stream) {
+    return register_ahead(rows, stream, panels(rows));
+  }
   static constexpr int64_t padded_rows(int64_t rows) { return rows; }
-  static constexpr int64_t bands(int64_t rows) { return ceil_div(rows, kRows); }
+  static constexpr int64_t bands(int64_t rows) {
+    return rows <= kOneBand ? 1 : ceil_div(rows, kBandRows);
+  }
   static constexpr Range band(int64_t rows, int64_t b) {
     return even_share(rows, b, bands(rows));
   }
@@ -93,41 +130,43 @@ class RegisterKernel {
   void multiply(const Block& b) const { multiply_rows<int(kRows)>(b); }
 
  private:
-  // A band of fewer rows may have a panel or two, as others of its walk have more rows.
   template <int Rows>
   static void multiply_rows(const Block& b) {
     if constexpr (Rows > 1)
       if (b.rows < Rows) return multiply_rows<Rows - 1>(b);
-    constexpr int wide = register_panels(Rows);
-    int panel = 0;
-    for (; panel + wide <= b.panels; panel += wide) multiply_block<Rows, wide>(b, panel);
-    if constexpr (wide > 2)
-      for (; panel + 2 <= b.panels; panel += 2) multiply_block<Rows, 2>(b, panel);
-    for (; panel < b.panels; ++panel) multiply_block<Rows, 1>(b, panel);
+    constexpr int alone = panels(Rows), of_many = Rows <= kBandRows ? kBandPanels : 1;
+    if (b.streams) multiply_panels<Rows, alone>(b);
+    else multiply_panels<Rows, of_many>(b);
   }
 
-  template <int Rows, int Panels_>
-  static PENSTOCK_INLINE void multiply_block(const Block& b, int first_panel) {
+  template <int Rows, int Wide>
+  static PENSTOCK_INLINE void multiply_panels(const Block& b) {
+    int panel = 0;
+    for (; panel + Wide <= b.panels; panel += Wide) multiply_block<Rows, Wide>(b, panel);
+    if constexpr (Wide > 1)
+      if (panel < b.panels) multiply_block<Rows, 1>(b, panel);
+  }
+
+  template <int Rows, int Wide>
+  static void multiply_block(const Block& b, int first_panel) {
     const int64_t offset = int64_t(first_panel) * Rows * kPanelColumns;
-    RegisterSums<Format, Rows, Panels_> sums(b.before ? b.before + offset : nullptr);
+    RegisterSums<Format, Rows, Wide> sums(b.before ? b.before + offset : nullptr);
     constexpr int64_t lines = std::max<int64_t>(Format::kStepBytes / kLineBytes, 1);  // of a step
     const auto prefetch = [&](const std::byte* from, auto locality) __attribute__((always_inline)) {
       for (int64_t line = 0; line < lines; ++line)
-        for (int p = 0; p < Panels_; ++p)
+        for (int p = 0; p < Wide; ++p)
           __builtin_prefetch(from + p * b.panel_bytes + line * kLineBytes, 0, locality.value);
     };
 
     const Packed* a = reinterpret_cast<const Packed*>(b.activations);
     const std::byte* w = b.weights + first_panel * b.panel_bytes;
     const auto step = [&](const std::byte* at) __attribute__((always_inline)) {
-      typename Format::Weights weights[Panels_];
-      for (int p = 0; p < Panels_; ++p) weights[p] = Format::load(at + p * b.panel_bytes);
-      sums.add(weights, a);
+      sums.step(at, b.panel_bytes, a);
       a += Rows;
     };
     if (b.streams) {  // these weights, which are used once
       const int64_t to_near = b.near - b.weights;
-      const int64_t to_far = b.far - b.weights;
+      const int64_t to_far = b.far - b.weights - (b.panels - Wide) * b.panel_bytes;
       for (int64_t s = 0; s < b.steps; ++s, w += Format::kStepBytes) {
         const std::byte* ahead = w + (s < b.turn ? to_near : to_far);
         prefetch(ahead, std::integral_constant<int, 3>());
@@ -138,7 +177,7 @@ class RegisterKernel {
       const int64_t every = lines * b.steps / std::max<int64_t>(b.next_lines.size(), 1);
       for (int64_t s = 0, due = 0; s < b.steps; ++s, w += Format::kStepBytes) {
         if (s == due) {
-          prefetch(next, std::integral_constant<int, 2>());
+          prefetch(next, std::integral_constant<int, kNextLocality>());
           next += lines * kLineBytes;
           due += every;
         }
@@ -155,6 +194,7 @@ template <class Weight, class X>
 struct SingleFormat {
   using Packed = float;
   using Weights = f32x16;
+  static constexpr int kFewPanels = kBandPanels > 1 && sizeof(Weight) == 4 ? 1 : 2;
   static constexpr int64_t kStep = 1;
   static constexpr int64_t kStepBytes = kPanelColumns * sizeof(Weight);
 

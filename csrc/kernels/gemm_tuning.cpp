@@ -9,7 +9,7 @@ namespace {
 
 int64_t floats_ahead() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_is("amd")) return kTwoLines;
+  if (__builtin_cpu_is("amdfam17h") || __builtin_cpu_is("amdfam19h")) return kTwoLines;
 #endif
   return 8 << 10;
 }
@@ -17,7 +17,7 @@ int64_t floats_ahead() {
 int64_t codes_ahead(int64_t elsewhere) {
 #if defined(__x86_64__)
   if (__builtin_cpu_is("amdfam17h") || __builtin_cpu_is("amdfam19h")) return kTwoLines;
-  if (__builtin_cpu_is("amd")) return 4 << 10;
+  if (__builtin_cpu_is("amd")) return 8 << 10;
 #endif
   return elsewhere;
 }

@@ -9,9 +9,10 @@
 //   kStep                       k per step of the innermost loop
 //   bounds()                    CacheBounds
 //   streams(rows)               whether weights that so many rows use are limited by memory: the first
-//                               band prefetches a short way ahead (Tuning::stream_ahead) and so streams
-//                               at full speed. With more rows arithmetic takes most of the time, and
-//                               each band prefetches its share of the next weights while it runs
+//                               band prefetches some way ahead (Tuning::stream_ahead) and so streams at
+//                               full speed. With more rows arithmetic takes most of the time, and each
+//                               band prefetches its share of the next weights while it runs
+//   ahead(rows, stream)         how far, in each panel of a block, of Tuning::stream_ahead
 //   kSharedSlice                k per slice when many rows are packed once; not every kernel has it
 //   padded_rows(rows)           rows as packed
 //   bands(rows)                 how many bands so many rows are; band(rows, b) is the b-th's Range
@@ -180,7 +181,8 @@ class Walk {
       block.steps = steps;
       const std::byte* next = block.weights + at.panels * p_.panel_bytes;
       if (streaming) {
-        const int64_t ahead = std::min(steps, ceil_div(p_.tuning.stream_ahead, step_bytes));
+        const int64_t bytes = Kernel::ahead(rows.size(), p_.tuning.stream_ahead);
+        const int64_t ahead = std::min(steps, ceil_div(bytes, step_bytes));
         block.turn = steps - ahead;
         block.near = block.weights + ahead * step_bytes;
         block.far = next - block.turn * step_bytes;
