@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from support.bitwise import Bits, Served
+from support.checkpoints import tiny_checkpoint
 from support.overlapped import tiny_engine_plan
 
 from penstock import LLM
@@ -13,6 +16,14 @@ from penstock.engine.loader import EnginePlan
 @pytest.fixture(scope="session")
 def engine_plan(tmp_path_factory: pytest.TempPathFactory) -> EnginePlan:
     return tiny_engine_plan(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture
+def bfloat16_model(tmp_path: Path) -> Path:
+    """A folder of a Llama in bfloat16, which the test may change."""
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_checkpoint("llama", dtype="bfloat16"), folder)
+    return folder
 
 
 @pytest.fixture(scope="module")

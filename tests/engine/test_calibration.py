@@ -4,7 +4,6 @@ the model computes."""
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -114,38 +113,36 @@ def test_the_type_that_is_served_changes_nothing() -> None:
         np.testing.assert_array_equal(served[name], squares)
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_checkpoint("llama", dtype="bfloat16"), folder)
-    return folder
-
-
-def test_a_second_start_reads_no_text(model: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"load_format": "auto", "quantization": "int4"}
-    first, second = (start(model, tmp_path / "kept", **options) for _ in range(2))
+@pytest.mark.parametrize("codes", [{"quantization": "int4"}, {"kv_cache_dtype": "int4"}], ids=str)
+def test_a_second_start_reads_no_text(
+    bfloat16_model: Path, tmp_path: Path, codes: dict[str, Any]
+) -> None:
+    options: dict[str, Any] = {"load_format": "auto", "backend": "cpu", **codes}
+    first, second = (start(bfloat16_model, tmp_path / "kept", **options) for _ in range(2))
     assert "calibrate" in first.phases
     assert second.restored
     assert "calibrate" not in second.phases
     assert first.logits == second.logits
-    alone = start(model, tmp_path / "kept", **options, quantization_calibration=False)
+    alone = start(bfloat16_model, tmp_path / "kept", **options, quantization_calibration=False)
     assert not {"calibrate", "restore weights"} & set(alone.phases)
     assert alone.logits != first.logits
 
 
-def test_neither_threads_nor_lengths_change_the_weights(model: Path) -> None:
+def test_neither_threads_nor_lengths_change_the_weights(bfloat16_model: Path) -> None:
     options: dict[str, Any] = {"load_format": "auto", "quantization": "int4", "keeping": "never"}
-    one = start(model, None, **options, threads=1, artifact=False)
-    other = start(model, None, **options, threads=3, artifact=False, max_model_len=64)
+    one = start(bfloat16_model, None, **options, threads=1, artifact=False)
+    other = start(bfloat16_model, None, **options, threads=3, artifact=False, max_model_len=64)
     assert one.logits == other.logits
 
 
-def test_another_tokenizer_is_another_text(model: Path, tmp_path: Path) -> None:
+def test_another_tokenizer_is_another_text(bfloat16_model: Path, tmp_path: Path) -> None:
     options: dict[str, Any] = {"load_format": "auto", "quantization": "int4"}
-    start(model, tmp_path / "kept", **options)
-    settings = json.loads((model / "tokenizer_config.json").read_text())
-    (model / "tokenizer_config.json").write_text(json.dumps(settings | {"add_bos_token": False}))
-    second = start(model, tmp_path / "kept", **options)
+    start(bfloat16_model, tmp_path / "kept", **options)
+    settings = json.loads((bfloat16_model / "tokenizer_config.json").read_text())
+    (bfloat16_model / "tokenizer_config.json").write_text(
+        json.dumps(settings | {"add_bos_token": False})
+    )
+    second = start(bfloat16_model, tmp_path / "kept", **options)
     assert "calibrate" in second.phases
 
 
@@ -157,17 +154,19 @@ def test_another_tokenizer_is_another_text(model: Path, tmp_path: Path) -> None:
         ({"dtype": "float16", "backend": "reference"}, "float16"),
     ],
 )
-def test_where_matrices_alone_decide(model: Path, options: dict[str, Any], why: str) -> None:
-    config = EngineConfig(model=str(model), **{**INT4, **options})
+def test_where_matrices_alone_decide(
+    bfloat16_model: Path, options: dict[str, Any], why: str
+) -> None:
+    config = EngineConfig(model=str(bfloat16_model), **{**INT4, **options})
     engine_plan = plan_engine(config)
     assert why in engine_plan.config.reasons["quantization_calibration"]
     assert not engine_plan.config.quantization_calibration
     assert not inputs(engine_plan.plan)
 
 
-def test_a_model_without_a_tokenizer(model: Path) -> None:
-    (model / "tokenizer.json").unlink()
-    engine_plan = planned(model)
+def test_a_model_without_a_tokenizer(bfloat16_model: Path) -> None:
+    (bfloat16_model / "tokenizer.json").unlink()
+    engine_plan = planned(bfloat16_model)
     assert "without a tokenizer" in engine_plan.config.reasons["quantization_calibration"]
     phases: list[str] = []
     load(engine_plan, phases.append).close()
@@ -177,10 +176,10 @@ def test_a_model_without_a_tokenizer(model: Path) -> None:
     assert max(tokens) < 300
 
 
-def test_a_tokenizer_that_cannot_be_read_is_refused_with_the_way_out(model: Path) -> None:
-    (model / "tokenizer.json").write_text("{}")
+def test_a_tokenizer_that_cannot_be_read_is_refused_with_the_way_out(bfloat16_model: Path) -> None:
+    (bfloat16_model / "tokenizer.json").write_text("{}")
     with pytest.raises(TokenizerError, match="--no-quantization-calibration"):
-        load(planned(model))
+        load(planned(bfloat16_model))
 
 
 @pytest.mark.parametrize(
@@ -191,8 +190,10 @@ def test_a_tokenizer_that_cannot_be_read_is_refused_with_the_way_out(model: Path
         ({"quantize_activations": False}, "weights alone"),
     ],
 )
-def test_other_schemes_have_no_text(model: Path, options: dict[str, Any], why: str) -> None:
-    config = EngineConfig(model=str(model), **{**INT4, **options})
+def test_other_schemes_have_no_text(
+    bfloat16_model: Path, options: dict[str, Any], why: str
+) -> None:
+    config = EngineConfig(model=str(bfloat16_model), **{**INT4, **options})
     engine_plan = plan_engine(config)
     said = engine_plan.config.reasons.get("quantization_calibration")
     assert said is None if config.quantization == "none" else why in (said or "")

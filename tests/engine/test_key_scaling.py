@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from support.artifact_engines import start
 from support.bitwise import Requests, Served, growing, prompt
 from support.checkpoints import tiny_checkpoint
 from support.needs import needs_native
@@ -127,38 +125,20 @@ def test_values_that_are_not_finite_scale_nothing() -> None:
     assert (columns[1] > 0).all()
 
 
-@pytest.fixture
-def model(tmp_path: Path) -> Path:
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_checkpoint("llama", dtype="bfloat16"), folder)
-    return folder
-
-
-def test_a_second_start_reads_no_text(model: Path, tmp_path: Path) -> None:
-    first, second = (start(model, tmp_path / "kept", **STARTED) for _ in range(2))
-    assert "calibrate" in first.phases
-    assert second.restored
-    assert "calibrate" not in second.phases
-    assert first.logits == second.logits
-    alone = start(model, tmp_path / "kept", **STARTED, quantization_calibration=False)
-    assert not {"calibrate", "restore weights"} & set(alone.phases)
-    assert alone.logits != first.logits
-
-
-def test_what_decides(model: Path) -> None:
+def test_what_decides(bfloat16_model: Path) -> None:
     def why(**options: Any) -> str:
-        engine_plan = planned(model, **options)
+        engine_plan = planned(bfloat16_model, **options)
         assert not engine_plan.plan.key_columns
         return engine_plan.config.reasons["quantization_calibration"]
 
     assert why(quantization_calibration=False) == "keys are cached as they are, as asked"
     assert "dummy" in why(load_format="dummy")
-    both = planned(model, quantization="int4")
+    both = planned(bfloat16_model, quantization="int4")
     assert "columns and cached keys" in both.config.reasons["quantization_calibration"]
     for kv in ("k8v4", "int8"):
-        assert not planned(model, kv_cache_dtype=kv).config.quantization_calibration
+        assert not planned(bfloat16_model, kv_cache_dtype=kv).config.quantization_calibration
         with pytest.raises(ConfigError, match="no effect"):
-            planned(model, kv_cache_dtype=kv, quantization_calibration=False)
+            planned(bfloat16_model, kv_cache_dtype=kv, quantization_calibration=False)
 
 
 @pytest.mark.parametrize("family", ["mamba2", "minicpm3"])
@@ -170,10 +150,10 @@ def test_models_without_keys_read_no_text(family: str) -> None:
     assert "quantization_calibration" not in config.reasons
 
 
-def test_the_same_bits_whatever_else_runs(model: Path, tmp_path: Path) -> None:
+def test_the_same_bits_whatever_else_runs(bfloat16_model: Path, tmp_path: Path) -> None:
     """Alone, together, in chunks, from cached prefixes, preempted, on more threads."""
     options = {**STARTED, "max_model_len": 200, "artifact_dir": str(tmp_path / "kept")}
-    served = Served(model, options)
+    served = Served(bfloat16_model, options)
     params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=3)
     requests = Requests.product([prompt(i, n, 250) for i, n in enumerate((1, 33, 100))], params)
     with served.start() as llm:

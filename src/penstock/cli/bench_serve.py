@@ -16,7 +16,8 @@ import argparse
 import secrets
 
 from penstock.cli.bench_common import command_line, ended
-from penstock.cli.bench_serve_options import RARE, add_options, load_plan, target_of
+from penstock.cli.bench_serve_options import RARE, add_options
+from penstock.cli.bench_serve_plan import load_plan, target_of
 from penstock.written_file import write_bytes, write_json
 
 __all__ = ["RARE", "add_arguments", "run"]
