@@ -80,8 +80,8 @@ Sum block_sum(const BlockColumn<Format>& w, const Quantized& q, const float* x, 
 }
 
 template <class Format>
-void check_block_product(const std::string& name, BlockMatrix w, Elem elem, int64_t rows, Pool& pool,
-                         std::mt19937& rng) {
+void check_block_product(const std::string& name, BlockMatrix w, Elem elem, const RowCounts& counts,
+                         Pool& pool, std::mt19937& rng) {
   const int64_t n = w.n, k = w.k, columns = w.gated ? 2 * n : n;
   const int64_t row_bytes = block_row_bytes(w.format, k), block = block_size(w.format).bytes;
   std::vector<std::byte> file(size_t(columns * row_bytes));
@@ -122,6 +122,7 @@ void check_block_product(const std::string& name, BlockMatrix w, Elem elem, int6
       for (size_t g = 4; g < 6; ++g)  // scales have no sign
         file[i + g] = std::byte(rng() % 8 ? 20 + rng() % 60 : rng() % 127);
   }
+  const int64_t rows = std::ranges::max(counts);
   Inputs x(rows, k, elem, rng);
   std::vector<Quantized> quantized;
   for (int64_t r = 0; r < rows; ++r) quantized.emplace_back(x.row(r), k, 32);
@@ -136,7 +137,7 @@ void check_block_product(const std::string& name, BlockMatrix w, Elem elem, int6
     return block_sum<Format>(read[size_t(part * n + c)], quantized[size_t(r)], x.row(r), elem, k,
                              w.weight_only);
   };
-  check_product(name + (w.weight_only ? " w" : ""), w, x, rows, pool, pack, sum);
+  check_product(name + (w.weight_only ? " w" : ""), w, x, counts, pool, pack, sum);
 
   // And as a table.
   if (w.gated) return;
@@ -165,20 +166,21 @@ inline void check_block_products(Pool& pool, std::mt19937& rng) {
       const int64_t least = block_size(format).columns;
       for (const bool weight_only : {false, true}) {
         if (!weight_only && !Format::kWhole) continue;
-        const auto check = [&](int64_t n, int64_t k, Elem elem, int64_t rows, bool gated) {
+        const auto check = [&](int64_t n, int64_t k, Elem elem, const RowCounts& counts, bool gated) {
           check_block_product<Format>(name, {format, n, round_up(k, least), gated, {}, {}, weight_only},
-                                      elem, rows, pool, rng);
+                                      elem, counts, pool, rng);
         };
-        for (const int64_t rows : row_counts(pool, {35})) {
-          check(35, 224, Elem::f32, rows, rows % 2 == 0);
-          check(64, 96, Elem::bf16, rows, rows % 2 == 1);
+        for (const bool odd : {true, false}) {
+          const RowCounts counts = row_counts(pool, odd, {35});
+          check(35, 224, Elem::f32, counts, !odd);
+          check(64, 96, Elem::bf16, counts, odd);
         }
-        check(20, 1312, Elem::bf16, 7, false);  // several slices
-        check(18, 544, Elem::f32, 5, true);
+        check(20, 1312, Elem::bf16, {7}, false);  // several slices
+        check(18, 544, Elem::f32, {5}, true);
       }
       // Several row blocks.
       check_block_product<Format>(name, {format, 16, 256, false, {}, {}, !Format::kWhole},
-                                  Elem::f32, 530, pool, rng);
+                                  Elem::f32, {530}, pool, rng);
     });
   }
 }

@@ -5,7 +5,7 @@
 
 namespace penstock::check {
 
-inline void check_float_product(PackedMatrix w, Elem elem, int64_t rows, Pool& pool,
+inline void check_float_product(PackedMatrix w, Elem elem, const RowCounts& counts, Pool& pool,
                                 std::mt19937& rng) {
   const int64_t n = w.n, k = w.k;
   std::normal_distribution<float> normal;
@@ -19,7 +19,7 @@ inline void check_float_product(PackedMatrix w, Elem elem, int64_t rows, Pool& p
     if (w.elem == Elem::bf16) weights[i] = to_f32(narrow[i]);
     if (w.elem == Elem::f16) weights[i] = to_f32(half[i]);
   }
-  Inputs x(rows, k, elem, rng);
+  Inputs x(std::ranges::max(counts), k, elem, rng);
   const auto pack = [&](std::byte* panels, int part, PartPlace place, Worker& worker) {
     const int64_t first = part * n * k;
     const void* const from = w.elem == Elem::bf16  ? static_cast<const void*>(narrow.data() + first)
@@ -34,21 +34,22 @@ inline void check_float_product(PackedMatrix w, Elem elem, int64_t rows, Pool& p
   };
   check_product("weights of type " + std::to_string(int(w.elem)) + ", x of " +
                     std::to_string(int(elem)),
-                w, x, rows, pool, pack, sum);
+                w, x, counts, pool, pack, sum);
 }
 
 inline void check_float_products(Pool& pool, std::mt19937& rng) {
   for (const Elem weights : {Elem::f32, Elem::bf16, Elem::f16})
     for (const Elem elem : {Elem::f32, Elem::bf16}) {
-      const auto check = [&](int64_t n, int64_t k, int64_t rows, bool gated) {
-        check_float_product({weights, n, k, gated, {}, {}}, elem, rows, pool, rng);
+      const auto check = [&](int64_t n, int64_t k, const RowCounts& counts, bool gated) {
+        check_float_product({weights, n, k, gated, {}, {}}, elem, counts, pool, rng);
       };
-      for (const int64_t rows : row_counts(pool, {18, 35})) {
-        check(35, 201, rows, rows % 2 == 0);
-        check(80, 64, rows, rows % 2 == 1);
+      for (const bool odd : {true, false}) {
+        const RowCounts counts = row_counts(pool, odd, {18, 35});
+        check(35, 201, counts, !odd);
+        check(80, 64, counts, odd);
       }
-      check(33, 2100, 150, false);  // several slices
-      check(18, 40, 1100, false);   // several row blocks
+      check(33, 2100, {150}, false);  // several slices
+      check(18, 40, {1100}, false);   // several row blocks
     }
 }
 

@@ -54,7 +54,7 @@ Sum sum_of_points(const float* x, Elem elem, int64_t k, int64_t group, Code&& co
   return sum;
 }
 
-inline void check_int_product(IntMatrix w, Elem elem, int64_t rows, Pool& pool,
+inline void check_int_product(IntMatrix w, Elem elem, const RowCounts& counts, Pool& pool,
                               std::mt19937& rng) {
   const int64_t n = w.n, k = w.k, columns = w.gated ? 2 * n : n, groups = int_groups(k, w.group);
   const int64_t span = w.group ? w.group : k;
@@ -69,6 +69,7 @@ inline void check_int_product(IntMatrix w, Elem elem, int64_t rows, Pool& pool,
   for (int8_t& z : zeros)
     z = int8_t(w.zero_points ? least + int(rng() % unsigned(most - least)) : 0);
   for (float& s : scales) s = float(1 + rng() % 1000) * 1e-4f;
+  const int64_t rows = std::ranges::max(counts);
   Inputs x(rows, k, elem, rng);
   std::vector<Quantized> quantized;
   for (int64_t r = 0; r < rows; ++r) quantized.emplace_back(x.row(r), k, span);
@@ -90,32 +91,32 @@ inline void check_int_product(IntMatrix w, Elem elem, int64_t rows, Pool& pool,
   };
   check_product("int" + std::to_string(w.bits) + " by " + std::to_string(w.group) +
                     (w.zero_points ? " z" : "") + (w.weight_only ? " w" : ""),
-                w, x, rows, pool, pack, sum);
+                w, x, counts, pool, pack, sum);
 }
 
 inline void check_int_products(Pool& pool, std::mt19937& rng) {
   for (const int bits : {8, 4})
     for (const int64_t group : {32, 64, 0})
       for (const bool zero_points : {false, true}) {
-        const auto check = [&](int64_t n, int64_t k, Elem elem, int64_t rows, bool gated, bool w) {
-          check_int_product({bits, group, n, k, gated, {}, {}, zero_points, w}, elem, rows, pool,
+        const auto check = [&](int64_t n, int64_t k, Elem elem, const RowCounts& counts, bool gated,
+                               bool w) {
+          check_int_product({bits, group, n, k, gated, {}, {}, zero_points, w}, elem, counts, pool,
                             rng);
         };
-        for (const int64_t rows : row_counts(pool, {18})) {
-          check(35, 200, Elem::f32, rows, rows % 2 == 0, false);
-          check(16, 96, Elem::bf16, rows, rows % 2 == 1, false);
+        for (const bool odd : {true, false}) {
+          const RowCounts counts = row_counts(pool, odd, {18}), wide = row_counts(pool, odd, {35});
+          check(35, 200, Elem::f32, counts, !odd, false);
+          check(16, 96, Elem::bf16, counts, odd, false);
+          check(35, 200, Elem::f32, wide, !odd, true);
+          check(67, 232, Elem::bf16, wide, odd, true);
         }
-        for (const int64_t rows : row_counts(pool, {35})) {
-          check(35, 200, Elem::f32, rows, rows % 2 == 0, true);
-          check(67, 232, Elem::bf16, rows, rows % 2 == 1, true);
-        }
-        check(20, 1100, Elem::bf16, 70, false, true);  // several slices
+        check(20, 1100, Elem::bf16, {70}, false, true);  // several slices
       }
   for (const bool zero_points : {false, true})
-    check_int_product({8, 0, 20, 6000, false, {}, {}, zero_points}, Elem::f32, 3, pool, rng);
+    check_int_product({8, 0, 20, 6000, false, {}, {}, zero_points}, Elem::f32, {3}, pool, rng);
   // Several row blocks.
-  check_int_product({4, 64, 16, 2300, false, {}, {}}, Elem::f32, 400, pool, rng);
-  check_int_product({4, 32, 16, 64, false, {}, {}, true, true}, Elem::f32, 700, pool, rng);
+  check_int_product({4, 64, 16, 2300, false, {}, {}}, Elem::f32, {400}, pool, rng);
+  check_int_product({4, 32, 16, 64, false, {}, {}, true, true}, Elem::f32, {700}, pool, rng);
 }
 
 }  // namespace penstock::check

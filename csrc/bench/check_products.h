@@ -29,14 +29,19 @@ inline float multiply_add(float a, float b, float c) {
 #endif
 }
 
-// Numbers of rows: by one thread all up to 17, by more some of these; and others, of several bands.
-inline std::vector<int64_t> row_counts(const Pool& pool, std::initializer_list<int64_t> others) {
-  std::vector<int64_t> all{1, 2, 5, 12, 17};
+// How many rows of x a product is made of, each of these by itself.
+using RowCounts = std::vector<int64_t>;
+
+// The odd or the even ones: by one thread all up to 17, by more some of these; and of others, of several
+// bands.
+inline RowCounts row_counts(const Pool& pool, bool odd, std::initializer_list<int64_t> others) {
+  RowCounts all{1, 2, 5, 12, 17};
   if (pool.threads() == 1) {
     all.resize(17);
     std::iota(all.begin(), all.end(), 1);
   }
   all.insert(all.end(), others);
+  std::erase_if(all, [odd](int64_t rows) { return (rows % 2 == 1) != odd; });
   return all;
 }
 
@@ -107,23 +112,21 @@ Sum chain(const float* x, const W& w, int64_t first, int64_t last, [[maybe_unuse
   return {sum, size};
 }
 
-// pack(panels, part, worker) packs part 0, or gate and up; sum(row, part, column) is what to expect.
-template <class Matrix, class Pack, class Expected>
-void check_product(const std::string& name, Matrix w, Inputs& x, int64_t rows, Pool& pool,
-                   Pack&& pack, Expected&& expected) {
-  const int parts = w.gated ? 2 : 1;
-  const int64_t n = w.n;
-  Memory panels(packed_bytes(w));
-  std::memset(panels.data(), 0xa5, panels.bytes());  // padding must be written, not found
-  pool.run([&](Worker& worker) {
-    for (int part = 0; part < parts; ++part)
-      pack(panels.data(), part, w.gated ? gated_part(part) : joined_part(0, n, n), worker);
-  });
-  w.panels = panels.data();
-  std::vector<float> bias(size_t(parts * n));
-  for (size_t i = 0; i < bias.size(); ++i) bias[i] = float(int(i % 7) - 3) * 0.37f;
-  if (rows % 2) w.bias = bias.data();
+// Before bias and activation, of all rows of x: by row, then column. With a gate each column has two.
+template <class Expected>
+std::vector<Sum> expected_sums(int64_t rows, int64_t n, int parts, Expected&& expected) {
+  std::vector<Sum> sums;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t c = 0; c < n; ++c)
+      for (int part = 0; part < parts; ++part) sums.push_back(expected(r, part, c));
+  return sums;
+}
 
+// The first `rows` rows of x by weights that are packed, against expected_sums().
+template <class Matrix>
+void check_rows(const std::string& name, const Matrix& w, Inputs& x, int64_t rows,
+                const std::vector<Sum>& sums, Pool& pool) {
+  const int64_t n = w.n;
   const auto array = [n](std::vector<float>& values) {
     return Array{reinterpret_cast<std::byte*>(values.data()), Elem::f32, n};
   };
@@ -140,18 +143,19 @@ void check_product(const std::string& name, Matrix w, Inputs& x, int64_t rows, P
   };
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < n; ++c) {
-      Sum sum = expected(r, 0, c);
-      if (w.bias) sum.value += bias[size_t(c)];
+      const auto at = size_t(r * n + c);
+      Sum sum = sums[w.gated ? 2 * at : at];
+      if (w.bias) sum.value += w.bias[c];
       if (w.gated) {
-        Sum up = expected(r, 1, c);
-        if (w.bias) up.value += bias[size_t(n + c)];
+        Sum up = sums[2 * at + 1];
+        if (w.bias) up.value += w.bias[n + c];
         const float gate = Lanes(silu(f32x16::broadcast(sum.value))).x[0];
         sum = {gate * up.value,
                2 * sum.error * std::fabs(up.value) + (std::fabs(gate) + sum.error) * up.error};
       }
-      const float got = out[size_t(r * n + c)];
-      expect(sum.error > 0 ? std::fabs(got - sum.value) <= sum.error : same(got, sum.value),
-             place(r, c) + ": " + text(got) + ", not " + text(sum.value));
+      const float got = out[at];
+      if (sum.error > 0 ? std::fabs(got - sum.value) <= sum.error : same(got, sum.value)) continue;
+      expect(false, place(r, c) + ": " + text(got) + ", not " + text(sum.value));
     }
 
   // By one thread, from the last row to the first, in two pieces of the columns.
@@ -169,7 +173,31 @@ void check_product(const std::string& name, Matrix w, Inputs& x, int64_t rows, P
   });
   for (int64_t r = 0; r < rows; ++r)
     for (int64_t c = 0; c < n; ++c)
-      expect(same(again[size_t(r * n + c)], out[size_t(r * n + c)]), place(r, c) + " by units");
+      if (!same(again[size_t(r * n + c)], out[size_t(r * n + c)]))
+        expect(false, place(r, c) + " by units");
+}
+
+// pack(panels, part, worker) packs part 0, or gate and up; expected(row, part, column) is a sum by plain
+// code: made once, since a row's result does not depend on how many there are. Odd counts have a bias.
+template <class Matrix, class Pack, class Expected>
+void check_product(const std::string& name, Matrix w, Inputs& x, const RowCounts& counts, Pool& pool,
+                   Pack&& pack, Expected&& expected) {
+  const int parts = w.gated ? 2 : 1;
+  const int64_t n = w.n;
+  Memory panels(packed_bytes(w));
+  std::memset(panels.data(), 0xa5, panels.bytes());  // padding must be written, not found
+  pool.run([&](Worker& worker) {
+    for (int part = 0; part < parts; ++part)
+      pack(panels.data(), part, w.gated ? gated_part(part) : joined_part(0, n, n), worker);
+  });
+  w.panels = panels.data();
+  std::vector<float> bias(size_t(parts * n));
+  for (size_t i = 0; i < bias.size(); ++i) bias[i] = float(int(i % 7) - 3) * 0.37f;
+  const std::vector<Sum> sums = expected_sums(std::ranges::max(counts), n, parts, expected);
+  for (const int64_t rows : counts) {
+    w.bias = rows % 2 ? bias.data() : nullptr;
+    check_rows(name, w, x, rows, sums, pool);
+  }
 }
 
 }  // namespace penstock::check

@@ -2,10 +2,10 @@
 // emulated. Prints what differs; exits with 1 if anything does. Not installed.
 //
 //   aarch64-linux-gnu-g++ -std=c++20 -O2 -ffp-contract=off -Wno-psabi -static -pthread
-//       -march=armv8.2-a+dotprod+fp16 -o check csrc/bench/kernels_check.cpp csrc/{pool,memory,states}.cpp
-//       $(ls csrc/kernels/*.cpp | grep -v _py) && qemu-aarch64-static ./check
+//       -march=armv8.2-a+dotprod+fp16 -o check csrc/bench/kernels_check.cpp csrc/{caches,memory,pool,states}.cpp
+//       $(ls csrc/kernels/*.cpp | grep -v -e _py -e _amx) && qemu-aarch64-static ./check
 //
-// tests/backends/test_cpu_cross.py does just this.
+// tests/backends/test_cpu_cross.py does this for every variant of AArch64.
 #include <cstdio>
 #include <random>
 

@@ -36,15 +36,25 @@ def flags_of(isa: str) -> str:
     return options
 
 
-def sources(isa: str) -> list[Path]:
-    """The program and the kernels that the variant is built of, those that take longest first."""
-    parts = ("bench/kernels_check.cpp", "caches.cpp", "memory.cpp", "pool.cpp", "states.cpp")
+def units(isa: str, folder: Path) -> list[Path]:
+    """What is compiled for a variant: several sources as one, as an installation has them."""
     left_out = ("_py", "_amx") if isa == "i8mm" else ("_py", "_amx", "_pairs", "gemm_dot")
-    kernels = [p for p in CSRC.glob("kernels/*.cpp") if not p.stem.endswith(left_out)]
-    assert len(kernels) > 10
-    long = [p for p in kernels if re.match(r"gemm_(block|points)_(bytes|floats|pairs)", p.stem)]
-    assert long
-    return [*long, *(CSRC / part for part in parts), *(p for p in kernels if p not in long)]
+    kernels = [p for p in sorted(CSRC.glob("kernels/*.cpp")) if not p.stem.endswith(left_out)]
+    alone = [
+        path
+        for path in kernels
+        if re.match(r"gemm_((block|points)_(bytes|floats|pairs)|product)$", path.stem)
+    ]
+    together = [path for path in kernels if path not in alone]
+    groups = {
+        "products": [path for path in together if path.stem.startswith("gemm")],
+        "others": [path for path in together if not path.stem.startswith("gemm")],
+        "core": [CSRC / f"{name}.cpp" for name in ("caches", "memory", "pool", "states")],
+    }
+    assert min(len(alone), *map(len, groups.values())) > 3
+    for name, group in groups.items():
+        (folder / f"{name}.cpp").write_text("".join(f'#include "{path}"\n' for path in group))
+    return [*alone, CSRC / "bench/kernels_check.cpp", *(folder / f"{name}.cpp" for name in groups)]
 
 
 @pytest.mark.slow
@@ -65,7 +75,7 @@ def test_kernels_on_aarch64(tmp_path: Path, isa: str) -> None:
         return to
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        objects = list(pool.map(compile_one, sources(isa)))
+        objects = list(pool.map(compile_one, units(isa, tmp_path)))
     program = tmp_path / "check"
     linked = subprocess.run(
         [*compiler, "-static", "-pthread", "-o", program, *objects], capture_output=True, text=True
