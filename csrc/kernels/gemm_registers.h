@@ -24,13 +24,13 @@ namespace penstock {
 constexpr int kOneBand = 13;    // rows, at most; more are several bands
 constexpr int kBandRows = 12;   // each of so many rows at most,
 constexpr int kBandPanels = 2;  // by so many panels
-constexpr int kFewRows = 8;
+constexpr int kFewBandRows = 8;
 #elif defined(__aarch64__)
 // 32 of 128 bits hold 8 of ours: 4 rows beside two of weights, of which a pair of lines has two.
 constexpr int kOneBand = 4;
 constexpr int kBandRows = kOneBand;
 constexpr int kBandPanels = 1;
-constexpr int kFewRows = 1;
+constexpr int kFewBandRows = 1;
 constexpr int kNextLocality = 2;  // of prefetches for the next block
 constexpr int64_t register_ahead(int64_t, int64_t stream, int) { return stream; }
 #else
@@ -41,7 +41,7 @@ constexpr int kOneBand = 6;
 #endif
 constexpr int kBandRows = kOneBand;
 constexpr int kBandPanels = 1;
-constexpr int kFewRows = 2;
+constexpr int kFewBandRows = 2;
 #endif
 
 #if !defined(__aarch64__)
@@ -49,7 +49,7 @@ constexpr int kNextLocality = 3;
 // More rows than half of the few leave processors less time to look ahead.
 constexpr int64_t kLeastAhead = 8 << 10;
 constexpr int64_t register_ahead(int64_t rows, int64_t stream, int panels) {
-  return (2 * rows <= kFewRows ? stream : std::max(stream, kLeastAhead) * 3 / 2) / panels;
+  return (2 * rows <= kFewBandRows ? stream : std::max(stream, kLeastAhead) * 3 / 2) / panels;
 }
 #endif
 
@@ -103,7 +103,7 @@ class RegisterKernel {
 
   // One panel is one stream of memory, which is read fastest; two are more chains of additions.
   static constexpr int panels(int64_t rows) {
-    if (rows <= kFewRows) return Format::kFewPanels;
+    if (rows <= kFewBandRows) return Format::kFewPanels;
     return rows <= kBandRows || bands(rows) > 1 ? kBandPanels : 1;
   }
   static constexpr int64_t ahead(int64_t rows, int64_t stream) {
