@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from penstock.cli.bench_serve_options import (
 )
 from penstock.cli.options import positive_int
 from penstock.cli.parser import UsageError
+from penstock.cli.server_key import server_key
 
 if TYPE_CHECKING:
     from penstock.bench.load.arrivals import Arrivals
@@ -33,7 +33,7 @@ def target_of(args: argparse.Namespace) -> Target:
     from penstock.bench.load.target import Target, checked_header
 
     headers = dict(checked_header(text) for text in args.header)
-    key = _api_key(args.api_key_env)
+    key = server_key(args.api_key_env, KEY_VARIABLE)
     if key is not None:
         if not (key.isascii() and key.isprintable()):  # a header's own error would show it
             raise UsageError("the server's key has characters that no key has; check its variable")
@@ -201,11 +201,3 @@ def _body(text: str | None) -> dict[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"argument --body: no JSON object: {error}") from None
-
-
-def _api_key(variable: str | None) -> str | None:
-    if variable is None:
-        return os.environ.get(KEY_VARIABLE)
-    if not os.environ.get(variable):
-        raise UsageError(f"argument --api-key-env: there is no environment variable {variable}")
-    return os.environ[variable]

@@ -13,7 +13,6 @@ small model for chats is downloaded, if you agree. /help lists what you can do i
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +32,7 @@ from penstock.cli.options import (
     sampling_params,
 )
 from penstock.cli.parser import UsageError
+from penstock.cli.server_key import server_key
 from penstock.cli.standard_input import is_piped, piped_text, text_argument
 from penstock.collector import uncollected
 from penstock.config import EngineConfig
@@ -195,15 +195,7 @@ def _remote(args: argparse.Namespace) -> ChatModel:
             f"argument {option_name(local[0])}: it is for a model that is loaded here, not for a "
             "server's; leave it or --url out"
         )
-    return RemoteModel(Endpoint(args.url, _api_key(args.api_key_env)), args.model)
-
-
-def _api_key(variable: str | None) -> str | None:
-    if variable is None:
-        return os.environ.get(KEY_VARIABLE)
-    if not os.environ.get(variable):
-        raise UsageError(f"argument --api-key-env: there is no environment variable {variable}")
-    return os.environ[variable]
+    return RemoteModel(Endpoint(args.url, server_key(args.api_key_env, KEY_VARIABLE)), args.model)
 
 
 def _local(args: argparse.Namespace) -> ChatModel:
