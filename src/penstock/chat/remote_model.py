@@ -7,7 +7,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Generator, Iterable
 from typing import IO, Any
-from urllib.parse import urlsplit
 
 import msgspec
 
@@ -18,6 +17,7 @@ from penstock.chat.json_text import decoded
 from penstock.chat.used_sampling import UsedSampling
 from penstock.errors import ConfigError, PenstockError, RequestError, first_line
 from penstock.sampling.defaults import SamplingDefaults
+from penstock.server_url import split_server_url
 
 REPLY_S = 600.0
 """Seconds without a byte after which a server is given up: it may read a long prompt first."""
@@ -95,15 +95,7 @@ class Endpoint:
     """
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
-        try:
-            parts = urlsplit(url if "://" in url else f"http://{url}")
-            _ = parts.port
-        except ValueError as error:
-            raise ConfigError(f"{url!r} is no URL of a server: {error}") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            raise ConfigError(f"{url!r} is no URL of a server; write http://HOST:PORT")
-        if parts.username or parts.password:
-            raise ConfigError("a URL with a password shows it to others; see --api-key-env")
+        parts = split_server_url(url)
         path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
         self.url = f"{parts.scheme}://{parts.netloc}{path}"
         if api_key is not None and not (api_key.isascii() and api_key.isprintable()):

@@ -6,11 +6,11 @@ import ssl
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
-from urllib.parse import urlsplit
 
 import msgspec
 
 from penstock.errors import ConfigError
+from penstock.server_url import split_server_url
 
 EndpointKind = Literal["chat", "completions"]
 
@@ -37,15 +37,9 @@ class Target:
     @classmethod
     def parse(cls, url: str) -> Target:
         """``http://HOST:PORT``, or a URL with the path of the API. Raises ConfigError."""
-        try:
-            parts = urlsplit(url if "://" in url else f"http://{url}")
-            port = parts.port or (443 if parts.scheme == "https" else 80)
-        except ValueError as error:
-            raise ConfigError(f"{url!r} is no URL of a server: {error}") from None
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
-            raise ConfigError(f"{url!r} is no URL of a server; write http://HOST:PORT")
-        if parts.username or parts.password:
-            raise ConfigError("a URL with a password shows it to others; see --api-key-env")
+        parts = split_server_url(url)
+        assert parts.hostname is not None
+        port = parts.port or (443 if parts.scheme == "https" else 80)
         base = parts.path.rstrip("/")
         for end in ("/chat/completions", "/completions"):
             base = base.removesuffix(end)
