@@ -52,7 +52,7 @@ def test_files_that_are_no_traces(tmp_path: Path, name: str, text: str, message:
 def test_what_has_no_hash_ids_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(ConfigError, match="trace:1"):
+    with pytest.raises(ConfigError, match="trace, line 1"):
         read_mooncake(path)
     path.write_text('{"input_length": 600, "output_length": 1, "hash_ids": [1]}\n')
     with pytest.raises(ConfigError, match="600 tokens have 1 hash ids"):

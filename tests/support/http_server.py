@@ -53,6 +53,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     api_keys: str | None = None
     cors_origins: tuple[str, ...] = ()
     page: bool = True
+    observe: bool = True
     port: int = 0  # any
     allowed_hosts: tuple[str, ...] | None = None  # None: any
     tls: tuple[str, str] | None = None
@@ -77,6 +78,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
                 self.cors_origins,
                 self.log_prompts,
                 page=self.page,
+                observe=self.observe,
                 hosts=None if hosts is None else HostRule.of(HOST, HOST, hosts, bool(read.users)),
             ),
             supervisor=SupervisorOptions(

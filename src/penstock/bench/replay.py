@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.bench.progress import Progress, Stopped, Unseen
-from penstock.bench.traces import MOONCAKE_BLOCK, HashedRequest, Lengths
+from penstock.bench.traces import HashedRequest, Lengths
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.errors import ConfigError
@@ -24,6 +24,7 @@ from penstock.interface.messages import EngineRequest
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import make_sequences
+from penstock.workload.trace_line import MOONCAKE_BLOCK
 
 TOKENS_PER_HASH = 64
 """Tokens that stand for a block of a Mooncake trace: an eighth of what it has."""

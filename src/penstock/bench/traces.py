@@ -10,9 +10,8 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import ConfigError
-
-MOONCAKE_BLOCK = 512
-"""Prompt tokens that one hash id of a Mooncake trace stands for."""
+from penstock.workload.trace import read_lines
+from penstock.workload.trace_line import MOONCAKE_BLOCK
 
 
 @dataclass(frozen=True)
@@ -80,20 +79,12 @@ def read_mooncake(path: Path, limit: int | None = None) -> list[HashedRequest]:
 
     Raises ConfigError for a file of another shape.
     """
-    decoder = msgspec.json.Decoder(HashedRequest)
-    with path.open("rb") as file:
-        requests = []
-        for number, line in enumerate(islice(file, limit), 1):
-            try:
-                request = decoder.decode(line)
-            except msgspec.DecodeError as error:
-                raise ConfigError(
-                    f"{path}:{number} is not a line of a Mooncake trace: {error}"
-                ) from error
-            if len(request.hash_ids) != -(-request.input_length // MOONCAKE_BLOCK):
-                raise ConfigError(
-                    f"{path}:{number}: {request.input_length} tokens have "
-                    f"{len(request.hash_ids)} hash ids, not one per {MOONCAKE_BLOCK} tokens"
-                )
-            requests.append(request)
-        return requests
+    requests = []
+    for number, line in islice(read_lines(path), limit):
+        if line.hash_ids is None or line.block_size != MOONCAKE_BLOCK:
+            raise ConfigError(
+                f"{path}, line {number} has no hash ids of {MOONCAKE_BLOCK} prompt tokens; "
+                f"'penstock observe --block-size {MOONCAKE_BLOCK}' writes them"
+            )
+        requests.append(HashedRequest(line.input_length, line.output_length, line.hash_ids))
+    return requests

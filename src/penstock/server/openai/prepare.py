@@ -44,12 +44,11 @@ class PreparedChat:
 
     def generation(self, request_id: str) -> Generation:
         """Start the generation; call it once."""
-        outputs = self.engine.outputs(
-            EngineRequest.of(request_id, self.prompt, self.params, self.options)
-        )
+        asked = EngineRequest.of(request_id, self.prompt, self.params, self.options)
+        outputs = self.engine.outputs(asked)
         if self.bound_by:
             outputs = refused_by_name(outputs, self.bound_by)
-        return self.meter.measured(outputs)
+        return self.meter.measured(asked, outputs)
 
 
 async def prepare_chat(
