@@ -21,6 +21,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.errors import ConfigError
 from penstock.interface.messages import EngineRequest
+from penstock.length_limits import LengthLimits
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import make_sequences
@@ -251,7 +252,8 @@ def _tokens(hash_ids: Iterable[int], length: int, tokens_per_hash: int) -> list[
 
 
 def _scheduler(cache: KvCache, limits: ReplayLimits, max_model_len: int) -> Scheduler:
-    return Scheduler(cache, limits.max_num_seqs, limits.max_num_batched_tokens, max_model_len + 1)
+    lengths = LengthLimits(max_model_len + 1)
+    return Scheduler(cache, limits.max_num_seqs, limits.max_num_batched_tokens, lengths)
 
 
 def _run(

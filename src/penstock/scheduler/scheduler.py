@@ -56,6 +56,7 @@ from collections.abc import Mapping, Sequence
 from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.errors import RequestError
 from penstock.interface.messages import EngineStats, FinishReason, SequenceUpdate
+from penstock.length_limits import LengthLimits
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.accepted_drafts import AcceptedDrafts
 from penstock.scheduler.admission import Admission
@@ -83,7 +84,7 @@ class Scheduler:
         cache: KvCache,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        max_model_len: int,
+        lengths: LengthLimits,
         all_hidden: bool = False,
         max_prompt_rows: int | None = None,
     ) -> None:
@@ -94,7 +95,7 @@ class Scheduler:
         self.cache = cache
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.max_model_len = max_model_len
+        self._lengths = lengths
         self._queues = Queues()
         self.running = self._queues.running
         self._in_flight = InFlight()
@@ -155,7 +156,7 @@ class Scheduler:
 
         ``params`` is None for a request without output. Raises RequestError.
         """
-        return most_tokens(prompt, params, self.max_model_len, self.cache)
+        return most_tokens(prompt, params, self._lengths, self.cache)
 
     def abort(self, request_id: str, index: int | None = None) -> list[SequenceState]:
         """End a request, or one sequence of it, whatever it is doing; return what was ended.

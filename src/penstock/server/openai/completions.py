@@ -103,8 +103,8 @@ class CompletionJob:
             else:
                 prompts.append(_Prompt(None, prompt))
         prompts = [_kept(prompt, request, engine) for prompt in prompts]
-        remaining = engine.model.max_model_len - max(len(prompt.token_ids) for prompt in prompts)
-        params = completion_params(request, engine.model, remaining)
+        longest = max(len(prompt.token_ids) for prompt in prompts)
+        params = completion_params(request, engine.model, longest)
         asked = asked_constraint(request)
         if asked is not None:
             await serving.grammars.check(asked.spec, asked.param, serving.caller.name)

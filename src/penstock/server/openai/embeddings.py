@@ -109,7 +109,7 @@ class EmbeddingJob:
         several = not isinstance(request.input, str) and type(request.input[0]) is not int
         for i, tokens in enumerate(inputs):
             name = f"input[{i}]" if several else "input"
-            check_length(len(tokens), None, engine.model.max_model_len, name)
+            check_length(len(tokens), None, engine.model.lengths, name)
             check_token_ids(tokens, engine.model.vocab_size, name)
         return cls(request, inputs, pooling, engine, meter, options)
 
