@@ -113,6 +113,38 @@ def test_another_kind_of_server(capsys: pytest.CaptureFixture[str]) -> None:
     assert "has no /engine/workload: it is no server of Penstock" in capsys.readouterr().err
 
 
+METRICS = b"""\
+# TYPE vllm:request_prompt_tokens histogram
+vllm:request_prompt_tokens_bucket{engine="0",le="10.0"} 1.0
+vllm:request_prompt_tokens_bucket{engine="0",le="100.0"} 8.0
+vllm:request_prompt_tokens_bucket{engine="0",le="+Inf"} 10.0
+vllm:request_prompt_tokens_count{engine="0"} 10.0
+vllm:request_prompt_tokens_sum{engine="0"} 1500.0
+# TYPE vllm:request_success_total counter
+vllm:request_success_total{engine="0",finished_reason="stop"} 9.0
+vllm:request_success_total{engine="0",finished_reason="abort"} 0.0
+# TYPE vllm:prefix_cache_queries_total counter
+vllm:prefix_cache_queries_total{engine="0"} 1500.0
+# TYPE vllm:prefix_cache_hits_total counter
+vllm:prefix_cache_hits_total{engine="0"} 300.0
+"""
+
+
+def test_what_metrics_of_another_kind_of_server_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with foreign_server(METRICS) as url:
+        assert cli.main(["observe", url, "--json", str(tmp_path / "found.json")]) == 0
+        printed = capsys.readouterr().out
+        assert cli.main(["observe", url, "--since", "1h"]) == 1
+    rows = {line[:13].strip(): line[13:].strip() for line in printed.splitlines()}
+    assert rows["ends"] == "9 stop"
+    assert rows["prompt tokens"] == "10: mean 150  p50 10-100  p90 over 100  p99 over 100"
+    assert rows["prefix cache"] == "20.0% of what was looked up was found"
+    assert "say nothing of arrivals" in printed
+    assert json.loads((tmp_path / "found.json").read_text())["prompt_tokens"]["count"] == 10
+
+
 @pytest.mark.slow
 def test_a_replay_is_observed_as_what_was_observed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

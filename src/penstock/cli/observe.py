@@ -23,10 +23,10 @@ from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.options import positive_int
 from penstock.cli.parser import UsageError
 from penstock.cli.server_key import server_key
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
-    from penstock.workload.observed_server import ObservedServer
+    from penstock.workload.observed_server import NotObservedError, ObservedServer
 
 KEY_VARIABLE: Final = "PENSTOCK_ADMIN_KEY"
 RARE = frozenset({"--interval", "--block-size", "--api-key-env"})
@@ -82,13 +82,16 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_server(args: argparse.Namespace) -> int:
-    from penstock.workload.observed_server import ObservedServer
+    from penstock.workload.observed_server import NotObservedError, ObservedServer
 
     if args.follow and args.out is not None:
         raise UsageError("argument --out: a trace is written once; leave --follow out")
     server = ObservedServer(args.source, server_key(args.api_key_env, KEY_VARIABLE))
     if not args.follow:
-        _show(server, args)
+        try:
+            _show(server, args)
+        except NotObservedError as error:
+            return _of_metrics(server, args, error)
         if args.out is not None:
             from penstock.workload.trace import coarser
             from penstock.written_file import write_pieces
@@ -122,6 +125,23 @@ def _show(server: ObservedServer, args: argparse.Namespace, before: str = "") ->
     sys.stdout.flush()
     if args.json is not None:
         write_json(args.json, observed)
+
+
+def _of_metrics(server: ObservedServer, args: argparse.Namespace, error: NotObservedError) -> int:
+    """Show what there is to say of a server that keeps nothing; raise the error if that is nothing,
+    or is not what was asked for."""
+    from penstock.cli.observe_table import print_metrics
+    from penstock.written_file import write_json
+
+    found = server.metrics() if args.out is None and args.since is None else None
+    if found is None:
+        needs = "; 'penstock serve' of this version does, and exports a trace"
+        raise PenstockError(f"{error}{needs}") from None
+    print_metrics(server.url, found)
+    print(f"\n{error}: these are its metrics, which say nothing of arrivals or shared prefixes")
+    if args.json is not None:
+        write_json(args.json, found)
+    return 0
 
 
 def _of_file(args: argparse.Namespace, path: Path) -> int:

@@ -12,6 +12,7 @@ from penstock.terminal import harmless
 if TYPE_CHECKING:
     from penstock.workload.arrivals import Arrivals
     from penstock.workload.length_table import LengthTable
+    from penstock.workload.metrics import MetricsSummary, Spread
     from penstock.workload.quantiles import Quantiles
     from penstock.workload.report import ObservedWorkload
     from penstock.workload.summary import WorkloadSummary
@@ -48,12 +49,39 @@ def print_summary(rows: Rows, summary: WorkloadSummary, of_day: bool = True) -> 
     rows += _arrivals(summary.arrivals, of_day)
     rows += _patterns(summary)
     rows += _prefixes(summary)
-    width = max(len(label) for label, _ in rows)
-    for label, text in rows:
-        print(harmless(f"{label:<{width}}  {text}", sys.stdout))
+    _print_rows(rows)
     if summary.table is not None:
         print()
         _print_lengths(summary.table)
+
+
+def print_metrics(url: str, found: MetricsSummary) -> None:
+    """Print what a server's metrics say, since its start."""
+    rows = [("server", f"{url}, since its start")]
+    if found.ends:
+        rows.append(("ends", _counted(found.ends)))
+    rows += _spread("prompt tokens", found.prompt_tokens, _tokens)
+    rows += _spread("answer tokens", found.output_tokens, _tokens)
+    rows += _spread("first token", found.first_token_s, _time)
+    if found.found_in_cache is not None:
+        rows.append(("prefix cache", f"{found.found_in_cache:.1%} of what was looked up was found"))
+    _print_rows(rows)
+
+
+def _spread(label: str, found: Spread | None, shown: Callable[[float], str]) -> Rows:
+    if found is None:
+        return []
+    text = f"{found.count:,}: mean {shown(found.mean)}"
+    for name in ("p50", "p90", "p99"):
+        low, high = getattr(found, name)
+        text += f"  {name} " + (f"{shown(low)}-{shown(high)}" if high else f"over {shown(low)}")
+    return [(label, text)]
+
+
+def _print_rows(rows: Rows) -> None:
+    width = max(len(label) for label, _ in rows)
+    for label, text in rows:
+        print(harmless(f"{label:<{width}}  {text}", sys.stdout))
 
 
 def _requests(summary: WorkloadSummary) -> str:

@@ -11,20 +11,28 @@ import msgspec
 from penstock.errors import PenstockError
 from penstock.server_link import RefusedError, ServerLink, cause
 from penstock.server_url import split_server_url
+from penstock.workload.metrics import MetricsSummary, summarize_metrics
 from penstock.workload.report import ObservedWorkload
 
 _PATH: Final = "/engine/workload"
 _PATIENCE_S: Final = 60.0
 _MAX_REPORT: Final = 4 << 20
+_MAX_METRICS: Final = 32 << 20
+_NOT_THERE: Final = (404, 405, 501)
 _HINTS: Final = {
     401: "; name the environment variable that holds the server's admin key by --api-key-env",
     403: "; where a server has keys, it tells its workload to the holder of the admin key alone",
 }
 
 
+class NotObservedError(PenstockError):
+    """The server keeps nothing of its requests."""
+
+
 class ObservedServer:
-    """One of Penstock's servers. Raises ConfigError for what is no URL of a server, and
-    PenstockError with the cause where it tells nothing."""
+    """One of Penstock's servers, or another one's metrics. Raises ConfigError for what is no URL of
+    a server, NotObservedError for a server that keeps nothing of its requests, and PenstockError
+    with the cause where it tells nothing."""
 
     def __init__(self, url: str, api_key: str | None = None) -> None:
         parts = split_server_url(url)
@@ -49,6 +57,14 @@ class ObservedServer:
         pieces are taken."""
         return self._pieces(self._open("jsonl", since_s))
 
+    def metrics(self) -> MetricsSummary | None:
+        """What its metrics say of its workload; None where they say nothing of it."""
+        try:
+            with self._link.open("/metrics", _PATIENCE_S) as reply:
+                return summarize_metrics(reply.read(_MAX_METRICS).decode(errors="replace"))
+        except (PenstockError, OSError, http.client.HTTPException):
+            return None
+
     def _pieces(self, reply: IO[bytes]) -> Iterator[bytes]:
         with reply:
             try:
@@ -62,10 +78,12 @@ class ObservedServer:
         try:
             return self._link.open(f"{_PATH}?format={kind}{since}", _PATIENCE_S)
         except RefusedError as error:
-            if error.status == 404 and "--no-observe" not in str(error):
-                raise PenstockError(
-                    f"{self.url} has no {_PATH}: it is no server of Penstock, or an older one, and "
-                    "keeps nothing that could be shown; 'penstock serve' of this version does"
+            if error.status in _NOT_THERE:
+                why = "it is no server of Penstock, or an older one, and"
+                if "--no-observe" in str(error):
+                    why = "it was started with --no-observe, and"
+                raise NotObservedError(
+                    f"{self.url} has no {_PATH}: {why} keeps nothing of its requests"
                 ) from None
             raise PenstockError(f"{error}{_HINTS.get(error.status, '')}") from None
 
