@@ -149,8 +149,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         int | None,
         Meta(
             description="The longest prompt, in tokens. The default is what 'penstock build' was "
-            "given, or else as much as the context holds. With --max-output-len, too, no more "
-            "sequences run than the KV cache surely holds."
+            "given, or else as much as the context holds. With --max-output-len, too, a sequence "
+            "runs only if the KV cache holds it and all that run to their ends."
         ),
     ] = None
     max_output_len: Annotated[

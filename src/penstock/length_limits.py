@@ -18,6 +18,12 @@ class LengthLimits(msgspec.Struct, frozen=True):
     """Where the bounds of prompts and answers come from, for messages."""
 
     @property
+    def bounded(self) -> bool:
+        """Whether prompts and answers are both bounded: then how much a request can need is known,
+        and no more run than surely fit."""
+        return self.max_input_len is not None and self.max_output_len is not None
+
+    @property
     def longest_input(self) -> int:
         """Tokens of a prompt that asks for no answer."""
         return min(self.max_model_len, self.max_input_len or self.max_model_len)

@@ -46,14 +46,14 @@ def test_one_bound_leaves_the_context_as_it_is() -> None:
     assert (config.lengths.longest_prompt, config.lengths.room(4090)) == (4095, 6)
 
 
-def test_no_more_sequences_run_than_surely_fit() -> None:
+def test_what_the_cache_holds_to_the_end_is_said() -> None:
     page = resolved().plan.kv_groups.page_bytes
     bounds = {"max_input_len": 100, "max_output_len": 60}  # five blocks
     config = resolved(kv_cache_bytes=23 * page, **bounds).config
-    assert config.max_num_seqs == 4
-    assert "none is preempted" in config.reasons["max_num_seqs"]
-    assert resolved(kv_cache_bytes=23 * page, max_num_seqs=9, **bounds).config.max_num_seqs == 9
-    assert resolved(kv_cache_bytes=23 * page, max_model_len=160).config.max_num_seqs == 64
+    assert "they hold 4 sequences of 160 tokens to their ends" in config.reasons["num_blocks"]
+    assert config.max_num_seqs == 64
+    assert config.lengths.bounded
+    assert not resolved(max_model_len=160, max_input_len=100).config.lengths.bounded
     with pytest.raises(ConfigError, match="lower max_input_len or max_output_len"):
         resolved(kv_cache_bytes=4 * page, **bounds)
 

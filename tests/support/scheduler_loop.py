@@ -28,11 +28,14 @@ def make_loop(
     prompt_rows: int | None = None,
     windows: Windows = (None,),
     states: StateLimits | None = None,
+    surely: bool = False,
 ) -> Loop:
     cache = ToldCache(
         num_blocks, size, windows=windows, enable_prefix_caching=prefix, states=states
     )
-    scheduler = Scheduler(cache, seqs, budget, LengthLimits(context), max_prompt_rows=prompt_rows)
+    scheduler = Scheduler(
+        cache, seqs, budget, LengthLimits(context), max_prompt_rows=prompt_rows, surely=surely
+    )
     return Loop(scheduler, VOCAB, ahead)
 
 

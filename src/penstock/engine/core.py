@@ -96,6 +96,7 @@ class EngineCore:
             config.lengths,
             self._speculation is not None and self._speculation.reads_all_hidden,
             PROMPT_LOGIT_ROWS if config.max_logit_rows < config.max_num_batched_tokens else None,
+            config.lengths.bounded,
         )
         self._sampler = executor.sampler
         self._seeds = random.Random(config.seed)

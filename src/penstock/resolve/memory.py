@@ -66,7 +66,6 @@ def decide_memory(
     budget = backend.backend.budget(demand, backend.choice, inputs.hardware)
     states = _states(inputs, served, budget.kv_cache, lengths)
     blocks = _blocks(inputs, plans, budget.kv_cache, states.num_bytes, lengths)
-    sequences, at_once = _at_once(inputs, served, blocks, states, lengths)
     in_full = blocks.tokens >= served.max_len
     less = f", less {states.num_bytes:,} of states" if states.num_bytes else ""
     quantized = schemes.linear is not None or inputs.spec.quantized is not None
@@ -75,7 +74,7 @@ def decide_memory(
         "kv_cache_dtype": reason(config.kv_cache_dtype, "the weights' type"),
         "weight_bytes": rounded if quantized else f"all in {weights}",
         "kv_cache_bytes": reason(config.kv_cache_bytes, budget.why) + less,
-        "num_blocks": blocks.why,
+        "num_blocks": blocks.why + _held(served, blocks, lengths),
         "max_model_len": reason(
             None if lengths.sure else config.max_model_len,
             "max_input_len and max_output_len together"
@@ -85,33 +84,25 @@ def decide_memory(
             else "what the KV cache holds",
         ),
         **states.reasons,
-        **at_once,
     }
     return MemoryDecision(
         weight_bytes=budget.weights,
         num_blocks=blocks.count,
         kv_cache_bytes=blocks.count * served.block_bytes,
         max_model_len=min(served.max_len, blocks.tokens),
-        max_num_seqs=sequences,
+        max_num_seqs=states.sequences,
         num_states=states.count,
         reasons=reasons,
     )
 
 
-def _at_once(
-    inputs: Inputs, served: Served, blocks: _Blocks, states: _States, lengths: LengthDecision
-) -> tuple[int, Reasons]:
-    """Return how many sequences run at once, and why, if not for their states: where the longest
-    one is known, as many as the blocks hold to their ends, so that none is preempted."""
-    if not lengths.sure or inputs.config.max_num_seqs is not None or not served.block_bytes:
-        return states.sequences, {}
+def _held(served: Served, blocks: _Blocks, lengths: LengthDecision) -> str:
+    """What is said of the longest sequences, where these are known."""
+    if not lengths.sure or not served.block_bytes:
+        return ""
     each = sequence_blocks(served.windows, lengths.longest)
-    behind = served.blocks_behind_windows
-    sure = max(1, (blocks.count - behind) // each)
-    if sure >= states.sequences:
-        return states.sequences, {}
-    why = f"as many of {lengths.longest} tokens as the KV cache holds, so that none is preempted"
-    return sure, {"max_num_seqs": why}
+    count = max(1, (blocks.count - served.blocks_behind_windows) // each)
+    return f"; they hold {count} sequences of {lengths.longest} tokens to their ends"
 
 
 def _states(inputs: Inputs, served: Served, cache_bytes: int, lengths: LengthDecision) -> _States:

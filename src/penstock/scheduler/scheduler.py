@@ -68,6 +68,7 @@ from penstock.scheduler.output import ScheduledSequence, ScheduledStep, step_of
 from penstock.scheduler.place_drafts import place_drafts
 from penstock.scheduler.preemption import Preemption
 from penstock.scheduler.queues import Queues
+from penstock.scheduler.reservation import Reservation
 from penstock.scheduler.sequence import SequenceState, Status
 from penstock.scheduler.step_budget import StepBudget
 from penstock.scheduler.step_states import step_states
@@ -87,10 +88,12 @@ class Scheduler:
         lengths: LengthLimits,
         all_hidden: bool = False,
         max_prompt_rows: int | None = None,
+        surely: bool = False,
     ) -> None:
         """``all_hidden``: the hidden states of every token are wanted. ``max_prompt_rows``: tokens
         of a step that may get logits because their prompts want them; those that want more take
-        more steps. None: all."""
+        more steps. None: all. ``surely``: no more sequences run than the cache holds to their
+        ends."""
         check_step_limits(max_num_seqs, max_num_batched_tokens)
         self.cache = cache
         self.max_num_seqs = max_num_seqs
@@ -102,7 +105,10 @@ class Scheduler:
         self._most_prompt_rows = max_prompt_rows or max_num_batched_tokens
         self._accepted = AcceptedDrafts(cache)
         self._preemption = Preemption(cache, self._queues, self._in_flight)
-        self._admission = Admission(cache, self._queues, self._in_flight, max_num_seqs, all_hidden)
+        reservation = Reservation(cache, max_num_batched_tokens) if surely else None
+        self._admission = Admission(
+            cache, self._queues, self._in_flight, max_num_seqs, all_hidden, reservation
+        )
         self._continuation = Continuation(
             cache, self._queues, self._admission, self._preemption, self._in_flight, all_hidden
         )
@@ -146,6 +152,8 @@ class Scheduler:
         for sequence in sequences:
             sequence.arrival = self._arrivals
             sequence.max_total_tokens = total
+            # The last token of an answer is never fed back.
+            sequence.most_blocks = self.cache.blocks_for(total - (answer is not None))
         self._queues.add(sequences)
 
     def holds(self, request_id: str) -> bool:
