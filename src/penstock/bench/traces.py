@@ -30,11 +30,12 @@ class _Line(msgspec.Struct):
 
 
 class HashedRequest(msgspec.Struct, frozen=True):
-    """One line of a Mooncake trace; ``hash_ids[i]`` stands for prompt tokens 512 i and on."""
+    """One line of a Mooncake trace; ``hash_ids[i]`` stands for prompt tokens ``block`` i and on."""
 
     input_length: int
     output_length: int
     hash_ids: list[int]
+    block: int = MOONCAKE_BLOCK
 
 
 def read_lengths(path: Path, limit: int | None = None, scale: float = 1.0) -> list[Lengths]:
@@ -75,16 +76,21 @@ def read_lengths(path: Path, limit: int | None = None, scale: float = 1.0) -> li
 
 
 def read_mooncake(path: Path, limit: int | None = None) -> list[HashedRequest]:
-    """The first ``limit`` requests of a Mooncake trace (one JSON object a line).
+    """The first ``limit`` requests of a trace of Mooncake's form, all with blocks of one size.
 
     Raises ConfigError for a file of another shape.
     """
-    requests = []
+    requests: list[HashedRequest] = []
     for number, line in islice(read_lines(path), limit):
-        if line.hash_ids is None or line.block_size != MOONCAKE_BLOCK:
+        if line.hash_ids is None:
             raise ConfigError(
-                f"{path}, line {number} has no hash ids of {MOONCAKE_BLOCK} prompt tokens; "
-                f"'penstock observe --block-size {MOONCAKE_BLOCK}' writes them"
+                f"{path}, line {number} has no hash_ids, by which prompts share prefixes"
             )
-        requests.append(HashedRequest(line.input_length, line.output_length, line.hash_ids))
+        found = HashedRequest(line.input_length, line.output_length, line.hash_ids, line.block_size)
+        if requests and found.block != requests[0].block:
+            raise ConfigError(
+                f"{path}, line {number} has blocks of {found.block} tokens, and lines before it of "
+                f"{requests[0].block}; replay them as two traces"
+            )
+        requests.append(found)
     return requests
