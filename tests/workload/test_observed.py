@@ -157,7 +157,7 @@ def test_figures() -> None:
 def test_nothing_was_observed() -> None:
     figures = summarize(requests())
     assert figures.requests == 0
-    assert figures.arrivals is figures.table is figures.prefixes is None
+    assert (figures.arrivals, figures.table, figures.prefixes) == (None, None, None)
     assert list(encoded(requests())) == []
 
 
@@ -225,6 +225,6 @@ def test_traces_that_cannot_be_observed() -> None:
 def test_a_trace_without_times_or_blocks() -> None:
     lines = [TraceLine(input_length=n, output_length=2 * n) for n in (5, 7)]
     figures = summarize(ObservedRequests.of_trace(lines))
-    assert figures.arrivals is figures.prefixes is figures.first_token_s is None
+    assert (figures.arrivals, figures.prefixes, figures.first_token_s) == (None, None, None)
     assert figures.output_tokens is not None
     assert figures.output_tokens.max == 14

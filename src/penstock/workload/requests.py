@@ -18,6 +18,7 @@ from penstock.workload.trace_line import TraceLine
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 UNKNOWN: Final = -1
 """What stands in a column of whole numbers for what a trace does not say."""
@@ -91,17 +92,24 @@ class ObservedRequests:
         heads = heads[order]
         places = order.tolist()
         hashes = np.frombuffer(b"".join([records[i][HEAD_BYTES:] for i in places]), "<u8")
-        whole = {
-            name: heads[name].astype(np.int64)
-            for name in ("prompt", "cached", "output", "all_output", "sequences", "endpoint", "end")
-        }
-        times = {
-            name: heads[name].astype(np.float64)
-            for name in ("arrived", "first_token_s", "duration_s")
-        }
+
+        def seconds(name: str) -> Floats:
+            return heads[name].astype(np.float64)
+
+        def whole(name: str) -> Ints:
+            return heads[name].astype(np.int64)
+
         return cls(
-            **times,
-            **whole,
+            arrived=seconds("arrived"),
+            first_token_s=seconds("first_token_s"),
+            duration_s=seconds("duration_s"),
+            prompt=whole("prompt"),
+            cached=whole("cached"),
+            output=whole("output"),
+            all_output=whole("all_output"),
+            sequences=whole("sequences"),
+            endpoint=whole("endpoint"),
+            end=whole("end"),
             block=BLOCK,
             starts=_starts([blocks_of(records[i]) for i in places]),
             blocks=_numbered(hashes),
@@ -224,7 +232,7 @@ def _place(names: Sequence[str], name: str | None) -> int | None:
 
 
 def _name(names: Sequence[str], place: np.int64) -> str | None:
-    return names[place] if 0 <= place < len(names) else None
+    return names[int(place)] if 0 <= place < len(names) else None
 
 
 def _known(value: np.int64) -> int | None:

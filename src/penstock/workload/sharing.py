@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from penstock.workload.requests import Floats, Ints, ObservedRequests
+from penstock.workload.requests import Bools, Floats, Ints, ObservedRequests
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def _next_arrivals(requests: ObservedRequests) -> Ints:
     return np.where(np.isnan(ends), n, after).astype(np.int64)
 
 
-def _parents(requests: ObservedRequests, owner: Ints, in_prompt: Ints, ended: Ints) -> Ints:
+def _parents(requests: ObservedRequests, owner: Ints, in_prompt: Bools, ended: Ints) -> Ints:
     """The requests that others continue. Only an answer that fills a block can be recognized."""
     n, blocks, starts = len(requests), requests.blocks, requests.starts
     parent = np.full(n, -1, np.int64)

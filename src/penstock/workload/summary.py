@@ -11,10 +11,8 @@ from penstock.workload.length_table import LengthTable, length_table
 from penstock.workload.observation import ENDPOINTS, ENDS
 from penstock.workload.patterns import PATTERNS, Patterns, pattern_name
 from penstock.workload.quantiles import Quantiles
-from penstock.workload.requests import UNKNOWN, Ints, ObservedRequests
+from penstock.workload.requests import UNKNOWN, Bools, Ints, ObservedRequests
 from penstock.workload.sharing import Sharing
-
-Mask = npt.NDArray[np.bool_]
 
 
 class PatternShares(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,13 +127,13 @@ def _patterns(prompt: Ints, output: Ints, patterns: Patterns) -> PatternShares |
     return PatternShares(long_input_from=long_input, long_output_from=long_output, shares=shares)
 
 
-def _between_tokens(requests: ObservedRequests, answered: Mask) -> npt.NDArray[np.float64]:
+def _between_tokens(requests: ObservedRequests, answered: Bools) -> npt.NDArray[np.float64]:
     several = answered & (requests.output > 1)
     decoding = requests.duration_s[several] - requests.first_token_s[several]
     return decoding / (requests.output[several] - 1)
 
 
-def _prefixes(requests: ObservedRequests, sharing: Sharing, chosen: Mask) -> PrefixFigures:
+def _prefixes(requests: ObservedRequests, sharing: Sharing, chosen: Bools) -> PrefixFigures:
     shared, cached = sharing.shared_tokens[chosen], requests.cached[chosen]
     return PrefixFigures(
         block=requests.block,
@@ -147,7 +145,7 @@ def _prefixes(requests: ObservedRequests, sharing: Sharing, chosen: Mask) -> Pre
 
 
 def _conversations(
-    requests: ObservedRequests, sharing: Sharing, chosen: Mask
+    requests: ObservedRequests, sharing: Sharing, chosen: Bools
 ) -> ConversationFigures | None:
     turns = chosen & (sharing.parent >= 0)
     if not turns.any():
