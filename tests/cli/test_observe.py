@@ -15,6 +15,7 @@ from support.http_client import Server, running
 from support.http_server import ADMIN_KEY
 from support.served import serving
 
+from penstock.bench.load.trace_files import TraceScale, read_trace
 from penstock.cli import main as cli
 from penstock.workload.trace import read_lines
 from penstock.workload.trace_line import TraceLine
@@ -186,3 +187,21 @@ def _sharing(lines: Sequence[TraceLine]) -> list[tuple[int, int]]:
                 best = (j, shared)
         found.append(best)
     return found
+
+
+def test_turns_are_written_as_such(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    with running(byte_tokenizer.write(tmp_path / "tokenizer"), 1) as server:
+        first = list(range(40))
+        answer = server.post(
+            "/v1/completions",
+            {"model": "fake", "prompt": first, "max_tokens": 40, "ignore_eos": True}
+            | {"return_token_ids": True},
+        ).json()["choices"][0]["token_ids"]
+        ask(server, [*first, *answer, 1, 2, 3])
+        assert cli.main(["observe", server.url, "--out", str(trace), "--conversations"]) == 0
+    root, turn = lines_of(trace)
+    assert (root.input_length, turn.input_length) == (40, 3)
+    assert (turn.session_id, turn.after, turn.hash_ids) == (root.session_id, [root.id], None)
+    (conversation,) = read_trace(trace, TraceScale()).recorded
+    assert conversation.turns[1].continues == 0

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from penstock.errors import ConfigError
+from penstock.workload.conversations import as_conversations
 from penstock.workload.observation import Observation
 from penstock.workload.prefix_hashes import HASH_BYTES, PrefixHashes
 from penstock.workload.requests import ObservedRequests
@@ -211,6 +212,25 @@ def test_larger_blocks_share_what_they_can() -> None:
     assert len(one.answer_ids) == 1
     with pytest.raises(ConfigError, match="a multiple of 32"):
         list(coarser(encoded(found), 48))
+
+
+def test_turns_of_conversations() -> None:
+    answer, said = list(range(40)), list(range(500, 533))
+    first = [*SYSTEM, 1, 2, 3]
+    second = [*first, *answer, *said]
+    found = requests(
+        observed(0, first, answer, duration=2),
+        observed(1, [*SYSTEM, 9], answer),
+        observed(5, second, answer),
+        observed(9, [*second, *answer, 1]),
+    )
+    lines = b"".join(encoded(found)).splitlines()
+    turns = as_conversations([msgspec.json.decode(line, type=TraceLine) for line in lines])
+    assert [turn.session_id for turn in turns] == [0, None, 0, 0]
+    assert [turn.after for turn in turns] == [None, None, [0], [2]]
+    assert [turn.delay for turn in turns] == [0, 0, 3000, 3000]
+    assert [turn.input_length for turn in turns] == [67, 65, 33, 1]
+    assert [turn.hash_ids is None for turn in turns] == [False, False, True, True]
 
 
 def test_traces_that_cannot_be_observed() -> None:

@@ -16,6 +16,7 @@ import argparse
 import re
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.workload.observed_server import NotObservedError, ObservedServer
 
 KEY_VARIABLE: Final = "PENSTOCK_ADMIN_KEY"
-RARE = frozenset({"--interval", "--block-size", "--api-key-env"})
+RARE = frozenset({"--interval", "--block-size", "--conversations", "--api-key-env"})
 
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _CLEAR: Final = "\x1b[H\x1b[2J\x1b[3J"
@@ -63,6 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="prompt tokens that a number of the trace stands for, a multiple of 32: other "
         "programs read Mooncake's traces with 512 (default: 32)",
     )
+    parser.add_argument(
+        "--conversations",
+        action="store_true",
+        help="write requests that continue another one's answer as turns, which follow the answer "
+        "in a replay, and find it in the cache",
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure here")
     parser.add_argument(
         "--api-key-env",
@@ -73,8 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.block_size is not None and args.out is None:
-        raise UsageError("argument --block-size: it is the trace's; name a file with --out")
+    for name in ("block_size", "conversations"):
+        if getattr(args, name) and args.out is None:
+            option = "--" + name.replace("_", "-")
+            raise UsageError(f"argument {option}: it is the trace's; name a file with --out")
+    if args.conversations and args.block_size is not None:
+        raise UsageError("argument --block-size: turns of --conversations have no blocks")
     path = Path(args.source)
     if "://" not in args.source and path.suffix and path.exists():
         return _of_file(args, path)
@@ -93,13 +104,9 @@ def _of_server(args: argparse.Namespace) -> int:
         except NotObservedError as error:
             return _of_metrics(server, args, error)
         if args.out is not None:
-            from penstock.workload.trace import coarser
             from penstock.written_file import write_pieces
 
-            pieces = server.trace(args.since)
-            if args.block_size is not None:
-                pieces = coarser(pieces, args.block_size)
-            write_pieces(args.out, pieces)
+            write_pieces(args.out, _trace(server, args))
             print(
                 f"\nwrote {args.out}; 'penstock bench serve URL --workload {args.out}' replays it"
             )
@@ -112,6 +119,18 @@ def _of_server(args: argparse.Namespace) -> int:
                 print()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+
+
+def _trace(server: ObservedServer, args: argparse.Namespace) -> Iterator[bytes]:
+    """The trace that the options ask for, in pieces."""
+    from penstock.workload.trace import coarser, decoded, encoded_lines
+
+    pieces = server.trace(args.since)
+    if args.conversations:
+        from penstock.workload.conversations import as_conversations
+
+        return encoded_lines(as_conversations(list(decoded(pieces))))
+    return pieces if args.block_size is None else coarser(pieces, args.block_size)
 
 
 def _show(server: ObservedServer, args: argparse.Namespace, before: str = "") -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -71,10 +71,21 @@ def coarser(pieces: Iterable[bytes], block: int) -> Iterator[bytes]:
     of the last smaller block in it. Raises ConfigError unless ``block`` is a multiple of the
     trace's.
     """
-    decoder, encoder = msgspec.json.Decoder(TraceLine), msgspec.json.Encoder()
     for piece in pieces:
-        lines = [decoder.decode(text) for text in piece.splitlines()]
-        yield encoder.encode_lines([_coarser(line, block) for line in lines])
+        yield from encoded_lines([_coarser(line, block) for line in decoded([piece])])
+
+
+def decoded(pieces: Iterable[bytes]) -> Iterator[TraceLine]:
+    """The lines of a trace that a server has sent, in pieces of whole lines."""
+    decoder = msgspec.json.Decoder(TraceLine)
+    return (decoder.decode(text) for piece in pieces for text in piece.splitlines())
+
+
+def encoded_lines(lines: Sequence[TraceLine]) -> Iterator[bytes]:
+    """The lines in JSON, in pieces of many."""
+    encoder = msgspec.json.Encoder()
+    for start in range(0, len(lines), _LINES):
+        yield encoder.encode_lines(lines[start : start + _LINES])
 
 
 def _coarser(line: TraceLine, block: int) -> TraceLine:
