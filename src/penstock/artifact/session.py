@@ -52,7 +52,6 @@ class ArtifactSession:
         root = Path(config.artifact_dir or ".")
         self._store = ArtifactStore(root)
         self._digests = DigestFile(root)
-        self._model = model_name(os.path.abspath(config.model_path))
         self._key: ArtifactKey | None = None
         self._damaged = False
         if source is not None and not source.conclusive:
@@ -119,7 +118,7 @@ class ArtifactSession:
         """The name of the matching artifact, and the lengths that it was built for; None where
         there is none, or it was built for any."""
         try:
-            if self._source is None or not self._store.has_lengths(self._model):
+            if self._source is None or not self._store.any_lengths:
                 return None  # nothing is hashed
             with self.take() as artifact:
                 if artifact is None or artifact.manifest.lengths is None:
@@ -236,7 +235,7 @@ class ArtifactSession:
         key = self._unchanged(source)
         path = os.path.abspath(self._config.model_path)
         tunings = () if tuning is None else (tuning,)
-        pending = PendingArtifact(key, self._model, path, tunings, lengths)
+        pending = PendingArtifact(key, model_name(path), path, tunings, lengths)
         if not self._damaged and (nearest := self._store.nearest(pending)):
             self._note(logging.INFO, f"of this model's other engine artifacts, {nearest}")
         start = time.monotonic()
@@ -259,6 +258,8 @@ class ArtifactSession:
             self._note(logging.WARNING, f"wrote {size(kept.bytes)} to {kept.path} in {took:.1f} s")
         else:
             self._note(logging.INFO, f"another process has written {kept.path}")
+            if always:
+                self._store.set_lengths(kept.path.name, lengths)
         for name in kept.replaced:
             self._note(logging.WARNING, f"removed {name}, of weights that are no longer there")
 

@@ -161,13 +161,11 @@ class ArtifactStore:
         except OSError as e:
             raise ArtifactError(f"{e.filename or self.root}: {e.strerror}") from e
 
-    def has_lengths(self, model: str) -> bool:
-        """Whether some artifact of a model of this name was built for some lengths."""
-        prefix = plain(model) + "-"
-        return any(
-            entry.manifest is not None and entry.manifest.lengths is not None
-            for entry in (self._entry(name) for name in self._names() if name.startswith(prefix))
-        )
+    @property
+    def any_lengths(self) -> bool:
+        """Whether some artifact was built for some lengths."""
+        manifests = (entry.manifest for entry in self.entries())
+        return any(each is not None and each.lengths is not None for each in manifests)
 
     def entries(self) -> list[Entry]:
         """Every artifact, by name, damaged ones too."""
