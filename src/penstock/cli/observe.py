@@ -33,6 +33,9 @@ KEY_VARIABLE: Final = "PENSTOCK_ADMIN_KEY"
 RARE = frozenset({"--interval", "--block-size", "--conversations", "--api-key-env"})
 
 _UNITS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_REST: Final = 20
+"""What an answer takes, times this, is waited before the next: figures of all that a server ever
+keeps take a second, and a server has other work."""
 _CLEAR: Final = "\x1b[H\x1b[2J\x1b[3J"
 
 
@@ -113,8 +116,9 @@ def _of_server(args: argparse.Namespace) -> int:
         return 0
     try:
         while True:
+            began = time.monotonic()
             _show(server, args, _CLEAR if sys.stdout.isatty() else "")
-            time.sleep(args.interval)
+            time.sleep(max(args.interval, _REST * (time.monotonic() - began)))
             if not sys.stdout.isatty():
                 print()
     except KeyboardInterrupt:
