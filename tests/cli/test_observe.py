@@ -85,6 +85,22 @@ def test_a_server_is_shown_and_its_trace_written(
     assert [len(line.hash_ids or ()) for line in lines_of(trace)] == [1] * 3
 
 
+def test_it_is_shown_again_until_ctrl_c(
+    server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+        if len(pauses) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("penstock.cli.observe.time.sleep", sleep)
+    assert cli.main(["observe", server.url, "--follow", "--interval", "7s"]) == 130
+    assert capsys.readouterr().out.count("server ") == 2
+    assert min(pauses) == 7
+
+
 def test_what_is_refused(
     server: Server,
     tmp_path: Path,
