@@ -10,16 +10,12 @@ import msgspec
 import numpy as np
 
 from penstock.bench.stats import Summary, summarize
+from penstock.bench.student import quantile
 
 LEVEL: Final = 0.95
 _RESAMPLES: Final = 200
 _MOST: Final = 400_000
 """Samples beyond which every k-th is resampled: the interval changes little, and seconds pass."""
-_STUDENT: Final = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-)
-"""The 97.5 % points of Student's t for 1 to 20 degrees of freedom."""
 
 
 class Interval(msgspec.Struct, frozen=True):
@@ -98,6 +94,5 @@ def repeated(values: Sequence[float]) -> Repeated | None:
         return None
     mean = sum(values) / len(values)
     variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-    t = _STUDENT[len(values) - 2] if len(values) - 2 < len(_STUDENT) else 1.96
-    half = t * math.sqrt(variance / len(values))
+    half = quantile(LEVEL, len(values) - 1) * math.sqrt(variance / len(values))
     return Repeated(mean, mean - half, mean + half, len(values))
