@@ -64,6 +64,8 @@ class Drawn:
     speed: Speed = field(default_factory=Speed)
     patterns: bool = False
     seed: int = 0
+    """What draws times, and without ``lengths_seed`` lengths, too."""
+    lengths_seed: int | None = None
     model: str = "example-1b"
     metrics: str | None = "penstock"
     """Whose metrics the server has."""
@@ -84,6 +86,7 @@ def answer(
         "gaps_us": gaps_us,
         "input_tokens": prompt,
         "output_tokens": len(gaps_us),
+        "input_tokens_asked": prompt,
         "output_tokens_asked": len(gaps_us),
     }
     return msgspec.convert(fields | more, RequestRecord)
@@ -170,13 +173,15 @@ def _run(
     users = load.concurrency or max(1, round(load.rate or 1))
     free = [0.0] * users
     records, at = [], 0.0
+    seed = test.lengths_seed
+    lengths = generator if seed is None else np.random.default_rng([seed, point])
     for index in range(test.requests):
         if load.rate is not None:
             at += generator.exponential(1 / load.rate)
         slot = int(np.argmin(free))
         begin = max(free[slot], at)
         scheduled = at if load.rate is not None else begin
-        prompt, output = (int(generator.choice(each)) for each in (test.inputs, test.outputs))
+        prompt, output = (int(lengths.choice(each)) for each in (test.inputs, test.outputs))
         gaps = _gaps(test.speed, prompt, output, users, generator)
         gaps[0] += round((begin - scheduled) * 1e6)
         sizes = f"{'long' if prompt >= max(test.inputs) else 'short'}-in-"
