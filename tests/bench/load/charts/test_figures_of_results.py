@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from support.load_reports import FOUR, Drawn, Speed, answer, drawn_report, report_of, run_of
 
@@ -23,7 +24,7 @@ from penstock.bench.load.charts.occupancy import (
     scraped,
 )
 from penstock.bench.load.charts.quality import Quality
-from penstock.bench.load.charts.report import figures_of
+from penstock.bench.load.charts.report import figures_of, page_of
 from penstock.bench.load.charts.result import Result, evenly
 from penstock.bench.load.charts.ttft import ttft_by_prompt
 from penstock.bench.load.goodput import Limit
@@ -266,6 +267,34 @@ def test_what_cannot_be_drawn_says_why() -> None:
     assert all(figure.omitted.endswith(".") for figure in figures.values() if figure.omitted)
     nothing = report_of([run_of([answer(0, 0.0, [], error="reset", message="gone")])])
     assert len(figures_of([Result("one", nothing)])) == len(figures)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"gaps_us": []},
+        {"gaps_us": [0, 0, 0]},
+        {"gaps_us": [-5, -5]},
+        {"gaps_us": [10**18, 5]},
+        {"sent_s": 1e300},
+        {"end_s": -1e300},
+        {"input_tokens": -5},
+        {"input_tokens": 10**18},
+        {"output_tokens": 0},
+    ],
+    ids=str,
+)
+def test_numbers_that_cannot_be(damage: dict[str, Any]) -> None:
+    """A document that somebody has damaged is drawn somehow, or not, but ends nothing."""
+    for every in (True, False):
+        whole = drawn_report(Drawn(requests=8, loads=(Load(None, 1), Load(None, 2))))
+        for run in whole.runs:
+            count = len(run.requests) if every else 1
+            run.requests[:count] = [
+                msgspec.structs.replace(record, **damage) for record in run.requests[:count]
+            ]
+        results = [Result("one", whole)]
+        assert page_of(results, figures_of(results)).facts
 
 
 def test_all_of_several_results() -> None:

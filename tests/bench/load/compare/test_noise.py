@@ -18,7 +18,7 @@ from penstock.bench.load.compare.noise import (
     of_slices,
     too_few,
 )
-from penstock.bench.load.confidence import resampled
+from penstock.bench.load.confidence import least_samples, resampled
 
 
 def test_welch_by_hand() -> None:
@@ -52,11 +52,11 @@ def test_holm_by_hand() -> None:
 
 
 def test_how_many_answers_a_percentile_needs() -> None:
-    assert "p99 needs 368" in too_few(367, "p99")
-    assert too_few(368, "p99") == ""
-    assert "p90 needs 36" in too_few(35, "p90")
-    assert too_few(8, "p50") == ""
-    assert "mean needs 8" in too_few(7, "mean")
+    assert [least_samples(part) for part in ("mean", "p50", "p90", "p99")] == [2, 6, 36, 368]
+    assert "p99 needs 368" in too_few([[1.0]] * 367, "p99")
+    assert too_few([[1.0]] * 368, "p99") == ""
+    assert too_few([[1.0] * 46] * 8, "p99") == ""  # gaps of eight answers
+    assert "needs 8" in too_few([[1.0] * 100] * 7 + [[]], "mean")
 
 
 def test_pairs_cancel_what_differs_between_requests() -> None:

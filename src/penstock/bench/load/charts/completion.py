@@ -16,6 +16,7 @@ from penstock.bench.plots.words import Unit, duration, number, time_unit
 _NAME: Final = "completion"
 _SUBJECT: Final = "Time of whole answers"
 _LOADS: Final = 10
+_PATTERNS: Final = 8
 _PARTS: Final = ("p5", "p25", "p50", "p75", "p95")
 _FAR: Final = 40.0
 """Where the longest times are so many times the shortest, the axis is logarithmic."""
@@ -58,38 +59,34 @@ class Box:
 
 def completion(results: Sequence[Result]) -> Figure:
     """A box for each load of each result; with patterns, a panel for each of these."""
-    measured = [each for result in results for each in result.loads if each.answers]
-    if not measured:
-        return Figure.without(_NAME, _SUBJECT, "No answer came whole.")
     names = [result.name for result in results]
-    every = [load for load in loads_of(results) if any(m.load == load for m in measured)]
+    every = loads_of(results)
     loads = evenly(every, _LOADS)
-    chosen = [m for load in loads for m in measured if m.load == load]
+    chosen = [m for load in loads for result in results for m in result.loads if m.load == load]
     patterns = sorted({r.pattern for m in chosen for r in m.answers if r.pattern is not None})
-    kinds = patterns if len(patterns) > 1 else [""]
+    kinds = patterns if 1 < len(patterns) <= _PATTERNS else [""]
     panels, boxes = [], []
-    far = False
     for pattern in kinds:
         inside = [box for m in chosen if (box := Box.of(m, pattern)) is not None]
-        panels.append(_panel(inside, names, [str(load) for load in loads]))
-        boxes += inside
-        far = far or _far(inside)
+        if inside:
+            panels.append(_panel(inside, names, [str(load) for load in loads]))
+            boxes.append(inside)
+    if not boxes:
+        return Figure.without(_NAME, _SUBJECT, "No answer came whole.")
+    left = len(every) - len(loads)
+    all_boxes = [box for inside in boxes for box in inside]
     return Figure(
         _NAME,
         _SUBJECT,
-        _title(boxes),
+        _title(all_boxes),
         "Boxes hold the middle half of the answers, with a line at the median and a dot at the "
         "mean; whiskers go from 5 % to 95 %. From the sending of the request to the last chunk "
-        f"with a token. n = {sum(box.count for box in boxes):,} answers."
-        + (" Where times are far apart, the axis is logarithmic." if far else "")
-        + (
-            f" {len(every) - len(loads)} further loads are left out, evenly."
-            if every[len(loads) :]
-            else ""
-        ),
+        f"with a token. n = {sum(box.count for box in all_boxes):,} answers."
+        + (" Where times are far apart, the axis is logarithmic." if any(map(_far, boxes)) else "")
+        + (f" {left} further loads are left out, evenly." if left else ""),
         panels,
         names,
-        _table(boxes),
+        _table(all_boxes),
     )
 
 

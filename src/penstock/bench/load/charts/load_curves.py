@@ -166,7 +166,7 @@ def latency_by_load(results: Sequence[Result]) -> Figure:
         _LATENCY_SUBJECT,
         _latency_title(sweep, len(results) > 1),
         "Solid: medians; dashed: 99th percentiles. Lines at marks are intervals of 95 %: over "
-        "repeats, or of one run by a bootstrap over its requests.",
+        "repeats, or of one run by a bootstrap over its requests, if these are enough.",
         panels,
         names,
         Table(("quantity", "part", "result", "load", "ms"), table),

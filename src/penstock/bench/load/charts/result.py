@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from penstock.bench.load.charts.quality import Quality
-from penstock.bench.load.confidence import Interval, Repeated
+from penstock.bench.load.confidence import Interval, Repeated, least_samples
 from penstock.bench.load.document import LoadedRun, LoadReport, over_repeats
 from penstock.bench.load.load import Load
 from penstock.bench.load.record import RequestRecord
@@ -57,7 +57,8 @@ class Measured:
         """A figure by its name: a rate such as ``output_tokens_per_s``, or ``ttft.p99``.
 
         Of several repeats it is their mean and Student's interval, and of one run its figure, with
-        the interval that the run's own requests give; rates of one run have none.
+        the interval that the run's own requests give, if they are enough; rates of one run have
+        none.
         """
         over = self._over_repeats.get(figure)
         if over is not None:
@@ -70,7 +71,8 @@ class Measured:
         found = whole.distributions.get(quantity)
         if found is None:
             return None
-        return Estimate(getattr(found.summary, part), getattr(found, part, None))
+        enough = found.summary.count >= least_samples(part)
+        return Estimate(getattr(found.summary, part), getattr(found, part) if enough else None)
 
 
 @dataclass(frozen=True)

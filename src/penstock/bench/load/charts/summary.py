@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from penstock.bench.load.charts.result import Estimate, Measured, Result, shown
 from penstock.bench.load.document import LoadReport
+from penstock.bench.load.search import Found
 from penstock.bench.load.setups import differences
 from penstock.bench.plots.figure import Table
 from penstock.bench.plots.page import Block, Fact
@@ -85,6 +86,8 @@ def facts(results: Sequence[Result]) -> Iterator[Fact]:
         yield Fact("Finished", report.finished)
         if (quality := results[0].quality) is not None:
             yield Fact("Quality", str(quality))
+        if report.search is not None:
+            yield Fact("Search", _found(report.search))
         yield Fact("Command", report.command, code=True)
     for label, words in (
         ("Machine", _machine),
@@ -119,6 +122,14 @@ def results_table(results: Sequence[Result]) -> Block:
 
 def _server(report: LoadReport) -> str:
     return f"{report.server.url}, {report.server.endpoint} API"
+
+
+def _found(search: Found) -> str:
+    share = f"{search.good_share:.0%} of the answers within the SLO"
+    if search.highest_good is None:
+        return f"no rate was carried with {share}"
+    bound = "" if search.lowest_bad is None else f"; {search.lowest_bad:.3g}/s was too much"
+    return f"{search.highest_good:.3g}/s is the highest rate with {share}{bound}"
 
 
 def _client(report: LoadReport) -> str:
@@ -208,7 +219,8 @@ def figures_table(results: Sequence[Result]) -> Block:
     ]
     caption = (
         "± is half of the interval of 95 %: over repeats by Student's t, of one run by a bootstrap "
-        "over its requests. Rates of one run have none. The words are explained at the end."
+        "over its requests. Rates of one run have none, nor has p99 of fewer than 368 answers. The "
+        "words are explained at the end."
     )
     return Block("figures", "Figures", caption, Table(header, rows))
 

@@ -149,8 +149,9 @@ class _Sides:
             effect = of_slices(slices(self.a[0]), slices(self.b[0]))
         else:
             first, second = self._samples(figure)
-            if why := too_few(min(_count(first), _count(second)), figure.part):
-                return replace(found, why=why)
+            for each in (first, second):
+                if why := too_few(each, figure.part):
+                    return replace(found, why=why)
             effect = of_requests(first, second, figure.part, self.pairs is not None)
         if effect is None:
             return replace(found, why="it is 0 in a part")
@@ -189,10 +190,6 @@ class _Sides:
 
 def _completed(runs: Sequence[LoadedRun]) -> int:
     return sum(run.whole.completed for run in runs)
-
-
-def _count(samples: Sequence[Sequence[float]]) -> int:
-    return sum(map(bool, samples))
 
 
 def _judged(points: Sequence[ComparedPoint], threshold: float) -> list[ComparedPoint]:

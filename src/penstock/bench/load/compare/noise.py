@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from penstock.bench.load.compare.document import Method
-from penstock.bench.load.confidence import LEVEL, Interval, resampled
+from penstock.bench.load.confidence import LEVEL, Interval, least_samples, resampled
 from penstock.bench.student import quantile, two_sided
 
 _RESAMPLES: Final = 400
@@ -67,17 +67,14 @@ def of_repeats(a: Sequence[float], b: Sequence[float]) -> Effect:
     return Effect("repeats", difference, math.sqrt(total), freedom)
 
 
-def too_few(count: int, part: str) -> str:
-    """Why so many answers of a run do not tell a part; empty where they do.
-
-    The distribution-free interval of a percentile needs an answer beyond it with a chance of
-    97.5 %: 36 answers for p90, and 368 for p99.
-    """
-    inside = 1 - _BEYOND[part]
-    least = _LEAST
-    if 0.5 < inside < 1:
-        least = math.ceil(math.log((1 - LEVEL) / 2) / math.log(inside))
-    return "" if count >= least else f"{count} answers; {part} needs {least}, or repeats"
+def too_few(samples: Sequence[Sequence[float]], part: str) -> str:
+    """Why so few samples, in groups by answer, do not tell a part; empty where they do."""
+    answers, total = sum(map(bool, samples)), sum(map(len, samples))
+    if answers < _LEAST:
+        return f"{answers} answers; it needs {_LEAST}, or repeats"
+    if total < least_samples(part):
+        return f"{total} answers; {part} needs {least_samples(part)}, or repeats"
+    return ""
 
 
 def of_requests(
@@ -98,7 +95,7 @@ def of_requests(
         return None
     differences = np.log(drawn[1]) - np.log(drawn[0])
     # The error is itself of few blocks, and of a tail only what lies beyond it tells.
-    freedom = min(_freedom(len(samples), part) for samples in (a, b))
+    freedom = min(_freedom(samples, part) for samples in (a, b))
     method: Method = "pairs" if paired else "requests"
     return Effect(method, float(np.mean(differences)), float(np.std(differences, ddof=1)), freedom)
 
@@ -148,8 +145,9 @@ def _block(count: int) -> int:
     return math.ceil(math.cbrt(count))
 
 
-def _freedom(count: int, part: str) -> float:
-    return max(1.0, min(float(_blocks(count)), 2 * count * _BEYOND[part]) - 1)
+def _freedom(samples: Sequence[Sequence[float]], part: str) -> float:
+    beyond = 2 * _BEYOND[part] * sum(map(len, samples))
+    return max(1.0, min(float(_blocks(len(samples))), beyond) - 1)
 
 
 def holm(chances: Sequence[float]) -> list[float]:
