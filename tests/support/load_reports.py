@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -156,8 +157,9 @@ def report_of(
     return LoadReport(**(fields | more))
 
 
+@functools.cache
 def drawn_report(test: Drawn) -> LoadReport:
-    """A report of answers that are drawn; the same for the same ``test``."""
+    """A report of answers that are drawn: the same for the same ``test``, and not to be changed."""
     generator = np.random.default_rng(test.seed)
     runs = [
         _run(test, load, point, repeat, generator)

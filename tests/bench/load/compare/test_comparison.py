@@ -118,7 +118,7 @@ def test_what_is_worse_is_a_question_of_the_figure() -> None:
     a, b = same(7, Drawn(repeats=4))
     found = compared(a, replace(b, speed=SLOWER))
     assert change(found, "output_tokens_per_s").direction == "worse"
-    limits = [Limit("ttft", 0.15)]
+    limits = (Limit("ttft", 0.15),)
     tests = [replace(t, limits=limits) for t in (a, replace(b, speed=SLOWER))]
     assert change(compared(*tests), "good_share").difference < 0  # type: ignore[operator]
 
