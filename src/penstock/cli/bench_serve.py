@@ -55,6 +55,6 @@ def run(args: argparse.Namespace) -> int:
         write_json(args.json, report)
     if args.csv is not None:
         write_bytes(args.csv, request_table(report.runs))
-    if draw:
+    if draw and report.runs:
         write_report(args, [Result(report.server.model, report)])
     return ended(report.partial)

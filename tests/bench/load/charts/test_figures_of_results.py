@@ -99,6 +99,15 @@ def test_gaps_drift_with_the_position() -> None:
     assert sum(row["n"] for row in marks) == 5 * 400
 
 
+def test_groups_of_positions_span_no_hole() -> None:
+    """Answers of 50 tokens after prompts of 100 and of 5,000."""
+    records = [answer(i, i * 10.0, [9_000] * 50, (100, 5000)[i % 2]) for i in range(7)]
+    marks = rows(itl_by_position([result(records)]))[1]
+    assert {row["part"] for row in marks if row["x"] < 151} == {0}
+    assert {row["part"] for row in marks if row["x"] > 5000} == {1}
+    assert not [row for row in marks if 151 < row["x"] < 5000]
+
+
 def test_boxes() -> None:
     records = [answer(i, i, [1_000_000 * (i + 1)]) for i in range(5)]
     box = Box.of(Result("one", report_of([run_of(records)])).loads[0], "")

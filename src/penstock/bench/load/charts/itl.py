@@ -21,6 +21,8 @@ _NAME: Final = "itl-by-position"
 _SUBJECT: Final = "Time between tokens by position"
 _PANELS: Final = 6
 _BINS: Final = 24
+_HOLE: Final = 1 / 8
+"""The part of the range of positions that is a hole where no gap lies in it."""
 _MOST: Final = 2_000_000
 """Gaps of one load that are kept; of more, those of every k-th answer."""
 
@@ -36,6 +38,8 @@ class _Bin:
     p10: float
     p50: float
     p90: float
+    part: int
+    """How many holes in the positions are before it."""
 
 
 @dataclass(frozen=True)
@@ -75,23 +79,19 @@ def _positions(record: RequestRecord) -> Floats:
 
 
 def _bins(positions: Floats, seconds: Floats) -> list[_Bin]:
-    """About as many gaps in each."""
-    edges = np.unique(np.quantile(positions, np.linspace(0, 1, _BINS + 1)))
-    which = np.clip(np.searchsorted(edges, positions, side="right") - 1, 0, max(len(edges) - 2, 0))
+    """About as many gaps in each, but none across a hole in the positions."""
+    edges = np.quantile(positions, np.linspace(0, 1, _BINS + 1))
+    distinct = np.unique(positions)
+    beyond = distinct[1:][np.diff(distinct) > _HOLE * np.ptp(distinct)]
+    edges = np.unique(np.concatenate([edges[:-1], beyond]))
+    which = np.searchsorted(edges, positions, side="right") - 1
     found = []
     for place in np.unique(which):
-        inside = seconds[which == place]
+        inside, at = seconds[which == place], positions[which == place]
         p10, p50, p90 = np.percentile(inside, [10, 50, 90]).tolist()
-        found.append(
-            _Bin(
-                float(positions[which == place].mean()),
-                len(inside),
-                float(inside.mean()),
-                p10,
-                p50,
-                p90,
-            )
-        )
+        part = int((beyond <= at[0]).sum())
+        mean = float(inside.mean())
+        found.append(_Bin(float(at.mean()), len(inside), mean, p10, p50, p90, part))
     return found
 
 
@@ -145,6 +145,7 @@ def _spec(courses: Sequence[_Course], names: Sequence[str], unit: Unit) -> Mappi
             "low": unit.of(each.p10),
             "high": unit.of(each.p90),
             "n": each.count,
+            "part": each.part,
             "series": course.measured.name,
         }
         for course in courses
@@ -178,6 +179,7 @@ def _spec(courses: Sequence[_Course], names: Sequence[str], unit: Unit) -> Mappi
                     "y": {**y, "field": "low"},
                     "y2": {"field": "high"},
                     "color": color,
+                    "detail": {"field": "part", "type": "nominal"},
                 },
             },
             {
