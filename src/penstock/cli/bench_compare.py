@@ -48,9 +48,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     import shlex
 
-    from penstock.bench.load.charts.naming import read_results
     from penstock.bench.load.compare.comparison import compare
     from penstock.bench.load.compare.figures import DEFAULT, parse_figures
+    from penstock.bench.load.naming import read_results
     from penstock.cli.bench_compare_table import print_comparison
 
     figures = DEFAULT if args.figures is None else parse_figures(args.figures)

@@ -10,8 +10,8 @@ from penstock.bench.plots.words import duration, number
 from penstock.terminal import harmless
 
 if TYPE_CHECKING:
-    from penstock.bench.load.charts.result import Result
     from penstock.bench.load.compare.document import Change, ComparedPoint, Comparison
+    from penstock.bench.load.result import Result
     from penstock.bench.load.setups import Difference
 
 _HEADER: Final = ("", "A", "B", "B is", "95 %", "chance", "")

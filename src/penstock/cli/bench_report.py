@@ -22,7 +22,7 @@ from penstock.written_file import check_writable, write_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.bench.load.charts.result import Result
+    from penstock.bench.load.result import Result
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -75,7 +75,7 @@ def check_outputs(args: argparse.Namespace) -> bool:
 def run(args: argparse.Namespace) -> int:
     if not check_outputs(args):
         raise UsageError("nothing is to be written; name a file with --html, or a folder: --plots")
-    from penstock.bench.load.charts.naming import read_results
+    from penstock.bench.load.naming import read_results
 
     write_report(args, read_results(args.results, args.quality))
     return 0

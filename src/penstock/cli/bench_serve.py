@@ -20,7 +20,7 @@ from penstock.cli.bench_common import command_line, ended
 from penstock.cli.bench_report import check_outputs, write_report
 from penstock.cli.bench_serve_options import RARE, add_options
 from penstock.cli.bench_serve_plan import load_plan, target_of
-from penstock.written_file import write_bytes, write_json
+from penstock.written_file import check_writable, write_bytes, write_json
 
 __all__ = ["RARE", "add_arguments", "run"]
 
@@ -31,13 +31,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.bench.load.campaign import Campaign
-    from penstock.bench.load.charts.result import Result
     from penstock.bench.load.report import made_report
     from penstock.bench.load.request_table import request_table
+    from penstock.bench.load.result import Result
     from penstock.cli.bench_serve_progress import ServeProgress
     from penstock.cli.bench_serve_table import print_report
 
     draw = check_outputs(args)
+    for option, path in (("--json", args.json), ("--csv", args.csv)):
+        if path is not None:
+            check_writable(option, path)
     plan = load_plan(args, secrets.randbits(31) if args.seed is None else args.seed)
     target = target_of(args)
     tokens_of = None

@@ -12,8 +12,8 @@ import pytest
 from support.load_reports import Drawn, answer, drawn_report, report_of, run_of
 from support.mock_api import MockApi, api_thread
 
-from penstock.bench.load.charts.quality import Quality, read_quality
 from penstock.bench.load.load import Load
+from penstock.bench.load.quality import Quality, read_quality
 from penstock.bench.load.reading import read_report
 from penstock.cli import main as cli
 from penstock.errors import ConfigError

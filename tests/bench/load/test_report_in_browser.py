@@ -9,11 +9,11 @@ import pytest
 from support.browser import Browser, browser
 from support.load_reports import Drawn, Speed, answer, drawn_report, report_of, run_of
 
-from penstock.bench.load.charts.quality import Quality
 from penstock.bench.load.charts.report import figures_of, page_of
-from penstock.bench.load.charts.result import Result
 from penstock.bench.load.goodput import Limit
 from penstock.bench.load.load import Load
+from penstock.bench.load.quality import Quality
+from penstock.bench.load.result import Result
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def several(folder: Path) -> str:
     )
     return written(
         folder,
-        *(Result(f"r{i}", drawn_report(t), Quality(12.5 + i), i) for i, t in enumerate(tests)),
+        *(Result(f"r{i}", drawn_report(t), Quality(12.5 + i)) for i, t in enumerate(tests)),
     )
 
 
@@ -56,7 +56,7 @@ def hostile(folder: Path) -> str:
         [answer(0, 0.0, [9000]), answer(1, 1.0, [], error=HOSTILE, message=HOSTILE)], SWEEP[2]
     )
     report = report_of([run, bad], model=HOSTILE, command=HOSTILE)
-    return written(folder, Result(HOSTILE, report), Result("other", report, place=1))
+    return written(folder, Result(HOSTILE, report), Result("other", report))
 
 
 @pytest.mark.parametrize("width", [1280, 400])

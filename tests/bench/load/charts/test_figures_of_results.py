@@ -23,13 +23,13 @@ from penstock.bench.load.charts.occupancy import (
     open_requests,
     scraped,
 )
-from penstock.bench.load.charts.quality import Quality
 from penstock.bench.load.charts.report import figures_of, page_of
-from penstock.bench.load.charts.result import Result, evenly
 from penstock.bench.load.charts.ttft import ttft_by_prompt
 from penstock.bench.load.goodput import Limit
 from penstock.bench.load.load import Load
+from penstock.bench.load.quality import Quality
 from penstock.bench.load.record import RequestRecord
+from penstock.bench.load.result import Result, evenly
 from penstock.bench.load.scrape import ServerMetrics
 from penstock.bench.plots.figure import Figure
 
@@ -316,7 +316,7 @@ def test_all_of_several_results() -> None:
         Drawn(loads=SWEEP),
         Drawn(loads=SWEEP, speed=Speed(gap_s=0.02), metrics="vllm", seed=1),
     ]
-    results = [Result(f"r{i}", drawn_report(test), place=i) for i, test in enumerate(tests)]
+    results = [Result(f"r{i}", drawn_report(test)) for i, test in enumerate(tests)]
     figures = figures_of(results)
     assert not [figure.name for figure in figures if figure.omitted]
     for figure in figures:

@@ -10,13 +10,13 @@ import msgspec
 import pytest
 from support.load_reports import Drawn, Speed, answer, drawn_report, report_of, run_of
 
-from penstock.bench.load.charts.result import Result
 from penstock.bench.load.compare.comparison import compare
 from penstock.bench.load.compare.document import Change, Comparison
 from penstock.bench.load.compare.figures import DEFAULT, Compared, parse_figures, same_requests
 from penstock.bench.load.document import LoadReport
 from penstock.bench.load.goodput import Limit
 from penstock.bench.load.load import Load
+from penstock.bench.load.result import Result
 from penstock.bench.load.setups import differences
 from penstock.cli import main as cli
 from penstock.errors import ConfigError

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from penstock.bench.load.charts.result import Measured, Result, evenly, loads_of
+from penstock.bench.load.result import Measured, Result, evenly, loads_of
 from penstock.bench.plots.figure import Figure, Panel, Table
 from penstock.bench.plots.marks import axis, category, colored, data
 from penstock.bench.plots.words import Unit, duration, number, time_unit

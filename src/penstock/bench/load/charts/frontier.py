@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from penstock.bench.load.charts.quality import Quality
-from penstock.bench.load.charts.result import Measured, Result
 from penstock.bench.load.load import Load
+from penstock.bench.load.quality import Quality
+from penstock.bench.load.result import Measured, Result
 from penstock.bench.plots.figure import Figure, Panel, Table
 from penstock.bench.plots.marks import axis, colored, data, shaped
 from penstock.bench.plots.words import Unit, number, rounded, time_unit

@@ -9,10 +9,10 @@ from typing import Final
 import numpy as np
 
 from penstock.bench.least_squares import Floats, Line, line
-from penstock.bench.load.charts.result import Measured, Result, evenly, loads_of
 from penstock.bench.load.charts.slopes import slope_title
 from penstock.bench.load.load import Load
 from penstock.bench.load.record import RequestRecord
+from penstock.bench.load.result import Measured, Result, evenly, loads_of
 from penstock.bench.plots.figure import Figure, Panel, Table
 from penstock.bench.plots.marks import axis, colored, data, layered, shaped
 from penstock.bench.plots.words import Unit, number, rounded, time_unit

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from penstock.bench.load.charts.result import Measured, Result, chosen, left_out
+from penstock.bench.load.result import Measured, Result, chosen, left_out
 from penstock.bench.plots.figure import Figure, Panel, Table
 from penstock.bench.plots.marks import category, data
 from penstock.bench.plots.words import duration, rounded

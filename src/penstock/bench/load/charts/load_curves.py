@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.bench.load.charts.result import Estimate, Measured, Result, shown
+from penstock.bench.load.result import Estimate, Measured, Result, shown
 from penstock.bench.plots.figure import Figure, Panel, Table
 from penstock.bench.plots.marks import axis, colored, data, shaped
 from penstock.bench.plots.words import Unit, duration, number, plain_number, rounded, time_unit

@@ -8,8 +8,8 @@ from typing import Final
 
 import numpy as np
 
-from penstock.bench.load.charts.result import Result, chosen, left_out
 from penstock.bench.load.record import RequestRecord
+from penstock.bench.load.result import Result, chosen, left_out
 from penstock.bench.load.scrape import ServerMetrics
 from penstock.bench.plots.figure import Figure, Panel, Table
 from penstock.bench.plots.marks import axis, colored, dashed, data

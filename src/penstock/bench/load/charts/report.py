@@ -11,7 +11,6 @@ from penstock.bench.load.charts.itl import itl_by_position
 from penstock.bench.load.charts.lengths import times_by_lengths
 from penstock.bench.load.charts.load_curves import goodput, latency_by_load
 from penstock.bench.load.charts.occupancy import batch_over_time, kv_over_time
-from penstock.bench.load.charts.result import Result
 from penstock.bench.load.charts.summary import (
     about,
     facts,
@@ -22,6 +21,7 @@ from penstock.bench.load.charts.summary import (
     warnings,
 )
 from penstock.bench.load.charts.ttft import ttft_by_prompt
+from penstock.bench.load.result import Result
 from penstock.bench.plots.figure import Figure
 from penstock.bench.plots.page import Page
 from penstock.bench.plots.render import PlotFormat, write_plot

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.bench.least_squares import Line
-from penstock.bench.load.charts.result import Measured
+from penstock.bench.load.result import Measured
 from penstock.bench.plots.words import duration
 
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from penstock.bench.load.charts.result import Estimate, Measured, Result, shown
 from penstock.bench.load.document import LoadReport
+from penstock.bench.load.result import Estimate, Measured, Result, shown
 from penstock.bench.load.search import Found
 from penstock.bench.load.setups import differences
 from penstock.bench.plots.figure import Table

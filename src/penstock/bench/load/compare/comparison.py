@@ -10,7 +10,6 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from penstock.bench.load.charts.result import Measured, Result
 from penstock.bench.load.compare.document import (
     VERSION,
     Change,
@@ -38,6 +37,7 @@ from penstock.bench.load.compare.noise import (
 from penstock.bench.load.document import LoadedRun
 from penstock.bench.load.goodput import Limit
 from penstock.bench.load.record import RequestRecord
+from penstock.bench.load.result import Measured, Result
 from penstock.bench.load.setups import differences
 from penstock.errors import ConfigError
 

@@ -1,4 +1,4 @@
-"""Which name a report gives to each result, and which quality belongs to it."""
+"""Which name each result has, and which quality belongs to it."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from penstock.bench.load.charts.quality import Quality, read_quality
-from penstock.bench.load.charts.result import Result
+from penstock.bench.load.quality import Quality, read_quality
 from penstock.bench.load.reading import read_report
+from penstock.bench.load.result import Result
 from penstock.errors import ConfigError
 
 _LONGEST: Final = 60
@@ -30,10 +30,7 @@ def read_results(words: Sequence[str], qualities: Sequence[str]) -> list[Result]
         if len(name) > _LONGEST or not name.strip() or not name.isprintable():
             raise ConfigError(f"a result's name has 1 to {_LONGEST} letters: {name[:80]!r}")
     known = _qualities(qualities, names)
-    return [
-        Result(name, read_report(path), known.get(name), place)
-        for place, (name, path) in enumerate(paths)
-    ]
+    return [Result(name, read_report(path), known.get(name)) for name, path in paths]
 
 
 def _named(text: str) -> tuple[str, Path]:

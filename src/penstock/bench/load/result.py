@@ -1,16 +1,16 @@
-"""What a report is made of: results with their names, and the loads that were measured."""
+"""Results with their names, and the loads that were measured."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeVar
 
-from penstock.bench.load.charts.quality import Quality
 from penstock.bench.load.confidence import Interval, Repeated, least_samples
 from penstock.bench.load.document import LoadedRun, LoadReport, over_repeats
 from penstock.bench.load.load import Load
+from penstock.bench.load.quality import Quality
 from penstock.bench.load.record import RequestRecord
 from penstock.bench.plots.words import number, with_half
 
@@ -39,8 +39,6 @@ class Measured:
 
     name: str
     """The result's."""
-    place: int
-    """The result's place among all, which chooses its color."""
     load: Load
     runs: Sequence[LoadedRun]
 
@@ -77,12 +75,11 @@ class Measured:
 
 @dataclass(frozen=True)
 class Result:
-    """One document, under the name that the report gives it."""
+    """One document, under the name that reports and comparisons give it."""
 
     name: str
     report: LoadReport
     quality: Quality | None = None
-    place: int = field(default=0)
 
     @cached_property
     def loads(self) -> list[Measured]:
@@ -90,7 +87,7 @@ class Result:
         by_load: dict[Load, list[LoadedRun]] = {}
         for run in self.report.runs:
             by_load.setdefault(run.load, []).append(run)
-        found = [Measured(self.name, self.place, load, runs) for load, runs in by_load.items()]
+        found = [Measured(self.name, load, runs) for load, runs in by_load.items()]
         return sorted(found, key=lambda each: _order(each.load))
 
 
