@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _HEADER: Final = ("", "A", "B", "B is", "95 %", "chance", "")
 _LONG: Final = 60
+_BEFORE: Final = 12
 
 
 def print_comparison(a: Result, b: Result, found: Comparison) -> None:
@@ -46,11 +48,11 @@ def _print_differences(differences: Sequence[Difference]) -> None:
     if unfair:
         print("\nNot a fair comparison:")
         for each in unfair:
-            _say(f"  {each.field}: {_short(each.a)} and {_short(each.b)}; {each.why}")
+            _say(f"  {each.field}: {_both(each)}; {each.why}")
     if other:
         print("\nThe set-ups differ in:")
         for each in other:
-            _say(f"  {each.field}: {_short(each.a)} and {_short(each.b)}")
+            _say(f"  {each.field}: {_both(each)}")
     if not differences:
         print("\nNothing differs, not even the time: is this twice the same result?")
 
@@ -141,5 +143,15 @@ def _conclusion(found: Comparison) -> str:
     return text
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= _LONG else text[: _LONG - 3] + "..."
+def _both(each: Difference) -> str:
+    """Both values; of long ones, what is from about where they differ."""
+    if max(len(each.a), len(each.b)) <= _LONG:
+        return f"{each.a} and {each.b}"
+    same = len(os.path.commonprefix([each.a, each.b]))
+    return f"{_from(each.a, same)} and {_from(each.b, same)}"
+
+
+def _from(text: str, place: int) -> str:
+    begin = text.rfind(" ", 0, max(0, place - _BEFORE)) + 1
+    shown = text[begin : begin + _LONG]
+    return ("... " if begin else "") + shown + ("..." if begin + _LONG < len(text) else "")

@@ -73,7 +73,8 @@ def too_few(samples: Sequence[Sequence[float]], part: str) -> str:
     if answers < _LEAST:
         return f"{answers} answers; it needs {_LEAST}, or repeats"
     if total < least_samples(part):
-        return f"{total} answers; {part} needs {least_samples(part)}, or repeats"
+        what = "answers" if total == answers else f"samples of {answers} answers"
+        return f"{total} {what}; {part} needs {least_samples(part)}, or repeats"
     return ""
 
 
