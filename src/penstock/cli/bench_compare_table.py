@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -147,7 +146,8 @@ def _both(each: Difference) -> str:
     """Both values; of long ones, what is from about where they differ."""
     if max(len(each.a), len(each.b)) <= _LONG:
         return f"{each.a} and {each.b}"
-    same = len(os.path.commonprefix([each.a, each.b]))
+    pairs = enumerate(zip(each.a, each.b, strict=False))
+    same = next((i for i, (a, b) in pairs if a != b), min(len(each.a), len(each.b)))
     return f"{_from(each.a, same)} and {_from(each.b, same)}"
 
 
