@@ -52,6 +52,8 @@ COMMANDS = (
     ),
     Command(("bench", "latency"), "bench_latency", "time the steps of one fixed batch"),
     Command(("bench", "serve"), "bench_serve", "load a server and time its answers"),
+    Command(("bench", "compare"), "bench_compare", "what differs between two load tests"),
+    Command(("bench", "report"), "bench_report", "plots and one HTML page of load tests"),
     Command(("bench", "spec"), "bench_spec", "time speculation against plain decoding"),
     Command(("bench", "throughput"), "bench_throughput", "time many requests offered at once"),
     Command(
