@@ -68,6 +68,7 @@ from penstock.scheduler.place_drafts import place_drafts
 from penstock.scheduler.preemption import Preemption
 from penstock.scheduler.queues import Queues
 from penstock.scheduler.sequence import SequenceState, Status
+from penstock.scheduler.steady import SteadySteps
 from penstock.scheduler.step_budget import StepBudget
 from penstock.scheduler.step_states import step_states
 from penstock.scheduler.updates import sequence_update
@@ -105,6 +106,7 @@ class Scheduler:
         self._continuation = Continuation(
             cache, self._queues, self._admission, self._preemption, self._in_flight, all_hidden
         )
+        self._steady = SteadySteps(cache, self.running)
         self._arrivals = 0
         self._steps = 0
         self._tokens_computed = 0
@@ -209,6 +211,29 @@ class Scheduler:
         moves, self._accepted.moves = self._accepted.moves, []
         states = step_states(self.cache, chosen)
         return step_of(chosen, copies, moves, num_tokens, drafted, decoded, states)
+
+    def steady_steps(self, limit: int) -> int:
+        """Return how many of the next ``limit`` steps only decode: one token of each running
+        sequence, none of which ends, while none is added. Maybe fewer, and 0 where it is not known.
+        """
+        full = len(self.running) >= self.max_num_seqs
+        if self._in_flight.steps or self._queues.shares.contended:
+            return 0
+        if self._queues.num_waiting and not full:
+            return 0
+        return self._steady.most(limit)
+
+    def decode_steadily(self, steps: int, token: int) -> None:
+        """Do what so many rounds of ``schedule`` and ``update`` would, at most those of
+        :meth:`steady_steps`, in each of which every sequence samples ``token``; without their
+        updates."""
+        self._steady.take(steps, token)
+        count = len(self.running) * steps
+        self._steps += steps
+        self._tokens_computed += count
+        self._tokens_decoded += count
+        self._tokens_generated += count
+        self._queues.shares.uncharged += count
 
     def submitted(self, step: ScheduledStep) -> None:
         """The step is in flight, and the next one is scheduled before this one's ``update``.
