@@ -1,0 +1,264 @@
+"""A model on this machine, measured: the constants of its steps and of its server, in a file.
+
+A step's time is fitted to steps of the model itself::
+
+    rows(tokens) + sequence * S + sample * L + read * R + pair * P
+
+with S sequences, L sampled tokens, R cached tokens that attention reads and P tokens that rows see
+(of layers with windows, within these, weighted by the layers' bytes). ``rows`` has straight lines
+between numbers of tokens that were measured: products take longer by steps, not in proportion.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+
+from penstock.cache.geometry import Chunk, Window
+from penstock.errors import ConfigError
+from penstock.plan.costs import PlanCosts
+from penstock.plan.plan import Plan
+from penstock.simulate.clock import F64, StepShape
+from penstock.simulate.front_end import FrontTimes
+from penstock.sizing.least_squares import nonnegative
+
+VERSION: Final = 1
+"""The version of calibration files."""
+
+
+class WindowShare(msgspec.Struct, frozen=True):
+    """Layers whose attention sees the same of a sequence."""
+
+    window: int | None
+    """None: all of it."""
+    chunk: bool
+    """Whether ``window`` is the size of chunks."""
+    share: float
+    """Their part of the bytes that are cached of a token."""
+
+    @property
+    def seen(self) -> Window | None:
+        return Chunk(self.window) if self.chunk and self.window is not None else self.window
+
+
+class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
+    """The constants of a model's steps, in seconds."""
+
+    tokens: tuple[int, ...]
+    """Ascending numbers of tokens of a step."""
+    rows: tuple[float, ...]
+    """What a step of so many takes, whatever they are."""
+    sequence: float
+    sample: float
+    read: float
+    pair: float
+    windows: tuple[WindowShare, ...]
+    error: float
+    """The median of the relative errors of the steps that it was fitted to."""
+
+    @classmethod
+    def fit(
+        cls,
+        observed: Sequence[tuple[StepShape, float]],
+        windows: tuple[WindowShare, ...],
+    ) -> StepTimes:
+        """Fit the constants to shapes of steps and what they took; their ``reads`` and ``pairs``
+        are for each of ``windows``."""
+        knots = _knots([shape.tokens for shape, _ in observed])
+        lines = [
+            (
+                *_hats(shape.tokens, knots),
+                *(shape.sequences, shape.logits),
+                *(_weighted(shape.reads, windows), _weighted(shape.pairs, windows)),
+            )
+            for shape, _ in observed
+        ]
+        matrix, seconds = np.array(lines, np.float64), np.array([s for _, s in observed])
+        *rows, sequence, sample, read, pair = nonnegative(matrix, seconds)
+        predicted = matrix @ np.array([*rows, sequence, sample, read, pair])
+        return cls(
+            tokens=knots,
+            rows=tuple(rows),
+            sequence=sequence,
+            sample=sample,
+            read=read,
+            pair=pair,
+            windows=windows,
+            error=float(np.median(np.abs(predicted / seconds - 1))),
+        )
+
+    def of_rows(self, tokens: int) -> float:
+        """Seconds of so many tokens; beyond those measured, in proportion to the last two."""
+        at = min(max(bisect_right(self.tokens, tokens), 1), len(self.tokens) - 1)
+        if len(self.tokens) == 1:
+            return self.rows[0] * tokens / self.tokens[0]
+        (low, high), (first, second) = self.tokens[at - 1 : at + 1], self.rows[at - 1 : at + 1]
+        if tokens > high:
+            return second + max(second - first, 0.0) * (tokens - high) / (high - low)
+        return first + (second - first) * max(tokens - low, 0) / (high - low)
+
+
+@dataclass(frozen=True)
+class MeasuredClock:
+    """The :class:`~penstock.simulate.clock.StepClock` of a model that was measured."""
+
+    times: StepTimes
+
+    @cached_property
+    def windows(self) -> tuple[Window | None, ...]:
+        return tuple(each.seen for each in self.times.windows)
+
+    @cached_property
+    def _shares(self) -> F64:
+        return np.array([each.share for each in self.times.windows])
+
+    def seconds(self, shape: StepShape) -> float:
+        times = self.times
+        return (
+            times.of_rows(shape.tokens)
+            + times.sequence * shape.sequences
+            + times.sample * shape.logits
+            + times.read * _weighted(shape.reads, times.windows)
+            + times.pair * _weighted(shape.pairs, times.windows)
+        )
+
+    def decoding(self, sequences: int, reads: F64) -> F64:
+        times = self.times
+        fixed = times.of_rows(sequences) + (times.sequence + times.sample) * sequences
+        return fixed + (times.read + times.pair) * (reads @ self._shares)
+
+
+class ModelKey(msgspec.Struct, frozen=True, kw_only=True):
+    """What a calibration is of: steps of another model, in other types or on other threads, take
+    other times."""
+
+    architecture: str
+    parameters: int
+    weights: tuple[str, ...]
+    """The forms of its products' weights."""
+    kv_cache_dtype: str
+    backend: str
+    threads: int
+
+    @classmethod
+    def of(cls, plan: Plan, architecture: str, backend: str, threads: int) -> ModelKey:
+        costs = PlanCosts.of(plan)
+        return cls(
+            architecture=architecture,
+            parameters=plan.num_parameters,
+            weights=tuple(sorted({e.form for e, _ in costs.counts if e.work == "product"})),
+            kv_cache_dtype=plan.kv_dtype,
+            backend=backend,
+            threads=threads,
+        )
+
+    def differences(self, other: ModelKey) -> list[str]:
+        """What is not the same, in words."""
+        mine, theirs = msgspec.to_builtins(self), msgspec.to_builtins(other)
+        return [
+            f"{name} {_shown(theirs[name])} instead of {_shown(value)}"
+            for name, value in mine.items()
+            if value != theirs[name]
+        ]
+
+
+class Covered(msgspec.Struct, frozen=True, kw_only=True):
+    """How far steps were measured; beyond it, a clock guesses."""
+
+    rows: int
+    """Tokens of a step."""
+    sequences: int
+    context: int
+    """Tokens of a sequence."""
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True):
+    """What ``penstock calibrate`` writes."""
+
+    version: int
+    made: str
+    model: str
+    """Its name, as it was given."""
+    key: ModelKey
+    steps: StepTimes
+    front: FrontTimes
+    template: int
+    """Tokens that the chat template adds to every prompt."""
+    covered: Covered
+    machine: dict[str, Any]
+    checked: dict[str, float] = {}
+    """Figures of a load that was measured and simulated after the fit: simulated / measured - 1."""
+
+    @classmethod
+    def read(cls, path: Path) -> Calibration:
+        """Raises ConfigError where the file is none of this version, and OSError."""
+        try:
+            found = msgspec.json.decode(path.read_bytes(), type=cls)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise ConfigError(
+                f"{path} is no calibration ({error}); make one: penstock calibrate MODEL --out FILE"
+            ) from None
+        if found.version != VERSION:
+            raise ConfigError(
+                f"{path} is a calibration of version {found.version}, and this Penstock reads "
+                f"{VERSION}; make it anew: penstock calibrate MODEL --out FILE"
+            )
+        if not found.steps.tokens or len(found.steps.tokens) != len(found.steps.rows):
+            raise ConfigError(f"{path} is a damaged calibration: its steps have no times")
+        return found
+
+
+def window_shares(plan: Plan) -> tuple[WindowShare, ...]:
+    """What the attention ops of a plan see, by the bytes that they read of a token."""
+    found: dict[Window | None, int] = {}
+    for each, count in PlanCosts.of(plan).counts:
+        if each.work == "attention":
+            found[each.window] = found.get(each.window, 0) + count * max(each.token_bytes, 1)
+    total = sum(found.values())
+    return tuple(
+        WindowShare(
+            window.size if isinstance(window, Chunk) else window,
+            isinstance(window, Chunk),
+            part / total,
+        )
+        for window, part in found.items()
+    )
+
+
+def _knots(tokens: Sequence[int]) -> tuple[int, ...]:
+    """Numbers of tokens that were measured, the first of each stretch of an eighth."""
+    found: list[int] = []
+    for each in sorted(set(tokens)):
+        if not found or each > found[-1] * 9 / 8:
+            found.append(each)
+    last = max(tokens)
+    if found[-1] != last:
+        found.append(last)
+    return tuple(found)
+
+
+def _hats(tokens: int, knots: tuple[int, ...]) -> list[float]:
+    """The weight of each knot in a straight line between the two around ``tokens``."""
+    weights = [0.0] * len(knots)
+    at = bisect_right(knots, tokens)
+    if at == len(knots):
+        weights[-1] = 1.0
+    else:
+        part = (tokens - knots[at - 1]) / (knots[at] - knots[at - 1])
+        weights[at - 1], weights[at] = 1 - part, part
+    return weights
+
+
+def _weighted(each: Sequence[float], windows: Sequence[WindowShare]) -> float:
+    return sum(value * window.share for value, window in zip(each, windows, strict=True))
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

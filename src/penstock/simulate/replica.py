@@ -1,0 +1,220 @@
+"""One server: its scheduler, its cache and its front end, on a clock of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Final
+
+import numpy as np
+
+from penstock.errors import RequestError
+from penstock.scheduler.output import ScheduledStep
+from penstock.simulate.asked import TOKEN, Asked
+from penstock.simulate.clock import StepShape, decode_reads, seen_by
+from penstock.simulate.front_end import NEVER, Answer, FrontEnd
+from penstock.simulate.setup import Setup
+
+_MOST_STEPS: Final = 2048
+"""Steps that are taken at once."""
+
+
+@dataclass
+class Work:
+    """What a replica has done so far."""
+
+    steps: int = 0
+    busy_s: float = 0.0
+    running_s: float = 0.0
+    """Sequences of steps, times their seconds."""
+    used_s: float = 0.0
+    """Blocks in use, times their seconds."""
+    most_rows: int = 0
+    most_sequences: int = 0
+    longest: int = 0
+    """Tokens of the longest sequence."""
+
+
+class Replica:
+    """Serves what is offered to it, up to a time that its caller names.
+
+    The engine's loop takes in what has arrived whenever no step runs, and starts the next step at
+    once if there is work. A request that arrives during a step waits for its end, so
+    :meth:`advance` runs the steps that *begin* before a time; what they end is in ``ended`` with
+    the later time of their end.
+    """
+
+    def __init__(self, setup: Setup, number: int = 0) -> None:
+        self.number = number
+        self.setup = setup
+        self.scheduler = setup.limits.scheduler()
+        self.front = FrontEnd(setup.front)
+        self.work = Work()
+        self.ended: list[tuple[float, int, Answer]] = []
+        """A heap of answers by the end of their last step, until :meth:`settle`."""
+        self.requests = 0
+        """Open ones, as far as they were settled."""
+        self.tokens = 0
+        """Tokens, prompts' and answers', of open requests."""
+        self._at = 0.0
+        self._steady_until = 0.0
+        self._inbox: list[tuple[float, int, Answer]] = []
+        self._answers: dict[str, Answer] = {}
+        self._count = 0
+        self._pace = 0.0  # seconds of the latest step
+
+    @property
+    def next_at(self) -> float:
+        """No step that begins before this time ends a request; infinite where nothing is open."""
+        arrival = self._inbox[0][0] if self._inbox else NEVER
+        if not self.scheduler.has_work:
+            return max(self._at, arrival)
+        return max(self._at, min(self._steady_until, arrival))
+
+    def offer(self, asked: Asked) -> Answer:
+        """Give it a request that was sent at ``asked.sent_s``. One that it refuses has an error."""
+        answer = Answer(asked)
+        limits = self.setup.limits
+        arrives = asked.sent_s + self.setup.front.inbound(asked.prompt)
+        if self.front.open >= limits.max_num_seqs + limits.max_waiting:
+            return self._refused(answer, "http 503", arrives)
+        try:
+            self.scheduler.check(asked.prompt, asked.params())
+        except RequestError:
+            return self._refused(answer, "http 400", arrives)
+        self.front.open += 1
+        self.requests += 1
+        self.tokens += asked.prompt + asked.output
+        self._count += 1
+        heappush(self._inbox, (arrives, self._count, answer))
+        return answer
+
+    def settle(self, at: float) -> Iterator[Answer]:
+        """Return the answers that have ended by then, which are open no more."""
+        while self.ended and self.ended[0][0] <= at:
+            answer = heappop(self.ended)[2]
+            self.requests -= 1
+            self.tokens -= answer.asked.prompt + answer.asked.output
+            yield answer
+
+    def advance(self, until: float, one_end: bool = False) -> None:
+        """Run the steps that begin before ``until``; with ``one_end``, at most to the first that
+        ends a request."""
+        while True:
+            self._take_in()
+            if not self.scheduler.has_work:
+                if not self._inbox or self._inbox[0][0] >= until:
+                    return
+                self._at = max(self._at, self._inbox[0][0])
+                continue
+            if self._at >= until:
+                return
+            stop = min(until, self._inbox[0][0]) if self._inbox else until
+            if not self._steady(stop) and self._one() and one_end:
+                return
+
+    def _take_in(self) -> None:
+        while self._inbox and self._inbox[0][0] <= self._at:
+            answer = heappop(self._inbox)[2]
+            limits = self.setup.limits
+            block = limits.block_size if limits.enable_prefix_caching else None
+            sequence = answer.asked.sequence(block)
+            self._answers[sequence.request_id] = answer
+            self.scheduler.add(sequence)
+            self._steady_until = 0.0
+
+    def _steady(self, stop: float) -> int:
+        """Take steps that only decode and begin before ``stop``; returns how many."""
+        scheduler, work = self.scheduler, self.work
+        expected = 2 * (stop - self._at) / self._pace + 2 if self._pace > 0 else NEVER
+        limit = _MOST_STEPS if expected > _MOST_STEPS else int(expected)
+        count = scheduler.steady_steps(limit)
+        if count < 2:
+            return 0
+        running = scheduler.running
+        answers = [self._answers[each.request_id] for each in running]
+        if any(each.first_s is None for each in answers):
+            return 0
+        lens = [len(each.token_ids) for each in running]
+        clock, number = self.setup.clock, len(running)
+        reads = decode_reads(clock.windows, lens, count)
+        seconds = clock.decoding(number, reads) + self._around(number)
+        times = np.cumsum(np.concatenate(([self._at], seconds)))  # as if added one by one
+        begins, ends = times[:-1], times[1:]
+        self._pace = float(seconds[0])
+        taken = count
+        if begins[-1] >= stop:
+            taken = int(np.searchsorted(begins, stop, side="left"))
+        self._steady_until = float(ends[-1])
+        before = scheduler.cache.num_used_blocks
+        scheduler.decode_steadily(taken, TOKEN)
+        ends = ends[:taken]
+        self._count_work(taken, number, float(ends[-1]) - self._at, before)
+        work.most_rows = max(work.most_rows, number)
+        work.longest = max(work.longest, max(lens) + taken)
+        self.front.brought_steadily(ends, answers)
+        self._at = float(ends[-1])
+        return taken
+
+    def _one(self) -> bool:
+        """Run one step; returns whether it ended a request."""
+        scheduler = self.scheduler
+        before = scheduler.cache.num_used_blocks
+        step = scheduler.schedule()
+        if step is None:
+            raise RuntimeError("requests are open, and there is no step for them")
+        seconds = self._seconds(step)
+        self._at += seconds
+        scheduler.update(step, [[TOKEN]] * len(step.samples))
+        answers, ended = [], []
+        for each in step.samples:
+            answer = self._answers[each.request_id]
+            answers.append(answer)
+            if answer.first_s is None:
+                answer.cached = each.num_cached_tokens
+            if each.finish_reason is not None:
+                ended.append(answer)
+                del self._answers[each.request_id]
+        self.front.brought(self._at, answers, ended)
+        for answer in ended:
+            self._count += 1
+            heappush(self.ended, (self._at, self._count, answer))
+        self._count_work(1, len(step.sequences), seconds, before)
+        self._pace = seconds
+        self._steady_until = 0.0
+        return bool(ended)
+
+    def _seconds(self, step: ScheduledStep) -> float:
+        windows, work = self.setup.clock.windows, self.work
+        reads, pairs = [0.0] * len(windows), [0.0] * len(windows)
+        for each in step.sequences:
+            end = each.start + each.num_tokens
+            if end > work.longest:
+                work.longest = end
+            for place, window in enumerate(windows):
+                read, pair = seen_by(window, each.start, end)
+                reads[place] += read
+                pairs[place] += pair
+        number = len(step.sequences)
+        work.most_rows = max(work.most_rows, step.num_tokens)
+        shape = StepShape(step.num_tokens, len(step.samples), number, tuple(reads), tuple(pairs))
+        return self.setup.clock.seconds(shape) + self._around(number)
+
+    def _around(self, sequences: int) -> float:
+        """What the engine's loop takes around a step."""
+        return self.setup.front.step + self.setup.front.sequence * sequences
+
+    def _count_work(self, steps: int, sequences: int, seconds: float, used: int) -> None:
+        """Count steps that began with so many blocks in use."""
+        work = self.work
+        work.steps += steps
+        work.busy_s += seconds
+        work.running_s += sequences * seconds
+        work.used_s += (used + self.scheduler.cache.num_used_blocks) / 2 * seconds
+        work.most_sequences = max(work.most_sequences, sequences)
+
+    def _refused(self, answer: Answer, error: str, at: float) -> Answer:
+        answer.error = error
+        answer.end_s = at
+        return answer

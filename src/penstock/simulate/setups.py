@@ -1,0 +1,175 @@
+"""Setups of an engine's options: on a device of the catalogue, or on this machine, measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from penstock.backends.registry import backend
+from penstock.cache.geometry import sequence_blocks, tokens_in
+from penstock.config import EngineConfig
+from penstock.engine.loader import open_model, plan_engine, state_limits
+from penstock.errors import ConfigError
+from penstock.models.spec import ModelSpec
+from penstock.resolve.step_limits import decide_step_limits
+from penstock.simulate.calibration import Calibration, MeasuredClock, ModelKey
+from penstock.simulate.front_end import FrontTimes
+from penstock.simulate.plan_clock import PlanClock
+from penstock.simulate.setup import ReplicaLimits, Setup
+from penstock.sizing.accelerator import Accelerator
+from penstock.sizing.model import Precision, SizedModel
+from penstock.sizing.parallel import Parallelism, check
+from penstock.sizing.search import MEMORY_USED
+
+ASSUMED: Final = FrontTimes(request=0.003, prompt_token=1e-6, answer=0.001, chunk=25e-6)
+"""What a server takes besides its steps, where nobody measured it: as ours does on a CPU of 2025
+(benchmarks/server)."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A configuration as it was asked for."""
+
+    name: str
+    engine: EngineConfig
+    replicas: int = 1
+    routing: str = "round-robin"
+    max_waiting: int = 1024
+    tensor: int = 1
+    """Devices that share each layer of a replica."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """Its options as they were written."""
+
+
+def on_device(asked: Asked, spec: ModelSpec, device: Accelerator) -> Setup:
+    """A setup on a device of the catalogue, by its roofline. Raises ConfigError where the model
+    does not fit, or for options that this cannot take into account."""
+    config = asked.engine
+    _refuse(
+        config,
+        ("dtype", "threads", "backend", "speculative", "load_format", "quantization_group"),
+        "is not taken into account with --gpu; leave it out",
+    )
+    parallel = Parallelism(asked.tensor)
+    if asked.tensor > (device.most if device.link is not None else 1):
+        raise ConfigError(f"{asked.name}: a machine has no {asked.tensor} linked {device.name}")
+    check(spec, parallel)
+    defaults = backend("cuda" if device.kind == "gpu" else "cpu").defaults
+    steps = decide_step_limits(config, defaults)
+    if spec.quantized is not None and spec.quantized.schemes and config.quantization != "none":
+        raise ConfigError(f"{asked.name}: the checkpoint is quantized already; leave that out")
+    precision = Precision(config.quantization, config.kv_dtype(spec.dtype))
+    sized = SizedModel(spec).plan(device.kind, precision, steps.max_num_batched_tokens)
+    its = sized.footprint
+    if its.state_bytes:
+        raise ConfigError(
+            f"{spec.architecture} keeps a state of each sequence, which --gpu cannot simulate yet; "
+            "calibrate it on a machine that runs it (penstock calibrate)"
+        )
+    heads = max((layer.kv_heads for layer in sized.plan.kv_layers), default=asked.tensor)
+    room = device.memory_bytes * MEMORY_USED - its.weights / asked.tensor - its.activations
+    cache = room * min(asked.tensor, heads)
+    if config.kv_cache_bytes is not None:
+        if config.kv_cache_bytes > cache:
+            raise ConfigError(
+                f"{asked.name}: kv_cache_bytes is {config.kv_cache_bytes:,}, and {device.name} has "
+                f"room for {max(int(cache), 0):,} beside the weights"
+            )
+        cache = config.kv_cache_bytes
+    blocks = int(cache // its.page_bytes) if its.page_bytes else 0
+    most = config.max_model_len or spec.max_positions
+    if most > spec.max_positions:
+        raise ConfigError(
+            f"{asked.name}: max_model_len {most:,} exceeds the model's {spec.max_positions:,}"
+        )
+    held = tokens_in(its.windows, max(blocks, 0), most)
+    if blocks < 1 or held < (1 if config.max_model_len is None else most):
+        needed = sequence_blocks(its.windows, most) * its.page_bytes
+        raise ConfigError(
+            f"{asked.name}: {asked.tensor} x {device.name} hold {max(int(room), 0):,} bytes beside "
+            f"the weights, and a request may need {needed:,}; take more devices (tp=), fewer bits "
+            "(quantization=, kv_cache_dtype=), a smaller max_model_len, or another --gpu"
+        )
+    limits = ReplicaLimits(
+        steps.max_num_seqs,
+        steps.max_num_batched_tokens,
+        min(most, held),
+        blocks,
+        windows=its.windows or (None,),
+        enable_prefix_caching=config.enable_prefix_caching,
+        max_waiting=asked.max_waiting,
+    )
+    clock = PlanClock.of_device(spec, sized.costs, device, parallel)
+    notes = (
+        f"steps are of a roofline of {device.name} that reaches usual parts of its peaks, and "
+        "assumes a front end as fast as ours: believe comparisons rather than milliseconds",
+    )
+    return Setup(
+        asked.name,
+        limits,
+        clock,
+        ASSUMED,
+        asked.replicas,
+        asked.routing,
+        options=dict(asked.options),
+        notes=notes,
+    )
+
+
+def on_this_machine(asked: Asked, calibrations: Sequence[Calibration]) -> Setup:
+    """A setup of what the engine would run here with these options, timed by the calibration of its
+    model. Raises ConfigError where none is, and what planning an engine raises."""
+    config = asked.engine
+    _refuse(
+        config,
+        ("speculative",),
+        "cannot be simulated yet: how many drafts are accepted depends on the texts; leave it out",
+    )
+    if asked.tensor != 1:
+        raise ConfigError(f"{asked.name}: tp is for --gpu; a model runs on one device here")
+    planned = plan_engine(config, open_model(config))
+    resolved = planned.config
+    key = ModelKey.of(planned.plan, planned.spec.architecture, resolved.backend, resolved.threads)
+    found = next((each for each in calibrations if each.key == key), None)
+    if found is None:
+        told = "; ".join(
+            f"{each.model}: {', '.join(each.key.differences(key))}" for each in calibrations
+        )
+        raise ConfigError(
+            f"{asked.name}: no calibration is of what it runs ({told}); make one with the same "
+            "options (penstock calibrate MODEL --out FILE), and name both by --calibration"
+        )
+    limits = ReplicaLimits(
+        resolved.max_num_seqs,
+        resolved.max_num_batched_tokens,
+        resolved.max_model_len,
+        resolved.num_blocks,
+        windows=planned.plan.kv_groups.windows or (None,),
+        states=state_limits(planned),
+        enable_prefix_caching=resolved.enable_prefix_caching,
+        max_waiting=asked.max_waiting,
+    )
+    notes = [f"calibrated {found.made}: steps within {found.steps.error:.1%} of the median step"]
+    if found.checked:
+        checked = ", ".join(f"{name} {value:+.1%}" for name, value in found.checked.items())
+        notes.append(f"a load of the calibration, simulated beside measured: {checked}")
+    return Setup(
+        asked.name,
+        limits,
+        MeasuredClock(found.steps),
+        found.front,
+        asked.replicas,
+        asked.routing,
+        found.template,
+        found.covered,
+        dict(asked.options),
+        notes,
+    )
+
+
+def _refuse(config: EngineConfig, names: Sequence[str], why: str) -> None:
+    usual = EngineConfig()
+    for name in names:
+        if getattr(config, name) != getattr(usual, name):
+            raise ConfigError(f"{name} {why}")
