@@ -13,6 +13,7 @@ from support.scheduler_loop import request
 from penstock.cache.block_table import BlockTable
 from penstock.cache.geometry import Chunk
 from penstock.cache.kv_cache import KvCache
+from penstock.interface.messages import FinishReason
 from penstock.scheduler.scheduler import Scheduler
 
 TOKEN = 0
@@ -118,12 +119,12 @@ def test_many_steps_are_taken_at_once() -> None:
     for name in ("a", "b"):
         scheduler.add(request(name, [1, 2, 3], max_tokens=40 if name == "a" else 60))
     step(scheduler)  # both prompts, and a token each
-    assert scheduler.steady_steps(1000) == 38  # the 39th ends the first
-    scheduler.decode_steadily(38, TOKEN)
-    assert scheduler.steady_steps(1000) == 0
-    step(scheduler)
+    assert scheduler.steady_steps(1000) == 39  # the last of these ends the first
+    assert scheduler.decode_steadily(20, TOKEN) == []
+    (ended,) = scheduler.decode_steadily(19, TOKEN)
+    assert (ended.request_id, ended.finish_reason) == ("a", FinishReason.LENGTH)
     assert [s.request_id for s in scheduler.running] == ["b"]
-    assert scheduler.steady_steps(1000) == 19
+    assert scheduler.steady_steps(1000) == 20
     assert scheduler.steady_steps(7) == 7
 
 

@@ -177,6 +177,7 @@ def _played(
     progress: BenchProgress,
 ) -> SimulatedRun:
     from penstock.bench.load.goodput import parse_limit
+    from penstock.collector import uncollected
     from penstock.simulate.fleet import Fleet
     from penstock.simulate.outcome import outcome
     from penstock.simulate.repeated import repeated
@@ -186,6 +187,7 @@ def _played(
     progress.begin(f"{setup.name}, {load}", total, "requests")
     limits = tuple(parse_limit(text) for text in args.slo)
     start = time.perf_counter()
-    fleet.run(repeated(workload.recorded, args.repeat), lambda _: progress.advance(1))
+    with uncollected():  # nothing of a run is in a cycle
+        fleet.run(repeated(workload.recorded, args.repeat), lambda _: progress.advance(1))
     seconds = time.perf_counter() - start
     return outcome(fleet, limits, load.rate, load.concurrency, seconds)

@@ -25,6 +25,8 @@ class Work:
     """What a replica has done so far."""
 
     steps: int = 0
+    rows: int = 0
+    """Sequences of all steps."""
     busy_s: float = 0.0
     running_s: float = 0.0
     """Sequences of steps, times their seconds."""
@@ -111,7 +113,10 @@ class Replica:
             if self._at >= until:
                 return
             stop = min(until, self._inbox[0][0]) if self._inbox else until
-            if not self._steady(stop) and self._one() and one_end:
+            ended = self._steady(stop)
+            if ended is None:
+                ended = self._one()
+            if ended and one_end:
                 return
 
     def _take_in(self) -> None:
@@ -124,18 +129,19 @@ class Replica:
             self.scheduler.add(sequence)
             self._steady_until = 0.0
 
-    def _steady(self, stop: float) -> int:
-        """Take steps that only decode and begin before ``stop``; returns how many."""
+    def _steady(self, stop: float) -> bool | None:
+        """Take steps that only decode and begin before ``stop``; returns whether the last ended a
+        request, or None if there are no such steps."""
         scheduler, work = self.scheduler, self.work
         expected = 2 * (stop - self._at) / self._pace + 2 if self._pace > 0 else NEVER
         limit = _MOST_STEPS if expected > _MOST_STEPS else int(expected)
         count = scheduler.steady_steps(limit)
         if count < 2:
-            return 0
+            return None
         running = scheduler.running
         answers = [self._answers[each.request_id] for each in running]
         if any(each.first_s is None for each in answers):
-            return 0
+            return None
         lens = [len(each.token_ids) for each in running]
         clock, number = self.setup.clock, len(running)
         reads = decode_reads(clock.windows, lens, count)
@@ -146,16 +152,21 @@ class Replica:
         taken = count
         if begins[-1] >= stop:
             taken = int(np.searchsorted(begins, stop, side="left"))
-        self._steady_until = float(ends[-1])
+        self._steady_until = float(begins[-1])
         before = scheduler.cache.num_used_blocks
-        scheduler.decode_steadily(taken, TOKEN)
+        ended = scheduler.decode_steadily(taken, TOKEN)
         ends = ends[:taken]
         self._count_work(taken, number, float(ends[-1]) - self._at, before)
         work.most_rows = max(work.most_rows, number)
         work.longest = max(work.longest, max(lens) + taken)
-        self.front.brought_steadily(ends, answers)
         self._at = float(ends[-1])
-        return taken
+        if not ended:
+            self.front.brought_steadily(ends, answers)
+            return False
+        if taken > 1:
+            self.front.brought_steadily(ends[:-1], answers)
+        self._end(answers, [self._answers.pop(each.request_id) for each in ended])
+        return True
 
     def _one(self) -> bool:
         """Run one step; returns whether it ended a request."""
@@ -176,14 +187,18 @@ class Replica:
             if each.finish_reason is not None:
                 ended.append(answer)
                 del self._answers[each.request_id]
+        self._end(answers, ended)
+        self._count_work(1, len(step.sequences), seconds, before)
+        self._pace = seconds
+        return bool(ended)
+
+    def _end(self, answers: list[Answer], ended: list[Answer]) -> None:
+        """Send what the step brings that has just ended."""
         self.front.brought(self._at, answers, ended)
         for answer in ended:
             self._count += 1
             heappush(self.ended, (self._at, self._count, answer))
-        self._count_work(1, len(step.sequences), seconds, before)
-        self._pace = seconds
         self._steady_until = 0.0
-        return bool(ended)
 
     def _seconds(self, step: ScheduledStep) -> float:
         windows, work = self.setup.clock.windows, self.work
@@ -209,6 +224,7 @@ class Replica:
         """Count steps that began with so many blocks in use."""
         work = self.work
         work.steps += steps
+        work.rows += steps * sequences
         work.busy_s += seconds
         work.running_s += sequences * seconds
         work.used_s += (used + self.scheduler.cache.num_used_blocks) / 2 * seconds

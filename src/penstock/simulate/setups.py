@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from penstock.backends.registry import backend
 from penstock.cache.geometry import sequence_blocks, tokens_in
 from penstock.config import EngineConfig
-from penstock.engine.loader import open_model, plan_engine, state_limits
+from penstock.engine.loader import EnginePlan, open_model, plan_engine, state_limits
 from penstock.errors import ConfigError
 from penstock.models.spec import ModelSpec
 from penstock.resolve.step_limits import decide_step_limits
-from penstock.simulate.calibration import Calibration, MeasuredClock, ModelKey
+from penstock.simulate.calibration import Calibration, MeasuredClock, ModelKey, StepTimes
 from penstock.simulate.front_end import FrontTimes
 from penstock.simulate.plan_clock import PlanClock
 from penstock.simulate.setup import ReplicaLimits, Setup
@@ -140,32 +140,36 @@ def on_this_machine(asked: Asked, calibrations: Sequence[Calibration]) -> Setup:
             f"{asked.name}: no calibration is of what it runs ({told}); make one with the same "
             "options (penstock calibrate MODEL --out FILE), and name both by --calibration"
         )
-    limits = ReplicaLimits(
-        resolved.max_num_seqs,
-        resolved.max_num_batched_tokens,
-        resolved.max_model_len,
-        resolved.num_blocks,
-        windows=planned.plan.kv_groups.windows or (None,),
-        states=state_limits(planned),
-        enable_prefix_caching=resolved.enable_prefix_caching,
-        max_waiting=asked.max_waiting,
-    )
     notes = [f"calibrated {found.made}: steps within {found.steps.error:.1%} of the median step"]
     if found.checked:
         checked = ", ".join(f"{name} {value:+.1%}" for name, value in found.checked.items())
         notes.append(f"a load of the calibration, simulated beside measured: {checked}")
-    return Setup(
-        asked.name,
-        limits,
-        MeasuredClock(found.steps),
-        found.front,
-        asked.replicas,
-        asked.routing,
-        found.template,
-        found.covered,
-        dict(asked.options),
-        notes,
+    setup = measured_setup(asked.name, planned, found.steps, found.front)
+    return replace(
+        setup,
+        limits=replace(setup.limits, max_waiting=asked.max_waiting),
+        replicas=asked.replicas,
+        routing=asked.routing,
+        template=found.template,
+        covered=found.covered,
+        options=dict(asked.options),
+        notes=notes,
     )
+
+
+def measured_setup(name: str, planned: EnginePlan, times: StepTimes, front: FrontTimes) -> Setup:
+    """One server of what was planned, whose steps were measured."""
+    config = planned.config
+    limits = ReplicaLimits(
+        config.max_num_seqs,
+        config.max_num_batched_tokens,
+        config.max_model_len,
+        config.num_blocks,
+        windows=planned.plan.kv_groups.windows or (None,),
+        states=state_limits(planned),
+        enable_prefix_caching=config.enable_prefix_caching,
+    )
+    return Setup(name, limits, MeasuredClock(times), front)
 
 
 def _refuse(config: EngineConfig, names: Sequence[str], why: str) -> None:

@@ -1,0 +1,157 @@
+"""Measures the steps of a model in this process: what a :class:`StepTimes` is fitted to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from penstock.bench.meter import MeteredExecutor, StepProfile, timed_step
+from penstock.bench.progress import Progress
+from penstock.bench.session import Session
+from penstock.bench.traces import Lengths
+from penstock.bench.workload import random_requests
+from penstock.config import EngineConfig
+from penstock.engine.loader import EnginePlan
+from penstock.interface.step import StepInput
+from penstock.plan.costs import StepSize, seen
+from penstock.simulate.calibration import Covered, StepTimes, WindowShare, window_shares
+from penstock.simulate.clock import StepShape
+
+_ROUNDS: Final = 3
+_BUDGET_S: Final = 40.0
+_CHUNKS: Final = (1, 4, 9, 17, 33, 66, 97, 130, 193, 258, 385, 510, 770, 1030, 1540, 2050)
+_BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+
+@dataclass(frozen=True)
+class _Scene:
+    """Requests that arrive together, and others that join them later, one every few steps."""
+
+    first: tuple[Lengths, ...]
+    later: tuple[Lengths, ...] = ()
+
+
+class _SizeMeter(MeteredExecutor):
+    """Keeps the size of every step."""
+
+    def profiled(self, step: StepInput) -> StepProfile:
+        return StepProfile(StepSize.of(step), [], 0.0)
+
+
+@dataclass(frozen=True)
+class MeasuredSteps:
+    """What was found out about the steps of a model."""
+
+    engine_plan: EnginePlan
+    times: StepTimes
+    covered: Covered
+
+
+def measure_steps(config: EngineConfig, progress: Progress) -> MeasuredSteps:
+    """Load the model and run scenes of steps: decoding by few and by many, short contexts and long
+    ones, prompts in chunks of all sizes, alone and beside sequences that decode.
+
+    It takes some forty seconds at most, besides loading. Raises what loading raises.
+    """
+    with Session.open(config, _SizeMeter, progress) as session:
+        plan = session.engine_plan
+        windows = window_shares(plan.plan)
+        scenes = list(_scenes(plan))
+        progress.begin("steps", len(scenes) * _ROUNDS, "scenes")
+        rounds: list[list[list[tuple[StepShape, float]]]] = []
+        ends = time.monotonic() + _BUDGET_S
+        for number in range(_ROUNDS):
+            rounds.append([])
+            for place, scene in enumerate(scenes):
+                if number and time.monotonic() > ends:
+                    break
+                seed = number * len(scenes) + place
+                rounds[-1].append(list(_played(session, scene, windows, seed)))
+                progress.advance(1)
+    observed = _middles(rounds)
+    return MeasuredSteps(
+        plan,
+        StepTimes.fit(observed, windows),
+        Covered(
+            rows=max(shape.tokens for shape, _ in observed),
+            sequences=max(shape.sequences for shape, _ in observed),
+            context=max(each.prompt + each.output for s in scenes for each in (*s.first, *s.later)),
+        ),
+    )
+
+
+def _scenes(plan: EnginePlan) -> Iterator[_Scene]:
+    config = plan.config
+    room = config.num_blocks * 32 // max(len(plan.plan.kv_groups.windows), 1)
+    seqs, longest = config.max_num_seqs, config.max_model_len
+    batches = [each for each in _BATCHES if each <= seqs]
+    if seqs not in batches and seqs < _BATCHES[-1]:
+        batches.append(seqs)
+
+    def fitting(count: int, tokens: int) -> int:
+        """Prompt tokens of so many sequences that fit, with some to decode."""
+        return max(min(tokens, longest - 16, (room * 9 // 10) // count - 64), 1)
+
+    for count in batches:
+        yield _Scene((Lengths(fitting(count, 8), 8),) * count)
+    for count in batches[:: max(len(batches) // 5, 1)]:
+        yield _Scene((Lengths(fitting(count, longest * 3 // 4), 6),) * count)
+    budget = config.max_num_batched_tokens
+    for chunk in (*(each for each in _CHUNKS if each < budget), budget):
+        if chunk < longest - 8:
+            yield _Scene((Lengths(chunk, 3),))
+    yield _Scene((Lengths(fitting(1, longest - 16), 4),))
+    for count in (2, 8, 24):
+        if count < seqs:
+            later = [fitting(count + 4, each) for each in (5, 60, 200, 480)]
+            yield _Scene(
+                (Lengths(fitting(count + 4, 16), 60),) * count,
+                tuple(Lengths(each, 8) for each in later[: seqs - count]),
+            )
+
+
+def _played(
+    session: Session, scene: _Scene, windows: Sequence[WindowShare], seed: int
+) -> Iterator[tuple[StepShape, float]]:
+    """The steps of a scene and their seconds; the same steps in every round, of other tokens."""
+    core, meter = session.core, session.meter
+    lengths = [*scene.first, *scene.later]
+    requests = random_requests(lengths, session.vocab_size, seed, f"scene{seed}")
+    for request in requests[: len(scene.first)]:
+        core.add_request(request)
+    left = requests[len(scene.first) :]
+    steps = 0
+    while core.has_work or left:
+        if left and (steps % 6 == 5 or not core.has_work):
+            core.add_request(left.pop(0))
+        _, step = timed_step(core, meter)
+        steps += 1
+        if step.run is not None and step.run.profile is not None:
+            yield _shape(step.run.profile.size, windows), step.seconds
+
+
+def _shape(size: StepSize, windows: Sequence[WindowShare]) -> StepShape:
+    return StepShape(
+        size.tokens,
+        size.logits,
+        size.sequences,
+        tuple(float(seen(size.context_lens, each.seen).sum()) for each in windows),
+        tuple(float(seen(size.positions + 1, each.seen).sum()) for each in windows),
+    )
+
+
+def _middles(
+    rounds: Sequence[Sequence[Sequence[tuple[StepShape, float]]]],
+) -> list[tuple[StepShape, float]]:
+    """Each step with the median of its seconds over the rounds but the first, in which memory is
+    touched for the first time."""
+    counted = [each for each in rounds[1:] if each] or rounds[:1]
+    found = []
+    for place in range(max(map(len, counted))):
+        several = [scenes[place] for scenes in counted if place < len(scenes)]
+        for steps in zip(*several, strict=False):
+            found.append((steps[0][0], median(seconds for _, seconds in steps)))
+    return found
