@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from penstock.bench.load.turn import Conversation, Piece, Turn
 from penstock.cache.geometry import Window
-from penstock.simulate.clock import F64, StepShape
+from penstock.simulate.clock import StepShape
 from penstock.simulate.fleet import Fleet, Offered
 from penstock.simulate.front_end import FrontTimes
 from penstock.simulate.setup import ReplicaLimits, Setup
@@ -30,8 +28,9 @@ class EvenClock:
     def seconds(self, shape: StepShape) -> float:
         return self.step + self.token * shape.tokens + self.read * sum(shape.reads)
 
-    def decoding(self, sequences: int, reads: F64) -> F64:
-        return np.asarray(self.step + self.token * sequences + self.read * reads.sum(axis=1))
+    def decoding(self, sequences: int, reads: Sequence[Sequence[float]]) -> list[float]:
+        fixed = self.step + self.token * sequences
+        return [fixed + self.read * sum(each) for each in zip(*reads, strict=True)]
 
 
 def setup_of(

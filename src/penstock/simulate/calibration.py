@@ -25,7 +25,7 @@ from penstock.cache.geometry import Chunk, Window
 from penstock.errors import ConfigError
 from penstock.plan.costs import PlanCosts
 from penstock.plan.plan import Plan
-from penstock.simulate.clock import F64, StepShape
+from penstock.simulate.clock import StepShape, straight
 from penstock.simulate.front_end import FrontTimes
 from penstock.sizing.least_squares import nonnegative
 
@@ -115,10 +115,6 @@ class MeasuredClock:
     def windows(self) -> tuple[Window | None, ...]:
         return tuple(each.seen for each in self.times.windows)
 
-    @cached_property
-    def _shares(self) -> F64:
-        return np.array([each.share for each in self.times.windows])
-
     def seconds(self, shape: StepShape) -> float:
         times = self.times
         return (
@@ -129,10 +125,11 @@ class MeasuredClock:
             + times.pair * _weighted(shape.pairs, times.windows)
         )
 
-    def decoding(self, sequences: int, reads: F64) -> F64:
+    def decoding(self, sequences: int, reads: Sequence[Sequence[float]]) -> list[float]:
         times = self.times
         fixed = times.of_rows(sequences) + (times.sequence + times.sample) * sequences
-        return fixed + (times.read + times.pair) * (reads @ self._shares)
+        token = times.read + times.pair
+        return straight(fixed, [token * each.share for each in times.windows], reads)
 
 
 class ModelKey(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from penstock.cache.geometry import Chunk, Window
 from penstock.plan.costs import seen
-
-F64 = NDArray[np.float64]
 
 
 class StepShape(NamedTuple):
@@ -37,9 +34,9 @@ class StepClock(Protocol):
     def seconds(self, shape: StepShape) -> float:
         """The time of one step."""
 
-    def decoding(self, sequences: int, reads: F64) -> F64:
-        """The times of steps that decode a token of each of so many sequences: ``[steps]`` seconds
-        for ``reads`` of shape ``[steps, windows]``."""
+    def decoding(self, sequences: int, reads: Sequence[Sequence[float]]) -> list[float]:
+        """The times of steps, one after the other, that decode a token of each of so many
+        sequences: of each window ``reads`` has the tokens that each step reads."""
 
 
 def seen_by(window: Window | None, start: int, end: int) -> tuple[int, int]:
@@ -57,15 +54,31 @@ def seen_by(window: Window | None, start: int, end: int) -> tuple[int, int]:
     return min(end, window), full * window + partial
 
 
-def decode_reads(windows: Sequence[Window | None], lens: Sequence[int], steps: int) -> F64:
-    """What each of so many steps reads that decode sequences of these lengths, the token of the
-    first step included: ``[steps, windows]``."""
-    found = np.empty((steps, len(windows)))
-    later = np.arange(steps)
-    for place, window in enumerate(windows):
+def straight(
+    fixed: float, slopes: Sequence[float], reads: Sequence[Sequence[float]]
+) -> list[float]:
+    """``fixed`` and so much for each token that is read of each window, step by step."""
+    if not slopes:
+        raise ValueError("a clock without windows knows no number of steps")
+    first, *others = [(slope, each) for slope, each in zip(slopes, reads, strict=True)]
+    seconds = [fixed + first[0] * count for count in first[1]]
+    for slope, each in others:
+        seconds = [before + slope * count for before, count in zip(seconds, each, strict=True)]
+    return seconds
+
+
+def decode_reads(
+    windows: Sequence[Window | None], lens: Sequence[int], steps: int
+) -> list[Sequence[float]]:
+    """What each of so many steps reads, for each window, that decode sequences of these lengths,
+    the token of the first step included."""
+    found: list[Sequence[float]] = []
+    for window in windows:
         if window is None:
-            found[:, place] = sum(lens) + len(lens) * later
+            first, count = sum(lens), len(lens)
+            found.append(range(first, first + count * steps, count))
         else:
-            each = np.asarray(lens, np.int32)[None, :] + later.astype(np.int32)[:, None]
-            found[:, place] = seen(each, window).sum(axis=1)
+            later = np.arange(steps, dtype=np.int32)
+            each = np.asarray(lens, np.int32)[None, :] + later[:, None]
+            found.append(seen(each, window).sum(axis=1).tolist())
     return found

@@ -9,14 +9,13 @@ chunks.
 from __future__ import annotations
 
 from bisect import bisect_left
+from itertools import pairwise
 from typing import Final
 
 import msgspec
-import numpy as np
 
 from penstock.frontend.pacing import LONGEST_PAUSE_S, SEQUENCE_S
 from penstock.simulate.asked import Asked
-from penstock.simulate.clock import F64
 from penstock.simulate.gaps import Gaps
 
 NEVER: Final = float("inf")
@@ -99,22 +98,22 @@ class FrontEnd:
         self.open -= len(ended)
         self._flush(at)
 
-    def brought_steadily(self, ends: F64, answers: list[Answer]) -> None:
+    def brought_steadily(self, ends: list[float], answers: list[Answer]) -> None:
         """Take in steps that ended at ``ends``, each of which brought a token of every one of
         ``answers``: all have begun, and none ends."""
-        self.wake_until(float(ends[0]))
+        self.wake_until(ends[0])
         wakes, left = self._wakes(ends)
         for each in answers:
             each.tokens += len(ends)
             each.pending = left
-        if not len(wakes):
+        if not wakes:
             grown = {id(each) for each in self._grown}
             self._grown += [each for each in answers if id(each) not in grown]
             return
-        common = np.diff(wakes)
+        common = [second - first for first, second in pairwise(wakes)]
         self.gaps.add_each(common, len(answers))
-        longest = float(common.max()) if len(common) else 0.0
-        first, last, lag = float(wakes[0]), float(wakes[-1]), self.times.answer
+        longest = max(common, default=0.0)
+        first, last, lag = wakes[0], wakes[-1], self.times.answer
         for each in answers:
             self._send(each, first + lag)
             each.chunks += len(common)
@@ -156,15 +155,10 @@ class FrontEnd:
     def _pause(self) -> float:
         return min(self.times.pause * self.open, self.times.longest_pause)
 
-    def _wakes(self, ends: F64) -> tuple[F64, bool]:
-        """When streams are woken while steps end at ``ends``, and whether some token waits for a
+    def _wakes(self, steps: list[float]) -> tuple[list[float], bool]:
+        """When streams are woken while steps end at these times, and whether some token waits for a
         later time."""
         pause = self._pause
-        gap = float(np.diff(ends).min()) if len(ends) > 1 else NEVER
-        if self._timer == NEVER and ends[0] >= self._open_at and gap >= pause:
-            self._open_at = float(ends[-1]) + pause
-            return ends, False
-        steps: list[float] = ends.tolist()
         found: list[float] = []
         place, timer, open_at = 0, self._timer, self._open_at
         left = True
@@ -186,7 +180,7 @@ class FrontEnd:
             found.append(timer)
             open_at, timer = timer + pause, NEVER
         self._timer, self._open_at = timer, open_at
-        return np.array(found), left
+        return found, left
 
     def _send(self, each: Answer, at: float) -> None:
         if each.first_s is None:

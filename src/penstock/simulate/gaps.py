@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 
 from penstock.bench.stats import Summary
 
+Whole = NDArray[np.int64]
+
 _BUFFERED: Final = 1 << 20
 _PARTS: Final = (50.0, 90.0, 95.0, 99.0)
 
@@ -18,36 +20,29 @@ class Gaps:
     the records of ``bench serve`` are, too, in the room of the different ones."""
 
     def __init__(self) -> None:
-        self._values = np.empty(0, np.int64)
+        self._values = np.empty(0, np.int64)  # microseconds, ascending
         self._counts = np.empty(0, np.int64)
-        self._single: list[int] = []
-        self._many: list[NDArray[np.int64]] = []
-        self._weights: list[int | NDArray[np.int64]] = []
-        self._buffered = 0
+        self._single: list[float] = []  # seconds
+        self._several: list[float] = []
+        self._weights: list[int] = []
 
     def add(self, seconds: float) -> None:
         """Add one."""
-        self._single.append(round(seconds * 1e6))
-        self._buffered += 1
-        if self._buffered > _BUFFERED:
+        self._single.append(seconds)
+        if len(self._single) > _BUFFERED:
             self._merge()
 
-    def add_each(self, seconds: NDArray[np.float64], times: int) -> None:
+    def add_each(self, seconds: list[float], times: int) -> None:
         """Add all of ``seconds``, each so many ``times``."""
-        if not len(seconds):
-            return
-        self._many.append(np.rint(seconds * 1e6).astype(np.int64))
-        self._weights.append(times)
-        self._buffered += len(seconds)
-        if self._buffered > _BUFFERED:
+        self._several += seconds
+        self._weights += [times] * len(seconds)
+        if len(self._several) > _BUFFERED:
             self._merge()
 
     def join(self, other: Gaps) -> None:
         """Add all that another has."""
         other._merge()
-        self._many.append(other._values)
-        self._weights.append(other._counts)
-        self._merge()
+        self._merge(other._values, other._counts)
 
     @property
     def count(self) -> int:
@@ -74,29 +69,25 @@ class Gaps:
         )
 
     @staticmethod
-    def _percentile(values: NDArray[np.float64], ends: NDArray[np.int64], part: float) -> float:
+    def _percentile(values: NDArray[np.float64], ends: Whole, part: float) -> float:
         at = part / 100 * (int(ends[-1]) - 1)
         low = int(at)
         first = values[np.searchsorted(ends, low, side="right")]
         second = values[np.searchsorted(ends, min(low + 1, int(ends[-1]) - 1), side="right")]
         return float(first + (second - first) * (at - low))
 
-    def _merge(self) -> None:
-        if not self._buffered and not self._many:
-            return
-        values = np.concatenate(
-            [self._values, np.array(self._single, np.int64), *self._many], dtype=np.int64
-        )
-        counts = np.concatenate(
-            [
-                self._counts,
-                np.ones(len(self._single), np.int64),
-                *(
-                    np.broadcast_to(np.asarray(weight, np.int64), len(each))
-                    for each, weight in zip(self._many, self._weights, strict=True)
-                ),
-            ]
-        )
-        self._values, places = np.unique(values, return_inverse=True)
-        self._counts = np.bincount(places, weights=counts).astype(np.int64)
-        self._single, self._many, self._weights, self._buffered = [], [], [], 0
+    def _merge(self, values: Whole | None = None, counts: Whole | None = None) -> None:
+        """Sort in what was added, and other values with their counts."""
+        single, several = _microseconds(self._single), _microseconds(self._several)
+        ones = np.ones(len(single), np.int64)
+        if values is None or counts is None:
+            values = counts = np.empty(0, np.int64)
+        joined = np.concatenate([self._values, single, several, values])
+        weights = np.concatenate([self._counts, ones, np.array(self._weights, np.int64), counts])
+        self._single, self._several, self._weights = [], [], []
+        self._values, places = np.unique(joined, return_inverse=True)
+        self._counts = np.bincount(places, weights=weights, minlength=0).astype(np.int64)
+
+
+def _microseconds(seconds: list[float]) -> Whole:
+    return np.rint(np.array(seconds, np.float64) * 1e6).astype(np.int64)

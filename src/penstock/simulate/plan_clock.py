@@ -16,7 +16,7 @@ import numpy as np
 from penstock.cache.geometry import Window
 from penstock.models.spec import ModelSpec
 from penstock.plan.costs import Demand, PlanCosts, StepSize
-from penstock.simulate.clock import F64, StepShape
+from penstock.simulate.clock import StepShape, straight
 from penstock.sizing.accelerator import Accelerator
 from penstock.sizing.machine_times import FittedTime, MachineTimes
 from penstock.sizing.parallel import Parallelism
@@ -120,13 +120,13 @@ class PlanClock:
             total += max(read, pair) if each.overlap else read + pair
         return total
 
-    def decoding(self, sequences: int, reads: F64) -> F64:
-        total = np.full(len(reads), self._rest(sequences, sequences, sequences))
+    def decoding(self, sequences: int, reads: Sequence[Sequence[float]]) -> list[float]:
+        fixed = self._rest(sequences, sequences, sequences)
+        slopes = [0.0] * len(self.windows)
         for each, place in self._places:
-            by_token = max(each.read, each.pair) if each.overlap else each.read + each.pair
-            total += each.op + (each.sequence + each.token) * sequences
-            total += by_token * reads[:, place]
-        return total
+            fixed += each.op + (each.sequence + each.token) * sequences
+            slopes[place] += max(each.read, each.pair) if each.overlap else each.read + each.pair
+        return straight(fixed, slopes, reads)
 
     def _rest(self, tokens: int, logits: int, sequences: int) -> float:
         key = (tokens, logits, sequences)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from itertools import accumulate
 from typing import Final
-
-import numpy as np
 
 from penstock.errors import RequestError
 from penstock.scheduler.output import ScheduledStep
@@ -145,21 +145,19 @@ class Replica:
         lens = [len(each.token_ids) for each in running]
         clock, number = self.setup.clock, len(running)
         reads = decode_reads(clock.windows, lens, count)
-        seconds = clock.decoding(number, reads) + self._around(number)
-        times = np.cumsum(np.concatenate(([self._at], seconds)))  # as if added one by one
-        begins, ends = times[:-1], times[1:]
-        self._pace = float(seconds[0])
-        taken = count
-        if begins[-1] >= stop:
-            taken = int(np.searchsorted(begins, stop, side="left"))
-        self._steady_until = float(begins[-1])
+        around = self._around(number)
+        seconds = [each + around for each in clock.decoding(number, reads)]
+        times = list(accumulate(seconds, initial=self._at))
+        self._pace = seconds[0]
+        self._steady_until = times[-2]
+        taken = count if times[-2] < stop else bisect_left(times, stop)
         before = scheduler.cache.num_used_blocks
         ended = scheduler.decode_steadily(taken, TOKEN)
-        ends = ends[:taken]
-        self._count_work(taken, number, float(ends[-1]) - self._at, before)
+        ends = times[1 : taken + 1]
+        self._count_work(taken, number, ends[-1] - self._at, before)
         work.most_rows = max(work.most_rows, number)
         work.longest = max(work.longest, max(lens) + taken)
-        self._at = float(ends[-1])
+        self._at = ends[-1]
         if not ended:
             self.front.brought_steadily(ends, answers)
             return False
@@ -203,14 +201,23 @@ class Replica:
     def _seconds(self, step: ScheduledStep) -> float:
         windows, work = self.setup.clock.windows, self.work
         reads, pairs = [0.0] * len(windows), [0.0] * len(windows)
-        for each in step.sequences:
-            end = each.start + each.num_tokens
-            if end > work.longest:
-                work.longest = end
-            for place, window in enumerate(windows):
-                read, pair = seen_by(window, each.start, end)
-                reads[place] += read
-                pairs[place] += pair
+        longest = work.longest
+        for place, window in enumerate(windows):
+            read = pair = 0
+            for each in step.sequences:
+                start = each.start
+                end = start + each.num_tokens
+                if end > longest:
+                    longest = end
+                if window is None:
+                    read += end
+                    pair += (end * (end + 1) - start * (start + 1)) // 2
+                else:
+                    seen = seen_by(window, start, end)
+                    read += seen[0]
+                    pair += seen[1]
+            reads[place], pairs[place] = read, pair
+        work.longest = longest
         number = len(step.sequences)
         work.most_rows = max(work.most_rows, step.num_tokens)
         shape = StepShape(step.num_tokens, len(step.samples), number, tuple(reads), tuple(pairs))
