@@ -140,7 +140,7 @@ def on_this_machine(asked: Asked, calibrations: Sequence[Calibration]) -> Setup:
             f"{asked.name}: no calibration is of what it runs ({told}); make one with the same "
             "options (penstock calibrate MODEL --out FILE), and name both by --calibration"
         )
-    notes = [f"calibrated {found.made}: steps within {found.steps.error:.1%} of the median step"]
+    notes = [f"calibrated {found.made}: the median error of its steps is {found.steps.error:.1%}"]
     if found.checked:
         checked = ", ".join(f"{name} {value:+.1%}" for name, value in found.checked.items())
         notes.append(f"a load of the calibration, simulated beside measured: {checked}")
