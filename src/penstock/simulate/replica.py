@@ -64,6 +64,7 @@ class Replica:
         self._inbox: list[tuple[float, int, Answer]] = []
         self._answers: dict[str, Answer] = {}
         self._count = 0
+        self._owed = 0.0  # seconds that the next step takes longer
         self._pace = 0.0  # seconds of the latest step
 
     @property
@@ -127,6 +128,7 @@ class Replica:
             sequence = answer.asked.sequence(block)
             self._answers[sequence.request_id] = answer
             self.scheduler.add(sequence)
+            self._owed += self.setup.front.admitted
             self._steady_until = 0.0
 
     def _steady(self, stop: float) -> bool | None:
@@ -147,8 +149,10 @@ class Replica:
         reads = decode_reads(clock.windows, lens, count)
         around = self._around(number)
         seconds = [each + around for each in clock.decoding(number, reads)]
-        times = list(accumulate(seconds, initial=self._at))
         self._pace = seconds[0]
+        seconds[0] += self._owed
+        self._owed = 0.0
+        times = list(accumulate(seconds, initial=self._at))
         self._steady_until = times[-2]
         taken = count if times[-2] < stop else bisect_left(times, stop)
         before = scheduler.cache.num_used_blocks
@@ -173,7 +177,8 @@ class Replica:
         step = scheduler.schedule()
         if step is None:
             raise RuntimeError("requests are open, and there is no step for them")
-        seconds = self._seconds(step)
+        seconds = self._seconds(step) + self._owed
+        self._owed = 0.0
         self._at += seconds
         scheduler.update(step, [[TOKEN]] * len(step.samples))
         answers, ended = [], []
