@@ -37,8 +37,8 @@ class FrontTimes(msgspec.Struct, frozen=True, kw_only=True):
     sequence: float = 0.0
     """The same for each sequence of a step."""
     admitted: float = 0.0
-    """What steps lose to each request that comes: its way through the server takes cores from
-    them."""
+    """What steps lose to each request that comes while others are served: its way through the
+    server takes cores from them."""
     pause: float = SEQUENCE_S
     """The shortest pause between chunks, for each open sequence."""
     longest_pause: float = LONGEST_PAUSE_S

@@ -38,6 +38,7 @@ _LOAD_S: Final = 3.0
 """What one load takes, about."""
 _MOST_S: Final = 8.0
 """What one round of answers may take; longer ones are made shorter."""
+_ROUNDS: Final = 3
 _CHECK_S: Final = 12.0
 _CHECK_LOAD: Final = 0.6
 
@@ -93,9 +94,9 @@ def measure_server(url: str, setup: Setup, progress: Progress) -> MeasuredServer
     for each in several:
         runs.append(_measured(url, each))
         progress.advance(1)
-    setup = replace(setup, front=_of_steps(setup, several, runs))
-    # What steps take longer beside a server is in the first fit, too.
-    setup = replace(setup, front=_of_requests(setup, alone, lone))
+    for _ in range(_ROUNDS):  # what one fit finds is part of the other's
+        setup = replace(setup, front=_of_steps(setup, several, runs))
+        setup = replace(setup, front=_of_requests(setup, alone, lone))
     fullest = max(runs, key=lambda run: run.whole.output_tokens_per_s or 0.0)
     checked = _check(url, setup, fullest)
     progress.advance(1)
@@ -201,9 +202,10 @@ def _of_requests(setup: Setup, alone: Sequence[_Closed], lone: Sequence[LoadedRu
 def _of_steps(setup: Setup, several: Sequence[_Closed], runs: Sequence[LoadedRun]) -> FrontTimes:
     """What steps take longer beside a server that streams: of the time of whole loads, which their
     simulation does not explain, a part for each step and for each of its sequences."""
+    without = msgspec.structs.replace(setup.front, step=0.0, sequence=0.0, admitted=0.0)
     lines, left = [], []
     for closed, run in zip(several, runs, strict=True):
-        fleet = _simulated(setup, closed)
+        fleet = _simulated(replace(setup, front=without), closed)
         work = fleet.replicas[0].work
         lines.append((float(work.steps), float(work.rows), float(closed.requests)))
         left.append(max(run.seconds - _end(fleet), 1e-6 * run.seconds))

@@ -127,8 +127,9 @@ class Replica:
             block = limits.block_size if limits.enable_prefix_caching else None
             sequence = answer.asked.sequence(block)
             self._answers[sequence.request_id] = answer
+            if self.scheduler.has_work:
+                self._owed += self.setup.front.admitted
             self.scheduler.add(sequence)
-            self._owed += self.setup.front.admitted
             self._steady_until = 0.0
 
     def _steady(self, stop: float) -> bool | None:
