@@ -97,8 +97,7 @@ def measure_server(url: str, setup: Setup, progress: Progress) -> MeasuredServer
     for _ in range(_ROUNDS):  # what one fit finds is part of the other's
         setup = replace(setup, front=_of_steps(setup, several, runs))
         setup = replace(setup, front=_of_requests(setup, alone, lone))
-    fullest = max(runs, key=lambda run: run.whole.output_tokens_per_s or 0.0)
-    checked = _check(url, setup, fullest)
+    checked = _check(url, setup)
     progress.advance(1)
     return MeasuredServer(setup.front, setup.template, checked)
 
@@ -214,14 +213,15 @@ def _of_steps(setup: Setup, several: Sequence[_Closed], runs: Sequence[LoadedRun
     return msgspec.structs.replace(setup.front, step=step, sequence=sequence, admitted=admitted)
 
 
-def _check(url: str, setup: Setup, fullest: LoadedRun) -> dict[str, float]:
+def _check(url: str, setup: Setup) -> dict[str, float]:
     """A load of mixed lengths at random times, measured and simulated."""
     longest = setup.limits.max_model_len
     workload = RandomWorkload(
         Sizes(8, max(min(400, longest // 3), 8)), Sizes(4, max(min(90, longest // 5), 4))
     )
-    per_s = (fullest.whole.output_tokens_per_s or 1.0) / 47
-    rate = _CHECK_LOAD * per_s
+    flood = Fleet(setup, Offered(None))
+    flood.run(islice(workload.conversations(0), 4 * setup.limits.max_num_seqs))
+    rate = _CHECK_LOAD * len(flood.answers) / _end(flood)
     load = Load(rate, None)
     run = _run(url, workload, load, None, _CHECK_S, lambda rate: Gamma(rate or 1.0))
     fleet = Fleet(setup, Offered(Gamma(rate), duration_s=_CHECK_S))
