@@ -148,7 +148,7 @@ def _setups(args: argparse.Namespace, progress: BenchProgress) -> list[Setup]:
     from penstock.simulate.calibration import Calibration
     from penstock.simulate.setups import Planned, measurable, on_device, on_this_machine
 
-    asked = read_configs(args.configs, args.model)
+    asked = read_configs(args.configs, args.model, args.ignore_config_field)
     if args.gpu is not None:
         from penstock.cli.size import read_spec_of
         from penstock.sizing.catalogue import Catalogue

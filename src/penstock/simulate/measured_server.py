@@ -200,17 +200,22 @@ def _of_requests(setup: Setup, alone: Sequence[_Closed], lone: Sequence[LoadedRu
 
 def _of_steps(setup: Setup, several: Sequence[_Closed], runs: Sequence[LoadedRun]) -> FrontTimes:
     """What steps take longer beside a server that streams: of the time of whole loads, which their
-    simulation does not explain, a part for each step and for each of its sequences."""
-    without = msgspec.structs.replace(setup.front, step=0.0, sequence=0.0, admitted=0.0)
+    simulation does not explain, a part for each step, each of its sequences, each of its seconds
+    and each request that finds others there."""
+    without = msgspec.structs.replace(
+        setup.front, step=0.0, sequence=0.0, stretch=0.0, admitted=0.0
+    )
     lines, left = [], []
     for closed, run in zip(several, runs, strict=True):
         fleet = _simulated(replace(setup, front=without), closed)
         work = fleet.replicas[0].work
-        lines.append((float(work.steps), float(work.rows), float(closed.requests)))
+        lines.append((float(work.steps), float(work.rows), work.busy_s, float(work.joined)))
         left.append(max(run.seconds - _end(fleet), 1e-6 * run.seconds))
     matrix, whole = np.array(lines), np.array([run.seconds for run in runs])
-    step, sequence, admitted = nonnegative(matrix, np.array(left), whole)
-    return msgspec.structs.replace(setup.front, step=step, sequence=sequence, admitted=admitted)
+    step, sequence, stretch, admitted = nonnegative(matrix, np.array(left), whole)
+    return msgspec.structs.replace(
+        setup.front, step=step, sequence=sequence, stretch=stretch, admitted=admitted
+    )
 
 
 def _check(url: str, setup: Setup) -> dict[str, float]:

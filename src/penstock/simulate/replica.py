@@ -27,6 +27,8 @@ class Work:
     steps: int = 0
     rows: int = 0
     """Sequences of all steps."""
+    joined: int = 0
+    """Requests that found others there."""
     busy_s: float = 0.0
     running_s: float = 0.0
     """Sequences of steps, times their seconds."""
@@ -129,6 +131,7 @@ class Replica:
             self._answers[sequence.request_id] = answer
             if self.scheduler.has_work:
                 self._owed += self.setup.front.admitted
+                self.work.joined += 1
             self.scheduler.add(sequence)
             self._steady_until = 0.0
 
@@ -148,8 +151,8 @@ class Replica:
         lens = [len(each.token_ids) for each in running]
         clock, number = self.setup.clock, len(running)
         reads = decode_reads(clock.windows, lens, count)
-        around = self._around(number)
-        seconds = [each + around for each in clock.decoding(number, reads)]
+        around, factor = self._around(number), 1 + self.setup.front.stretch
+        seconds = [each * factor + around for each in clock.decoding(number, reads)]
         self._pace = seconds[0]
         seconds[0] += self._owed
         self._owed = 0.0
@@ -227,7 +230,8 @@ class Replica:
         number = len(step.sequences)
         work.most_rows = max(work.most_rows, step.num_tokens)
         shape = StepShape(step.num_tokens, len(step.samples), number, tuple(reads), tuple(pairs))
-        return self.setup.clock.seconds(shape) + self._around(number)
+        factor = 1 + self.setup.front.stretch
+        return self.setup.clock.seconds(shape) * factor + self._around(number)
 
     def _around(self, sequences: int) -> float:
         """What the engine's loop takes around a step."""
