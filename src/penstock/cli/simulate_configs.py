@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 from penstock.simulate.routing import POLICIES
 
 if TYPE_CHECKING:
-    from penstock.simulate.setups import Asked
+    from penstock.simulate.setups import Configuration
 
 _COUNTS: Final = ("replicas", "max_waiting", "tp")
 _OWN: Final = (*_COUNTS, "routing")
@@ -25,14 +25,16 @@ _FIXED: Final = ("model", "revision")
 DEFAULT: Final = "default"
 
 
-def read_configs(texts: Sequence[str], model: str, ignore: Sequence[str] = ()) -> list[Asked]:
+def read_configs(
+    texts: Sequence[str], model: str, ignore: Sequence[str] = ()
+) -> list[Configuration]:
     """The configurations of the command line, each with a name of its own.
 
     ``NAME:key=value,...``, ``key=value,...``, ``default``, or the path of a TOML file, whose keys
     are the options of one configuration, or whose tables are one each. ``ignore``: fields of the
     model's config.json that are accepted unknown. Raises ConfigError, and OSError of a file.
     """
-    found: list[Asked] = []
+    found: list[Configuration] = []
     base = [word for each in ignore for word in ("--ignore-config-field", each)]
     if model:
         base.insert(0, model)
@@ -70,7 +72,7 @@ def _parse(text: str) -> tuple[str, dict[str, str]]:
     return head or text, options
 
 
-def _of_file(path: Path, base: Sequence[str]) -> list[Asked]:
+def _of_file(path: Path, base: Sequence[str]) -> list[Configuration]:
     with path.open("rb") as file:
         try:
             read = tomllib.load(file)
@@ -95,8 +97,8 @@ def _texts(path: Path, options: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _asked(name: str, options: Mapping[str, str], base: Sequence[str]) -> Asked:
-    from penstock.simulate.setups import Asked
+def _asked(name: str, options: Mapping[str, str], base: Sequence[str]) -> Configuration:
+    from penstock.simulate.setups import Configuration
 
     own = {key: options[key] for key in _OWN if key in options}
     engine = {key: value for key, value in options.items() if key not in own}
@@ -104,7 +106,7 @@ def _asked(name: str, options: Mapping[str, str], base: Sequence[str]) -> Asked:
     routing = own.get("routing", "round-robin")
     if routing not in POLICIES:
         raise UsageError(f"{name}: routing is one of {', '.join(POLICIES)}, not {routing!r}")
-    return Asked(
+    return Configuration(
         name,
         _engine(name, engine, base),
         replicas=counts.get("replicas", 1),

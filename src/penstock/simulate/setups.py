@@ -29,9 +29,15 @@ ASSUMED: Final = FrontTimes(request=0.003, prompt_token=1e-6, answer=0.001, chun
 """What a server takes besides its steps, where nobody measured it: as ours does on a CPU of 2025
 (benchmarks/server)."""
 
+_OF_DEVICES: Final = (
+    *("model", "ignore_config_field", "quantization", "kv_cache_dtype", "kv_cache_bytes"),
+    *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "enable_prefix_caching"),
+)
+"""Options of the engine that a setup on a device of the catalogue acts on."""
+
 
 @dataclass(frozen=True)
-class Asked:
+class Configuration:
     """A configuration as it was asked for."""
 
     name: str
@@ -45,13 +51,13 @@ class Asked:
     """Its options as they were written."""
 
 
-def on_device(asked: Asked, spec: ModelSpec, device: Accelerator) -> Setup:
+def on_device(asked: Configuration, spec: ModelSpec, device: Accelerator) -> Setup:
     """A setup on a device of the catalogue, by its roofline. Raises ConfigError where the model
     does not fit, or for options that this cannot take into account."""
     config = asked.engine
     _refuse(
         config,
-        ("dtype", "threads", "backend", "speculative", "load_format", "quantization_group"),
+        [name for name in EngineConfig.__struct_fields__ if name not in _OF_DEVICES],
         "is not taken into account with --gpu; leave it out",
     )
     parallel = Parallelism(asked.tensor)
@@ -124,11 +130,11 @@ def on_device(asked: Asked, spec: ModelSpec, device: Accelerator) -> Setup:
 class Planned:
     """What the engine would run here for a configuration."""
 
-    asked: Asked
+    asked: Configuration
     engine_plan: EnginePlan
 
     @classmethod
-    def of(cls, asked: Asked) -> Planned:
+    def of(cls, asked: Configuration) -> Planned:
         """Raises ConfigError for what cannot be simulated, and what planning an engine raises."""
         _refuse(
             asked.engine,
