@@ -18,6 +18,7 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
 from penstock.errors import PenstockError
 from penstock.simulate import measured_server, measured_steps
+from penstock.simulate.calibration import ObservedStep
 from penstock.simulate.clock import StepShape
 from penstock.simulate.front_end import FrontTimes
 from penstock.simulate.server_process import serving
@@ -45,11 +46,15 @@ def test_scenes_fit_into_the_engine_and_cover_its_steps() -> None:
 
 
 def test_steps_count_with_the_middle_of_their_rounds() -> None:
-    shape = StepShape(1, 1, 1, (1.0,), (1.0,))
-    rounds = [[[(shape, 9.0)]], [[(shape, 2.0)]], [[(shape, 4.0)]]]
-    assert measured_steps._middles(rounds) == [(shape, 3.0)]
-    assert measured_steps._middles(rounds[:1]) == [(shape, 9.0)]
-    assert measured_steps._middles([*rounds[:2], []]) == [(shape, 2.0)]
+    shape = StepShape(1, 1, 1, 0, (1.0,), (1.0,))
+
+    def step(seconds: float) -> ObservedStep:
+        return ObservedStep(shape, 0, seconds)
+
+    rounds = [[[step(9.0)]], [[step(2.0)]], [[step(4.0)]]]
+    assert measured_steps._middles(rounds) == [step(3.0)]
+    assert measured_steps._middles(rounds[:1]) == [step(9.0)]
+    assert measured_steps._middles([*rounds[:2], []]) == [step(2.0)]
 
 
 def test_loads_are_of_some_seconds_whatever_the_model() -> None:
