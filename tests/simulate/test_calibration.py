@@ -142,7 +142,9 @@ def test_a_calibration_is_made_and_used(
     assert "the median error of the fit is" in out
     made = json.loads(path.read_text())
     assert made["covered"]["sequences"] == 8
-    assert set(made["checked"]) == {"ttft.p50", "itl.p50", "e2el.p50"}
+    assert set(made["checked"]) == {
+        f"{name}.{part}" for name in ("ttft", "itl", "e2el") for part in ("p50", "p99")
+    }
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0.0,500,20\n1.5,300,10\n")
     here = ["--calibration", str(path), "--json", str(tmp_path / "out.json")]
     assert cli.main(["simulate", str(trace), "a:threads=1,max_num_seqs=4", *here]) == 0

@@ -82,7 +82,7 @@ class Replica:
         """Give it a request that was sent at ``asked.sent_s``. One that it refuses has an error."""
         answer = Answer(asked)
         limits = self.setup.limits
-        arrives = asked.sent_s + self.setup.front.inbound(asked.prompt)
+        arrives = asked.sent_s + self.setup.front.inbound(asked.prompt, self.front.open > 0)
         if self.front.open >= limits.max_num_seqs + limits.max_waiting:
             return self._refused(answer, "http 503", arrives)
         try:
