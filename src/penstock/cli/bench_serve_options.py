@@ -91,10 +91,10 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
         help="milliseconds between an answer and the next turn (default: 0)",
     )
     group.add_argument(
-        "--scale", type=_positive, metavar="X", help="multiply a trace's lengths (default: 1)"
+        "--scale", type=positive, metavar="X", help="multiply a trace's lengths (default: 1)"
     )
     group.add_argument(
-        "--speed", type=_positive, metavar="X", help="replay a trace X times as fast (default: 1)"
+        "--speed", type=positive, metavar="X", help="replay a trace X times as fast (default: 1)"
     )
     group.add_argument(
         "--seed",
@@ -108,13 +108,13 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
 def _add_load(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--rate",
-        type=_several(_positive),
+        type=several(positive),
         metavar="R[,R...]",
         help="conversations that begin in a second; several are measured one after the other",
     )
     group.add_argument(
         "--concurrency",
-        type=_several(positive_int),
+        type=several(positive_int),
         metavar="N[,N...]",
         help=f"conversations that are open at once (default: {DEFAULT_CONCURRENCY} without "
         "--rate); with --rate, at most",
@@ -127,7 +127,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         "--duration; of a file, all)",
     )
     group.add_argument(
-        "--duration", type=_positive, metavar="S", help="begin no conversation after S seconds"
+        "--duration", type=positive, metavar="S", help="begin no conversation after S seconds"
     )
     group.add_argument(
         "--arrivals",
@@ -153,7 +153,7 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--good-share",
-        type=_positive,
+        type=positive,
         metavar="X",
         help=f"the part of answers that has to be within it (default: {DEFAULT_GOOD_SHARE})",
     )
@@ -197,14 +197,15 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     ):
         group.add_argument(
             name,
-            type=_positive if default > 1 else _from_zero,
+            type=positive if default > 1 else _from_zero,
             default=default,
             metavar="S",
             help=f"{about} (default: {default:g})",
         )
 
 
-def _positive(text: str) -> float:
+def positive(text: str) -> float:
+    """A number above 0."""
     value = _from_zero(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"not above 0: {text!r}")
@@ -221,7 +222,9 @@ def _from_zero(text: str) -> float:
     return value
 
 
-def _several(read: Callable[[str], Number]) -> Callable[[str], list[Number]]:
+def several(read: Callable[[str], Number]) -> Callable[[str], list[Number]]:
+    """A reader of ``1,2,4``, of which ``read`` reads each."""
+
     def parse(text: str) -> list[Number]:
         return [read(part) for part in text.split(",")]
 

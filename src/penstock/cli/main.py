@@ -42,6 +42,8 @@ COMMANDS = (
     Command(("explain",), "explain", "show what a model runs as on this machine, and why"),
     Command(("size",), "size", "say what a model needs to serve a load, and what that costs"),
     Command(("observe",), "observe", "show the workload that a server sees, and export it"),
+    Command(("simulate",), "simulate", "play a trace against modelled servers, without the model"),
+    Command(("calibrate",), "calibrate", "measure a model and its server here, to simulate them"),
     Command(("train-heads",), "train_heads", "train Medusa or EAGLE heads for a model"),
     Command(("eval", "perplexity"), "eval_perplexity", "measure how well a model predicts a text"),
     Command(("eval", "kl"), "eval_kl", "compare a model's predictions with those of a base"),

@@ -76,6 +76,23 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
     return config if args.model else msgspec.structs.replace(config, model=EngineConfig().model)
 
 
+def engine_words(config: EngineConfig) -> list[str]:
+    """The words of a command line that spell ``config``, without speculation."""
+    usual, kinds = EngineConfig(), described(EngineConfig)
+    words = [config.model] if config.model else []
+    for name in EngineConfig.__struct_fields__:
+        value = getattr(config, name)
+        if name in ("model", "speculative") or value == getattr(usual, name):
+            continue
+        option = option_name(name)
+        if kinds[name][0] in (bool, bool | None):
+            words.append(option if value else f"--no-{option[2:]}")
+        else:
+            for each in value if isinstance(value, tuple) else (value,):
+                words += [option, str(each)]
+    return words
+
+
 def add_sampling_arguments(
     parser: argparse.ArgumentParser, defaults: Values = _NOTHING, skip: Collection[str] = ()
 ) -> None:

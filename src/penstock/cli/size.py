@@ -160,7 +160,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.sizing.search import Search
 
     demanded = _demanded(args)
-    spec = _spec(args)
+    spec = read_spec_of(args.model, args.ignore_config_field)
     _check_context(spec, demanded)
     model = SizedModel(spec)
     if args.this_machine:
@@ -254,23 +254,25 @@ def _kv_dtype(name: str) -> KvDType | None:
     return None if name == "auto" else cast("KvDType", name)
 
 
-def _spec(args: argparse.Namespace) -> ModelSpec:
+def read_spec_of(model: str | None, ignore: Sequence[str]) -> ModelSpec:
+    """The spec of MODEL, of which nothing but the configuration is read; None: the demo model's.
+
+    Raises UsageError, and what reading a configuration raises.
+    """
     from penstock.demo_model import demo_model_path
     from penstock.models.json_objects import read_json_object
     from penstock.models.registry import read_spec
     from penstock.weights.hub import resolve_config
     from penstock.weights.model_folder import load_model_spec
 
-    if args.model == "":
+    if model == "":
         raise UsageError("argument MODEL: it is empty; name a model, or leave it out for the demo")
-    path = Path(args.model or "").expanduser()
+    path = Path(model or "").expanduser()
     if path.suffix == ".json" and path.is_file():
         config = read_json_object(path, ModelError, infinite=True)
-        return read_spec(
-            config, default_dtype="bfloat16", ignore=args.ignore_config_field, where=str(path)
-        )
-    folder = resolve_config(args.model) if args.model else demo_model_path()
-    return load_model_spec(folder, args.ignore_config_field)
+        return read_spec(config, default_dtype="bfloat16", ignore=ignore, where=str(path))
+    folder = resolve_config(model) if model else demo_model_path()
+    return load_model_spec(folder, ignore)
 
 
 def _check_context(spec: ModelSpec, demanded: Demanded) -> None:

@@ -70,6 +70,7 @@ from penstock.scheduler.preemption import Preemption
 from penstock.scheduler.queues import Queues
 from penstock.scheduler.reservation import Reservation
 from penstock.scheduler.sequence import SequenceState, Status
+from penstock.scheduler.steady import SteadySteps
 from penstock.scheduler.step_budget import StepBudget
 from penstock.scheduler.step_states import step_states
 from penstock.scheduler.updates import sequence_update
@@ -112,6 +113,7 @@ class Scheduler:
         self._continuation = Continuation(
             cache, self._queues, self._admission, self._preemption, self._in_flight, all_hidden
         )
+        self._steady = SteadySteps(cache, self.running, self._finish)
         self._arrivals = 0
         self._steps = 0
         self._tokens_computed = 0
@@ -218,6 +220,30 @@ class Scheduler:
         moves, self._accepted.moves = self._accepted.moves, []
         states = step_states(self.cache, chosen)
         return step_of(chosen, copies, moves, num_tokens, drafted, decoded, states)
+
+    def steady_steps(self, limit: int) -> int:
+        """Return how many of the next ``limit`` steps only decode one token of each running
+        sequence, up to the first that ends one, while none is added. Maybe fewer, and 0 where it is
+        not known."""
+        full = len(self.running) >= self.max_num_seqs
+        if self._in_flight.steps or self._queues.shares.contended:
+            return 0
+        if self._queues.num_waiting and not full:
+            return 0
+        return self._steady.most(limit)
+
+    def decode_steadily(self, steps: int, token: int) -> list[SequenceState]:
+        """Do what so many rounds of ``schedule`` and ``update`` would, at most those of
+        :meth:`steady_steps`, in each of which every sequence samples ``token``; without their
+        updates. Returns the sequences that end with the last."""
+        count = len(self.running) * steps
+        self._queues.shares.uncharged += count
+        ended = self._steady.take(steps, token)
+        self._steps += steps
+        self._tokens_computed += count
+        self._tokens_decoded += count
+        self._tokens_generated += count
+        return ended
 
     def submitted(self, step: ScheduledStep) -> None:
         """The step is in flight, and the next one is scheduled before this one's ``update``.

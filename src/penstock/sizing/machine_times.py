@@ -26,6 +26,7 @@ import numpy as np
 
 from penstock.errors import ConfigError
 from penstock.plan.costs import Demand, PlanCosts, StepSize
+from penstock.sizing.least_squares import nonnegative
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class MachineTimes(msgspec.Struct, frozen=True, kw_only=True):
         paces, product_column = _fit_products(
             [each for each in ops if each.demand.work == "product" and _rows(each)], op
         )
-        step, sequence = _solve(
+        step, sequence = nonnegative(
             np.array([(1.0, each.size.sequences) for each in steps], np.float64),
             np.array([each.seconds for each in steps]),
         )
@@ -194,7 +195,7 @@ def _fit_products(observed: Sequence[OpObservation], op: float) -> tuple[tuple[P
     for line, each in zip(matrix, observed, strict=True):
         line[place[each.demand.form, _rows(each)]] = each.demand.multiply_adds
         line[-1] = _rows(each) * each.demand.columns
-    *paces, column = _solve(matrix, np.array([max(o.seconds - op, 1e-9) for o in observed]))
+    *paces, column = nonnegative(matrix, np.array([max(o.seconds - op, 1e-9) for o in observed]))
     forms = sorted({form for form, _ in keys})
     made = []
     for form in forms:
@@ -220,22 +221,4 @@ def _fit(
     op: float = 0.0,
 ) -> tuple[float, ...]:
     matrix = np.array([tuple(features(each)) for each in observed], np.float64)
-    return _solve(matrix, np.array([max(each.seconds - op, 1e-9) for each in observed]))
-
-
-def _solve(matrix: np.ndarray, seconds: np.ndarray) -> tuple[float, ...]:
-    """Factors of the columns of ``matrix``, none negative, with the least squares of relative
-    errors: columns whose factor would be negative are left out, one after the other."""
-    weighted = matrix / seconds[:, None]
-    scale = np.abs(weighted).max(axis=0)
-    kept = [column for column in range(matrix.shape[1]) if scale[column] > 0]
-    while True:
-        found, *_ = np.linalg.lstsq(
-            weighted[:, kept] / scale[kept], np.ones(len(seconds)), rcond=None
-        )
-        if not kept or found.min() >= 0:
-            break
-        kept.pop(int(found.argmin()))
-    factors = np.zeros(matrix.shape[1])
-    factors[kept] = found / scale[kept]
-    return tuple(map(float, factors))
+    return nonnegative(matrix, np.array([max(each.seconds - op, 1e-9) for each in observed]))

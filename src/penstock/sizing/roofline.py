@@ -110,7 +110,7 @@ class Roofline:
     def bounds(self, size: StepSize) -> Bounds:
         moved, operations = self.table.at(size)
         memory = moved / (self.device.bandwidth * self.attained.bandwidth)
-        compute = operations * self._per_operation
+        compute = operations * self.seconds_per_operation
         counts = self.table.counts
         bound = compute > memory
         sent = 0.0
@@ -125,8 +125,8 @@ class Roofline:
         )
 
     @cached_property
-    def _per_operation(self) -> np.ndarray:
-        """Seconds of an operation of each demand."""
+    def seconds_per_operation(self) -> np.ndarray:
+        """Seconds of an operation of each demand of the table."""
         rates = [self.device.rate(self._arithmetic(each)) for each in self.table.demands]
         return 1 / (np.array(rates) * self.attained.arithmetic)
 

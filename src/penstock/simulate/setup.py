@@ -1,0 +1,62 @@
+"""What is simulated: the limits of a replica, its clock, and how many replicas there are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from penstock.cache.geometry import BLOCK_SIZE, Window
+from penstock.cache.kv_cache import KvCache
+from penstock.cache.state_slots import StateLimits
+from penstock.scheduler.scheduler import Scheduler
+from penstock.simulate.calibration import Covered
+from penstock.simulate.clock import StepClock
+from penstock.simulate.front_end import FrontTimes
+
+
+@dataclass(frozen=True)
+class ReplicaLimits:
+    """What the options of an engine amount to, as far as its scheduler and its books know them."""
+
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    max_model_len: int
+    num_blocks: int
+    windows: tuple[Window | None, ...] = (None,)
+    """The window of each group of cached layers."""
+    states: StateLimits | None = None
+    enable_prefix_caching: bool = True
+    block_size: int = BLOCK_SIZE
+    max_waiting: int = 1024
+    """Requests that may wait besides those that run; more are refused, as ``penstock serve``
+    does."""
+
+    def scheduler(self) -> Scheduler:
+        cache = KvCache(
+            self.num_blocks,
+            self.block_size,
+            windows=self.windows,
+            enable_prefix_caching=self.enable_prefix_caching,
+            states=self.states,
+        )
+        return Scheduler(cache, self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len)
+
+
+@dataclass(frozen=True)
+class Setup:
+    """One configuration."""
+
+    name: str
+    limits: ReplicaLimits
+    clock: StepClock
+    front: FrontTimes
+    replicas: int = 1
+    routing: str = "round-robin"
+    template: int = 0
+    """Tokens that the chat template adds to every prompt."""
+    covered: Covered | None = None
+    """How far the clock was measured; None: it is a bound, of steps of any size."""
+    options: dict[str, str] = field(default_factory=dict)
+    """The options that it was made of, as they were written."""
+    notes: Sequence[str] = ()
+    """What its figures rest on."""

@@ -1,0 +1,226 @@
+"""``penstock simulate``: its report and JSON, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from penstock.cli import main as cli
+from penstock.cli.simulate_configs import read_configs
+from penstock.config import EngineConfig
+from penstock.engine.loader import plan_engine
+from penstock.errors import ConfigError
+from penstock.simulate.calibration import (
+    VERSION,
+    Calibration,
+    Covered,
+    ModelKey,
+    StepTimes,
+    window_shares,
+)
+from penstock.simulate.front_end import FrontTimes
+from penstock.written_file import write_json
+
+SHAPE = str(Path(__file__).parents[2] / "benchmarks/configs/qwen3-0.6b/config.json")
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    path = tmp_path / "trace.csv"
+    lines = ["TIMESTAMP,ContextTokens,GeneratedTokens"]
+    lines += [f"2023-11-16 18:00:{i:02d}.5,{50 + 9 * i},{5 + i % 7}" for i in range(40)]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.fixture
+def calibration(tmp_path: Path) -> Path:
+    planned = plan_engine(EngineConfig(backend="cpu"))
+    made = Calibration(
+        version=VERSION,
+        made="2026-01-01T00:00:00+00:00",
+        model="the demo model",
+        key=ModelKey.of(planned.plan, planned.spec.architecture, "cpu", planned.config.threads),
+        steps=StepTimes(
+            tokens=(1, 64, 512),
+            rows=(1e-3, 2e-3, 9e-3),
+            sequence=1e-5,
+            sample=1e-5,
+            chunk=1e-4,
+            read=1e-8,
+            pair=1e-8,
+            behind=1e-6,
+            windows=window_shares(planned.plan),
+            error=0.01,
+        ),
+        front=FrontTimes(request=1e-3, prompt_token=1e-6, answer=1e-3, chunk=2e-5),
+        template=11,
+        covered=Covered(rows=256, sequences=8, context=1024),
+        machine={},
+        checked={"ttft.p50": 0.02},
+    )
+    path = tmp_path / "here.json"
+    write_json(path, made)
+    return path
+
+
+def simulated(tmp_path: Path, *words: str) -> dict[str, Any]:
+    path = tmp_path / "out.json"
+    assert cli.main(["simulate", *words, "--json", str(path)]) == 0
+    made: dict[str, Any] = json.loads(path.read_text())
+    return made
+
+
+def test_a_report(
+    trace: Path, calibration: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(trace), "one:max_num_seqs=1", "many:replicas=2,routing=least-tokens"]
+    here = ["--calibration", str(calibration), "--speed", "1,400", "--slo", "ttft:100ms"]
+    made = simulated(tmp_path, *words, *here)
+    out = capsys.readouterr().out
+    for text in (
+        *("trace.csv, 40 conversations", "SLO ttft:100ms", "many (2 x, least-tokens)"),
+        *("best by goodput at 400 x the trace: many, one", "simulated beside measured: ttft.p50"),
+        "steps of 412 tokens, and 256 were measured at most",
+    ):
+        assert text in " ".join(out.split()), out
+    assert made["version"] == 1
+    assert [(run["config"], run["requests"]) for run in made["runs"]] == [
+        (name, 40) for name in ("one", "many", "one", "many")
+    ]
+    run = made["runs"][0]
+    assert run["distributions"]["input_tokens"]["min"] == 50 + 11
+    assert set(run["distributions"]) >= {"ttft", "ttst", "itl", "tpot", "e2el", "longest_gap"}
+    assert run["options"] == {"max_num_seqs": "1"}
+    assert run["engine"]["most_sequences"] == 1
+    assert run["failed"] == 0
+    assert made["rankings"][1]["configs"] == ["many", "one"]
+    again = simulated(tmp_path, *words, *here)
+    for one, other in zip(made["runs"], again["runs"], strict=True):
+        assert one | {"simulated_in_s": 0} == other | {"simulated_in_s": 0}
+
+
+def test_a_device_of_the_catalogue(trace: Path, tmp_path: Path) -> None:
+    made = simulated(
+        tmp_path, str(trace), "--gpu", "L4", "--model", SHAPE, "--repeat", "3", "--rate", "9"
+    )
+    (run,) = made["runs"]
+    assert (run["requests"], run["replicas"], run["beyond"]) == (120, 1, [])
+    assert "roofline of L4" in run["notes"][0]
+    assert made["workload"]["repeat"] == 3
+
+
+def test_objectives_that_nothing_meets(
+    trace: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [str(trace), "--gpu", "L4", "--model", SHAPE, "--slo", "e2el:1ms", "ttft:10s"]
+    made = simulated(tmp_path, *words)
+    (run,) = made["runs"]
+    assert (run["good"], run["goodput_per_s"]) == (0, 0.0)
+    assert run["missed"]["limit"] == "e2el:1ms"
+    assert "no answer is good; e2el:1ms is met by 0.0% alone" in capsys.readouterr().out
+
+
+def test_longer_than_the_context_is_refused_as_a_server_does(
+    trace: Path, calibration: Path, tmp_path: Path
+) -> None:
+    here = ["--calibration", str(calibration)]
+    made = simulated(tmp_path, str(trace), "small:max_model_len=200", *here)
+    (run,) = made["runs"]
+    assert run["errors"] == {"http 400": run["failed"]}
+    assert 0 < run["failed"] < 40
+
+
+def test_configurations_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(
+        'kv_cache_bytes = "2GiB"\nmax_num_seqs = 8\nenable_prefix_caching = false\nreplicas = 3\n'
+    )
+    (one,) = read_configs([str(path)], "")
+    assert (one.name, one.replicas) == ("fleet", 3)
+    assert one.engine.kv_cache_bytes == 2 << 30
+    assert (one.engine.max_num_seqs, one.engine.enable_prefix_caching) == (8, False)
+    path.write_text("[a]\nmax_num_seqs = 8\n[b]\nrouting = 'random'\n")
+    assert [each.name for each in read_configs([str(path)], "")] == ["a", "b"]
+    plain, named = read_configs(["max_num_seqs=4", "default"], "")
+    assert (plain.name, named.name, named.engine) == ("max_num_seqs=4", "default", EngineConfig())
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ("a:max_num_seq=4", "there is no option 'max_num_seq' of a configuration; did you mean"),
+        ("a:max_num_seqs", "'max_num_seqs' of 'a:max_num_seqs' is no key=value"),
+        ("a:max_num_seqs=x", "a: argument --max-num-seqs: invalid"),
+        ("a:max_num_seqs=4,max_num_seqs=5", "names max_num_seqs twice"),
+        ("a:enable_prefix_caching=maybe", "enable_prefix_caching must be true or false"),
+        ("a:routing=best", "routing is one of round-robin, random"),
+        ("a:replicas=0", "replicas must be a whole number from 1 on, not '0'"),
+        ("a:model=b", "there is no option 'model'"),
+        ("a:kv_cache_dtype=int3", "argument --kv-cache-dtype: invalid choice"),
+    ],
+)
+def test_configurations_that_are_none(config: str, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        read_configs([config], "")
+    assert told in str(refused.value)
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["simulate", *words]) == 2
+    return capsys.readouterr().err
+
+
+def test_what_cannot_be_simulated(
+    trace: Path, calibration: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = ["--calibration", str(calibration)]
+    gpu = ["--gpu", "L4", "--model", SHAPE]
+    for words, told in (
+        ([*here, *gpu], "--calibration is of this machine"),
+        (["a:", "a:", *gpu], "two configurations are called 'a'"),
+        (["a:kv_cache_dtype=int8", *here], "no calibration is of what it runs"),
+        (["a:speculative=ngram", *here], "speculative cannot be simulated yet"),
+        (["a:tp=2", *here], "tp is for --gpu"),
+        (["a:kv_cache_bytes=900GiB", *gpu], "has room for"),
+        (["a:threads=4", *gpu], "threads is not taken into account with --gpu"),
+        (["--rate", "1", "--speed", "2", *gpu], "a rate takes the place"),
+        (["--rate", "1,2", "--concurrency", "1,2", *gpu], "several of one at most"),
+        (["--arrivals", "constant", *gpu], "--arrivals: constant needs a --rate"),
+        (["--slo", "ttft", *gpu], "write MEASURE:TIME"),
+    ):
+        assert told in refusal(capsys, str(trace), *words), words
+    bad = tmp_path / "bad.csv"
+    for text, told in (
+        ("a,b\n1,2\n", "no trace that is known here"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n-5,10,10\n", "is no request"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n5,0,10\n", "no request with a prompt"),
+    ):
+        bad.write_text(text)
+        assert told in refusal(capsys, str(bad), *gpu)
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "a text"}\n')
+    assert "is no trace" in refusal(capsys, str(prompts), *gpu)
+
+
+def test_calibrations_that_are_none(
+    trace: Path, calibration: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = msgspec.json.decode(calibration.read_bytes())
+    here = ["--calibration", str(calibration)]
+    for change, told in (
+        ({"version": 9}, "a calibration of version 9"),
+        ({"steps": 3}, "is no calibration"),
+        ({"key": made["key"] | {"threads": 77}}, "threads 77 instead of"),
+    ):
+        calibration.write_bytes(msgspec.json.encode(made | change))
+        err = refusal(capsys, str(trace), *here)
+        if "key" in change:
+            assert "no calibration is of what it runs" in err
+            assert "77" in err
+        else:
+            assert told in err
