@@ -36,7 +36,7 @@ class Limits:
     clients: int
     run_seconds: float
     kv_bits: int = 16
-    """Of keys and values, where an engine lets one choose."""
+    """Bits of keys and values, where an engine lets one choose."""
     cap: Cap | None = None
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from penstock.cache.geometry import BLOCK_SIZE, Window
 from penstock.cache.kv_cache import KvCache
 from penstock.cache.state_slots import StateLimits
+from penstock.length_limits import LengthLimits
 from penstock.scheduler.scheduler import Scheduler
 from penstock.simulate.calibration import Covered
 from penstock.simulate.clock import StepClock
@@ -20,7 +21,7 @@ class ReplicaLimits:
 
     max_num_seqs: int
     max_num_batched_tokens: int
-    max_model_len: int
+    lengths: LengthLimits
     num_blocks: int
     windows: tuple[Window | None, ...] = (None,)
     """The window of each group of cached layers."""
@@ -39,7 +40,7 @@ class ReplicaLimits:
             enable_prefix_caching=self.enable_prefix_caching,
             states=self.states,
         )
-        return Scheduler(cache, self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len)
+        return Scheduler(cache, self.max_num_seqs, self.max_num_batched_tokens, self.lengths)
 
 
 @dataclass(frozen=True)
