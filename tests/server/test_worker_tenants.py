@@ -34,7 +34,6 @@ class Engine:
     def __init__(self, texts: bool = True) -> None:
         self.texts = texts
         self.model = SimpleNamespace(
-            max_model_len=99,
             lengths=LengthLimits(99),
             vocab_size=300,
             served_model_name="fake",
