@@ -16,6 +16,9 @@ from penstock.bench.student import quantile, two_sided
 
 Floats = NDArray[np.float64]
 _RESAMPLES: Final = 400
+_FEWER: Final = 100
+_MANY: Final = 10_000
+"""Answers from which fewer resamples do: seconds pass, and what is found is clear enough."""
 _LEAST: Final = 8
 """Answers below which one run of each says nothing of noise."""
 _FAR: Final = 2.81
@@ -98,7 +101,7 @@ def of_requests(
         lengths = [block_length(_means(samples)) for samples in (a, b)]
     place = _PARTS[part]
     drawn = [
-        resampled(samples, seed, block, _RESAMPLES)[:, place]
+        resampled(samples, seed, block, _resamples(a, b))[:, place]
         for samples, seed, block in ((a, 0, lengths[0]), (b, 0 if paired else 1, lengths[1]))
     ]
     if min(each.min() for each in drawn) <= 0:
@@ -133,6 +136,10 @@ def _order_error(samples: Sequence[Sequence[float]], part: str, block: int) -> f
     reach = _FAR * math.sqrt(count * inside * (1 - inside) * stretch)
     low, high = (min(count - 1, max(0, round(count * inside + at))) for at in (-reach, reach))
     return float(np.log(values[high] / values[low])) / (2 * _FAR)
+
+
+def _resamples(*sides: Sequence[Sequence[float]]) -> int:
+    return _FEWER if max(map(len, sides)) >= _MANY else _RESAMPLES
 
 
 def _means(samples: Sequence[Sequence[float]]) -> Floats:
@@ -172,7 +179,8 @@ def of_shares(a: Sequence[bool], b: Sequence[bool]) -> Effect:
         moved = (count + 1) / (total + 2)
         alone = math.sqrt(moved * (1 - moved) / (total + 2))
         block = block_length(np.array(flags, np.float64))
-        drawn = resampled([[float(flag)] for flag in flags], seed, block, _RESAMPLES)
+        groups = [[float(flag)] for flag in flags]
+        drawn = resampled(groups, seed, block, _resamples(groups))
         shares.append(count / total)
         errors.append(max(alone, float(np.std(drawn[:, 0], ddof=1))))
         freedom = min(freedom, total // block - 1)
