@@ -14,14 +14,16 @@ from typing import Any
 def render(config: dict[str, Any], training: dict[str, Any]) -> str:
     """The card as Markdown, from ``config.json`` and ``training.json``."""
     ended = "" if training["complete"] else " The run was interrupted before its end."
-    if training.get("checkpoints_averaged", 1) > 1:
-        ended += f" The weights are a mean of {training['checkpoints_averaged']} checkpoints'."
+    if mean := training.get("mean_of"):
+        parts = [f"{p['share']:g} of those after {p['training_tokens_seen']:,}" for p in mean]
+        ended += f" The\nweights are a mean of checkpoints': {', '.join(parts)} tokens."
     of_packages = training.get("of_packages", 0)
     library = training["training_documents"] - of_packages
-    packages = ""
+    packages = seen = ""
     licenses = "The corpus is distributed under the Python Software Foundation License."
     if of_packages:
         packages = f" and {of_packages:,} of packages"
+        seen = f", the first {training['seen_before_packages']:,} of the library alone"
         licenses = (
             "The library is distributed under the Python Software Foundation License, the\n"
             "packages, which `examples/train_demo/packages.txt` names, under MIT, BSD, Apache and\n"
@@ -47,7 +49,7 @@ with no model named, and for tests and examples; it is no assistant and follows 
 | tokenizer | byte-level BPE, {config["vocab_size"]:,} tokens, trained on the library |
 | corpus | {library:,} files of the Python standard library{packages}: \
 {training["corpus_tokens"]:,} tokens |
-| seen in training | {training["training_tokens_seen"]:,} tokens |
+| seen in training | {training["training_tokens_seen"]:,} tokens{seen} |
 | held out | {training["held_out_documents"]} whole files of the library, by a hash of their path |
 | **held-out loss** | **{training["held_out_bits_per_byte"]:.3f} bits per byte** |
 
