@@ -186,4 +186,4 @@ def test_a_mean_has_the_record_of_its_latest_part(tmp_path: Path) -> None:
     assert "0.25 of those after 7,000, 0.75 of those after 5,000 tokens" in text
     assert "7 files of the Python standard library and 3 of packages" in text
     assert "7,000 tokens, the first 5,000 of the library alone" in text
-    assert "packages" not in card.render(config, library)
+    assert "of packages" not in card.render(config, library)
