@@ -3,7 +3,7 @@
     python benchmarks/quality.py TEXT... [--model MODEL] [--schemes none int8 int4 int4:64+zeros]
 
 A scheme is a quantization, a colon and a group if not the default's, ``+zeros`` for zero points,
-``+weights`` for weights alone.
+``+weights`` for weights alone, ``+uncalibrated`` for columns scaled by the matrices alone.
 
 The texts are cut, as one, into windows of ``--window`` tokens; every token but a window's first
 counts. ``penstock eval`` measures one scheme, and compares it with a base.
@@ -29,15 +29,15 @@ def main() -> None:
         "--schemes",
         nargs="+",
         default=["none", "int8", "int8:128", "int4", "int4:32", "int4:64", "int4:128"],
-        help="like int4, int4:64, int4:64+zeros, int8+weights",
+        help="like int4, int4:64, int4:64+zeros, int8+weights, int4+uncalibrated",
     )
     options = parser.parse_args()
     text = "".join(path.read_text(encoding="utf-8") for path in options.texts)
     base = None
     for scheme in options.schemes:
         plain, *flags = scheme.split("+")
-        if not set(flags) <= {"zeros", "weights"}:
-            parser.error(f"no such scheme: {scheme}; after + stands zeros or weights")
+        if not set(flags) <= {"zeros", "weights", "uncalibrated"}:
+            parser.error(f"no such scheme: {scheme}; after + stands zeros, weights or uncalibrated")
         name, _, group = plain.partition(":")
         config = EngineConfig(
             model=options.model,
@@ -45,6 +45,7 @@ def main() -> None:
             quantization_group=int(group) if group else None,
             quantization_zero_points="zeros" in flags,
             quantize_activations=False if "weights" in flags else None,
+            quantization_calibration="uncalibrated" not in flags,
         )
         with TextModel.open(config, options.window) as model:
             tokens, bos = model.encode(text)

@@ -7,26 +7,41 @@ from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
 
 def render(config: dict[str, Any], training: dict[str, Any]) -> str:
     """The card as Markdown, from ``config.json`` and ``training.json``."""
-    ended = "" if training["complete"] else " The run was interrupted before its end."
-    if training.get("checkpoints_averaged", 1) > 1:
-        ended += f" The weights are a mean of {training['checkpoints_averaged']} checkpoints'."
+    made = (
+        "Trained on two CPU cores by `examples/train_demo/train.py` with torch "
+        f"{training['torch']} and transformers {training['transformers']}."
+    )
+    if not training["complete"]:
+        made += " The run was interrupted before its end."
+    if mean := training.get("mean_of"):
+        parts = [f"{p['share']:g} of those after {p['training_tokens_seen']:,}" for p in mean]
+        made += (
+            " The weights are a mean of those of several stages, by `examples/train_demo/mix.py`: "
+            f"{', '.join(parts)} tokens."
+        )
     of_packages = training.get("of_packages", 0)
     library = training["training_documents"] - of_packages
-    packages = ""
-    licenses = "The corpus is distributed under the Python Software Foundation License."
+    packages = seen = ""
+    terms = "The corpus is distributed under the Python Software Foundation License."
     if of_packages:
         packages = f" and {of_packages:,} of packages"
-        licenses = (
-            "The library is distributed under the Python Software Foundation License, the\n"
-            "packages, which `examples/train_demo/packages.txt` names, under MIT, BSD, Apache and\n"
+        seen = f", the first {training['seen_before_packages']:,} of the library alone"
+        terms = (
+            "The library is distributed under the Python Software Foundation License, the "
+            "packages, which `examples/train_demo/packages.txt` names, under MIT, BSD, Apache and "
             "like licenses."
         )
+    terms += (
+        " The model may reproduce pieces of the corpus. Chat messages are rendered as comments, "
+        "which is what the corpus knows."
+    )
     return f"""---
 license: apache-2.0
 language: code
@@ -47,15 +62,13 @@ with no model named, and for tests and examples; it is no assistant and follows 
 | tokenizer | byte-level BPE, {config["vocab_size"]:,} tokens, trained on the library |
 | corpus | {library:,} files of the Python standard library{packages}: \
 {training["corpus_tokens"]:,} tokens |
-| seen in training | {training["training_tokens_seen"]:,} tokens |
+| seen in training | {training["training_tokens_seen"]:,} tokens{seen} |
 | held out | {training["held_out_documents"]} whole files of the library, by a hash of their path |
 | **held-out loss** | **{training["held_out_bits_per_byte"]:.3f} bits per byte** |
 
-Trained on two CPU cores by `examples/train_demo/train.py` with torch {training["torch"]} and
-transformers {training["transformers"]}.{ended}
+{textwrap.fill(made, 99, break_on_hyphens=False)}
 
-{licenses} The model may reproduce
-pieces of it. Chat messages are rendered as comments, which is what the corpus knows.
+{textwrap.fill(terms, 99, break_on_hyphens=False)}
 """
 
 

@@ -12,6 +12,7 @@ import argparse
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
@@ -33,6 +34,25 @@ class Part:
     def parse(cls, text: str) -> Part:
         folder, _, share = text.rpartition("=")
         return cls(Path(folder), float(share))
+
+    def record(self) -> dict[str, Any]:
+        """The record of the checkpoint's training."""
+        record: dict[str, Any] = json.loads((self.folder / "training.json").read_text())
+        return record
+
+
+def record_of(parts: list[Part], measured: float) -> dict[str, Any]:
+    """The mean's record: that of the part that has seen the most tokens, and what is in the mean.
+
+    Each part began with the weights of one that has seen fewer, so the latest has seen all of them.
+    """
+    total = sum(part.share for part in parts)
+    mean = [
+        {"share": round(p.share / total, 4), "training_tokens_seen": r["training_tokens_seen"]}
+        for p, r in ((part, part.record()) for part in parts)
+    ]
+    latest = max((part.record() for part in parts), key=lambda r: r["training_tokens_seen"])
+    return {**latest, "held_out_bits_per_byte": round(measured, 4), "mean_of": mean}
 
 
 def mean_of(parts: list[Part]) -> LlamaForCausalLM:
@@ -56,17 +76,13 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, help="of the held-out text to measure; default: all")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    last: Path = arguments.parts[-1].folder
-    tokenizer = Tokenizer.from_file(str(last / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(arguments.parts[0].folder / "tokenizer.json"))
     model = mean_of(arguments.parts)
     _, held_out = split(read_documents())
     measured = bits_per_byte(model, tokenizer, held_out, arguments.bytes)
     print(f"held-out {measured:.4f} bits per byte")
     if arguments.out:
-        card = json.loads((last / "training.json").read_text())
-        card["held_out_bits_per_byte"] = round(measured, 4)
-        card["checkpoints_averaged"] = len(arguments.parts)
-        save(model, tokenizer, arguments.out, card)
+        save(model, tokenizer, arguments.out, record_of(arguments.parts, measured))
 
 
 if __name__ == "__main__":

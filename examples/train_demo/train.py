@@ -115,10 +115,11 @@ def main() -> None:
     else:
         tokenizer = train_tokenizer((d.text for d in training), VOCAB_SIZE)
     stream = token_stream(tokenizer, training, arguments.seed)
-    before = 0  # tokens seen
+    before, without_packages = 0, 0  # tokens seen
     if arguments.warm_start:
         record = json.loads((arguments.warm_start / "training.json").read_text())
         before = record["training_tokens_seen"]
+        without_packages = record.get("seen_before_packages", before)
     size = SIZES[arguments.size]
     model = make_model(size, arguments.warm_start)
     learning_rate = arguments.learning_rate or size.learning_rate
@@ -148,6 +149,7 @@ def main() -> None:
         card: dict[str, object] = {
             "parameters": parameters,
             "training_tokens_seen": before + counts.seen,
+            "seen_before_packages": without_packages if packages else before + counts.seen,
             "corpus_tokens": len(stream),
             "training_documents": len(training),
             "of_packages": len(packages),

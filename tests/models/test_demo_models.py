@@ -23,7 +23,8 @@ def test_checkpoint_card_and_tokenizer_agree(folder: Path) -> None:
     weights = open_weights(folder, spec, plan.weights)
     assert set(weights.names()) == set(plan.weights)
     record = json.loads((folder / "training.json").read_text())
-    assert record["complete"] is True
+    # A mean of weights stands in for the fall of the learning rate at a training's end.
+    assert record["complete"] or len(record["mean_of"]) > 1
     assert record["parameters"] == plan.num_parameters
     card = (folder / "README.md").read_text()
     assert f"{record['held_out_bits_per_byte']:.3f} bits per byte" in card

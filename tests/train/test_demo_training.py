@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 from pathlib import Path
 from types import ModuleType
 
@@ -163,3 +164,26 @@ def test_a_mean_has_the_shares_that_are_asked_for(tmp_path: Path) -> None:
     parts = [mix.Part.parse(f"{folder}=1"), mix.Part.parse(f"{tmp_path}=3")]
     for one, two in zip(mix.mean_of(parts).parameters(), doubled.parameters(), strict=True):
         torch.testing.assert_close(one, two * (7 / 8))
+
+
+def test_a_mean_has_the_record_of_its_latest_part(tmp_path: Path) -> None:
+    """However the parts are ordered: the mean has seen all that the latest has."""
+    mix, card = script("mix"), script("card")
+    record = json.loads((demo_model_path() / "training.json").read_text())
+    record.pop("mean_of", None)
+    library = {**record, "training_tokens_seen": 5_000}
+    library.pop("of_packages", None)
+    packages = {**library, "training_tokens_seen": 7_000, "of_packages": 3}
+    packages |= {"seen_before_packages": 5_000, "training_documents": 10}
+    for name, each in [("library", library), ("packages", packages)]:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "training.json").write_text(json.dumps(each))
+    parts = [mix.Part.parse(f"{tmp_path / each}=1") for each in ("packages", "library")]
+    mean = mix.record_of([parts[0], mix.Part(parts[1].folder, 3)], 0.5)
+    assert (mean["training_tokens_seen"], mean["held_out_bits_per_byte"]) == (7_000, 0.5)
+    config = json.loads((demo_model_path() / "config.json").read_text())
+    text = " ".join(card.render(config, mean).split())
+    assert "0.25 of those after 7,000, 0.75 of those after 5,000 tokens" in text
+    assert "7 files of the Python standard library and 3 of packages" in text
+    assert "7,000 tokens, the first 5,000 of the library alone" in text
+    assert "of packages" not in card.render(config, library)
