@@ -179,7 +179,6 @@ def test_what_cannot_be_simulated(
     here = ["--calibration", str(calibration)]
     gpu = ["--gpu", "L4", "--model", SHAPE]
     for words, told in (
-        ([], "name what was measured here"),
         ([*here, *gpu], "--calibration is of this machine"),
         (["a:", "a:", *gpu], "two configurations are called 'a'"),
         (["a:kv_cache_dtype=int8", *here], "no calibration is of what it runs"),

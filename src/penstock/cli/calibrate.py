@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.options import (
@@ -23,6 +24,10 @@ from penstock.cli.options import (
     engine_words,
 )
 from penstock.cli.parser import UsageError
+
+if TYPE_CHECKING:
+    from penstock.config import EngineConfig
+    from penstock.simulate.calibration import Calibration
 
 RARE = RARE_ENGINE
 
@@ -35,65 +40,68 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from penstock.cli.bench_common import print_table
+    from penstock.written_file import write_json
+
+    if args.out.is_dir():
+        raise UsageError(f"argument --out: {args.out} is a folder; name a file")
+    with BenchProgress() as progress:
+        made = calibrated(engine_config(args), progress)
+    write_json(args.out, made)
+    print_table([*_rows(made), ("written", str(args.out))])
+    return 0
+
+
+def calibrated(config: EngineConfig, progress: BenchProgress) -> Calibration:
+    """Measure what ``config`` runs here. Raises what loading a model and starting a server does."""
     import msgspec
 
     from penstock.bench.machine import Speeds, describe_machine
-    from penstock.cli.bench_common import print_table
-    from penstock.cli.size_table import time_text
     from penstock.simulate.calibration import VERSION, Calibration, ModelKey
     from penstock.simulate.measured_server import NO_FRONT, measure_server
     from penstock.simulate.measured_steps import measure_steps
     from penstock.simulate.server_process import serving
     from penstock.simulate.setups import measured_setup
-    from penstock.written_file import write_json
 
-    config = engine_config(args)
-    if args.out.is_dir():
-        raise UsageError(f"argument --out: {args.out} is a folder; name a file")
-    with BenchProgress() as progress:
-        steps = measure_steps(config, progress)
-        setup = measured_setup("calibrated", steps.engine_plan, steps.times, NO_FRONT)
-        with serving(engine_words(config)) as url:
-            server = measure_server(url, setup, progress)
+    steps = measure_steps(config, progress)
     plan = steps.engine_plan
-    made = Calibration(
+    setup = measured_setup("calibrated", plan, steps.times, NO_FRONT)
+    with serving(engine_words(config)) as url:
+        server = measure_server(url, setup, progress)
+    threads = plan.config.threads
+    machine = describe_machine(Speeds(unmeasured="not needed"), threads)
+    return Calibration(
         version=VERSION,
         made=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         model=config.model or "the demo model",
-        key=ModelKey.of(
-            plan.plan, plan.spec.architecture, plan.config.backend, plan.config.threads
-        ),
+        key=ModelKey.of(plan.plan, plan.spec.architecture, plan.config.backend, threads),
         steps=steps.times,
         front=server.front,
         template=server.template,
         covered=steps.covered,
-        machine=msgspec.to_builtins(
-            describe_machine(Speeds(unmeasured="not needed"), plan.config.threads)
-        ),
+        machine=msgspec.to_builtins(machine),
         checked=server.checked,
     )
-    write_json(args.out, made)
-    front, covered = server.front, steps.covered
-    print_table(
-        [
-            ("model", f"{made.model}, {plan.config.threads} threads"),
-            ("steps", f"the median error of the fit is {steps.times.error:.1%}"),
-            (
-                "measured",
-                f"up to {covered.rows:,} tokens and {covered.sequences:,} sequences of a step, "
-                f"contexts of {covered.context:,}",
-            ),
-            (
-                "server",
-                f"a request takes {time_text(front.request + front.answer)} besides its steps, a "
-                f"step {front.step * 1e6:,.0f} us and {front.sequence * 1e6:,.1f} us a sequence",
-            ),
-            (
-                "check",
-                "simulated beside measured: "
-                + ", ".join(f"{name} {value:+.1%}" for name, value in server.checked.items()),
-            ),
-            ("written", str(args.out)),
-        ]
-    )
-    return 0
+
+
+def _rows(made: Calibration) -> list[tuple[str, str]]:
+    from penstock.cli.size_table import time_text
+
+    front, covered = made.front, made.covered
+    checked = ", ".join(f"{name} {value:+.1%}" for name, value in made.checked.items())
+    return [
+        ("model", f"{made.model}, {made.key.threads} threads"),
+        ("steps", f"the median error of the fit is {made.steps.error:.1%}"),
+        (
+            "measured",
+            f"up to {covered.rows:,} tokens and {covered.sequences:,} sequences of a step, "
+            f"contexts of {covered.context:,}",
+        ),
+        (
+            "server",
+            f"a request takes {time_text(front.request + front.answer)} besides its steps, and "
+            f"{front.admitted * 1e6:,.0f} us of others'; a step {front.stretch:.1%} more, "
+            f"{front.step * 1e6:,.0f} us and {front.sequence * 1e6:,.1f} us a sequence",
+        ),
+        ("check", f"simulated beside measured: {checked}"),
+    ]

@@ -146,9 +146,9 @@ def _workload(args: argparse.Namespace, load: _Load) -> RecordedWorkload:
 def _setups(args: argparse.Namespace, progress: BenchProgress) -> list[Setup]:
     from penstock.cli.simulate_configs import read_configs
     from penstock.simulate.calibration import Calibration
-    from penstock.simulate.setups import on_device, on_this_machine
+    from penstock.simulate.setups import Planned, measurable, on_device, on_this_machine
 
-    asked = read_configs(args.configs, args.model)
+    asked = read_configs(args.configs, args.model, args.ignore_config_field)
     if args.gpu is not None:
         from penstock.cli.size import read_spec_of
         from penstock.sizing.catalogue import Catalogue
@@ -160,13 +160,15 @@ def _setups(args: argparse.Namespace, progress: BenchProgress) -> list[Setup]:
         return [on_device(each, spec, device) for each in asked]
     if args.catalogue is not None:
         raise UsageError("--catalogue is for --gpu; name an accelerator, or leave it out")
-    if not args.calibration:
-        raise UsageError(
-            "name what was measured here (--calibration FILE, which penstock calibrate writes), or "
-            "an accelerator of the catalogue (--gpu NAME)"
-        )
+    planned = [Planned.of(each) for each in asked]
     calibrations = [Calibration.read(path) for path in args.calibration]
-    return [on_this_machine(each, calibrations) for each in asked]
+    if not calibrations:
+        from penstock.cli.calibrate import calibrated
+
+        for key in dict.fromkeys(each.key for each in planned):
+            alike = [each for each in planned if each.key == key]
+            calibrations.append(calibrated(measurable(alike), progress))
+    return [on_this_machine(each, calibrations) for each in planned]
 
 
 def _played(

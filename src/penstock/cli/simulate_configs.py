@@ -15,7 +15,7 @@ from penstock.errors import ConfigError
 from penstock.simulate.routing import POLICIES
 
 if TYPE_CHECKING:
-    from penstock.simulate.setups import Asked
+    from penstock.simulate.setups import Configuration
 
 _COUNTS: Final = ("replicas", "max_waiting", "tp")
 _OWN: Final = (*_COUNTS, "routing")
@@ -25,20 +25,25 @@ _FIXED: Final = ("model", "revision")
 DEFAULT: Final = "default"
 
 
-def read_configs(texts: Sequence[str], model: str) -> list[Asked]:
+def read_configs(
+    texts: Sequence[str], model: str, ignore: Sequence[str] = ()
+) -> list[Configuration]:
     """The configurations of the command line, each with a name of its own.
 
     ``NAME:key=value,...``, ``key=value,...``, ``default``, or the path of a TOML file, whose keys
-    are the options of one configuration, or whose tables are one each. Raises ConfigError, and
-    OSError of a file.
+    are the options of one configuration, or whose tables are one each. ``ignore``: fields of the
+    model's config.json that are accepted unknown. Raises ConfigError, and OSError of a file.
     """
-    found: list[Asked] = []
+    found: list[Configuration] = []
+    base = [word for each in ignore for word in ("--ignore-config-field", each)]
+    if model:
+        base.insert(0, model)
     for text in texts or (DEFAULT,):
         if text.endswith(".toml"):
-            found += _of_file(Path(text), model)
+            found += _of_file(Path(text), base)
         else:
             name, options = _parse(text)
-            found.append(_asked(name, options, model))
+            found.append(_asked(name, options, base))
     names = Counter(each.name for each in found)
     twice = next((name for name, count in names.items() if count > 1), None)
     if twice is not None:
@@ -67,7 +72,7 @@ def _parse(text: str) -> tuple[str, dict[str, str]]:
     return head or text, options
 
 
-def _of_file(path: Path, model: str) -> list[Asked]:
+def _of_file(path: Path, base: Sequence[str]) -> list[Configuration]:
     with path.open("rb") as file:
         try:
             read = tomllib.load(file)
@@ -80,7 +85,7 @@ def _of_file(path: Path, model: str) -> list[Asked]:
             "table for each"
         )
     made = tables or {path.stem: read}
-    return [_asked(name, _texts(path, value), model) for name, value in made.items()]
+    return [_asked(name, _texts(path, value), base) for name, value in made.items()]
 
 
 def _texts(path: Path, options: Mapping[str, Any]) -> dict[str, str]:
@@ -92,8 +97,8 @@ def _texts(path: Path, options: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _asked(name: str, options: Mapping[str, str], model: str) -> Asked:
-    from penstock.simulate.setups import Asked
+def _asked(name: str, options: Mapping[str, str], base: Sequence[str]) -> Configuration:
+    from penstock.simulate.setups import Configuration
 
     own = {key: options[key] for key in _OWN if key in options}
     engine = {key: value for key, value in options.items() if key not in own}
@@ -101,9 +106,9 @@ def _asked(name: str, options: Mapping[str, str], model: str) -> Asked:
     routing = own.get("routing", "round-robin")
     if routing not in POLICIES:
         raise UsageError(f"{name}: routing is one of {', '.join(POLICIES)}, not {routing!r}")
-    return Asked(
+    return Configuration(
         name,
-        _engine(name, engine, model),
+        _engine(name, engine, base),
         replicas=counts.get("replicas", 1),
         routing=routing,
         max_waiting=counts.get("max_waiting", 1024),
@@ -118,10 +123,10 @@ def _count(name: str, key: str, value: str) -> int:
     return int(value)
 
 
-def _engine(name: str, options: Mapping[str, str], model: str) -> EngineConfig:
-    """The engine's options, read as its command line is."""
+def _engine(name: str, options: Mapping[str, str], base: Sequence[str]) -> EngineConfig:
+    """The engine's options, read as its command line is; ``base`` are words before them."""
     kinds = described(EngineConfig)
-    argv = [model] if model else []
+    argv = list(base)
     for key, value in options.items():
         if key not in kinds or key in _FIXED:
             known = [*_OWN, *(each for each in kinds if each not in _FIXED)]

@@ -30,6 +30,10 @@ class Offered:
     duration_s: float | None = None
     seed: int = 0
 
+    def is_over(self, now: float) -> bool:
+        """Whether no conversation begins any more."""
+        return self.duration_s is not None and now > self.duration_s
+
     def begin(self, conversations: Iterator[Conversation]) -> Iterator[tuple[float, Conversation]]:
         """Conversations and when they are due; with a bound on those that are open, the earliest
         time."""
@@ -38,7 +42,7 @@ class Offered:
             due = self.arrivals.times(np.random.default_rng([self.seed, 0xA221]))
         for conversation in itertools.islice(conversations, self.conversations):
             at = next(due) if due is not None else conversation.at_s or 0.0
-            if self.duration_s is not None and at > self.duration_s:
+            if self.is_over(at):
                 return
             yield at, conversation
 
@@ -101,6 +105,8 @@ class Fleet:
         bound = self._offered.concurrency or math.inf
         while True:
             at = self._due[0][0] if self._due else NEVER
+            if following is not None and self._offered.is_over(self._now):
+                following = None
             if following is not None and len(self._talks) < bound:
                 at = min(at, max(following[0], self._now))
             dependent = bool(self._talks) or (following is not None and bound < math.inf)
@@ -174,11 +180,10 @@ class Fleet:
         replica.advance(at)
         made = replica.offer(asked)
         self.answers.append(made)
-        if talk.number in self._talks:
-            if made.error is not None:
-                self._answered(talk, turn, made, at)
-            else:
-                self._note(replica)
+        if self._talks:
+            self._note(replica)
+        if made.error is not None and talk.number in self._talks:
+            self._answered(talk, turn, made, at)
 
     def _answered(self, talk: _Talk, turn: int, made: Answer, now: float) -> None:
         if len(talk.conversation.turns) == 1:

@@ -36,6 +36,12 @@ class FrontTimes(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine's loop takes between steps, and what others take of its cores meanwhile."""
     sequence: float = 0.0
     """The same for each sequence of a step."""
+    stretch: float = 0.0
+    """The part by which steps are longer beside a server that streams, whatever they do: it paces
+    its streams, so writing chunks takes the same part of the time under any load."""
+    admitted: float = 0.0
+    """What steps lose to each request that comes while others are served: its way through the
+    server takes cores from them."""
     pause: float = SEQUENCE_S
     """The shortest pause between chunks, for each open sequence."""
     longest_pause: float = LONGEST_PAUSE_S

@@ -34,10 +34,21 @@ _CHUNK_S: Final = 25e-6
 _OUTBOUND: Final = 0.3
 """The part of a lone request's time outside steps that is behind its first step: a guess, on which
 no figure depends but the moment at which it joins others."""
-_ALONE: Final = 24
-"""Requests of a load of one at a time."""
+_LOAD_S: Final = 3.0
+"""What one load takes, about."""
+_MOST_S: Final = 8.0
+"""What one round of answers may take; longer ones are made shorter."""
+_ROUNDS: Final = 3
 _CHECK_S: Final = 12.0
 _CHECK_LOAD: Final = 0.6
+
+
+_SEVERAL: Final = (
+    *((1, 64, 96), (4, 64, 96), (12, 64, 96), (32, 64, 96), (64, 64, 96)),
+    *((2, 64, 6), (16, 64, 6), (48, 64, 6), (8, 400, 16), (24, 400, 16)),
+)
+"""Open requests, prompt and output tokens of the loads that steps are fitted to: many sequences a
+step, many requests a second, many tokens of prompts."""
 
 
 @dataclass(frozen=True)
@@ -65,37 +76,47 @@ def measure_server(url: str, setup: Setup, progress: Progress) -> MeasuredServer
     ``setup`` has the clock of its steps; its front end is found here. Raises PenstockError where
     the server does not answer.
     """
-    limits = setup.limits
-    longest = limits.max_model_len
-    alone = [
-        _Closed(1, _ALONE, _fixed(tokens, 2))
-        for tokens in sorted({min(each, longest // 2) for each in (16, 200, 800)})
-    ]
+    seqs, longest = setup.limits.max_num_seqs, setup.limits.max_model_len
+    setup = replace(setup, front=NO_FRONT)
+    lengths = sorted({min(each, longest // 2) for each in (16, 200, 800)})
+    alone = [_closed(setup, 1, each, 2) for each in lengths]
     several = [
-        _Closed(count, max(3 * count, 12), _fixed(min(64, longest // 4), min(96, longest // 4)))
-        for count in (1, 4, 12, 32, 64)
-        if count <= limits.max_num_seqs
+        _closed(setup, count, min(prompt, longest // 4), min(output, longest // 4))
+        for count, prompt, output in _SEVERAL
+        if count <= seqs
     ]
     progress.begin("server", len(alone) + len(several) + 1, "loads")
     lone = [_measured(url, each) for each in alone]
     progress.advance(len(lone))
-    template = _template(lone)
-    setup = replace(setup, template=template, front=NO_FRONT)
+    setup = replace(setup, template=_template(lone))
     setup = replace(setup, front=_of_requests(setup, alone, lone))
     runs = []
     for each in several:
         runs.append(_measured(url, each))
         progress.advance(1)
-    setup = replace(setup, front=_of_steps(setup, several, runs))
-    # What steps take was measured without a server beside them, which is in the first fit, too.
-    setup = replace(setup, front=_of_requests(setup, alone, lone))
-    checked = _check(url, setup, runs[-1])
+    for _ in range(_ROUNDS):  # what one fit finds is part of the other's
+        setup = replace(setup, front=_of_steps(setup, several, runs))
+        setup = replace(setup, front=_of_requests(setup, alone, lone))
+    checked = _check(url, setup)
     progress.advance(1)
-    return MeasuredServer(setup.front, template, checked)
+    return MeasuredServer(setup.front, setup.template, checked)
 
 
-def _fixed(prompt: int, output: int) -> RandomWorkload:
-    return RandomWorkload(Sizes(prompt, prompt), Sizes(output, output))
+def _closed(setup: Setup, count: int, prompt: int, output: int) -> _Closed:
+    """So many open requests, for as long as a load takes."""
+
+    def of(output: int, requests: int) -> _Closed:
+        sizes = Sizes(prompt, prompt), Sizes(output, output)
+        return _Closed(count, requests, RandomWorkload(*sizes))
+
+    def seconds(output: int) -> float:
+        return max(_end(_simulated(setup, of(output, count))), 1e-3)
+
+    if (once := seconds(output)) > _MOST_S:
+        output = max(int(output * _MOST_S / once), 2)
+        once = seconds(output)
+    rounds = min(max(round(_LOAD_S / once), 2 if once < _LOAD_S else 1), 40)
+    return of(output, count * rounds)
 
 
 def _measured(url: str, closed: _Closed) -> LoadedRun:
@@ -129,6 +150,11 @@ def _simulated(setup: Setup, closed: _Closed) -> Fleet:
     fleet = Fleet(setup, Offered(None, closed.concurrency, closed.requests))
     fleet.run(islice(closed.workload.conversations(0), closed.requests))
     return fleet
+
+
+def _end(fleet: Fleet) -> float:
+    """When the last answer was complete."""
+    return max(each.end_s for each in fleet.answers)
 
 
 def _served(fleet: Fleet) -> list[Answer]:
@@ -174,27 +200,33 @@ def _of_requests(setup: Setup, alone: Sequence[_Closed], lone: Sequence[LoadedRu
 
 def _of_steps(setup: Setup, several: Sequence[_Closed], runs: Sequence[LoadedRun]) -> FrontTimes:
     """What steps take longer beside a server that streams: of the time of whole loads, which their
-    simulation does not explain, a part for each step and for each of its sequences."""
+    simulation does not explain, a part for each step, each of its sequences, each of its seconds
+    and each request that finds others there."""
+    without = msgspec.structs.replace(
+        setup.front, step=0.0, sequence=0.0, stretch=0.0, admitted=0.0
+    )
     lines, left = [], []
     for closed, run in zip(several, runs, strict=True):
-        fleet = _simulated(setup, closed)
+        fleet = _simulated(replace(setup, front=without), closed)
         work = fleet.replicas[0].work
-        took = max(each.end_s for each in fleet.answers)
-        lines.append((float(work.steps), float(work.rows)))
-        left.append(max(run.seconds - took, 1e-6 * run.seconds))
+        lines.append((float(work.steps), float(work.rows), work.busy_s, float(work.joined)))
+        left.append(max(run.seconds - _end(fleet), 1e-6 * run.seconds))
     matrix, whole = np.array(lines), np.array([run.seconds for run in runs])
-    step, sequence = nonnegative(matrix, np.array(left), whole)
-    return msgspec.structs.replace(setup.front, step=step, sequence=sequence)
+    step, sequence, stretch, admitted = nonnegative(matrix, np.array(left), whole)
+    return msgspec.structs.replace(
+        setup.front, step=step, sequence=sequence, stretch=stretch, admitted=admitted
+    )
 
 
-def _check(url: str, setup: Setup, fullest: LoadedRun) -> dict[str, float]:
+def _check(url: str, setup: Setup) -> dict[str, float]:
     """A load of mixed lengths at random times, measured and simulated."""
     longest = setup.limits.max_model_len
     workload = RandomWorkload(
         Sizes(8, max(min(400, longest // 3), 8)), Sizes(4, max(min(90, longest // 5), 4))
     )
-    per_s = (fullest.whole.output_tokens_per_s or 1.0) / 47
-    rate = _CHECK_LOAD * per_s
+    flood = Fleet(setup, Offered(None))
+    flood.run(islice(workload.conversations(0), 4 * setup.limits.max_num_seqs))
+    rate = _CHECK_LOAD * len(flood.answers) / _end(flood)
     load = Load(rate, None)
     run = _run(url, workload, load, None, _CHECK_S, lambda rate: Gamma(rate or 1.0))
     fleet = Fleet(setup, Offered(Gamma(rate), duration_s=_CHECK_S))

@@ -13,6 +13,7 @@ from penstock.bench.progress import Progress
 from penstock.bench.session import Session
 from penstock.bench.traces import Lengths
 from penstock.bench.workload import random_requests
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import EngineConfig
 from penstock.engine.loader import EnginePlan
 from penstock.interface.step import StepInput
@@ -24,6 +25,9 @@ _ROUNDS: Final = 3
 _BUDGET_S: Final = 40.0
 _CHUNKS: Final = (1, 4, 9, 17, 33, 66, 97, 130, 193, 258, 385, 510, 770, 1030, 1540, 2050)
 _BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+
+_JOINING: Final = (5, 60, 200, 480)
+"""Prompts of requests that join others."""
 
 
 @dataclass(frozen=True)
@@ -85,32 +89,27 @@ def measure_steps(config: EngineConfig, progress: Progress) -> MeasuredSteps:
 
 def _scenes(plan: EnginePlan) -> Iterator[_Scene]:
     config = plan.config
-    room = config.num_blocks * 32 // max(len(plan.plan.kv_groups.windows), 1)
-    seqs, longest = config.max_num_seqs, config.max_model_len
-    batches = [each for each in _BATCHES if each <= seqs]
-    if seqs not in batches and seqs < _BATCHES[-1]:
-        batches.append(seqs)
+    blocks = config.num_blocks // max(len(plan.plan.kv_groups.windows), 1)
+    longest, budget = config.max_model_len, config.max_num_batched_tokens
 
-    def fitting(count: int, tokens: int) -> int:
-        """Prompt tokens of so many sequences that fit, with some to decode."""
-        return max(min(tokens, longest - 16, (room * 9 // 10) // count - 64), 1)
+    def alike(count: int, prompt: int, output: int) -> tuple[Lengths, ...]:
+        """So many requests, with shorter prompts where blocks or the context do not suffice; none
+        where not even that does."""
+        room = min(longest, blocks // count * BLOCK_SIZE) - output
+        return (Lengths(min(prompt, room), output),) * count if room > 0 else ()
 
-    for count in batches:
-        yield _Scene((Lengths(fitting(count, 8), 8),) * count)
-    for count in batches[:: max(len(batches) // 5, 1)]:
-        yield _Scene((Lengths(fitting(count, longest * 3 // 4), 6),) * count)
-    budget = config.max_num_batched_tokens
-    for chunk in (*(each for each in _CHUNKS if each < budget), budget):
-        if chunk < longest - 8:
-            yield _Scene((Lengths(chunk, 3),))
-    yield _Scene((Lengths(fitting(1, longest - 16), 4),))
+    batches = sorted({*(n for n in _BATCHES if n < config.max_num_seqs), config.max_num_seqs})
+    scenes = [_Scene(alike(count, 8, 8)) for count in batches]
+    apart = batches[:: max(len(batches) // 5, 1)]
+    scenes += [_Scene(alike(count, longest * 3 // 4, 6)) for count in apart]
+    chunks = (*(chunk for chunk in _CHUNKS if chunk < budget), budget, longest)
+    scenes += [_Scene(alike(1, chunk, 3)) for chunk in chunks]
     for count in (2, 8, 24):
-        if count < seqs:
-            later = [fitting(count + 4, each) for each in (5, 60, 200, 480)]
-            yield _Scene(
-                (Lengths(fitting(count + 4, 16), 60),) * count,
-                tuple(Lengths(each, 8) for each in later[: seqs - count]),
-            )
+        places = min(count + len(_JOINING), config.max_num_seqs)
+        first = alike(places, 16, 60)[:count]
+        later = [each for prompt in _JOINING for each in alike(places, prompt, 8)[:1]]
+        scenes.append(_Scene(first, tuple(later[: places - len(first)])))
+    return (scene for scene in scenes if scene.first)
 
 
 def _played(

@@ -27,6 +27,8 @@ class Work:
     steps: int = 0
     rows: int = 0
     """Sequences of all steps."""
+    joined: int = 0
+    """Requests that found others there."""
     busy_s: float = 0.0
     running_s: float = 0.0
     """Sequences of steps, times their seconds."""
@@ -64,6 +66,7 @@ class Replica:
         self._inbox: list[tuple[float, int, Answer]] = []
         self._answers: dict[str, Answer] = {}
         self._count = 0
+        self._owed = 0.0  # seconds that the next step takes longer
         self._pace = 0.0  # seconds of the latest step
 
     @property
@@ -126,6 +129,9 @@ class Replica:
             block = limits.block_size if limits.enable_prefix_caching else None
             sequence = answer.asked.sequence(block)
             self._answers[sequence.request_id] = answer
+            if self.scheduler.has_work:
+                self._owed += self.setup.front.admitted
+                self.work.joined += 1
             self.scheduler.add(sequence)
             self._steady_until = 0.0
 
@@ -145,10 +151,12 @@ class Replica:
         lens = [len(each.token_ids) for each in running]
         clock, number = self.setup.clock, len(running)
         reads = decode_reads(clock.windows, lens, count)
-        around = self._around(number)
-        seconds = [each + around for each in clock.decoding(number, reads)]
-        times = list(accumulate(seconds, initial=self._at))
+        around, factor = self._around(number), 1 + self.setup.front.stretch
+        seconds = [each * factor + around for each in clock.decoding(number, reads)]
         self._pace = seconds[0]
+        seconds[0] += self._owed
+        self._owed = 0.0
+        times = list(accumulate(seconds, initial=self._at))
         self._steady_until = times[-2]
         taken = count if times[-2] < stop else bisect_left(times, stop)
         before = scheduler.cache.num_used_blocks
@@ -173,7 +181,8 @@ class Replica:
         step = scheduler.schedule()
         if step is None:
             raise RuntimeError("requests are open, and there is no step for them")
-        seconds = self._seconds(step)
+        seconds = self._seconds(step) + self._owed
+        self._owed = 0.0
         self._at += seconds
         scheduler.update(step, [[TOKEN]] * len(step.samples))
         answers, ended = [], []
@@ -221,7 +230,8 @@ class Replica:
         number = len(step.sequences)
         work.most_rows = max(work.most_rows, step.num_tokens)
         shape = StepShape(step.num_tokens, len(step.samples), number, tuple(reads), tuple(pairs))
-        return self.setup.clock.seconds(shape) + self._around(number)
+        factor = 1 + self.setup.front.stretch
+        return self.setup.clock.seconds(shape) * factor + self._around(number)
 
     def _around(self, sequences: int) -> float:
         """What the engine's loop takes around a step."""

@@ -12,7 +12,9 @@ import numpy as np
 from penstock.errors import ConfigError
 from penstock.simulate.asked import Asked
 
-_LOOKED_AT: Final = 64
+_LOOKED_AT: Final = 512
+"""Pieces of a prompt."""
+_LEAST_SHARE: Final = 0.25
 _REMEMBERED: Final = 1 << 20
 _TOO_MANY, _MARGIN = 1.25, 2
 """A replica with more open requests than so many times the mean, and a few, is passed over."""
@@ -101,7 +103,8 @@ class PrefixAffinity:
     """The one that has last served the longest beginning of the prompt, so that its cache may hold
     it, unless far more requests are open there than elsewhere; else the one with the fewest.
 
-    It remembers beginnings by the pieces of prompts, the latest million of them.
+    A beginning counts from a quarter of the prompt on: what all prompts share is soon in every
+    cache. It remembers the latest million beginnings, by the pieces of prompts.
     """
 
     def __init__(self, replicas: int, seed: int) -> None:
@@ -111,9 +114,7 @@ class PrefixAffinity:
 
     def choose(self, asked: Asked, loads: Loads) -> int:
         beginnings = _beginnings(asked)
-        known = next(
-            (self._served[each] for each in reversed(beginnings) if each in self._served), None
-        )
+        known = next((self._served[each] for each in beginnings if each in self._served), None)
         if known is None or self._crowded(known, loads):
             known = self._least.choose(asked, loads)
         for each in beginnings:
@@ -129,12 +130,14 @@ class PrefixAffinity:
 
 
 def _beginnings(asked: Asked) -> Sequence[bytes]:
-    """Names of the beginnings of a prompt, the shortest first."""
-    found, name = [], b""
+    """Names of the beginnings of a prompt that count, the longest first."""
+    found, name, tokens = [], b"", 0
     for piece in asked.pieces[:_LOOKED_AT]:
         name = blake2b(name + repr((piece.key, piece.tokens)).encode(), digest_size=12).digest()
-        found.append(name)
-    return found
+        tokens += piece.tokens
+        if tokens >= asked.prompt * _LEAST_SHARE:
+            found.append(name)
+    return found[::-1]
 
 
 POLICIES: Final[

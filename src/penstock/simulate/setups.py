@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Final
+
+import msgspec
 
 from penstock.backends.registry import backend
 from penstock.cache.geometry import sequence_blocks, tokens_in
@@ -26,9 +29,15 @@ ASSUMED: Final = FrontTimes(request=0.003, prompt_token=1e-6, answer=0.001, chun
 """What a server takes besides its steps, where nobody measured it: as ours does on a CPU of 2025
 (benchmarks/server)."""
 
+_OF_DEVICES: Final = (
+    *("model", "ignore_config_field", "quantization", "kv_cache_dtype", "kv_cache_bytes"),
+    *("max_num_seqs", "max_num_batched_tokens", "max_model_len", "enable_prefix_caching"),
+)
+"""Options of the engine that a setup on a device of the catalogue acts on."""
+
 
 @dataclass(frozen=True)
-class Asked:
+class Configuration:
     """A configuration as it was asked for."""
 
     name: str
@@ -42,13 +51,13 @@ class Asked:
     """Its options as they were written."""
 
 
-def on_device(asked: Asked, spec: ModelSpec, device: Accelerator) -> Setup:
+def on_device(asked: Configuration, spec: ModelSpec, device: Accelerator) -> Setup:
     """A setup on a device of the catalogue, by its roofline. Raises ConfigError where the model
     does not fit, or for options that this cannot take into account."""
     config = asked.engine
     _refuse(
         config,
-        ("dtype", "threads", "backend", "speculative", "load_format", "quantization_group"),
+        [name for name in EngineConfig.__struct_fields__ if name not in _OF_DEVICES],
         "is not taken into account with --gpu; leave it out",
     )
     parallel = Parallelism(asked.tensor)
@@ -117,24 +126,54 @@ def on_device(asked: Asked, spec: ModelSpec, device: Accelerator) -> Setup:
     )
 
 
-def on_this_machine(asked: Asked, calibrations: Sequence[Calibration]) -> Setup:
-    """A setup of what the engine would run here with these options, timed by the calibration of its
-    model. Raises ConfigError where none is, and what planning an engine raises."""
-    config = asked.engine
-    _refuse(
-        config,
-        ("speculative",),
-        "cannot be simulated yet: how many drafts are accepted depends on the texts; leave it out",
+@dataclass(frozen=True)
+class Planned:
+    """What the engine would run here for a configuration."""
+
+    asked: Configuration
+    engine_plan: EnginePlan
+
+    @classmethod
+    def of(cls, asked: Configuration) -> Planned:
+        """Raises ConfigError for what cannot be simulated, and what planning an engine raises."""
+        _refuse(
+            asked.engine,
+            ("speculative",),
+            "cannot be simulated yet: how many drafts are accepted depends on the texts; leave it "
+            "out",
+        )
+        if asked.tensor != 1:
+            raise ConfigError(f"{asked.name}: tp is for --gpu; a model runs on one device here")
+        return cls(asked, plan_engine(asked.engine, open_model(asked.engine)))
+
+    @cached_property
+    def key(self) -> ModelKey:
+        """What a calibration must be of."""
+        plan, config = self.engine_plan, self.engine_plan.config
+        return ModelKey.of(plan.plan, plan.spec.architecture, config.backend, config.threads)
+
+
+def measurable(several: Sequence[Planned]) -> EngineConfig:
+    """The options of an engine whose steps are those of all of these, which have one key."""
+    limits = [each.engine_plan.config for each in several]
+    return msgspec.structs.replace(
+        several[0].asked.engine,
+        max_num_seqs=max(each.max_num_seqs for each in limits),
+        max_num_batched_tokens=max(each.max_num_batched_tokens for each in limits),
+        max_model_len=None,
+        kv_cache_bytes=None,
+        enable_prefix_caching=True,
     )
-    if asked.tensor != 1:
-        raise ConfigError(f"{asked.name}: tp is for --gpu; a model runs on one device here")
-    planned = plan_engine(config, open_model(config))
-    resolved = planned.config
-    key = ModelKey.of(planned.plan, planned.spec.architecture, resolved.backend, resolved.threads)
-    found = next((each for each in calibrations if each.key == key), None)
+
+
+def on_this_machine(each: Planned, calibrations: Sequence[Calibration]) -> Setup:
+    """A setup of what the engine would run here, timed by the calibration of its model. Raises
+    ConfigError where there is none."""
+    asked, planned = each.asked, each.engine_plan
+    found = next((known for known in calibrations if known.key == each.key), None)
     if found is None:
         told = "; ".join(
-            f"{each.model}: {', '.join(each.key.differences(key))}" for each in calibrations
+            f"{known.model}: {', '.join(known.key.differences(each.key))}" for known in calibrations
         )
         raise ConfigError(
             f"{asked.name}: no calibration is of what it runs ({told}); make one with the same "

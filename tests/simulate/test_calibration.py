@@ -1,0 +1,146 @@
+"""Calibration of a model and its server: what is run, what is fitted, and the file."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from support.needs import needs_native
+from support.simulated import EvenClock, setup_of
+
+from penstock.cli import main as cli
+from penstock.cli.options import add_engine_arguments, engine_config, engine_words
+from penstock.cli.parser import Parser
+from penstock.config import EngineConfig
+from penstock.engine.loader import plan_engine
+from penstock.errors import PenstockError
+from penstock.simulate import measured_server, measured_steps
+from penstock.simulate.clock import StepShape
+from penstock.simulate.front_end import FrontTimes
+from penstock.simulate.server_process import serving
+
+
+def test_scenes_fit_into_the_engine_and_cover_its_steps() -> None:
+    for options in (
+        EngineConfig(backend="cpu"),
+        EngineConfig(backend="cpu", max_num_seqs=5, max_num_batched_tokens=40, max_model_len=90),
+        EngineConfig(backend="cpu", kv_cache_bytes=1 << 20, max_model_len=256),
+    ):
+        plan = plan_engine(options)
+        config = plan.config
+        scenes = list(measured_steps._scenes(plan))
+        for scene in scenes:
+            lengths = [*scene.first, *scene.later]
+            assert len(lengths) <= config.max_num_seqs
+            assert all(each.prompt + each.output <= config.max_model_len for each in lengths)
+            blocks = sum(-(-(each.prompt + each.output) // 32) for each in lengths)
+            assert blocks <= config.num_blocks
+        fitting = min(config.max_num_seqs, config.num_blocks)
+        assert max(len(scene.first) for scene in scenes) >= fitting * 3 // 4
+        chunks = [scene.first[0].prompt for scene in scenes if len(scene.first) == 1]
+        assert max(chunks) >= min(config.max_num_batched_tokens, config.max_model_len - 16)
+
+
+def test_steps_count_with_the_middle_of_their_rounds() -> None:
+    shape = StepShape(1, 1, 1, (1.0,), (1.0,))
+    rounds = [[[(shape, 9.0)]], [[(shape, 2.0)]], [[(shape, 4.0)]]]
+    assert measured_steps._middles(rounds) == [(shape, 3.0)]
+    assert measured_steps._middles(rounds[:1]) == [(shape, 9.0)]
+    assert measured_steps._middles([*rounds[:2], []]) == [(shape, 2.0)]
+
+
+def test_loads_are_of_some_seconds_whatever_the_model() -> None:
+    for seconds in (1e-4, 0.01, 2.0):
+        setup = setup_of(EvenClock(seconds), context=512, seqs=8, blocks=600)
+        closed = measured_server._closed(setup, 4, 64, 96)
+        fleet = measured_server._simulated(setup, closed)
+        assert closed.requests % 4 == 0
+        assert measured_server._end(fleet) < 12 or closed.requests == 4
+        assert closed.workload.output_tokens.low <= 96
+
+
+def test_what_steps_and_requests_take_is_found_again() -> None:
+    true = FrontTimes(
+        request=2e-3, prompt_token=1e-5, answer=1e-3, chunk=25e-6, step=1e-4, sequence=2e-5
+    )
+    bare = setup_of(EvenClock(2e-3, 1e-5), context=512, seqs=16, blocks=600, budget=64)
+    real = replace(bare, front=true)
+
+    class Ran:
+        def __init__(self, closed: measured_server._Closed) -> None:
+            fleet = measured_server._simulated(real, closed)
+            self.seconds = measured_server._end(fleet)
+            self.requests = [
+                type("Record", (), {"ttft_s": measured_server._ttft(each)})
+                for each in fleet.answers
+            ]
+
+    front = measured_server.NO_FRONT
+    alone = [measured_server._closed(bare, 1, each, 2) for each in (16, 200)]
+    several = [
+        measured_server._closed(bare, count, 32, output)
+        for count, output in ((1, 40), (4, 40), (16, 40), (2, 4), (12, 4))
+    ]
+    setup = replace(bare, front=front)
+    lone, runs = [Ran(each) for each in alone], [Ran(each) for each in several]
+    setup = replace(setup, front=measured_server._of_requests(setup, alone, lone))  # type: ignore
+    for _ in range(3):
+        setup = replace(setup, front=measured_server._of_steps(setup, several, runs))  # type: ignore
+        setup = replace(setup, front=measured_server._of_requests(setup, alone, lone))  # type: ignore
+    found = setup.front
+    assert found.step * 1e6 == pytest.approx(100, abs=20)
+    assert found.sequence * 1e6 == pytest.approx(20, abs=4)
+    assert (found.request + found.answer) * 1e3 == pytest.approx(3.0, abs=0.15)
+    assert found.prompt_token * 1e6 == pytest.approx(10, abs=1)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        EngineConfig(),
+        EngineConfig(model="m", threads="0-3", max_num_seqs=4, enable_prefix_caching=False),
+        EngineConfig(quantize_activations=False, ignore_config_field=("a", "b.c"), seed=3),
+    ],
+)
+def test_options_are_written_as_they_are_read(config: EngineConfig) -> None:
+    parser = Parser("test", "")
+    add_engine_arguments(parser)
+    assert engine_config(parser.parse(engine_words(config))) == config
+
+
+def test_a_server_that_does_not_start() -> None:
+    with (
+        pytest.raises(PenstockError, match="did not start"),
+        serving(["/there/is/no/model"]),
+    ):
+        pass
+
+
+@needs_native
+@pytest.mark.slow
+def test_a_calibration_is_made_and_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(measured_steps, "_ROUNDS", 2)
+    monkeypatch.setattr(measured_steps, "_BATCHES", (1, 4, 8))
+    monkeypatch.setattr(measured_steps, "_CHUNKS", (1, 33, 130))
+    monkeypatch.setattr(measured_server, "_SEVERAL", ((1, 16, 8), (4, 16, 8), (4, 100, 3)))
+    monkeypatch.setattr(measured_server, "_LOAD_S", 0.3)
+    monkeypatch.setattr(measured_server, "_CHECK_S", 1.0)
+    path, trace = tmp_path / "here.json", tmp_path / "trace.csv"
+    few = ["--threads", "1", "--max-num-seqs", "8", "--max-num-batched-tokens", "128"]
+    assert cli.main(["calibrate", *few, "--out", str(path)]) == 0
+    out = capsys.readouterr().out
+    assert "the median error of the fit is" in out
+    made = json.loads(path.read_text())
+    assert made["covered"]["sequences"] == 8
+    assert set(made["checked"]) == {"ttft.p50", "itl.p50", "e2el.p50"}
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0.0,500,20\n1.5,300,10\n")
+    here = ["--calibration", str(path), "--json", str(tmp_path / "out.json")]
+    assert cli.main(["simulate", str(trace), "a:threads=1,max_num_seqs=4", *here]) == 0
+    (run,) = msgspec.json.decode((tmp_path / "out.json").read_bytes())["runs"]
+    assert run["completed"] == 2
+    assert 0 < run["distributions"]["ttft"]["p50"] < 30
