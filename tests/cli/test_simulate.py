@@ -8,21 +8,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.calibrations import demo_calibration
 
 from penstock.cli import main as cli
 from penstock.cli.simulate_configs import read_configs
 from penstock.config import EngineConfig
-from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError
-from penstock.simulate.calibration import (
-    VERSION,
-    Calibration,
-    Covered,
-    ModelKey,
-    StepTimes,
-    window_shares,
-)
-from penstock.simulate.front_end import FrontTimes
 from penstock.written_file import write_json
 
 SHAPE = str(Path(__file__).parents[2] / "benchmarks/configs/qwen3-0.6b/config.json")
@@ -39,30 +30,8 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def calibration(tmp_path: Path) -> Path:
-    planned = plan_engine(EngineConfig(backend="cpu"))
-    made = Calibration(
-        version=VERSION,
-        made="2026-01-01T00:00:00+00:00",
-        model="the demo model",
-        key=ModelKey.of(planned.plan, planned.spec.architecture, "cpu", planned.config.threads),
-        steps=StepTimes(
-            tokens=(1, 64, 512),
-            rows=(1e-3, 2e-3, 9e-3),
-            sequence=1e-5,
-            sample=1e-5,
-            read=1e-8,
-            pair=1e-8,
-            windows=window_shares(planned.plan),
-            error=0.01,
-        ),
-        front=FrontTimes(request=1e-3, prompt_token=1e-6, answer=1e-3, chunk=2e-5),
-        template=11,
-        covered=Covered(rows=256, sequences=8, context=1024),
-        machine={},
-        checked={"ttft.p50": 0.02},
-    )
     path = tmp_path / "here.json"
-    write_json(path, made)
+    write_json(path, demo_calibration())
     return path
 
 
