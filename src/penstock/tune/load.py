@@ -31,7 +31,7 @@ class TraceLoad:
     rate: float | None = None
     """Conversations a second; None: the trace's times."""
     kind: str = "poisson"
-    """Of the arrivals at a rate."""
+    """The kind of arrivals at a rate."""
     concurrency: int | None = None
     seed: int = 0
 

@@ -23,9 +23,9 @@ from penstock.tune.space import Candidate, Space
 _SHARES: Final = (1 / 9, 1 / 3)
 """Parts of the load before all of it."""
 _KEPT: Final = 3
-"""Of so many candidates one is kept for the next part."""
+"""One of so many candidates is kept for the next part."""
 _REFINED: Final = 2
-"""From so many of the best, one option after the other is changed."""
+"""So many of the best are refined."""
 
 
 class Simulate(Protocol):
@@ -103,7 +103,8 @@ class Search:
         space = self.space
         found = dict.fromkeys((space.default,))
         for each in space.dimensions:
-            found |= dict.fromkeys(space.default.having(each.option, v) for v in each.values)
+            several = (space.default.having(each.option, value) for value in each.values)
+            found |= dict.fromkeys(one for one in several if one.possible)
         generator = np.random.default_rng([self.seed, 0x7E57])
         most = min(max(self.candidates, len(found)), space.size)
         for _ in range(20 * most):
@@ -114,7 +115,8 @@ class Search:
                 drawn = drawn.having(
                     each.option, each.values[int(generator.integers(len(each.values)))]
                 )
-            found[drawn] = None
+            if drawn.possible:
+                found[drawn] = None
         return list(found)
 
     def _ranked(self, candidates: Sequence[Candidate], size: int) -> list[Scored]:

@@ -46,6 +46,12 @@ class Candidate:
             return replace(self, max_waiting=value)
         return replace(self, engine=msgspec.structs.replace(self.engine, **{option: value}))
 
+    @property
+    def possible(self) -> bool:
+        """Whether its limits go together: a step has room for all sequences."""
+        seqs, tokens = self.engine.max_num_seqs, self.engine.max_num_batched_tokens
+        return seqs is None or tokens is None or tokens >= seqs
+
     def options(self, usual_waiting: int) -> ProfileOptions:
         """All that it sets; ``usual_waiting`` is the limit that a server has otherwise."""
         usual = EngineConfig()
@@ -96,11 +102,8 @@ class Space:
         for option, values in LIMITS.items():
             usual = default.max_waiting if option == "max_waiting" else getattr(resolved, option)
             found.append(Dimension(option, _around(values, usual, default.get(option))))
-        found.append(
-            Dimension(
-                "kv_cache_bytes", tuple(_caches(default, resolved, free_bytes if shared else 0))
-            )
-        )
+        room = int(free_bytes * _KV_ROOM) if shared else 0
+        found.append(Dimension("kv_cache_bytes", _caches(default, resolved, room)))
         for option, names, prefix in (
             ("quantization", WEIGHTS, ""),
             ("kv_cache_dtype", KV, "kv:"),
@@ -138,11 +141,12 @@ class Space:
     def neighbours(self, candidate: Candidate, dimension: Dimension) -> Sequence[Candidate]:
         """Those with the values of one option that are next to its own."""
         place = dimension.values.index(candidate.get(dimension.option))
-        return [
+        several = [
             candidate.having(dimension.option, dimension.values[at])
             for at in (place - 1, place + 1)
             if 0 <= at < len(dimension.values)
         ]
+        return [each for each in several if each.possible]
 
 
 def check_names(allowed: Collection[str], kept: Collection[str]) -> None:
@@ -159,9 +163,8 @@ def _around(values: tuple[int, ...], usual: int, own: int | None) -> tuple[int |
     return tuple(own if each == usual else each for each in sorted({*values, usual}))
 
 
-def _caches(
-    default: Candidate, resolved: ResolvedConfig, free_bytes: int
-) -> tuple[int | None, ...]:
+def _caches(default: Candidate, resolved: ResolvedConfig, room: int) -> tuple[int | None, ...]:
+    """The cache's memory, and more within ``room`` bytes."""
     own, usual = default.engine.kv_cache_bytes, resolved.kv_cache_bytes
     more = (usual * times for times in _KV_MORE)
-    return (own, *(each for each in more if each <= free_bytes * _KV_ROOM))
+    return (own, *(each for each in more if each <= room))
