@@ -15,6 +15,7 @@ from penstock.dtypes import (
     QuantizationName,
     WindowColumns,
 )
+from penstock.length_limits import LengthLimits
 from penstock.profile import Profile
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.speculative_config import SpeculativeConfig
@@ -147,6 +148,21 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "this or else the model's limit chooses one."
         ),
     ] = None
+    max_input_len: Annotated[
+        int | None,
+        Meta(
+            description="The longest prompt, in tokens. The default is what 'penstock build' was "
+            "given, or else as much as the context holds. With --max-output-len, too, a sequence "
+            "runs only if the KV cache holds it and all that run to their ends."
+        ),
+    ] = None
+    max_output_len: Annotated[
+        int | None,
+        Meta(
+            description="The longest answer, in tokens. The default is what 'penstock build' was "
+            "given, or else as much as the context has left."
+        ),
+    ] = None
     kv_cache_bytes: Annotated[
         int | None,
         Meta(
@@ -273,6 +289,10 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The CPU of each thread; empty: where the system puts them."""
     deterministic: bool
     max_model_len: int
+    max_input_len: int | None
+    """None: as much as the context holds."""
+    max_output_len: int | None
+    """None: as much as the context has left."""
     num_blocks: int
     kv_cache_bytes: int
     kv_cache_dtype: KvDType
@@ -296,11 +316,22 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[str, str]
     window_columns: WindowColumns = 16
     """Columns of a window of weights in 4 bits: the backend's."""
+    built: str | None = None
+    """The engine artifact that says max_input_len and max_output_len; None: this start's options
+    do."""
     target_path: str | None = None
     """The target's checkpoint, where heads that draft share weights with their target; otherwise
     None."""
     notes: tuple[str, ...] = ()
     """Lines for the user who starts the engine."""
+
+    @property
+    def lengths(self) -> LengthLimits:
+        """How long requests may be."""
+        origin = "set at this start"
+        if self.built is not None:
+            origin = f"which the engine artifact {self.built} was built with"
+        return LengthLimits(self.max_model_len, self.max_input_len, self.max_output_len, origin)
 
     @property
     def rows_per_sequence(self) -> int:

@@ -77,14 +77,14 @@ class RequestMaker:
     def _of_output(
         self, prompt: Prompt, chosen: SamplingParams | None, priority: int
     ) -> tuple[EngineRequest, str | None]:
-        longest = self._config.max_model_len
+        lengths = self._config.lengths
         truncates = chosen is not None and chosen.truncate_prompt_tokens is not None
         text, token_ids = self._tokens(prompt, any_length=truncates)
         if chosen is None:
-            chosen = self._config.sampling_defaults.params(longest - len(token_ids))
+            chosen = self._config.sampling_defaults.params(lengths.room(len(token_ids)))
         elif truncates:
             chosen.validate()
-            token_ids = truncated(token_ids, chosen, longest)
+            token_ids = truncated(token_ids, chosen, lengths)
         request = EngineRequest(
             request_id=self._next_id(),
             prompt_token_ids=token_ids,
@@ -118,5 +118,5 @@ class RequestMaker:
     def _encode(self, text: str, any_length: bool) -> list[int]:
         tokenizer = self._tokenizer()
         if not any_length:
-            tokenizer.check_length(text, self._config.max_model_len)
+            tokenizer.check_length(text, self._config.lengths.longest_input)
         return tokenizer.encode(text)

@@ -47,12 +47,16 @@ class Served:
     def all_sequences_bytes(self) -> int:
         """Bytes of a KV cache that holds every sequence at its maximum length, and of as many
         states as are ever kept."""
-        windows = self.windows
-        blocks = self.max_sequences * sequence_blocks(windows, self.max_len)
-        # What a step computes at once is kept until it is done, also behind a window.
-        windowed = sum(window is not None for window in windows)
-        blocks += windowed * -(-min(self.max_tokens, self.max_len) // BLOCK_SIZE)
+        blocks = self.max_sequences * sequence_blocks(self.windows, self.max_len)
+        blocks += self.blocks_behind_windows
         return blocks * self.block_bytes + self.max_states * self.state_bytes
+
+    @property
+    def blocks_behind_windows(self) -> int:
+        """Blocks beside those of sequences: what a step computes at once is kept until it is done,
+        also behind a window."""
+        windowed = sum(window is not None for window in self.windows)
+        return windowed * -(-min(self.max_tokens, self.max_len) // BLOCK_SIZE)
 
     @property
     def max_states(self) -> int:

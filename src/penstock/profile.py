@@ -38,6 +38,8 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     quantization_calibration: bool | UnsetType = UNSET
     threads: int | str | UnsetType | None = UNSET
     max_model_len: int | UnsetType | None = UNSET
+    max_input_len: int | UnsetType | None = UNSET
+    max_output_len: int | UnsetType | None = UNSET
     kv_cache_bytes: int | UnsetType | None = UNSET
     kv_cache_dtype: KvCacheDTypeOption | UnsetType = UNSET
     max_num_seqs: int | UnsetType | None = UNSET

@@ -3,6 +3,7 @@ a full disk is noticed by the latter alone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -19,3 +20,15 @@ def write_bytes(path: Path, data: bytes) -> None:
 def write_json(path: Path, document: object) -> None:
     """Make an indented JSON document the content of a file. Raises OSError with its name."""
     write_bytes(path, msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n")
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes]) -> None:
+    """Make ``pieces`` the content of a file as they come. Raises OSError with its name; where they
+    end early, with an error of their own, the file ends, too."""
+    with path.open("wb") as file:
+        for piece in pieces:
+            try:
+                file.write(piece)
+                file.flush()
+            except OSError as error:
+                raise OSError(error.errno, error.strerror, str(path)) from error

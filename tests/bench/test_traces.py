@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.bench.replay import ReplayLimits, replay_prefixes
 from penstock.bench.traces import Lengths, read_lengths, read_mooncake
 from penstock.errors import ConfigError
 
@@ -52,8 +53,21 @@ def test_files_that_are_no_traces(tmp_path: Path, name: str, text: str, message:
 def test_what_has_no_hash_ids_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "trace"
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(ConfigError, match="trace:1"):
+    with pytest.raises(ConfigError, match="trace, line 1"):
         read_mooncake(path)
     path.write_text('{"input_length": 600, "output_length": 1, "hash_ids": [1]}\n')
     with pytest.raises(ConfigError, match="600 tokens have 1 hash ids"):
+        read_mooncake(path)
+
+
+def test_blocks_of_other_sizes(tmp_path: Path) -> None:
+    path = tmp_path / "trace.jsonl"
+    line = '{"input_length": 70, "output_length": 3, "hash_ids": [1, 2, 3], "block_size": 32}\n'
+    path.write_text(line * 2)
+    trace = read_mooncake(path)
+    assert [each.block for each in trace] == [32, 32]
+    report = replay_prefixes(trace, ReplayLimits(16, max_num_seqs=1))
+    assert (report.prompt_tokens, report.hit_tokens, report.infinite_hit_tokens) == (140, 64, 64)
+    path.write_text(line + '{"input_length": 600, "output_length": 1, "hash_ids": [1, 2]}\n')
+    with pytest.raises(ConfigError, match="line 2 has blocks of 512 tokens, and lines before"):
         read_mooncake(path)

@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from support.needs import require_native
 
+from penstock.api import LLM, PromptDict
 from penstock.cli import main as cli
+from penstock.errors import ContextLengthError
+from penstock.sampling.params import SamplingParams
 
 
 @pytest.fixture
@@ -145,3 +148,46 @@ def test_options_of_artifacts_that_contradict(
     assert re.search(rf"artifact_dir +{root}  \(the default\)", capsys.readouterr().out)
     assert cli.main(["explain", "--no-plan", "--no-artifact"]) == 0
     assert re.search(r"artifact_dir +None  \(as asked\)", capsys.readouterr().out)
+
+
+def test_an_engine_for_some_lengths(
+    root: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later starts refuse longer requests, and answer others with the same tokens."""
+    monkeypatch.setattr("penstock.backends.cpu.tune._LEAST_S", 0.01)
+    params = SamplingParams(temperature=0.0, max_tokens=12, ignore_eos=True)
+    unasked = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+    prompt: PromptDict = {"prompt_token_ids": list(range(40, 80))}
+    with LLM(threads=1) as llm:
+        (free,) = llm.generate([prompt], params)
+        blocks = llm.config.num_blocks
+    penstock(capsys, "--max-input-len", "40", "--max-output-len", "24")
+    (name,) = artifacts(root)
+    assert "  built for prompts of up to 40 tokens and answers of up to 24 tokens\n" in penstock(
+        capsys, "--list"
+    )
+    with LLM(threads=1) as llm:
+        assert (llm.config.max_model_len, llm.config.built) == (64, name)
+        assert llm.config.num_blocks < blocks / 10
+        (bound,) = llm.generate([prompt], params)
+        assert bound.outputs[0].token_ids == free.outputs[0].token_ids
+        (whole,) = llm.generate([prompt], unasked)
+        assert whole.outputs[0].num_tokens == 24
+        for tokens, asked, words in (
+            (41, 1, f"prompts may have 40 here .max_input_len, which the engine artifact {name}"),
+            (40, 25, "answers may have 24 here .max_output_len"),
+        ):
+            with pytest.raises(ContextLengthError, match=words):
+                llm.generate([{"prompt_token_ids": [1] * tokens}], SamplingParams(max_tokens=asked))
+    assert cli.main(["explain", "--no-plan"]) == 0
+    shown = capsys.readouterr().out
+    assert re.search(
+        rf"\nmax_input_len +40  \(as the engine artifact {name} was built for\)", shown
+    )
+    assert f"note     the engine artifact {name} was built for prompts of up to 40" in shown
+    # A start that names lengths has its own.
+    with LLM(threads=1, max_model_len=128) as llm:
+        assert (llm.config.max_model_len, llm.config.max_input_len) == (128, None)
+    assert "built for any lengths" in penstock(capsys)
+    with LLM(threads=1) as llm:
+        assert llm.config.num_blocks == blocks

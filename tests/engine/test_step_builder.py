@@ -16,6 +16,7 @@ from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.engine.step_builder import build_step_input
 from penstock.interface.messages import EngineRequest
 from penstock.interface.step import StepInput
+from penstock.length_limits import LengthLimits
 from penstock.pooling.params import PoolingKind, PoolingParams
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.output import ScheduledStep
@@ -24,7 +25,7 @@ from penstock.scheduler.sequence import make_sequences
 
 
 def _scheduler(size: int = 4) -> Scheduler:
-    return Scheduler(KvCache(64, size), 8, 24, 100)
+    return Scheduler(KvCache(64, size), 8, 24, LengthLimits(100))
 
 
 def _add(scheduler: Scheduler, name: str, prompt: list[int], **params: object) -> None:
@@ -208,7 +209,7 @@ ARRIVALS = st.builds(
 
 def _steps_of(cache: KvCache, arrivals: list[Arrival]) -> Iterator[dict[str, list[int]]]:
     """Every step that these arrivals come to, until the last one has ended, as lists."""
-    scheduler = Scheduler(cache, 5, 12, 60)
+    scheduler = Scheduler(cache, 5, 12, LengthLimits(60))
     for i, arrival in enumerate([*arrivals, None]):
         if arrival is not None:
             params = SamplingParams(**arrival.params)  # type: ignore[arg-type]

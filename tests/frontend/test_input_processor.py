@@ -13,6 +13,7 @@ from penstock.engine.ipc.wire import ModelFacts
 from penstock.errors import TokenizerError
 from penstock.frontend import input_processor
 from penstock.frontend.input_processor import InputProcessor
+from penstock.length_limits import LengthLimits
 from penstock.tokenizer import Tokenizer
 
 
@@ -21,7 +22,7 @@ def facts(path: Path) -> ModelFacts:
         served_model_name="m",
         tokenizer_path=str(path),
         vocab_size=300,
-        max_model_len=100,
+        lengths=LengthLimits(100),
     )
 
 

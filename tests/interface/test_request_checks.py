@@ -12,6 +12,7 @@ from penstock.errors import ContextLengthError, RequestError
 from penstock.interface.messages import EngineRequest, RequestOptions, Tenant
 from penstock.interface.request_checks import check_length, check_request
 from penstock.interface.token_ids import check_token_ids, first_bad_token
+from penstock.length_limits import LengthLimits
 from penstock.pooling.params import PoolingParams
 from penstock.sampling.params import SamplingParams
 
@@ -20,7 +21,7 @@ VOCAB, LONGEST, HIDDEN = 64, 16, 8
 
 def check(prompt: Any, asked: SamplingParams | PoolingParams, priority: int = 0) -> None:
     request = EngineRequest.of("r", prompt, asked, RequestOptions(priority=priority))
-    check_request(request, VOCAB, LONGEST, HIDDEN)
+    check_request(request, VOCAB, LengthLimits(LONGEST), HIDDEN)
 
 
 def test_a_request_is_for_text_or_for_an_embedding() -> None:
@@ -89,13 +90,13 @@ def test_what_does_not_fit_the_context_is_reported_by_how_much(
     length: int, asked: SamplingParams | None, param: str, words: str
 ) -> None:
     with pytest.raises(ContextLengthError, match=words) as caught:
-        check_length(length, asked, LONGEST)
+        check_length(length, asked, LengthLimits(LONGEST))
     assert caught.value.param == param
 
 
 def test_a_field_is_called_as_the_client_does() -> None:
     with pytest.raises(RequestError, match=r"^input\[3\] has 17 tokens") as caught:
-        check_length(17, None, LONGEST, "input[3]")
+        check_length(17, None, LengthLimits(LONGEST), "input[3]")
     assert caught.value.param == "input[3]"
     with pytest.raises(RequestError, match=r"^input\[3\] holds token id 64"):
         check_token_ids([1, 64], VOCAB, "input[3]")

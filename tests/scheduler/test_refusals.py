@@ -7,6 +7,7 @@ from support.scheduler_loop import check_complete, expected, make_loop, request
 
 from penstock.cache.kv_cache import KvCache
 from penstock.errors import ConfigError, RequestError
+from penstock.length_limits import LengthLimits
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import SequenceState
 
@@ -64,6 +65,6 @@ def test_one_sequence_of_several_can_be_aborted_once_it_has_output() -> None:
 def test_limits_that_contradict_each_other_are_refused() -> None:
     cache = KvCache(4, 4)
     with pytest.raises(ConfigError, match="max_num_batched_tokens"):
-        Scheduler(cache, max_num_seqs=8, max_num_batched_tokens=7, max_model_len=16)
+        Scheduler(cache, max_num_seqs=8, max_num_batched_tokens=7, lengths=LengthLimits(16))
     with pytest.raises(ConfigError, match="at least 1"):
-        Scheduler(cache, max_num_seqs=0, max_num_batched_tokens=7, max_model_len=16)
+        Scheduler(cache, max_num_seqs=0, max_num_batched_tokens=7, lengths=LengthLimits(16))

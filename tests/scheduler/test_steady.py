@@ -14,6 +14,7 @@ from penstock.cache.block_table import BlockTable
 from penstock.cache.geometry import Chunk
 from penstock.cache.kv_cache import KvCache
 from penstock.interface.messages import FinishReason
+from penstock.length_limits import LengthLimits
 from penstock.scheduler.scheduler import Scheduler
 
 TOKEN = 0
@@ -33,7 +34,7 @@ class Plan:
 
     def scheduler(self) -> Scheduler:
         cache = KvCache(self.blocks, 4, windows=self.windows, enable_prefix_caching=self.prefix)
-        return Scheduler(cache, self.seqs, self.budget, 64)
+        return Scheduler(cache, self.seqs, self.budget, LengthLimits(64))
 
 
 @st.composite
@@ -115,7 +116,7 @@ def test_the_books_are_those_of_single_steps(plan: Plan) -> None:
 
 
 def test_many_steps_are_taken_at_once() -> None:
-    scheduler = Scheduler(KvCache(64, 4), 4, 16, 128)
+    scheduler = Scheduler(KvCache(64, 4), 4, 16, LengthLimits(128))
     for name in ("a", "b"):
         scheduler.add(request(name, [1, 2, 3], max_tokens=40 if name == "a" else 60))
     step(scheduler)  # both prompts, and a token each
@@ -129,7 +130,7 @@ def test_many_steps_are_taken_at_once() -> None:
 
 
 def test_none_where_a_step_would_do_more() -> None:
-    scheduler = Scheduler(KvCache(64, 4), 1, 4, 128)
+    scheduler = Scheduler(KvCache(64, 4), 1, 4, LengthLimits(128))
     scheduler.add(request("a", [1] * 9, max_tokens=20))
     assert scheduler.steady_steps(10) == 0  # nothing runs yet
     step(scheduler)
@@ -143,7 +144,7 @@ def test_none_where_a_step_would_do_more() -> None:
 
 
 def test_blocks_that_run_out_are_left_to_single_steps() -> None:
-    scheduler = Scheduler(KvCache(8, 4), 2, 16, 32)
+    scheduler = Scheduler(KvCache(8, 4), 2, 16, LengthLimits(32))
     for name in ("a", "b"):
         scheduler.add(request(name, [1] * 6, max_tokens=20))
     step(scheduler)

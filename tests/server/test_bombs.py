@@ -129,7 +129,7 @@ def test_texts_that_cannot_fit(
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
     assert "132000 characters" in error["message"] or path in (CHAT, RESPONSES, "/tokenize")
-    assert "(max_model_len)" in error["message"]
+    assert "(max_model_len, max_input_len)" in error["message"]
     assert "cannot fit" in error["message"]
     if param is not None:
         assert error["param"] == param

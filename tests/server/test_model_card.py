@@ -8,6 +8,7 @@ import pytest
 
 from penstock.demo_model import demo_model_path, draft_model_path, is_demo_model
 from penstock.engine.ipc.wire import ModelFacts
+from penstock.length_limits import LengthLimits
 from penstock.server.model_card import made_for
 
 
@@ -22,7 +23,11 @@ from penstock.server.model_card import made_for
 )
 def test_what_it_was_made_for(is_demo: bool, has_template: bool, expected: str) -> None:
     facts = ModelFacts(
-        served_model_name="m", tokenizer_path="t", max_model_len=8, vocab_size=8, is_demo=is_demo
+        served_model_name="m",
+        tokenizer_path="t",
+        lengths=LengthLimits(8),
+        vocab_size=8,
+        is_demo=is_demo,
     )
     assert made_for(facts, has_template) == expected
 

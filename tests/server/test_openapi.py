@@ -64,6 +64,7 @@ ASKED: list[tuple[str, str, Any]] = [
     ("get", "/ready", None),
     ("get", "/version", None),
     ("get", "/openapi.json", None),
+    ("get", "/engine/workload", None),
     ("get", "/admin/status", None),
     ("post", "/admin/abort", {"request_id": "none"}),
     ("post", "/admin/drain", None),

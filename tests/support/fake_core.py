@@ -21,6 +21,7 @@ from penstock.engine.ipc.wire import ModelFacts
 from penstock.errors import RequestError, WeightError
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import EngineRequest, EngineStats, FinishReason, SequenceUpdate
+from penstock.length_limits import LengthLimits
 from penstock.pooling.params import PoolingParams
 from penstock.pooling.pooler import Pooler
 
@@ -70,9 +71,9 @@ def embedding(prompt: Sequence[int], pooling: PoolingParams) -> bytes:
 class FakeCore:
     """Advances every sequence of every request by one token a step."""
 
-    def __init__(self, step_seconds: float = 0.0, max_model_len: int = MAX_MODEL_LEN) -> None:
+    def __init__(self, step_seconds: float = 0.0, lengths: LengthLimits | None = None) -> None:
         self.step_seconds = step_seconds
-        self.max_model_len = max_model_len
+        self.lengths = lengths or LengthLimits(MAX_MODEL_LEN)
         self.live: dict[str, EngineRequest] = {}
         self.said: dict[str, bytes | None] = {}
         self.outputs: dict[tuple[str, int], list[int]] = {}
@@ -185,7 +186,7 @@ class FakeCore:
             token = said[len(output)] if len(output) < len(said) else EOS
         output.append(token)
         self.generated += 1
-        limit = self.max_model_len - len(prompt)
+        limit = self.lengths.room(len(prompt))
         reason: FinishReason | None = None
         stop: int | None = None
         if token in params.stop_token_ids and len(output) > params.min_tokens:
@@ -261,12 +262,14 @@ def load(config: EngineConfig, startup: Startup) -> LoadedCore:
     facts = ModelFacts(
         served_model_name=config.served_model_name or "fake",
         tokenizer_path=tokenizer,
-        max_model_len=config.max_model_len or MAX_MODEL_LEN,
+        lengths=LengthLimits(
+            config.max_model_len or MAX_MODEL_LEN, config.max_input_len, config.max_output_len
+        ),
         vocab_size=VOCAB,
         bos_token_id=BOS,
         eos_token_ids=(EOS,),
     )
-    return LoadedCore(FakeCore(config.seed / 1000, facts.max_model_len), facts)
+    return LoadedCore(FakeCore(config.seed / 1000, facts.lengths), facts)
 
 
 def load_fails(config: EngineConfig, startup: Startup) -> LoadedCore:

@@ -38,6 +38,8 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     folder: str  # holds the tokenizer
     step_ms: int = 0
     max_model_len: int | None = None
+    max_input_len: int | None = None
+    max_output_len: int | None = None
     grace_s: float = 1
     request_timeout_s: float | None = None
     headers_timeout_s: float = 30
@@ -53,6 +55,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     api_keys: str | None = None
     cors_origins: tuple[str, ...] = ()
     page: bool = True
+    observe: bool = True
     port: int = 0  # any
     allowed_hosts: tuple[str, ...] | None = None  # None: any
     tls: tuple[str, str] | None = None
@@ -77,6 +80,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
                 self.cors_origins,
                 self.log_prompts,
                 page=self.page,
+                observe=self.observe,
                 hosts=None if hosts is None else HostRule.of(HOST, HOST, hosts, bool(read.users)),
             ),
             supervisor=SupervisorOptions(
@@ -109,6 +113,8 @@ def main(
         seed=settings.step_ms,
         served_model_name="fake",
         max_model_len=settings.max_model_len,
+        max_input_len=settings.max_input_len,
+        max_output_len=settings.max_output_len,
     )
     later = "support.fake_core:load_dies" if settings.dying_core else "support.fake_core:load"
     spawn: Callable[[], EngineChild] = lambda: EngineChild.spawn(config, later)  # noqa: E731

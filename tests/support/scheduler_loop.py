@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.cache.state_slots import StateLimits
 from penstock.interface.messages import EngineRequest, Tenant
+from penstock.length_limits import LengthLimits
 from penstock.pooling.params import PoolingParams
 from penstock.pooling.pooler import Pooler
 from penstock.sampling.params import SamplingParams
@@ -27,11 +28,14 @@ def make_loop(
     prompt_rows: int | None = None,
     windows: Windows = (None,),
     states: StateLimits | None = None,
+    surely: bool = False,
 ) -> Loop:
     cache = ToldCache(
         num_blocks, size, windows=windows, enable_prefix_caching=prefix, states=states
     )
-    scheduler = Scheduler(cache, seqs, budget, context, max_prompt_rows=prompt_rows)
+    scheduler = Scheduler(
+        cache, seqs, budget, LengthLimits(context), max_prompt_rows=prompt_rows, surely=surely
+    )
     return Loop(scheduler, VOCAB, ahead)
 
 

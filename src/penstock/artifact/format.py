@@ -49,6 +49,18 @@ class Region(msgspec.Struct, frozen=True):
     chunk."""
 
 
+class BuiltLengths(msgspec.Struct, frozen=True):
+    """The longest prompt and the longest answer that an engine was built for, in tokens. No byte of
+    the weights depends on them."""
+
+    max_input_len: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    max_output_len: Annotated[int, msgspec.Meta(ge=1)] | None = None
+
+    def __str__(self) -> str:
+        named = (("prompts", self.max_input_len), ("answers", self.max_output_len))
+        return " and ".join(f"{name} of up to {most} tokens" for name, most in named if most)
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that is known about an artifact except the bytes of its weights."""
 
@@ -62,6 +74,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Size of weights.bin."""
     chunk_bytes: Annotated[int, msgspec.Meta(ge=_ALIGNMENT, le=_MAX_CHUNK, multiple_of=_ALIGNMENT)]
     regions: tuple[Region, ...]
+    lengths: BuiltLengths | None = None
+    """The lengths that the engine was built for; None: any."""
     tuned: msgspec.Raw = NOTHING_TUNED
     """Tuning results, not parsed yet; see ``artifact.tuned``."""
 

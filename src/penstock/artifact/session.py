@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from penstock.artifact.digests import DigestFile
 from penstock.artifact.files import size
-from penstock.artifact.format import Artifact
+from penstock.artifact.format import Artifact, BuiltLengths
 from penstock.artifact.key import ArtifactKey, ArtifactSource
 from penstock.artifact.store import KEEP_FREE, ArtifactStore, PendingArtifact
 from penstock.artifact.tuned import decode_tunings
@@ -114,6 +114,26 @@ class ArtifactSession:
         except ArtifactError:
             return ()
 
+    def built_lengths(self) -> tuple[str, BuiltLengths] | None:
+        """The name of the matching artifact, and the lengths that it was built for; None where
+        there is none, or it was built for any."""
+        try:
+            if self._source is None or not self._store.any_lengths:
+                return None  # nothing is hashed
+            with self.take() as artifact:
+                if artifact is None or artifact.manifest.lengths is None:
+                    return None
+                return artifact.path.name, artifact.manifest.lengths
+        except ArtifactError:
+            return None
+
+    def set_lengths(self, artifact: Artifact, lengths: BuiltLengths | None) -> None:
+        """Say what lengths the artifact that was taken is built for. Raises ArtifactError."""
+        if artifact.manifest.lengths == lengths:
+            return
+        self._store.set_lengths(artifact.path.name, lengths)
+        self._note(logging.INFO, f"built for {lengths or 'any lengths'}")
+
     def is_restored(self, artifact: Artifact) -> None:
         """Note that ``artifact`` was restored into the executor and every checksum was right."""
         self._note(logging.INFO, f"restored {size(artifact.manifest.bytes)} from {artifact.path}")
@@ -175,11 +195,13 @@ class ArtifactSession:
         seconds: float,
         keeping: Keeping,
         tune: Callable[[], Tuning | None] = lambda: None,
+        lengths: BuiltLengths | None = None,
     ) -> bool:
         """Write what took ``seconds`` to pack, as ``keeping`` has it; whether it was tried.
 
-        ``tune`` is called before, if it is tried, and what it returns is kept too. Raises
-        ArtifactError where it is ``always`` to be kept, and is not.
+        ``tune`` is called before, if it is tried, and what it returns is kept too, as are the
+        ``lengths`` that the engine is built for. Raises ArtifactError where it is ``always`` to be
+        kept, and is not.
         """
         always = keeping == "always"
         if self._source is None or packed is None:
@@ -195,7 +217,7 @@ class ArtifactSession:
         if tuning is not None:
             self._say_tuned(tuning)
         try:
-            self._write(self._source, packed, tuning, always)
+            self._write(self._source, packed, tuning, always, lengths)
         except ArtifactError as error:
             if always:
                 raise
@@ -203,11 +225,17 @@ class ArtifactSession:
         return True
 
     def _write(
-        self, source: ArtifactSource, packed: PackedRegions, tuning: Tuning | None, always: bool
+        self,
+        source: ArtifactSource,
+        packed: PackedRegions,
+        tuning: Tuning | None,
+        always: bool,
+        lengths: BuiltLengths | None,
     ) -> None:
         key = self._unchanged(source)
         path = os.path.abspath(self._config.model_path)
-        pending = PendingArtifact(key, model_name(path), path, () if tuning is None else (tuning,))
+        tunings = () if tuning is None else (tuning,)
+        pending = PendingArtifact(key, model_name(path), path, tunings, lengths)
         if not self._damaged and (nearest := self._store.nearest(pending)):
             self._note(logging.INFO, f"of this model's other engine artifacts, {nearest}")
         start = time.monotonic()
@@ -230,6 +258,8 @@ class ArtifactSession:
             self._note(logging.WARNING, f"wrote {size(kept.bytes)} to {kept.path} in {took:.1f} s")
         else:
             self._note(logging.INFO, f"another process has written {kept.path}")
+            if always:
+                self._store.set_lengths(kept.path.name, lengths)
         for name in kept.replaced:
             self._note(logging.WARNING, f"removed {name}, of weights that are no longer there")
 

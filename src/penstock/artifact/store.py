@@ -23,6 +23,7 @@ from penstock.artifact.format import (
     CHUNK_BYTES,
     MANIFEST,
     Artifact,
+    BuiltLengths,
     Manifest,
     layout,
     write_manifest,
@@ -52,6 +53,7 @@ class PendingArtifact(NamedTuple):
     model_path: str
     """Absolute path of the model."""
     tuned: tuple[Tuning, ...] = ()
+    lengths: BuiltLengths | None = None
 
 
 class Kept(NamedTuple):
@@ -159,6 +161,12 @@ class ArtifactStore:
         except OSError as e:
             raise ArtifactError(f"{e.filename or self.root}: {e.strerror}") from e
 
+    @property
+    def any_lengths(self) -> bool:
+        """Whether some artifact was built for some lengths."""
+        manifests = (entry.manifest for entry in self.entries())
+        return any(each is not None and each.lengths is not None for each in manifests)
+
     def entries(self) -> list[Entry]:
         """Every artifact, by name, damaged ones too."""
         return [self._entry(name) for name in self._names()]
@@ -170,18 +178,30 @@ class ArtifactStore:
         Raises ArtifactError where the artifact cannot be read or written, or another process is
         at work on it.
         """
+
+        def tuned(manifest: Manifest) -> Manifest:
+            try:
+                before = decode_tunings(manifest.tuned)
+            except ArtifactError:
+                before = ()
+            after = encode_tunings(put_among(before, tuning, MOST_TUNINGS))
+            return msgspec.structs.replace(manifest, tuned=after)
+
+        self._change(name, tuned)
+
+    def set_lengths(self, name: str, lengths: BuiltLengths | None) -> None:
+        """Say what lengths an artifact is built for. Raises as :meth:`add_tuning`."""
+        self._change(name, lambda manifest: msgspec.structs.replace(manifest, lengths=lengths))
+
+    def _change(self, name: str, changed: Callable[[Manifest], Manifest]) -> None:
+        """Put another manifest in the place of an artifact's."""
         path = self.root / name
         try:
             with self._lock(name, wait=False) as mine:
                 if not mine:
                     raise ArtifactError(f"another process is at work on {path}")
                 with Artifact(path) as artifact:
-                    try:
-                        before = decode_tunings(artifact.manifest.tuned)
-                    except ArtifactError:
-                        before = ()
-                    after = encode_tunings(put_among(before, tuning, MOST_TUNINGS))
-                    manifest = msgspec.structs.replace(artifact.manifest, tuned=after)
+                    manifest = changed(artifact.manifest)
                 (path / _NEW_MANIFEST).unlink(missing_ok=True)
                 write_manifest(path, manifest, _NEW_MANIFEST)
                 (path / _NEW_MANIFEST).rename(path / MANIFEST)
@@ -228,6 +248,7 @@ class ArtifactStore:
                 bytes=layout(packed.sizes)[1],
                 chunk_bytes=CHUNK_BYTES,
                 regions=regions,
+                lengths=pending.lengths,
                 tuned=encode_tunings(pending.tuned),
             )
             write_manifest(partial, manifest)

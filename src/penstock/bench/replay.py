@@ -16,14 +16,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from penstock.bench.progress import Progress, Stopped, Unseen
-from penstock.bench.traces import MOONCAKE_BLOCK, HashedRequest, Lengths
+from penstock.bench.traces import HashedRequest, Lengths
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.errors import ConfigError
 from penstock.interface.messages import EngineRequest
+from penstock.length_limits import LengthLimits
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import make_sequences
+from penstock.workload.trace_line import MOONCAKE_BLOCK
 
 TOKENS_PER_HASH = 64
 """Tokens that stand for a block of a Mooncake trace: an eighth of what it has."""
@@ -143,19 +145,27 @@ def replay_lengths(
     )
 
 
+def kept_tokens(trace: Sequence[HashedRequest]) -> int:
+    """Tokens that stand for a block of the trace: an eighth of Mooncake's, whose replay takes
+    minutes otherwise, and all of other sizes, such as those of observed workloads."""
+    block = trace[0].block if trace else MOONCAKE_BLOCK
+    return TOKENS_PER_HASH if block == MOONCAKE_BLOCK else block
+
+
 def replay_prefixes(
     trace: Sequence[HashedRequest],
     limits: ReplayLimits,
-    tokens_per_hash: int = TOKENS_PER_HASH,
+    tokens_per_hash: int | None = None,
     progress: Progress | None = None,
 ) -> PrefixReport:
     """Run a trace in its order, ``max_num_seqs`` at a time, and count prompt tokens found.
 
-    Every hash id becomes ``tokens_per_hash`` token ids of its own, a multiple of the block size;
-    all lengths shrink in the same proportion. Times of arrival are not used. Raises Stopped if
-    ``progress`` stops it.
+    Every hash id becomes ``tokens_per_hash`` token ids of its own, a multiple of the block size, by
+    default those of :func:`kept_tokens`; all lengths shrink in the same proportion. Times of
+    arrival are not used. Raises Stopped if ``progress`` stops it.
     """
     progress = progress or Unseen()
+    tokens_per_hash = kept_tokens(trace) if tokens_per_hash is None else tokens_per_hash
     if tokens_per_hash % limits.block_size:
         raise ConfigError(
             f"tokens_per_hash ({tokens_per_hash}) must be a multiple of the block size "
@@ -190,7 +200,7 @@ def prefix_curve(
     trace: Sequence[HashedRequest],
     num_blocks: Iterable[int],
     max_num_seqs: int = 16,
-    tokens_per_hash: int = TOKENS_PER_HASH,
+    tokens_per_hash: int | None = None,
     progress: Progress | None = None,
 ) -> list[PrefixReport]:
     """``replay_prefixes`` over several cache sizes; of fewer, if ``progress`` stops it."""
@@ -204,7 +214,7 @@ def prefix_curve(
 
 def infinite_hits(
     trace: Sequence[HashedRequest],
-    tokens_per_hash: int = TOKENS_PER_HASH,
+    tokens_per_hash: int,
     block_size: int = BLOCK_SIZE,
 ) -> int:
     """Prompt tokens found by a cache that forgets nothing and knows a prompt as it arrives.
@@ -237,8 +247,8 @@ def infinite_hits(
 
 def _shrunk(request: HashedRequest, tokens_per_hash: int) -> Lengths:
     return Lengths(
-        max(1, request.input_length * tokens_per_hash // MOONCAKE_BLOCK),
-        max(1, request.output_length * tokens_per_hash // MOONCAKE_BLOCK),
+        max(1, request.input_length * tokens_per_hash // request.block),
+        max(1, request.output_length * tokens_per_hash // request.block),
     )
 
 
@@ -250,7 +260,8 @@ def _tokens(hash_ids: Iterable[int], length: int, tokens_per_hash: int) -> list[
 
 
 def _scheduler(cache: KvCache, limits: ReplayLimits, max_model_len: int) -> Scheduler:
-    return Scheduler(cache, limits.max_num_seqs, limits.max_num_batched_tokens, max_model_len + 1)
+    lengths = LengthLimits(max_model_len + 1)
+    return Scheduler(cache, limits.max_num_seqs, limits.max_num_batched_tokens, lengths)
 
 
 def _run(

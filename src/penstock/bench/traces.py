@@ -10,9 +10,8 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import ConfigError
-
-MOONCAKE_BLOCK = 512
-"""Prompt tokens that one hash id of a Mooncake trace stands for."""
+from penstock.workload.trace import read_lines
+from penstock.workload.trace_line import MOONCAKE_BLOCK
 
 
 @dataclass(frozen=True)
@@ -31,11 +30,12 @@ class _Line(msgspec.Struct):
 
 
 class HashedRequest(msgspec.Struct, frozen=True):
-    """One line of a Mooncake trace; ``hash_ids[i]`` stands for prompt tokens 512 i and on."""
+    """One line of a Mooncake trace; ``hash_ids[i]`` stands for prompt tokens ``block`` i and on."""
 
     input_length: int
     output_length: int
     hash_ids: list[int]
+    block: int = MOONCAKE_BLOCK
 
 
 def read_lengths(path: Path, limit: int | None = None, scale: float = 1.0) -> list[Lengths]:
@@ -76,24 +76,21 @@ def read_lengths(path: Path, limit: int | None = None, scale: float = 1.0) -> li
 
 
 def read_mooncake(path: Path, limit: int | None = None) -> list[HashedRequest]:
-    """The first ``limit`` requests of a Mooncake trace (one JSON object a line).
+    """The first ``limit`` requests of a trace of Mooncake's form, all with blocks of one size.
 
     Raises ConfigError for a file of another shape.
     """
-    decoder = msgspec.json.Decoder(HashedRequest)
-    with path.open("rb") as file:
-        requests = []
-        for number, line in enumerate(islice(file, limit), 1):
-            try:
-                request = decoder.decode(line)
-            except msgspec.DecodeError as error:
-                raise ConfigError(
-                    f"{path}:{number} is not a line of a Mooncake trace: {error}"
-                ) from error
-            if len(request.hash_ids) != -(-request.input_length // MOONCAKE_BLOCK):
-                raise ConfigError(
-                    f"{path}:{number}: {request.input_length} tokens have "
-                    f"{len(request.hash_ids)} hash ids, not one per {MOONCAKE_BLOCK} tokens"
-                )
-            requests.append(request)
-        return requests
+    requests: list[HashedRequest] = []
+    for number, line in islice(read_lines(path), limit):
+        if line.hash_ids is None:
+            raise ConfigError(
+                f"{path}, line {number} has no hash_ids, by which prompts share prefixes"
+            )
+        found = HashedRequest(line.input_length, line.output_length, line.hash_ids, line.block_size)
+        if requests and found.block != requests[0].block:
+            raise ConfigError(
+                f"{path}, line {number} has blocks of {found.block} tokens, and lines before it of "
+                f"{requests[0].block}; replay them as two traces"
+            )
+        requests.append(found)
+    return requests

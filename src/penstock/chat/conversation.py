@@ -11,9 +11,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
-from penstock.chat.json_text import MAX_VALUE_DEPTH, decoded
 from penstock.chat.parameters import ChatParameters
 from penstock.errors import RequestError
+from penstock.json_text import MAX_VALUE_DEPTH, decoded
 from penstock.regular_file import read_regular
 from penstock.written_file import write_json
 

@@ -114,7 +114,7 @@ class LocalModel:
     ) -> SamplingParams:
         """What is asked for, and the rest as the model's makers recommend."""
         config = self._llm.config
-        room = config.max_model_len - prompt_tokens
+        room = config.lengths.room(prompt_tokens)
         asked = UsedSampling(conversation, config.sampling_defaults).all
         return SamplingParams(
             **{"max_tokens": config.sampling_defaults.tokens(room), **asked},

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from penstock.chat.json_text import decoded
 from penstock.errors import RequestError, shown
+from penstock.json_text import decoded
 from penstock.sampling.params import SamplingParams
 
 

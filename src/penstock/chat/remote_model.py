@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import http.client
-import urllib.error
-import urllib.request
 from collections.abc import Generator, Iterable
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import msgspec
 
 from penstock.chat.chat_model import Delta, Usage
 from penstock.chat.conversation import Conversation
 from penstock.chat.event_stream import event_data
-from penstock.chat.json_text import decoded
 from penstock.chat.used_sampling import UsedSampling
-from penstock.errors import ConfigError, PenstockError, RequestError, first_line
+from penstock.errors import ConfigError, PenstockError, RequestError
+from penstock.json_text import decoded
 from penstock.sampling.defaults import SamplingDefaults
+from penstock.server_link import RefusedError, ServerLink, cause, message
 from penstock.server_url import split_server_url
 
 REPLY_S = 600.0
@@ -26,6 +25,8 @@ LIST_S = 30.0
 _MAX_BODY = 1 << 20
 _NO_LIST = (403, 404, 405, 501)
 """Statuses of servers that answer chats, but show nobody, or not this key, their models."""
+_KEY: Final = "; name the environment variable that holds your key by --api-key-env"
+_HINTS: Final = {401: _KEY, 403: _KEY, 404: "; check the URL and the model's name"}
 
 
 class _ChunkDelta(msgspec.Struct):
@@ -80,13 +81,6 @@ class NoListError(PenstockError):
     """The server does not say which models it has; it may answer chats all the same."""
 
 
-class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """A redirect is an error: the key is for the server that the user has named."""
-
-    def redirect_request(self, *args: Any, **kwargs: Any) -> None:
-        return None
-
-
 class Endpoint:
     """The API of a server: ``url`` is where ``/models`` and ``/chat/completions`` are below.
 
@@ -98,14 +92,7 @@ class Endpoint:
         parts = split_server_url(url)
         path = parts.path.rstrip("/").removesuffix("/chat/completions") or "/v1"
         self.url = f"{parts.scheme}://{parts.netloc}{path}"
-        if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
-            # A header's own error would show it.
-            raise ConfigError(
-                "the server's key has characters that no key has, such as the end of a line; check "
-                "the environment variable that holds it"
-            )
-        self._api_key = api_key
-        self._opener = urllib.request.build_opener(_NoRedirect)
+        self._link = ServerLink(self.url, api_key)
 
     def models(self) -> list[ModelEntry]:
         """The models that the server has. Raises NoListError where it does not say."""
@@ -114,7 +101,7 @@ class Endpoint:
                 found = decoded(reply.read(_MAX_BODY), _Models)
             except (OSError, http.client.HTTPException) as error:
                 raise PenstockError(
-                    f"{self.url}/models broke off its answer: {_cause(error)}; check that the "
+                    f"{self.url}/models broke off its answer: {cause(error)}; check that the "
                     "server runs"
                 ) from None
             except ValueError as error:
@@ -142,7 +129,7 @@ class Endpoint:
                         f"{self.url} does not stream as OpenAI's API does: {error}"
                     ) from None
                 if chunk.error:
-                    raise PenstockError(f"the server's error: {_message(chunk.error)}")
+                    raise PenstockError(f"the server's error: {message(chunk.error)}")
                 ended = ended or any(choice.finish_reason for choice in chunk.choices)
                 yield chunk
             if not ended:
@@ -152,26 +139,15 @@ class Endpoint:
         try:
             yield from reply
         except (OSError, http.client.HTTPException) as error:
-            raise PenstockError(f"{self.url} broke off its answer: {_cause(error)}") from None
+            raise PenstockError(f"{self.url} broke off its answer: {cause(error)}") from None
 
     def _open(self, path: str, timeout: float, body: bytes | None = None) -> IO[bytes]:
-        headers = {"Content-Type": "application/json", "Accept": "*/*"}
-        if self._api_key:
-            headers["Authorization"] = f"Bearer {self._api_key}"
-        request = urllib.request.Request(self.url + path, body, headers)
         try:
-            reply: IO[bytes] = self._opener.open(request, timeout=timeout)
-            return reply
-        except urllib.error.HTTPError as error:
-            unlisted = path == "/models" and error.code in _NO_LIST
-            with error:
-                refused = NoListError if unlisted else PenstockError
-                raise refused(_refusal(error, self.url + path)) from None
-        except (OSError, http.client.HTTPException, ValueError) as error:
-            cause = _cause(error)
-            raise PenstockError(
-                f"{self.url} cannot be reached: {cause}; check the URL, and that the server runs"
-            ) from None
+            return self._link.open(path, timeout, body)
+        except RefusedError as error:
+            unlisted = path == "/models" and error.status in _NO_LIST
+            refused = NoListError if unlisted else PenstockError
+            raise refused(f"{error}{_HINTS.get(error.status, '')}") from None
 
 
 class RemoteModel:
@@ -247,37 +223,3 @@ class RemoteModel:
 
     def close(self) -> None:
         """Nothing is held between answers."""
-
-
-def _refusal(error: urllib.error.HTTPError, where: str) -> str:
-    if 300 <= error.code < 400:
-        to = error.headers.get("Location", "elsewhere")
-        return f"{where} redirects to {to}; name that URL if it is the one you mean"
-    try:
-        text = _message(decoded(error.read(_MAX_BODY), Any))
-    except (OSError, ValueError, http.client.HTTPException):
-        text = error.reason if isinstance(error.reason, str) else ""
-    hint = ""
-    if error.code in (401, 403):
-        hint = "; name the environment variable that holds your key by --api-key-env"
-    elif error.code == 404:
-        hint = "; check the URL and the model's name"
-    return f"the server refused, with status {error.code}: {text}{hint}"
-
-
-def _message(body: Any) -> str:
-    """The message in an error's body, whatever form the server gives it."""
-    while isinstance(body, dict):
-        inner = body.get("error") or body.get("message") or body.get("detail")
-        if inner is None:
-            break
-        body = inner
-    text = body if isinstance(body, str) else msgspec.json.encode(body).decode()
-    return " ".join(text.split())[:500]
-
-
-def _cause(error: BaseException) -> str:
-    reason = getattr(error, "reason", None)
-    if isinstance(reason, OSError):
-        error = reason
-    return getattr(error, "strerror", None) or first_line(error)

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from penstock.chat.conversation import Conversation
-from penstock.chat.json_text import encoded
 from penstock.chat.parameters import ChatParameters
 from penstock.errors import RequestError
+from penstock.json_text import encoded
 
 PARAMETERS = ChatParameters.__struct_fields__
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from penstock.chat.conversation import Conversation
-from penstock.chat.json_text import encoded
 from penstock.chat.parameters import ChatParameters
+from penstock.json_text import encoded
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.sampling.params import SamplingParams
 

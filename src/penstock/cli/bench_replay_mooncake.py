@@ -1,8 +1,9 @@
 """How much of a trace's prompts a prefix cache finds, by the size of the cache.
 
 Runs the real scheduler and cache without a model, over a .jsonl of Mooncake's traces: lengths, and
-an id for every 512 prompt tokens that equal blocks share. Lengths are shrunk eight times. "of
-all" compares with a cache that forgets nothing and knows a prompt as it arrives.
+an id for every 512 prompt tokens that equal blocks share. Lengths are shrunk eight times; those of
+a trace that 'penstock observe' wrote, with smaller blocks, stay as they are. "of all" compares with
+a cache that forgets nothing and knows a prompt as it arrives.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from penstock.bench.machine import Speeds, describe_machine
     from penstock.bench.progress import Stopped
-    from penstock.bench.replay import TOKENS_PER_HASH, ReplayLimits, prefix_curve
+    from penstock.bench.replay import ReplayLimits, kept_tokens, prefix_curve
     from penstock.bench.report import report
     from penstock.bench.traces import read_mooncake
     from penstock.cache.geometry import BLOCK_SIZE
@@ -81,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         workload = {
             "trace": args.trace.name,
             "requests": len(trace),
-            "tokens_per_hash": TOKENS_PER_HASH,
+            "tokens_per_hash": kept_tokens(trace),
             "blocks": list(sizes),
             "block_size": limits.block_size,
             "max_num_seqs": limits.max_num_seqs,

@@ -121,6 +121,7 @@ def _loads(
 
 def _workload(args: argparse.Namespace) -> Workload:
     from penstock.bench.load.workload import ChatWorkload, PatternWorkload, RandomWorkload
+    from penstock.workload.patterns import PATTERNS, Patterns
 
     kind = args.workload
     _check_unused(args, kind)
@@ -129,8 +130,10 @@ def _workload(args: argparse.Namespace) -> Workload:
     prefix = args.prefix_len or (512 if kind == "prefix" else 0)
     if kind == "patterns":
         return PatternWorkload(
-            *_pair(args.input_len or "128,2048", "--input-len"),
-            *_pair(args.output_len or "32,512", "--output-len"),
+            Patterns(
+                _pair(args.input_len, "--input-len", PATTERNS.inputs),
+                _pair(args.output_len, "--output-len", PATTERNS.outputs),
+            )
         )
     prompt, output = _sizes(args.input_len, "512"), _sizes(args.output_len, "128")
     if kind == "multi-turn":
@@ -181,7 +184,9 @@ def _sizes(text: str | None, default: str, least: int = 1) -> Any:
     return Sizes.parse(text or default, least)
 
 
-def _pair(text: str, option: str) -> tuple[int, int]:
+def _pair(text: str | None, option: str, default: tuple[int, int]) -> tuple[int, int]:
+    if text is None:
+        return default
     short, comma, long = text.partition(",")
     try:
         found = positive_int(short), positive_int(long)

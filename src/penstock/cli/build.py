@@ -6,7 +6,9 @@
 
 Writes an engine artifact: the weights as this machine's kernels read them. A later command with
 the same model and options restores them instead of reading, rounding and packing the checkpoint.
-An artifact that is there already is verified, and written again if it is damaged.
+An artifact that is there already is verified, and written again if it is damaged. With
+--max-input-len and --max-output-len it is built for such requests: later commands that name no
+length refuse longer ones, and reserve memory for these alone.
 """
 
 from __future__ import annotations
@@ -55,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         )
     ledger = Ledger(process_started_at())
     ledger.mark("python")
-    engine_plan = plan_engine(config)
+    engine_plan = plan_engine(config, as_built=False)
     if not backend(engine_plan.config.backend).keeps_weights:
         raise ConfigError(
             f"auto chooses the {engine_plan.config.backend} backend here, which packs no weights "
@@ -103,6 +105,8 @@ def _list(root: Path) -> int:
         print(f"  {manifest.model_path}")
         print(f"  {scheme}; {key.isa}, layout {key.layout}, penstock {key.penstock};", end=" ")
         print(f"written {manifest.created}")
+        if manifest.lengths is not None:
+            print(f"  built for {manifest.lengths}")
         try:
             tunings = decode_tunings(manifest.tuned)
         except ArtifactError as error:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.chat.json_text import MAX_VALUE_DEPTH, decoded
 from penstock.chat.parameters import ChatParameters
 from penstock.cli.main import EXIT_INTERRUPTED, debugging
 from penstock.cli.options import (
@@ -36,6 +35,7 @@ from penstock.cli.server_key import server_key
 from penstock.cli.standard_input import is_piped, piped_text, text_argument
 from penstock.collector import uncollected
 from penstock.config import EngineConfig
+from penstock.json_text import MAX_VALUE_DEPTH, decoded
 from penstock.sampling.params import SamplingParams
 
 if TYPE_CHECKING:

@@ -22,7 +22,15 @@ from penstock.errors import ConfigError, ModelError
 if TYPE_CHECKING:
     from penstock.config import EngineConfig, ResolvedConfig
 
-_UNUSED: Final = frozenset({"generation_config", "max_model_len", "served_model_name"})
+_UNUSED: Final = frozenset(
+    {
+        "generation_config",
+        "max_input_len",
+        "max_model_len",
+        "max_output_len",
+        "served_model_name",
+    }
+)
 
 
 RARE = RARE_ENGINE

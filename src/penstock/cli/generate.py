@@ -39,6 +39,7 @@ from penstock.interface.request_checks import truncated
 
 if TYPE_CHECKING:
     from penstock.api import LLM, PromptDict
+    from penstock.length_limits import LengthLimits
     from penstock.sampling.defaults import SamplingDefaults
     from penstock.sampling.params import SamplingParams
 
@@ -135,11 +136,11 @@ def _accepted(
                 raise RequestError(each.error)
             _check_fields(each)
             prompt = _prompt(llm, each.text, args.chat)
-            longest = llm.config.max_model_len
-            prompt["prompt_token_ids"] = truncated(prompt["prompt_token_ids"], params, longest)
+            lengths = llm.config.lengths
+            prompt["prompt_token_ids"] = truncated(prompt["prompt_token_ids"], params, lengths)
             own = params
             if isinstance(args.max_tokens, _Unasked):
-                own = _fitting(params, prompt, longest)
+                own = _fitting(params, prompt, lengths)
             llm.check(prompt, own)
         except RequestError as error:
             if error.param == GRAMMAR:  # no line's own: the command's
@@ -176,9 +177,9 @@ def _completed(
     return msgspec.structs.replace(params, **own)
 
 
-def _fitting(params: SamplingParams, prompt: PromptDict, longest: int) -> SamplingParams:
-    """``params`` with as many ``max_tokens`` as a context of ``longest`` has behind the prompt."""
-    remaining = max(longest - len(prompt["prompt_token_ids"]), 1)
+def _fitting(params: SamplingParams, prompt: PromptDict, lengths: LengthLimits) -> SamplingParams:
+    """``params`` with no more ``max_tokens`` than an answer to the prompt may have."""
+    remaining = max(lengths.room(len(prompt["prompt_token_ids"])), 1)
     return msgspec.structs.replace(
         params, max_tokens=min(params.max_tokens or remaining, remaining)
     )

@@ -30,7 +30,7 @@ Values = Mapping[str, object]
 _DECIMAL = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _BINARY = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
 _COUNT = {"": 1, "k": 10**3, "m": 10**6, "K": 1 << 10, "M": 1 << 20}
-_COUNTED = ("max_model_len", "max_num_batched_tokens")
+_COUNTED = ("max_model_len", "max_input_len", "max_output_len", "max_num_batched_tokens")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(I?)B?", re.IGNORECASE)
 _NOTHING: Values = types.MappingProxyType({})
 

@@ -224,6 +224,7 @@ def _options(
             tool_call_parser=args.tool_call_parser,
             reasoning_parser=args.reasoning_parser,
             page=not args.no_page,
+            observe=not args.no_observe,
             hosts=HostRule.of(args.host, address, args.allowed_host, bool(keys.users)),
             restarts=restarts,
         ),

@@ -10,7 +10,7 @@ from penstock.cli.options import RARE_ENGINE, add_engine_arguments
 
 RARE = RARE_ENGINE | {
     *("--max-waiting", "--max-restarts", "--step-timeout", "--stream-interval"),
-    *("--best-priority", "--admin-key-file", "--cors-origin", "--allowed-host"),
+    *("--no-observe", "--best-priority", "--admin-key-file", "--cors-origin", "--allowed-host"),
     *("--log-format", "--log-level", "--log-prompts", "--otlp-endpoint"),
 }
 
@@ -70,6 +70,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-page",
         action="store_true",
         help="leave out the page for browsers (/, /engine, /docs); what it reads stays",
+    )
+    group.add_argument(
+        "--no-observe",
+        action="store_true",
+        help="keep no lengths, times and hashed prefixes of requests for 'penstock observe'",
     )
     _add_answer_arguments(parser)
     _add_access_arguments(parser)

@@ -93,9 +93,10 @@ class EngineCore:
             cache,
             config.max_num_seqs,
             config.max_num_batched_tokens,
-            config.max_model_len,
+            config.lengths,
             self._speculation is not None and self._speculation.reads_all_hidden,
             PROMPT_LOGIT_ROWS if config.max_logit_rows < config.max_num_batched_tokens else None,
+            config.lengths.bounded,
         )
         self._sampler = executor.sampler
         self._seeds = random.Random(config.seed)
@@ -174,7 +175,7 @@ class EngineCore:
     def check(self, request: EngineRequest) -> None:
         """Raise RequestError if the request could not be served; changes nothing."""
         spec, answer = self.spec, request.params if request.pooling is None else None
-        check_request(request, spec.vocab_size, self.max_model_len, spec.hidden_size)
+        check_request(request, spec.vocab_size, self.config.lengths, spec.hidden_size)
         self._scheduler.check(len(request.prompt_token_ids), answer)
 
     def add_request(self, request: EngineRequest) -> None:

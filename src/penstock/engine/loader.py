@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.artifact.format import Artifact
+from penstock.artifact.format import Artifact, BuiltLengths
 from penstock.artifact.session import ArtifactSession, Keeping, Note
 from penstock.backends.registry import backend, looked_for, native_automaton
 from penstock.cache.state_slots import StateLimits
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.demo_model import demo_model_path
-from penstock.errors import ArtifactError
+from penstock.errors import ArtifactError, ConfigError, ModelError, WeightError
 from penstock.gguf.names import is_gguf
 from penstock.hardware import detect
 from penstock.interface.automaton import Automaton
@@ -83,11 +83,14 @@ def open_model(config: EngineConfig) -> ModelFiles:
     return ModelFiles.open(folder)
 
 
-def plan_engine(config: EngineConfig, files: ModelFiles | None = None) -> EnginePlan:
+def plan_engine(
+    config: EngineConfig, files: ModelFiles | None = None, *, as_built: bool = True
+) -> EnginePlan:
     """Read the model's configuration, decide every option and make the plan.
 
-    ``files`` is the model, where :func:`open_model` has opened it. Raises what that does;
-    everything that can be refused without weights is.
+    ``files`` is the model, where :func:`open_model` has opened it. ``as_built``: where the options
+    name no length, those hold that the engine artifact was built for. Raises what
+    :func:`open_model` does; everything that can be refused without weights is.
     """
     files = files or open_model(config)
     folder = files.path
@@ -97,12 +100,40 @@ def plan_engine(config: EngineConfig, files: ModelFiles | None = None) -> Engine
     gguf = files.gguf
     if config.served_model_name is None and gguf is not None and Path(config.model or "").exists():
         config = msgspec.structs.replace(config, served_model_name=gguf_name(gguf.metadata, folder))
-    return _draw(
-        config,
-        folder,
-        tokenizer,
-        replace(spec, notes=(*spec.notes, *_unread(tokenizer))),
+    spec = replace(spec, notes=(*spec.notes, *_unread(tokenizer)))
+    drawn = _draw(config, folder, tokenizer, spec)
+    lengths = (config.max_model_len, config.max_input_len, config.max_output_len)
+    if not as_built or lengths != (None, None, None):
+        return drawn
+    built = _built(drawn, files)
+    if built is None:
+        return drawn
+    name, bounds = built
+    config = msgspec.structs.replace(
+        config, max_input_len=bounds.max_input_len, max_output_len=bounds.max_output_len
     )
+    drawn = _draw(config, folder, tokenizer, spec)
+    reasons = dict(drawn.config.reasons)
+    for field in ("max_input_len", "max_output_len"):
+        if field in reasons:
+            reasons[field] = f"as the engine artifact {name} was built for"
+    note = (
+        f"the engine artifact {name} was built for {bounds}, and longer requests are refused; name "
+        "other lengths by max_model_len, max_input_len or max_output_len, or build it again"
+    )
+    decided = msgspec.structs.replace(
+        drawn.config, built=name, reasons=reasons, notes=(*drawn.config.notes, note)
+    )
+    return replace(drawn, config=decided)
+
+
+def _built(drawn: EnginePlan, files: ModelFiles) -> tuple[str, BuiltLengths] | None:
+    """The engine artifact that a start would restore, and the lengths that it was built for."""
+    try:
+        session = ArtifactSession.of(drawn.config, drawn.plan, lambda level, text: None, files)
+        return session.built_lengths()
+    except (ConfigError, ModelError, WeightError):  # what is wrong with weights, loading says
+        return None
 
 
 def _unread(tokenizer: Path) -> tuple[str, ...]:
@@ -267,10 +298,11 @@ def load(
     """An executor with its weights: restored from an engine artifact, or read and packed.
 
     ``keeping`` says whether packed weights are kept as an artifact: where that saves the next start
-    some time, always, or never. Unless it is "never", products are also tuned, and the measurements
-    kept with the artifact. ``files`` is the model, where it was opened before. Raises WeightError
-    or ConfigError; ArtifactError only if ``keeping`` is "always" and the artifact cannot be kept.
-    Any other trouble with artifacts is logged, and the weights are packed.
+    some time, always (as an engine that is built for the lengths of the options), or never. Unless
+    it is "never", products are also tuned, and the measurements kept with the artifact. ``files``
+    is the model, where it was opened before. Raises WeightError or ConfigError; ArtifactError only
+    if ``keeping`` is "always" and the artifact cannot be kept. Any other trouble with artifacts is
+    logged, and the weights are packed.
     """
     config, limits = engine_plan.config, step_limits(engine_plan)
     binds = backend(config.backend)
@@ -287,6 +319,8 @@ def load(
                     mark("restore weights")
                     artifacts.is_restored(kept)
                     _tune_restored(executor, artifacts, kept, mark, keeping)
+                    if keeping == "always":
+                        artifacts.set_lengths(kept, _lengths(config))
                     return executor
     if keeping == "always":
         artifacts.require_room()
@@ -308,9 +342,19 @@ def load(
             note(logging.WARNING, f"{config.model_path}: {odd}")
         packed_in = time.monotonic() - start
         progress("tuning, and keeping packed weights", 1.0, 0)
-        if artifacts.keep(executor.packed, packed_in, keeping, lambda: _measure(executor, mark)):
+        lengths = _lengths(config) if keeping == "always" else None
+        if artifacts.keep(
+            executor.packed, packed_in, keeping, lambda: _measure(executor, mark), lengths
+        ):
             mark("keep artifact")
         return executor
+
+
+def _lengths(config: ResolvedConfig) -> BuiltLengths | None:
+    """What an engine that is built now is built for."""
+    if config.max_input_len is None and config.max_output_len is None:
+        return None
+    return BuiltLengths(config.max_input_len, config.max_output_len)
 
 
 def _open(

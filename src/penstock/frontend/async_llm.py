@@ -201,7 +201,7 @@ class AsyncLLM:
         ``prompt_text`` is what the outputs report as the prompt.
         """
         model = self.model
-        check_request(request, model.vocab_size, model.max_model_len)
+        check_request(request, model.vocab_size, model.lengths)
         grammar = request.params.constraint
         if grammar is not None:
             param = "grammar" if request.params.grammar is grammar else "bad_words"
@@ -229,12 +229,12 @@ class AsyncLLM:
         if isinstance(prompt, str):
             text, prompt = prompt, await self.encode(prompt, tenant=options.tenant.name)
         if asked is None:
-            room = self.model.max_model_len - len(prompt)
+            room = self.model.lengths.room(len(prompt))
             asked = self.model.sampling_defaults.params(room)
         prompt = list(prompt)
         if isinstance(asked, SamplingParams) and asked.truncate_prompt_tokens is not None:
             asked.validate()
-            prompt = truncated(prompt, asked, self.model.max_model_len)
+            prompt = truncated(prompt, asked, self.model.lengths)
         name = request_id or f"async-{uuid.uuid4().hex}"
         request = EngineRequest.of(name, prompt, asked, options)
         async with contextlib.aclosing(self.outputs(request, text)) as outputs:

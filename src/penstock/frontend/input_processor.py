@@ -34,7 +34,7 @@ class InputProcessor:
         self.workers = WorkerPool()
         self.grammars = GrammarCheck(self.workers)
         self._path = ""
-        self._max_model_len = 0
+        self._longest = 0
         self._loading: asyncio.Task[Tokenizer] | None = None
         self._expected = False
         self._dropped: asyncio.Task[Tokenizer] | None = None
@@ -66,7 +66,7 @@ class InputProcessor:
         TokenizerError."""
         self.load(model.tokenizer_path)
         assert self._loading is not None
-        self._max_model_len = model.max_model_len
+        self._longest = model.lengths.longest_input
         tokenizer = await self._loading
         tokenizer.check_model(model.vocab_size)
         return tokenizer
@@ -104,7 +104,7 @@ class InputProcessor:
         for i, text in enumerate(texts):
             param = params[i] if params else "prompt"
             if not any_length:
-                self.tokenizer.check_length(text, self._max_model_len, param)
+                self.tokenizer.check_length(text, self._longest, param)
             check_unicode(text)
         job = Tokenize(
             tokenizer=self._path,
@@ -141,7 +141,7 @@ class InputProcessor:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             add_special_tokens=add_special_tokens,
-            max_tokens=None if any_length else self._max_model_len,
+            max_tokens=None if any_length else self._longest,
             chat_template=self._chat_template,
         )
         answer = await self.workers.run(job, tenant)

@@ -9,6 +9,7 @@ each::
     decide_calibration     calibration.py   whether a text says how matrices are rounded
     decide_threads         backend.py       compute threads and their CPUs
     decide_step_limits     step_limits.py   sequences and tokens of a step
+    decide_lengths         lengths.py       how long prompts and answers may be
     decide_plans           plans.py         the fused plans of the model and of its draft
     decide_memory          memory.py        the KV cache, and how long a sequence may become
     decide_sampling        sampling.py      sampling options of requests that leave them out

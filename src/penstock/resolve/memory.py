@@ -11,6 +11,7 @@ from penstock.memory_budget import Demand, Served
 from penstock.quant.scheme import Quantization
 from penstock.resolve.backend import BackendDecision
 from penstock.resolve.inputs import Inputs, Reasons, reason
+from penstock.resolve.lengths import LengthDecision
 from penstock.resolve.plans import PlanDecision
 
 
@@ -53,14 +54,18 @@ class _States:
 
 
 def decide_memory(
-    inputs: Inputs, backend: BackendDecision, schemes: Quantization, plans: PlanDecision
+    inputs: Inputs,
+    backend: BackendDecision,
+    schemes: Quantization,
+    plans: PlanDecision,
+    lengths: LengthDecision,
 ) -> MemoryDecision:
     """Return the division of the memory that the backend computes in."""
     config, served, weights = inputs.config, plans.target, inputs.types.weights
     demand = Demand(served, config.kv_cache_bytes, plans.draft, plans.plan_with)
     budget = backend.backend.budget(demand, backend.choice, inputs.hardware)
-    states = _states(inputs, served, budget.kv_cache)
-    blocks = _blocks(inputs, plans, budget.kv_cache, states.num_bytes)
+    states = _states(inputs, served, budget.kv_cache, lengths)
+    blocks = _blocks(inputs, plans, budget.kv_cache, states.num_bytes, lengths)
     in_full = blocks.tokens >= served.max_len
     less = f", less {states.num_bytes:,} of states" if states.num_bytes else ""
     quantized = schemes.linear is not None or inputs.spec.quantized is not None
@@ -69,9 +74,14 @@ def decide_memory(
         "kv_cache_dtype": reason(config.kv_cache_dtype, "the weights' type"),
         "weight_bytes": rounded if quantized else f"all in {weights}",
         "kv_cache_bytes": reason(config.kv_cache_bytes, budget.why) + less,
-        "num_blocks": blocks.why,
+        "num_blocks": blocks.why + _held(served, blocks, lengths),
         "max_model_len": reason(
-            config.max_model_len, "the model's limit" if in_full else "what the KV cache holds"
+            None if lengths.sure else config.max_model_len,
+            "max_input_len and max_output_len together"
+            if lengths.sure
+            else "the model's limit"
+            if in_full
+            else "what the KV cache holds",
         ),
         **states.reasons,
     }
@@ -86,7 +96,16 @@ def decide_memory(
     )
 
 
-def _states(inputs: Inputs, served: Served, cache_bytes: int) -> _States:
+def _held(served: Served, blocks: _Blocks, lengths: LengthDecision) -> str:
+    """What is said of the longest sequences, where these are known."""
+    if not lengths.sure or not served.block_bytes:
+        return ""
+    each = sequence_blocks(served.windows, lengths.longest)
+    count = max(1, (blocks.count - served.blocks_behind_windows) // each)
+    return f"; they hold {count} sequences of {lengths.longest} tokens to their ends"
+
+
+def _states(inputs: Inputs, served: Served, cache_bytes: int, lengths: LengthDecision) -> _States:
     """Return the state slots. Those of sequences take at most half of ``cache_bytes``, those for
     prefixes half of the rest, or both what is not needed for keys and values; raise ConfigError if
     more sequences are asked for than that holds."""
@@ -99,8 +118,8 @@ def _states(inputs: Inputs, served: Served, cache_bytes: int) -> _States:
     if sequences > most:
         if most == 0 or inputs.config.max_num_seqs is not None:
             lower = f", or lower max_num_seqs to at most {most}" if most else ""
-            asked, max_len = inputs.config.max_model_len, served.max_len
-            request = min(max_len, BLOCK_SIZE) if asked is None else max_len
+            max_len = served.max_len
+            request = max_len if _is_asked(inputs, lengths) else min(max_len, BLOCK_SIZE)
             blocks = sequence_blocks(served.windows, request) * served.block_bytes
             needed = sequences * each + max(min(sequences * each, keys_and_values), blocks)
             raise ConfigError(
@@ -121,11 +140,22 @@ def _states(inputs: Inputs, served: Served, cache_bytes: int) -> _States:
     return _States(count, sequences, count * each, reasons)
 
 
-def _blocks(inputs: Inputs, plans: PlanDecision, cache_bytes: int, state_bytes: int) -> _Blocks:
+def _is_asked(inputs: Inputs, lengths: LengthDecision) -> bool:
+    """Whether a sequence of the longest length is asked for, and not the most that fits."""
+    return lengths.sure or inputs.config.max_model_len is not None
+
+
+def _blocks(
+    inputs: Inputs,
+    plans: PlanDecision,
+    cache_bytes: int,
+    state_bytes: int,
+    lengths: LengthDecision,
+) -> _Blocks:
     """Return the blocks in ``cache_bytes`` beside the states, at most :data:`MOST_BLOCKS`; raise
     ConfigError if one request may need more, or if more than these were asked for."""
     kv_bytes = cache_bytes - state_bytes
-    served, asked = plans.target, inputs.config.max_model_len
+    served = plans.target
     size, max_len, windows = served.block_bytes, served.max_len, served.windows
     shared = (
         "" if inputs.draft is None or not inputs.draft.layers else ", the draft's part included"
@@ -149,7 +179,7 @@ def _blocks(inputs: Inputs, plans: PlanDecision, cache_bytes: int, state_bytes: 
             )
         count, why = MOST_BLOCKS, "as many as can be numbered"
         held = tokens_in(windows, count, max_len)
-    if held < (min(max_len, BLOCK_SIZE) if asked is None else max_len):
+    if held < (max_len if _is_asked(inputs, lengths) else min(max_len, BLOCK_SIZE)):
         needed = one = sequence_blocks(windows, max_len) * size
         if inputs.config.max_num_seqs is not None:
             needed += state_bytes
@@ -160,6 +190,6 @@ def _blocks(inputs: Inputs, plans: PlanDecision, cache_bytes: int, state_bytes: 
         raise ConfigError(
             f"a KV cache of {kv_bytes:,} bytes{beside} holds {count} blocks of {BLOCK_SIZE} tokens "
             f"({size:,} bytes each{shared}){among}, {held} tokens, but one request may "
-            f"need {max_len}; set kv_cache_bytes to at least {needed:,} or lower max_model_len"
+            f"need {max_len}; set kv_cache_bytes to at least {needed:,} or lower {lengths.fix}"
         )
     return _Blocks(count, held, why)

@@ -22,6 +22,7 @@ from penstock.plan.plan import Plan
 from penstock.quant.scheme import Quantization
 from penstock.resolve.calibration import CalibrationDecision
 from penstock.resolve.inputs import Inputs, model_types
+from penstock.resolve.lengths import LengthDecision
 from penstock.resolve.step_limits import StepLimits
 from penstock.scheduler.limits import most_logit_rows
 from penstock.speculate.draft_choice import draft_logit_rows, served_draft
@@ -45,6 +46,7 @@ def decide_plans(
     schemes: Quantization,
     limits: StepLimits,
     calibration: CalibrationDecision,
+    lengths: LengthDecision,
 ) -> PlanDecision:
     """Return the plans of the model, fused and balanced, and of its draft, fused; the backend runs
     both.
@@ -52,10 +54,10 @@ def decide_plans(
     ``calibration``: what of the model is measured before its weights are read.
     """
     config, spec, draft = inputs.config, inputs.spec, inputs.draft
-    max_len = config.max_model_len or spec.max_positions
-    if max_len > spec.max_positions:
+    context, max_len = lengths.context, lengths.longest
+    if context > spec.max_positions:
         raise PositionsError(
-            f"max_model_len {max_len} exceeds the model's {spec.max_positions} positions; "
+            f"max_model_len {context} exceeds the model's {spec.max_positions} positions; "
             "lower it (a config.json may have a rope scaling, by which there are more)"
         )
     types, half = inputs.types, backend.half_rows
@@ -68,14 +70,14 @@ def decide_plans(
         primitive = lower(
             spec,
             types.weights,
-            max_len,
+            context,
             quantization,
             types.kv_cache,
             taps=taps,
             half=half,
             taken_back=taken_back,
         )
-        fused = balance(fuse(primitive), calibration.matrices)
+        fused = replace(balance(fuse(primitive), calibration.matrices), max_positions=max_len)
         if not calibration.keys:
             return fused
         return replace(fused, key_columns=key_columns(fused.ops, fused.kv_layers))
@@ -114,7 +116,7 @@ def decide_plans(
         backend.check_runnable(drafting.plan)
     notes: tuple[str, ...] = ()
     if inputs.plan is None:  # a draft's was made with its target's
-        notes = longrope_notes(plan.ropes, max_len, config.max_model_len is not None)
+        notes = longrope_notes(plan.ropes, context, config.max_model_len is not None)
     return PlanDecision(target, drafting, plan_with, notes)
 
 

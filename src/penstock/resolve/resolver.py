@@ -14,6 +14,7 @@ from penstock.plan.plan import Plan
 from penstock.resolve.backend import decide_artifacts, decide_backend, decide_threads
 from penstock.resolve.calibration import decide_calibration
 from penstock.resolve.inputs import Inputs, Reasons, check_options, reason
+from penstock.resolve.lengths import decide_lengths
 from penstock.resolve.memory import decide_memory
 from penstock.resolve.plans import decide_plans
 from penstock.resolve.profile import use_of_profile
@@ -61,13 +62,14 @@ def resolve(
     )
     compute = decide_threads(inputs, backend)
     limits = decide_step_limits(config, backend.defaults)
-    plans = decide_plans(inputs, backend, quantization.schemes, limits, calibration)
-    memory = decide_memory(inputs, chosen, quantization.schemes, plans)
+    lengths = decide_lengths(config, spec)
+    plans = decide_plans(inputs, backend, quantization.schemes, limits, calibration, lengths)
+    memory = decide_memory(inputs, chosen, quantization.schemes, plans, lengths)
     speculation = _check_speculation(config)
     sampling = decide_sampling(inputs)
     artifacts = decide_artifacts(config, backend)
     reasons = {"dtype": reason(config.dtype, _dtype_reason(spec))}
-    for decision in (chosen, quantization, calibration, compute, limits, memory):
+    for decision in (chosen, quantization, calibration, compute, limits, memory, lengths):
         reasons.update(decision.reasons)
     threads, weights = compute.threads, quantization.weights
     notes = (*chosen.choice.notes, *threads.notes, *backend.notes())
@@ -90,6 +92,8 @@ def resolve(
         cpus=threads.cpus,
         deterministic=config.deterministic,
         max_model_len=memory.max_model_len,
+        max_input_len=config.max_input_len,
+        max_output_len=config.max_output_len,
         num_blocks=memory.num_blocks,
         kv_cache_bytes=memory.kv_cache_bytes,
         kv_cache_dtype=inputs.types.kv_cache,

@@ -10,6 +10,7 @@ from penstock.scheduler.give_way import GiveWay
 from penstock.scheduler.in_flight import InFlight
 from penstock.scheduler.output import ScheduledSequence, scheduled
 from penstock.scheduler.queues import Queues, Turn
+from penstock.scheduler.reservation import Reservation
 from penstock.scheduler.sequence import SequenceState
 from penstock.scheduler.step_budget import StepBudget
 
@@ -28,13 +29,16 @@ class Admission:
         in_flight: InFlight,
         max_num_seqs: int,
         all_hidden: bool,
+        reservation: Reservation | None = None,
     ) -> None:
-        """``all_hidden``: the hidden states of every token are wanted."""
+        """``all_hidden``: the hidden states of every token are wanted. Without a ``reservation``,
+        sequences run as long as their known tokens fit."""
         self._cache = cache
         self._queues = queues
         self._in_flight = in_flight
         self._max_num_seqs = max_num_seqs
         self._all_hidden = all_hidden
+        self._reservation = reservation
         self._give_way = GiveWay(cache, max_num_seqs)
         self.prefix_queries = 0
         """The prompt tokens of admitted requests, for which cached prefixes were looked up."""
@@ -90,9 +94,13 @@ class Admission:
         """Start a waiting sequence if all its known tokens fit; returns whether they do.
 
         One block per running sequence stays free, which they will want soon: without this margin
-        the newcomer would often be preempted at once.
+        the newcomer would often be preempted at once. Where all are held to their ends, none wants
+        more than it has.
         """
         if self._in_flight.bars(sequence) or (sequence.wants_prompt_rows and left.prompt_rows == 0):
+            return False
+        running, reservation = self._queues.running, self._reservation
+        if reservation is not None and not reservation.holds(running, sequence):
             return False
         known, cache = len(sequence.token_ids), self._cache
         prefix = self._cached(sequence)
@@ -100,7 +108,8 @@ class Admission:
         end = min(known, cached + left.tokens)
         if sequence.wants_prompt_rows:
             end = min(end, sequence.num_prompt_rows + left.prompt_rows)
-        if not cache.begin(sequence.table, prefix, end, known, reserve=len(self._queues.running)):
+        reserve = len(running) if reservation is None else 0
+        if not cache.begin(sequence.table, prefix, end, known, reserve=reserve):
             return False
         if not sequence.started:
             sequence.started = True

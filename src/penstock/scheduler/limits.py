@@ -5,6 +5,7 @@ from __future__ import annotations
 from penstock.cache.kv_cache import KvCache
 from penstock.errors import ConfigError, RequestError
 from penstock.interface.request_checks import check_length
+from penstock.length_limits import LengthLimits
 from penstock.sampling.params import SamplingParams
 
 PROMPT_LOGIT_ROWS = 256
@@ -32,19 +33,20 @@ def check_step_limits(max_num_seqs: int, max_num_batched_tokens: int) -> None:
 
 
 def most_tokens(
-    prompt: int, params: SamplingParams | None, max_model_len: int, cache: KvCache
+    prompt: int, params: SamplingParams | None, lengths: LengthLimits, cache: KvCache
 ) -> int:
     """Return the maximum number of tokens, prompt and output, that a request can have.
 
     Raises RequestError if a prompt of ``prompt`` tokens cannot be served with ``params``, or
     without output (None): it is empty, fills the context, leaves less of it than output is asked
-    for, or could not finish even with the whole cache to itself.
+    for, is longer than prompts may be, asks for more than answers may have, or could not finish
+    even with the whole cache to itself.
     """
-    check_length(prompt, params, max_model_len)
+    check_length(prompt, params, lengths)
     if params is None:
         _check_blocks(prompt, 0, "prompt", cache)
         return prompt
-    total = max_model_len if params.max_tokens is None else prompt + params.max_tokens
+    total = prompt + (lengths.room(prompt) if params.max_tokens is None else params.max_tokens)
     _check_blocks(prompt, total - prompt, "max_tokens", cache)
     return total
 

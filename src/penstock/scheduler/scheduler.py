@@ -56,6 +56,7 @@ from collections.abc import Mapping, Sequence
 from penstock.cache.kv_cache import BlockCopy, KvCache
 from penstock.errors import RequestError
 from penstock.interface.messages import EngineStats, FinishReason, SequenceUpdate
+from penstock.length_limits import LengthLimits
 from penstock.sampling.params import SamplingParams
 from penstock.scheduler.accepted_drafts import AcceptedDrafts
 from penstock.scheduler.admission import Admission
@@ -67,6 +68,7 @@ from penstock.scheduler.output import ScheduledSequence, ScheduledStep, step_of
 from penstock.scheduler.place_drafts import place_drafts
 from penstock.scheduler.preemption import Preemption
 from penstock.scheduler.queues import Queues
+from penstock.scheduler.reservation import Reservation
 from penstock.scheduler.sequence import SequenceState, Status
 from penstock.scheduler.steady import SteadySteps
 from penstock.scheduler.step_budget import StepBudget
@@ -84,25 +86,30 @@ class Scheduler:
         cache: KvCache,
         max_num_seqs: int,
         max_num_batched_tokens: int,
-        max_model_len: int,
+        lengths: LengthLimits,
         all_hidden: bool = False,
         max_prompt_rows: int | None = None,
+        surely: bool = False,
     ) -> None:
         """``all_hidden``: the hidden states of every token are wanted. ``max_prompt_rows``: tokens
         of a step that may get logits because their prompts want them; those that want more take
-        more steps. None: all."""
+        more steps. None: all. ``surely``: no more sequences run than the cache holds to their
+        ends."""
         check_step_limits(max_num_seqs, max_num_batched_tokens)
         self.cache = cache
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
-        self.max_model_len = max_model_len
+        self._lengths = lengths
         self._queues = Queues()
         self.running = self._queues.running
         self._in_flight = InFlight()
         self._most_prompt_rows = max_prompt_rows or max_num_batched_tokens
         self._accepted = AcceptedDrafts(cache)
         self._preemption = Preemption(cache, self._queues, self._in_flight)
-        self._admission = Admission(cache, self._queues, self._in_flight, max_num_seqs, all_hidden)
+        reservation = Reservation(cache, max_num_batched_tokens) if surely else None
+        self._admission = Admission(
+            cache, self._queues, self._in_flight, max_num_seqs, all_hidden, reservation
+        )
         self._continuation = Continuation(
             cache, self._queues, self._admission, self._preemption, self._in_flight, all_hidden
         )
@@ -147,6 +154,8 @@ class Scheduler:
         for sequence in sequences:
             sequence.arrival = self._arrivals
             sequence.max_total_tokens = total
+            # The last token of an answer is never fed back.
+            sequence.most_blocks = self.cache.blocks_for(total - (answer is not None))
         self._queues.add(sequences)
 
     def holds(self, request_id: str) -> bool:
@@ -157,7 +166,7 @@ class Scheduler:
 
         ``params`` is None for a request without output. Raises RequestError.
         """
-        return most_tokens(prompt, params, self.max_model_len, self.cache)
+        return most_tokens(prompt, params, self._lengths, self.cache)
 
     def abort(self, request_id: str, index: int | None = None) -> list[SequenceState]:
         """End a request, or one sequence of it, whatever it is doing; return what was ended.

@@ -61,6 +61,8 @@ class SequenceState:
     """Whether rows of any prompt positions before the last are still wanted."""
     max_total_tokens: int = 0
     """Maximum number of tokens, prompt and output together; set when the request is added."""
+    most_blocks: int = 0
+    """Blocks that it holds with so many tokens; set when the request is added."""
     arrival: int = -1
     status: Status = Status.PENDING
     started: bool = False

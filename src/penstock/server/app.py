@@ -79,6 +79,7 @@ def build_app(
             endpoints,
             __version__,
             keys_needed,
+            options.keys.any,
             lambda components, taken: describe_bodies(
                 endpoints, components, taken, engine.model, options.keys.best_of_all
             ),

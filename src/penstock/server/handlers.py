@@ -29,6 +29,7 @@ from penstock.server.ignored import IgnoredFields
 from penstock.server.meter import Meter
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.model_card import model_card
+from penstock.server.observer import Observer
 from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
 from penstock.server.openai.body import DialectDecoder
 from penstock.server.openai.chat import ChatJob
@@ -56,6 +57,7 @@ from penstock.server.status_structs import (
     Version,
 )
 from penstock.server.supervisor import Supervisor
+from penstock.server.workload import WorkloadReports
 from penstock.version import __version__
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -86,6 +88,8 @@ class Handlers:
         styles = Styles.choose(options.tool_call_parser, options.reasoning_parser, templates)
         self._card = model_card(engine.model, engine.tokenizer, styles)
         self._events = EngineEvents(engine, requests, self._counts, self._card.id)
+        self._observer = Observer() if options.observe else None
+        self.workload = WorkloadReports(self._observer, self._counts, self._card.id)
         self._serving = Serving(engine, styles, engine.inputs.grammars, Caller())
         model, reads = self._card.id, TemplateReads.of(templates)
         self._completion_decoder = DialectDecoder(CompletionRequest, COMPLETIONS, model)
@@ -209,7 +213,7 @@ class Handlers:
             self._counts.refused_full += 1
             raise overloaded(str(error), self._requests.retry_after_s()) from None
         self._requests.begin_work(opened, request.headers.get(TIMEOUT))
-        return Meter(self._counts, opened, self._options.log_prompts)
+        return Meter(self._counts, opened, self._options.log_prompts, self._observer)
 
     def _serving_to(self, request: Request) -> Serving:
         return replace(self._serving, caller=OpenRequest.of(request.scope).caller)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from penstock.errors import OverloadedError
+from penstock.errors import OverloadedError, RequestError
 from penstock.frontend.outputs import CompletionOutput, RequestOutput
+from penstock.interface.messages import EngineRequest
 from penstock.server.metrics import Counts
+from penstock.server.observer import Observer
 from penstock.server.open_requests import OpenRequest
 from penstock.server.traced import TracedGeneration
 
@@ -16,16 +18,24 @@ class Meter:
     """Counts for one HTTP request. Times come from the engine's front end, so a slow client adds
     nothing to them."""
 
-    def __init__(self, counts: Counts, request: OpenRequest, log_prompts: bool) -> None:
+    def __init__(
+        self,
+        counts: Counts,
+        request: OpenRequest,
+        log_prompts: bool,
+        observer: Observer | None = None,
+    ) -> None:
         self._counts = counts
         self._request = request
         self._log_prompts = log_prompts
+        self._observer = observer
 
     async def measured(
-        self, outputs: AsyncGenerator[RequestOutput, None]
+        self, asked: EngineRequest, outputs: AsyncGenerator[RequestOutput, None]
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Yield the outputs of one generation unchanged, and count them."""
+        """Yield the outputs of the generation that was asked for unchanged, and count them."""
         before: RequestOutput | None = None
+        served, failed = True, False
         try:
             async with aclosing(outputs):
                 async for output in outputs:
@@ -34,13 +44,19 @@ class Meter:
                     yield output
         except OverloadedError:
             self._counts.refused_full += 1
+            served = False
             raise
-        except Exception:
+        except Exception as error:
             self._counts.failures += 1
+            failed = True
+            # What asks for the impossible is no part of the workload.
+            served = before is not None or not isinstance(error, RequestError)
             raise
         finally:
             if before is not None:
                 self._count_end(before)
+            if self._observer is not None and served:
+                self._observer.ended(asked, self._request, before, failed)
 
     def _count(self, output: RequestOutput, before: RequestOutput | None) -> None:
         """Count what is new in ``output`` since ``before``, the output that preceded it."""

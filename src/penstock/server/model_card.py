@@ -13,11 +13,13 @@ from penstock.tokenizer.chat_variables import chat_template_kwargs
 
 def model_card(model: ModelFacts, tokenizer: Tokenizer, styles: Styles) -> ModelCard:
     """The entry of ``GET /v1/models``."""
-    templates = tokenizer.settings.chat_templates
+    templates, lengths = tokenizer.settings.chat_templates, model.lengths
     return ModelCard(
         id=model.served_model_name,
         created=int(time.time()),
-        max_model_len=model.max_model_len,
+        max_model_len=lengths.max_model_len,
+        max_input_len=lengths.longest_prompt,
+        max_output_len=lengths.longest_output,
         capabilities=capabilities(bool(templates), styles),
         made_for=made_for(model, bool(templates)),
         sampling_defaults=model.sampling_defaults,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import msgspec
@@ -13,7 +13,9 @@ from penstock.server.errors import ErrorResponse
 from penstock.server.open_requests import REQUEST_ID, TIMEOUT
 
 Schema = dict[str, Any]
-Access = Literal["public", "user", "admin"]
+Access = Literal["public", "user", "operator", "admin"]
+"""Who may ask: everybody, holders of a key where keys are needed, the holder of the admin key where
+there are any keys, the holder of the admin key."""
 
 _REF = "#/components/schemas/{name}"
 
@@ -33,6 +35,10 @@ class Endpoint:
     event: type[msgspec.Struct] | None = None
     """Struct of the data of one server-sent event: of those that a body can ask for, or of the
     endpoint's only answer."""
+    lines: type[msgspec.Struct] | None = None
+    """Struct of a line, where ``format=jsonl`` asks for lines of JSON in place of the answer."""
+    query: Mapping[str, Schema] = field(default_factory=dict)
+    """Query parameters and the schemas of their values."""
     access: Access = "user"
     works: bool = False
     """Whether the endpoint asks the engine for tokens, and so accepts a deadline."""
@@ -42,16 +48,18 @@ def document(
     endpoints: Sequence[Endpoint],
     version: str,
     keys_needed: bool,
+    any_keys: bool,
     describe: Callable[[Mapping[str, Schema], Collection[str]], None],
 ) -> Schema:
     """The OpenAPI 3.1 document.
 
-    ``keys_needed``: users need a key. ``describe`` adds to the schemas what a dialect takes beyond
-    the types of its structs; it is given all of them, and the names of those in bodies.
+    ``keys_needed``: users need a key; ``any_keys``: somebody has one. ``describe`` adds to the
+    schemas what a dialect takes beyond the types of its structs; it is given all of them, and the
+    names of those in bodies.
     """
     structs: dict[type, None] = {ErrorResponse: None}
     for endpoint in endpoints:
-        for kind in (endpoint.body, endpoint.answer, endpoint.event):
+        for kind in (endpoint.body, endpoint.answer, endpoint.event, endpoint.lines):
             if kind is not None:
                 structs[kind] = None
     _, components = msgspec.json.schema_components(
@@ -63,7 +71,9 @@ def document(
     paths: dict[str, dict[str, Schema]] = {}
     for endpoint in endpoints:
         path = endpoint.path.replace(":path}", "}")
-        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, keys_needed)
+        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(
+            endpoint, keys_needed, any_keys
+        )
     return {
         "openapi": "3.1.0",
         "info": {"title": "Penstock", "version": version},
@@ -87,7 +97,7 @@ def _anything(kind: type) -> Schema:
     raise NotImplementedError(kind)
 
 
-def _operation(endpoint: Endpoint, keys_needed: bool) -> Schema:
+def _operation(endpoint: Endpoint, keys_needed: bool, any_keys: bool) -> Schema:
     operation: Schema = {
         "summary": endpoint.summary,
         "operationId": endpoint.handler.__name__,
@@ -106,6 +116,9 @@ def _operation(endpoint: Endpoint, keys_needed: bool) -> Schema:
     if "{model:path}" in endpoint.path:
         name = {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
         parameters.append(name)
+    parameters += [
+        {"name": name, "in": "query", "schema": schema} for name, schema in endpoint.query.items()
+    ]
     operation["parameters"] = parameters
     if endpoint.body is not None:
         required = any(field.required for field in msgspec.structs.fields(endpoint.body))
@@ -115,6 +128,8 @@ def _operation(endpoint: Endpoint, keys_needed: bool) -> Schema:
         operation["security"] = [{"admin": []}]
     elif endpoint.access == "user" and keys_needed:
         operation["security"] = [{"user": []}, {"admin": []}]
+    elif endpoint.access == "operator" and any_keys:
+        operation["security"] = [{"admin": []}]
     return operation
 
 
@@ -131,7 +146,17 @@ def _answer(endpoint: Endpoint) -> Schema:
     answer = _json("The answer.", endpoint.answer)
     if endpoint.event is not None:
         answer["content"]["text/event-stream"] = {"schema": _event(endpoint.event)}
+    if endpoint.lines is not None:
+        answer["content"]["application/jsonl"] = {"schema": _lines(endpoint.lines)}
     return answer
+
+
+def _lines(kind: type[msgspec.Struct]) -> Schema:
+    # Neither OpenAPI before 3.2 nor JSON Schema can say what each line of a text is.
+    return {
+        "type": "string",
+        "description": f"With format=jsonl: lines, each a {kind.__name__} in JSON.",
+    }
 
 
 def _event(kind: type[msgspec.Struct]) -> Schema:

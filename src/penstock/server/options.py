@@ -26,6 +26,8 @@ class ServerOptions:
     reasoning_parser: str = AUTO
     page: bool = True
     """Whether there is a page for browsers."""
+    observe: bool = True
+    """Whether lengths, times and hashed prefixes of requests are kept for /engine/workload."""
     hosts: HostRule | None = None
     """Which Host headers are taken; None takes all."""
     restarts: int = 0

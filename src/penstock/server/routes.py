@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from penstock.server.engine_events import EngineSnapshot
 from penstock.server.handlers import Handlers
+from penstock.server.keys import WORKLOAD
 from penstock.server.openai.answer_structs import Chat, ChatChunk, Completion
 from penstock.server.openai.embeddings import EmbeddingRequest, Embeddings
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
@@ -17,6 +18,9 @@ from penstock.server.openai.tokenizing import (
 )
 from penstock.server.openapi import Endpoint
 from penstock.server.status_structs import Alive, ModelCard, ModelList, OpenApi, Ready, Version
+from penstock.server.workload import MOST_SECONDS
+from penstock.workload.report import ObservedWorkload
+from penstock.workload.trace_line import TraceLine
 
 
 def endpoints(handlers: Handlers) -> list[Endpoint]:
@@ -89,6 +93,19 @@ def endpoints(handlers: Handlers) -> list[Endpoint]:
             "What the engine does, several times a second.",
             None,
             event=EngineSnapshot,
+        ),
+        Endpoint(
+            "GET",
+            WORKLOAD,
+            handlers.workload.report,
+            "The requests that were served: figures or, with format=jsonl, a trace without text.",
+            ObservedWorkload,
+            lines=TraceLine,
+            query={
+                "format": {"enum": ["json", "jsonl"]},
+                "since": {"type": "number", "minimum": 0, "maximum": MOST_SECONDS},
+            },
+            access="operator",
         ),
         Endpoint("GET", "/version", handlers.version, "The server's version.", Version),
         Endpoint("GET", "/openapi.json", handlers.openapi_json, "This document.", OpenApi),

@@ -20,6 +20,11 @@ class ModelCard(msgspec.Struct, frozen=True):
     id: str
     created: int
     max_model_len: int
+    """Tokens that prompt and answer may have together."""
+    max_input_len: int
+    """Tokens that a prompt may have."""
+    max_output_len: int
+    """Tokens that an answer may have."""
     capabilities: list[Capability] = []
     made_for: MadeFor = "completion"
     """Which of its capabilities to offer a person first."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from penstock.cache.geometry import BLOCK_SIZE, Window
 from penstock.cache.kv_cache import KvCache
 from penstock.cache.state_slots import StateLimits
+from penstock.length_limits import LengthLimits
 from penstock.scheduler.scheduler import Scheduler
 from penstock.simulate.calibration import Covered
 from penstock.simulate.clock import StepClock
@@ -22,6 +23,8 @@ class ReplicaLimits:
     max_num_batched_tokens: int
     max_model_len: int
     num_blocks: int
+    max_input_len: int | None = None
+    max_output_len: int | None = None
     windows: tuple[Window | None, ...] = (None,)
     """The window of each group of cached layers."""
     states: StateLimits | None = None
@@ -39,7 +42,14 @@ class ReplicaLimits:
             enable_prefix_caching=self.enable_prefix_caching,
             states=self.states,
         )
-        return Scheduler(cache, self.max_num_seqs, self.max_num_batched_tokens, self.max_model_len)
+        lengths = LengthLimits(self.max_model_len, self.max_input_len, self.max_output_len)
+        return Scheduler(
+            cache,
+            self.max_num_seqs,
+            self.max_num_batched_tokens,
+            lengths,
+            surely=lengths.bounded,
+        )
 
 
 @dataclass(frozen=True)

@@ -204,6 +204,8 @@ def measured_setup(name: str, planned: EnginePlan, times: StepTimes, front: Fron
         config.max_num_batched_tokens,
         config.max_model_len,
         config.num_blocks,
+        max_input_len=config.max_input_len,
+        max_output_len=config.max_output_len,
         windows=planned.plan.kv_groups.windows or (None,),
         states=state_limits(planned),
         enable_prefix_caching=config.enable_prefix_caching,

@@ -135,6 +135,8 @@ def draft_engine_config(
         "served_model_name": None,
         "backend": resolved.backend,
         "max_model_len": resolved.max_model_len,
+        "max_input_len": None,
+        "max_output_len": None,
         "kv_cache_bytes": kv_bytes,
         "max_num_seqs": resolved.max_num_seqs,
         "max_num_batched_tokens": _step_tokens(

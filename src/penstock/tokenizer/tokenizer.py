@@ -137,9 +137,9 @@ class Tokenizer:
             return
         if not self.length_bound.fits(text, max_tokens):
             raise ContextLengthError(
-                f"{param} has {len(text)} characters, and prompt and output together may have "
-                f"{max_tokens} tokens (max_model_len) of {self.length_bound.longest} bytes at "
-                "most: it cannot fit; shorten it",
+                f"{param} has {len(text)} characters, and a prompt may have {max_tokens} tokens "
+                f"(max_model_len, max_input_len) of {self.length_bound.longest} bytes at most: it "
+                "cannot fit; shorten it",
                 param,
             )
 

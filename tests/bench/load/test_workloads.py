@@ -17,6 +17,7 @@ from penstock.bench.load.wordbook import Wordbook, all_words, by_pieces, measure
 from penstock.bench.load.words import WORDS
 from penstock.bench.load.workload import ChatWorkload, PatternWorkload, RandomWorkload, Workload
 from penstock.errors import ConfigError
+from penstock.workload.patterns import Patterns
 
 
 def _first(workload: Workload, count: int, seed: int = 0) -> list[Conversation]:
@@ -75,7 +76,7 @@ def test_conversations_grow() -> None:
 
 
 def test_patterns_are_even() -> None:
-    found = _first(PatternWorkload(1, 9, 2, 8), 40)
+    found = _first(PatternWorkload(Patterns((1, 9), (2, 8))), 40)
     names = [each.turns[0].pattern for each in found]
     assert {name: names.count(name) for name in names} == {
         f"{i}-in-{o}-out": 10 for i in ("short", "long") for o in ("short", "long")

@@ -21,6 +21,8 @@ from penstock.errors import ConfigError, PenstockError
 
 _CONNECTS: Final = 5
 _PROBE_S: Final = 300.0
+_FIRST_WORDS: Final = 16
+"""Words of the first small request."""
 
 
 class _Entry(msgspec.Struct):
@@ -73,6 +75,8 @@ class Prober:
         usage = await self._first(book)
         if book.known_by == "nothing" and usage is not None:
             book = await self._by_usage(book, usage)
+        if book.exact and usage is not None:
+            book = replace(book, around=max(0, usage - _FIRST_WORDS))
         return Server(
             target=self._target,
             wordbook=book,
@@ -135,25 +139,25 @@ class Prober:
     async def _first(self, book: Wordbook) -> int | None:
         """Send a first small request, and return the prompt tokens that it had by the usage; None
         where the server tells none. Finds out, too, whether it knows ``ignore_eos``."""
-        first = await self._prompt_tokens(book, 16)
+        first = await self._prompt_tokens(book, _FIRST_WORDS)
         if not isinstance(first, Failure):
             return first
         if self._target.exact_lengths and first.kind in ("http 400", "http 422"):
             self._target = replace(self._target, exact_lengths=False)
-            second = await self._prompt_tokens(book, 16)
+            second = await self._prompt_tokens(book, _FIRST_WORDS)
             if not isinstance(second, Failure):
                 return second
         raise PenstockError(
             f"{self._target.url}{self._target.path} does not answer a first request: {first}"
         )
 
-    async def _by_usage(self, book: Wordbook, of_sixteen: int) -> Wordbook:
+    async def _by_usage(self, book: Wordbook, of_first: int) -> Wordbook:
         """The words by what more of them add to the prompt's tokens, as the usage counts them."""
         more = len(WORDS) // 2
-        tokens = await self._prompt_tokens(book, 16 + more)
+        tokens = await self._prompt_tokens(book, _FIRST_WORDS + more)
         if isinstance(tokens, Failure) or tokens is None:
             return book
-        per_word = (tokens - of_sixteen) / more
+        per_word = (tokens - of_first) / more
         return replace(book, tokens_per_word=per_word, known_by="usage") if per_word > 0 else book
 
     async def _prompt_tokens(self, book: Wordbook, words: int) -> int | Failure | None:

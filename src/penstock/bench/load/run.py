@@ -171,7 +171,7 @@ class LoadRun:
     def _first_message(self, conversation: Conversation) -> bytes:
         """The bytes of the first turn, made before it is due."""
         turn = conversation.turns[0]
-        return self._target.ask([("user", self._wordbook.text(turn.content))], turn.output_tokens)
+        return self._target.ask([("user", self._wordbook.prompt(turn))], turn.output_tokens)
 
     async def _converse(
         self,
@@ -212,7 +212,7 @@ class LoadRun:
                 return
         due = (start if not turn.after else self.seconds) + turn.delay_s
         before = [] if turn.continues is None else said[turn.continues].result() or []
-        history = [*before, ("user", self._wordbook.text(turn.content))]
+        history = [*before, ("user", self._wordbook.prompt(turn))]
         message = self._target.ask(history, turn.output_tokens)
         await self._until(due)
         followed = any(index == later.continues for later in conversation.turns)

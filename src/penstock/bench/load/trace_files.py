@@ -11,33 +11,17 @@ import datetime
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
-
-import msgspec
+from typing import Final
 
 from penstock.bench.load.turn import Conversation, Piece, Turn
 from penstock.bench.load.workload import RecordedWorkload
-from penstock.bench.traces import MOONCAKE_BLOCK
 from penstock.errors import ConfigError
+from penstock.workload.trace import read_lines
+from penstock.workload.trace_line import TraceLine
 
 _TRACE, _OWN = 4, 5
 _AZURE: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURST: Final = ("Timestamp", "Request tokens", "Response tokens")
-_Count = Annotated[int, msgspec.Meta(ge=0)]
-
-
-class _Line(msgspec.Struct):
-    """A line of Mooncake's form. With ``session_id`` it belongs to a conversation: lines of one
-    follow each other, unless ``after`` says which lines (by ``id``) must have been answered."""
-
-    input_length: _Count
-    output_length: _Count
-    timestamp: float | None = None  # ms
-    hash_ids: list[int] | None = None
-    session_id: str | int | None = None
-    delay: Annotated[float, msgspec.Meta(ge=0)] = 0.0  # ms
-    id: str | int | None = None
-    after: list[str | int] | None = None
 
 
 @dataclass(frozen=True)
@@ -75,6 +59,7 @@ def read_trace(path: Path, scale: TraceScale, limit: int | None = None) -> Recor
                     Turn(
                         (Piece((_OWN, index), scale.tokens(each.prompt)),),
                         scale.tokens(each.output),
+                        whole=True,
                     ),
                 ),
                 (each.at_s - start) / scale.speed,
@@ -167,27 +152,17 @@ def _seconds(text: str) -> float:
 
 
 def _read_lines(path: Path, scale: TraceScale, limit: int | None) -> tuple[list[Conversation], int]:
-    decoder = msgspec.json.Decoder(_Line)
-    sessions: dict[str, list[_Line]] = {}
+    sessions: dict[str, list[TraceLine]] = {}
     left_out = taken = 0
-    with path.open("rb") as file:
-        for number, text in enumerate(file, 1):
-            if limit is not None and taken == limit:
-                break
-            if not text.strip():
-                continue
-            where = f"{path}, line {number}"
-            try:
-                line = decoder.decode(text)
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ConfigError(f"{where} is not of Mooncake's form: {error}") from None
-            _check_line(where, line)
-            if not line.input_length or not line.output_length:
-                left_out += 1
-                continue
-            taken += 1
-            key = f"line {number}" if line.session_id is None else f"session {line.session_id}"
-            sessions.setdefault(key, []).append(line)
+    for number, line in read_lines(path):
+        if limit is not None and taken == limit:
+            break
+        if not line.input_length or not line.output_length:
+            left_out += 1
+            continue
+        taken += 1
+        key = f"line {number}" if line.session_id is None else f"session {line.session_id}"
+        sessions.setdefault(key, []).append(line)
     if not sessions:
         raise ConfigError(f"{path} holds no request with a prompt and an answer")
     timed = [lines[0].timestamp for lines in sessions.values()]
@@ -205,18 +180,7 @@ def _read_lines(path: Path, scale: TraceScale, limit: int | None) -> tuple[list[
     return sorted(found, key=lambda each: each.at_s or 0.0), left_out
 
 
-def _check_line(where: str, line: _Line) -> None:
-    if line.timestamp is not None and line.timestamp < 0:
-        raise ConfigError(f"{where} has a time before the trace began; remove it, or repair it")
-    blocks = -(-line.input_length // MOONCAKE_BLOCK)
-    if line.hash_ids is not None and len(line.hash_ids) != blocks:
-        raise ConfigError(
-            f"{where}: {line.input_length} tokens have {len(line.hash_ids)} hash ids, not one per "
-            f"{MOONCAKE_BLOCK} tokens"
-        )
-
-
-def _turns(where: str, index: int, lines: list[_Line], scale: TraceScale) -> tuple[Turn, ...]:
+def _turns(where: str, index: int, lines: list[TraceLine], scale: TraceScale) -> tuple[Turn, ...]:
     """The turns of one session: those without ``hash_ids`` add to what was said before, the others
     have whole prompts of their own."""
     places: dict[str | int, int] = {}
@@ -229,7 +193,7 @@ def _turns(where: str, index: int, lines: list[_Line], scale: TraceScale) -> tup
         content = (
             (Piece((_OWN, index, place), scale.tokens(line.input_length)),)
             if line.hash_ids is None
-            else tuple(_blocks(line.hash_ids, line.input_length, scale))
+            else tuple(_blocks(line.hash_ids, line, scale))
         )
         turns.append(
             Turn(
@@ -238,6 +202,7 @@ def _turns(where: str, index: int, lines: list[_Line], scale: TraceScale) -> tup
                 after=after,
                 delay_s=(line.delay if place else 0.0) / 1e3 / scale.speed,
                 continues=after[0] if grows else None,
+                whole=not grows,
             )
         )
         if line.id is not None:
@@ -245,7 +210,7 @@ def _turns(where: str, index: int, lines: list[_Line], scale: TraceScale) -> tup
     return tuple(turns)
 
 
-def _places(where: str, line: _Line, places: Mapping[str | int, int]) -> Iterator[int]:
+def _places(where: str, line: TraceLine, places: Mapping[str | int, int]) -> Iterator[int]:
     for name in line.after or ():
         if name not in places:
             raise ConfigError(
@@ -254,10 +219,10 @@ def _places(where: str, line: _Line, places: Mapping[str | int, int]) -> Iterato
         yield places[name]
 
 
-def _blocks(hash_ids: list[int], tokens: int, scale: TraceScale) -> Iterator[Piece]:
+def _blocks(hash_ids: list[int], line: TraceLine, scale: TraceScale) -> Iterator[Piece]:
     """A prompt in blocks, so that equal ids are equal text, and shared prefixes are shared."""
-    left = scale.tokens(tokens)
-    block = scale.tokens(MOONCAKE_BLOCK)
+    left = scale.tokens(line.input_length)
+    block = scale.tokens(line.block_size)
     for place, name in enumerate(hash_ids):
         last = place == len(hash_ids) - 1
         size = left if last else min(block, left)

@@ -31,6 +31,9 @@ class Turn:
     continues: int | None = None
     """The earlier turn whose whole prompt and answer come before ``content``; None: a prompt of its
     own."""
+    whole: bool = False
+    """Whether ``content`` has the tokens of the whole prompt, with those that the server puts
+    around a text, as recorded prompts have."""
     pattern: str | None = None
     """A name under which figures are given by themselves."""
 

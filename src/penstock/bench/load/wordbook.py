@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from penstock.bench.load.turn import Piece
+from penstock.bench.load.turn import Piece, Turn
 from penstock.bench.load.words import WORDS
 
 _MANY: Final = 48
@@ -32,9 +32,30 @@ class Wordbook:
     """Other texts for each salt: a server that has seen the texts of one run has not seen those of
     the next."""
 
+    around: int = 0
+    """Tokens that the server puts around a prompt of one text: those of a chat template, and the
+    one that begins a text."""
+
     @property
     def exact(self) -> bool:
         return self.tokens_per_word == 1 and self.known_by not in ("nothing", "usage")
+
+    def prompt(self, turn: Turn) -> str:
+        """What a turn adds, so that a whole prompt has its tokens together with those ``around``
+        it; one that has no more than these is a word."""
+        if not turn.whole:
+            return self.text(turn.content)
+        left = sum(part.tokens for part in turn.content if isinstance(part, Piece))
+        left = max(1, left - self.around)
+        kept: list[Piece | str] = []
+        for part in turn.content:
+            if isinstance(part, Piece):
+                part = Piece(part.key, min(part.tokens, left))
+                left -= part.tokens
+                if not part.tokens:
+                    break
+            kept.append(part)
+        return self.text(kept)
 
     def text(self, content: Sequence[Piece | str]) -> str:
         """The texts one after the other."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from penstock.bench.load.sizes import Sizes
 from penstock.bench.load.turn import Conversation, Piece, Turn, chain
+from penstock.workload.patterns import Patterns
 
 _PREFIX, _OWN, _LENGTHS = 1, 2, 3
 """First numbers of the keys of shared prefixes, of other text, and of what draws lengths."""
@@ -125,16 +126,13 @@ class ChatWorkload:
 class PatternWorkload:
     """The four patterns of queries, evenly: short or long prompts, short or long answers."""
 
-    short_input: int
-    long_input: int
-    short_output: int
-    long_output: int
+    sizes: Patterns
     name: str = field(default="patterns", init=False)
     endless: bool = field(default=True, init=False)
 
     def conversations(self, seed: int) -> Iterator[Conversation]:
         generator = np.random.default_rng([seed, _LENGTHS])
-        kinds = self._kinds()
+        kinds = list(self.sizes.kinds())
         index = 0
         while True:  # each four requests are one of every pattern, in any order
             for which in generator.permutation(len(kinds)).tolist():
@@ -143,15 +141,8 @@ class PatternWorkload:
                 yield Conversation(str(index), (Turn((piece,), output, pattern=pattern),))
                 index += 1
 
-    def _kinds(self) -> list[tuple[str, int, int]]:
-        return [
-            (f"{i}-in-{o}-out", prompt, output)
-            for i, prompt in (("short", self.short_input), ("long", self.long_input))
-            for o, output in (("short", self.short_output), ("long", self.long_output))
-        ]
-
     def described(self) -> dict[str, object]:
-        return {name: [prompt, output] for name, prompt, output in self._kinds()}
+        return {name: [prompt, output] for name, prompt, output in self.sizes.kinds()}
 
 
 @dataclass(frozen=True)
@@ -168,7 +159,3 @@ class RecordedWorkload:
 
     def described(self) -> dict[str, object]:
         return {"conversations": len(self.recorded), **dict(self.about)}
-
-
-PATTERNS: Final = PatternWorkload(128, 2048, 32, 512)
-"""Sizes that are short and long for most servers of today."""

@@ -253,7 +253,7 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
     facts = ModelFacts(
         served_model_name=core.config.served_model_name,
         tokenizer_path=core.config.tokenizer_path,
-        max_model_len=core.max_model_len,
+        lengths=core.config.lengths,
         vocab_size=core.spec.vocab_size,
         bos_token_id=core.spec.bos_token_id,
         eos_token_ids=core.spec.eos_token_ids,

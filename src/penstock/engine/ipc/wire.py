@@ -11,6 +11,7 @@ import msgspec
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.ipc.startup import Phase
 from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
+from penstock.length_limits import LengthLimits
 from penstock.processes.frames import PIECE_BYTES, FrameReader, WireError, encode
 from penstock.sampling.defaults import SamplingDefaults
 
@@ -72,7 +73,7 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     served_model_name: str
     tokenizer_path: str
-    max_model_len: int  # tokens, prompt and output together
+    lengths: LengthLimits
     vocab_size: int
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()

@@ -43,10 +43,10 @@ def bound(schemas: Mapping[str, Schema], model: ModelFacts, best_priority: int) 
             schema["allOf"] = _RULES[name]
     if "EmbeddingRequest" in schemas:
         properties = schemas["EmbeddingRequest"]["properties"]
-        properties["input"] = _prompt(model.max_model_len, model, MAX_INPUTS)
+        properties["input"] = _prompt(model.lengths.longest_input, model, MAX_INPUTS)
     if "CompletionRequest" in schemas:
         properties = schemas["CompletionRequest"]["properties"]
-        properties["prompt"] = _prompt(model.max_model_len - 1, model, MAX_PROMPTS)
+        properties["prompt"] = _prompt(model.lengths.longest_prompt, model, MAX_PROMPTS)
         properties["max_tokens"]["anyOf"][0]["minimum"] = 0  # with echo: the prompt alone
     if "Message" in schemas:
         properties = schemas["Message"]["properties"]
@@ -56,7 +56,7 @@ def bound(schemas: Mapping[str, Schema], model: ModelFacts, best_priority: int) 
 def _fields(model: ModelFacts) -> dict[str, Keywords]:
     """Return the bounds of each field by name; a field has the same bounds in every body."""
     token = _token(model)
-    output = {"integer": {"minimum": 1, "maximum": model.max_model_len - 1}}
+    output = {"integer": {"minimum": 1, "maximum": model.lengths.longest_output}}
     fields = {name: _range(allowed) for name, allowed in RANGES.items()}
     stop = {"minLength": 1, "maxLength": MAX_STOP_CHARS}
     (bias,) = _range(RANGES["logit_bias"]).values()

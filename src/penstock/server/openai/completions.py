@@ -103,8 +103,8 @@ class CompletionJob:
             else:
                 prompts.append(_Prompt(None, prompt))
         prompts = [_kept(prompt, request, engine) for prompt in prompts]
-        remaining = engine.model.max_model_len - max(len(prompt.token_ids) for prompt in prompts)
-        params = completion_params(request, engine.model, remaining)
+        longest = max(len(prompt.token_ids) for prompt in prompts)
+        params = completion_params(request, engine.model, longest)
         asked = asked_constraint(request)
         if asked is not None:
             await serving.grammars.check(asked.spec, asked.param, serving.caller.name)
@@ -149,16 +149,14 @@ class CompletionJob:
         return failure.json()
 
     def _generations(self) -> list[Generation]:
-        generations = [
-            self._engine.outputs(
-                EngineRequest.of(f"{self._id}-{i}", prompt.token_ids, self._params, self._options),
-                prompt.text,
-            )
-            for i, prompt in enumerate(self._prompts)
-        ]
+        return [self._generation(i, prompt) for i, prompt in enumerate(self._prompts)]
+
+    def _generation(self, i: int, prompt: _Prompt) -> Generation:
+        asked = EngineRequest.of(f"{self._id}-{i}", prompt.token_ids, self._params, self._options)
+        outputs = self._engine.outputs(asked, prompt.text)
         if self._binding:
-            generations = [refused_by_name(each, self._binding) for each in generations]
-        return [self._meter.measured(each) for each in generations]
+            outputs = refused_by_name(outputs, self._binding)
+        return self._meter.measured(asked, outputs)
 
     def _best(self, choices: list[CompletionOutput]) -> list[CompletionOutput]:
         """Return the ``n`` choices with the highest mean log-probability, best first; ties keep

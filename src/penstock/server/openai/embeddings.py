@@ -109,7 +109,7 @@ class EmbeddingJob:
         several = not isinstance(request.input, str) and type(request.input[0]) is not int
         for i, tokens in enumerate(inputs):
             name = f"input[{i}]" if several else "input"
-            check_length(len(tokens), None, engine.model.max_model_len, name)
+            check_length(len(tokens), None, engine.model.lengths, name)
             check_token_ids(tokens, engine.model.vocab_size, name)
         return cls(request, inputs, pooling, engine, meter, options)
 
@@ -136,7 +136,7 @@ class EmbeddingJob:
 
         async def work() -> None:
             for i, tokens in waiting:
-                (ended[i],) = await last([self._meter.measured(self._embed(i, tokens))])
+                (ended[i],) = await last([self._generation(i, tokens)])
 
         try:
             async with asyncio.TaskGroup() as group:
@@ -146,10 +146,9 @@ class EmbeddingJob:
             raise failures.exceptions[0] from None
         return [ended[i] for i in range(len(self._inputs))]
 
-    def _embed(self, i: int, tokens: list[int]) -> Generation:
-        return self._engine.outputs(
-            EngineRequest.of(f"{self._id}-{i}", tokens, self._pooling, self._options)
-        )
+    def _generation(self, i: int, tokens: list[int]) -> Generation:
+        asked = EngineRequest.of(f"{self._id}-{i}", tokens, self._pooling, self._options)
+        return self._meter.measured(asked, self._engine.outputs(asked))
 
     def _encoded(self, embedding: bytes) -> list[float] | str:
         if self._request.encoding_format == "base64":

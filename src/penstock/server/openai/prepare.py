@@ -44,12 +44,11 @@ class PreparedChat:
 
     def generation(self, request_id: str) -> Generation:
         """Start the generation; call it once."""
-        outputs = self.engine.outputs(
-            EngineRequest.of(request_id, self.prompt, self.params, self.options)
-        )
+        asked = EngineRequest.of(request_id, self.prompt, self.params, self.options)
+        outputs = self.engine.outputs(asked)
         if self.bound_by:
             outputs = refused_by_name(outputs, self.bound_by)
-        return self.meter.measured(outputs)
+        return self.meter.measured(asked, outputs)
 
 
 async def prepare_chat(
@@ -73,8 +72,7 @@ async def prepare_chat(
         raise _as_named(error, names) from None
     asked_tokens = request.max_completion_tokens or request.max_tokens
     prompt = kept_prompt(prompt, request, asked_tokens, engine.model)
-    remaining = engine.model.max_model_len - len(prompt)
-    params = chat_params(request, engine.model, remaining, names.limit)
+    params = chat_params(request, engine.model, len(prompt), names.limit)
     if has_special_marks(tokenizer, reasoning, None if use is None else use.style):
         params = msgspec.structs.replace(params, skip_special_tokens=False)
     inside = reasoning is not None and opened(tokenizer, prompt, reasoning)

@@ -36,16 +36,14 @@ _SAME_NAME = (
 )
 
 
-def completion_params(
-    request: CompletionRequest, model: ModelFacts, remaining: int
-) -> SamplingParams:
-    """Options of a completion whose longest prompt leaves ``remaining`` tokens of the context.
+def completion_params(request: CompletionRequest, model: ModelFacts, prompt: int) -> SamplingParams:
+    """Options of a completion whose longest prompt has ``prompt`` tokens.
 
     What the request leaves out is as the model's makers recommend, but for the number of tokens.
 
     Raises RequestError or ApiError naming the field that cannot be honoured.
     """
-    n = _sequences(request)
+    n, remaining = _sequences(request), model.lengths.room(prompt)
     max_tokens = request.max_tokens
     if max_tokens == 0 and request.echo:
         max_tokens = 1  # the engine computes no prompt without a next token; it is not reported
@@ -66,17 +64,17 @@ def completion_params(
         prompt_logprobs=prompt_logprobs,
     )
     params.validate(model.vocab_size)
-    _check_fits("max_tokens", request.max_tokens, remaining, model.max_model_len)
+    _check_fits("max_tokens", request.max_tokens, prompt, model)
     return params
 
 
 def chat_params(
     request: ChatRequest,
     model: ModelFacts,
-    remaining: int,
+    prompt: int,
     limit: str = "max_completion_tokens",
 ) -> SamplingParams:
-    """Options of a chat whose prompt leaves ``remaining`` tokens of the context; raises as above.
+    """Options of a chat whose prompt has ``prompt`` tokens; raises as above.
 
     ``limit`` is what the client calls ``max_completion_tokens``.
     """
@@ -106,10 +104,10 @@ def chat_params(
     defaults = model.sampling_defaults
     max_tokens = asked
     if asked is None and defaults.max_tokens is not None:
-        max_tokens = max(defaults.tokens(remaining) or 0, request.min_tokens or 0)
+        max_tokens = max(defaults.tokens(model.lengths.room(prompt)) or 0, request.min_tokens or 0)
     params = _params(request, defaults, max_tokens=max_tokens, logprobs=logprobs)
     params.validate(model.vocab_size)
-    _check_fits(name, asked, remaining, model.max_model_len)
+    _check_fits(name, asked, prompt, model)
     return params
 
 
@@ -169,7 +167,7 @@ def kept_prompt(
         max_tokens=None if output is None else max(output, request.min_tokens or 0, 1),
     )
     params.validate()
-    return truncated(token_ids, params, model.max_model_len)
+    return truncated(token_ids, params, model.lengths)
 
 
 def bound_by(params: SamplingParams, grammar: GrammarSpec, model: ModelFacts) -> SamplingParams:
@@ -180,7 +178,7 @@ def bound_by(params: SamplingParams, grammar: GrammarSpec, model: ModelFacts) ->
     return bound
 
 
-def _check_fits(name: str, asked: int | None, remaining: int, longest: int) -> None:
+def _check_fits(name: str, asked: int | None, prompt: int, model: ModelFacts) -> None:
     """Refuse more output than can be had; a prompt that leaves none fails elsewhere."""
-    if remaining > 0:
-        check_output(longest - remaining, name, asked, longest)
+    if prompt <= model.lengths.longest_prompt:
+        check_output(prompt, name, asked, model.lengths)

@@ -81,7 +81,7 @@ async def tokenized(request: TokenizeRequest, serving: Serving) -> Tokens:
         texts = await asyncio.to_thread(lambda: list(map(engine.tokenizer.token_text, tokens)))
     return Tokens(
         count=len(tokens),
-        max_model_len=engine.model.max_model_len,
+        max_model_len=engine.model.lengths.max_model_len,
         tokens=tokens,
         token_strs=texts,
     )

@@ -1,0 +1,1 @@
+"""Workloads that servers see: what is kept of a request, traces without text, and summaries."""

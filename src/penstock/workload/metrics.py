@@ -1,0 +1,130 @@
+"""What the metrics of any server say of its workload: classes of lengths, and nothing of arrivals
+or shared prefixes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+_PROMPTS: Final = ("request_prompt_tokens", "request_input_length")
+_ANSWERS: Final = ("request_generation_tokens", "request_generated_tokens")
+_FIRST_TOKEN: Final = ("time_to_first_token_seconds",)
+_ENDS: Final = ("request_success",)
+_QUERIES: Final = ("prefix_cache_queries",)
+_HITS: Final = ("prefix_cache_hits",)
+"""Ends of the names that vLLM, Penstock and Text Generation Inference give their metrics."""
+
+
+class Spread(msgspec.Struct, frozen=True, kw_only=True):
+    """A quantity by a histogram's buckets. A quantile is known as the two bounds that it is
+    between; the second is null where the histogram has none."""
+
+    count: int
+    mean: float
+    p50: tuple[float, float | None]
+    p90: tuple[float, float | None]
+    p99: tuple[float, float | None]
+
+
+class MetricsSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A server's workload since its start, by its metrics. What these do not say is null."""
+
+    prompt_tokens: Spread | None
+    output_tokens: Spread | None
+    first_token_s: Spread | None
+    ends: dict[str, int]
+    """Sequences by why they ended."""
+    found_in_cache: float | None
+    """The part of the prompt tokens looked up in the prefix cache that was found."""
+
+
+def summarize_metrics(text: str) -> MetricsSummary | None:
+    """The summary of metrics in Prometheus' form; None where they say nothing of lengths, or are no
+    metrics."""
+    try:
+        families = list(text_string_to_metric_families(text))
+    except (ValueError, KeyError, IndexError):
+        return None
+    prompts, answers = (_spread(families, names) for names in (_PROMPTS, _ANSWERS))
+    if prompts is None and answers is None:
+        return None
+    queries, hits = _total(families, _QUERIES), _total(families, _HITS)
+    return MetricsSummary(
+        prompt_tokens=prompts,
+        output_tokens=answers,
+        first_token_s=_spread(families, _FIRST_TOKEN),
+        ends=_ends(families),
+        found_in_cache=hits / queries if queries and hits is not None else None,
+    )
+
+
+@dataclass(frozen=True)
+class _Buckets:
+    bounds: tuple[float, ...]
+    """Upper bounds, of which the last has no end."""
+    below: tuple[float, ...]
+    """Samples up to each bound."""
+
+    def quantile(self, part: float) -> tuple[float, float | None]:
+        wanted, low = part * self.below[-1], 0.0
+        for bound, count in zip(self.bounds, self.below, strict=True):
+            if count >= wanted:
+                return low, None if math.isinf(bound) else bound
+            low = bound
+        return low, None
+
+
+def _named(families: Iterable[Metric], names: tuple[str, ...]) -> Iterable[Metric]:
+    return (each for each in families if each.name.endswith(names))
+
+
+def _spread(families: Iterable[Metric], names: tuple[str, ...]) -> Spread | None:
+    """Return the sum of all histograms of these names, of several models or engines."""
+    below: dict[float, float] = {}
+    count = total = 0.0
+    for family in _named(families, names):
+        for sample in family.samples:
+            if sample.name.endswith("_bucket"):
+                bound = float(sample.labels["le"])
+                below[bound] = below.get(bound, 0.0) + sample.value
+            elif sample.name.endswith("_count"):
+                count += sample.value
+            elif sample.name.endswith("_sum"):
+                total += sample.value
+    if not count or not below:
+        return None
+    bounds = tuple(sorted(below))
+    buckets = _Buckets(bounds, tuple(below[bound] for bound in bounds))
+    return Spread(
+        count=int(count),
+        mean=total / count,
+        p50=buckets.quantile(0.5),
+        p90=buckets.quantile(0.9),
+        p99=buckets.quantile(0.99),
+    )
+
+
+def _total(families: Iterable[Metric], names: tuple[str, ...]) -> float | None:
+    samples = [
+        sample.value
+        for family in _named(families, names)
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    ]
+    return sum(samples) if samples else None
+
+
+def _ends(families: Iterable[Metric]) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for family in _named(families, _ENDS):
+        for sample in family.samples:
+            reason = sample.labels.get("finished_reason")
+            if reason is not None and sample.value and not sample.name.endswith("_created"):
+                found[reason] = found.get(reason, 0) + int(sample.value)
+    return found
