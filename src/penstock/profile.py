@@ -10,13 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from penstock.dtypes import DTypeOption, KvCacheDTypeOption, QuantizationName
 from penstock.errors import ConfigError
+
+ObjectiveName = Literal["goodput", "throughput", "ttft", "e2el"]
+"""What a profile is to be best at."""
 
 VERSION: Final = 1
 """The version of profiles."""
@@ -171,7 +174,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     options: ProfileOptions
     made_for: MadeFor
     slo: tuple[str, ...]
-    objective: str
+    objective: ObjectiveName
     verified: bool
     """Whether it was measured beside the default, and chosen by that."""
     chosen: Tried

@@ -11,7 +11,7 @@ from support.calibrations import demo_calibration
 from support.mock_api import HEAD, Body, MockApi, Step, api_thread, end, said, words_of
 
 from penstock.cli import main as cli
-from penstock.cli import tune
+from penstock.cli import tune_run
 from penstock.errors import PenstockError
 from penstock.profile import Profile, ProfileOptions
 from penstock.tune.space import Candidate
@@ -76,7 +76,7 @@ def test_the_measured_best_is_chosen(
         with api_thread(MockApi(answer)) as api:
             yield api.url
 
-    monkeypatch.setattr(tune, "_serving", serving)
+    monkeypatch.setattr(tune_run, "_serving", serving)
     made = tuned(words, "--candidates", "12", "--rounds", "2", "--verify-seconds", "0.4")
     assert len(served) == 2 * len(set(served))
     assert served[0] == served[len(served) // 2]  # in turn
@@ -102,7 +102,7 @@ def test_a_finalist_that_does_not_start_is_left_out(
         with api_thread(MockApi()) as api:
             yield api.url
 
-    monkeypatch.setattr(tune, "_serving", serving)
+    monkeypatch.setattr(tune_run, "_serving", serving)
     made = tuned(words, "--candidates", "12", "--rounds", "1", "--verify-seconds", "0.1")
     assert any("was not measured: no memory" in note for note in made.notes)
 

@@ -3,42 +3,25 @@
   penstock tune --trace trace.csv --slo ttft:500ms tpot:50ms --out profile.json
   penstock tune MODEL --trace trace.jsonl --rate 4 --slo e2el:10s --allow int8 --out profile.json
   penstock serve MODEL --profile profile.json
+  penstock tune MODEL --watch http://localhost:8000 --profile profile.json \\
+      --calibration here.json --out next.json
 
 It measures what steps take here (penstock calibrate), simulates many configurations under the
 trace, and serves the best three and the default in turn, under the same load, to choose by what was
 measured. Options given beside it are those of the default. Answers stay as exact as they are,
-unless --allow opens less exact types. docs/tuning.md says more.
+unless --allow opens less exact types. With --watch it compares what a server sees with what its
+profile was made for, and proposes the next one by simulation. docs/tuning.md says more.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import TYPE_CHECKING
-
-import msgspec
 
 from penstock.cli.bench_common import ended
-from penstock.cli.bench_progress import BenchProgress
-from penstock.cli.options import engine_config, engine_words
 from penstock.cli.parser import UsageError
 from penstock.cli.tune_options import RARE, add_options
-from penstock.errors import ConfigError, PenstockError
-
-if TYPE_CHECKING:
-    from penstock.simulate.calibration import Calibration
-    from penstock.simulate.setups import Planned
-    from penstock.tune.choice import Finalist
-    from penstock.tune.load import TraceLoad
-    from penstock.tune.search import Found, Scored
-    from penstock.tune.simulator import Simulator
-    from penstock.tune.space import Candidate, Space
 
 __all__ = ["RARE", "add_arguments", "run"]
-
-_FINALISTS = 3
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,194 +29,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.cli.tune_table import print_tuning
-    from penstock.server.supervisor import MAX_WAITING
-    from penstock.simulate.calibration import Calibration
-    from penstock.simulate.setups import Configuration, Planned
-    from penstock.tune.choice import choose
-    from penstock.tune.made import made_profile
-    from penstock.tune.objective import check_objective
-    from penstock.tune.search import Search
-    from penstock.tune.simulator import Simulator
-    from penstock.tune.space import Candidate, check_names
-    from penstock.written_file import write_json
-
     if args.out.is_dir():
         raise UsageError(f"argument --out: {args.out} is a folder; name a file")
-    load = _load(args)
-    check_objective(args.objective, load.limits)
-    check_names(args.allow, args.keep)
-    engine = msgspec.structs.replace(engine_config(args), profile=None)
-    default = Candidate(engine, MAX_WAITING if args.max_waiting is None else args.max_waiting)
-    planned = Planned.of(Configuration("default", engine))
-    space = _space(args, default, planned, load)
-    with BenchProgress() as progress:
-        simulator = Simulator(
-            space,
-            load,
-            [Calibration.read(path) for path in args.calibration],
-            None if args.calibration else lambda each: _calibrated(each, progress),
-            progress,
-        )
-        search = Search(
-            space,
-            simulator,
-            args.objective,
-            len(load.workload.recorded),
-            args.seed,
-            args.candidates,
-            lambda name, total: progress.begin(name, total, "simulations"),
-        )
-        found = search.run()
-        _check_served(found, simulator, load)
-        verifying = not (args.no_verify or found.partial)
-        seconds = args.verify_seconds if verifying else None
-        finalists = [_predicted(each, space, simulator, seconds) for each in _finalists(found)]
-    stopped, notes = found.partial, []
-    if verifying:
-        stopped, finalists, notes = _verified(args, load, finalists)
-    choice = choose(finalists, args.objective)
-    if stopped:
-        notes.append("interrupted before all was simulated and measured")
-    profile = made_profile(
-        planned.engine_plan, load, args.objective, choice, found.tried, MAX_WAITING, notes
-    )
-    write_json(args.out, profile)
-    print_tuning(profile, finalists, choice, found, space, simulator, args.out)
-    return ended(stopped)
+    if (args.trace is None) == (args.watch is None):
+        raise UsageError("name a --trace of requests, or a server to --watch")
+    if args.watch is not None:
+        from penstock.cli.tune_watch import watch
 
+        return watch(args)
+    for name in ("since", "interval", "api_key_env"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"argument --{name.replace('_', '-')}: it is for --watch")
+    from penstock.cli.tune_run import load_of, tune
 
-def _load(args: argparse.Namespace) -> TraceLoad:
-    from penstock.bench.load.goodput import parse_limit
-    from penstock.bench.load.trace_files import TraceScale, is_trace, read_trace
-    from penstock.tune.load import TraceLoad
-
-    if args.rate is None and args.arrivals is not None:
-        raise UsageError(f"argument --arrivals: {args.arrivals} needs a --rate")
-    if args.rate is not None and args.speed is not None:
-        raise UsageError("arguments --rate, --speed: a rate takes the place of the trace's times")
-    if not is_trace(args.trace):
-        raise ConfigError(
-            f"{args.trace} is no trace: it has no input_length (Mooncake's form, .jsonl), and is "
-            "no .csv of Azure's or BurstGPT's columns"
-        )
-    scale = TraceScale(args.scale, args.speed or 1.0)
-    load = TraceLoad(
-        read_trace(args.trace, scale, args.num_prompts),
-        tuple(parse_limit(text) for text in args.slo),
-        args.rate,
-        args.arrivals or "poisson",
-        args.concurrency,
-        args.seed,
-    )
-    load.arrivals(args.rate)  # refused before anything is measured
-    return load
-
-
-def _space(
-    args: argparse.Namespace, default: Candidate, planned: Planned, load: TraceLoad
-) -> Space:
-    from penstock.hardware import detect
-    from penstock.tune.space import Space
-
-    config = planned.engine_plan.config
-    free = detect().memory_available - config.weight_bytes
-    shared = load.summary().shared > 0
-    return Space.of(default, config, max(free, 0), args.allow, args.keep, shared)
-
-
-def _calibrated(candidate: Candidate, progress: BenchProgress) -> Calibration:
-    from penstock.cli.calibrate import calibrated
-
-    return calibrated(candidate.engine, progress)
-
-
-def _check_served(found: Found, simulator: Simulator, load: TraceLoad) -> None:
-    """Raise ConfigError where nothing is served at all, or nothing within the limits, and say which
-    candidate is nearest."""
-    from penstock.tune.objective import distance
-
-    best = found.ranked[0]
-    if best.served.failed_share.mean >= 1:
-        errors = simulator.runs[best.candidate].errors
-        raise ConfigError(
-            f"every request of the trace is refused ({', '.join(errors)}); where they are longer "
-            "than the context, shrink them (--scale)"
-        )
-    goodput = best.served.goodput_per_s
-    if goodput is None or goodput.mean > 0 or found.partial:
-        return
-    near = [(distance(simulator.runs[each.candidate], load.limits), each) for each in found.ranked]
-    (times, limit), nearest = min(near, key=lambda each: each[0])
-    raise ConfigError(
-        f"none of {found.tried} configurations gives one answer within "
-        f"{' '.join(map(str, load.limits))}; nearest is "
-        f"{simulator.space.named(nearest.candidate)}, whose median answer takes {times:,.1f} times "
-        f"{limit}; loosen that limit, offer less (--rate, --speed), or --allow types of fewer bits"
-    )
-
-
-def _finalists(found: Found) -> Sequence[Scored]:
-    """The default, and the best others: each with other figures than those before it."""
-    chosen: list[Scored] = []
-    for each in found.ranked:
-        known = (found.default, *chosen)
-        if len(chosen) < _FINALISTS and all(each.served != other.served for other in known):
-            chosen.append(each)
-    return [found.default, *chosen]
-
-
-def _predicted(each: Scored, space: Space, simulator: Simulator, seconds: float | None) -> Finalist:
-    """A finalist, simulated on what is measured: where nothing is, on what the search was of."""
-    from penstock.tune.choice import Finalist
-    from penstock.tune.objective import served_of
-
-    candidate, served = each.candidate, each.served
-    if seconds is not None:
-        served = served_of(simulator.run(candidate, None, seconds))
-    return Finalist(candidate, space.named(candidate), served, None)
-
-
-def _verified(
-    args: argparse.Namespace, load: TraceLoad, finalists: Sequence[Finalist]
-) -> tuple[bool, list[Finalist], list[str]]:
-    """Whether it was stopped, the finalists that could be served with what was measured, and
-    notes."""
-    from dataclasses import replace
-
-    from penstock.cli.bench_serve_progress import ServeProgress
-    from penstock.tune.verify import Verifier, served_by
-
-    with ServeProgress() as progress:
-        verifier = Verifier(
-            load,
-            args.verify_seconds,
-            args.rounds,
-            _serving,
-            progress,
-            lambda text: print(f"measuring {text}", file=sys.stderr),
-            lambda: progress.stopped,
-        )
-        try:
-            done = verifier.run({each.candidate: each.name for each in finalists})
-        except PenstockError:
-            if not progress.stopped:
-                raise
-            done = False
-    notes = [f"{name} was not measured: {why}" for name, why in verifier.failed.items()]
-    found = [
-        replace(each, measured=served_by(runs) if runs else None)
-        for each in finalists
-        if (runs := verifier.measured.get(each.candidate, [])) or not done
-        if each.name not in verifier.failed
-    ]
-    return not done, found, notes
-
-
-@contextmanager
-def _serving(candidate: Candidate) -> Iterator[str]:
-    from penstock.simulate.server_process import serving
-
-    words = [*engine_words(candidate.engine), "--max-waiting", str(candidate.max_waiting)]
-    with serving([*words, "--log-level", "warning"]) as url:
-        yield url
+    load = load_of(args, args.trace, args.slo)
+    return ended(tune(args, load, args.objective or "goodput", not args.no_verify))

@@ -7,11 +7,15 @@ from pathlib import Path
 from typing import Final
 
 from penstock.cli.bench_serve_options import positive
+from penstock.cli.observe import KEY_VARIABLE
 from penstock.cli.options import RARE_ENGINE, add_engine_arguments, positive_int
 from penstock.tune.objective import OBJECTIVES
 
 DEFAULT_REQUESTS: Final = 2000
-RARE: Final = RARE_ENGINE | {"--arrivals", "--candidates", "--keep", "--seed", "--max-waiting"}
+RARE: Final = RARE_ENGINE | {
+    *("--arrivals", "--candidates", "--keep", "--seed", "--max-waiting"),
+    *("--since", "--interval", "--api-key-env"),
+}
 """Options that ``--help`` leaves out. Engine options are those of what is tuned."""
 
 
@@ -20,6 +24,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, required=True, metavar="FILE", help="write the profile here"
     )
     _add_load(parser.add_argument_group("load"))
+    _add_watch(parser.add_argument_group("watching a server"))
     _add_search(parser.add_argument_group("search"))
     _add_verification(parser.add_argument_group("verification"))
     add_engine_arguments(parser, skip=("speculative", "seed"))
@@ -29,7 +34,6 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--trace",
         type=Path,
-        required=True,
         metavar="FILE",
         help="Azure's or BurstGPT's .csv, or a .jsonl of Mooncake's form",
     )
@@ -58,6 +62,33 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_watch(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--watch",
+        metavar="URL",
+        help="compare what users of the server there ask for with what its --profile was made for; "
+        "where it differs, propose the next profile by simulation",
+    )
+    group.add_argument(
+        "--since",
+        type=positive,
+        metavar="S",
+        help="requests of the last S seconds alone (default: all that the server keeps)",
+    )
+    group.add_argument(
+        "--interval",
+        type=positive,
+        metavar="S",
+        help="look every S seconds until there is something to propose (default: once)",
+    )
+    group.add_argument(
+        "--api-key-env",
+        metavar="NAME",
+        help="the environment variable that holds the server's admin key (default: "
+        f"{KEY_VARIABLE}, if it is set)",
+    )
+
+
 def _add_search(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--slo",
@@ -69,9 +100,9 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--objective",
         choices=OBJECTIVES,
-        default="goodput",
         help="what is to be best: good answers a second, output tokens a second, or the 99th "
-        "percentile of first tokens or of whole answers (default: goodput)",
+        "percentile of first tokens or of whole answers (default: the profile's with --watch, or "
+        "goodput)",
     )
     group.add_argument(
         "--allow",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.profile import Figure, Served, Tried
-from penstock.tune.objective import ObjectiveName, key_of
+from penstock.profile import Figure, ObjectiveName, Served, Tried
+from penstock.tune.objective import key_of
 from penstock.tune.space import Candidate
 
 

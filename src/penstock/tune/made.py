@@ -13,11 +13,11 @@ from penstock.profile import (
     MadeFor,
     MadeForMachine,
     MadeForModel,
+    ObjectiveName,
     Profile,
 )
 from penstock.tune.choice import Choice
 from penstock.tune.load import TraceLoad
-from penstock.tune.objective import ObjectiveName
 from penstock.version import __version__
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, Literal, get_args
+from typing import Final, get_args
 
 from penstock.bench.load.goodput import Limit
 from penstock.errors import ConfigError
-from penstock.profile import Figure, Served
+from penstock.profile import Figure, ObjectiveName, Served
 from penstock.simulate.outcome import SimulatedRun
 
-ObjectiveName = Literal["goodput", "throughput", "ttft", "e2el"]
 OBJECTIVES: Final = get_args(ObjectiveName)
 
 Key = tuple[float, ...]

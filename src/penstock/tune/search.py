@@ -15,9 +15,9 @@ import numpy as np
 
 from penstock.bench.progress import Stopped
 from penstock.errors import PenstockError
-from penstock.profile import Served
+from penstock.profile import ObjectiveName, Served
 from penstock.tune.load import parts
-from penstock.tune.objective import Key, ObjectiveName, key_of
+from penstock.tune.objective import Key, key_of
 from penstock.tune.space import Candidate, Space
 
 _SHARES: Final = (1 / 9, 1 / 3)
