@@ -9,11 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 from support.calibrations import demo_calibration
+from support.profiles import profile_of
 
 from penstock.cli import main as cli
 from penstock.cli.simulate_configs import read_configs
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
+from penstock.profile import ProfileOptions
 from penstock.written_file import write_json
 
 SHAPE = str(Path(__file__).parents[2] / "benchmarks/configs/qwen3-0.6b/config.json")
@@ -111,6 +113,10 @@ def test_configurations_in_a_file(tmp_path: Path) -> None:
     assert (one.name, one.replicas) == ("fleet", 3)
     assert one.engine.kv_cache_bytes == 2 << 30
     assert (one.engine.max_num_seqs, one.engine.enable_prefix_caching) == (8, False)
+    profile = tmp_path / "profile.json"
+    write_json(profile, profile_of(ProfileOptions(max_num_seqs=4, max_waiting=16)))
+    (made,) = read_configs([f"made:profile={profile}"], "")
+    assert (made.engine.max_num_seqs, made.max_waiting) == (4, 16)
     path.write_text("[a]\nmax_num_seqs = 8\n[b]\nrouting = 'random'\n")
     assert [each.name for each in read_configs([str(path)], "")] == ["a", "b"]
     plain, named = read_configs(["max_num_seqs=4", "default"], "")

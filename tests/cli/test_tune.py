@@ -10,10 +10,12 @@ import pytest
 from support.calibrations import demo_calibration
 from support.mock_api import HEAD, Body, MockApi, Step, api_thread, end, said, words_of
 
+from penstock.bench.progress import Stopped
 from penstock.cli import main as cli
 from penstock.cli import tune_run
 from penstock.errors import PenstockError
-from penstock.profile import Profile, ProfileOptions
+from penstock.profile import Profile, ProfileOptions, Served
+from penstock.tune.simulator import Simulator
 from penstock.tune.space import Candidate
 from penstock.written_file import write_json
 
@@ -105,6 +107,29 @@ def test_a_finalist_that_does_not_start_is_left_out(
     monkeypatch.setattr(tune_run, "_serving", serving)
     made = tuned(words, "--candidates", "12", "--rounds", "1", "--verify-seconds", "0.1")
     assert any("was not measured: no memory" in note for note in made.notes)
+
+
+@pytest.mark.parametrize("after", [12, 40])
+def test_ctrl_c_keeps_what_is_known(
+    after: int,
+    words: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    simulate, left = Simulator.__call__, [after]
+
+    def stopped(self: Simulator, candidate: Candidate, conversations: int) -> Served:
+        if left[0] == 0:
+            raise Stopped
+        left[0] -= 1
+        return simulate(self, candidate, conversations)
+
+    monkeypatch.setattr(Simulator, "__call__", stopped)
+    assert cli.main(["tune", *words, "--no-verify"]) == 130
+    made = Profile.read(Path(words[words.index("--out") + 1]))
+    assert not made.verified
+    assert "interrupted before all was simulated and measured" in made.notes
+    assert "not measured" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
