@@ -18,6 +18,7 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
 from penstock.errors import PenstockError
 from penstock.simulate import measured_server, measured_steps
+from penstock.simulate.calibration import ObservedStep
 from penstock.simulate.clock import StepShape
 from penstock.simulate.front_end import FrontTimes
 from penstock.simulate.server_process import serving
@@ -45,11 +46,15 @@ def test_scenes_fit_into_the_engine_and_cover_its_steps() -> None:
 
 
 def test_steps_count_with_the_middle_of_their_rounds() -> None:
-    shape = StepShape(1, 1, 1, (1.0,), (1.0,))
-    rounds = [[[(shape, 9.0)]], [[(shape, 2.0)]], [[(shape, 4.0)]]]
-    assert measured_steps._middles(rounds) == [(shape, 3.0)]
-    assert measured_steps._middles(rounds[:1]) == [(shape, 9.0)]
-    assert measured_steps._middles([*rounds[:2], []]) == [(shape, 2.0)]
+    shape = StepShape(1, 1, 1, 0, (1.0,), (1.0,))
+
+    def step(seconds: float) -> ObservedStep:
+        return ObservedStep(shape, 0, seconds)
+
+    rounds = [[[step(9.0)]], [[step(2.0)]], [[step(4.0)]]]
+    assert measured_steps._middles(rounds) == [step(3.0)]
+    assert measured_steps._middles(rounds[:1]) == [step(9.0)]
+    assert measured_steps._middles([*rounds[:2], []]) == [step(2.0)]
 
 
 def test_loads_are_of_some_seconds_whatever_the_model() -> None:
@@ -137,7 +142,9 @@ def test_a_calibration_is_made_and_used(
     assert "the median error of the fit is" in out
     made = json.loads(path.read_text())
     assert made["covered"]["sequences"] == 8
-    assert set(made["checked"]) == {"ttft.p50", "itl.p50", "e2el.p50"}
+    assert set(made["checked"]) == {
+        f"{name}.{part}" for name in ("ttft", "itl", "e2el") for part in ("p50", "p99")
+    }
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0.0,500,20\n1.5,300,10\n")
     here = ["--calibration", str(path), "--json", str(tmp_path / "out.json")]
     assert cli.main(["simulate", str(trace), "a:threads=1,max_num_seqs=4", *here]) == 0

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.cache.geometry import Chunk, Window
 from penstock.plan.costs import StepSize, seen
-from penstock.simulate.calibration import MeasuredClock, StepTimes, WindowShare
+from penstock.simulate.calibration import MeasuredClock, ObservedStep, StepTimes, WindowShare
 from penstock.simulate.clock import StepClock, StepShape, decode_reads, seen_by
 from penstock.simulate.plan_clock import PlanClock
 from penstock.sizing.catalogue import Catalogue
@@ -53,6 +53,7 @@ def shape_of(parts: list[tuple[int, int]], windows: tuple[Window | None, ...]) -
         sum(b - a for a, b in parts),
         len(parts),
         len(parts),
+        sum(b - a > 1 for a, b in parts),
         tuple(float(sum(read for read, _ in found)) for found in each),
         tuple(float(sum(pair for _, pair in found)) for found in each),
     )
@@ -96,8 +97,10 @@ def test_a_fit_finds_the_constants_of_a_machine() -> None:
         rows=(1e-3, 1.5e-3, 4e-3, 9e-3),
         sequence=2e-5,
         sample=5e-6,
+        chunk=1e-4,
         read=1e-7,
         pair=3e-8,
+        behind=2e-6,
         windows=windows,
         error=0.0,
     )
@@ -112,7 +115,12 @@ def test_a_fit_finds_the_constants_of_a_machine() -> None:
         shape._replace(logits=0) if i % 3 == 1 and shape.sequences == 1 else shape
         for i, shape in enumerate(shapes)
     ]
-    found = StepTimes.fit([(shape, clock.seconds(shape)) for shape in shapes], windows)
+    observed = []
+    for i, shape in enumerate(shapes):
+        before = (0, 7, 300, 90)[i % 4]
+        seconds = clock.seconds(shape) + clock.behind(before, shape.tokens)
+        observed.append(ObservedStep(shape, before, seconds))
+    found = StepTimes.fit(observed, windows)
     assert found.tokens == true.tokens
     assert found.error < 1e-6
     for shape in shapes:

@@ -101,7 +101,11 @@ def loads(draw: st.DrawFn) -> tuple[list[Conversation], dict[str, object]]:
         "context": 96,
         "windows": draw(st.sampled_from([(None,), (None,), (None, 8)])),
         "clock": EvenClock(
-            1.0, 0.125, draw(st.sampled_from([0.0, 1 / 64])), draw(st.sampled_from([(None,), (8,)]))
+            1.0,
+            0.125,
+            draw(st.sampled_from([0.0, 1 / 64])),
+            draw(st.sampled_from([(None,), (8,)])),
+            draw(st.sampled_from([0.0, 0.125])),
         ),
         "front": draw(
             st.sampled_from(

@@ -24,9 +24,14 @@ class EvenClock:
     token: float = 0.0
     read: float = 0.0
     windows: tuple[Window | None, ...] = (None,)
+    after: float = 0.0
+    """The time for each token that the step before had more."""
 
     def seconds(self, shape: StepShape) -> float:
         return self.step + self.token * shape.tokens + self.read * sum(shape.reads)
+
+    def behind(self, before: int, tokens: int) -> float:
+        return self.after * max(before - tokens, 0)
 
     def decoding(self, sequences: int, reads: Sequence[Sequence[float]]) -> list[float]:
         fixed = self.step + self.token * sequences

@@ -2,11 +2,13 @@
 
 A step's time is fitted to steps of the model itself::
 
-    rows(tokens) + sequence * S + sample * L + read * R + pair * P
+    rows(tokens) + sequence * S + sample * L + chunk * C + read * R + pair * P + behind * B
 
-with S sequences, L sampled tokens, R cached tokens that attention reads and P tokens that rows see
-(of layers with windows, within these, weighted by the layers' bytes). ``rows`` has straight lines
-between numbers of tokens that were measured: products take longer by steps, not in proportion.
+with S sequences, L sampled tokens, C parts of prompts, R cached tokens that attention reads and P
+tokens that rows see (of layers with windows, within these, weighted by the layers' bytes). ``rows``
+has straight lines between numbers of tokens that were measured: products take longer by steps, not
+in proportion. B is by how many tokens the step before was larger, up to 256: it has taken the
+caches that a small one would have found filled.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -31,6 +33,8 @@ from penstock.sizing.least_squares import nonnegative
 
 VERSION: Final = 1
 """The version of calibration files."""
+_BEHIND: Final = 256
+"""Tokens beyond which a step leaves no more of what caches held."""
 
 
 class WindowShare(msgspec.Struct, frozen=True):
@@ -48,6 +52,15 @@ class WindowShare(msgspec.Struct, frozen=True):
         return Chunk(self.window) if self.chunk and self.window is not None else self.window
 
 
+class ObservedStep(NamedTuple):
+    """A step that was measured."""
+
+    shape: StepShape
+    before: int
+    """Tokens of the step before it; 0 if there was none right before."""
+    seconds: float
+
+
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The constants of a model's steps, in seconds."""
 
@@ -57,8 +70,10 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     """What a step of so many takes, whatever they are."""
     sequence: float
     sample: float
+    chunk: float
     read: float
     pair: float
+    behind: float
     windows: tuple[WindowShare, ...]
     error: float
     """The median of the relative errors of the steps that it was fitted to."""
@@ -66,30 +81,34 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def fit(
         cls,
-        observed: Sequence[tuple[StepShape, float]],
+        observed: Sequence[ObservedStep],
         windows: tuple[WindowShare, ...],
     ) -> StepTimes:
-        """Fit the constants to shapes of steps and what they took; their ``reads`` and ``pairs``
-        are for each of ``windows``."""
-        knots = _knots([shape.tokens for shape, _ in observed])
+        """Fit the constants; ``reads`` and ``pairs`` of the shapes are for each of ``windows``."""
+        knots = _knots([each.shape.tokens for each in observed])
         lines = [
             (
-                *_hats(shape.tokens, knots),
-                *(shape.sequences, shape.logits),
-                *(_weighted(shape.reads, windows), _weighted(shape.pairs, windows)),
+                *_hats(each.shape.tokens, knots),
+                *(each.shape.sequences, each.shape.logits, each.shape.chunks),
+                *(_weighted(each.shape.reads, windows), _weighted(each.shape.pairs, windows)),
+                _excess(each.before, each.shape.tokens),
             )
-            for shape, _ in observed
+            for each in observed
         ]
-        matrix, seconds = np.array(lines, np.float64), np.array([s for _, s in observed])
-        *rows, sequence, sample, read, pair = nonnegative(matrix, seconds)
-        predicted = matrix @ np.array([*rows, sequence, sample, read, pair])
+        matrix = np.array(lines, np.float64)
+        seconds = np.array([each.seconds for each in observed])
+        found = nonnegative(matrix, seconds)
+        *rows, sequence, sample, chunk, read, pair, behind = found
+        predicted = matrix @ np.array(found)
         return cls(
             tokens=knots,
             rows=tuple(rows),
             sequence=sequence,
             sample=sample,
+            chunk=chunk,
             read=read,
             pair=pair,
+            behind=behind,
             windows=windows,
             error=float(np.median(np.abs(predicted / seconds - 1))),
         )
@@ -121,9 +140,13 @@ class MeasuredClock:
             times.of_rows(shape.tokens)
             + times.sequence * shape.sequences
             + times.sample * shape.logits
+            + times.chunk * shape.chunks
             + times.read * _weighted(shape.reads, times.windows)
             + times.pair * _weighted(shape.pairs, times.windows)
         )
+
+    def behind(self, before: int, tokens: int) -> float:
+        return self.times.behind * _excess(before, tokens)
 
     def decoding(self, sequences: int, reads: Sequence[Sequence[float]]) -> list[float]:
         times = self.times
@@ -229,11 +252,15 @@ def window_shares(plan: Plan) -> tuple[WindowShare, ...]:
     )
 
 
+def _excess(before: int, tokens: int) -> int:
+    return min(max(before - tokens, 0), _BEHIND)
+
+
 def _knots(tokens: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of tokens that were measured, the first of each stretch of an eighth."""
+    """Numbers of tokens that were measured, the first of each stretch of a fifth."""
     found: list[int] = []
     for each in sorted(set(tokens)):
-        if not found or each > found[-1] * 9 / 8:
+        if not found or each > found[-1] * 6 / 5:
             found.append(each)
     last = max(tokens)
     if found[-1] != last:

@@ -18,6 +18,8 @@ class StepShape(NamedTuple):
     tokens: int
     logits: int
     sequences: int
+    chunks: int
+    """Sequences of which it computes more than one token: parts of prompts."""
     reads: tuple[float, ...]
     """Cached tokens that its sequences see together, for each of the clock's windows."""
     pairs: tuple[float, ...]
@@ -33,6 +35,9 @@ class StepClock(Protocol):
 
     def seconds(self, shape: StepShape) -> float:
         """The time of one step."""
+
+    def behind(self, before: int, tokens: int) -> float:
+        """What a step of so many tokens takes longer because the one before it had ``before``."""
 
     def decoding(self, sequences: int, reads: Sequence[Sequence[float]]) -> list[float]:
         """The times of steps, one after the other, that decode a token of each of so many

@@ -28,6 +28,8 @@ class FrontTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The time from sending a request until the engine has it: connection, HTTP, chat template."""
     prompt_token: float
     """The same for each token of its prompt: tokenizing."""
+    crowded: float = 0.0
+    """What a request takes longer on its way to the engine while others are served."""
     answer: float
     """The time from the end of a step until the first of its chunks is received."""
     chunk: float
@@ -46,9 +48,9 @@ class FrontTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The shortest pause between chunks, for each open sequence."""
     longest_pause: float = LONGEST_PAUSE_S
 
-    def inbound(self, prompt: int) -> float:
-        """Seconds from sending a request until the engine has it."""
-        return self.request + self.prompt_token * prompt
+    def inbound(self, prompt: int, others: bool) -> float:
+        """Seconds from sending a request until the engine has it; ``others``: some are served."""
+        return self.request + self.prompt_token * prompt + (self.crowded if others else 0.0)
 
 
 class Answer(msgspec.Struct, gc=False):

@@ -23,6 +23,7 @@ from penstock.bench.load.sizes import Sizes
 from penstock.bench.load.target import Target
 from penstock.bench.load.workload import RandomWorkload
 from penstock.bench.progress import Progress
+from penstock.bench.stats import summarize
 from penstock.simulate.fleet import Fleet, Offered
 from penstock.simulate.front_end import Answer, FrontTimes
 from penstock.simulate.setup import Setup
@@ -97,6 +98,7 @@ def measure_server(url: str, setup: Setup, progress: Progress) -> MeasuredServer
     for _ in range(_ROUNDS):  # what one fit finds is part of the other's
         setup = replace(setup, front=_of_steps(setup, several, runs))
         setup = replace(setup, front=_of_requests(setup, alone, lone))
+        setup = replace(setup, front=_of_crowds(setup, several, runs))
     checked = _check(url, setup)
     progress.advance(1)
     return MeasuredServer(setup.front, setup.template, checked)
@@ -218,6 +220,20 @@ def _of_steps(setup: Setup, several: Sequence[_Closed], runs: Sequence[LoadedRun
     )
 
 
+def _of_crowds(setup: Setup, several: Sequence[_Closed], runs: Sequence[LoadedRun]) -> FrontTimes:
+    """What requests take longer on their way where others are served: the median over loads of what
+    is not explained of their median TTFT."""
+    bare = replace(setup, front=msgspec.structs.replace(setup.front, crowded=0.0))
+    left = [
+        median(each.ttft_s for each in run.requests if each.ttft_s is not None)
+        - median(map(_ttft, _served(_simulated(bare, closed))))
+        for closed, run in zip(several, runs, strict=True)
+        if closed.concurrency > 1
+    ]
+    crowded = max(median(left), 0.0) if left else 0.0
+    return msgspec.structs.replace(setup.front, crowded=crowded)
+
+
 def _check(url: str, setup: Setup) -> dict[str, float]:
     """A load of mixed lengths at random times, measured and simulated."""
     longest = setup.limits.max_model_len
@@ -231,15 +247,18 @@ def _check(url: str, setup: Setup) -> dict[str, float]:
     run = _run(url, workload, load, None, _CHECK_S, lambda rate: Gamma(rate or 1.0))
     fleet = Fleet(setup, Offered(Gamma(rate), duration_s=_CHECK_S))
     fleet.run(workload.conversations(0))
-    told = {}
     served = _served(fleet)
-    gaps = fleet.replicas[0].front.gaps.summary()
-    of = run.whole.distributions
-    for name, found in (
-        ("ttft", median(map(_ttft, served))),
-        ("itl", None if gaps is None else gaps.p50),
-        ("e2el", median(each.last_s - each.asked.sent_s for each in served)),
-    ):
-        if found is not None and name in of and of[name].summary.p50 > 0:
-            told[f"{name}.p50"] = found / of[name].summary.p50 - 1
-    return told
+    found = {
+        "ttft": summarize([_ttft(each) for each in served]),
+        "itl": fleet.replicas[0].front.gaps.summary(),
+        "e2el": summarize([each.last_s - each.asked.sent_s for each in served]),
+    }
+    measured = run.whole.distributions
+    return {
+        f"{name}.{part}": getattr(simulated, part) / seen - 1
+        for name, simulated in found.items()
+        for part in ("p50", "p99")
+        if simulated is not None
+        and name in measured
+        and (seen := getattr(measured[name].summary, part)) > 0
+    }

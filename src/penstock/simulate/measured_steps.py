@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Final
 
+import numpy as np
+
 from penstock.bench.meter import MeteredExecutor, StepProfile, timed_step
 from penstock.bench.progress import Progress
 from penstock.bench.session import Session
@@ -18,11 +20,18 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import EnginePlan
 from penstock.interface.step import StepInput
 from penstock.plan.costs import StepSize, seen
-from penstock.simulate.calibration import Covered, StepTimes, WindowShare, window_shares
+from penstock.simulate.calibration import (
+    Covered,
+    ObservedStep,
+    StepTimes,
+    WindowShare,
+    window_shares,
+)
 from penstock.simulate.clock import StepShape
 
-_ROUNDS: Final = 3
-_BUDGET_S: Final = 40.0
+_ROUNDS: Final = 9
+_BUDGET_S: Final = 25.0
+"""After so many seconds no further round begins; one there always is."""
 _CHUNKS: Final = (1, 4, 9, 17, 33, 66, 97, 130, 193, 258, 385, 510, 770, 1030, 1540, 2050)
 _BATCHES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 
@@ -38,11 +47,19 @@ class _Scene:
     later: tuple[Lengths, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Profile(StepProfile):
+    """The size of a step, and of how many sequences it computes more than one token."""
+
+    chunks: int
+
+
 class _SizeMeter(MeteredExecutor):
     """Keeps the size of every step."""
 
     def profiled(self, step: StepInput) -> StepProfile:
-        return StepProfile(StepSize.of(step), [], 0.0)
+        chunks = int((np.diff(step.query_starts) > 1).sum())
+        return _Profile(StepSize.of(step), [], 0.0, chunks)
 
 
 @dataclass(frozen=True)
@@ -58,20 +75,20 @@ def measure_steps(config: EngineConfig, progress: Progress) -> MeasuredSteps:
     """Load the model and run scenes of steps: decoding by few and by many, short contexts and long
     ones, prompts in chunks of all sizes, alone and beside sequences that decode.
 
-    It takes some forty seconds at most, besides loading. Raises what loading raises.
+    Rounds of them take half a minute, besides loading. Raises what loading raises.
     """
     with Session.open(config, _SizeMeter, progress) as session:
         plan = session.engine_plan
         windows = window_shares(plan.plan)
         scenes = list(_scenes(plan))
         progress.begin("steps", len(scenes) * _ROUNDS, "scenes")
-        rounds: list[list[list[tuple[StepShape, float]]]] = []
+        rounds: list[list[list[ObservedStep]]] = []
         ends = time.monotonic() + _BUDGET_S
         for number in range(_ROUNDS):
             rounds.append([])
             for place, scene in enumerate(scenes):
                 if number and time.monotonic() > ends:
-                    break
+                    break  # a round that is cut short counts with what it has
                 seed = number * len(scenes) + place
                 rounds[-1].append(list(_played(session, scene, windows, seed)))
                 progress.advance(1)
@@ -80,8 +97,8 @@ def measure_steps(config: EngineConfig, progress: Progress) -> MeasuredSteps:
         plan,
         StepTimes.fit(observed, windows),
         Covered(
-            rows=max(shape.tokens for shape, _ in observed),
-            sequences=max(shape.sequences for shape, _ in observed),
+            rows=max(each.shape.tokens for each in observed),
+            sequences=max(each.shape.sequences for each in observed),
             context=max(each.prompt + each.output for s in scenes for each in (*s.first, *s.later)),
         ),
     )
@@ -114,7 +131,7 @@ def _scenes(plan: EnginePlan) -> Iterator[_Scene]:
 
 def _played(
     session: Session, scene: _Scene, windows: Sequence[WindowShare], seed: int
-) -> Iterator[tuple[StepShape, float]]:
+) -> Iterator[ObservedStep]:
     """The steps of a scene and their seconds; the same steps in every round, of other tokens."""
     core, meter = session.core, session.meter
     lengths = [*scene.first, *scene.later]
@@ -122,29 +139,31 @@ def _played(
     for request in requests[: len(scene.first)]:
         core.add_request(request)
     left = requests[len(scene.first) :]
-    steps = 0
+    steps = before = 0
     while core.has_work or left:
         if left and (steps % 6 == 5 or not core.has_work):
             core.add_request(left.pop(0))
         _, step = timed_step(core, meter)
         steps += 1
-        if step.run is not None and step.run.profile is not None:
-            yield _shape(step.run.profile.size, windows), step.seconds
+        if step.run is not None and isinstance(step.run.profile, _Profile):
+            shape = _shape(step.run.profile, windows)
+            yield ObservedStep(shape, before, step.seconds)
+            before = shape.tokens
 
 
-def _shape(size: StepSize, windows: Sequence[WindowShare]) -> StepShape:
+def _shape(profile: _Profile, windows: Sequence[WindowShare]) -> StepShape:
+    size = profile.size
     return StepShape(
         size.tokens,
         size.logits,
         size.sequences,
+        profile.chunks,
         tuple(float(seen(size.context_lens, each.seen).sum()) for each in windows),
         tuple(float(seen(size.positions + 1, each.seen).sum()) for each in windows),
     )
 
 
-def _middles(
-    rounds: Sequence[Sequence[Sequence[tuple[StepShape, float]]]],
-) -> list[tuple[StepShape, float]]:
+def _middles(rounds: Sequence[Sequence[Sequence[ObservedStep]]]) -> list[ObservedStep]:
     """Each step with the median of its seconds over the rounds but the first, in which memory is
     touched for the first time."""
     counted = [each for each in rounds[1:] if each] or rounds[:1]
@@ -152,5 +171,5 @@ def _middles(
     for place in range(max(map(len, counted))):
         several = [scenes[place] for scenes in counted if place < len(scenes)]
         for steps in zip(*several, strict=False):
-            found.append((steps[0][0], median(seconds for _, seconds in steps)))
+            found.append(steps[0]._replace(seconds=median(each.seconds for each in steps)))
     return found

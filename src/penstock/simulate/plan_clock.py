@@ -120,6 +120,10 @@ class PlanClock:
             total += max(read, pair) if each.overlap else read + pair
         return total
 
+    def behind(self, before: int, tokens: int) -> float:
+        """Nothing: it knows no caches."""
+        return 0.0
+
     def decoding(self, sequences: int, reads: Sequence[Sequence[float]]) -> list[float]:
         fixed = self._rest(sequences, sequences, sequences)
         slopes = [0.0] * len(self.windows)

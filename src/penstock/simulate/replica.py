@@ -68,6 +68,7 @@ class Replica:
         self._count = 0
         self._owed = 0.0  # seconds that the next step takes longer
         self._pace = 0.0  # seconds of the latest step
+        self._before = 0  # its tokens
 
     @property
     def next_at(self) -> float:
@@ -81,7 +82,7 @@ class Replica:
         """Give it a request that was sent at ``asked.sent_s``. One that it refuses has an error."""
         answer = Answer(asked)
         limits = self.setup.limits
-        arrives = asked.sent_s + self.setup.front.inbound(asked.prompt)
+        arrives = asked.sent_s + self.setup.front.inbound(asked.prompt, self.front.open > 0)
         if self.front.open >= limits.max_num_seqs + limits.max_waiting:
             return self._refused(answer, "http 503", arrives)
         try:
@@ -154,8 +155,8 @@ class Replica:
         around, factor = self._around(number), 1 + self.setup.front.stretch
         seconds = [each * factor + around for each in clock.decoding(number, reads)]
         self._pace = seconds[0]
-        seconds[0] += self._owed
-        self._owed = 0.0
+        seconds[0] += self._owed + clock.behind(self._before, number) * factor
+        self._owed, self._before = 0.0, number
         times = list(accumulate(seconds, initial=self._at))
         self._steady_until = times[-2]
         taken = count if times[-2] < stop else bisect_left(times, stop)
@@ -229,9 +230,14 @@ class Replica:
         work.longest = longest
         number = len(step.sequences)
         work.most_rows = max(work.most_rows, step.num_tokens)
-        shape = StepShape(step.num_tokens, len(step.samples), number, tuple(reads), tuple(pairs))
-        factor = 1 + self.setup.front.stretch
-        return self.setup.clock.seconds(shape) * factor + self._around(number)
+        chunks = number - step.num_decoded
+        shape = StepShape(
+            step.num_tokens, len(step.samples), number, chunks, tuple(reads), tuple(pairs)
+        )
+        clock = self.setup.clock
+        seconds = clock.seconds(shape) + clock.behind(self._before, step.num_tokens)
+        self._before = step.num_tokens
+        return seconds * (1 + self.setup.front.stretch) + self._around(number)
 
     def _around(self, sequences: int) -> float:
         """What the engine's loop takes around a step."""
