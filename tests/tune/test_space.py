@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.config import EngineConfig, ResolvedConfig
@@ -69,9 +70,18 @@ def test_the_cache_grows_within_the_memory(resolved: ResolvedConfig) -> None:
     usual = resolved.kv_cache_bytes
     assert values(space_of(resolved, free=6 * usual), "kv_cache_bytes") == (
         None,
+        usual * 3 // 2,
         2 * usual,
         4 * usual,
     )
+
+
+def test_a_cache_that_holds_all_sequences_need_not_grow(resolved: ResolvedConfig) -> None:
+    default = Candidate(EngineConfig(), 1024)
+    free = 8 * resolved.kv_cache_bytes
+    assert values(Space.of(default, resolved, free), "kv_cache_bytes") == ()
+    few = msgspec.structs.replace(resolved, num_blocks=resolved.num_blocks // 2)
+    assert len(values(Space.of(default, few, free), "kv_cache_bytes")) == 4
 
 
 def test_names_that_are_none() -> None:

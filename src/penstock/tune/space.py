@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.errors import ConfigError
 from penstock.profile import ProfileOptions
@@ -22,7 +23,7 @@ WEIGHTS: Final = ("none", "int8", "int4")
 """Values of ``quantization``, the most exact first."""
 KV: Final = ("auto", "int8", "fp8", "k8v4", "int4")
 """Values of ``kv_cache_dtype``, the most exact first."""
-_KV_MORE: Final = (2, 4, 8)
+_KV_MORE: Final = (1.5, 2, 4, 8)
 """So many times the memory of the KV cache that is decided otherwise."""
 _KV_ROOM: Final = 0.8
 """The part of the free memory that a larger KV cache may take."""
@@ -102,7 +103,9 @@ class Space:
         for option, values in LIMITS.items():
             usual = default.max_waiting if option == "max_waiting" else getattr(resolved, option)
             found.append(Dimension(option, _around(values, usual, default.get(option))))
-        room = int(free_bytes * _KV_ROOM) if shared else 0
+        held = resolved.num_blocks * BLOCK_SIZE
+        short = held < resolved.max_num_seqs * resolved.max_model_len
+        room = int(free_bytes * _KV_ROOM) if shared or short else 0
         found.append(Dimension("kv_cache_bytes", _caches(default, resolved, room)))
         for option, names, prefix in (
             ("quantization", WEIGHTS, ""),
@@ -166,5 +169,5 @@ def _around(values: tuple[int, ...], usual: int, own: int | None) -> tuple[int |
 def _caches(default: Candidate, resolved: ResolvedConfig, room: int) -> tuple[int | None, ...]:
     """The cache's memory, and more within ``room`` bytes."""
     own, usual = default.engine.kv_cache_bytes, resolved.kv_cache_bytes
-    more = (usual * times for times in _KV_MORE)
+    more = (int(usual * times) for times in _KV_MORE)
     return (own, *(each for each in more if each <= room))
