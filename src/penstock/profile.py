@@ -212,7 +212,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def max_waiting(self) -> int | None:
         """The server's limit; None where it sets none."""
         value = self.options.max_waiting
-        return None if value is UNSET else value
+        return value if isinstance(value, int) else None
 
     @property
     def promise(self) -> str:
