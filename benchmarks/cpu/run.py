@@ -124,7 +124,15 @@ def parse() -> argparse.Namespace:
         default=20,
         help=f"of {WINDOW} tokens of the text, at most (default: %(default)s)",
     )
-    run.add_argument("--cases", type=_list, help="by name (default: all)")
+    run.add_argument(
+        "--cases", type=_list, help="by name (default: all but depth4096 and depth32768)"
+    )
+    run.add_argument(
+        "--kv-cache",
+        choices=("16", "8"),
+        default="16",
+        help="bits of keys and values where an engine lets one choose (default: %(default)s)",
+    )
     run.add_argument("--profile", choices=tuple(PROFILES), default="full", help="lengths of output")
     run.add_argument("--rounds", type=int, default=3)
     run.add_argument("--minutes", type=float, help="begin no round that would not end in time")
@@ -213,6 +221,7 @@ def compare(args: argparse.Namespace) -> int:
         max_length=-(-max(longest) // 32) * 32,
         kv_bytes=kv_bytes(spec, cases),
         clients=max((case.clients or 1 for case in cases), default=1),
+        kv_bits=int(args.kv_cache),
         run_seconds=args.timeout,
         cap=cap,
     )
@@ -288,7 +297,7 @@ def text_of(args: argparse.Namespace, shape: Shape) -> Text | None:
 def chosen_cases(args: argparse.Namespace) -> list[Case]:
     cases = standard_cases(*PROFILES[args.profile])
     if args.cases is None:
-        return cases
+        return [case for case in cases if not case.named_only]
     unknown = set(args.cases) - {case.name for case in cases}
     if unknown or not args.cases:
         known = ", ".join(case.name for case in cases)

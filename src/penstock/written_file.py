@@ -3,10 +3,32 @@ a full disk is noticed by the latter alone."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
+
+from penstock.errors import ConfigError
+
+
+def check_writable(option: str, path: Path) -> None:
+    """Raise ConfigError, which names the option, unless a file can be written at ``path``, which
+    stays as it is."""
+    if not path.parent.is_dir():
+        raise ConfigError(f"{option} {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise ConfigError(f"{option} {path} is a folder; name a file in it")
+    was_there = os.path.lexists(path)
+    try:
+        # Permissions do not tell: file systems refuse what they allow.
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666))
+        if not was_there:
+            path.unlink()
+    except OSError as error:
+        raise ConfigError(
+            f"{option} {path} cannot be written: {error.strerror}; name a file elsewhere"
+        ) from error
 
 
 def write_bytes(path: Path, data: bytes) -> None:

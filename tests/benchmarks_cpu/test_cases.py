@@ -11,8 +11,11 @@ CASES = {case.name: case for case in standard_cases(128, 128, (64, 256))}
 
 def test_the_standard_cases() -> None:
     assert list(CASES) == [
-        *("decode", "prefill", "batch4", "batch8", "batch16", "batch32", "mixed", "http"),
+        *("decode", "prefill", "batch4", "batch8", "batch16", "batch32", "mixed"),
+        *("depth4096", "depth32768", "http"),
     ]
+    assert [case.name for case in CASES.values() if case.named_only] == ["depth4096", "depth32768"]
+    assert CASES["depth4096"].lengths == ((4096, 128),)
     assert CASES["decode"].lengths == ((128, 128),)
     assert CASES["prefill"].lengths == ((512, 1),)
     assert CASES["batch16"].lengths == ((128, 128),) * 16

@@ -129,6 +129,22 @@ def test_no_round_begins_that_would_not_end_in_time(fake_engine: Path, tmp_path:
     assert "1 of 5 rounds" in entered.said[-1]
 
 
+def test_a_precision_ends_before_the_next_is_loaded(fake_engine: Path, tmp_path: Path) -> None:
+    entered = enter(fake_engine, tmp_path, "a")
+    shape = entered.contenders[0].shape
+    peer = Peer("a", {"int4": "a", "int8": "a"}, "fake", "fake_server")
+    entered.contenders.append(Fake(peer, "int8", False, shape, LIMITS, script=fake_engine))
+    entered.comparison.engines.append(
+        EngineRecord(engine="a", precision="int8", versions={}, settings={}, artifact_bytes=0)
+    )
+    assert entered.run([ONE], 2) == 4
+    samples = entered.comparison.samples
+    assert [(s.precision, s.round) for s in samples] == [
+        *(("int4", 0), ("int4", 1), ("int8", 0), ("int8", 1)),
+    ]
+    assert entered.run([ONE], 3, deadline=time.monotonic()) == 2  # the first round of each
+
+
 def test_room_is_made_from_the_least_recently_run(tmp_path: Path, fake_engine: Path) -> None:
     entered = enter(fake_engine, tmp_path, "a", "b", "c")
     a, b, c = entered.contenders

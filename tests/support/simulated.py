@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from penstock.bench.load.turn import Conversation, Piece, Turn
 from penstock.cache.geometry import Window
+from penstock.length_limits import LengthLimits
 from penstock.simulate.clock import StepShape
 from penstock.simulate.fleet import Fleet, Offered
 from penstock.simulate.front_end import FrontTimes
@@ -54,7 +55,7 @@ def setup_of(
     limits = ReplicaLimits(
         seqs,
         budget,
-        context,
+        LengthLimits(context),
         blocks,
         windows=windows,
         block_size=block_size,

@@ -32,6 +32,8 @@ class Case:
     lengths: tuple[tuple[int, int], ...]
     metrics: tuple[Metric, ...]
     clients: int | None = None
+    named_only: bool = False
+    """Whether it is run only where it is asked for by name, since it takes minutes."""
 
     @property
     def over_http(self) -> bool:
@@ -60,6 +62,10 @@ def standard_cases(prompt: int, output: int, mixed_output: tuple[int, int]) -> l
         cases.append(Case(f"batch{size}", f"batch of {size}", ((prompt, output),) * size, both))
     mixed = mixed_lengths(64, (32, 512), mixed_output)
     cases.append(Case("mixed", "64 mixed requests", mixed, (Metric.OUTPUT,)))
+    for depth in (4096, 32768):
+        title = f"one stream behind {depth:,} tokens"
+        lengths = ((depth, output),)
+        cases.append(Case(f"depth{depth}", title, lengths, (Metric.DECODE,), named_only=True))
     served = ((prompt, output),) * 32
     cases.append(Case("http", "HTTP, 16 clients", served, (Metric.OUTPUT, Metric.TTFT), clients=16))
     return cases

@@ -35,6 +35,8 @@ class Limits:
     kv_bytes: int
     clients: int
     run_seconds: float
+    kv_bits: int = 16
+    """Bits of keys and values, where an engine lets one choose."""
     cap: Cap | None = None
 
 
@@ -132,7 +134,10 @@ class Contender:
                 max_sequences=self.limits.max_sequences,
                 max_length=self.limits.max_length,
                 kv_bytes=self.limits.kv_bytes,
-                settings={"clients": str(self.limits.clients)},
+                settings={
+                    "clients": str(self.limits.clients),
+                    "kv_bits": str(self.limits.kv_bits),
+                },
             ),
             LOAD_SECONDS,
         )

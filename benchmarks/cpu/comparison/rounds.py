@@ -30,35 +30,47 @@ def run_rounds(
 ) -> int:
     """Measure, adding to ``comparison``; returns the whole rounds that were run.
 
-    A round begins only if one as long as the longest so far would end before ``deadline``
-    (``time.monotonic``). Each round starts with another engine, so that none always follows the
-    same other.
+    Engines of one precision go through all of their rounds before those of the next are loaded, so
+    that memory holds as many as can be. Precisions share the time until ``deadline``
+    (``time.monotonic``) evenly: but for the first of each, a round begins only if one as long as
+    the longest so far would end in time. Each round starts with another engine, so that none always
+    follows the same other.
     """
-    recent: list[Contender] = []
-    longest = 0.0
     done = 0
+    precisions = list(dict.fromkeys(c.precision for c in contenders))
     try:
-        for number in range(rounds):
-            start = time.monotonic()
-            if done and deadline is not None and start + longest > deadline:
-                say(f"{done} of {rounds} rounds: another would not end in time")
-                break
-            for precision in dict.fromkeys(c.precision for c in contenders):
-                rivals = [c for c in contenders if c.precision == precision]
+        for place, precision in enumerate(precisions):
+            end = None if deadline is None else _share(deadline, len(precisions) - place)
+            longest = 0.0
+            rivals = [c for c in contenders if c.precision == precision]
+            recent: list[Contender] = []
+            for number in range(rounds):
+                start = time.monotonic()
+                if number and end is not None and start + longest > end:
+                    say(f"{precision}: {number} of {rounds} rounds: another would not end in time")
+                    break
                 for case in cases:
                     for contender in _turned(rivals, number):
                         if contender.takes(case):
-                            make_room(contenders, contender, recent)
+                            make_room(rivals, contender, recent)
                             _measure(contender, case, number, comparison, ids, seed, say)
                             recent = [c for c in recent if c is not contender] + [contender]
                             contender.pause()
-            longest = max(longest, time.monotonic() - start)
-            done += 1
-            save(comparison)
+                longest = max(longest, time.monotonic() - start)
+                done += 1
+                save(comparison)
+            for contender in rivals:
+                contender.unload()
     finally:
         for contender in contenders:
             contender.unload()
     return done
+
+
+def _share(deadline: float, parts: int) -> float:
+    """When the first of so many equal parts of the time that is left ends."""
+    now = time.monotonic()
+    return now + (deadline - now) / parts
 
 
 def _turned(contenders: Sequence[Contender], by: int) -> list[Contender]:

@@ -16,6 +16,10 @@ from comparison.protocol import Load, Request
 from workers.loop import TokenTimes, serve
 
 BATCH, UBATCH = 2048, 512  # llama.cpp's own defaults
+KV_TYPES = {
+    "16": (llama_cpp.GGML_TYPE_F16, "f16"),
+    "8": (llama_cpp.GGML_TYPE_Q8_0, "q8_0"),
+}
 CELLS = 256  # a sequence's cache is a multiple of this
 
 
@@ -47,6 +51,7 @@ class LlamaCpp:
         vocabulary = llama_cpp.llama_model_get_vocab(model)
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(vocabulary)
         self.context, self.shape = None, (0, 0)
+        self.kv_type, kv_name = KV_TYPES[options.settings.get("kv_bits", "16")]
         self.unified = options.settings.get("kv_unified", "0") == "1"
         return {
             "isa": isa(),
@@ -54,7 +59,7 @@ class LlamaCpp:
             "n_ubatch": str(UBATCH),
             "kv_unified": str(self.unified),
             "flash_attn": "auto",
-            "kv cache": "f16",
+            "kv cache": kv_name,
         }
 
     def run(self, requests: list[Request], clients: int | None, times: TokenTimes) -> None:
@@ -79,6 +84,7 @@ class LlamaCpp:
             params.n_seq_max = slots
             params.n_threads = params.n_threads_batch = self.options.threads
             params.kv_unified = self.unified
+            params.type_k = params.type_v = self.kv_type
             context = llama_cpp.llama_init_from_model(self.model, params)
             if not context:
                 raise RuntimeError(f"llama.cpp has no context for {slots} x {length} tokens")

@@ -21,12 +21,14 @@ class Penstock:
             threads=options.threads,
             max_num_seqs=options.max_sequences,
             max_model_len=options.max_length,
+            kv_cache_dtype="int8" if options.settings.get("kv_bits") == "8" else "auto",
         )
         config = self.llm.config
         return {
             "penstock": penstock.__version__,
             "quantization": config.quantization,
             "weights": str(config.schemes.linear or config.dtype),
+            "kv cache": str(config.kv_cache_dtype),
             "max_num_batched_tokens": str(config.max_num_batched_tokens),
             "isa": native.load().isa,
         }

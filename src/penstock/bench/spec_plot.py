@@ -1,87 +1,154 @@
-"""Plots the results of speculation beside the formula's. Needs matplotlib."""
+"""Plots the results of speculation beside the formula's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Final
 
 from penstock.bench.machine import Machine
+from penstock.bench.plots.figure import Figure, Panel, Spec
+from penstock.bench.plots.marks import axis, category, colored, data, shaped
+from penstock.bench.plots.words import rounded
 from penstock.bench.speculation import SpecResult, formula
-from penstock.errors import ConfigError
+
+_CURVE: Final = 50
+_BAR: Final = 30
 
 
-def check_plot(path: Path) -> None:
-    """Raise ConfigError if no picture could be written there: before hours of measuring."""
-    if path.suffix not in (".svg", ".png", ".pdf"):
-        raise ConfigError(f"a plot is written as .svg, .png or .pdf, not {path.name!r}")
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError as error:
-        raise ConfigError(
-            "plots need matplotlib; install it with: pip install 'penstock[plot]'"
-        ) from error
-
-
-def draw(results: Sequence[SpecResult], title: str, machine: Machine, path: Path) -> None:
-    """Speed-ups beside the formula's, and acceptance by position, with their numbers; one color a
-    method. The machine stands below the title."""
-    import matplotlib
-
-    matplotlib.use("agg")
-    # The same figures make the same file: no date in it, and names from a fixed salt.
-    matplotlib.rcParams["svg.hashsalt"] = "penstock"
-    from matplotlib import pyplot
-    from matplotlib.ticker import MaxNLocator
-
-    figure, (speed, tokens, positions) = pyplot.subplots(
-        1, 3, figsize=(13, 4), layout="constrained", width_ratios=[1.4, 1, 1]
-    )
-    names = [result.method.partition(":")[0] for result in results]
-    labels = [f"{i + 1}. {name}" for i, name in enumerate(names)]
-    places = range(len(results))
-    colors = [f"C{i}" for i in places]
-    speed.barh(places, [result.speedup for result in results], color=colors)
-    for place, result in zip(places, results, strict=True):
-        ends = [place - 0.4, place + 0.4]
-        speed.plot([result.formula_speedup] * 2, ends, color="black", linewidth=2)
-        lowest, highest = result.speedup_range
-        speed.plot([lowest, highest], [place, place], color="black", linewidth=1, alpha=0.5)
-    speed.axvline(1.0, color="gray", linewidth=1, linestyle=":")
-    numbers = [
-        f"{label}\n{result.speedup:.2f}, formula {result.formula_speedup:.2f}"
-        for label, result in zip(labels, results, strict=True)
-    ]
-    speed.set_yticks(list(places), numbers, fontsize=9)
-    speed.invert_yaxis()
-    speed.set_xlim(left=0)
-    speed.set_xlabel("times the tokens/s of plain decoding", fontsize=9)
-    speed.set_title(
-        "Speed-up (bars; thin: all repeats),\nand by the formula (thick lines)", fontsize=10
-    )
-    deepest = max(result.depth for result in results)
-    for color, label, result in zip(colors, labels, results, strict=True):
-        lengths = [deepest * i / 50 for i in range(51)]
-        curve = [formula(result.acceptance, length) for length in lengths]
-        tokens.plot(lengths, curve, color=color, linewidth=1)
-        brought = 1 + result.accepted_per_draft
-        tokens.plot(result.depth, brought, "o", color=color, label=f"{label}: {brought:.2f}")
-        shares = result.accepted_by_position
-        reached = range(1, len(shares) + 1)
-        positions.plot(reached, shares, "o-", color=color, markersize=3, label=label)
-    tokens.set_title(
-        "Tokens a step with a draft (points),\n(1 - a^(K+1)) / (1 - a) (lines)", fontsize=10
-    )
-    tokens.set_xlabel("tokens of a draft, K", fontsize=9)
-    tokens.set_ylabel("tokens", fontsize=9)
-    tokens.legend(fontsize=8)
-    positions.set_title("Share of drafts accepted as far as position", fontsize=10)
-    positions.set_xlabel("position in the draft", fontsize=9)
-    positions.set_ylabel("share of all drafts", fontsize=9)
-    positions.xaxis.set_major_locator(MaxNLocator(integer=True))
-    positions.set_ylim(0, 1)
+def spec_figure(results: Sequence[SpecResult], machine: Machine, about: str) -> Figure:
+    """Speed-ups beside the formula's, tokens of a step, and acceptance by position; one color a
+    method. ``about`` says what ran."""
+    names = [f"{i + 1}. {result.method.partition(':')[0]}" for i, result in enumerate(results)]
+    fastest = max(range(len(results)), key=lambda i: results[i].speedup)
     bandwidth = machine.read_bandwidth_bytes_per_s
     reads = "" if bandwidth is None else f", reads {bandwidth / 1e9:.0f} GB/s"
-    figure.suptitle(f"{title}\n{machine.cpu_model}, {machine.threads} threads{reads}", fontsize=10)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    pyplot.close(figure)
+    return Figure(
+        "speculation",
+        "Speculation",
+        f"With {names[fastest]}, decoding is {results[fastest].speedup:.2f} times as fast as plain",
+        f"{about}. {machine.cpu_model}, {machine.threads} threads{reads}. Bars: median speed-up, "
+        "with a line from the lowest to the highest repeat; black: by the formula. Marks: "
+        "measured; curves: (1 - a^(K+1)) / (1 - a) of each method's acceptance a.",
+        [
+            Panel("Speed-up", _speed(results, names), max(90, _BAR * len(names))),
+            Panel("Tokens a step with a draft", _tokens(results, names)),
+            Panel("Drafts accepted as far as a position", _positions(results, names)),
+        ],
+        names,
+    )
+
+
+def _speed(results: Sequence[SpecResult], names: Sequence[str]) -> Spec:
+    rows = [
+        {
+            "series": name,
+            "speedup": rounded(result.speedup),
+            "formula": rounded(result.formula_speedup),
+            "low": rounded(result.speedup_range[0]),
+            "high": rounded(result.speedup_range[1]),
+            "text": f"{result.speedup:.2f} ({result.formula_speedup:.2f})",
+        }
+        for name, result in zip(names, results, strict=True)
+    ]
+    title = "times the tokens/s of plain decoding (by the formula)"
+    y = category("series", names)
+
+    def at(field: str) -> Spec:
+        return axis(field, title)
+
+    return {
+        **data(rows),
+        "layer": [
+            {
+                "mark": {"type": "bar", "fillOpacity": 0.6, "size": 16},
+                "encoding": {"y": y, "x": at("speedup"), "color": colored(names)},
+            },
+            {
+                "mark": {"type": "rule", "style": ["rule", "ink"]},
+                "encoding": {"y": y, "x": at("low"), "x2": {"field": "high"}},
+            },
+            {
+                "mark": {
+                    "type": "tick",
+                    "style": ["tick", "ink"],
+                    "thickness": 3,
+                    "size": 22,
+                    "opacity": 1,
+                },
+                "encoding": {"y": y, "x": at("formula")},
+            },
+            {
+                "mark": {"type": "text", "align": "left", "dx": 6},
+                "encoding": {"y": y, "x": at("right"), "text": {"field": "text"}},
+                "transform": [
+                    {"calculate": "max(datum.speedup, datum.high, datum.formula)", "as": "right"}
+                ],
+            },
+            {
+                "data": {"values": [{"plain": 1}]},
+                "mark": {"type": "rule", "style": ["rule", "reference"]},
+                "encoding": {"x": at("plain")},
+            },
+        ],
+    }
+
+
+def _tokens(results: Sequence[SpecResult], names: Sequence[str]) -> Spec:
+    deepest = max(result.depth for result in results)
+    curves = [
+        {"series": name, "x": rounded(length), "y": rounded(formula(result.acceptance, length))}
+        for name, result in zip(names, results, strict=True)
+        for length in (deepest * i / _CURVE for i in range(_CURVE + 1))
+    ]
+    points = [
+        {
+            "series": name,
+            "x": rounded(result.depth),
+            "y": rounded(1 + result.accepted_per_draft),
+            "text": f"{1 + result.accepted_per_draft:.2f}",
+        }
+        for name, result in zip(names, results, strict=True)
+    ]
+    x, y = axis("x", "tokens of a draft, K"), axis("y", "tokens")
+    place = {"x": x, "y": y}
+    color = colored(names)
+    return {
+        "layer": [
+            {
+                **data(curves),
+                "mark": {"type": "line", "strokeWidth": 1.5},
+                "encoding": {**place, "color": color},
+            },
+            {
+                **data(points),
+                "mark": {"type": "point", "filled": True, "size": 70, "opacity": 1},
+                "encoding": {**place, "color": color, "shape": shaped(names)},
+            },
+            {
+                **data(points),
+                "mark": {"type": "text", "align": "right", "dx": -8},
+                "encoding": {**place, "text": {"field": "text"}},
+            },
+        ]
+    }
+
+
+def _positions(results: Sequence[SpecResult], names: Sequence[str]) -> Spec:
+    rows = [
+        {"series": name, "x": position + 1, "y": rounded(share)}
+        for name, result in zip(names, results, strict=True)
+        for position, share in enumerate(result.accepted_by_position)
+    ]
+    x = axis("x", "position in the draft", axis={"format": "d", "tickMinStep": 1})
+    y = axis("y", "share of all drafts", scale={"domain": [0, 1]})
+    color = colored(names)
+    return {
+        **data(rows),
+        "layer": [
+            {"mark": {"type": "line"}, "encoding": {"x": x, "y": y, "color": color}},
+            {
+                "mark": {"type": "point", "filled": True, "size": 40, "opacity": 1},
+                "encoding": {"x": x, "y": y, "color": color, "shape": shaped(names)},
+            },
+        ],
+    }

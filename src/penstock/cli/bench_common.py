@@ -13,7 +13,9 @@ from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.options import positive_int
 
 
-def add_json_argument(parser: argparse.ArgumentParser) -> None:
+def add_json_argument(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
+) -> None:
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write every figure, and the machine's, here"
     )

@@ -3,6 +3,7 @@
   penstock bench serve http://localhost:8000 --concurrency 1,8,64
   penstock bench serve http://localhost:8000 --rate 4 --slo ttft:500ms tpot:30ms
   penstock bench serve http://localhost:8000 --workload trace.jsonl --speed 2 --json run.json
+  penstock bench serve http://localhost:8000 --rate 1,2,4,8 --slo ttft:1s --html report.html
 
 Workloads: random (of given lengths), prefix (prompts that share their beginnings), multi-turn
 (conversations), patterns (short and long prompts and answers), or a file: prompts or a trace of
@@ -16,9 +17,10 @@ import argparse
 import secrets
 
 from penstock.cli.bench_common import command_line, ended
+from penstock.cli.bench_report import check_outputs, write_report
 from penstock.cli.bench_serve_options import RARE, add_options
 from penstock.cli.bench_serve_plan import load_plan, target_of
-from penstock.written_file import write_bytes, write_json
+from penstock.written_file import check_writable, write_bytes, write_json
 
 __all__ = ["RARE", "add_arguments", "run"]
 
@@ -31,9 +33,14 @@ def run(args: argparse.Namespace) -> int:
     from penstock.bench.load.campaign import Campaign
     from penstock.bench.load.report import made_report
     from penstock.bench.load.request_table import request_table
+    from penstock.bench.load.result import Result
     from penstock.cli.bench_serve_progress import ServeProgress
     from penstock.cli.bench_serve_table import print_report
 
+    draw = check_outputs(args)
+    for option, path in (("--json", args.json), ("--csv", args.csv)):
+        if path is not None:
+            check_writable(option, path)
     plan = load_plan(args, secrets.randbits(31) if args.seed is None else args.seed)
     target = target_of(args)
     tokens_of = None
@@ -51,4 +58,6 @@ def run(args: argparse.Namespace) -> int:
         write_json(args.json, report)
     if args.csv is not None:
         write_bytes(args.csv, request_table(report.runs))
+    if draw and report.runs:
+        write_report(args, [Result(report.server.model, report)])
     return ended(report.partial)

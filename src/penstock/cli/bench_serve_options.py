@@ -6,13 +6,11 @@ import argparse
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from penstock.cli.bench_common import add_json_argument
+from penstock.cli.bench_report import add_output_arguments
 from penstock.cli.options import positive_int
-
-if TYPE_CHECKING:
-    pass
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 DEFAULT_REQUESTS: Final = 100
@@ -26,7 +24,7 @@ RARE: Final = frozenset(
         *("--prefixes", "--turns", "--think-ms", "--scale", "--speed", "--arrivals", "--warmup"),
         *("--seed", "--good-share", "--body", "--header", "--insecure", "--tokenizer"),
         *("--timeout", "--stall-timeout", "--connect-timeout", "--scrape", "--api-key-env"),
-        *("--endpoint", "--csv"),
+        *("--endpoint", "--csv", "--plots", "--format"),
     }
 )
 """Options that ``--help`` leaves out."""
@@ -51,7 +49,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="LIMIT",
         help="what a good answer keeps to, such as ttft:500ms tpot:30ms e2el:10s",
     )
-    add_json_argument(parser)
+    add_json_argument(group)
+    add_output_arguments(group)
     group.add_argument(
         "--csv", type=Path, metavar="FILE", help="write a line for each request here"
     )

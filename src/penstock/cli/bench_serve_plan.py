@@ -23,7 +23,8 @@ from penstock.cli.server_key import server_key
 
 if TYPE_CHECKING:
     from penstock.bench.load.arrivals import Arrivals
-    from penstock.bench.load.campaign import Load, LoadPlan
+    from penstock.bench.load.campaign import LoadPlan
+    from penstock.bench.load.load import Load
     from penstock.bench.load.target import Target
     from penstock.bench.load.workload import Workload
 
@@ -88,7 +89,7 @@ def _loads(
 ) -> tuple[Callable[[float | None], Arrivals | None], tuple[Load, ...]]:
     """How conversations arrive, and at which loads."""
     from penstock.bench.load.arrivals import parse_arrivals
-    from penstock.bench.load.campaign import Load
+    from penstock.bench.load.load import Load
 
     rates, users = args.rate, args.concurrency
     if args.find_rate and rates is None:

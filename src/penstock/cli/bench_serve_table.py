@@ -12,7 +12,6 @@ from penstock.terminal import harmless
 if TYPE_CHECKING:
     from penstock.bench.load.document import LoadedRun, LoadReport
 
-_LAG_S: Final = 0.005
 _SHOWN: Final = (
     ("first token", "ttft"),
     ("first output", "ttfo"),
@@ -135,11 +134,9 @@ def _run_rows(run: LoadedRun) -> list[tuple[str, str]]:
 
 def _client_rows(run: LoadedRun) -> list[tuple[str, str]]:
     client, sent = run.client, run.whole.distributions.get("send_lag")
-    late = client.loop_lag_p99_s > _LAG_S or (
-        run.concurrency is None and sent is not None and sent.summary.p99 > _LAG_S
-    )
     sending = "" if sent is None else f"sent p99 {sent.summary.p99 * 1e3:.2f} ms late, "
-    note = "; the client is late itself: believe no figure of that size" if late else ""
+    late = "; the client is late itself: believe no figure of that size"
+    note = late if run.client_late else ""
     return [
         (
             "client",

@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from penstock.bench.progress import Stopped
     from penstock.bench.report import report
-    from penstock.bench.spec_plot import check_plot, draw
+    from penstock.bench.spec_plot import spec_figure
     from penstock.bench.speculation import Scripted, run_speculation
     from penstock.sampling.params import SamplingParams
     from penstock.speculative_config import Ngram, describe
@@ -93,7 +93,9 @@ def run(args: argparse.Namespace) -> int:
     )
     params.validate()
     if args.plot is not None:
-        check_plot(args.plot)
+        from penstock.bench.plots.render import check_plot_file
+
+        check_plot_file(args.plot)
     methods = [*(args.method or ([] if args.scripted else [Ngram()])), *args.scripted]
     prompts = read_prompts(args)
     with BenchProgress() as progress:
@@ -113,7 +115,10 @@ def run(args: argparse.Namespace) -> int:
         print()
     if args.plot is not None:
         model = args.model or "the demo model"
-        draw(results, f"{model}, {args.batch_size} at a time", found.machine, args.plot)
+        from penstock.bench.plots.render import write_plot
+
+        about = f"{model}, {args.batch_size} at a time"
+        write_plot(spec_figure(results, found.machine, about), args.plot, columns=3)
     if args.json is not None:
         workload = {
             "methods": [m.name if isinstance(m, Scripted) else describe(m) for m in methods],

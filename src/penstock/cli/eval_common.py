@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import datetime
 import hashlib
-import os
 import shlex
 import sys
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ from penstock.cli.bench_common import command_line
 from penstock.cli.options import positive_int
 from penstock.errors import ConfigError
 from penstock.evaluate.windows import WINDOW_METHODS, Window, cut
-from penstock.written_file import write_json
+from penstock.written_file import check_writable, write_json
 
 if TYPE_CHECKING:
     from penstock.config import ResolvedConfig
@@ -99,26 +98,8 @@ def text_of(args: argparse.Namespace) -> str:
     Raises ConfigError for what is no text, or where ``--json`` cannot be written.
     """
     if args.json is not None:
-        _check_writable(args.json)
+        check_writable("--json", args.json)
     return read_text(args.text)
-
-
-def _check_writable(path: Path) -> None:
-    """Raise ConfigError unless a file can be written at ``path``, which stays as it is."""
-    if not path.parent.is_dir():
-        raise ConfigError(f"--json {path}: there is no folder {path.parent}")
-    if path.is_dir():
-        raise ConfigError(f"--json {path} is a folder; name a file in it")
-    was_there = os.path.lexists(path)
-    try:
-        # Permissions do not tell: file systems refuse what they allow.
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK, 0o666))
-        if not was_there:
-            path.unlink()
-    except OSError as error:
-        raise ConfigError(
-            f"--json {path} cannot be written: {error.strerror}; name a file elsewhere"
-        ) from error
 
 
 def windows_of(args: argparse.Namespace, text: str, model: TextModel) -> list[Window]:

@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 
 from penstock.bench.load.arrivals import Arrivals, Gamma
-from penstock.bench.load.campaign import Campaign, Load, LoadPlan
+from penstock.bench.load.campaign import Campaign, LoadPlan
 from penstock.bench.load.document import LoadedRun
+from penstock.bench.load.load import Load
 from penstock.bench.load.sizes import Sizes
 from penstock.bench.load.target import Target
 from penstock.bench.load.workload import RandomWorkload
@@ -77,7 +78,7 @@ def measure_server(url: str, setup: Setup, progress: Progress) -> MeasuredServer
     ``setup`` has the clock of its steps; its front end is found here. Raises PenstockError where
     the server does not answer.
     """
-    seqs, longest = setup.limits.max_num_seqs, setup.limits.max_model_len
+    seqs, longest = setup.limits.max_num_seqs, setup.limits.lengths.max_model_len
     setup = replace(setup, front=NO_FRONT)
     lengths = sorted({min(each, longest // 2) for each in (16, 200, 800)})
     alone = [_closed(setup, 1, each, 2) for each in lengths]
@@ -236,7 +237,7 @@ def _of_crowds(setup: Setup, several: Sequence[_Closed], runs: Sequence[LoadedRu
 
 def _check(url: str, setup: Setup) -> dict[str, float]:
     """A load of mixed lengths at random times, measured and simulated."""
-    longest = setup.limits.max_model_len
+    longest = setup.limits.lengths.max_model_len
     workload = RandomWorkload(
         Sizes(8, max(min(400, longest // 3), 8)), Sizes(4, max(min(90, longest // 5), 4))
     )

@@ -173,8 +173,9 @@ class _Measured:
     def met(self, limit: Limit) -> NDArray[np.bool_]:
         """Which answers are within a limit, as those without that figure are."""
         name = "ttft" if limit.measure == "ttfo" else limit.measure
-        values = self.values[name]
-        return np.isnan(values) | (values <= limit.seconds)
+        values: NDArray[np.float64] = self.values[name]
+        within: NDArray[np.bool_] = np.isnan(values) | (values <= limit.seconds)
+        return within
 
     def p99(self, limit: Limit) -> float:
         name = "ttft" if limit.measure == "ttfo" else limit.measure

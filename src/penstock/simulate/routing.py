@@ -95,7 +95,9 @@ class TwoChoices:
     def choose(self, asked: Asked, loads: Loads) -> int:
         if self._replicas == 1:
             return 0
-        drawn = self._generator.choice(self._replicas, 2, replace=False, shuffle=True).tolist()
+        drawn: list[int] = self._generator.choice(
+            self._replicas, 2, replace=False, shuffle=True
+        ).tolist()
         return min(drawn, key=loads.tokens)
 
 

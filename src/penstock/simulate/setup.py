@@ -21,10 +21,8 @@ class ReplicaLimits:
 
     max_num_seqs: int
     max_num_batched_tokens: int
-    max_model_len: int
+    lengths: LengthLimits
     num_blocks: int
-    max_input_len: int | None = None
-    max_output_len: int | None = None
     windows: tuple[Window | None, ...] = (None,)
     """The window of each group of cached layers."""
     states: StateLimits | None = None
@@ -42,13 +40,12 @@ class ReplicaLimits:
             enable_prefix_caching=self.enable_prefix_caching,
             states=self.states,
         )
-        lengths = LengthLimits(self.max_model_len, self.max_input_len, self.max_output_len)
         return Scheduler(
             cache,
             self.max_num_seqs,
             self.max_num_batched_tokens,
-            lengths,
-            surely=lengths.bounded,
+            self.lengths,
+            surely=self.lengths.bounded,
         )
 
 

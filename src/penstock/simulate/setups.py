@@ -14,6 +14,7 @@ from penstock.cache.geometry import sequence_blocks, tokens_in
 from penstock.config import EngineConfig
 from penstock.engine.loader import EnginePlan, open_model, plan_engine, state_limits
 from penstock.errors import ConfigError
+from penstock.length_limits import LengthLimits
 from penstock.models.spec import ModelSpec
 from penstock.resolve.step_limits import decide_step_limits
 from penstock.simulate.calibration import Calibration, MeasuredClock, ModelKey, StepTimes
@@ -103,7 +104,7 @@ def on_device(asked: Configuration, spec: ModelSpec, device: Accelerator) -> Set
     limits = ReplicaLimits(
         steps.max_num_seqs,
         steps.max_num_batched_tokens,
-        min(most, held),
+        LengthLimits(min(most, held)),
         blocks,
         windows=its.windows or (None,),
         enable_prefix_caching=config.enable_prefix_caching,
@@ -161,6 +162,8 @@ def measurable(several: Sequence[Planned]) -> EngineConfig:
         max_num_seqs=max(each.max_num_seqs for each in limits),
         max_num_batched_tokens=max(each.max_num_batched_tokens for each in limits),
         max_model_len=None,
+        max_input_len=None,
+        max_output_len=None,
         kv_cache_bytes=None,
         enable_prefix_caching=True,
     )
@@ -202,10 +205,8 @@ def measured_setup(name: str, planned: EnginePlan, times: StepTimes, front: Fron
     limits = ReplicaLimits(
         config.max_num_seqs,
         config.max_num_batched_tokens,
-        config.max_model_len,
+        config.lengths,
         config.num_blocks,
-        max_input_len=config.max_input_len,
-        max_output_len=config.max_output_len,
         windows=planned.plan.kv_groups.windows or (None,),
         states=state_limits(planned),
         enable_prefix_caching=config.enable_prefix_caching,

@@ -174,7 +174,7 @@ def test_repeats() -> None:
     found = repeated([1.0, 2.0, 3.0])
     assert found is not None
     assert (found.mean, found.runs) == (2.0, 3)
-    assert found.high - found.mean == pytest.approx(4.303 / 3**0.5)
+    assert found.high - found.mean == pytest.approx(4.302653 / 3**0.5)
 
 
 def test_limits() -> None:

@@ -142,6 +142,9 @@ def test_searches() -> None:
         (["--api-key-env", "NO_SUCH"], "no environment variable NO_SUCH"),
         (["--good-share", "0.5"], "for --find-rate"),
         (["--ratee", "0.5"], "did you mean --rate"),
+        (["--json", "/nowhere/run.json"], "there is no folder"),
+        (["--csv", "/nowhere/run.csv"], "there is no folder"),
+        (["--html", "/nowhere/run.html"], "there is no folder"),
     ],
 )
 def test_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

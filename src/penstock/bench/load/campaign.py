@@ -18,6 +18,7 @@ from penstock.bench.load.document import LoadedRun
 from penstock.bench.load.energy import EnergyMeter
 from penstock.bench.load.figures import figures, steady_part
 from penstock.bench.load.goodput import Limit
+from penstock.bench.load.load import Load
 from penstock.bench.load.probe import Prober, Server
 from penstock.bench.load.run import LoadRun, Offer, Ran, Timeouts, Watcher
 from penstock.bench.load.scrape import Scraper
@@ -27,19 +28,6 @@ from penstock.bench.load.workload import Workload
 
 _ACHIEVED: Final = 0.9
 """A rate that the client did not send at nine tenths is not held: nothing was shown of it."""
-
-
-@dataclass(frozen=True)
-class Load:
-    """One load: a rate of arrival, a number of conversations at once, or both as a bound."""
-
-    rate: float | None
-    concurrency: int | None
-
-    def __str__(self) -> str:
-        rate = "" if self.rate is None else f"{self.rate:g}/s"
-        users = "" if self.concurrency is None else f"{self.concurrency} at once"
-        return ", ".join(part for part in (rate, users) if part) or "as recorded"
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,14 @@ from penstock.bench.load.client_load import ClientLoad
 from penstock.bench.load.confidence import Repeated, repeated
 from penstock.bench.load.figures import Figures
 from penstock.bench.load.goodput import Limit
+from penstock.bench.load.load import Load
 from penstock.bench.load.record import RequestRecord
 from penstock.bench.load.scrape import ServerMetrics
 from penstock.bench.load.search import Found
 
 VERSION: Final = 1
 """Raised when a field changes its meaning or goes; fields may be added without."""
+_LATE_S: Final = 0.005
 
 
 class ServerAbout(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +73,18 @@ class LoadedRun(msgspec.Struct, frozen=True, kw_only=True):
     """What this machine's processors took, the client's share with it; None if not readable."""
     requests: list[RequestRecord]
 
+    @property
+    def load(self) -> Load:
+        return Load(self.rate, self.concurrency)
+
+    @property
+    def client_late(self) -> bool:
+        """Whether the client itself took milliseconds to send or to read: its delays are then part
+        of the latencies."""
+        sent = self.whole.distributions.get("send_lag")
+        late = self.concurrency is None and sent is not None and sent.summary.p99 > _LATE_S
+        return late or self.client.loop_lag_p99_s > _LATE_S
+
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
     """One load, over its repeats."""
@@ -116,7 +130,7 @@ def points_of(runs: Sequence[LoadedRun]) -> list[Point]:
                 rate=first.rate,
                 concurrency=first.concurrency,
                 runs=places,
-                figures=_over_repeats(whole),
+                figures=over_repeats(whole),
             )
         )
     return found
@@ -128,7 +142,8 @@ _RATES: Final = (
 )
 
 
-def _over_repeats(runs: Sequence[Figures]) -> dict[str, Repeated]:
+def over_repeats(runs: Sequence[Figures]) -> dict[str, Repeated]:
+    """Every figure of runs that were alike; empty with fewer than two."""
     found: dict[str, Repeated | None] = {
         name: repeated([value for run in runs if (value := getattr(run, name)) is not None])
         for name in _RATES

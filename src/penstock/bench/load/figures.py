@@ -148,7 +148,13 @@ def figures(
 
 def distributions(records: Sequence[RequestRecord]) -> dict[str, Distribution]:
     """Every quantity of whole answers that at least one of them has."""
-    samples: dict[str, list[list[float]]] = {
+    found = {name: distribution(groups) for name, groups in samples_of(records).items()}
+    return {name: each for name, each in found.items() if each is not None}
+
+
+def samples_of(records: Sequence[RequestRecord]) -> dict[str, list[list[float]]]:
+    """Every quantity of whole answers: a list for each answer, which may be empty."""
+    return {
         "ttft": _each([r.ttft_s for r in records]),
         "ttfo": _each([r.ttfo_s for r in records if r.reasoning_chunks]),
         "ttst": _each([r.ttst_s for r in records]),
@@ -166,8 +172,6 @@ def distributions(records: Sequence[RequestRecord]) -> dict[str, Distribution]:
         "output_tokens": _each([r.tokens for r in records]),
         "send_lag": _each([max(0.0, r.sent_s - r.scheduled_s) for r in records]),
     }
-    found = {name: distribution(groups) for name, groups in samples.items()}
-    return {name: each for name, each in found.items() if each is not None}
 
 
 def steady_part(records: Sequence[RequestRecord]) -> tuple[float, float] | None:

@@ -1,0 +1,1 @@
+"""The report of load tests: figures and tables of one result, or of several beside each other."""

@@ -1,0 +1,1 @@
+"""Compares two load tests: what differs beyond noise."""
