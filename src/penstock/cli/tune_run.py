@@ -72,7 +72,7 @@ def tune(args: argparse.Namespace, load: TraceLoad, objective: ObjectiveName, ve
         verifying = verify and not found.partial
         seconds = args.verify_seconds if verifying else None
         finalists = [_predicted(each, space, simulator, seconds) for each in _finalists(found)]
-    stopped, notes = found.partial, []
+    stopped, notes = found.partial, list[str]()
     if verifying:
         stopped, finalists, notes = _verified(args, load, finalists)
     choice = choose(finalists, objective)

@@ -57,7 +57,7 @@ def _lines(
     if len(refused) > _SHOWN_REFUSALS:
         yield f"         and {len(refused) - _SHOWN_REFUSALS} more cannot run"
     yield ""
-    rows = [_HEAD]
+    rows: list[tuple[str, ...]] = [_HEAD]
     for each in finalists:
         rows.append((each.name, "predicted", *_cells(each.predicted)))
         if each.measured is not None:
