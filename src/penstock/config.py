@@ -8,8 +8,15 @@ import msgspec
 from msgspec import Meta
 
 from penstock.cache.geometry import KvDType
-from penstock.dtypes import DType, QuantizationName, WindowColumns
+from penstock.dtypes import (
+    DType,
+    DTypeOption,
+    KvCacheDTypeOption,
+    QuantizationName,
+    WindowColumns,
+)
 from penstock.length_limits import LengthLimits
+from penstock.profile import Profile
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.speculative_config import SpeculativeConfig
 
@@ -19,11 +26,7 @@ if TYPE_CHECKING:
 BackendName = Literal["auto", "cpu", "cuda", "reference"]
 ChosenBackend = Literal["cpu", "cuda", "reference"]
 LoadFormat = Literal["auto", "dummy"]
-DTypeOption = Literal["auto", "float32", "bfloat16", "float16"]
 GenerationConfigOption = Literal["auto", "none"]
-KvCacheDTypeOption = Literal[
-    "auto", "int4", "k8v4", "int8", "fp8", "fp8_e4m3", "float32", "bfloat16", "float16"
-]
 
 
 class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -245,6 +248,13 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "name none."
         ),
     ] = 0
+    profile: Annotated[
+        Profile | None,
+        Meta(
+            description="A file that penstock tune has written: its options hold where none are "
+            "given here."
+        ),
+    ] = None
 
     def kv_dtype(self, weights: DType) -> KvDType:
         """Return the type of the KV cache of a model that computes in ``weights``."""

@@ -9,13 +9,14 @@ import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Final, Literal
 
 import msgspec
 
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError, shown
+from penstock.profile import Profile
 from penstock.speculative_config import SpeculativeConfig, parse_speculative, speculative_config
 from penstock.vllm_names import Foreign
 
@@ -118,7 +119,7 @@ def engine_config(model: str | None, options: Mapping[str, Any]) -> EngineConfig
         if name not in known:
             _check_foreign(name, options[name])
     given = {name: value for name, value in given.items() if name in known}
-    speculative = given.pop("speculative", None)
+    speculative, profile = given.pop("speculative", None), given.pop("profile", None)
     if type(given.get("dtype")).__module__ == "torch":
         given["dtype"] = str(given["dtype"]).removeprefix("torch.")
     if isinstance(given.get("dtype"), str):
@@ -133,7 +134,13 @@ def engine_config(model: str | None, options: Mapping[str, Any]) -> EngineConfig
             'speculative must be text such as "ngram:num_tokens=4" or a dict such as '
             f'{{"method": "ngram", "num_tokens": 4}}, not {speculative!r}'
         )
-    return EngineConfig(speculative=speculative, **given)
+    if isinstance(profile, str | PurePath):
+        profile = Profile.read(Path(profile))
+    if isinstance(profile, Profile):
+        given = profile.over(given)
+    elif profile is not None:
+        raise ConfigError(f"profile must be the path of a file, not {shown(profile)}")
+    return EngineConfig(speculative=speculative, profile=profile, **given)
 
 
 def foreign_hint(name: str) -> str:

@@ -14,6 +14,7 @@ from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.errors import ConfigError, RequestError
 from penstock.hardware import detect
+from penstock.length_limits import LengthLimits
 from penstock.models.spec import ModelSpec
 from penstock.plan.kv_groups import group_layers, kv_layers
 from penstock.resolve import draft_block_bytes, resolve
@@ -71,9 +72,9 @@ def test_the_length_is_what_one_sequence_can_fill() -> None:
 def test_a_request_is_refused_by_what_it_keeps() -> None:
     cache = KvCache(185, 32, windows=(None, *[512] * 5))
     params = SamplingParams(max_tokens=101)
-    assert most_tokens(3100, params, 32_768, cache) == 3201
+    assert most_tokens(3100, params, LengthLimits(32_768), cache) == 3201
     with pytest.raises(RequestError, match="need 186 cache blocks of 32 tokens, and there are 185"):
-        most_tokens(3101, params, 32_768, cache)
+        most_tokens(3101, params, LengthLimits(32_768), cache)
 
 
 @pytest.mark.parametrize(

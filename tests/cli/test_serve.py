@@ -8,8 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.profiles import profile_of
 
+from penstock.cli import serve
 from penstock.cli.main import main
+from penstock.cli.options import engine_config
+from penstock.cli.parser import Parser
+from penstock.profile import ProfileOptions
+from penstock.written_file import write_json
 
 
 @pytest.mark.parametrize(
@@ -36,6 +42,24 @@ def test_options_that_cannot_be_honoured(
 ) -> None:
     assert main(["serve", *options]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_the_profiles_limit_of_waiting_sequences(tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    write_json(path, profile_of(ProfileOptions(max_waiting=16)))
+    parser = Parser("penstock serve", "")
+    serve.add_arguments(parser)
+    for words, waiting, told in (
+        ([], 1024, []),
+        (["--profile", str(path)], 16, ["profile of 2026"]),
+        (["--profile", str(path), "--max-waiting", "3"], 3, ["profile of 2026", "is 3, as asked"]),
+    ):
+        args = parser.parse(words)
+        config = engine_config(args)
+        assert serve._max_waiting(args, config) == waiting
+        facts = serve._of_profile(args, config)
+        assert len(facts) == len(told)
+        assert all(text in fact for text, fact in zip(told, facts, strict=True)), facts
 
 
 @pytest.mark.parametrize(

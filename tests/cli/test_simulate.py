@@ -8,21 +8,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from support.calibrations import demo_calibration
+from support.profiles import profile_of
 
 from penstock.cli import main as cli
 from penstock.cli.simulate_configs import read_configs
 from penstock.config import EngineConfig
-from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError
-from penstock.simulate.calibration import (
-    VERSION,
-    Calibration,
-    Covered,
-    ModelKey,
-    StepTimes,
-    window_shares,
-)
-from penstock.simulate.front_end import FrontTimes
+from penstock.profile import ProfileOptions
 from penstock.written_file import write_json
 
 SHAPE = str(Path(__file__).parents[2] / "benchmarks/configs/qwen3-0.6b/config.json")
@@ -39,32 +32,8 @@ def trace(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def calibration(tmp_path: Path) -> Path:
-    planned = plan_engine(EngineConfig(backend="cpu"))
-    made = Calibration(
-        version=VERSION,
-        made="2026-01-01T00:00:00+00:00",
-        model="the demo model",
-        key=ModelKey.of(planned.plan, planned.spec.architecture, "cpu", planned.config.threads),
-        steps=StepTimes(
-            tokens=(1, 64, 512),
-            rows=(1e-3, 2e-3, 9e-3),
-            sequence=1e-5,
-            sample=1e-5,
-            chunk=1e-4,
-            read=1e-8,
-            pair=1e-8,
-            behind=1e-6,
-            windows=window_shares(planned.plan),
-            error=0.01,
-        ),
-        front=FrontTimes(request=1e-3, prompt_token=1e-6, answer=1e-3, chunk=2e-5),
-        template=11,
-        covered=Covered(rows=256, sequences=8, context=1024),
-        machine={},
-        checked={"ttft.p50": 0.02},
-    )
     path = tmp_path / "here.json"
-    write_json(path, made)
+    write_json(path, demo_calibration())
     return path
 
 
@@ -85,7 +54,7 @@ def test_a_report(
     for text in (
         *("trace.csv, 40 conversations", "SLO ttft:100ms", "many (2 x, least-tokens)"),
         *("best by goodput at 400 x the trace: many, one", "simulated beside measured: ttft.p50"),
-        "steps of 412 tokens, and 256 were measured at most",
+        "steps of 401 tokens, and 256 were measured at most",
     ):
         assert text in " ".join(out.split()), out
     assert made["version"] == 1
@@ -93,7 +62,7 @@ def test_a_report(
         (name, 40) for name in ("one", "many", "one", "many")
     ]
     run = made["runs"][0]
-    assert run["distributions"]["input_tokens"]["min"] == 50 + 11
+    assert run["distributions"]["input_tokens"]["min"] == 50
     assert set(run["distributions"]) >= {"ttft", "ttst", "itl", "tpot", "e2el", "longest_gap"}
     assert run["options"] == {"max_num_seqs": "1"}
     assert run["engine"]["most_sequences"] == 1
@@ -144,6 +113,10 @@ def test_configurations_in_a_file(tmp_path: Path) -> None:
     assert (one.name, one.replicas) == ("fleet", 3)
     assert one.engine.kv_cache_bytes == 2 << 30
     assert (one.engine.max_num_seqs, one.engine.enable_prefix_caching) == (8, False)
+    profile = tmp_path / "profile.json"
+    write_json(profile, profile_of(ProfileOptions(max_num_seqs=4, max_waiting=16)))
+    (made,) = read_configs([f"made:profile={profile}"], "")
+    assert (made.engine.max_num_seqs, made.max_waiting) == (4, 16)
     path.write_text("[a]\nmax_num_seqs = 8\n[b]\nrouting = 'random'\n")
     assert [each.name for each in read_configs([str(path)], "")] == ["a", "b"]
     plain, named = read_configs(["max_num_seqs=4", "default"], "")

@@ -10,6 +10,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from penstock.length_limits import LengthLimits
 from penstock.parsing.styles import Styles
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.sandbox.grammar_check import GrammarCheck
@@ -33,7 +34,7 @@ class Engine:
     def __init__(self, texts: bool = True) -> None:
         self.texts = texts
         self.model = SimpleNamespace(
-            max_model_len=99,
+            lengths=LengthLimits(99),
             vocab_size=300,
             served_model_name="fake",
             sampling_defaults=SamplingDefaults(),

@@ -65,7 +65,7 @@ class Drawn:
     speed: Speed = field(default_factory=Speed)
     patterns: bool = False
     seed: int = 0
-    """What draws times, and without ``lengths_seed`` lengths, too."""
+    """What draws times of answers, and without ``lengths_seed`` lengths and arrivals, too."""
     lengths_seed: int | None = None
     model: str = "example-1b"
     metrics: str | None = "penstock"
@@ -179,7 +179,7 @@ def _run(
     lengths = generator if seed is None else np.random.default_rng([seed, point])
     for index in range(test.requests):
         if load.rate is not None:
-            at += generator.exponential(1 / load.rate)
+            at += lengths.exponential(1 / load.rate)
         slot = int(np.argmin(free))
         begin = max(free[slot], at)
         scheduled = at if load.rate is not None else begin

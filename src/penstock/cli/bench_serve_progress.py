@@ -70,6 +70,11 @@ class ServeProgress:
         self._line.close()
         self._interrupts.__exit__()
 
+    @property
+    def stopped(self) -> bool:
+        """Whether Ctrl-C has stopped it."""
+        return self._interrupts.asked
+
     def begin(self, name: str, plan: LoadPlan, run: LoadRun) -> None:
         self._name = name
         self._total = plan.conversations

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.config import DTypeOption, EngineConfig, KvCacheDTypeOption
+from penstock.config import EngineConfig
 from penstock.demo_model import demo_model_path
-from penstock.dtypes import QuantizationName
+from penstock.dtypes import DTypeOption, KvCacheDTypeOption, QuantizationName
 from penstock.errors import ConfigError
 
 

@@ -32,12 +32,19 @@ def run(args: argparse.Namespace) -> int:
     from penstock.plan.explain import explain
     from penstock.plan.memory import plan_memory
 
-    engine_plan = plan_engine(engine_config(args))
+    asked = engine_config(args)
+    engine_plan = plan_engine(asked)
     config, hardware = engine_plan.config, detect()
     print(f"machine  {hardware.cpu_model}, {hardware.physical_cores} cores usable,", end=" ")
     print(f"{hardware.memory_available / 2**30:.1f} GiB available")
     lines = [f"         {fact}" for fact in facts(hardware)]
     lines += [f"model    {config.model_path}\n", config.explain()]
+    profile = asked.profile
+    if profile is not None:
+        lines.append(f"profile  of {profile.made}, {profile.told}; {profile.promise}")
+        if profile.max_waiting is not None:
+            why = f"from the profile ({profile.briefly})"
+            lines.append(f"serve    max_waiting  {profile.max_waiting}  ({why})")
     lines += [f"note     {note}" for note in config.notes]
     lines += [f"tuned    {line}" for line in _tuned(engine_plan)]
     print(harmless("\n".join(lines), sys.stdout))  # notes repeat what checkpoints say

@@ -44,6 +44,7 @@ COMMANDS = (
     Command(("observe",), "observe", "show the workload that a server sees, and export it"),
     Command(("simulate",), "simulate", "play a trace against modelled servers, without the model"),
     Command(("calibrate",), "calibrate", "measure a model and its server here, to simulate them"),
+    Command(("tune",), "tune", "find options for a model, this machine and a load"),
     Command(("train-heads",), "train_heads", "train Medusa or EAGLE heads for a model"),
     Command(("eval", "perplexity"), "eval_perplexity", "measure how well a model predicts a text"),
     Command(("eval", "kl"), "eval_kl", "compare a model's predictions with those of a base"),

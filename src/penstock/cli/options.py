@@ -12,6 +12,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_origin
 
 import msgspec
@@ -19,6 +20,7 @@ import msgspec
 from penstock.cli.parser import UsageError
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError, RequestError
+from penstock.profile import Profile
 from penstock.sampling.params import SamplingParams
 from penstock.speculative_config import SpeculativeConfig, parse_speculative
 
@@ -44,7 +46,7 @@ def _rare(struct: type[msgspec.Struct], *usual: str) -> frozenset[str]:
 RARE_ENGINE = _rare(
     EngineConfig,
     *("dtype", "quantization", "backend", "threads"),
-    *("max_model_len", "kv_cache_bytes", "speculative", "served_model_name"),
+    *("max_model_len", "kv_cache_bytes", "speculative", "served_model_name", "profile"),
 )
 """The engine's options that ``--help`` leaves out."""
 RARE_SAMPLING = _rare(SamplingParams, "n", "temperature", "top_p", "seed", "max_tokens", "stop")
@@ -72,17 +74,22 @@ def engine_config(args: argparse.Namespace) -> EngineConfig:
     """The EngineConfig that the arguments of :func:`add_engine_arguments` spell."""
     if args.model == "":
         raise UsageError("argument MODEL: it is empty; name a model, or leave it out for the demo")
-    config = _struct(EngineConfig, args)
+    values = _values(EngineConfig, args)
+    profile = values.get("profile")
+    if isinstance(profile, Profile):
+        values = profile.over(values)
+    config = _made(EngineConfig, values)
     return config if args.model else msgspec.structs.replace(config, model=EngineConfig().model)
 
 
 def engine_words(config: EngineConfig) -> list[str]:
-    """The words of a command line that spell ``config``, without speculation."""
+    """The words of a command line that spell ``config``, without speculation. Options of a profile
+    are among them, so it is not named itself."""
     usual, kinds = EngineConfig(), described(EngineConfig)
     words = [config.model] if config.model else []
     for name in EngineConfig.__struct_fields__:
         value = getattr(config, name)
-        if name in ("model", "speculative") or value == getattr(usual, name):
+        if name in ("model", "speculative", "profile") or value == getattr(usual, name):
             continue
         option = option_name(name)
         if kinds[name][0] in (bool, bool | None):
@@ -193,6 +200,8 @@ def _argument(name: str, hint: Any) -> dict[str, Any]:
     origin = typing.get_origin(kind)
     if name == "speculative":
         return {"type": speculative_method, "metavar": "METHOD[:KEY=VALUE,...]"}
+    if name == "profile":
+        return {"type": profile_file, "metavar": "FILE"}
     if set(kinds) == {int, str}:
         return {"type": _or_none(_int_or_text), "metavar": "N|LIST"}
     if kind is bool:
@@ -222,6 +231,16 @@ def speculative_method(text: str) -> SpeculativeConfig:
         raise argparse.ArgumentTypeError(str(error)) from None
 
 
+def profile_file(text: str) -> Profile:
+    """The profile that a file holds."""
+    try:
+        return Profile.read(Path(text))
+    except OSError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error.strerror}") from None
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
 def _int_or_text(text: str) -> int | str:
     return int(text) if re.fullmatch(r"-?\d+", text) else text
 
@@ -245,6 +264,15 @@ def _help(text: str) -> str:
 
 
 def _struct(struct: type[S], args: argparse.Namespace) -> S:
+    return _made(struct, _values(struct, args))
+
+
+def _made(struct: type[S], values: Mapping[str, object]) -> S:
+    return struct(**values)
+
+
+def _values(struct: type[msgspec.Struct], args: argparse.Namespace) -> dict[str, object]:
+    """What was given of the fields of ``struct``."""
     values: dict[str, object] = {}
     for name in struct.__struct_fields__:
         if hasattr(args, name) and name != "grammar":
@@ -252,4 +280,4 @@ def _struct(struct: type[S], args: argparse.Namespace) -> S:
             if isinstance(value, list):
                 value = dict(value) if name == "logit_bias" else tuple(value)
             values[name] = value
-    return struct(**values)
+    return values

@@ -109,7 +109,7 @@ def _serve(
         ledger.mark("server")
         total = sum(phase.seconds for phase in ledger.phases)
         try:
-            print(_announcement(args, options, listener, llm).text(_columns()))
+            print(_announcement(args, config, options, listener, llm).text(_columns()))
             print(describe(ledger.phases, total), flush=True)
         except OSError as error:  # it serves all the same, as with a log that cannot be written
             log.warning("standard output cannot be written: %s", error.strerror)
@@ -126,7 +126,11 @@ def _serve(
 
 
 def _announcement(
-    args: argparse.Namespace, options: RunOptions, listener: socket.socket, llm: AsyncLLM
+    args: argparse.Namespace,
+    config: EngineConfig,
+    options: RunOptions,
+    listener: socket.socket,
+    llm: AsyncLLM,
 ) -> Announcement:
     from penstock.cli.announcement import Announcement
     from penstock.server.model_card import made_for
@@ -135,7 +139,7 @@ def _announcement(
     host, port = listener.getsockname()[:2]
     scheme = "http" if options.tls is None else "https"
     keys_needed = bool(options.server.keys.users)
-    facts = [*_facts(llm), str(_styles(args, llm))]
+    facts = [*_facts(llm), *_of_profile(args, config), str(_styles(args, llm))]
     if not keys_needed and not _is_loopback(host):
         facts.append(f"note: anyone who reaches {host} may use this server; see --api-key-file")
     chats = made_for(llm.model, llm.tokenizer.has_chat_template) == "chat"
@@ -167,6 +171,21 @@ def _facts(llm: AsyncLLM) -> list[str]:
         *(f"note: {note}" for note in resolved.notes),
         *llm.ready.notes,
     ]
+
+
+def _of_profile(args: argparse.Namespace, config: EngineConfig) -> list[str]:
+    """What there is to say of the profile besides what the engine's notes say."""
+    profile = config.profile
+    if profile is None:
+        return []
+    facts = [f"profile of {profile.made}, {profile.told}"]
+    asked, own = args.max_waiting, profile.max_waiting
+    if asked is not None and own is not None and asked != own:
+        facts.append(
+            f"note: max_waiting is {asked:,}, as asked, in the place of the profile's {own:,}, "
+            "with which it was tuned"
+        )
+    return facts
 
 
 def _columns() -> int | None:
@@ -212,7 +231,7 @@ def _options(
         supervisor=SupervisorOptions(
             max_restarts=args.max_restarts,
             step_timeout_s=args.step_timeout,
-            max_waiting=args.max_waiting,
+            max_waiting=_max_waiting(args, config),
             stream_interval_s=args.stream_interval / 1000,
         ),
         logs=LogOptions(args.log_format, args.log_level, not args.no_access_log),
@@ -220,6 +239,15 @@ def _options(
         traces=trace_options(args.otlp_endpoint, os.environ),
         guarded=True,
     )
+
+
+def _max_waiting(args: argparse.Namespace, config: EngineConfig) -> int:
+    """The limit that was asked for, else the profile's, else the usual one."""
+    from penstock.server.supervisor import MAX_WAITING
+
+    asked: int | None = args.max_waiting
+    own = None if config.profile is None else config.profile.max_waiting
+    return next((each for each in (asked, own) if each is not None), MAX_WAITING)
 
 
 def _chat_template(path: Path | None) -> str:

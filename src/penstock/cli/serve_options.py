@@ -39,10 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--max-waiting",
         type=_whole,
-        default=1024,
         metavar="N",
         help="sequences that may wait beside those that run; more are refused with status 429 "
-        "(default: 1024)",
+        "(default: the profile's, or 1024)",
     )
     group.add_argument(
         "--max-restarts",

@@ -106,12 +106,14 @@ def _asked(name: str, options: Mapping[str, str], base: Sequence[str]) -> Config
     routing = own.get("routing", "round-robin")
     if routing not in POLICIES:
         raise UsageError(f"{name}: routing is one of {', '.join(POLICIES)}, not {routing!r}")
+    asked = _engine(name, engine, base)
+    profiles = None if asked.profile is None else asked.profile.max_waiting
     return Configuration(
         name,
-        _engine(name, engine, base),
+        asked,
         replicas=counts.get("replicas", 1),
         routing=routing,
-        max_waiting=counts.get("max_waiting", 1024),
+        max_waiting=counts.get("max_waiting", 1024 if profiles is None else profiles),
         tensor=counts.get("tp", 1),
         options=dict(options),
     )

@@ -14,8 +14,8 @@ from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.parser import UsageError
 from penstock.cli.size_json import to_terminal, write_document
 from penstock.cli.size_table import aligned, gib, model_lines, objectives, time_text
-from penstock.config import EngineConfig, KvCacheDTypeOption
-from penstock.dtypes import QuantizationName
+from penstock.config import EngineConfig
+from penstock.dtypes import KvCacheDTypeOption, QuantizationName
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.sizing.machine import MachineEstimate, predict

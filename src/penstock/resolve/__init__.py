@@ -17,7 +17,9 @@ each::
 
 Two checks decide nothing. ``check_options`` (``inputs.py``), before all of these, refuses values
 that fit no machine and no model; and between ``decide_memory`` and ``decide_sampling`` the resolver
-refuses options of speculation that are out of range.
+refuses options of speculation that are out of range. Last of all ``use_of_profile``
+(``profile.py``) names the profile as the reason of options that are its, and refuses one of another
+model.
 
 Deciders and checks raise ConfigError, which names the fix, as soon as something cannot be had; so
 of several mistakes the first in this order is reported.

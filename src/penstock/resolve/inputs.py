@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import TypeAlias, get_args
 
 from penstock.cache.geometry import BLOCK_SIZE, MOST_BLOCKS, KvDType
-from penstock.config import EngineConfig, KvCacheDTypeOption
+from penstock.config import EngineConfig
+from penstock.dtypes import KvCacheDTypeOption
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.models.gguf.blocks import GgufTypes

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import msgspec
+
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.hardware import Hardware
 from penstock.models.spec import ModelSpec
@@ -15,6 +17,7 @@ from penstock.resolve.inputs import Inputs, Reasons, check_options, reason
 from penstock.resolve.lengths import decide_lengths
 from penstock.resolve.memory import decide_memory
 from penstock.resolve.plans import decide_plans
+from penstock.resolve.profile import use_of_profile
 from penstock.resolve.quantization import as_read, decide_quantization
 from penstock.resolve.sampling import decide_sampling
 from penstock.resolve.step_limits import decide_step_limits
@@ -107,6 +110,12 @@ def resolve(
         seed=config.seed,
         reasons={**reasons, **speculation, **sampling.reasons, **artifacts.reasons},
         notes=(*spec.notes, *notes, *plans.notes, *quantization.notes),
+    )
+    use = use_of_profile(config, resolved, spec, plans.target.plan, hardware)
+    resolved = msgspec.structs.replace(
+        resolved,
+        reasons={**resolved.reasons, **use.reasons},
+        notes=(*resolved.notes, *use.notes),
     )
     return Resolved(
         resolved,

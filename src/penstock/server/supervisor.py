@@ -29,6 +29,8 @@ starved of processor time."""
 LONG_STEP_S = 8.0
 """Seconds in one step after which the server is not ready, so that routers send it no more
 requests."""
+MAX_WAITING = 1024
+"""Sequences that may wait, unless another limit is asked for."""
 DEFAULT_MAX_NUM_SEQS = 256
 """Sequence limit to assume where an engine does not report its own."""
 
@@ -43,7 +45,7 @@ class SupervisorOptions(RestartPolicy):
     """Seconds of silence after which an engine process is killed."""
     step_timeout_s: float = 600.0
     """Seconds in one step after which an engine process is killed."""
-    max_waiting: int = 1024
+    max_waiting: int = MAX_WAITING
     """Most waiting sequences beyond those that can run at once; further ones are refused, except
     for tenants below their share (``penstock.frontend.open_sequences``)."""
     start_timeout_s: float = START_TIMEOUT_S

@@ -86,18 +86,25 @@ def prompt_of(
 ) -> tuple[Piece, ...]:
     """The pieces of a turn's prompt, ``before`` being the conversation that it continues.
 
-    ``template``: tokens that a chat template adds to every prompt. Raises ConfigError for texts,
-    whose tokens nobody has counted.
+    ``template``: tokens that a chat template adds to every prompt; a turn that is ``whole`` has
+    them in its lengths, and so much less of its text. Raises ConfigError for texts, whose tokens
+    nobody has counted.
     """
     pieces: list[Piece] = list(before)
     if not pieces and template:
         pieces.append(Piece((_TEMPLATE,), template))
+    left = max((turn.new_tokens or 0) - template, 1) if turn.whole else None
     for part in turn.content:
         if isinstance(part, str):
             raise ConfigError(
                 f"conversation {conversation.name!r} has texts, whose tokens are not known; a "
                 "simulation needs a trace, which has numbers of tokens"
             )
+        if left is not None:
+            part = Piece(part.key, min(part.tokens, left))
+            left -= part.tokens
+            if not part.tokens:
+                break
         pieces.append(part)
     return tuple(pieces)
 

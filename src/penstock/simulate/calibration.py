@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -88,7 +89,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
         knots = _knots([each.shape.tokens for each in observed])
         lines = [
             (
-                *_hats(each.shape.tokens, knots),
+                *_climbs(each.shape.tokens, knots),
                 *(each.shape.sequences, each.shape.logits, each.shape.chunks),
                 *(_weighted(each.shape.reads, windows), _weighted(each.shape.pairs, windows)),
                 _excess(each.before, each.shape.tokens),
@@ -98,11 +99,11 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
         matrix = np.array(lines, np.float64)
         seconds = np.array([each.seconds for each in observed])
         found = nonnegative(matrix, seconds)
-        *rows, sequence, sample, chunk, read, pair, behind = found
+        *climbs, sequence, sample, chunk, read, pair, behind = found
         predicted = matrix @ np.array(found)
         return cls(
             tokens=knots,
-            rows=tuple(rows),
+            rows=tuple(accumulate(climbs)),
             sequence=sequence,
             sample=sample,
             chunk=chunk,
@@ -268,16 +269,14 @@ def _knots(tokens: Sequence[int]) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _hats(tokens: int, knots: tuple[int, ...]) -> list[float]:
-    """The weight of each knot in a straight line between the two around ``tokens``."""
-    weights = [0.0] * len(knots)
+def _climbs(tokens: int, knots: tuple[int, ...]) -> list[float]:
+    """The part of each climb, from a knot to the next, that is below ``tokens``. None of them is
+    negative: more tokens never take less time."""
     at = bisect_right(knots, tokens)
-    if at == len(knots):
-        weights[-1] = 1.0
-    else:
-        part = (tokens - knots[at - 1]) / (knots[at] - knots[at - 1])
-        weights[at - 1], weights[at] = 1 - part, part
-    return weights
+    parts = [1.0] * at + [0.0] * (len(knots) - at)
+    if at < len(knots):
+        parts[at] = (tokens - knots[at - 1]) / (knots[at] - knots[at - 1])
+    return parts
 
 
 def _weighted(each: Sequence[float], windows: Sequence[WindowShare]) -> float:

@@ -40,7 +40,13 @@ class ReplicaLimits:
             enable_prefix_caching=self.enable_prefix_caching,
             states=self.states,
         )
-        return Scheduler(cache, self.max_num_seqs, self.max_num_batched_tokens, self.lengths)
+        return Scheduler(
+            cache,
+            self.max_num_seqs,
+            self.max_num_batched_tokens,
+            self.lengths,
+            surely=self.lengths.bounded,
+        )
 
 
 @dataclass(frozen=True)

@@ -143,6 +143,7 @@ def draft_engine_config(
             config, spec, resolved.max_num_seqs, resolved.max_num_batched_tokens
         ),
         "speculative": None,
+        "profile": None,
     }
     changes |= _quantization(config, spec)
     if resolved.threads > 1 and plan.num_parameters * 2 <= _FEW_WEIGHTS:

@@ -9,7 +9,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.config import DTypeOption, LoadFormat
+from penstock.config import LoadFormat
+from penstock.dtypes import DTypeOption
 from penstock.errors import WeightError
 from penstock.interface.plan_weights import Balance, PlanWeight
 from penstock.interface.source_walks import chosen, packed, tensors

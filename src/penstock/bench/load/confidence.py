@@ -96,11 +96,10 @@ def resampled(
     values, owner = values[order], owner[order]
     parts = np.array(PARTS)
     found = np.empty((resamples, 1 + len(parts)))
-    even = np.full(groups, 1 / groups)
     block = min(block, groups)
     for row in range(resamples):
         while True:
-            begun = generator.multinomial(-(-groups // block), even)
+            begun = np.bincount(generator.integers(0, groups, -(-groups // block)), None, groups)
             weights = _covered(begun, block)[owner]
             totals = np.cumsum(weights)
             if totals[-1]:  # no sample is in a resample of groups that have none

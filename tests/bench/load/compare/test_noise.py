@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.bench.load.compare.noise import (
     Effect,
+    block_length,
     holm,
     of_repeats,
     of_requests,
@@ -100,6 +101,46 @@ def test_blocks_keep_neighbours_together() -> None:
     alone, blocks = (resampled(values, 1, block)[:, 0].std() for block in (1, 10))
     assert blocks > 2 * alone
     assert resampled(values, 1, 1000).shape == (200, 4)
+
+
+def test_blocks_are_longer_where_neighbours_are_alike() -> None:
+    generator = np.random.default_rng(5)
+    noise = generator.normal(0, 1, 1000)
+    alike = np.zeros(1000)
+    for i in range(1, 1000):
+        alike[i] = 0.9 * alike[i - 1] + noise[i]
+    assert block_length(noise) in (10, 11, 12)
+    assert 40 < block_length(alike) < 120  # tau is 19
+    assert block_length(np.arange(1000.0)) == 250
+    assert block_length(np.ones(64)) == 4
+    assert block_length(np.array([])) == 1
+
+
+def test_a_queue_that_drifts_is_noise() -> None:
+    """Two runs whose queues grew otherwise: many answers, of which hardly any stand alone."""
+    generator = np.random.default_rng(6)
+    wrong = 0
+    for _ in range(20):
+        a, b = (
+            [[value] for value in np.exp(0.3 * np.cumsum(generator.normal(0, 0.3, 200)))]
+            for _side in "ab"
+        )
+        effect = of_requests(a, b, "p50", False)
+        assert effect is not None
+        wrong += effect.p < 0.005
+    assert wrong <= 2
+
+
+def test_a_median_between_clusters_is_uncertain() -> None:
+    """Half of the requests take 0.1 s and half 0.2 s: which half has the median is chance."""
+    generator = np.random.default_rng(7)
+    a, b = (
+        [[value] for value in generator.permutation([0.1] * fewer + [0.2] * (100 - fewer)).tolist()]
+        for fewer in (53, 47)
+    )
+    effect = of_requests(a, b, "p50", False)
+    assert effect is not None
+    assert effect.error > 0.15  # the logarithm of 2 is 0.69
 
 
 def test_ends_that_nobody_can_print() -> None:

@@ -18,6 +18,8 @@ _NAME: Final = "lengths"
 _SUBJECT: Final = "Time by lengths of prompt and answer"
 _PANELS: Final = 6
 _BINS: Final = 6
+_ALIKE: Final = 1.15
+"""Lengths within this ratio of the shortest of them are nearly alike."""
 _ROW: Final = 44
 
 
@@ -44,17 +46,22 @@ class _Cell:
 
 
 def bins_of(lengths: Sequence[int]) -> list[Bin]:
-    """Cut lengths into six ranges at most: each length for itself where there are few, else
-    of equal ratios, so that short ones are told apart as well as long ones."""
+    """Cut lengths into six ranges at most: those that are nearly alike together where that makes
+    few, as a template's tokens vary by one or two; else ranges of equal ratios, so that short ones
+    are told apart as well as long ones."""
     distinct = sorted(set(lengths))
-    if len(distinct) <= _BINS:
-        return [Bin(length, length) for length in distinct]
+    groups: list[list[int]] = []
+    for length in distinct:
+        if groups and length <= groups[-1][0] * _ALIKE:
+            groups[-1].append(length)
+        else:
+            groups.append([length])
+    if len(groups) <= _BINS:
+        return [Bin(group[0], group[-1]) for group in groups]
     low, high = max(1, distinct[0]), distinct[-1]
     edges = [low * (high / low) ** (i / _BINS) for i in range(1, _BINS)]
-    round_ones = {_round(edge) for edge in edges if distinct[0] < _round(edge) <= high}
-    if len(round_ones) < len(edges):  # they are too close for round numbers
-        round_ones = {math.ceil(edge) for edge in edges}
-    firsts = [distinct[0], *sorted(round_ones)]
+    rounded_edges = {_round(edge) for edge in edges if distinct[0] < _round(edge) <= high}
+    firsts = [distinct[0], *sorted(rounded_edges)]
     lasts = [*(first - 1 for first in firsts[1:]), high]
     return [
         Bin(first, last)

@@ -15,17 +15,17 @@ def slope_title(cause: str, effect: str, found: Sequence[tuple[Measured, Line]])
     ``cause`` begins the sentence ("1,000 more prompt tokens"), ``effect`` ends it.
     """
     several = len({measured.name for measured, _ in found}) > 1
-    ordered = sorted(found, key=lambda pair: pair[1].slope)
-    if not any(fit.certain for _, fit in ordered):
+    certain = sorted((pair for pair in found if pair[1].certain), key=lambda pair: pair[1].slope)
+    if not certain:
         return f"{cause} add nothing that could be told from noise {effect}"
-    ends = [ordered[0]] if len(ordered) == 1 else [ordered[0], ordered[-1]]
-    said = [_amount(fit) + _where(measured, several, len(found) > 1) for measured, fit in ends]
-    return f"{cause} add {' to '.join(said)} {effect}"
-
-
-def _amount(fit: Line) -> str:
-    value = duration(fit.slope * 1e3)
-    return value if fit.certain else f"{value} (not told from 0)"
+    ends = certain if len(certain) == 1 else [certain[0], certain[-1]]
+    said = [
+        duration(fit.slope * 1e3) + _where(measured, several, len(found) > 1)
+        for measured, fit in ends
+    ]
+    noise = len(found) - len(certain)
+    rest = f"; {noise} of {len(found)} slopes cannot be told from 0" if noise else ""
+    return f"{cause} add {' to '.join(said)} {effect}{rest}"
 
 
 def _where(measured: Measured, several_results: bool, several: bool) -> str:

@@ -164,10 +164,11 @@ def warnings(results: Sequence[Result]) -> Iterator[str]:
     for result in results:
         runs = result.report.runs
         of = f"{result.name}: " if len(results) > 1 else ""
+        the, some = ("the", "some") if of else ("The", "Some")
         if result.report.partial:
-            yield f"{of}the test was stopped; the last run has only what was done by then."
+            yield f"{of}{the} test was stopped; the last run has only what was done by then."
         if any(run.client_late for run in runs):
-            yield f"{of}the client itself was late by milliseconds: believe no figure of that size."
+            yield f"{of}{the} client was late by milliseconds itself: believe no figure so small."
         failed = sum(run.whole.failed for run in runs)
         if failed:
             kinds = {kind: None for run in runs for kind in run.whole.errors}
@@ -176,9 +177,9 @@ def warnings(results: Sequence[Result]) -> Iterator[str]:
                 f"({', '.join(kinds)}); they are in no latency."
             )
         if any(run.whole.output_length_mismatches for run in runs):
-            yield f"{of}some answers have other lengths than were asked for."
+            yield f"{of}{some} answers have other lengths than were asked for."
         for what in {what for run in runs for what in run.whole.discrepancies}:
-            yield f"{of}the server's counts cannot be true: {what}."
+            yield f"{of}{the} server's counts cannot be true: {what}."
     first = results[0]
     for other in results[1:]:
         unfair = [

@@ -21,7 +21,6 @@ from penstock.bench.load.compare.figures import (
     Compared,
     flags,
     same_requests,
-    samples,
     slices,
     values_of,
 )
@@ -35,6 +34,7 @@ from penstock.bench.load.compare.noise import (
     too_few,
 )
 from penstock.bench.load.document import LoadedRun
+from penstock.bench.load.figures import samples_of
 from penstock.bench.load.goodput import Limit
 from penstock.bench.load.record import RequestRecord
 from penstock.bench.load.result import Measured, Result
@@ -148,7 +148,7 @@ class _Sides:
         elif figure.kind == "rate":
             effect = of_slices(slices(self.a[0]), slices(self.b[0]))
         else:
-            first, second = self._samples(figure)
+            first, second = (each[figure.quantity] for each in self._samples)
             for each in (first, second):
                 if why := too_few(each, figure.part):
                     return replace(found, why=why)
@@ -160,12 +160,13 @@ class _Sides:
             effect = effect.around(math.log(ratio))
         return replace(found, interval=effect.ratio, method=effect.method, p=effect.p, why="")
 
-    def _samples(self, figure: Compared) -> tuple[list[list[float]], list[list[float]]]:
-        """Samples by answer, of pairs where there are such."""
+    @cached_property
+    def _samples(self) -> tuple[dict[str, list[list[float]]], dict[str, list[list[float]]]]:
+        """Samples by answer, of pairs where there are such, by quantity."""
         if self.pairs is not None:
-            return samples(self.pairs[0], figure), samples(self.pairs[1], figure)
+            return samples_of(self.pairs[0]), samples_of(self.pairs[1])
         first, second = (
-            samples([record for record in run.requests if record.ok], figure)
+            samples_of([record for record in run.requests if record.ok])
             for run in (self.a[0], self.b[0])
         )
         return first, second

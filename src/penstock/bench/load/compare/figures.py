@@ -9,7 +9,7 @@ from typing import Final, Literal
 import numpy as np
 
 from penstock.bench.load.document import LoadedRun
-from penstock.bench.load.figures import NAMES, samples_of
+from penstock.bench.load.figures import NAMES
 from penstock.bench.load.goodput import Limit, good
 from penstock.bench.load.outcome import STOPPED
 from penstock.bench.load.record import RequestRecord
@@ -94,11 +94,6 @@ def values_of(runs: Sequence[LoadedRun], figure: Compared) -> list[float]:
         if value is not None:
             found.append(value)
     return found
-
-
-def samples(answers: Sequence[RequestRecord], figure: Compared) -> list[list[float]]:
-    """A list of samples for each answer, in the order of sending; of those that have one."""
-    return samples_of(answers)[figure.quantity]
 
 
 def flags(runs: Sequence[LoadedRun], figure: Compared, limits: Sequence[Limit]) -> list[bool]:

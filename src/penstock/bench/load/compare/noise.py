@@ -8,14 +8,21 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.bench.load.compare.document import Method
 from penstock.bench.load.confidence import LEVEL, Interval, least_samples, resampled
 from penstock.bench.student import quantile, two_sided
 
+Floats = NDArray[np.float64]
 _RESAMPLES: Final = 400
+_FEWER: Final = 100
+_MANY: Final = 10_000
+"""Answers from which fewer resamples do: seconds pass, and what is found is clear enough."""
 _LEAST: Final = 8
 """Answers below which one run of each says nothing of noise."""
+_FAR: Final = 2.81
+"""Deviations to either side that hold 99.5 %: about what adjusted chances ask of ten figures."""
 _PARTS: Final = {"mean": 0, "p50": 1, "p90": 2, "p99": 3}
 _BEYOND: Final = {"mean": 1.0, "p50": 0.5, "p90": 0.1, "p99": 0.01}
 """The part of all samples that a figure is told by."""
@@ -85,20 +92,64 @@ def of_requests(
 
     ``paired`` requests are the same in both, one by one: then what differs between requests is in
     both alike, and is no noise. A block bootstrap keeps neighbours together, since they met the
-    same queue. None where a figure is 0.
+    same queue: more of them where they are alike for longer. None where a figure is 0.
     """
+    if paired:
+        block = block_length(_ratios(a, b))
+        lengths = [block, block]
+    else:
+        lengths = [block_length(_means(samples)) for samples in (a, b)]
     place = _PARTS[part]
     drawn = [
-        resampled(samples, seed, _block(len(samples)), _RESAMPLES)[:, place]
-        for samples, seed in ((a, 0), (b, 0 if paired else 1))
+        resampled(samples, seed, block, _resamples(a, b))[:, place]
+        for samples, seed, block in ((a, 0, lengths[0]), (b, 0 if paired else 1, lengths[1]))
     ]
     if min(each.min() for each in drawn) <= 0:
         return None
     differences = np.log(drawn[1]) - np.log(drawn[0])
     # The error is itself of few blocks, and of a tail only what lies beyond it tells.
-    freedom = min(_freedom(samples, part) for samples in (a, b))
+    freedom = min(
+        min(len(samples) // block, 2 * _BEYOND[part] * sum(map(len, samples))) - 1
+        for samples, block in zip((a, b), lengths, strict=True)
+    )
     method: Method = "pairs" if paired else "requests"
-    return Effect(method, float(np.mean(differences)), float(np.std(differences, ddof=1)), freedom)
+    error = float(np.std(differences, ddof=1))
+    if not paired:
+        wide = [_order_error(s, part, block) for s, block in zip((a, b), lengths, strict=True)]
+        error = max(error, math.hypot(*wide))
+    return Effect(method, float(np.mean(differences)), error, max(1.0, freedom))
+
+
+def _order_error(samples: Sequence[Sequence[float]], part: str, block: int) -> float:
+    """The error of a percentile's logarithm by order statistics far to both sides of it (Price and
+    Bonett, Distribution-free confidence intervals for difference and ratio of medians, 2002).
+
+    Requests of few lengths have times in clusters. A percentile between two of these jumps, which
+    resamples show seldom, and a distribution-free interval does. 0 where there is no percentile, or
+    answers have several samples.
+    """
+    if part == "mean" or max(map(len, samples)) > 1:
+        return 0.0
+    values = np.sort([value for group in samples for value in group])
+    count, inside = len(values), 1 - _BEYOND[part]
+    stretch = max(1.0, block / math.cbrt(count))
+    reach = _FAR * math.sqrt(count * inside * (1 - inside) * stretch)
+    low, high = (min(count - 1, max(0, round(count * inside + at))) for at in (-reach, reach))
+    return float(np.log(values[high] / values[low])) / (2 * _FAR)
+
+
+def _resamples(*sides: Sequence[Sequence[float]]) -> int:
+    return _FEWER if max(map(len, sides)) >= _MANY else _RESAMPLES
+
+
+def _means(samples: Sequence[Sequence[float]]) -> Floats:
+    return np.array([sum(group) / len(group) for group in samples if group])
+
+
+def _ratios(a: Sequence[Sequence[float]], b: Sequence[Sequence[float]]) -> Floats:
+    """Logarithms of the ratios of pairs that both have something above 0."""
+    sums = [(sum(x) / len(x), sum(y) / len(y)) for x, y in zip(a, b, strict=True) if x and y]
+    return np.array([math.log(y / x) for x, y in sums if x > 0 and y > 0])
 
 
 def of_slices(a: Sequence[float], b: Sequence[float]) -> Effect | None:
@@ -122,33 +173,38 @@ def of_shares(a: Sequence[bool], b: Sequence[bool]) -> Effect:
     and Caffo, Simple and effective confidence intervals for proportions and differences of
     proportions, 2000), and of a block bootstrap, as failures come together.
     """
-    shares, errors = [], []
+    shares, errors, freedom = [], [], math.inf
     for seed, flags in enumerate((a, b)):
         count, total = sum(flags), len(flags)
         moved = (count + 1) / (total + 2)
         alone = math.sqrt(moved * (1 - moved) / (total + 2))
-        drawn = resampled([[float(flag)] for flag in flags], seed, _block(total), _RESAMPLES)
+        block = block_length(np.array(flags, np.float64))
+        groups = [[float(flag)] for flag in flags]
+        drawn = resampled(groups, seed, block, _resamples(groups))
         shares.append(count / total)
         errors.append(max(alone, float(np.std(drawn[:, 0], ddof=1))))
-    freedom = max(1.0, min(_blocks(len(a)), _blocks(len(b))) - 1)
-    return Effect("requests", shares[1] - shares[0], math.hypot(*errors), freedom)
+        freedom = min(freedom, total // block - 1)
+    return Effect("requests", shares[1] - shares[0], math.hypot(*errors), max(1.0, freedom))
 
 
-def _blocks(count: int) -> int:
-    """How many blocks so many answers make."""
-    return max(1, count // _block(count))
+def block_length(series: Floats) -> int:
+    """How many neighbours of a series stay together: n^(1/3) of independent ones, and more by how
+    long they are alike, tau^(2/3), but a quarter of them at most.
 
-
-def _block(count: int) -> int:
-    """Neighbours that stay together: their number grows as the cube root, which is best for
-    variances (Kuensch, The jackknife and the bootstrap for general stationary observations,
-    1989)."""
-    return math.ceil(math.cbrt(count))
-
-
-def _freedom(samples: Sequence[Sequence[float]], part: str) -> float:
-    beyond = 2 * _BEYOND[part] * sum(map(len, samples))
-    return max(1.0, min(float(_blocks(len(samples))), beyond) - 1)
+    Tau is 1 and twice the sum of the autocorrelations until they first are within noise; for an
+    autoregressive series this is near the length that is best for variances (Politis and White,
+    Automatic block-length selection for the dependent bootstrap, 2004).
+    """
+    count = len(series)
+    away = series - series.mean() if count else series
+    spread = float(away @ away)
+    alike = 1.0
+    for lag in range(1, count // 4 + 1 if spread > 0 else 0):
+        correlation = float(away[:-lag] @ away[lag:]) / spread
+        if correlation < 2 / math.sqrt(count):
+            break
+        alike += 2 * correlation
+    return max(1, min(count // 4, math.ceil(math.cbrt(count * alike * alike))))
 
 
 def holm(chances: Sequence[float]) -> list[float]:

@@ -1,0 +1,46 @@
+"""Find options for a model, this machine and a load, and write them to a profile.
+
+  penstock tune --trace trace.csv --slo ttft:500ms tpot:50ms --out profile.json
+  penstock tune MODEL --trace trace.jsonl --rate 4 --slo e2el:10s --allow int8 --out profile.json
+  penstock serve MODEL --profile profile.json
+  penstock tune MODEL --watch http://localhost:8000 --profile profile.json \\
+      --calibration here.json --out next.json
+
+It measures what steps take here (penstock calibrate), simulates many configurations under the
+trace, and serves the best three and the default in turn, under the same load, to choose by what was
+measured. Options given beside it are those of the default. Answers stay as exact as they are,
+unless --allow opens less exact types. With --watch it compares what a server sees with what its
+profile was made for, and proposes the next one by simulation. docs/tuning.md says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+from penstock.cli.bench_common import ended
+from penstock.cli.parser import UsageError
+from penstock.cli.tune_options import RARE, add_options
+
+__all__ = ["RARE", "add_arguments", "run"]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.out.is_dir():
+        raise UsageError(f"argument --out: {args.out} is a folder; name a file")
+    if (args.trace is None) == (args.watch is None):
+        raise UsageError("name a --trace of requests, or a server to --watch")
+    if args.watch is not None:
+        from penstock.cli.tune_watch import watch
+
+        return watch(args)
+    for name in ("since", "interval", "api_key_env"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"argument --{name.replace('_', '-')}: it is for --watch")
+    from penstock.cli.tune_run import load_of, tune
+
+    load = load_of(args, args.trace, args.slo)
+    return ended(tune(args, load, args.objective or "goodput", not args.no_verify))

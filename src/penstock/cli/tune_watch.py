@@ -1,0 +1,102 @@
+"""``penstock tune --watch``: a server's load beside what its profile was made for."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock.cli.bench_common import ended
+from penstock.cli.main import EXIT_INTERRUPTED
+from penstock.cli.observe import KEY_VARIABLE
+from penstock.cli.parser import UsageError
+from penstock.cli.server_key import server_key
+from penstock.terminal import harmless
+
+if TYPE_CHECKING:
+    from penstock.profile import Profile
+    from penstock.tune.load import TraceLoad
+    from penstock.workload.observed_server import ObservedServer
+
+
+def watch(args: argparse.Namespace) -> int:
+    """Look once, or every ``--interval`` until the load is another, and then propose a profile."""
+    from penstock.workload.observed_server import ObservedServer
+
+    profile: Profile | None = getattr(args, "profile", None)
+    if profile is None:
+        raise UsageError("argument --watch: name the --profile that the server runs with")
+    if not args.calibration:
+        raise UsageError(
+            "argument --watch: name a --calibration of this machine; while it serves, nothing can "
+            "be measured here (penstock calibrate MODEL --out FILE, before it does)"
+        )
+    for name in ("rate", "speed", "arrivals"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"argument --{name}: --watch takes the server's own times")
+    server = ObservedServer(args.watch, server_key(args.api_key_env, KEY_VARIABLE))
+    try:
+        while (load := _drifted(server, args, profile)) is None:
+            if args.interval is None:
+                return 0
+            time.sleep(args.interval)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    from penstock.cli.tune_run import tune
+
+    stopped = tune(args, load, args.objective or profile.objective, verify=False)
+    if not stopped:
+        _say(
+            "this is a prediction: verify it where nothing else is served (penstock observe --out "
+            "TRACE, then penstock tune --trace TRACE), or start the next server with it"
+        )
+    return ended(stopped)
+
+
+def _drifted(
+    server: ObservedServer, args: argparse.Namespace, profile: Profile
+) -> TraceLoad | None:
+    """The load that the server sees now, if it is another than the profile's."""
+    from penstock.tune.drift import FEWEST, drifts
+
+    load = _seen(server, args, args.slo or profile.slo)
+    if load is None:
+        _say(f"{server.url} has seen no request with a prompt and an answer yet")
+        return None
+    seen = load.summary()
+    if seen.requests < FEWEST:
+        _say(f"{seen.requests} requests are too few to compare; {FEWEST} are needed")
+        return None
+    found = drifts(profile.made_for.workload, seen)
+    _say(f"seen: {seen}")
+    if not found:
+        _say("it is what the profile was made for: there is nothing to propose")
+        return None
+    for each in found:
+        _say(str(each))
+    return load
+
+
+def _seen(
+    server: ObservedServer, args: argparse.Namespace, slo: tuple[str, ...]
+) -> TraceLoad | None:
+    from penstock.bench.load.trace_files import EmptyTraceError
+    from penstock.cli.tune_run import load_of
+    from penstock.written_file import write_pieces
+
+    with tempfile.TemporaryDirectory(prefix="penstock-tune-") as folder:
+        path = Path(folder) / "observed.jsonl"
+        write_pieces(path, server.trace(args.since))
+        if not path.stat().st_size:
+            return None
+        try:
+            return load_of(args, path, slo)
+        except EmptyTraceError:
+            return None
+
+
+def _say(text: str) -> None:
+    print(harmless(text, sys.stdout), flush=True)

@@ -1,0 +1,75 @@
+"""Says which options are a profile's, and what it was made for that is not the same here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.config import EngineConfig, ResolvedConfig
+from penstock.errors import ConfigError
+from penstock.hardware import Hardware
+from penstock.models.spec import ModelSpec
+from penstock.plan.plan import Plan
+from penstock.profile import Profile, option_text
+from penstock.resolve.inputs import Reasons
+from penstock.version import __version__
+
+
+@dataclass(frozen=True)
+class ProfileUse:
+    """What there is to say of a profile that was used."""
+
+    reasons: Reasons
+    """Those of the options that are the profile's."""
+    notes: tuple[str, ...]
+
+
+def use_of_profile(
+    config: EngineConfig, resolved: ResolvedConfig, spec: ModelSpec, plan: Plan, hardware: Hardware
+) -> ProfileUse:
+    """What there is to say of ``config.profile``, whose options are in ``config`` already.
+
+    Raises ConfigError for a profile of another model: limits that were found for one say nothing of
+    another. Another machine, backend or version is noted, since all of it still works.
+    """
+    profile = config.profile
+    if profile is None:
+        return ProfileUse({}, ())
+    _check_model(profile, spec, plan)
+    reasons, notes = {}, []
+    why = f"from the profile ({profile.briefly})"
+    for name, value in profile.options.engine().items():
+        asked = getattr(config, name)
+        if asked != value:
+            notes.append(
+                f"{name} is {option_text(asked)}, as asked, in the place of the profile's "
+                f"{option_text(value)}, with which it was tuned"
+            )
+        elif hasattr(resolved, name):
+            reasons[name] = why
+    return ProfileUse(reasons, (*_elsewhere(profile, resolved, hardware), *notes))
+
+
+def _check_model(profile: Profile, spec: ModelSpec, plan: Plan) -> None:
+    model = profile.made_for.model
+    if (model.architecture, model.parameters) != (spec.architecture, plan.num_parameters):
+        raise ConfigError(
+            f"the profile was made for {model.name}, {model.architecture} with "
+            f"{model.parameters:,} parameters, and this model is {spec.architecture} with "
+            f"{plan.num_parameters:,}; leave --profile out, or make one for it (penstock tune)"
+        )
+
+
+def _elsewhere(profile: Profile, resolved: ResolvedConfig, hardware: Hardware) -> tuple[str, ...]:
+    machine = profile.made_for.machine
+    pairs = (
+        ("on", machine.cpu_model, hardware.cpu_model),
+        ("with backend", machine.backend, resolved.backend),
+        ("with threads", str(machine.threads), str(resolved.threads)),
+        ("by Penstock", profile.penstock, __version__),
+    )
+    return tuple(
+        f"the profile was made {what} {made}, and this is {here}: other options may be better here "
+        "(penstock tune finds them)"
+        for what, made, here in pairs
+        if made != here
+    )
