@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
+from support.needs import needs_native
 
 import penstock
 from penstock.backends.cpu.variants import VARIANTS
 from penstock.cli.main import COMMANDS
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -45,6 +48,18 @@ def test_continuous_integration_runs_the_readmes_commands() -> None:
     assert "run: .ci/run\n" in workflow
     tested = {each for each in PROJECT["project"]["classifiers"] if re.search(r":: 3\.\d+$", each)}
     assert {each.rpartition(" ")[2] for each in tested} == set(re.findall(r'"(3\.\d+)"', workflow))
+
+
+@needs_native
+def test_the_readme_shows_what_its_first_command_prints() -> None:
+    command, shown = re.findall(r"^```(?:sh)?\n(.*?)^```", README, re.MULTILINE | re.DOTALL)[:2]
+    words = shlex.split(command.splitlines()[0])
+    prompt, tokens = words[words.index("-p") + 1], int(words[words.index("--max-tokens") + 1])
+    assert words[words.index("--temperature") + 1] == "0"
+    with penstock.LLM(threads=1) as llm:
+        sampling = penstock.SamplingParams(temperature=0.0, max_tokens=tokens)
+        [output] = llm.generate(prompt, sampling)[0].outputs
+    assert output.text.strip("\n") == shown.strip("\n")
 
 
 def test_what_is_compiled_is_what_is_looked_for() -> None:
