@@ -18,6 +18,7 @@ _PATH: Final = "/engine/workload"
 _PATIENCE_S: Final = 60.0
 _MAX_REPORT: Final = 4 << 20
 _MAX_METRICS: Final = 32 << 20
+_PIECE: Final = 1 << 20
 _NOT_THERE: Final = (404, 405, 501)
 _HINTS: Final = {
     401: "; name the environment variable that holds the server's admin key by --api-key-env",
@@ -66,12 +67,21 @@ class ObservedServer:
             return None
 
     def _pieces(self, reply: IO[bytes]) -> Iterator[bytes]:
+        # Only read() tells of a chunked answer that ends too early: readline() takes it for whole.
+        rest = b""
         with reply:
             try:
-                while lines := reply.readlines(1 << 20):
-                    yield b"".join(lines)
+                while piece := reply.read(_PIECE):
+                    whole, newline, begun = piece.rpartition(b"\n")
+                    if newline:
+                        yield rest + whole + newline
+                        rest = begun
+                    else:
+                        rest += begun
             except (OSError, http.client.HTTPException) as error:
                 raise self._broken(error) from None
+        if rest:
+            raise self._broken(EOFError("its last line has no end"))
 
     def _open(self, kind: str, since_s: float | None) -> IO[bytes]:
         since = "" if since_s is None else f"&since={since_s:g}"
