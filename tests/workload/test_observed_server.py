@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
@@ -63,3 +64,12 @@ def test_a_trace_comes_in_whole_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_trace_that_breaks_off_is_not_taken_for_whole(chunks: tuple[bytes, ...]) -> None:
     with answering(*chunks) as (server, _), pytest.raises(PenstockError, match="broke off"):
         list(server.trace())
+
+
+@pytest.mark.parametrize("since_s", [90.5, 30 * 86400.0, 1e9])
+def test_a_part_of_any_length_is_asked_for(since_s: float) -> None:
+    with answering(chunk(b"")) as (server, paths):
+        assert not list(server.trace(since_s))
+    asked = parse_qs(urlsplit(paths[0]).query)
+    assert asked["format"] == ["jsonl"]
+    assert [float(each) for each in asked["since"]] == [since_s]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 from collections.abc import Iterator
 from typing import IO, Final
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -84,9 +85,9 @@ class ObservedServer:
             raise self._broken(EOFError("its last line has no end"))
 
     def _open(self, kind: str, since_s: float | None) -> IO[bytes]:
-        since = "" if since_s is None else f"&since={since_s:g}"
+        since = {} if since_s is None else {"since": since_s}
         try:
-            return self._link.open(f"{_PATH}?format={kind}{since}", _PATIENCE_S)
+            return self._link.open(f"{_PATH}?{urlencode({'format': kind, **since})}", _PATIENCE_S)
         except RefusedError as error:
             if error.status in _NOT_THERE:
                 why = "it is no server of Penstock, or an older one, and"
