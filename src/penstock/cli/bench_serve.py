@@ -14,13 +14,21 @@ times, whatever the server does; without it, --concurrency of them are open at a
 from __future__ import annotations
 
 import argparse
+import os
 import secrets
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.cli.bench_common import command_line, ended
 from penstock.cli.bench_report import check_outputs, write_report
 from penstock.cli.bench_serve_options import RARE, add_options
 from penstock.cli.bench_serve_plan import load_plan, target_of
+from penstock.errors import PenstockError, first_line
 from penstock.written_file import check_writable, write_bytes, write_json
+
+if TYPE_CHECKING:
+    from penstock.bench.load.document import LoadReport
 
 __all__ = ["RARE", "add_arguments", "run"]
 
@@ -59,5 +67,22 @@ def run(args: argparse.Namespace) -> int:
     if args.csv is not None:
         write_bytes(args.csv, request_table(report.runs))
     if draw and report.runs:
-        write_report(args, [Result(report.server.model, report)])
+        try:
+            write_report(args, [Result(report.server.model, report)])
+        except Exception as error:
+            # Measuring may have taken hours, and a report can be made again.
+            path = args.json or _kept(args.html or args.plots, report)
+            raise PenstockError(
+                f"the report could not be made ({type(error).__name__}: {first_line(error)}); the "
+                f"result is in {path}, of which 'penstock bench report {path}' makes one"
+            ) from error
     return ended(report.partial)
+
+
+def _kept(beside: Path, report: LoadReport) -> Path:
+    """Write the result to a new file, since no option names one; return its path."""
+    folder = beside.parent if beside.parent.is_dir() else Path()
+    handle, name = tempfile.mkstemp(".json", f"{beside.stem}-result-", folder)
+    os.close(handle)
+    write_json(Path(name), report)
+    return Path(name)

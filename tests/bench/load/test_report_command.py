@@ -84,6 +84,37 @@ def test_serve_writes_the_same(tmp_path: Path) -> None:
     assert (plots / "completion.svg").exists()
 
 
+@pytest.mark.parametrize("json_too", [False, True])
+def test_a_report_that_fails_loses_no_result(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    json_too: bool,
+) -> None:
+    def fails(results: object) -> None:
+        raise ValueError("max() of nothing")
+
+    monkeypatch.setattr("penstock.bench.load.charts.report.figures_of", fails)
+    words = ["--concurrency", "1", "--num-prompts", "2", "--output-len", "2", "--scrape", "0"]
+    words += ["--html", str(tmp_path / "r.html")]
+    words += ["--json", str(tmp_path / "r.json")] if json_too else []
+    with api_thread(MockApi()) as api:
+        assert cli.main(["bench", "serve", api.url, *words]) != 0
+    (kept,) = tmp_path.glob("*.json")
+    said = capsys.readouterr().err
+    assert "max() of nothing" in said
+    assert str(kept) in said
+    assert read_report(kept).runs[0].whole.completed == 2
+
+
+def test_a_load_that_failed_is_in_no_plot(tmp_path: Path) -> None:
+    gone = answer(0, 0.0, [], error="reset", message="gone")
+    path, plots = tmp_path / "a.json", tmp_path / "plots"
+    write_json(path, report_of([run_of([gone], Load(None, users)) for users in (1, 2)]))
+    assert cli.main(["bench", "report", str(path), "--plots", str(plots)]) == 0
+    assert not (plots / "latency-by-load.svg").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -97,16 +97,17 @@ def loads_of(results: Sequence[Result]) -> list[Load]:
     return sorted(found, key=_order)
 
 
-def chosen(results: Sequence[Result], most: int) -> list[Measured]:
-    """Loads to be drawn apart from each other, about ``most`` of them: of every result as many,
-    evenly from its lightest to its heaviest, and the heaviest where there is room for one."""
-    each = max(1, most // len(results))
-    return [measured for result in results for measured in evenly(result.loads, each)]
+def chosen(each_result: Sequence[Sequence[Measured]], most: int) -> list[Measured]:
+    """Loads to be drawn apart from each other, about ``most`` of them: of every result's drawable
+    ones as many, evenly from the lightest to the heaviest, and the heaviest where there is room for
+    one."""
+    each = max(1, most // max(1, sum(map(bool, each_result))))
+    return [measured for loads in each_result for measured in evenly(loads, each)]
 
 
-def left_out(results: Sequence[Result], shown: Sequence[Measured]) -> str:
-    """A sentence on the loads that are not drawn; empty where all are."""
-    left = sum(len(result.loads) for result in results) - len(shown)
+def left_out(each_result: Sequence[Sequence[Measured]], shown: Sequence[Measured]) -> str:
+    """A sentence on the drawable loads that are not drawn; empty where all are."""
+    left = sum(map(len, each_result)) - len(shown)
     return f" {left} further loads are left out, evenly." if left else ""
 
 

@@ -281,6 +281,42 @@ def test_what_cannot_be_drawn_says_why() -> None:
     assert len(figures_of([Result("one", nothing)])) == len(figures)
 
 
+@pytest.mark.parametrize("failed", [(0, 1, 2), (0,), (1, 2), (2,)], ids=str)
+@pytest.mark.parametrize("rates", [False, True])
+def test_loads_that_failed(failed: Sequence[int], rates: bool) -> None:
+    """Every figure is drawn of what came, or says why it is not; with a whole result beside."""
+    loads = tuple(Load(float(n), None) if rates else Load(None, n) for n in (1, 2, 8))
+    drawn = drawn_report(Drawn(loads=loads, requests=8))
+    gone = answer(0, 0.0, [], error="reset", message="gone")
+    runs = [run_of([gone], loads[i]) if i in failed else run for i, run in enumerate(drawn.runs)]
+    broken = Result("broken", report_of(runs))
+    for results in ([broken], [Result("whole", drawn), broken]):
+        figures = figures_of(results)
+        assert page_of(results, figures).facts
+        for figure in figures:
+            assert bool(figure.panels) == (figure.omitted is None), figure.name
+    drawable = {figure.name for figure in figures_of([broken]) if figure.omitted is None}
+    whole = len(failed) < 3
+    assert ("lengths" in drawable, "latency-by-load" in drawable) == (whole, whole)
+
+
+def test_a_map_of_lengths_is_of_the_heaviest_loads_that_came() -> None:
+    """Six results have room for a load each, and the heaviest loads of all failed."""
+    gone = answer(0, 0.0, [], error="reset", message="gone")
+    whole = [answer(i, i, [5_000] * (i + 1), 10 * i) for i in range(5)]
+    runs = [run_of(whole, SWEEP[0]), run_of(whole, SWEEP[1]), run_of([gone], SWEEP[2])]
+    figure = times_by_lengths([Result(str(i), report_of(runs)) for i in range(6)])
+    assert [panel.title for panel in figure.panels] == [f"{i}, 2 at once" for i in range(6)]
+    assert "6 further loads are left out" in figure.caption
+
+
+def test_a_workload_of_another_program() -> None:
+    report = report_of([run_of([answer(0, 0.0, [5])])], workload={"num_prompts": "all"})
+    results = [Result("one", report)]
+    said = [fact.text for fact in page_of(results, figures_of(results)).facts]
+    assert any("all conversations a run" in text for text in said)
+
+
 @pytest.mark.parametrize(
     "damage",
     [

@@ -78,7 +78,8 @@ def _round(value: float) -> int:
 
 def times_by_lengths(results: Sequence[Result]) -> Figure:
     """Median and count of whole answers by both lengths, for each load of each result."""
-    measured = [each for result in results for each in result.loads if _triples(each)]
+    drawable = [[each for each in result.loads if _triples(each)] for result in results]
+    measured = [each for loads in drawable for each in loads]
     if not measured:
         return Figure.without(
             _NAME,
@@ -94,7 +95,7 @@ def times_by_lengths(results: Sequence[Result]) -> Figure:
             f"All prompts have {prompts[0]} tokens and all answers {answers[0]}: a map would have "
             "one field.",
         )
-    shown = [each for each in chosen(results, _PANELS) if _triples(each)]
+    shown = chosen(drawable, _PANELS)
     maps = [_cells(each, prompts, answers) for each in shown]
     most = max(cell.median for cells in maps for cell in cells)
     least = min(cell.median for cells in maps for cell in cells)
@@ -113,7 +114,7 @@ def times_by_lengths(results: Sequence[Result]) -> Figure:
         f"From the shortest requests to the longest, the median answer takes {duration(least)} to "
         f"{duration(most)}",
         "Fields have the median time of a whole answer and how many answers it is of; a stronger "
-        f"color is longer. n = {len(every):,} answers." + left_out(results, shown),
+        f"color is longer. n = {len(every):,} answers." + left_out(drawable, shown),
         panels,
         (),
         _table(shown, maps),

@@ -16,6 +16,7 @@ _LATENCY: Final = "latency-by-load"
 _GOODPUT_SUBJECT: Final = "Goodput by load"
 _LATENCY_SUBJECT: Final = "Latency by load"
 _FEW: Final = "It needs at least two loads: --rate 1,2,4 or --concurrency 1,4,16 measures several."
+_NONE_WHOLE: Final = "No answer came whole."
 _LATENCIES: Final = (
     ("ttft", "time to first token"),
     ("tpot", "time per output token"),
@@ -91,6 +92,8 @@ def goodput(results: Sequence[Result]) -> Figure:
                 "-" if share is None else f"{share.value:.1%}",
             )
         )
+    if not rows:
+        return Figure.without(_GOODPUT, _GOODPUT_SUBJECT, _NONE_WHOLE)
     within = f"Within {level}, " if level else "Whatever the latency, "
     said = [
         f"{name if len(best) > 1 else 'the server'} completes {number(rate)} requests/s at the "
@@ -161,6 +164,8 @@ def latency_by_load(results: Sequence[Result]) -> Figure:
             (title, part, each.name, sweep.words(at), shown(estimate, 1e3))
             for at, each, part, estimate in found
         ]
+    if not panels:
+        return Figure.without(_LATENCY, _LATENCY_SUBJECT, _NONE_WHOLE)
     return Figure(
         _LATENCY,
         _LATENCY_SUBJECT,

@@ -117,7 +117,8 @@ def _thinned(times: Sequence[float], values: Sequence[float]) -> _Course:
 
 def batch_over_time(results: Sequence[Result]) -> Figure:
     """Requests that run and that wait, by the server's metrics, and that are open at the client."""
-    shown = chosen(results, _PANELS)
+    loads = [result.loads for result in results]
+    shown = chosen(loads, _PANELS)
     several = len(results) > 1
     kinds = ("running", "waiting", _OPEN)
     rows: list[tuple[str, ...]] = []
@@ -151,7 +152,7 @@ def batch_over_time(results: Sequence[Result]) -> Figure:
         "Running and waiting: the server's own metrics; open: sent, and the answer not yet "
         "complete. Of repeats the first run is drawn"
         + ("." if told else ". No server has metrics whose names are known (--scrape).")
-        + left_out(results, shown),
+        + left_out(loads, shown),
         panels,
         kinds,
         Table(("result", "load", "requests", "mean", "most"), rows),
@@ -162,7 +163,8 @@ def batch_over_time(results: Sequence[Result]) -> Figure:
 def kv_over_time(results: Sequence[Result]) -> Figure:
     """The part of the KV cache that requests hold, by the server's metrics."""
     names = [result.name for result in results]
-    shown = chosen(results, _PANELS)
+    loads = [result.loads for result in results]
+    shown = chosen(loads, _PANELS)
     panels, rows, most = [], [], 0.0
     for load in dict.fromkeys(measured.load for measured in shown):
         found: dict[str, _Course] = {}
@@ -193,7 +195,7 @@ def kv_over_time(results: Sequence[Result]) -> Figure:
         _KV_SUBJECT,
         f"Requests hold up to {most:.0f} % of the KV cache",
         "By the server's own metrics, of the first run of each load; where it has several engines, "
-        "the fullest." + left_out(results, shown),
+        "the fullest." + left_out(loads, shown),
         panels,
         names,
         Table(("result", "load", "mean, %", "most, %"), rows),

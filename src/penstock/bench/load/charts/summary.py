@@ -149,7 +149,8 @@ def _workload(report: LoadReport) -> str:
     text, count = report.text, report.workload.get("num_prompts")
     words = workload_words(report.workload)
     if count is not None:
-        words += f"; {count:,} conversations a run"
+        number = f"{count:,}" if isinstance(count, (int, float)) else str(count)
+        words += f"; {number} conversations a run"
     if not text.exact and report.workload.get("name") != "prompts":
         words += f"; lengths about as asked (known by {text.known_by})"
     return words
