@@ -157,8 +157,11 @@ class ObservedRequests:
             has_blocks=has_blocks,
         )
 
-    def from_row(self, first: int) -> ObservedRequests:
-        """The requests from the given one on; their blocks are numbered anew."""
+    def since(self, earliest: float) -> ObservedRequests:
+        """The requests that arrived at ``earliest`` or later; their blocks are numbered anew."""
+        first = 0 if np.isneginf(earliest) else int(np.searchsorted(self.arrived, earliest))
+        if not first:
+            return self
         cut = int(self.starts[first])
         columns = {name: getattr(self, name)[first:] for name in _COLUMNS}
         return replace(

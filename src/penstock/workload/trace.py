@@ -53,10 +53,9 @@ def encoded(requests: ObservedRequests, since: float = -np.inf) -> Iterator[byte
     Times are from the first of these on, and blocks have numbers from 0 on in the order in which
     they occur, whatever stood before them.
     """
-    first = 0 if np.isneginf(since) else int(np.searchsorted(requests.arrived, since))
-    if first >= len(requests):
+    requests = requests.since(since)
+    if not len(requests):
         return
-    requests = requests.from_row(first)
     began, unshared = float(requests.arrived[0]), int(requests.blocks.max(initial=-1)) + 1
     encoder = msgspec.json.Encoder()
     for start in range(0, len(requests), _LINES):
