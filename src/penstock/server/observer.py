@@ -46,16 +46,18 @@ class Observer:
         """Keep a request that has ended. ``output`` is the last that there was; ``failed`` says
         that an error ended it."""
         first = finished = None
-        lengths: list[int] = []
+        longest = total = 0
         end = "abort"
         tokens = request.prompt_token_ids
         if output is not None:
             times = output.metrics
             first = times.first_token_time if output.embedding is None else None
             finished = times.finished_time
-            lengths = [choice.num_tokens for choice in output.outputs]
             if output.outputs:
-                answer = output.outputs[0]
+                # What is told of an answer is all of the same one, or lengths and blocks disagree.
+                answer = max(output.outputs, key=lambda choice: choice.num_tokens)
+                longest = answer.num_tokens
+                total = sum(choice.num_tokens for choice in output.outputs)
                 end = answer.finish_reason or end
                 tokens = tokens + answer.token_ids[:-1]
         self.ring.add(
@@ -65,8 +67,8 @@ class Observer:
                 duration_s=(finished or time.monotonic()) - opened.began,
                 prompt_tokens=len(request.prompt_token_ids),
                 cached_tokens=0 if output is None else output.num_cached_tokens,
-                output_tokens=max(lengths, default=0),
-                all_output_tokens=sum(lengths),
+                output_tokens=longest,
+                all_output_tokens=total,
                 sequences=1 if request.pooling is not None else request.params.n,
                 endpoint=_ENDPOINTS.get(opened.path, _OTHER),
                 end=ENDS.index("error" if failed else end),

@@ -41,9 +41,9 @@ class Observation:
     endpoint: int
     """Its place in ``ENDPOINTS``."""
     end: int
-    """The place of its finish reason in ``ENDS``."""
+    """The place of its longest sequence's finish reason in ``ENDS``."""
     hashes: bytes = b""
-    """Those of the full blocks of prompt and first answer together, without the last token of the
+    """Those of the full blocks of prompt and longest answer together, without the last token of the
     answer, which no cache holds (:mod:`~penstock.workload.prefix_hashes`)."""
 
     def packed(self) -> bytes:
