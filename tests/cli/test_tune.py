@@ -54,6 +54,8 @@ def test_a_profile_without_verification(
     assert (made.verified, made.objective, made.slo) == (False, "goodput", ("ttft:30ms",))
     assert made.made_for.model.name == "the demo model"
     assert made.made_for.workload.input_tokens.longest == 363
+    # The calibration is of 8 sequences at most, and the default runs more.
+    assert any("beyond the calibration: steps of" in note for note in made.notes)
     again = tuned(words, *more)
     assert (again.options, again.chosen) == (made.options, made.chosen)
     assert again.configurations == made.configurations

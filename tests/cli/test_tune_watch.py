@@ -20,11 +20,14 @@ from penstock.written_file import write_json
 
 
 @contextmanager
-def observed(requests: int) -> Iterator[str]:
-    """A server that has seen so many requests: one each 50 ms, prompts of 300 tokens."""
+def observed(requests: int, before: int = 0) -> Iterator[str]:
+    """A server that has seen so many requests: one each 50 ms, prompts of 300 tokens; ``before``
+    these, it has seen others of 20."""
     lines = [
-        {"timestamp": 50.0 * i, "input_length": 300, "output_length": 8} for i in range(requests)
+        {"timestamp": 50.0 * i, "input_length": 20 if i < before else 300, "output_length": 8}
+        for i in range(before + requests)
     ]
+    lines.append({"timestamp": 50.0 * len(lines), "input_length": 5, "output_length": 0})
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -69,6 +72,16 @@ def test_the_next_profile_is_proposed(
     made = Profile.read(tmp_path / "next.json")
     assert (made.verified, made.slo) == (False, ("ttft:30ms",))
     assert made.made_for.workload.requests == 80
+
+
+def test_the_latest_requests_are_looked_at(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with observed(80, before=300) as url:
+        assert cli.main(["tune", "--watch", url, *words, "--num-prompts", "80"]) == 0
+    assert "seen: 80 requests at 20.3/s, prompts of 300 tokens" in capsys.readouterr().out
+    made = Profile.read(tmp_path / "next.json")
+    assert made.made_for.workload.input_tokens.p50 == 300
 
 
 def test_the_same_load_needs_nothing(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -126,3 +127,24 @@ def test_a_fit_finds_the_constants_of_a_machine() -> None:
     for shape in shapes:
         assert MeasuredClock(found).seconds(shape) == pytest.approx(clock.seconds(shape), rel=1e-5)
     assert found.of_rows(300) == pytest.approx(9e-3 + 5e-3 * 100 / 136, rel=1e-4)
+
+
+def test_beyond_what_was_measured_no_short_stretch_is_drawn_out() -> None:
+    windows = (WindowShare(None, False, 1.0),)
+    # 25 us a token, and one outlier right before the end; all in chunks of prompts alone.
+    counts = [1, 16, 64, 128, 256, 400, 482, 512]
+    observed = [
+        ObservedStep(
+            StepShape(n, 0, 0, 0, (0.0,), (0.0,)), 0, (1e-3 + 25e-6 * n) * (0.9 if n == 482 else 1)
+        )
+        for n in counts
+    ]
+    found = StepTimes.fit(observed, windows)
+    assert found.tokens == (1, 16, 64, 128, 256, 400, 512)
+    assert found.of_rows(2048) == pytest.approx(1e-3 + 25e-6 * 2048, rel=0.15)
+    # A file of before may have such a stretch.
+    old = msgspec.structs.replace(
+        found, tokens=(1, 256, 482, 512), rows=(1e-3, 7.4e-3, 10.4e-3, 13.8e-3)
+    )
+    assert old.of_rows(512) == pytest.approx(13.8e-3)
+    assert old.of_rows(2048) == pytest.approx(1e-3 + 25e-6 * 2048, rel=0.03)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from support.simulated import EvenClock, played, setup_of, single
 
@@ -9,14 +11,10 @@ from penstock.bench.load.arrivals import Gamma
 from penstock.bench.load.turn import Conversation, Piece, chain
 from penstock.errors import ConfigError
 from penstock.simulate.fleet import Fleet, Offered
+from penstock.simulate.front_end import FrontTimes
 from penstock.simulate.routing import POLICIES
 
 ROUTINGS = tuple(POLICIES)
-
-
-def served(fleet: Fleet) -> list[int]:
-    """Requests of each replica."""
-    return [len(replica.ended) + replica.work.steps for replica in fleet.replicas]
 
 
 def load(count: int = 60) -> list[Conversation]:
@@ -108,3 +106,44 @@ def test_arrivals_are_those_of_a_load_test() -> None:
     assert times == sorted(times)
     again = played(setup_of(EvenClock(0.25)), load(), offered)
     assert times == [a.asked.sent_s for a in again.answers]
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+@pytest.mark.parametrize("bound", [None, 1000])
+def test_requests_are_sent_at_their_times_whatever_runs_then(
+    replicas: int, bound: int | None
+) -> None:
+    # Steps of a second: each of these arrives while one runs that ends an answer.
+    turns = chain([(Piece((3, 0), 9),), (Piece((3, 1), 2),)], [1, 3], [0.0, 0.0])
+    singles = [single(1 + i, 0.1 + 0.7 * i, 4, 1 + i % 3) for i in range(12)]
+    talks = [Conversation("0", turns, 0.0), *singles]
+    fleet = played(setup_of(replicas=replicas), talks, Offered(None, concurrency=bound))
+    sent = {a.asked.conversation: a.asked.sent_s for a in fleet.answers if a.asked.conversation}
+    assert sent == {i + 1: talk.at_s for i, talk in enumerate(singles)}
+    second = next(a for a in fleet.answers if a.asked.turn == 1)
+    first = next(a for a in fleet.answers if not a.asked.conversation)
+    assert second.asked.sent_s == first.end_s
+
+
+def test_a_place_is_free_when_its_answer_has_ended() -> None:
+    # One that is due before the end waits for it; one that is due after it does not.
+    talks = [single(0, 0.0, 4, 2), single(1, 0.5, 4, 1), single(2, 3.5, 4, 1)]
+    fleet = played(setup_of(), talks, Offered(None, concurrency=1))
+    assert [a.asked.sent_s for a in fleet.answers] == [0.0, 2.0, 3.5]
+
+
+def test_the_load_is_over_by_its_time_not_by_the_end_of_a_step() -> None:
+    talks = [single(0, 0.0, 4, 1), single(1, 0.2, 4, 1)]
+    fleet = played(setup_of(), talks, Offered(None, concurrency=9, duration_s=0.5))
+    assert [a.asked.sent_s for a in fleet.answers] == [0.0, 0.2]
+
+
+def test_a_refusal_frees_its_place_when_its_client_knows() -> None:
+    front = FrontTimes(request=0.25, prompt_token=0.0, answer=0.0, chunk=0.0, pause=0.0)
+    setup = setup_of(seqs=1)
+    setup = replace(setup, front=front, limits=replace(setup.limits, max_waiting=0))
+    talks = [single(i, None, 4, 2) for i in range(50)]
+    fleet = played(setup, talks, Offered(None, concurrency=2))
+    refused = [a.asked.sent_s for a in fleet.answers if a.error is not None]
+    assert refused == sorted(set(refused))
+    assert sum(a.error is None for a in fleet.answers) > 3

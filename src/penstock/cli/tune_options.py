@@ -52,7 +52,8 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         type=positive_int,
         default=DEFAULT_REQUESTS,
         metavar="N",
-        help=f"the first N requests of the trace (default: {DEFAULT_REQUESTS})",
+        help="the first N requests of the trace, or the last that a watched server has seen "
+        f"(default: {DEFAULT_REQUESTS})",
     )
     group.add_argument(
         "--arrivals", metavar="KIND", help="of --rate: poisson, constant or gamma:CV"

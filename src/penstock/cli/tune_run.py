@@ -76,6 +76,8 @@ def tune(args: argparse.Namespace, load: TraceLoad, objective: ObjectiveName, ve
     if verifying:
         stopped, finalists, notes = _verified(args, load, finalists)
     choice = choose(finalists, objective)
+    beyond = simulator.runs[choice.chosen.candidate].beyond
+    notes += [f"its simulation went beyond the calibration: {each}" for each in beyond]
     if stopped:
         notes.append("interrupted before all was simulated and measured")
     profile = made_profile(

@@ -6,6 +6,7 @@ import argparse
 import sys
 import tempfile
 import time
+from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,19 +84,20 @@ def _drifted(
 def _seen(
     server: ObservedServer, args: argparse.Namespace, slo: tuple[str, ...]
 ) -> TraceLoad | None:
-    from penstock.bench.load.trace_files import EmptyTraceError
     from penstock.cli.tune_run import load_of
+    from penstock.workload.trace import encoded_lines, read_lines
     from penstock.written_file import write_pieces
 
     with tempfile.TemporaryDirectory(prefix="penstock-tune-") as folder:
-        path = Path(folder) / "observed.jsonl"
-        write_pieces(path, server.trace(args.since))
-        if not path.stat().st_size:
+        observed, latest = Path(folder) / "all.jsonl", Path(folder) / "observed.jsonl"
+        write_pieces(observed, server.trace(args.since))
+        asked = (line for _, line in read_lines(observed) if line.input_length)
+        # What it was asked for long ago says nothing of what it needs now.
+        lines = deque((line for line in asked if line.output_length), maxlen=args.num_prompts)
+        if not lines:
             return None
-        try:
-            return load_of(args, path, slo)
-        except EmptyTraceError:
-            return None
+        write_pieces(latest, encoded_lines(list(lines)))
+        return load_of(args, latest, slo)
 
 
 def _say(text: str) -> None:

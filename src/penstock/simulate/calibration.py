@@ -115,13 +115,17 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def of_rows(self, tokens: int) -> float:
-        """Seconds of so many tokens; beyond those measured, in proportion to the last two."""
-        at = min(max(bisect_right(self.tokens, tokens), 1), len(self.tokens) - 1)
+        """Seconds of so many tokens; beyond those measured, on by the slope of their upper half: a
+        single stretch may be short, and its slope mostly noise."""
         if len(self.tokens) == 1:
             return self.rows[0] * tokens / self.tokens[0]
+        last = self.tokens[-1]
+        if tokens > last:
+            half = max(last // 2, self.tokens[0])
+            slope = (self.rows[-1] - self.of_rows(half)) / (last - half)
+            return self.rows[-1] + max(slope, 0.0) * (tokens - last)
+        at = min(max(bisect_right(self.tokens, tokens), 1), len(self.tokens) - 1)
         (low, high), (first, second) = self.tokens[at - 1 : at + 1], self.rows[at - 1 : at + 1]
-        if tokens > high:
-            return second + max(second - first, 0.0) * (tokens - high) / (high - low)
         return first + (second - first) * max(tokens - low, 0) / (high - low)
 
 
@@ -258,13 +262,15 @@ def _excess(before: int, tokens: int) -> int:
 
 
 def _knots(tokens: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of tokens that were measured, the first of each stretch of a fifth."""
+    """Numbers of tokens that were measured, the first of each stretch of a fifth, and the last."""
     found: list[int] = []
     for each in sorted(set(tokens)):
         if not found or each > found[-1] * 6 / 5:
             found.append(each)
     last = max(tokens)
     if found[-1] != last:
+        if len(found) > 1 and last <= found[-1] * 6 / 5:
+            found.pop()
         found.append(last)
     return tuple(found)
 

@@ -79,6 +79,9 @@ class Fleet:
         self._router = make_router(setup.routing, setup.replicas, offered.seed)
         self._now = 0.0
         self._due: list[tuple[float, int, _Talk, int]] = []
+        self._ends: list[tuple[float, int, Answer]] = []
+        """When clients learn of the ends that conversations or bounds wait for. They are found
+        before their time: a step that began before an arrival may end after it."""
         self._talks: dict[int, _Talk] = {}
         self._count = 0
         self._events: list[tuple[float, int]] = []
@@ -104,9 +107,11 @@ class Fleet:
         following = next(begins, None)
         bound = self._offered.concurrency or math.inf
         while True:
-            at = self._due[0][0] if self._due else NEVER
             if following is not None and self._offered.is_over(self._now):
                 following = None
+            end = self._ends[0][0] if self._ends else NEVER
+            due = self._due[0][0] if self._due else NEVER
+            at = min(end, due)
             if following is not None and len(self._talks) < bound:
                 at = min(at, max(following[0], self._now))
             dependent = bool(self._talks) or (following is not None and bound < math.inf)
@@ -116,7 +121,9 @@ class Fleet:
             if at == NEVER:
                 break
             self._now = at
-            if self._due and self._due[0][0] <= at:
+            if end <= at:
+                self._answered(heappop(self._ends)[2], at)
+            elif due <= at:
                 _, _, talk, turn = heappop(self._due)
                 self._send(talk, turn, at)
             else:
@@ -182,10 +189,17 @@ class Fleet:
         self.answers.append(made)
         if self._talks:
             self._note(replica)
-        if made.error is not None and talk.number in self._talks:
-            self._answered(talk, turn, made, at)
+        if made.error is not None:
+            self._await_end(made)
 
-    def _answered(self, talk: _Talk, turn: int, made: Answer, now: float) -> None:
+    def _await_end(self, made: Answer) -> None:
+        """Let what follows from an answer, or from a refusal, wait until its client knows of it."""
+        if made.asked.conversation in self._talks:
+            self._count += 1
+            heappush(self._ends, (made.end_s, self._count, made))
+
+    def _answered(self, made: Answer, now: float) -> None:
+        talk, turn = self._talks[made.asked.conversation], made.asked.turn
         if len(talk.conversation.turns) == 1:
             del self._talks[talk.number]
             return
@@ -206,11 +220,7 @@ class Fleet:
         replica.advance(max(stop, math.nextafter(at, NEVER)), one_end=True)
         self._note(replica)
         for made in replica.settle(NEVER):
-            asked = made.asked
-            talk = self._talks.get(asked.conversation)
-            if talk is not None:
-                self._now = max(self._now, made.end_s)
-                self._answered(talk, asked.turn, made, made.end_s)
+            self._await_end(made)
 
     def _note(self, replica: Replica) -> None:
         at, number = replica.next_at, replica.number

@@ -48,12 +48,6 @@ class TraceLoad:
             self.arrivals(self.rate), self.concurrency, conversations, duration_s, self.seed
         )
 
-    def within(self, seconds: float) -> int:
-        """How many conversations begin within so many seconds; with a bound on open ones alone,
-        all."""
-        begins = self.offered(None, seconds).begin(iter(self.workload.recorded))
-        return sum(1 for _ in begins)
-
     def summary(self) -> Workload:
         """The load in figures. Lengths are those asked for, without a chat template."""
         prompts, outputs = [], []
@@ -67,8 +61,12 @@ class TraceLoad:
                 before = hash((before, piece.key, piece.tokens))
                 shared += piece.tokens if before in seen else 0
                 seen.add(before)
-        last = max((each.at_s or 0.0 for each in self.workload.recorded), default=0.0)
-        per_s = self.rate or (len(prompts) / last if last > 0 else None)
+        recorded = self.workload.recorded
+        if self.rate is not None:
+            per_s: float | None = self.rate * len(prompts) / len(recorded)
+        else:
+            last = max(each.at_s or 0.0 for each in recorded)
+            per_s = len(prompts) / last if last > 0 else None
         about = dict(self.workload.about)
         return Workload(
             source=str(about.get("file", self.workload.name)),

@@ -24,10 +24,6 @@ _AZURE: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _BURST: Final = ("Timestamp", "Request tokens", "Response tokens")
 
 
-class EmptyTraceError(ConfigError):
-    """There is no request in a trace that could be replayed."""
-
-
 @dataclass(frozen=True)
 class TraceScale:
     """How a trace is replayed."""
@@ -116,7 +112,7 @@ def _read_csv(path: Path, limit: int | None) -> tuple[str, list[_Request], int]:
             else:
                 left_out += 1
     if not requests:
-        raise EmptyTraceError(f"{path} holds no request with a prompt and an answer")
+        raise ConfigError(f"{path} holds no request with a prompt and an answer")
     return name, requests, left_out
 
 
@@ -168,7 +164,7 @@ def _read_lines(path: Path, scale: TraceScale, limit: int | None) -> tuple[list[
         key = f"line {number}" if line.session_id is None else f"session {line.session_id}"
         sessions.setdefault(key, []).append(line)
     if not sessions:
-        raise EmptyTraceError(f"{path} holds no request with a prompt and an answer")
+        raise ConfigError(f"{path} holds no request with a prompt and an answer")
     timed = [lines[0].timestamp for lines in sessions.values()]
     first = min((time for time in timed if time is not None), default=0.0)
     found = [
