@@ -51,9 +51,10 @@ PROFILES = {"quick": (128, 32, (16, 64)), "full": (128, 128, (64, 256))}
 
 def main() -> int:
     args = parse()
-    # As Ctrl-C does, a request to end must reach the code that ends the workers: they run in
-    # sessions of their own, and those that are paused would stay for ever.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    # A request to end must reach the code that ends the workers: they run in sessions of their own,
+    # and those that are paused would stay for ever.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda number, frame: sys.exit(128 + number))
     for peer in args.engines if args.command not in ("report", "picture") else ():
         if peer not in PEERS:
             raise SystemExit(f"there is no engine {peer!r}; there are {', '.join(PEERS)}")
@@ -241,24 +242,35 @@ def compare(args: argparse.Namespace) -> int:
     held = "" if cap is None else f"-{cap.name}"
     out = results_file(args.out, f"{comparison.date}-{shape.name}{held}.json")
     deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
-    if text is not None:
-        comparison.text = str(text)
-        score(contenders, text, comparison)
-    run_rounds(
-        contenders,
-        cases,
-        comparison,
-        rounds=args.rounds,
-        ids=ids,
-        seed=args.seed,
-        deadline=deadline,
-        say=lambda text: print(text, flush=True),
-        save=lambda found: write(found, out),
-    )
-    speeds = before.best(measure_speeds(threads))
-    comparison.machine = describe_machine(speeds, threads, hardware)
+    code = 0
+    try:
+        if text is not None:
+            comparison.text = str(text)
+            score(contenders, text, comparison)
+        run_rounds(
+            contenders,
+            cases,
+            comparison,
+            rounds=args.rounds,
+            ids=ids,
+            seed=args.seed,
+            deadline=deadline,
+            say=lambda text: print(text, flush=True),
+            save=lambda found: write(found, out),
+        )
+    except SystemExit as ended:  # by a signal: what was measured is reported
+        comparison.stopped, code = True, int(ended.code or 0)
+    else:
+        speeds = before.best(measure_speeds(threads))
+        comparison.machine = describe_machine(speeds, threads, hardware)
+    measured = bool(comparison.samples or comparison.qualities)
+    if comparison.stopped and not measured:
+        raise SystemExit(code)
     write(comparison, out)
-    return report(out, None)
+    report(out, None)
+    if not measured:
+        raise SystemExit("nothing was measured; the report says why")
+    return code
 
 
 def results_file(out: Path | None, name: str) -> Path:

@@ -83,25 +83,30 @@ def test_penstock_is_measured_and_what_is_not_installed_is_named(
 
 
 @pytest.mark.slow
-def test_a_terminated_run_leaves_no_worker(
-    model: Path, tmp_path: Path, environment: dict[str, str]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_reports_what_it_has_and_leaves_no_worker(
+    number: signal.Signals, model: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    work = tmp_path / "work"
+    work, out = tmp_path / "work", tmp_path / "found.json"
     process = subprocess.Popen(
         [*COMMAND, "run", "--work", str(work), "--shape", str(model), "--threads", "1"]
         + ["--rounds", "1000", "--precisions", "bf16", "--cases", "decode", "--profile", "quick"]
-        + ["--out", str(tmp_path / "found.json")],
+        + ["--engines", "penstock", "--out", str(out)],
         env=environment,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
     while not process.stdout.readline().startswith("penstock"):
         assert process.poll() is None
     assert workers(work)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 128 + signal.SIGTERM
-    process.stdout.close()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert errors == ""
+    assert json.loads(out.read_text(encoding="utf-8"))["samples"]
+    assert "stopped before its last case" in out.with_suffix(".md").read_text(encoding="utf-8")
     deadline = time.monotonic() + 60
     while workers(work):
         assert time.monotonic() < deadline

@@ -71,7 +71,7 @@ class CapRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """A whole run; written after every round, so that one cut short is not lost."""
+    """A whole run; written after every case, so that nothing is lost of one cut short."""
 
     date: str
     command: str
@@ -85,6 +85,8 @@ class Comparison(msgspec.Struct, kw_only=True):
     """What perplexities are of; empty where there are none."""
     qualities: list[Quality] = []
     cap: CapRecord | None = None
+    stopped: bool = False
+    """Whether it was ended, as by Ctrl-C, before its last case: some cases have fewer rounds."""
 
     def rounds(self, engine: str, precision: str, case: str, metric: Metric) -> dict[int, float]:
         """The figure of each round that was measured."""
