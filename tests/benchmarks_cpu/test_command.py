@@ -20,6 +20,7 @@ from comparison.artifacts import Shape
 from comparison.environments import Environment, SetupError, run_logged
 from comparison.llama_build import SDIST, LlamaBuild
 from comparison.peers import PEERS, PRECISIONS, VLLM
+from penstock.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(ROOT / "benchmarks" / "cpu" / "run.py")]
@@ -135,6 +136,10 @@ def workers(work: Path) -> list[str]:
         (["setup", "--engines", "no"], "there is no engine 'no'; there are penstock"),
         (["run", "--threads", "100000"], "physical cores"),
         (["run", "--isa", "sse"], "invalid choice: 'sse' (choose from"),
+        (["run", "--out", "report.md"], "--out report.md is no folder, and no file"),
+        (["run", "--gguf", "no.gguf"], "no.gguf"),
+        (["report", "no.json"], "No such file or directory: 'no.json'"),
+        (["report", __file__], "test_command.py is no result of a comparison: "),
     ],
 )
 def test_bad_options(
@@ -142,8 +147,10 @@ def test_bad_options(
 ) -> None:
     if "--shape" not in arguments and arguments[0] == "run":
         arguments = [*arguments, "--shape", str(model)]
+    if arguments[0] != "report":
+        arguments = [*arguments, "--work", str(tmp_path)]
     answer = subprocess.run(
-        [*COMMAND, *arguments, "--work", str(tmp_path)],
+        [*COMMAND, *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -206,6 +213,17 @@ def test_results_go_to_a_file_or_into_a_folder(run: Any, tmp_path: Path) -> None
     assert run.results_file(tmp_path / "mine.json", "name.json") == tmp_path / "mine.json"
     assert run.results_file(tmp_path, "name.json") == tmp_path / "name.json"
     assert run.results_file(None, "name.json") == run.RESULTS / "name.json"
+
+
+def test_no_results_take_the_place_of_others(run: Any, tmp_path: Path) -> None:
+    for expected in ("name.json", "name-2.json", "name-3.json"):
+        path = run.results_file(tmp_path, "name.json")
+        assert path == tmp_path / expected
+        path.touch()
+    with pytest.raises(ConfigError, match=r"--out .*name.md is no folder, and no file .* \.json"):
+        run.results_file(tmp_path / "name.md", "name.json")
+    with pytest.raises(ConfigError, match="there is no folder"):
+        run.results_file(tmp_path / "no" / "name.json", "name.json")
 
 
 def test_one_processor_of_each_core(monkeypatch: pytest.MonkeyPatch) -> None:

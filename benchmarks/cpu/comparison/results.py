@@ -9,6 +9,7 @@ import msgspec
 from comparison.cases import Case, Metric
 from comparison.measurement import Summary, summarize
 from penstock.bench.machine import Machine
+from penstock.errors import ConfigError
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,5 +143,8 @@ def write(comparison: Comparison, path: Path) -> None:
 
 
 def read(path: Path) -> Comparison:
-    """Raises msgspec.DecodeError where the file is not one of :func:`write`."""
-    return msgspec.json.decode(path.read_bytes(), type=Comparison)
+    """Raises OSError, or ConfigError where the file is not one of :func:`write`."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Comparison)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no result of a comparison: {error}") from None
