@@ -242,6 +242,16 @@ def test_the_command_writes_what_it_measured(
 
 
 @pytest.mark.parametrize(
+    "benchmark", ["latency", "throughput", "spec", "replay azure --trace x", "replay mooncake"]
+)
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_measured(
+    benchmark: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *benchmark.split(), "--json", "/nowhere/a.json"]) == 2
+    assert "--json /nowhere/a.json: there is no folder /nowhere" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--scale", "2"], "only a --trace is scaled"),
