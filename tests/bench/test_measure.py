@@ -266,3 +266,14 @@ def test_options_that_make_no_sense(
 ) -> None:
     assert cli.main(["bench", "throughput", *words]) != 0
     assert message in capsys.readouterr().err
+
+
+def test_a_batch_that_no_step_holds_is_refused_before_it_runs(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", "latency", str(tiny_model), "--load-format", "dummy", "--max-num-seqs", "3"]
+    words += ["--backend", "reference", "--kv-cache-bytes", "1MiB", "--batch-size", "4"]
+    assert cli.main(words) == 2
+    errors = capsys.readouterr().err
+    assert "at most 3 of 4 requests; raise --max-num-seqs" in errors
+    assert "warm-up" not in errors
