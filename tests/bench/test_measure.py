@@ -12,6 +12,7 @@ from support.checkpoints import tiny_checkpoint
 from support.latents import over_latents
 from support.tiny_plans import make_spec
 
+from penstock.backends.cpu import native
 from penstock.backends.cpu.measure import Ceiling
 from penstock.bench import machine as machine_module
 from penstock.bench import session as session_module
@@ -222,7 +223,9 @@ def test_the_command_writes_what_it_measured(
     words += ["--input-len", "8", "--output-len", "3"]
     words += ["--repeats", "1"] if benchmark == "latency" else ["--num-prompts", "3"]
     assert cli.main(words) == 0
-    assert "tokens/s" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "tokens/s" in printed
+    assert f", kernels for {native.load().isa}\n" in printed
     document = json.loads(out.read_text())
     assert document["benchmark"] == benchmark
     assert document["engine"]["backend"] == "reference"
@@ -232,6 +235,7 @@ def test_the_command_writes_what_it_measured(
     for name in ("weight_bytes_per_step", "kv_bytes_per_step", "step_host_us"):
         assert document[name] > 0, name
     machine = document["machine"]
+    assert machine["kernels"] == native.load().isa
     assert (machine["read_bandwidth_bytes_per_s"], machine["bf16_flops"]) == (1e9, 2e9)
     assert machine["int8_ops"] is None
     assert machine["spreads"] == {"read_bandwidth": 0.01, "f32": None, "bf16": 0.0, "int8": None}

@@ -67,7 +67,9 @@ def print_table(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def machine_rows(machine: Machine) -> list[tuple[str, str]]:
-    rows = [("machine", f"{machine.cpu_model}, {machine.threads} threads")]
+    threads = "1 thread" if machine.threads == 1 else f"{machine.threads} threads"
+    kernels = "" if machine.kernels is None else f", kernels for {machine.kernels}"
+    rows = [("machine", f"{machine.cpu_model}, {threads}{kernels}")]
     if machine.unmeasured is not None:
         return [*rows, ("machine speed", f"not measured: {machine.unmeasured}")]
     spreads = machine.spreads
