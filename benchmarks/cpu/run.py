@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import shlex
 import signal
 import sys
 import time
@@ -38,6 +37,7 @@ from comparison.rounds import run_rounds
 from comparison.text import WINDOW, Text
 from penstock.backends.cpu import native
 from penstock.bench.machine import describe_machine, measure_speeds
+from penstock.bench.redact import redacted_command
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError, PenstockError
@@ -132,10 +132,7 @@ def compare(args: argparse.Namespace) -> int:
     before = measure_speeds(threads)
     comparison = Comparison(
         date=date,
-        command=shlex.join(
-            ["python", "benchmarks/cpu/run.py"]
-            + [os.path.basename(a) if os.path.isabs(a) else a for a in sys.argv[1:]]
-        ),
+        command=redacted_command("benchmarks/cpu/run.py", sys.argv[1:]),
         shape=shape.name,
         machine=describe_machine(before, threads, hardware),
         cases=[case_record(case) for case in cases],

@@ -130,6 +130,13 @@ def test_the_cap_and_the_neighbours_are_said(comparison: Comparison, tmp_path: P
     assert drawn.count('class="pale"') == 2
 
 
+def test_reasons_name_no_folder_of_this_machine(comparison: Comparison) -> None:
+    comparison.leave_out("b", "int8", "http", "it ended (killed); see /home/me/.cache/x/logs/b.txt")
+    text = render(comparison)
+    assert "- b, int8, http: it ended (killed); see b.txt" in text
+    assert "/home" not in text
+
+
 def test_what_a_reader_needs_to_judge_it(comparison: Comparison) -> None:
     text = render(comparison, {"int4": "plot.svg"})
     assert "- a, int4, prefill: it ran out of memory" in text

@@ -13,7 +13,7 @@ from comparison.contender import Contender, Limits
 from comparison.environments import Environment
 from comparison.llama_build import LlamaBuild
 from comparison.peers import LLAMA_CPP, PEERS, PENSTOCK, PRECISIONS, Peer, Precision
-from comparison.results import Absence, Comparison, EngineRecord
+from comparison.results import Comparison, EngineRecord
 
 
 def line_up(
@@ -33,8 +33,7 @@ def line_up(
             peer = PEERS[name]
             reason = _obstacle(peer, precision, shape, limits.cap)
             if reason is not None:
-                absence = Absence(engine=name, precision=precision, case=None, reason=reason)
-                comparison.absences.append(absence)
+                comparison.leave_out(name, precision, None, reason)
                 continue
             comparison.engines.append(
                 EngineRecord(
@@ -51,8 +50,7 @@ def line_up(
                 contenders.append(Contender(peer, precision, True, shape, limits))
             elif served:
                 why = peer.missing.get("http", "it has no server here")
-                absence = Absence(engine=name, precision=precision, case="http", reason=why)
-                comparison.absences.append(absence)
+                comparison.leave_out(name, precision, "http", why)
     return contenders
 
 
