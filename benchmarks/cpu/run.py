@@ -42,7 +42,7 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError, PenstockError
 from penstock.hardware import detect
-from penstock.models.spec import ModelSpec
+from penstock.models.spec import ModelSpec, attention_of
 from penstock.written_file import check_writable
 
 HERE = Path(__file__).resolve().parent
@@ -200,14 +200,15 @@ def words(shape: Shape, spec: ModelSpec) -> range:
     """Return the ids of tokens that are words, of which prompts are drawn; a shape's checkpoint is
     made if it is not there."""
     if shape.file is not None:
-        return range(1000, spec.vocab_size - 1000)  # special ones stand at either end
+        edge = min(1000, spec.vocab_size // 4)
+        return range(edge, spec.vocab_size - edge)  # special ones stand at either end
     vocabulary = shape.checkpoint().vocabulary
     return range(vocabulary.first_word, vocabulary.last_word)
 
 
 def kv_bytes(spec: ModelSpec, cases: list[Case]) -> int:
     """Return the KV cache's bytes for the case with the most tokens, in bfloat16."""
-    attention = [layer.attention for layer in spec.layers]
+    attention = [a for layer in spec.layers if (a := attention_of(layer)) is not None]
     per_token = sum(2 * 2 * a.num_kv_heads * a.head_dim for a in attention)
     return per_token * max(sum(p + o for p, o in case.lengths) for case in cases)
 
