@@ -120,7 +120,7 @@ def compare(args: argparse.Namespace) -> int:
     threads = args.threads or hardware.compute_threads
     longest = [case.longest for case in cases] + [WINDOW + 1] * (args.text is not None)
     limits = Limits(
-        processors=one_per_core(threads),
+        processors=one_per_core(threads, hardware),
         max_sequences=64,
         max_length=-(-max(longest) // 32) * 32,
         kv_bytes=kv_bytes(spec, cases),
