@@ -191,3 +191,11 @@ def test_perplexities_stand_beside_speeds(comparison: Comparison) -> None:
         comparison.qualities.append(Quality(engine=name, precision="int4", perplexity=value))
     row = "| perplexity of 20 windows of 512 tokens of a.txt | 12.35 | - | 1234 | - |"
     assert row in render(comparison).splitlines()
+
+
+def test_no_ratio_that_is_published_is_of_one_round() -> None:
+    """What the tool refuses to print, people may not write beside it."""
+    root = Path(__file__).parents[2]
+    for page in (root / "README.md", root / "benchmarks" / "README.md"):
+        rows = [line for line in page.read_text().splitlines() if line.startswith("|")]
+        assert not [row for row in rows if "one round" in row], page
