@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -161,6 +162,23 @@ def test_requests_are_paired_by_what_was_asked() -> None:
     assert same_requests(run, run) == (records, records)
     assert same_requests(run, other) is None
     assert same_requests(run, fewer) is None
+
+
+def test_answers_of_which_some_reason() -> None:
+    """Samples stay with their answers: pairs are of what both have, whoever else lacks it."""
+
+    def result(name: str, slow: float, thinks: Sequence[int]) -> Result:
+        gaps = [round(9_000 * slow), 4_000, 1_000]
+        records = [answer(i, i, gaps, reasoning_chunks=int(i in thinks)) for i in range(40)]
+        return Result(name, report_of([run_of(records)]))
+
+    figures = [Compared("ttfo.p50")]
+    # As many think in both, and not the same ones.
+    for others in (range(1, 40, 2), range(30)):
+        a, b = result("a", 1.0, range(0, 40, 2)), result("b", 2.0, others)
+        found = change(compare(a, b, figures), "ttfo.p50")
+        assert found.ratio == pytest.approx(22 / 13)
+        assert (found.method, found.direction) == ("pairs", "worse")
 
 
 def changed(report: LoadReport, **fields: object) -> LoadReport:
