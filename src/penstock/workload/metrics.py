@@ -4,6 +4,7 @@ or shared prefixes."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -12,13 +13,19 @@ import msgspec
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+_NAMESPACE: Final = re.compile(r"^(?:\w+:|(?:ray_)?vllm_|tgi_)")
+"""What stands before a metric's own name. Nothing else may: vLLM's ``prefix_cache_queries`` and
+``external_prefix_cache_queries`` count lookups in two caches."""
 _PROMPTS: Final = ("request_prompt_tokens", "request_input_length")
 _ANSWERS: Final = ("request_generation_tokens", "request_generated_tokens")
 _FIRST_TOKEN: Final = ("time_to_first_token_seconds",)
 _ENDS: Final = ("request_success",)
-_QUERIES: Final = ("prefix_cache_queries",)
-_HITS: Final = ("prefix_cache_hits",)
-"""Ends of the names that vLLM, Penstock and Text Generation Inference give their metrics."""
+_LOOKUPS: Final = (
+    ("prefix_cache_queries", "prefix_cache_hits"),
+    ("gpu_prefix_cache_queries", "gpu_prefix_cache_hits"),
+)
+"""Names that vLLM, Penstock and Text Generation Inference give their metrics. Those of lookups are
+tokens looked up and found; versions of vLLM have both pairs, which tell the same."""
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,13 +61,12 @@ def summarize_metrics(text: str) -> MetricsSummary | None:
     prompts, answers = (_spread(families, names) for names in (_PROMPTS, _ANSWERS))
     if prompts is None and answers is None:
         return None
-    queries, hits = _total(families, _QUERIES), _total(families, _HITS)
     return MetricsSummary(
         prompt_tokens=prompts,
         output_tokens=answers,
         first_token_s=_spread(families, _FIRST_TOKEN),
         ends=_ends(families),
-        found_in_cache=hits / queries if queries and hits is not None else None,
+        found_in_cache=_found_in_cache(families),
     )
 
 
@@ -81,7 +87,7 @@ class _Buckets:
 
 
 def _named(families: Iterable[Metric], names: tuple[str, ...]) -> Iterable[Metric]:
-    return (each for each in families if each.name.endswith(names))
+    return (each for each in families if _NAMESPACE.sub("", each.name, count=1) in names)
 
 
 def _spread(families: Iterable[Metric], names: tuple[str, ...]) -> Spread | None:
@@ -110,10 +116,18 @@ def _spread(families: Iterable[Metric], names: tuple[str, ...]) -> Spread | None
     )
 
 
-def _total(families: Iterable[Metric], names: tuple[str, ...]) -> float | None:
+def _found_in_cache(families: Iterable[Metric]) -> float | None:
+    for names in _LOOKUPS:
+        queries, hits = (_total(families, name) for name in names)
+        if queries and hits is not None:
+            return hits / queries
+    return None
+
+
+def _total(families: Iterable[Metric], name: str) -> float | None:
     samples = [
         sample.value
-        for family in _named(families, names)
+        for family in _named(families, (name,))
         for sample in family.samples
         if not sample.name.endswith("_created")
     ]
