@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.errors import PenstockError
 from penstock.workload.metrics import MetricsSummary, summarize_metrics
 
 PROMPTS = """
@@ -42,3 +43,30 @@ def test_a_metric_is_known_in_any_namespace(space: str) -> None:
 def test_a_longer_name_is_another_metric() -> None:
     longer = PROMPTS.replace("vllm:request", "vllm:failed_vllm_request")
     assert summarize_metrics(longer) is None
+
+
+@pytest.mark.parametrize(
+    ("was", "wrong", "message"),
+    [
+        ("_count 10", "_count NaN", "request_prompt_tokens_count is nan"),
+        ("_count 10", "_count +Inf", "request_prompt_tokens_count is inf"),
+        ("_sum 1500", "_sum NaN", "request_prompt_tokens_sum is nan"),
+        ('+Inf"} 10', '+Inf"} -1', "request_prompt_tokens_bucket is -1"),
+        ('le="100.0"', 'le="many"', "ends at le='many'"),
+        ('{le="100.0"}', "", "ends at le=''"),
+    ],
+)
+def test_what_is_no_count_is_refused(was: str, wrong: str, message: str) -> None:
+    with pytest.raises(PenstockError, match=message):
+        summarize_metrics(PROMPTS.replace(was, wrong))
+
+
+def test_other_metrics_may_be_anything() -> None:
+    idle = "# TYPE vllm:time_to_first_token_seconds summary\n"
+    idle += 'vllm:time_to_first_token_seconds{quantile="0.5"} NaN\nother NaN\n'
+    assert read(PROMPTS + idle) == read(PROMPTS)
+    ends = "# TYPE vllm:request_success_total counter\n"
+    ends += 'vllm:request_success_total{finished_reason="stop"} 3\n'
+    assert read(PROMPTS + ends).ends == {"stop": 3}
+    with pytest.raises(PenstockError, match="request_success_total is nan"):
+        read(PROMPTS + ends.replace("} 3", "} NaN"))

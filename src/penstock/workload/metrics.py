@@ -12,6 +12,9 @@ from typing import Final
 import msgspec
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from penstock.errors import PenstockError
 
 _NAMESPACE: Final = re.compile(r"^(?:\w+:|(?:ray_)?vllm_|tgi_)")
 """What stands before a metric's own name. Nothing else may: vLLM's ``prefix_cache_queries`` and
@@ -26,6 +29,8 @@ _LOOKUPS: Final = (
 )
 """Names that vLLM, Penstock and Text Generation Inference give their metrics. Those of lookups are
 tokens looked up and found; versions of vLLM have both pairs, which tell the same."""
+_NO_COUNT: Final = 2.0**53
+"""Floats that large do not count any more."""
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,7 +58,7 @@ class MetricsSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 def summarize_metrics(text: str) -> MetricsSummary | None:
     """The summary of metrics in Prometheus' form; None where they say nothing of lengths, or are no
-    metrics."""
+    metrics. Raises PenstockError for counts that none can be."""
     try:
         families = list(text_string_to_metric_families(text))
     except (ValueError, KeyError, IndexError):
@@ -97,12 +102,12 @@ def _spread(families: Iterable[Metric], names: tuple[str, ...]) -> Spread | None
     for family in _named(families, names):
         for sample in family.samples:
             if sample.name.endswith("_bucket"):
-                bound = float(sample.labels["le"])
-                below[bound] = below.get(bound, 0.0) + sample.value
+                bound = _bound(sample)
+                below[bound] = below.get(bound, 0.0) + _counted(sample)
             elif sample.name.endswith("_count"):
-                count += sample.value
+                count += _counted(sample)
             elif sample.name.endswith("_sum"):
-                total += sample.value
+                total += _counted(sample)
     if not count or not below:
         return None
     bounds = tuple(sorted(below))
@@ -126,7 +131,7 @@ def _found_in_cache(families: Iterable[Metric]) -> float | None:
 
 def _total(families: Iterable[Metric], name: str) -> float | None:
     samples = [
-        sample.value
+        _counted(sample)
         for family in _named(families, (name,))
         for sample in family.samples
         if not sample.name.endswith("_created")
@@ -139,6 +144,24 @@ def _ends(families: Iterable[Metric]) -> dict[str, int]:
     for family in _named(families, _ENDS):
         for sample in family.samples:
             reason = sample.labels.get("finished_reason")
-            if reason is not None and sample.value and not sample.name.endswith("_created"):
-                found[reason] = found.get(reason, 0) + int(sample.value)
-    return found
+            if reason is not None and not sample.name.endswith("_created"):
+                found[reason] = found.get(reason, 0) + int(_counted(sample))
+    return {reason: count for reason, count in found.items() if count}
+
+
+def _counted(sample: Sample) -> float:
+    value = float(sample.value)
+    if not 0 <= value < _NO_COUNT:
+        raise PenstockError(f"{sample.name} is {value:g}, which is no count")
+    return value
+
+
+def _bound(sample: Sample) -> float:
+    text = sample.labels.get("le", "")
+    try:
+        bound = float(text)
+    except ValueError:
+        bound = math.nan
+    if math.isnan(bound):
+        raise PenstockError(f"a bucket of {sample.name} ends at le={text!r}, which is no number")
+    return bound
