@@ -205,13 +205,48 @@ def test_set_ups() -> None:
 def test_answers_of_other_lengths_are_unfair() -> None:
     a = report_of([run_of([answer(i, i, [9000] * 4) for i in range(9)])])
     b = report_of([run_of([answer(i, i, [9000] * 5, 12) for i in range(9)])])
-    assert [each.field for each in differences(a, b)] == ["mean input_tokens", "mean output_tokens"]
+    assert [each.field for each in differences(a, b)] == [
+        "mean input_tokens at 4 at once",
+        "mean output_tokens at 4 at once",
+    ]
     cached = [answer(i, i, [9000] * 4, cached_tokens=9) for i in range(9)]
     cold = [answer(i, i, [9000] * 4, cached_tokens=0) for i in range(9)]
     found = differences(report_of([run_of(cached)]), report_of([run_of(cold)]))
     assert [(each.field, each.a, each.b) for each in found] == [
-        ("prompt tokens in the cache", "90%", "0%")
+        ("prompt tokens in the cache at 4 at once", "90%", "0%")
     ]
+
+
+def test_fairness_is_of_all_runs() -> None:
+    """What the first run is like says nothing of the other repeats and loads."""
+
+    def result(*lengths: int, first: int = 1) -> LoadReport:
+        return report_of(
+            [
+                run_of(
+                    [answer(i, i, [9000] * n, cached_tokens=n) for i in range(9)],
+                    Load(None, first + point),
+                    point,
+                )
+                for point, n in enumerate(lengths)
+            ]
+        )
+
+    a, b = result(5, 5, 5), result(5, 9, 6)
+    assert [(each.field, each.a, each.b) for each in differences(a, b)] == [
+        ("mean output_tokens at 2 at once", "5.0", "9.0"),
+        ("prompt tokens in the cache at 2 at once", "50%", "90%"),
+    ]
+    # Other loads of the one are no loads of the other.
+    assert differences(result(5), result(9, 5, first=0)) == []
+    assert [each.field for each in differences(result(5), result(9, first=2))] == [
+        "mean output_tokens",
+        "prompt tokens in the cache",
+    ]
+    one, other = ([9000] * n for n in (5, 9))
+    repeats = [run_of([answer(i, i, gaps) for i in range(9)]) for gaps in (one, other, other)]
+    found = differences(report_of(repeats[:1]), report_of(repeats))
+    assert [(each.a, each.b) for each in found] == [("5.0", "7.7")]
 
 
 def test_figures_by_name() -> None:
