@@ -111,8 +111,8 @@ def _chance(p: float) -> str:
 
 
 def _verdict(change: Change) -> str:
-    if change.verdict == "too little data":
-        return f"too little data: {change.why}"
+    if change.verdict in ("too little data", "not comparable"):
+        return f"{change.verdict}: {change.why}"
     if change.verdict == "within noise":
         return change.verdict
     return f"{change.direction or 'no matter'}, {change.verdict}"

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from penstock.bench.load.document import LoadReport
+from penstock.bench.load.goodput import level_of
 from penstock.bench.load.load import Load
 from penstock.bench.load.result import Measured, Result
 
@@ -185,7 +186,7 @@ def _arrivals(report: LoadReport) -> dict[Load, str]:
 
 
 def _level(report: LoadReport) -> str:
-    return " ".join(map(str, report.slo)) or "none"
+    return level_of(report.slo) or "none"
 
 
 def _text(value: object) -> str:

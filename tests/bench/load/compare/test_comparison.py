@@ -132,6 +132,22 @@ def test_a_threshold() -> None:
     assert (tpot.verdict, tpot.direction, found.worse) == ("differs beyond noise", None, 0)
 
 
+def test_shares_of_other_service_levels_do_not_compare() -> None:
+    a, b = (replace(drawn, limits=(Limit("ttft", 0.15),)) for drawn in same(7, Drawn()))
+    assert change(compared(a, b), "good_share").p is not None
+    for limits in ((Limit("ttft", 0.1),), (Limit("ttft", 0.15), Limit("tpot", 1.0))):
+        found = change(compared(a, replace(b, limits=limits)), "good_share")
+        assert (found.verdict, found.difference, found.p) == ("not comparable", None, None)
+        assert found.a is not None
+        assert found.b is not None
+        assert found.why == "the service levels differ"
+    # The order in which limits were named says nothing.
+    two = Limit("ttft", 0.15), Limit("tpot", 1.0)
+    sides = (replace(a, limits=two), replace(b, limits=two[::-1]))
+    assert change(compared(*sides), "good_share").p is not None
+    assert compared(*sides).differences == []
+
+
 def test_loads_that_one_of_them_lacks() -> None:
     one, two, three = (Load(None, users) for users in (1, 2, 3))
     found = compared(Drawn(loads=(one, two)), Drawn(loads=(two, three)))

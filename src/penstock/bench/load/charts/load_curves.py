@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.bench.load.goodput import level_of
 from penstock.bench.load.result import Estimate, Measured, Result, shown
 from penstock.bench.plots.figure import Figure, Panel, Table
 from penstock.bench.plots.marks import axis, colored, data, shaped
@@ -67,7 +68,7 @@ def goodput(results: Sequence[Result]) -> Figure:
     sweep = _Sweep.of(results)
     if not sweep.long:
         return Figure.without(_GOODPUT, _GOODPUT_SUBJECT, _FEW)
-    levels = list(dict.fromkeys(" ".join(map(str, r.report.slo)) for r in results))
+    levels = list(dict.fromkeys(level_of(r.report.slo) for r in results))
     level = levels[0] if len(levels) == 1 else ""
     names = [result.name for result in results]
     rows: list[dict[str, Any]] = []
