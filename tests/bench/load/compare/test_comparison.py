@@ -132,6 +132,21 @@ def test_a_threshold() -> None:
     assert (tpot.verdict, tpot.direction, found.worse) == ("differs beyond noise", None, 0)
 
 
+def test_a_threshold_of_shares_is_in_points() -> None:
+    def result(name: str, failed: int) -> Result:
+        lost = {"error": "reset", "message": "gone"}
+        records = [
+            answer(i, i, [9_000] * 3, **lost if i * 37 % 100 < failed else {}) for i in range(1000)
+        ]
+        return Result(name, report_of([run_of(records)]))
+
+    a, b = result("a", 1), result("b", 7)
+    for threshold, direction in ((0.05, "worse"), (0.07, None)):
+        found = change(compare(a, b, [Compared("failed_share")], threshold), "failed_share")
+        assert found.difference == pytest.approx(0.06)
+        assert (found.verdict, found.direction) == ("differs beyond noise", direction)
+
+
 def test_shares_of_other_service_levels_do_not_compare() -> None:
     a, b = (replace(drawn, limits=(Limit("ttft", 0.15),)) for drawn in same(7, Drawn()))
     assert change(compared(a, b), "good_share").p is not None
@@ -302,6 +317,7 @@ def test_the_command(files: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     back = [*reversed(files), "--fail-on-regression"]
     assert cli.main(["bench", "compare", *back]) == 0
     assert cli.main(["bench", "compare", *files, "--fail-on-regression", "--threshold", "50%"]) == 0
+    assert "by 50 % or more (of shares 50 points)" in capsys.readouterr().out
     assert cli.main(["bench", "compare", files[0], f"x={files[0]}"]) == 0
     assert "twice the same result" in capsys.readouterr().out
 
