@@ -170,7 +170,7 @@ def latency_by_load(results: Sequence[Result]) -> Figure:
     return Figure(
         _LATENCY,
         _LATENCY_SUBJECT,
-        _latency_title(sweep, len(results) > 1),
+        _latency_title(sweep, names),
         "Solid: medians; dashed: 99th percentiles. Lines at marks are intervals of 95 %: over "
         "repeats, or of one run by a bootstrap over its requests, if these are enough.",
         panels,
@@ -179,13 +179,23 @@ def latency_by_load(results: Sequence[Result]) -> Figure:
     )
 
 
-def _latency_title(sweep: _Sweep, several: bool) -> str:
-    ends = []
-    for at, measured in (sweep.points[0], sweep.points[-1]):
-        found = measured.estimate("ttft.p50")
-        name = f"{measured.name}, " if several else ""
-        ends.append(f"{duration(found.value) if found else '-'} ({name}{sweep.words(at)})")
-    return f"The median time to first token goes from {ends[0]} to {ends[1]}"
+def _latency_title(sweep: _Sweep, names: Sequence[str]) -> str:
+    """What more load did to each result, from the least to the most at which answers came."""
+    said = []
+    for name in names:
+        found = [
+            (at, estimate.value)
+            for at, measured in sweep.points
+            if measured.name == name and (estimate := measured.estimate("ttft.p50")) is not None
+        ]
+        if not found:
+            continue
+        least, most = (f"{duration(s)} ({sweep.words(at)})" for at, s in (min(found), max(found)))
+        whose = f"of {name} " if len(names) > 1 else ""
+        said.append(whose + (f"is {least}" if least == most else f"goes from {least} to {most}"))
+    if not said:
+        return "No answer has a time to first token"
+    return f"The median time to first token {'; '.join(said)}"
 
 
 def _latency_spec(
