@@ -160,6 +160,10 @@ def test_what_metrics_of_another_kind_of_server_say(
     assert rows["prefix cache"] == "20.0% of what was looked up was found"
     assert "say nothing of arrivals" in printed
     assert json.loads((tmp_path / "found.json").read_text())["prompt_tokens"]["count"] == 10
+    broken = METRICS.replace(b'_count{engine="0"} 10.0', b'_count{engine="0"} NaN')
+    with foreign_server(broken) as url:
+        assert cli.main(["observe", url]) == 1
+    assert "request_prompt_tokens_count is nan" in capsys.readouterr().err
 
 
 @pytest.mark.slow

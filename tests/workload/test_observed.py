@@ -115,6 +115,7 @@ def test_prompts_that_continue_an_answer() -> None:
     )
     sharing = Sharing.of(found)
     assert sharing.parent.tolist() == [-1, -1, 0, 2]
+    assert sharing.root.tolist() == [0, 1, 0, 0]
     assert sharing.turn.tolist() == [0, 0, 1, 2]
     assert sharing.pause_s[2:].tolist() == [3, 3]
     figures = summarize(found).conversations
@@ -122,6 +123,10 @@ def test_prompts_that_continue_an_answer() -> None:
     assert (figures.conversations, figures.requests, figures.longest) == (1, 2, 3)
     assert figures.new_tokens is not None
     assert figures.new_tokens.max == len(said)
+    # Those of a part are turns of conversations that began before it.
+    part = summarize(found, since=9.0).conversations
+    assert part is not None
+    assert (part.conversations, part.requests, part.longest) == (1, 1, 3)
 
 
 def test_figures() -> None:

@@ -182,6 +182,7 @@ def test_burstgpt(tmp_path: Path) -> None:
         ("5", "line 3"),
         ("5,inf,4", "line 3"),
         ("5,-3,4", "line 3"),
+        ("5,3,1e9", "line 3"),
         ("someday,3,4", "line 3"),
     ],
 )
@@ -245,6 +246,9 @@ def test_turns_that_depend_on_each_other(tmp_path: Path) -> None:
         '{"input_length": 3, "output_length": 1, "delay": -1}',
         '{"input_length": 3, "output_length": 1, "after": ["x"]}',
         '{"input_length": 0, "output_length": 1}',
+        '{"input_length": 1000000000, "output_length": 1}',
+        '{"input_length": 3, "output_length": 1, "timestamp": 1e16}',
+        '{"input_length": 3, "output_length": 1, "hash_ids": [1], "block_size": 1000000000}',
         "[]",
     ],
 )

@@ -17,7 +17,7 @@ from penstock.bench.load.turn import Conversation, Piece, Turn
 from penstock.bench.load.workload import RecordedWorkload
 from penstock.errors import ConfigError
 from penstock.workload.trace import read_lines
-from penstock.workload.trace_line import TraceLine
+from penstock.workload.trace_line import MOST_SECONDS, MOST_TOKENS, TraceLine
 
 _TRACE, _OWN = 4, 5
 _AZURE: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -131,7 +131,7 @@ def _row(where: str, row: Mapping[str, str | None], names: tuple[str, str, str])
 
 
 def _check(where: str, at_s: float, *lengths: int) -> None:
-    if not -1e12 < at_s < 1e12 or min(lengths) < 0:
+    if not abs(at_s) < MOST_SECONDS or not 0 <= min(lengths) <= max(lengths) <= MOST_TOKENS:
         raise ConfigError(f"{where} has a time or length that cannot be; remove it, or repair it")
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.bench.load.goodput import level_of
 from penstock.bench.load.result import Estimate, Measured, Result, shown
 from penstock.bench.plots.figure import Figure, Panel, Table
 from penstock.bench.plots.marks import axis, colored, data, shaped
@@ -67,7 +68,7 @@ def goodput(results: Sequence[Result]) -> Figure:
     sweep = _Sweep.of(results)
     if not sweep.long:
         return Figure.without(_GOODPUT, _GOODPUT_SUBJECT, _FEW)
-    levels = list(dict.fromkeys(" ".join(map(str, r.report.slo)) for r in results))
+    levels = list(dict.fromkeys(level_of(r.report.slo) for r in results))
     level = levels[0] if len(levels) == 1 else ""
     names = [result.name for result in results]
     rows: list[dict[str, Any]] = []
@@ -169,7 +170,7 @@ def latency_by_load(results: Sequence[Result]) -> Figure:
     return Figure(
         _LATENCY,
         _LATENCY_SUBJECT,
-        _latency_title(sweep, len(results) > 1),
+        _latency_title(sweep, names),
         "Solid: medians; dashed: 99th percentiles. Lines at marks are intervals of 95 %: over "
         "repeats, or of one run by a bootstrap over its requests, if these are enough.",
         panels,
@@ -178,13 +179,23 @@ def latency_by_load(results: Sequence[Result]) -> Figure:
     )
 
 
-def _latency_title(sweep: _Sweep, several: bool) -> str:
-    ends = []
-    for at, measured in (sweep.points[0], sweep.points[-1]):
-        found = measured.estimate("ttft.p50")
-        name = f"{measured.name}, " if several else ""
-        ends.append(f"{duration(found.value) if found else '-'} ({name}{sweep.words(at)})")
-    return f"The median time to first token goes from {ends[0]} to {ends[1]}"
+def _latency_title(sweep: _Sweep, names: Sequence[str]) -> str:
+    """What more load did to each result, from the least to the most at which answers came."""
+    said = []
+    for name in names:
+        found = [
+            (at, estimate.value)
+            for at, measured in sweep.points
+            if measured.name == name and (estimate := measured.estimate("ttft.p50")) is not None
+        ]
+        if not found:
+            continue
+        least, most = (f"{duration(s)} ({sweep.words(at)})" for at, s in (min(found), max(found)))
+        whose = f"of {name} " if len(names) > 1 else ""
+        said.append(whose + (f"is {least}" if least == most else f"goes from {least} to {most}"))
+    if not said:
+        return "No answer has a time to first token"
+    return f"The median time to first token {'; '.join(said)}"
 
 
 def _latency_spec(
