@@ -176,6 +176,8 @@ def test_ctrl_c_between_search_and_verification_keeps_what_was_found(
     [
         (["--slo", "ttft:1us"], "gives one answer within ttft:0.001ms; nearest is"),
         (["--slo", "ttft:30ms", "--scale", "100"], "every request of the trace is refused"),
+        (["--slo", "ttft:30ms", "--out", "."], "--out . is a folder"),
+        (["--slo", "ttft:30ms", "--out", "/nowhere/next.json"], "there is no folder /nowhere"),
         (["--slo", "ttft"], "write MEASURE:TIME"),
         (["--slo", "ttft:30ms", "--allow", "int3"], "--allow int3"),
         (["--slo", "ttft:30ms", "--arrivals", "poisson"], "needs a --rate"),
