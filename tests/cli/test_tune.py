@@ -176,6 +176,8 @@ def test_ctrl_c_between_search_and_verification_keeps_what_was_found(
     [
         (["--slo", "ttft:1us"], "gives one answer within ttft:0.001ms; nearest is"),
         (["--slo", "ttft:30ms", "--scale", "100"], "every request of the trace is refused"),
+        (["--slo", "ttft:30ms", "--seed", "-1"], "--seed: not a whole number from 0"),
+        (["--slo", "ttft:30ms", "--max-waiting", "-1"], "not a whole number from 0"),
         (["--slo", "ttft:30ms", "--out", "."], "--out . is a folder"),
         (["--slo", "ttft:30ms", "--out", "/nowhere/next.json"], "there is no folder /nowhere"),
         (["--slo", "ttft"], "write MEASURE:TIME"),
