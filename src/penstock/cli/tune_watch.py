@@ -15,6 +15,7 @@ from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.observe import KEY_VARIABLE
 from penstock.cli.parser import UsageError
 from penstock.cli.server_key import server_key
+from penstock.errors import PenstockError
 from penstock.terminal import harmless
 
 if TYPE_CHECKING:
@@ -40,12 +41,18 @@ def watch(args: argparse.Namespace) -> int:
             raise UsageError(f"argument --{name}: --watch takes the server's own times")
     server = ObservedServer(args.watch, server_key(args.api_key_env, KEY_VARIABLE))
     try:
-        while (load := _drifted(server, args, profile)) is None:
-            if args.interval is None:
-                return 0
+        load = _drifted(server, args, profile)
+        while load is None and args.interval is not None:
             time.sleep(args.interval)
+            try:
+                load = _drifted(server, args, profile)
+            except PenstockError as error:
+                # The first look has found it, so it is away for a while: restarted, or busy.
+                _say(f"this look failed: {error}; the next is in {args.interval:g} s")
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    if load is None:
+        return 0
     from penstock.cli.tune_run import tune
 
     stopped = tune(args, load, args.objective or profile.objective, verify=False)
