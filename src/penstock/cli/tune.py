@@ -41,6 +41,8 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name) is not None:
             raise UsageError(f"argument --{name.replace('_', '-')}: it is for --watch")
     from penstock.cli.tune_run import load_of, tune
+    from penstock.hardware import detect
 
     load = load_of(args, args.trace, args.slo)
-    return ended(tune(args, load, args.objective or "goodput", not args.no_verify))
+    objective = args.objective or "goodput"
+    return ended(tune(args, load, objective, detect(), verify=not args.no_verify))
