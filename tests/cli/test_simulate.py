@@ -165,6 +165,8 @@ def test_what_cannot_be_simulated(
         (["--rate", "1,2", "--concurrency", "1,2", *gpu], "several of one at most"),
         (["--arrivals", "constant", *gpu], "--arrivals: constant needs a --rate"),
         (["--slo", "ttft", *gpu], "write MEASURE:TIME"),
+        (["--seed", "-1", *gpu], "--seed: not a whole number from 0"),
+        (["--json", "/nowhere/a.json", *gpu], "there is no folder /nowhere"),
     ):
         assert told in refusal(capsys, str(trace), *words), words
     bad = tmp_path / "bad.csv"

@@ -28,6 +28,7 @@ from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.parser import UsageError
 from penstock.cli.simulate_options import RARE, add_options
 from penstock.errors import ConfigError
+from penstock.written_file import check_writable, write_json
 
 if TYPE_CHECKING:
     from penstock.bench.load.workload import RecordedWorkload
@@ -62,8 +63,9 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.simulate_table import print_report
     from penstock.simulate.outcome import VERSION
     from penstock.simulate.report import SimulationReport, rankings
-    from penstock.written_file import write_json
 
+    if args.json is not None and str(args.json) != "-":
+        check_writable("--json", args.json)
     limits = tuple(parse_limit(text) for text in args.slo)
     loads = list(_loads(args))
     _offered(args, loads[0])  # refused before anything is measured
