@@ -12,6 +12,7 @@ README.md beside this file says what is compared and how.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shlex
 import signal
@@ -38,9 +39,10 @@ from penstock.backends.cpu import native
 from penstock.bench.machine import describe_machine, measure_speeds
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
-from penstock.errors import PenstockError
+from penstock.errors import ConfigError, PenstockError
 from penstock.hardware import detect
 from penstock.models.spec import ModelSpec
+from penstock.written_file import check_writable
 
 HERE = Path(__file__).resolve().parent
 CONFIGS = HERE.parent / "configs"
@@ -51,9 +53,10 @@ PROFILES = {"quick": (128, 32, (16, 64)), "full": (128, 128, (64, 256))}
 
 def main() -> int:
     args = parse()
-    # As Ctrl-C does, a request to end must reach the code that ends the workers: they run in
-    # sessions of their own, and those that are paused would stay for ever.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    # A request to end must reach the code that ends the workers: they run in sessions of their own,
+    # and those that are paused would stay for ever.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda number, frame: sys.exit(128 + number))
     for peer in args.engines if args.command not in ("report", "picture") else ():
         if peer not in PEERS:
             raise SystemExit(f"there is no engine {peer!r}; there are {', '.join(PEERS)}")
@@ -140,7 +143,10 @@ def parse() -> argparse.Namespace:
     run.add_argument("--timeout", type=float, default=1800.0, help="seconds for one case")
     run.add_argument("--seed", type=int, default=0, help="of the prompts")
     run.add_argument(
-        "--out", type=Path, help="JSON, or a folder for it (default: results/DATE-SHAPE[-ISA].json)"
+        "--out",
+        type=Path,
+        help="a .json file, or a folder for it (default: results/DATE-SHAPE[-ISA].json, with a "
+        "number where that is there)",
     )
     again = commands.add_parser("report", help="write Markdown and plots of a result again")
     again.add_argument("results", type=Path)
@@ -209,7 +215,9 @@ def compare(args: argparse.Namespace) -> int:
     cap = cap_of(args)
     if cap is not None:
         hold(cap)
-    shape, hardware = shape_of(args), detect()
+    shape, hardware, date = shape_of(args), detect(), datetime.now(UTC).strftime("%Y-%m-%d")
+    held = "" if cap is None else f"-{cap.name}"
+    out = results_file(args.out, f"{date}-{shape.name}{held}.json")
     spec = plan_engine(EngineConfig(model=str(shape.file or shape.config_folder))).spec
     ids, cases = words(shape, spec), chosen_cases(args)
     text = text_of(args, shape)
@@ -227,7 +235,7 @@ def compare(args: argparse.Namespace) -> int:
     )
     before = measure_speeds(threads)
     comparison = Comparison(
-        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        date=date,
         command=shlex.join(
             ["python", "benchmarks/cpu/run.py"]
             + [os.path.basename(a) if os.path.isabs(a) else a for a in sys.argv[1:]]
@@ -238,34 +246,61 @@ def compare(args: argparse.Namespace) -> int:
         cap=None if cap is None else CapRecord(isa=cap.name, title=cap.title),
     )
     contenders = line_up(args.engines, args.precisions, shape, limits, cases, comparison)
-    held = "" if cap is None else f"-{cap.name}"
-    out = results_file(args.out, f"{comparison.date}-{shape.name}{held}.json")
     deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
-    if text is not None:
-        comparison.text = str(text)
-        score(contenders, text, comparison)
-    run_rounds(
-        contenders,
-        cases,
-        comparison,
-        rounds=args.rounds,
-        ids=ids,
-        seed=args.seed,
-        deadline=deadline,
-        say=lambda text: print(text, flush=True),
-        save=lambda found: write(found, out),
-    )
-    speeds = before.best(measure_speeds(threads))
-    comparison.machine = describe_machine(speeds, threads, hardware)
+    code = 0
+    try:
+        if text is not None:
+            comparison.text = str(text)
+            score(contenders, text, comparison)
+        run_rounds(
+            contenders,
+            cases,
+            comparison,
+            rounds=args.rounds,
+            ids=ids,
+            seed=args.seed,
+            deadline=deadline,
+            say=lambda text: print(text, flush=True),
+            save=lambda found: write(found, out),
+        )
+    except SystemExit as ended:  # by a signal: what was measured is reported
+        comparison.stopped, code = True, int(ended.code or 0)
+    else:
+        speeds = before.best(measure_speeds(threads))
+        comparison.machine = describe_machine(speeds, threads, hardware)
+    measured = bool(comparison.samples or comparison.qualities)
+    if comparison.stopped and not measured:
+        raise SystemExit(code)
     write(comparison, out)
-    return report(out, None)
+    report(out, None)
+    if not measured:
+        raise SystemExit("nothing was measured; the report says why")
+    return code
 
 
 def results_file(out: Path | None, name: str) -> Path:
-    """Return where results go: the file ``out``, or ``name`` in that folder or with all results."""
+    """Return where results go: the file ``out``, or ``name`` in that folder or with all results,
+    with a number where such results are there already.
+
+    Raises ConfigError where they could not be written, or the report beside them would take their
+    place.
+    """
     if out is None or out.is_dir():
-        return (out or RESULTS) / name
-    return out
+        path = free_name((out or RESULTS) / name)
+    elif out.suffix != ".json":
+        raise ConfigError(f"--out {out} is no folder, and no file whose name ends in .json")
+    else:
+        path = out
+    check_writable("--out", path)
+    return path
+
+
+def free_name(path: Path) -> Path:
+    """Return ``path``, or the first of ``NAME-2``, ``NAME-3`` and so on that is not there."""
+    names = itertools.chain(
+        [path.name], (f"{path.stem}-{i}{path.suffix}" for i in itertools.count(2))
+    )
+    return next(each for name in names if not (each := path.with_name(name)).exists())
 
 
 def words(shape: Shape, spec: ModelSpec) -> range:
@@ -334,4 +369,7 @@ def _metrics(text: str) -> tuple[Metric, ...]:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (PenstockError, OSError) as error:
+        sys.exit(str(error))
