@@ -253,7 +253,7 @@ def test_latencies_are_told_of_each_result_by_itself() -> None:
 
 
 def test_the_fullest_batch_is_not_a_mean() -> None:
-    """Of more samples than are drawn each drawn one is a mean; of several results one is named."""
+    """Each point that is drawn of more samples is a mean; of several results one is named."""
 
     def result(name: str, most: float) -> Result:
         running = [most if i == 500 else 2.0 for i in range(1000)]
