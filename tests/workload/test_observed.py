@@ -13,12 +13,12 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.workload.conversations import as_conversations
 from penstock.workload.observation import Observation
-from penstock.workload.prefix_hashes import HASH_BYTES, PrefixHashes
+from penstock.workload.prefix_hashes import BLOCK, HASH_BYTES, PrefixHashes
 from penstock.workload.requests import ObservedRequests
 from penstock.workload.ring import ObservationRing
 from penstock.workload.sharing import Sharing
 from penstock.workload.summary import summarize
-from penstock.workload.trace import coarser, encoded, read_lines
+from penstock.workload.trace import coarser, decoded, encoded, read_lines
 from penstock.workload.trace_line import TraceLine
 
 HASHES = PrefixHashes()
@@ -191,12 +191,24 @@ def test_a_trace_says_what_was_observed(tmp_path: Path) -> None:
     assert one.conversations.requests == other.conversations.requests > 100
     # A part of it begins anew.
     middle = float(found.arrived[200])
-    lines = b"".join(encoded(found, middle)).splitlines()
-    assert len(lines) == len(found) - 200
-    first = msgspec.json.decode(lines[0], type=TraceLine)
-    assert first.timestamp == 0
-    assert first.hash_ids is not None
-    assert first.hash_ids[:1] in ([0], [first.hash_ids[-1]])
+    cut = list(decoded(encoded(found, middle)))
+    assert len(cut) == len(found) - 200
+    assert cut[0].timestamp == 0
+    # Full blocks are numbered anew in the order in which they occur, equal ones alike.
+    was = found.blocks[found.starts[200] :].tolist()
+    now = [i for line in cut for i in full_blocks(line)]
+    anew = {number: place for place, number in enumerate(dict.fromkeys(was))}
+    assert now == [anew[number] for number in was]
+    assert len(anew) < len(was)
+    assert now != was
+    # What fills no block is nobody else's.
+    own = [line.hash_ids[-1] for line in cut if line.hash_ids and line.input_length % BLOCK]
+    assert len({*own} - {*now}) == len(own) > 50
+
+
+def full_blocks(line: TraceLine) -> list[int]:
+    """The numbers of the blocks that prompt and answer fill."""
+    return [*(line.hash_ids or ())[: line.input_length // BLOCK], *(line.answer_ids or ())]
 
 
 def test_larger_blocks_share_what_they_can() -> None:
