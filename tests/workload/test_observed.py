@@ -129,6 +129,21 @@ def test_prompts_that_continue_an_answer() -> None:
     assert (part.conversations, part.requests, part.longest) == (1, 1, 3)
 
 
+def test_a_prompt_that_ends_within_an_answer_continues_none() -> None:
+    first, answer = list(range(40)), list(range(50, 80))
+    text = [*first, *answer]
+    found = requests(
+        observed(0, first, answer),
+        observed(5, text[:64]),  # the full blocks of both are equal
+        observed(6, [*text, 1]),
+    )
+    assert Sharing.of(found).parent.tolist() == [-1, -1, 0]
+    figures = summarize(found).conversations
+    assert figures is not None
+    assert figures.new_tokens is not None
+    assert figures.new_tokens.mean == 1
+
+
 def test_figures() -> None:
     found = requests(
         *(observed(at, [1] * 600, [2] * 200, cached=32) for at in (0, 0.5, 100)),
