@@ -92,8 +92,14 @@ def _read_lines(path: Path, scale: TraceScale, limit: int | None) -> tuple[list[
         sessions.setdefault(key, []).append(line)
     if not sessions:
         raise ConfigError(f"{path} holds no request with a prompt and an answer")
-    timed = [lines[0].timestamp for lines in sessions.values()]
-    first = min((time for time in timed if time is not None), default=0.0)
+    begun = [lines[0].timestamp for lines in sessions.values()]
+    timed = [time for time in begun if time is not None]
+    if timed and len(timed) < len(begun):
+        raise ConfigError(
+            f"{path}: {len(timed)} of {len(begun)} conversations have a timestamp in their first "
+            "line; give all or none one"
+        )
+    first = min(timed, default=0.0)
     found = [
         Conversation(
             name,
