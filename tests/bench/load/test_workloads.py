@@ -42,7 +42,10 @@ def test_sizes(low: int, more: int, seed: int) -> None:
         assert Sizes.parse(str(sizes)) == sizes
 
 
-@pytest.mark.parametrize("text", ["", "0", "5..4", "-3", "1..x", "3~", "0~3", "1e3"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "5..4", "-3", "1..x", "3~", "0~3", "1e3", "9" * 20, "3~" + "9" * 20],
+)
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError, match=r"512, 100\.\.900"):
         Sizes.parse(text)
