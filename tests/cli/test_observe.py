@@ -112,10 +112,11 @@ def test_what_is_refused(
         ([server.url, "--block-size", "64"], "name a file with --out"),
         ([server.url, "--follow", "--out", "x"], "leave --follow out"),
         (["http://127.0.0.1:1"], "check the URL, and that the server runs"),
+        ([str(tmp_path / "missing.jsonl")], "No such file"),
     ):
         assert cli.main(["observe", *words]) != 0
         assert message in capsys.readouterr().err
-    trace = tmp_path / "empty.jsonl"
+    trace = tmp_path / "empty"
     trace.write_text("\n")
     assert cli.main(["observe", str(trace)]) == 2
     assert "holds no request" in capsys.readouterr().err

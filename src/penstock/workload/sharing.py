@@ -80,6 +80,9 @@ def _parents(requests: ObservedRequests, owner: Ints, in_prompt: Bools, ended: I
     by_block[last[order]] = answered[order]
     found = by_block[blocks]
     there = in_prompt & (found >= 0) & (ended[found] <= owner)
+    # A prompt may end with that block, and the answer go on.
+    whole = requests.prompt + requests.output
+    there &= whole[found] <= requests.prompt[owner]
     # Blocks of a request are in order: the last, of the longest beginning, stays.
     parent[owner[there]] = found[there]
     return parent

@@ -219,6 +219,15 @@ def test_without_a_service_level_there_is_no_goodput() -> None:
     assert {row["kind"] for row in rows(figure)[0]} == {"complete"}
 
 
+def test_loads_of_another_kind_are_named() -> None:
+    rates = Result("one", drawn_report(Drawn(loads=(Load(1.0, None), Load(2.0, None)))))
+    users = Result("two", drawn_report(Drawn(loads=SWEEP)))
+    left = "Left out, for want of a rate: two, 1 at once; two, 2 at once; two, 8 at once."
+    for draw in (goodput, latency_by_load):
+        assert left in draw([rates, users]).caption
+        assert "Left out" not in draw([rates]).caption
+
+
 def test_latencies_over_repeats_have_student_s_interval() -> None:
     report = drawn_report(Drawn(loads=SWEEP, repeats=3))
     figure = latency_by_load([Result("one", report)])
@@ -253,7 +262,7 @@ def test_latencies_are_told_of_each_result_by_itself() -> None:
 
 
 def test_the_fullest_batch_is_not_a_mean() -> None:
-    """Of more samples than are drawn each drawn one is a mean; of several results one is named."""
+    """Each point that is drawn of more samples is a mean; of several results one is named."""
 
     def result(name: str, most: float) -> Result:
         running = [most if i == 500 else 2.0 for i in range(1000)]

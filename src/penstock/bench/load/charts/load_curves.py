@@ -32,18 +32,29 @@ class _Sweep:
     points: Sequence[tuple[float, Measured]]
     rates: bool
     """Whether these are rates, or numbers of conversations at once."""
+    left_out: Sequence[Measured]
+    """Those that have no place on this axis."""
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> _Sweep:
         """The rates, where there are any, else the numbers at once."""
         every = [measured for result in results for measured in result.loads]
         rates = any(measured.load.rate is not None for measured in every)
-        points = []
+        points, left_out = [], []
         for measured in every:
             at = measured.load.rate if rates else measured.load.concurrency
-            if at is not None:
+            if at is None:
+                left_out.append(measured)
+            else:
                 points.append((float(at), measured))
-        return cls(points, rates)
+        return cls(points, rates, left_out)
+
+    @property
+    def missing(self) -> str:
+        """A sentence on what is left out; empty where nothing is."""
+        named = "; ".join(f"{measured.name}, {measured.load}" for measured in self.left_out)
+        what = "rate" if self.rates else "number of conversations at once"
+        return f" Left out, for want of a {what}: {named}." if named else ""
 
     @property
     def title(self) -> str:
@@ -87,7 +98,7 @@ def goodput(results: Sequence[Result]) -> Figure:
         table.append(
             (
                 measured.name,
-                sweep.words(at),
+                str(measured.load),
                 "-" if complete is None else shown(complete),
                 "-" if good is None else shown(good),
                 "-" if share is None else f"{share.value:.1%}",
@@ -117,6 +128,7 @@ def goodput(results: Sequence[Result]) -> Figure:
         ("Solid: answers within the service level; dashed: all whole answers. " if level else "")
         + ("The straight dotted line is what was offered. " if sweep.rates else "")
         + "Lines at marks are intervals of 95 % over repeats, where there are such."
+        + sweep.missing
         + missing,
         [Panel("", _goodput_spec(rows, sweep, names, bool(level)), 300)],
         names,
@@ -162,8 +174,8 @@ def latency_by_load(results: Sequence[Result]) -> Figure:
         ]
         panels.append(Panel("", _latency_spec(rows, sweep, names, title, unit)))
         table += [
-            (title, part, each.name, sweep.words(at), shown(estimate, 1e3))
-            for at, each, part, estimate in found
+            (title, part, each.name, str(each.load), shown(estimate, 1e3))
+            for _, each, part, estimate in found
         ]
     if not panels:
         return Figure.without(_LATENCY, _LATENCY_SUBJECT, _NONE_WHOLE)
@@ -172,7 +184,8 @@ def latency_by_load(results: Sequence[Result]) -> Figure:
         _LATENCY_SUBJECT,
         _latency_title(sweep, names),
         "Solid: medians; dashed: 99th percentiles. Lines at marks are intervals of 95 %: over "
-        "repeats, or of one run by a bootstrap over its requests, if these are enough.",
+        "repeats, or of one run by a bootstrap over its requests, if these are enough."
+        + sweep.missing,
         panels,
         names,
         Table(("quantity", "part", "result", "load", "ms"), table),

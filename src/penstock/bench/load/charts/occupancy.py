@@ -58,7 +58,7 @@ class _Course:
     """As many as are drawn, each the mean of its part of the time."""
     mean: float
     most: float
-    """Of all values, drawn or not."""
+    """The greatest of all values, drawn or not."""
 
     @classmethod
     def of(cls, times: Sequence[float], values: Sequence[float]) -> _Course:
