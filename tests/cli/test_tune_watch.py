@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,8 +16,12 @@ import pytest
 from support.calibrations import demo_calibration
 from support.profiles import profile_of
 
+from penstock import hardware
 from penstock.cli import main as cli
+from penstock.cli import tune_run
+from penstock.hardware import Hardware, detect
 from penstock.profile import Lengths, Profile, ProfileOptions
+from penstock.tune.load import TraceLoad
 from penstock.written_file import write_json
 
 
@@ -124,6 +130,28 @@ def test_a_first_look_that_fails_is_an_error(
     with observed(-1) as url:
         assert cli.main(["tune", "--watch", url, *words, "--interval", "0.01"]) == 1
     assert "503" in capsys.readouterr().err
+
+
+def test_what_the_server_holds_is_its_successors(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned: list[Hardware] = []
+
+    def tune(args: Namespace, load: TraceLoad, goal: str, machine: Hardware, verify: bool) -> bool:
+        planned.append(machine)
+        return False
+
+    monkeypatch.setattr(tune_run, "tune", tune)
+    now = replace(detect(), memory_available=1 << 20)
+    monkeypatch.setattr(hardware, "detect", lambda: now)
+    with observed(80) as url:
+        assert cli.main(["tune", "--watch", url, *words]) == 0
+    out = capsys.readouterr().out
+    assert "memory: 1.0 MiB are free, and " in out
+    assert " more when the server there has ended" in out
+    # This process is the server: what it has of its own is tens of MiB.
+    (found,) = planned
+    assert 20 << 20 < found.memory_available < 16 << 30
 
 
 @pytest.mark.parametrize(("requests", "told"), [(0, "no request"), (20, "too few to compare")])

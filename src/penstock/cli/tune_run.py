@@ -17,6 +17,7 @@ from penstock.cli.parser import UsageError
 from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
+    from penstock.hardware import Hardware
     from penstock.profile import ObjectiveName
     from penstock.simulate.calibration import Calibration
     from penstock.simulate.setups import Planned
@@ -29,9 +30,16 @@ if TYPE_CHECKING:
 _FINALISTS = 3
 
 
-def tune(args: argparse.Namespace, load: TraceLoad, objective: ObjectiveName, verify: bool) -> bool:
-    """Tune for a load by the options of the command line, and write and print what was found;
-    returns whether it was stopped. Raises ConfigError where nothing is within the limits."""
+def tune(
+    args: argparse.Namespace,
+    load: TraceLoad,
+    objective: ObjectiveName,
+    hardware: Hardware,
+    verify: bool,
+) -> bool:
+    """Tune for a load and what can be had of a machine by the options of the command line, and
+    write and print what was found; returns whether it was stopped. Raises ConfigError where nothing
+    is within the limits."""
     from penstock.cli.tune_table import print_tuning
     from penstock.server.supervisor import MAX_WAITING
     from penstock.simulate.calibration import Calibration
@@ -48,12 +56,13 @@ def tune(args: argparse.Namespace, load: TraceLoad, objective: ObjectiveName, ve
     check_names(args.allow, args.keep)
     default = _default(args)
     # With the profile, if there is one: another model's is refused.
-    planned = Planned.of(Configuration("default", engine_config(args)))
-    space = _space(args, default, planned, load)
+    planned = Planned.of(Configuration("default", engine_config(args)), hardware)
+    space = _space(args, default, planned, load, hardware)
     with BenchProgress() as progress:
         simulator = Simulator(
             space,
             load,
+            hardware,
             [Calibration.read(path) for path in args.calibration],
             None if args.calibration else lambda each: _calibrated(each, progress),
             progress,
@@ -128,13 +137,16 @@ def _default(args: argparse.Namespace) -> Candidate:
 
 
 def _space(
-    args: argparse.Namespace, default: Candidate, planned: Planned, load: TraceLoad
+    args: argparse.Namespace,
+    default: Candidate,
+    planned: Planned,
+    load: TraceLoad,
+    hardware: Hardware,
 ) -> Space:
-    from penstock.hardware import detect
     from penstock.tune.space import Space
 
     config = planned.engine_plan.config
-    free = detect().memory_available - config.weight_bytes
+    free = hardware.memory_available - config.weight_bytes
     shared = load.summary().shared > 0
     return Space.of(default, config, max(free, 0), args.allow, args.keep, shared)
 
