@@ -61,6 +61,11 @@ def test_a_report(
     assert [(run["config"], run["requests"]) for run in made["runs"]] == [
         (name, 40) for name in ("one", "many", "one", "many")
     ]
+    assert [(run["rate"], run["speed"]) for run in made["runs"]] == [
+        *[(None, 1.0)] * 2,
+        *[(None, 400.0)] * 2,
+    ]
+    assert "speed" not in made["workload"]  # each run has its own
     run = made["runs"][0]
     assert run["distributions"]["input_tokens"]["min"] == 50
     assert set(run["distributions"]) >= {"ttft", "ttst", "itl", "tpot", "e2el", "longest_gap"}
@@ -79,6 +84,7 @@ def test_a_device_of_the_catalogue(trace: Path, tmp_path: Path) -> None:
     )
     (run,) = made["runs"]
     assert (run["requests"], run["replicas"], run["beyond"]) == (120, 1, [])
+    assert (run["rate"], run["speed"]) == (9, None)
     assert "roofline of L4" in run["notes"][0]
     assert made["workload"]["repeat"] == 3
 

@@ -9,7 +9,7 @@ import pytest
 
 from penstock.tune.present_server import held_memory
 
-SOCKETS = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid timeout inode
+SOCKETS = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt uid timeout
    0: 00000000:1F40 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 7000 1
    1: 0100007F:1F40 0100007F:D431 01 00000000:00000000 00:00000000 00000000     0        0 7001 1
    2: 00000000:1F41 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 7002 1

@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         partial=partial,
         workload={
             "name": workload.name,
-            **workload.described(),
+            **{name: each for name, each in workload.described().items() if name != "speed"},
             "repeat": args.repeat,
             "num_prompts": args.num_prompts,
             "duration_s": args.duration,
@@ -194,4 +194,5 @@ def _played(
     with uncollected():  # nothing of a run is in a cycle
         fleet.run(repeated(workload.recorded, args.repeat), lambda _: progress.advance(1))
     seconds = time.perf_counter() - start
-    return outcome(fleet, limits, load.rate, load.concurrency, seconds)
+    speed = load.speed if load.rate is None else None
+    return outcome(fleet, limits, load.rate, speed, load.concurrency, seconds)

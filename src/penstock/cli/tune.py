@@ -16,11 +16,15 @@ profile was made for, and proposes the next one by simulation. docs/tuning.md sa
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from penstock.cli.bench_common import ended
 from penstock.cli.parser import UsageError
 from penstock.cli.tune_options import RARE, add_options
 from penstock.written_file import check_writable
+
+if TYPE_CHECKING:
+    from penstock.profile import ObjectiveName
 
 __all__ = ["RARE", "add_arguments", "run"]
 
@@ -44,5 +48,5 @@ def run(args: argparse.Namespace) -> int:
     from penstock.hardware import detect
 
     load = load_of(args, args.trace, args.slo)
-    objective = args.objective or "goodput"
+    objective: ObjectiveName = args.objective or "goodput"
     return ended(tune(args, load, objective, detect(), verify=not args.no_verify))

@@ -120,6 +120,7 @@ def load_of(args: argparse.Namespace, trace: Path, slo: Sequence[str]) -> TraceL
         args.arrivals or "poisson",
         args.concurrency,
         args.seed,
+        scale.speed if args.rate is None else None,
     )
     load.arrivals(args.rate)  # refused before anything is measured
     return load

@@ -54,7 +54,8 @@ class Simulator:
         with uncollected():
             fleet.run(iter(self.load.workload.recorded))
         self.progress.advance(1)
-        made = outcome(fleet, self.load.limits, self.load.rate, self.load.concurrency, 0.0)
+        load = self.load
+        made = outcome(fleet, load.limits, load.rate, load.speed, load.concurrency, 0.0)
         self.runs[candidate] = made
         return made
 
