@@ -19,6 +19,7 @@ from comparison import line_up
 from comparison.artifacts import Shape
 from comparison.environments import Environment, SetupError, run_logged
 from comparison.llama_build import SDIST, LlamaBuild
+from comparison.options import parse
 from comparison.peers import PEERS, PRECISIONS, VLLM
 from comparison.process import Worker, WorkerError
 from penstock.errors import ConfigError
@@ -146,7 +147,7 @@ def workers(work: Path) -> list[str]:
 def test_bad_options(
     arguments: list[str], message: str, model: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    if "--shape" not in arguments and arguments[0] == "run":
+    if not {"--shape", "--gguf"} & {*arguments} and arguments[0] == "run":
         arguments = [*arguments, "--shape", str(model)]
     if arguments[0] != "report":
         arguments = [*arguments, "--work", str(tmp_path)]
@@ -160,6 +161,41 @@ def test_bad_options(
     assert answer.returncode != 0
     assert message in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--rounds 0", "--rounds: not a positive integer: '0'"),
+        ("--threads -1", "--threads: not a positive integer: '-1'"),
+        ("--threads 0", "--threads: not a positive integer: '0'"),
+        ("--minutes -5", "--minutes: not a positive number: '-5'"),
+        ("--timeout nan", "--timeout: not a positive number: 'nan'"),
+        ("--timeout inf", "--timeout: not a positive number: 'inf'"),
+        ("--seed -1", "--seed: not a whole number from 0 on: '-1'"),
+        ("--windows 0", "--windows: not a positive integer: '0'"),
+        ("--engines ,", "--engines: it names nothing"),
+        ("--precisions int4,fp4", "--precisions: there is no precision 'fp4'; there are int4"),
+        ("--text a.txt", "--text needs --gguf"),
+        ("--gguf a.gguf --shape tiny", "--gguf takes the place of --shape and --precisions"),
+        ("--gguf a.gguf --precisions int8", "--gguf takes the place of --shape"),
+    ],
+)
+def test_numbers_and_names_that_mean_nothing(
+    arguments: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run.py", "run", *arguments.split()])
+    with pytest.raises(SystemExit):
+        parse("what it does")
+    assert message in capsys.readouterr().err
+
+
+def test_names_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["run.py", "run", "--precisions", "int8,int4,int8"])
+    assert parse("what it does").precisions == ["int8", "int4"]
 
 
 def test_every_precision_is_read_or_excused() -> None:
