@@ -29,7 +29,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_part,
         default=0.0,
         metavar="PART",
-        help="what changed by less is neither better nor worse: 3%% or 0.03 (default: 0)",
+        help="what changed by less is neither better nor worse: 3%% or 0.03 of what it is in A, of "
+        "shares 3 points (default: 0)",
     )
     parser.add_argument(
         "--figures",
