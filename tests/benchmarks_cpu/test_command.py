@@ -279,7 +279,7 @@ def test_no_results_take_the_place_of_others(run: Any, tmp_path: Path) -> None:
 
 
 def test_one_processor_of_each_core() -> None:
-    """Of two hardware threads a core, and of cores of which two are slower."""
+    """Cores of two hardware threads, and of two speeds."""
     hardware = replace(
         detect(),
         core_of={0: 0, 4: 0, 1: 1, 5: 1, 2: 2, 3: 3},
