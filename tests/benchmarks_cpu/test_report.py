@@ -114,6 +114,14 @@ def test_a_ratio_needs_a_round_of_both(comparison: Comparison) -> None:
     assert ratio(comparison, "int4", "prefill", Metric.TTFT) is None
 
 
+def test_a_ratio_is_of_the_rounds_of_both(comparison: Comparison) -> None:
+    """A run that was ended may have a round of one engine alone."""
+    comparison.samples.append(sample("penstock", "decode", 3, Metric.DECODE, 90))
+    comparison.samples.append(sample("penstock", "decode", 4, Metric.DECODE, 90))
+    found = Summary(1.5, lowest=31 / 40, highest=29 / 18, rounds=3)
+    assert ratio(comparison, "int4", "decode", Metric.DECODE) == ("a", found)
+
+
 def test_the_cap_and_the_neighbours_are_said(comparison: Comparison, tmp_path: Path) -> None:
     picture = tmp_path / "a.svg"
     assert "held to" not in render(comparison)
