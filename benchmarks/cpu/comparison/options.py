@@ -36,7 +36,7 @@ def parse(description: str) -> argparse.Namespace:
     )
     common.add_argument(
         "--engines",
-        type=_names("engine", PEERS),
+        type=names("engine", PEERS),
         default=list(PEERS),
         help="separated by commas (default: all of " + ", ".join(PEERS) + ")",
     )
@@ -54,7 +54,7 @@ def parse(description: str) -> argparse.Namespace:
     )
     shapes.add_argument(
         "--precisions",
-        type=_names("precision", PRECISIONS),
+        type=names("precision", PRECISIONS),
         help="of " + ", ".join(PRECISIONS) + " (default: all)",
     )
     commands.add_parser(
@@ -92,9 +92,9 @@ def parse(description: str) -> argparse.Namespace:
     run.add_argument(
         "--rounds", type=positive_int, default=3, help="(default: %(default)s; of one, no ratio)"
     )
-    run.add_argument("--minutes", type=_duration, help="begin no round that would not end in time")
+    run.add_argument("--minutes", type=duration, help="begin no round that would not end in time")
     run.add_argument("--threads", type=positive_int, help="default: the physical cores")
-    run.add_argument("--timeout", type=_duration, default=1800.0, help="seconds for one case")
+    run.add_argument("--timeout", type=duration, default=1800.0, help="seconds for one case")
     run.add_argument("--seed", type=_seed, default=0, help="of the prompts")
     run.add_argument(
         "--out",
@@ -128,7 +128,7 @@ def _listed(text: str) -> list[str]:
     return found
 
 
-def _names(what: str, known: Collection[str]) -> Callable[[str], list[str]]:
+def names(what: str, known: Collection[str]) -> Callable[[str], list[str]]:
     """Return what reads a list of these names."""
 
     def read(text: str) -> list[str]:
@@ -143,7 +143,7 @@ def _names(what: str, known: Collection[str]) -> Callable[[str], list[str]]:
     return read
 
 
-def _duration(text: str) -> float:
+def duration(text: str) -> float:
     try:
         number = float(text)
     except ValueError:

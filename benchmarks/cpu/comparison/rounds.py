@@ -51,7 +51,7 @@ def run_rounds(
                     say(f"{precision}: {number} of {rounds} rounds: another would not end in time")
                     break
                 for case in cases:
-                    for contender in _turned(rivals, number):
+                    for contender in turned(rivals, number):
                         if contender.takes(case):
                             make_room(rivals, contender, recent)
                             _measure(contender, case, number, comparison, ids, seed, say)
@@ -74,7 +74,8 @@ def _share(deadline: float, parts: int) -> float:
     return now + (deadline - now) / parts
 
 
-def _turned(contenders: Sequence[Contender], by: int) -> list[Contender]:
+def turned(contenders: Sequence[Contender], by: int) -> list[Contender]:
+    """Return them in the order of round ``by``: each round begins with another."""
     by %= max(1, len(contenders))
     return [*contenders[by:], *contenders[:by]]
 
