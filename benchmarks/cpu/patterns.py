@@ -46,7 +46,8 @@ CONFIGS = HERE.parent / "configs"
 
 def main() -> int:
     args = parse()
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda number, frame: sys.exit(128 + number))
     shape = Shape(args.shape, CONFIGS / args.shape, args.work.resolve())
     shape.checkpoint()
     longest = max(args.input_len) + max(args.output_len)
@@ -72,12 +73,21 @@ def main() -> int:
     contenders = line_up(args.engines, [args.precision], shape, limits, [case], comparison)
     for absence in comparison.absences:
         print(f"{absence.engine}: {absence.reason}")
+    results: dict[str, LoadReport] = {}
+    code = 0
     try:
-        results = measure(contenders, args)
+        measure(contenders, args, results)
+    except SystemExit as ended:  # by a signal: what was measured is reported
+        code = int(ended.code or 0)
+        results = {
+            name: msgspec.structs.replace(found, partial=True) for name, found in results.items()
+        }
     finally:
         for contender in contenders:
             contender.unload()
-    return write(args, results, comparison.engines)
+    if code and not results:
+        return code
+    return write(args, results, comparison.engines) or code
 
 
 def parse() -> argparse.Namespace:
@@ -117,9 +127,11 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(contenders: Sequence[Contender], args: argparse.Namespace) -> dict[str, LoadReport]:
-    """What each server did, its rounds together; one that fails is left out of later rounds."""
-    found: dict[str, LoadReport] = {}
+def measure(
+    contenders: Sequence[Contender], args: argparse.Namespace, found: dict[str, LoadReport]
+) -> None:
+    """Add to ``found`` what each server did, its rounds together; one that fails is left out of
+    later rounds."""
     with tempfile.TemporaryDirectory(prefix="penstock-patterns-") as folder:
         for number in range(args.rounds):
             for contender in turned(contenders, number):
@@ -139,7 +151,6 @@ def measure(contenders: Sequence[Contender], args: argparse.Namespace) -> dict[s
                     speed = f"{run.whole.output_tokens_per_s:.1f} output tokens/s"
                     print(f"round {number + 1}, {run.concurrency} at once, {name}: {speed}")
                 sys.stdout.flush()
-    return found
 
 
 def ask(contender: Contender, number: int, args: argparse.Namespace, folder: Path) -> LoadReport:

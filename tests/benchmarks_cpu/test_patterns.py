@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -30,3 +34,26 @@ def test_bad_options(arguments: list[str], message: str, tmp_path: Path) -> None
     assert answer.returncode == 2
     assert message in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+def test_what_was_measured_before_a_signal_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = spec_from_file_location("cpu_patterns", PATTERNS)
+    assert spec is not None
+    assert spec.loader is not None
+    patterns = module_from_spec(spec)
+    spec.loader.exec_module(patterns)
+
+    def ask(contender: Any, *rest: Any) -> Any:
+        if contender.peer.name == "b":
+            raise SystemExit(130)
+        return SimpleNamespace(runs=[])
+
+    monkeypatch.setattr(patterns, "ask", ask)
+    contenders = [
+        SimpleNamespace(peer=SimpleNamespace(name=name), failed=set(), pause=lambda: None)
+        for name in "ab"
+    ]
+    found: dict[str, Any] = {}
+    with pytest.raises(SystemExit):
+        patterns.measure(contenders, argparse.Namespace(rounds=1), found)
+    assert list(found) == ["a"]
