@@ -61,6 +61,11 @@ def test_a_report(
     assert [(run["config"], run["requests"]) for run in made["runs"]] == [
         (name, 40) for name in ("one", "many", "one", "many")
     ]
+    assert [(run["rate"], run["speed"]) for run in made["runs"]] == [
+        *[(None, 1.0)] * 2,
+        *[(None, 400.0)] * 2,
+    ]
+    assert "speed" not in made["workload"]  # each run has its own
     run = made["runs"][0]
     assert run["distributions"]["input_tokens"]["min"] == 50
     assert set(run["distributions"]) >= {"ttft", "ttst", "itl", "tpot", "e2el", "longest_gap"}
@@ -79,6 +84,7 @@ def test_a_device_of_the_catalogue(trace: Path, tmp_path: Path) -> None:
     )
     (run,) = made["runs"]
     assert (run["requests"], run["replicas"], run["beyond"]) == (120, 1, [])
+    assert (run["rate"], run["speed"]) == (9, None)
     assert "roofline of L4" in run["notes"][0]
     assert made["workload"]["repeat"] == 3
 
@@ -165,6 +171,8 @@ def test_what_cannot_be_simulated(
         (["--rate", "1,2", "--concurrency", "1,2", *gpu], "several of one at most"),
         (["--arrivals", "constant", *gpu], "--arrivals: constant needs a --rate"),
         (["--slo", "ttft", *gpu], "write MEASURE:TIME"),
+        (["--seed", "-1", *gpu], "--seed: not a whole number from 0"),
+        (["--json", "/nowhere/a.json", *gpu], "there is no folder /nowhere"),
     ):
         assert told in refusal(capsys, str(trace), *words), words
     bad = tmp_path / "bad.csv"

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -14,28 +16,36 @@ import pytest
 from support.calibrations import demo_calibration
 from support.profiles import profile_of
 
+from penstock import hardware
 from penstock.cli import main as cli
+from penstock.cli import tune_run
+from penstock.hardware import Hardware, detect
 from penstock.profile import Lengths, Profile, ProfileOptions
+from penstock.tune.load import TraceLoad
 from penstock.written_file import write_json
 
 
 @contextmanager
-def observed(requests: int, before: int = 0) -> Iterator[str]:
-    """A server that has seen so many requests: one each 50 ms, prompts of 300 tokens; ``before``
-    these, it has seen others of 20."""
-    lines = [
-        {"timestamp": 50.0 * i, "input_length": 20 if i < before else 300, "output_length": 8}
-        for i in range(before + requests)
-    ]
-    lines.append({"timestamp": 50.0 * len(lines), "input_length": 5, "output_length": 0})
+def observed(*requests: int, before: int = 0) -> Iterator[str]:
+    """A server that has seen so many requests at each look, the last number from then on: one each
+    50 ms, prompts of 300 tokens; ``before`` these, it has seen others of 20. It fails looks whose
+    number is negative."""
+    looks = list(requests)
+
+    def lines(count: int) -> Iterator[dict[str, float]]:
+        for i in range(before + count):
+            length = 20 if i < before else 300
+            yield {"timestamp": 50.0 * i, "input_length": length, "output_length": 8}
+        yield {"timestamp": 50.0 * (before + count), "input_length": 5, "output_length": 0}
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
+            count = looks.pop(0) if len(looks) > 1 else looks[0]
             found = self.path.startswith("/engine/workload?format=jsonl")
-            self.send_response(200 if found else 404)
+            self.send_response(404 if not found else 503 if count < 0 else 200)
             self.end_headers()
-            if found:
-                self.wfile.write("".join(json.dumps(each) + "\n" for each in lines).encode())
+            if found and count >= 0:
+                self.wfile.write("".join(json.dumps(line) + "\n" for line in lines(count)).encode())
 
         def log_message(self, *args: object) -> None:
             pass
@@ -101,6 +111,47 @@ def test_the_same_load_needs_nothing(
         assert cli.main(["tune", "--watch", url, *words]) == 0
     assert "there is nothing to propose" in capsys.readouterr().out
     assert not (tmp_path / "next.json").exists()
+
+
+def test_a_look_that_fails_is_followed_by_the_next(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with observed(20, -1, 80) as url:
+        assert cli.main(["tune", "--watch", url, *words, "--interval", "0.01"]) == 0
+    out = capsys.readouterr().out
+    first, failed, then = map(out.index, ("too few to compare", "this look failed: ", "seen: 80"))
+    assert first < failed < then
+    assert (tmp_path / "next.json").exists()
+
+
+def test_a_first_look_that_fails_is_an_error(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with observed(-1) as url:
+        assert cli.main(["tune", "--watch", url, *words, "--interval", "0.01"]) == 1
+    assert "503" in capsys.readouterr().err
+
+
+def test_what_the_server_holds_is_its_successors(
+    words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planned: list[Hardware] = []
+
+    def tune(args: Namespace, load: TraceLoad, goal: str, machine: Hardware, verify: bool) -> bool:
+        planned.append(machine)
+        return False
+
+    monkeypatch.setattr(tune_run, "tune", tune)
+    now = replace(detect(), memory_available=1 << 20)
+    monkeypatch.setattr(hardware, "detect", lambda: now)
+    with observed(80) as url:
+        assert cli.main(["tune", "--watch", url, *words]) == 0
+    out = capsys.readouterr().out
+    assert "memory: 1.0 MiB are free, and " in out
+    assert " more when the server there has ended" in out
+    # This process is the server: what it has of its own is tens of MiB.
+    (found,) = planned
+    assert 20 << 20 < found.memory_available < 16 << 30
 
 
 @pytest.mark.parametrize(("requests", "told"), [(0, "no request"), (20, "too few to compare")])

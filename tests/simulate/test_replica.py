@@ -64,7 +64,20 @@ def test_what_does_not_fit_and_what_is_too_much_is_refused() -> None:
         setup,
         [single(0, 0.0, 40, 4), *(single(i, 0.5, 4, 4) for i in (1, 2, 3)), single(4, 60.0, 4, 4)],
     )
-    assert [a.error for a in fleet.answers] == ["http 400", None, None, "http 503", None]
+    assert [a.error for a in fleet.answers] == ["http 400", None, None, "http 429", None]
+
+
+def test_a_place_is_taken_until_the_step_that_ends_its_answer_is_over() -> None:
+    # The first answer ends at 2: its step runs when the second is sent, and is over for the third.
+    setup = setup_of(seqs=1, max_waiting=0)
+    fleet = played(setup, [single(0, 0.0, 4, 2), single(1, 1.5, 4, 2), single(2, 2.0, 4, 2)])
+    assert [a.error for a in fleet.answers] == [None, "http 429", None]
+
+
+def test_a_refusal_takes_its_way_in_and_back() -> None:
+    front = FrontTimes(request=0.5, prompt_token=0.0, answer=0.125, chunk=0.0, pause=0)
+    fleet = played(setup_of(context=32, front=front), [single(0, 1.0, 40, 4)])
+    assert [a.end_s for a in fleet.answers] == [1.625]
 
 
 def test_equal_beginnings_are_found_and_full_blocks_alone() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 
 from penstock.cache.prefix import Key, root_key
 from penstock.cache.state_slots import StateHold
@@ -60,3 +61,11 @@ class BlockTable:
     def num_held(self) -> int:
         """Blocks of all groups that the table holds."""
         return sum(map(len, self.blocks)) - sum(self.forgotten)
+
+    def held_backwards(self) -> Iterator[int]:
+        """The blocks that it holds, those of the last place first, of all groups."""
+        if len(self.blocks) == 1:
+            return reversed(self.blocks[0][self.forgotten[0] :])
+        held = list(zip(self.blocks, self.forgotten, strict=True))
+        places = range(self.num_places - 1, -1, -1)
+        return (blocks[i] for i in places for blocks, forgotten in held if i >= forgotten)

@@ -215,8 +215,8 @@ class KvCache:
             return False
         if shared:
             at = start // self.block_size
-            for blocks in table.blocks:
-                old, new = blocks[at], self._take()
+            for blocks, new in zip(table.blocks, self._take(self._num_groups), strict=True):
+                old = blocks[at]
                 blocks[at] = new
                 pool.release(old, keep=old in self._index)
                 copies.append((old, new))
@@ -311,10 +311,7 @@ class KvCache:
 
     def free(self, table: BlockTable) -> None:
         """Give the table's blocks back, the last ones first."""
-        for i in range(table.num_places - 1, -1, -1):
-            for blocks, forgotten in zip(table.blocks, table.forgotten, strict=True):
-                if i >= forgotten:
-                    self._pool.release(blocks[i], keep=blocks[i] in self._index)
+        self._pool.release_several(table.held_backwards(), self._index.blocks())
         table.blocks, table.forgotten = (), []
         table.num_committed = table.num_published = table.writable = table.due_at = 0
         table.private = False
@@ -378,8 +375,7 @@ class KvCache:
         size, pool = self.block_size, self._pool
         for group, window in self._windowed:
             first, blocks = first_seen_block(window, num_computed, size), table.blocks[group]
-            for i in range(table.forgotten[group], first):
-                pool.release(blocks[i], keep=blocks[i] in self._index)
+            pool.release_several(blocks[table.forgotten[group] : first], self._index.blocks())
             table.forgotten[group] = max(first, table.forgotten[group])
             table.due_at = min(table.due_at, unseen_from(window, first, size))
 
@@ -388,13 +384,16 @@ class KvCache:
         at, offset = divmod(start, self.block_size)
         return offset != 0 and self._pool.ref_counts[table.blocks[0][at]] > 1
 
-    def _take(self) -> int:
-        block = self._pool.take()
-        self._index.drop(block)
-        return block
+    def _take(self, count: int) -> list[int]:
+        taken = self._pool.take_several(count)
+        self._index.drop_several(taken)
+        return taken
 
     def _grow(self, table: BlockTable, num_tokens: int) -> None:
-        for _ in range(self._places(num_tokens) - len(table.blocks[0])):
-            for blocks in table.blocks:
-                blocks.append(self._take())
+        groups = self._num_groups
+        count = self._places(num_tokens) - len(table.blocks[0])
+        if count > 0:
+            taken = self._take(count * groups)
+            for group, blocks in enumerate(table.blocks):
+                blocks.extend(taken[group::groups])
         table.writable = len(table.blocks[0]) * self.block_size

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Container, Iterable
 
 
 class BlockPool:
-    """Reference counts over block ids ``0 .. num_blocks - 1``; every operation is O(1).
+    """Reference counts over block ids ``0 .. num_blocks - 1``; every operation on a block is O(1).
 
     Free blocks wait in two lines. *Blank* ones hold nothing worth finding and go first, the most
     recently freed before the others, since its memory is likelier to be warm. *Kept* ones
@@ -49,6 +50,20 @@ class BlockPool:
         self.ref_counts[block] = 1
         return block
 
+    def take_several(self, count: int) -> list[int]:
+        """What so many calls of :meth:`take` would return."""
+        blank, kept = self._blank, self._kept
+        if count > len(blank) + len(kept):
+            raise IndexError("not so many blocks are free")
+        taken = blank[: -count - 1 : -1]
+        del blank[len(blank) - len(taken) :]
+        next_kept = kept.popitem
+        taken += [next_kept(last=False)[0] for _ in range(count - len(taken))]
+        counts = self.ref_counts
+        for block in taken:
+            counts[block] = 1
+        return taken
+
     def share(self, block: int) -> None:
         """Add an owner to a block that is in use or kept."""
         if self.ref_counts[block] == 0:
@@ -66,6 +81,19 @@ class BlockPool:
                 self._kept[block] = None
             else:
                 self._blank.append(block)
+
+    def release_several(self, blocks: Iterable[int], known: Container[int]) -> None:
+        """Release one block after the other; those that are ``known`` are kept."""
+        counts, kept, blank = self.ref_counts, self._kept, self._blank
+        for block in blocks:
+            if counts[block] != 1:
+                self.release(block, keep=block in known)
+                continue
+            counts[block] = 0
+            if block in known:
+                kept[block] = None
+            else:
+                blank.append(block)
 
     def blank(self, block: int) -> None:
         """Let a kept block go first: nobody wants its content any more."""

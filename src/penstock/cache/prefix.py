@@ -11,7 +11,7 @@ tuple, which is neither collision resistant nor the same in every process.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, KeysView, Sequence
 from hashlib import blake2b
 
 Key = bytes
@@ -53,12 +53,27 @@ class PrefixIndex:
         if self._blocks[group].setdefault(key, block) == block:
             self._keys[block] = (key, group)
 
+    def publish_several(self, keys: Sequence[Key], blocks: Sequence[int], group: int) -> None:
+        """Publish blocks of a group, each with its key."""
+        publish, known = self._blocks[group].setdefault, self._keys
+        for key, block in zip(keys, blocks, strict=True):
+            if publish(key, block) == block:
+                known[block] = (key, group)
+
     def drop(self, block: int) -> None:
         """Forget ``block``, if it is known."""
         known = self._keys.pop(block, None)
         if known is not None:
             key, group = known
             del self._blocks[group][key]
+
+    def drop_several(self, blocks: Iterable[int]) -> None:
+        """Forget those of ``blocks`` that are known."""
+        forget, found = self._keys.pop, self._blocks
+        for block in blocks:
+            known = forget(block, None)
+            if known is not None:
+                del found[known[1]][known[0]]
 
     def clear(self) -> None:
         for blocks in self._blocks:
@@ -72,5 +87,5 @@ class PrefixIndex:
         for block, (key, group) in self._keys.items():
             assert self.find(key, group) == block, f"block {block} is not what its key finds"
 
-    def blocks(self) -> Iterable[int]:
+    def blocks(self) -> KeysView[int]:
         return self._keys.keys()

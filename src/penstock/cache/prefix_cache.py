@@ -91,10 +91,10 @@ class PrefixCache:
     def publish(self, table: BlockTable, tokens: array[int], full: int) -> None:
         """Make the table's first ``full`` blocks of every group findable, which were written."""
         self._extend_keys(table, tokens, full)
-        publish = self._index.publish
-        for i in range(table.num_published, full):
-            for group, blocks in enumerate(table.blocks):
-                publish(table.keys[i], blocks[i], group)
+        new = slice(table.num_published, full)
+        keys = table.keys[new]
+        for group, blocks in enumerate(table.blocks):
+            self._index.publish_several(keys, blocks[new], group)
         table.num_published = full
 
     def _within_windows(self, table: BlockTable, count: int, found: list[list[int]]) -> int:

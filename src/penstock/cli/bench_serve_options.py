@@ -10,7 +10,7 @@ from typing import Final, TypeVar
 
 from penstock.cli.bench_common import add_json_argument
 from penstock.cli.bench_report import add_output_arguments
-from penstock.cli.options import positive_int
+from penstock.cli.options import positive_int, whole_number
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 DEFAULT_REQUESTS: Final = 100
@@ -98,7 +98,7 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--seed",
-        type=int,
+        type=whole_number,
         metavar="N",
         help="repeats texts, lengths and times; without it, texts are new in each call, so that "
         "none is in the server's cache",

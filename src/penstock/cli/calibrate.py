@@ -23,7 +23,7 @@ from penstock.cli.options import (
     engine_config,
     engine_words,
 )
-from penstock.cli.parser import UsageError
+from penstock.written_file import check_writable, write_json
 
 if TYPE_CHECKING:
     from penstock.config import EngineConfig
@@ -41,10 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.cli.bench_common import print_table
-    from penstock.written_file import write_json
 
-    if args.out.is_dir():
-        raise UsageError(f"argument --out: {args.out} is a folder; name a file")
+    check_writable("--out", args.out)
     with BenchProgress() as progress:
         made = calibrated(engine_config(args), progress)
     write_json(args.out, made)

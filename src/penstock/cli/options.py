@@ -148,6 +148,13 @@ def positive_int(text: str) -> int:
     return int(text)
 
 
+def whole_number(text: str) -> int:
+    """A number from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"not a whole number from 0: {text!r}")
+    return int(text)
+
+
 def parse_logit_bias(text: str) -> tuple[int, float]:
     """``42:-5`` is token 42 with bias -5."""
     token, _, bias = text.partition(":")

@@ -6,7 +6,7 @@ import argparse
 import math
 from pathlib import Path
 
-from penstock.cli.options import RARE_ENGINE, add_engine_arguments
+from penstock.cli.options import RARE_ENGINE, add_engine_arguments, whole_number
 
 RARE = RARE_ENGINE | {
     *("--max-waiting", "--max-restarts", "--step-timeout", "--stream-interval"),
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--grace",
-        type=_whole,
+        type=whole_number,
         default=30,
         metavar="SECONDS",
         help="how long open requests may go on after a signal to stop (default: 30)",
@@ -38,14 +38,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--max-waiting",
-        type=_whole,
+        type=whole_number,
         metavar="N",
         help="sequences that may wait beside those that run; more are refused with status 429 "
         "(default: the profile's, or 1024)",
     )
     group.add_argument(
         "--max-restarts",
-        type=_whole,
+        type=whole_number,
         default=5,
         metavar="N",
         help="how often in a row an engine that died, or the server itself, is restarted before "
@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--stream-interval",
-        type=_whole,
+        type=whole_number,
         default=50,
         metavar="MS",
         help="while many streams are open, tokens of one that come within this time share an "
@@ -194,12 +194,6 @@ def _host(text: str) -> str:
         raise argparse.ArgumentTypeError(
             f"not the name or address of a host, without a port, or '*': {text!r}"
         ) from None
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"not a whole number from 0: {text!r}")
-    return int(text)
 
 
 def _best_priority(text: str) -> int:

@@ -28,6 +28,7 @@ from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.parser import UsageError
 from penstock.cli.simulate_options import RARE, add_options
 from penstock.errors import ConfigError
+from penstock.written_file import check_writable, write_json
 
 if TYPE_CHECKING:
     from penstock.bench.load.workload import RecordedWorkload
@@ -62,8 +63,9 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.simulate_table import print_report
     from penstock.simulate.outcome import VERSION
     from penstock.simulate.report import SimulationReport, rankings
-    from penstock.written_file import write_json
 
+    if args.json is not None and str(args.json) != "-":
+        check_writable("--json", args.json)
     limits = tuple(parse_limit(text) for text in args.slo)
     loads = list(_loads(args))
     _offered(args, loads[0])  # refused before anything is measured
@@ -88,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         partial=partial,
         workload={
             "name": workload.name,
-            **workload.described(),
+            **{name: each for name, each in workload.described().items() if name != "speed"},
             "repeat": args.repeat,
             "num_prompts": args.num_prompts,
             "duration_s": args.duration,
@@ -192,4 +194,5 @@ def _played(
     with uncollected():  # nothing of a run is in a cycle
         fleet.run(repeated(workload.recorded, args.repeat), lambda _: progress.advance(1))
     seconds = time.perf_counter() - start
-    return outcome(fleet, limits, load.rate, load.concurrency, seconds)
+    speed = load.speed if load.rate is None else None
+    return outcome(fleet, limits, load.rate, speed, load.concurrency, seconds)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from penstock.cli.bench_serve_options import positive, several
-from penstock.cli.options import positive_int
+from penstock.cli.options import positive_int, whole_number
 
 RARE: Final = frozenset(
     {"--arrivals", "--seed", "--catalogue", "--ignore-config-field", "--duration", "--repeat"}
@@ -83,7 +83,11 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         "--arrivals", metavar="KIND", help="of --rate: poisson, constant or gamma:CV"
     )
     group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="draws arrivals and routing (default: 0)"
+        "--seed",
+        type=whole_number,
+        default=0,
+        metavar="N",
+        help="draws arrivals and routing (default: 0)",
     )
 
 

@@ -16,10 +16,15 @@ profile was made for, and proposes the next one by simulation. docs/tuning.md sa
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from penstock.cli.bench_common import ended
 from penstock.cli.parser import UsageError
 from penstock.cli.tune_options import RARE, add_options
+from penstock.written_file import check_writable
+
+if TYPE_CHECKING:
+    from penstock.profile import ObjectiveName
 
 __all__ = ["RARE", "add_arguments", "run"]
 
@@ -29,8 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.out.is_dir():
-        raise UsageError(f"argument --out: {args.out} is a folder; name a file")
+    check_writable("--out", args.out)
     if (args.trace is None) == (args.watch is None):
         raise UsageError("name a --trace of requests, or a server to --watch")
     if args.watch is not None:
@@ -41,6 +45,8 @@ def run(args: argparse.Namespace) -> int:
         if getattr(args, name) is not None:
             raise UsageError(f"argument --{name.replace('_', '-')}: it is for --watch")
     from penstock.cli.tune_run import load_of, tune
+    from penstock.hardware import detect
 
     load = load_of(args, args.trace, args.slo)
-    return ended(tune(args, load, args.objective or "goodput", not args.no_verify))
+    objective: ObjectiveName = args.objective or "goodput"
+    return ended(tune(args, load, objective, detect(), verify=not args.no_verify))

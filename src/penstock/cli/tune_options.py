@@ -8,7 +8,7 @@ from typing import Final
 
 from penstock.cli.bench_serve_options import positive
 from penstock.cli.observe import KEY_VARIABLE
-from penstock.cli.options import RARE_ENGINE, add_engine_arguments, positive_int
+from penstock.cli.options import RARE_ENGINE, add_engine_arguments, positive_int, whole_number
 from penstock.tune.objective import OBJECTIVES
 
 DEFAULT_REQUESTS: Final = 2000
@@ -59,7 +59,11 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
         "--arrivals", metavar="KIND", help="of --rate: poisson, constant or gamma:CV"
     )
     group.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="draws arrivals and candidates"
+        "--seed",
+        type=whole_number,
+        default=0,
+        metavar="N",
+        help="draws arrivals and candidates (default: 0)",
     )
 
 
@@ -137,7 +141,7 @@ def _add_search(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--max-waiting",
-        type=positive_int,
+        type=whole_number,
         metavar="N",
         help="the server's limit of waiting sequences now (default: 1024)",
     )

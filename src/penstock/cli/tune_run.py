@@ -17,6 +17,7 @@ from penstock.cli.parser import UsageError
 from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
+    from penstock.hardware import Hardware
     from penstock.profile import ObjectiveName
     from penstock.simulate.calibration import Calibration
     from penstock.simulate.setups import Planned
@@ -29,9 +30,16 @@ if TYPE_CHECKING:
 _FINALISTS = 3
 
 
-def tune(args: argparse.Namespace, load: TraceLoad, objective: ObjectiveName, verify: bool) -> bool:
-    """Tune for a load by the options of the command line, and write and print what was found;
-    returns whether it was stopped. Raises ConfigError where nothing is within the limits."""
+def tune(
+    args: argparse.Namespace,
+    load: TraceLoad,
+    objective: ObjectiveName,
+    hardware: Hardware,
+    verify: bool,
+) -> bool:
+    """Tune for a load and what can be had of a machine by the options of the command line, and
+    write and print what was found; returns whether it was stopped. Raises ConfigError where nothing
+    is within the limits."""
     from penstock.cli.tune_table import print_tuning
     from penstock.server.supervisor import MAX_WAITING
     from penstock.simulate.calibration import Calibration
@@ -48,12 +56,13 @@ def tune(args: argparse.Namespace, load: TraceLoad, objective: ObjectiveName, ve
     check_names(args.allow, args.keep)
     default = _default(args)
     # With the profile, if there is one: another model's is refused.
-    planned = Planned.of(Configuration("default", engine_config(args)))
-    space = _space(args, default, planned, load)
+    planned = Planned.of(Configuration("default", engine_config(args)), hardware)
+    space = _space(args, default, planned, load, hardware)
     with BenchProgress() as progress:
         simulator = Simulator(
             space,
             load,
+            hardware,
             [Calibration.read(path) for path in args.calibration],
             None if args.calibration else lambda each: _calibrated(each, progress),
             progress,
@@ -69,15 +78,15 @@ def tune(args: argparse.Namespace, load: TraceLoad, objective: ObjectiveName, ve
         )
         found = search.run()
         _check_served(found, simulator, load)
-        verifying = verify and not found.partial
-        seconds = args.verify_seconds if verifying else None
-        finalists = [_predicted(each, space, simulator, seconds) for each in _finalists(found)]
-    stopped, notes = found.partial, list[str]()
-    if verifying:
+        finalists = _finalists(found, space)
+        beyond = _beyond(finalists, simulator)
+        if verify and not found.partial:
+            finalists = _predicted(finalists, simulator, args.verify_seconds, progress)
+    stopped, notes = found.partial or progress.stopped, list[str]()
+    if verify and not stopped:
         stopped, finalists, notes = _verified(args, load, finalists)
     choice = choose(finalists, objective)
-    beyond = simulator.runs[choice.chosen.candidate].beyond
-    notes += [f"its simulation went beyond the calibration: {each}" for each in beyond]
+    notes += beyond
     if stopped:
         notes.append("interrupted before all was simulated and measured")
     profile = made_profile(
@@ -111,6 +120,7 @@ def load_of(args: argparse.Namespace, trace: Path, slo: Sequence[str]) -> TraceL
         args.arrivals or "poisson",
         args.concurrency,
         args.seed,
+        scale.speed if args.rate is None else None,
     )
     load.arrivals(args.rate)  # refused before anything is measured
     return load
@@ -128,13 +138,16 @@ def _default(args: argparse.Namespace) -> Candidate:
 
 
 def _space(
-    args: argparse.Namespace, default: Candidate, planned: Planned, load: TraceLoad
+    args: argparse.Namespace,
+    default: Candidate,
+    planned: Planned,
+    load: TraceLoad,
+    hardware: Hardware,
 ) -> Space:
-    from penstock.hardware import detect
     from penstock.tune.space import Space
 
     config = planned.engine_plan.config
-    free = detect().memory_available - config.weight_bytes
+    free = hardware.memory_available - config.weight_bytes
     shared = load.summary().shared > 0
     return Space.of(default, config, max(free, 0), args.allow, args.keep, shared)
 
@@ -170,25 +183,56 @@ def _check_served(found: Found, simulator: Simulator, load: TraceLoad) -> None:
     )
 
 
-def _finalists(found: Found) -> Sequence[Scored]:
+def _finalists(found: Found, space: Space) -> list[Finalist]:
     """The default, and the best others: each with other figures than those before it."""
+    from penstock.tune.choice import Finalist
+
     chosen: list[Scored] = []
     for each in found.ranked:
         known = (found.default, *chosen)
         if len(chosen) < _FINALISTS and all(each.served != other.served for other in known):
             chosen.append(each)
-    return [found.default, *chosen]
+    return [
+        Finalist(each.candidate, space.named(each.candidate), each.served, None)
+        for each in (found.default, *chosen)
+    ]
 
 
-def _predicted(each: Scored, space: Space, simulator: Simulator, seconds: float | None) -> Finalist:
-    """A finalist, simulated on what is measured: where nothing is, on what the search was of."""
-    from penstock.tune.choice import Finalist
+def _beyond(finalists: Sequence[Finalist], simulator: Simulator) -> list[str]:
+    """What is to be known of simulations that went beyond the calibration: finalists', of which
+    one is taken for better than another, and how many others."""
+    found = [
+        f"{each.name}: its simulation went beyond the calibration: {'; '.join(told)}"
+        for each in finalists
+        if (told := simulator.runs[each.candidate].beyond)
+    ]
+    guessed = sum(bool(run.beyond) for run in simulator.runs.values())
+    if guessed:
+        found.append(
+            f"simulations of {guessed} of {len(simulator.runs)} configurations went beyond the "
+            "calibration, so their ranks rest on guesses; calibrate with larger limits "
+            "(penstock calibrate --max-num-seqs, --max-num-batched-tokens, --max-model-len)"
+        )
+    return found
+
+
+def _predicted(
+    finalists: Sequence[Finalist], simulator: Simulator, seconds: float, progress: BenchProgress
+) -> list[Finalist]:
+    """Finalists, simulated on what will be measured; after Ctrl-C, as they were."""
+    from dataclasses import replace
+
+    from penstock.bench.progress import Stopped
     from penstock.tune.objective import served_of
 
-    candidate, served = each.candidate, each.served
-    if seconds is not None:
-        served = served_of(simulator.run(candidate, None, seconds))
-    return Finalist(candidate, space.named(candidate), served, None)
+    try:
+        progress.begin("the finalists' measurement", len(finalists), "simulations")
+        return [
+            replace(each, predicted=served_of(simulator.run(each.candidate, None, seconds)))
+            for each in finalists
+        ]
+    except Stopped:
+        return list(finalists)
 
 
 def _verified(

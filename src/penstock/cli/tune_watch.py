@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,9 +16,12 @@ from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.observe import KEY_VARIABLE
 from penstock.cli.parser import UsageError
 from penstock.cli.server_key import server_key
+from penstock.errors import PenstockError
+from penstock.server_url import split_server_url
 from penstock.terminal import harmless
 
 if TYPE_CHECKING:
+    from penstock.hardware import Hardware
     from penstock.profile import Profile
     from penstock.tune.load import TraceLoad
     from penstock.workload.observed_server import ObservedServer
@@ -40,15 +44,22 @@ def watch(args: argparse.Namespace) -> int:
             raise UsageError(f"argument --{name}: --watch takes the server's own times")
     server = ObservedServer(args.watch, server_key(args.api_key_env, KEY_VARIABLE))
     try:
-        while (load := _drifted(server, args, profile)) is None:
-            if args.interval is None:
-                return 0
+        load = _drifted(server, args, profile)
+        while load is None and args.interval is not None:
             time.sleep(args.interval)
+            try:
+                load = _drifted(server, args, profile)
+            except PenstockError as error:
+                # The first look has found it, so it is away for a while: restarted, or busy.
+                _say(f"this look failed: {error}; the next is in {args.interval:g} s")
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
+    if load is None:
+        return 0
     from penstock.cli.tune_run import tune
 
-    stopped = tune(args, load, args.objective or profile.objective, verify=False)
+    objective = args.objective or profile.objective
+    stopped = tune(args, load, objective, _without(server.url), verify=False)
     if not stopped:
         _say(
             "this is a prediction: verify it where nothing else is served (penstock observe --out "
@@ -98,6 +109,26 @@ def _seen(
             return None
         write_pieces(latest, encoded_lines(list(lines)))
         return load_of(args, latest, slo)
+
+
+def _without(url: str) -> Hardware:
+    """This machine as it is when the server has ended: what it holds is its successor's."""
+    from penstock.cli.size_table import gib
+    from penstock.hardware import detect
+    from penstock.tune.present_server import held_memory
+
+    hardware, parts = detect(), split_server_url(url)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
+    held = held_memory(host, port)
+    free = hardware.memory_available
+    if held:
+        _say(f"memory: {gib(free)} are free, and {gib(held)} more when the server there has ended")
+    else:
+        _say(
+            f"memory: {gib(free)} are free; no server of yours on this machine listens there, so "
+            "nothing is added of what it holds"
+        )
+    return replace(hardware, memory_available=min(free + held, hardware.memory_total))
 
 
 def _say(text: str) -> None:

@@ -21,7 +21,7 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.demo_model import demo_model_path
 from penstock.errors import ArtifactError, ConfigError, ModelError, WeightError
 from penstock.gguf.names import is_gguf
-from penstock.hardware import detect
+from penstock.hardware import Hardware, detect
 from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.loading import ProgressCallback, no_progress
@@ -84,13 +84,18 @@ def open_model(config: EngineConfig) -> ModelFiles:
 
 
 def plan_engine(
-    config: EngineConfig, files: ModelFiles | None = None, *, as_built: bool = True
+    config: EngineConfig,
+    files: ModelFiles | None = None,
+    *,
+    as_built: bool = True,
+    hardware: Hardware | None = None,
 ) -> EnginePlan:
     """Read the model's configuration, decide every option and make the plan.
 
     ``files`` is the model, where :func:`open_model` has opened it. ``as_built``: where the options
-    name no length, those hold that the engine artifact was built for. Raises what
-    :func:`open_model` does; everything that can be refused without weights is.
+    name no length, those hold that the engine artifact was built for. ``hardware`` is what it is
+    planned for, by default the machine as it is now. Raises what :func:`open_model` does;
+    everything that can be refused without weights is.
     """
     files = files or open_model(config)
     folder = files.path
@@ -101,7 +106,8 @@ def plan_engine(
     if config.served_model_name is None and gguf is not None and Path(config.model or "").exists():
         config = msgspec.structs.replace(config, served_model_name=gguf_name(gguf.metadata, folder))
     spec = replace(spec, notes=(*spec.notes, *_unread(tokenizer)))
-    drawn = _draw(config, folder, tokenizer, spec)
+    hardware = looked_for(config.backend, detect() if hardware is None else hardware)
+    drawn = _draw(config, hardware, folder, tokenizer, spec)
     lengths = (config.max_model_len, config.max_input_len, config.max_output_len)
     if not as_built or lengths != (None, None, None):
         return drawn
@@ -112,7 +118,7 @@ def plan_engine(
     config = msgspec.structs.replace(
         config, max_input_len=bounds.max_input_len, max_output_len=bounds.max_output_len
     )
-    drawn = _draw(config, folder, tokenizer, spec)
+    drawn = _draw(config, hardware, folder, tokenizer, spec)
     reasons = dict(drawn.config.reasons)
     for field in ("max_input_len", "max_output_len"):
         if field in reasons:
@@ -149,6 +155,7 @@ def _unread(tokenizer: Path) -> tuple[str, ...]:
 
 def _draw(
     config: EngineConfig,
+    hardware: Hardware,
     folder: Path,
     tokenizer: Path,
     spec: ModelSpec,
@@ -157,7 +164,6 @@ def _draw(
 ) -> EnginePlan:
     """``drafts``: the model drafts for another, a token of each sequence a step. ``plan``: what is
     known of its plan already."""
-    hardware = looked_for(config.backend, detect())
     drafting = draft_folder(config.speculative, folder)
     draft = None if drafting is None else draft_spec(config, drafting, spec, tokenizer)
     decided = resolve(config, hardware, spec, folder, tokenizer, draft, drafts, plan)
@@ -172,6 +178,7 @@ def _draw(
     )
     drafted = _draw(
         draft_engine_config(config, resolved, drafting, draft_plan, kv_bytes),
+        hardware,
         drafting,
         drafting,
         draft,

@@ -61,6 +61,8 @@ class SimulatedRun(msgspec.Struct, frozen=True, kw_only=True):
     routing: str
     rate: float | None
     """Conversations a second that were asked for; None: those of the trace."""
+    speed: float | None
+    """How many times as fast as the trace; None with a rate, which takes the place of its times."""
     concurrency: int | None
     seconds: float
     requests: int
@@ -93,6 +95,7 @@ def outcome(
     fleet: Fleet,
     limits: Sequence[Limit],
     rate: float | None,
+    speed: float | None,
     concurrency: int | None,
     simulated_in_s: float,
 ) -> SimulatedRun:
@@ -119,6 +122,7 @@ def outcome(
         replicas=setup.replicas,
         routing=setup.routing,
         rate=rate,
+        speed=speed,
         concurrency=concurrency,
         seconds=seconds,
         requests=len(answers),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from heapq import heappop, heappush
@@ -64,6 +65,7 @@ class Replica:
         self._at = 0.0
         self._steady_until = 0.0
         self._inbox: list[tuple[float, int, Answer]] = []
+        self._freed: deque[float] = deque()  # when the latest answers ended, in order
         self._answers: dict[str, Answer] = {}
         self._count = 0
         self._owed = 0.0  # seconds that the next step takes longer
@@ -82,9 +84,10 @@ class Replica:
         """Give it a request that was sent at ``asked.sent_s``. One that it refuses has an error."""
         answer = Answer(asked)
         limits = self.setup.limits
-        arrives = asked.sent_s + self.setup.front.inbound(asked.prompt, self.front.open > 0)
-        if self.front.open >= limits.max_num_seqs + limits.max_waiting:
-            return self._refused(answer, "http 503", arrives)
+        opened = self._open(asked.sent_s)
+        arrives = asked.sent_s + self.setup.front.inbound(asked.prompt, opened > 0)
+        if opened >= limits.max_num_seqs + limits.max_waiting:
+            return self._refused(answer, "http 429", arrives)
         try:
             self.scheduler.check(asked.prompt, asked.params())
         except RequestError:
@@ -95,6 +98,14 @@ class Replica:
         self._count += 1
         heappush(self._inbox, (arrives, self._count, answer))
         return answer
+
+    def _open(self, at: float) -> int:
+        """Its open requests at a time to which it has advanced: those that the latest step ends are
+        open until its end."""
+        freed = self._freed
+        while freed and freed[0] <= at:
+            freed.popleft()
+        return self.front.open + len(freed)
 
     def settle(self, at: float) -> Iterator[Answer]:
         """Return the answers that have ended by then, which are open no more."""
@@ -204,6 +215,7 @@ class Replica:
         """Send what the step brings that has just ended."""
         self.front.brought(self._at, answers, ended)
         for answer in ended:
+            self._freed.append(self._at)
             self._count += 1
             heappush(self.ended, (self._at, self._count, answer))
         self._steady_until = 0.0
@@ -254,6 +266,7 @@ class Replica:
         work.most_sequences = max(work.most_sequences, sequences)
 
     def _refused(self, answer: Answer, error: str, at: float) -> Answer:
+        """Refuse a request that arrives at a time; its client knows after the way back."""
         answer.error = error
-        answer.end_s = at
+        answer.end_s = at + self.setup.front.answer
         return answer

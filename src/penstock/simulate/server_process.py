@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 from penstock.errors import PenstockError
+
+_OF_USERS: Final = ("PENSTOCK_API_KEY", "PENSTOCK_ADMIN_KEY", "OTEL_")
+"""How the names of variables begin that are for a server which users ask."""
+
+
+def neutral(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a server that is measured: it asks for no keys and sends no traces."""
+    return {name: value for name, value in environment.items() if not name.startswith(_OF_USERS)}
 
 
 @contextmanager
@@ -19,7 +29,9 @@ def serving(words: Sequence[str]) -> Iterator[str]:
     Raises PenstockError if it does not start.
     """
     command = [sys.executable, "-m", "penstock", "serve", *words, "--port", "0", "--no-access-log"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=neutral(os.environ)
+    ) as process:
         assert process.stdout is not None
         try:
             url = None

@@ -14,6 +14,7 @@ from penstock.cache.geometry import sequence_blocks, tokens_in
 from penstock.config import EngineConfig
 from penstock.engine.loader import EnginePlan, open_model, plan_engine, state_limits
 from penstock.errors import ConfigError
+from penstock.hardware import Hardware
 from penstock.length_limits import LengthLimits
 from penstock.models.spec import ModelSpec
 from penstock.resolve.step_limits import decide_step_limits
@@ -135,8 +136,9 @@ class Planned:
     engine_plan: EnginePlan
 
     @classmethod
-    def of(cls, asked: Configuration) -> Planned:
-        """Raises ConfigError for what cannot be simulated, and what planning an engine raises."""
+    def of(cls, asked: Configuration, hardware: Hardware | None = None) -> Planned:
+        """``hardware`` is by default the machine as it is now. Raises ConfigError for what cannot
+        be simulated, and what planning an engine raises."""
         _refuse(
             asked.engine,
             ("speculative",),
@@ -145,7 +147,7 @@ class Planned:
         )
         if asked.tensor != 1:
             raise ConfigError(f"{asked.name}: tp is for --gpu; a model runs on one device here")
-        return cls(asked, plan_engine(asked.engine, open_model(asked.engine)))
+        return cls(asked, plan_engine(asked.engine, open_model(asked.engine), hardware=hardware))
 
     @cached_property
     def key(self) -> ModelKey:

@@ -34,6 +34,8 @@ class TraceLoad:
     """The kind of arrivals at a rate."""
     concurrency: int | None = None
     seed: int = 0
+    speed: float | None = None
+    """How many times as fast as the trace was recorded; None: at a rate."""
 
     @property
     def load(self) -> Load:

@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.bench.progress import Progress
 from penstock.collector import uncollected
+from penstock.hardware import Hardware
 from penstock.profile import Served
 from penstock.simulate.calibration import Calibration
 from penstock.simulate.fleet import Fleet
@@ -31,6 +32,8 @@ class Simulator:
 
     space: Space
     load: TraceLoad
+    hardware: Hardware
+    """What all of them are planned for: a machine whose free memory does not change meanwhile."""
     calibrations: list[Calibration]
     calibrate: Callable[[Candidate], Calibration] | None
     progress: Progress
@@ -51,7 +54,8 @@ class Simulator:
         with uncollected():
             fleet.run(iter(self.load.workload.recorded))
         self.progress.advance(1)
-        made = outcome(fleet, self.load.limits, self.load.rate, self.load.concurrency, 0.0)
+        load = self.load
+        made = outcome(fleet, load.limits, load.rate, load.speed, load.concurrency, 0.0)
         self.runs[candidate] = made
         return made
 
@@ -64,7 +68,8 @@ class Simulator:
     def _planned(self, candidate: Candidate) -> Setup:
         name = self.space.named(candidate)
         planned = Planned.of(
-            Configuration(name, candidate.engine, max_waiting=candidate.max_waiting)
+            Configuration(name, candidate.engine, max_waiting=candidate.max_waiting),
+            self.hardware,
         )
         known = {each.key for each in self.calibrations}
         if self.calibrate is not None and planned.key not in known:
@@ -79,5 +84,6 @@ class Simulator:
                 usual = getattr(planned.engine_plan.config, each.option)
                 values = [usual if value is None else value for value in each.values]
                 largest = largest.having(each.option, max(values))
-        engine = measurable([Planned.of(Configuration("largest", largest.engine, max_waiting=1))])
+        asked = Configuration("largest", largest.engine, max_waiting=1)
+        engine = measurable([Planned.of(asked, self.hardware)])
         return replace(largest, engine=msgspec.structs.replace(engine, profile=None))

@@ -148,6 +148,7 @@ def test_searches() -> None:
         (["--rate", "1,2", "--concurrency", "3,4"], "several of one"),
         (["--rate", "0"], "not above 0"),
         (["--rate", "nan"], "not a number"),
+        (["--seed", "-1"], "not a whole number from 0: '-1'"),
         (["--input-len", "x"], "is no length"),
         (["--turns", "3"], "the workload 'random' has none"),
         (["--workload", "patterns", "--input-len", "5"], "a short and a long one"),

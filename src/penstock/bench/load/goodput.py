@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import Final, Literal, cast
 
 import msgspec
@@ -22,7 +23,9 @@ _CALLED: Final = {
     "request_latency": "e2el",
 }
 _WRITTEN: Final = re.compile(r"(\w+):(\d+(?:\.\d+)?)(us|ms|s)?")
-_UNITS: Final = {"us": 1e-6, "ms": 1e-3, "s": 1.0, None: 1e-3}
+_MS: Final = Decimal("1e-3")
+_UNITS: Final = {"us": Decimal("1e-6"), "ms": _MS, "s": Decimal(1), None: _MS}
+"""Seconds of each: decimal, so that what was written is what is told."""
 
 
 class Limit(msgspec.Struct, frozen=True):
@@ -44,7 +47,9 @@ class Limit(msgspec.Struct, frozen=True):
         return value is None or value <= self.seconds
 
     def __str__(self) -> str:
-        return f"{self.measure}:{self.seconds * 1e3:g}ms"
+        """As :func:`parse_limit` reads it, which gives an equal limit."""
+        digits = f"{Decimal(repr(self.seconds)) / _MS:f}"
+        return f"{self.measure}:{digits.rstrip('0').rstrip('.') if '.' in digits else digits}ms"
 
 
 def parse_limit(text: str) -> Limit:
@@ -57,7 +62,7 @@ def parse_limit(text: str) -> Limit:
             f"--slo {text}: write MEASURE:TIME, such as ttft:500ms; measures are "
             f"{', '.join(_MEASURES)}"
         )
-    seconds = float(found[2]) * _UNITS[cast(str | None, found[3])]
+    seconds = float(Decimal(found[2]) * _UNITS[cast(str | None, found[3])])
     if not 0 < seconds < math.inf:
         raise ConfigError(f"--slo {text}: the time must be above 0")
     return Limit(cast(Measure, name), seconds)
