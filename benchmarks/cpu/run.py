@@ -12,6 +12,7 @@ README.md beside this file says what is compared and how.
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import shlex
 import signal
@@ -27,7 +28,8 @@ from comparison.cases import Case, Metric, standard_cases
 from comparison.contender import Limits
 from comparison.environments import Environment
 from comparison.line_up import line_up, one_per_core
-from comparison.peers import PEERS, PRECISIONS
+from comparison.options import PROFILES, parse
+from comparison.peers import PEERS
 from comparison.plots import draw
 from comparison.quality import score
 from comparison.report import render
@@ -38,25 +40,22 @@ from penstock.backends.cpu import native
 from penstock.bench.machine import describe_machine, measure_speeds
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
-from penstock.errors import PenstockError
+from penstock.errors import ConfigError, PenstockError
 from penstock.hardware import detect
 from penstock.models.spec import ModelSpec
+from penstock.written_file import check_writable
 
 HERE = Path(__file__).resolve().parent
 CONFIGS = HERE.parent / "configs"
 RESULTS = HERE / "results"
-PROFILES = {"quick": (128, 32, (16, 64)), "full": (128, 128, (64, 256))}
-"""Tokens of prompt and output, and of the outputs of the mixed case."""
 
 
 def main() -> int:
-    args = parse()
-    # As Ctrl-C does, a request to end must reach the code that ends the workers: they run in
-    # sessions of their own, and those that are paused would stay for ever.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
-    for peer in args.engines if args.command not in ("report", "picture") else ():
-        if peer not in PEERS:
-            raise SystemExit(f"there is no engine {peer!r}; there are {', '.join(PEERS)}")
+    args = parse(__doc__)
+    # A request to end must reach the code that ends the workers: they run in sessions of their own,
+    # and those that are paused would stay for ever.
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(ending, lambda number, frame: sys.exit(128 + number))
     if args.command == "setup":
         return setup(args)
     if args.command == "checkpoints":
@@ -66,103 +65,6 @@ def main() -> int:
     if args.command == "picture":
         return picture(args.results, args.precision, args.metrics, args.out)
     return report(args.results, args.out)
-
-
-def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    commands = parser.add_subparsers(dest="command", required=True)
-    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    common = argparse.ArgumentParser(add_help=False)
-    common.add_argument(
-        "--work",
-        type=Path,
-        default=cache / "penstock-benchmarks",
-        help="folder for environments and checkpoints (default: %(default)s)",
-    )
-    common.add_argument(
-        "--engines",
-        type=_list,
-        default=list(PEERS),
-        help="separated by commas (default: all of " + ", ".join(PEERS) + ")",
-    )
-    held = argparse.ArgumentParser(add_help=False)
-    held.add_argument(
-        "--isa",
-        choices=tuple(CAPS),
-        help="hold every engine to these instructions, those of "
-        + "; ".join(f"{cap.name}: {cap.title}" for cap in CAPS.values()),
-    )
-    commands.add_parser("setup", parents=[common, held], help="install the peers")
-    shapes = argparse.ArgumentParser(add_help=False)
-    shapes.add_argument(
-        "--shape", default="llama-3.2-1b", help="a folder of benchmarks/configs, or a path"
-    )
-    shapes.add_argument(
-        "--precisions", type=_list, default=list(PRECISIONS), help="of int4, int8, bf16"
-    )
-    commands.add_parser(
-        "checkpoints", parents=[common, shapes], help="write the models that they read"
-    )
-    run = commands.add_parser("run", parents=[common, shapes, held], help="measure and report")
-    run.add_argument(
-        "--gguf",
-        type=Path,
-        metavar="FILE",
-        help="compare this file, as it is, instead of a shape's checkpoints",
-    )
-    run.add_argument(
-        "--text",
-        type=Path,
-        metavar="FILE",
-        help="with --gguf: report each engine's perplexity of this text, too",
-    )
-    run.add_argument(
-        "--windows",
-        type=int,
-        default=20,
-        help=f"of {WINDOW} tokens of the text, at most (default: %(default)s)",
-    )
-    run.add_argument(
-        "--cases", type=_list, help="by name (default: all but depth4096 and depth32768)"
-    )
-    run.add_argument(
-        "--kv-cache",
-        choices=("16", "8"),
-        default="16",
-        help="bits of keys and values where an engine lets one choose (default: %(default)s)",
-    )
-    run.add_argument("--profile", choices=tuple(PROFILES), default="full", help="lengths of output")
-    run.add_argument("--rounds", type=int, default=3)
-    run.add_argument("--minutes", type=float, help="begin no round that would not end in time")
-    run.add_argument("--threads", type=int, help="default: the physical cores")
-    run.add_argument("--timeout", type=float, default=1800.0, help="seconds for one case")
-    run.add_argument("--seed", type=int, default=0, help="of the prompts")
-    run.add_argument(
-        "--out", type=Path, help="JSON, or a folder for it (default: results/DATE-SHAPE[-ISA].json)"
-    )
-    again = commands.add_parser("report", help="write Markdown and plots of a result again")
-    again.add_argument("results", type=Path)
-    again.add_argument("--out", type=Path, help="default: beside the results")
-    one = commands.add_parser("picture", help="draw some metrics of a result alone")
-    one.add_argument("results", type=Path)
-    one.add_argument("--precision", default="file", help="(default: %(default)s)")
-    one.add_argument("--metrics", type=_metrics, default=tuple(Metric), help="such as DECODE,TTFT")
-    one.add_argument("--out", type=Path, required=True, help="the SVG")
-    args = parser.parse_args()
-    if getattr(args, "text", None) is not None and args.gguf is None:
-        parser.error("--text needs --gguf: the weights of a shape are random")
-    if getattr(args, "windows", 1) < 1:
-        parser.error("--windows is at least 1")
-    for precision in getattr(args, "precisions", ()):
-        if precision not in PRECISIONS:
-            parser.error(f"there is no precision {precision!r}; there are {', '.join(PRECISIONS)}")
-    return args
-
-
-def _list(text: str) -> list[str]:
-    return [item for item in text.split(",") if item]
 
 
 def setup(args: argparse.Namespace) -> int:
@@ -209,7 +111,9 @@ def compare(args: argparse.Namespace) -> int:
     cap = cap_of(args)
     if cap is not None:
         hold(cap)
-    shape, hardware = shape_of(args), detect()
+    shape, hardware, date = shape_of(args), detect(), datetime.now(UTC).strftime("%Y-%m-%d")
+    held = "" if cap is None else f"-{cap.name}"
+    out = results_file(args.out, f"{date}-{shape.name}{held}.json")
     spec = plan_engine(EngineConfig(model=str(shape.file or shape.config_folder))).spec
     ids, cases = words(shape, spec), chosen_cases(args)
     text = text_of(args, shape)
@@ -227,7 +131,7 @@ def compare(args: argparse.Namespace) -> int:
     )
     before = measure_speeds(threads)
     comparison = Comparison(
-        date=datetime.now(UTC).strftime("%Y-%m-%d"),
+        date=date,
         command=shlex.join(
             ["python", "benchmarks/cpu/run.py"]
             + [os.path.basename(a) if os.path.isabs(a) else a for a in sys.argv[1:]]
@@ -238,34 +142,61 @@ def compare(args: argparse.Namespace) -> int:
         cap=None if cap is None else CapRecord(isa=cap.name, title=cap.title),
     )
     contenders = line_up(args.engines, args.precisions, shape, limits, cases, comparison)
-    held = "" if cap is None else f"-{cap.name}"
-    out = results_file(args.out, f"{comparison.date}-{shape.name}{held}.json")
     deadline = None if args.minutes is None else time.monotonic() + 60 * args.minutes
-    if text is not None:
-        comparison.text = str(text)
-        score(contenders, text, comparison)
-    run_rounds(
-        contenders,
-        cases,
-        comparison,
-        rounds=args.rounds,
-        ids=ids,
-        seed=args.seed,
-        deadline=deadline,
-        say=lambda text: print(text, flush=True),
-        save=lambda found: write(found, out),
-    )
-    speeds = before.best(measure_speeds(threads))
-    comparison.machine = describe_machine(speeds, threads, hardware)
+    code = 0
+    try:
+        if text is not None:
+            comparison.text = str(text)
+            score(contenders, text, comparison)
+        run_rounds(
+            contenders,
+            cases,
+            comparison,
+            rounds=args.rounds,
+            ids=ids,
+            seed=args.seed,
+            deadline=deadline,
+            say=lambda text: print(text, flush=True),
+            save=lambda found: write(found, out),
+        )
+    except SystemExit as ended:  # by a signal: what was measured is reported
+        comparison.stopped, code = True, int(ended.code or 0)
+    else:
+        speeds = before.best(measure_speeds(threads))
+        comparison.machine = describe_machine(speeds, threads, hardware)
+    measured = bool(comparison.samples or comparison.qualities)
+    if comparison.stopped and not measured:
+        raise SystemExit(code)
     write(comparison, out)
-    return report(out, None)
+    report(out, None)
+    if not measured:
+        raise SystemExit("nothing was measured; the report says why")
+    return code
 
 
 def results_file(out: Path | None, name: str) -> Path:
-    """Return where results go: the file ``out``, or ``name`` in that folder or with all results."""
+    """Return where results go: the file ``out``, or ``name`` in that folder or with all results,
+    with a number where such results are there already.
+
+    Raises ConfigError where they could not be written, or the report beside them would take their
+    place.
+    """
     if out is None or out.is_dir():
-        return (out or RESULTS) / name
-    return out
+        path = free_name((out or RESULTS) / name)
+    elif out.suffix != ".json":
+        raise ConfigError(f"--out {out} is no folder, and no file whose name ends in .json")
+    else:
+        path = out
+    check_writable("--out", path)
+    return path
+
+
+def free_name(path: Path) -> Path:
+    """Return ``path``, or the first of ``NAME-2``, ``NAME-3`` and so on that is not there."""
+    names = itertools.chain(
+        [path.name], (f"{path.stem}-{i}{path.suffix}" for i in itertools.count(2))
+    )
+    return next(each for name in names if not (each := path.with_name(name)).exists())
 
 
 def words(shape: Shape, spec: ModelSpec) -> range:
@@ -325,13 +256,8 @@ def picture(results: Path, precision: str, metrics: Sequence[Metric], out: Path)
     return 0
 
 
-def _metrics(text: str) -> tuple[Metric, ...]:
-    try:
-        return tuple(Metric[name] for name in _list(text))
-    except KeyError as error:
-        known = ", ".join(metric.name for metric in Metric)
-        raise argparse.ArgumentTypeError(f"no metric {error}; there are {known}") from None
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (PenstockError, OSError) as error:
+        sys.exit(str(error))

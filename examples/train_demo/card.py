@@ -26,8 +26,13 @@ def render(config: dict[str, Any], training: dict[str, Any]) -> str:
             " The weights are a mean of those of several stages, by `examples/train_demo/mix.py`: "
             f"{', '.join(parts)} tokens."
         )
-    of_packages = training.get("of_packages", 0)
-    library = training["training_documents"] - of_packages
+    if learnt := training.get("learnt_of_teacher"):
+        made += (
+            f" In the last {learnt:,} tokens it learnt what the larger demo model makes of them, "
+            "for which it drafts."
+        )
+    of_packages, of_own = training.get("of_packages", 0), training.get("of_own_text", 0)
+    library = training["training_documents"] - of_packages - of_own
     packages = seen = ""
     terms = "The corpus is distributed under the Python Software Foundation License."
     if of_packages:
@@ -38,6 +43,8 @@ def render(config: dict[str, Any], training: dict[str, Any]) -> str:
             "packages, which `examples/train_demo/packages.txt` names, under MIT, BSD, Apache and "
             "like licenses."
         )
+    if of_own:
+        packages += f", and text of the larger demo model's after {of_own:,} of these"
     terms += (
         " The model may reproduce pieces of the corpus. Chat messages are rendered as comments, "
         "which is what the corpus knows."

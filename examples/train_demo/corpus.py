@@ -5,9 +5,10 @@ The split is by file and by a hash of the file's relative path, so every machine
 Python version holds out the same files. Held-out files are never seen by the tokenizer
 trainer or by the optimizer, nor are files of packages that repeat them.
 
-    python examples/train_demo/corpus.py build/corpus
+    python examples/train_demo/corpus.py build/corpus --packages build/packages --share 0.035
 
-writes the files to a folder, as UTF-8, which `penstock train-heads --data` reads and splits alike.
+writes the files to a folder, as UTF-8, which `penstock train-heads --data` reads and splits alike,
+and a share of those of packages to a folder in it.
 """
 
 from __future__ import annotations
@@ -42,8 +43,19 @@ class Document:
 
     @property
     def held_out(self) -> bool:
+        return self.place < HELD_OUT_PER_MILLE
+
+    @property
+    def place(self) -> int:
+        """A number from 0 to 999 that its path alone decides."""
         digest = hashlib.sha256(self.path.encode()).digest()
-        return int.from_bytes(digest[:4], "little") % 1000 < HELD_OUT_PER_MILLE
+        return int.from_bytes(digest[:4], "little") % 1000
+
+    def write(self, folder: Path) -> None:
+        """Write the text below ``folder``, as UTF-8."""
+        file = folder / self.path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(self.text, encoding="utf-8")
 
 
 def standard_library() -> Path:
@@ -109,13 +121,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     parser.add_argument("out", type=Path, help="folder to write the files to")
     parser.add_argument("--library", type=Path, help="a standard library other than this Python's")
+    parser.add_argument("--packages", type=Path, help="a folder of packages, as of train.py")
+    parser.add_argument("--share", type=float, default=1.0, help="of the packages' files to write")
     arguments = parser.parse_args()
     documents = read_documents(arguments.library)
     for document in documents:
-        file = arguments.out / document.path
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(document.text, encoding="utf-8")
-    print(f"{len(documents)} files in {arguments.out}")
+        document.write(arguments.out)
+    written = len(documents)
+    if arguments.packages:
+        for document in read_packages(arguments.packages, split(documents)[1]):
+            if document.place < 1000 * arguments.share:
+                document.write(arguments.out / "packages")
+                written += 1
+    print(f"{written} files in {arguments.out}")
 
 
 if __name__ == "__main__":

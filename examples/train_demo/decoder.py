@@ -81,14 +81,28 @@ def make_optimizers(
     )
 
 
-def loss_of(model: nn.Module, windows: Tensor, reduction: str = "mean") -> Tensor:
-    """Cross entropy, in nats, of the tokens of ``[count, length + 1]`` windows behind the first."""
+def loss_of(
+    model: nn.Module, windows: Tensor, reduction: str = "mean", wanted: Tensor | None = None
+) -> Tensor:
+    """Cross entropy, in nats, of the tokens of ``[count, length + 1]`` windows behind the first.
+
+    It is against those tokens, or ``wanted``, distributions ``[count, length, VOCAB_SIZE]``.
+    """
     with torch.autocast("cpu", dtype=torch.bfloat16):
         logits = model(input_ids=windows[:, :-1], use_cache=False).logits
-    targets = windows[:, 1:].reshape(-1)
+    targets = windows[:, 1:].reshape(-1) if wanted is None else wanted.view(-1, VOCAB_SIZE)
     return nn.functional.cross_entropy(
         logits.float().view(-1, VOCAB_SIZE), targets, reduction=reduction
     )
+
+
+@torch.no_grad()
+def distribution(model: nn.Module, windows: Tensor) -> Tensor:
+    """What the model predicts of each token of ``[count, length + 1]`` windows behind the first:
+    float32 ``[count, length, VOCAB_SIZE]``."""
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        logits = model(input_ids=windows[:, :-1], use_cache=False).logits
+    return logits.float().softmax(-1)
 
 
 @torch.no_grad()

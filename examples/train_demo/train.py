@@ -2,7 +2,7 @@
 
     python examples/train_demo/train.py --size demo  --minutes 50 --out build/demo
     python examples/train_demo/train.py --size draft --minutes 14 --out build/draft \\
-        --tokenizer build/demo/tokenizer.json
+        --tokenizer build/demo/tokenizer.json --teacher build/demo
 
 Llama-style decoders (GQA, RoPE, SwiGLU, RMSNorm, tied embeddings) on the source of the Python
 standard library. Matrices are updated by Muon, everything else by AdamW; the learning rate
@@ -31,7 +31,16 @@ from torch import Tensor, distributed, nn
 
 from checkpoint import save
 from corpus import read_documents, read_packages, split
-from decoder import CONTEXT, SIZES, VOCAB_SIZE, bits_per_byte, loss_of, make_model, make_optimizers
+from decoder import (
+    CONTEXT,
+    SIZES,
+    VOCAB_SIZE,
+    bits_per_byte,
+    distribution,
+    loss_of,
+    make_model,
+    make_optimizers,
+)
 from progress import Average, Counts, Schedule, read_state, write_state
 from stream import Windows, token_stream
 from vocabulary import train_tokenizer
@@ -42,6 +51,7 @@ MICRO_BATCH_TOKENS = 2048  # their logits, 16 MB in bf16, stay in a processor's 
 
 
 compiled_loss = torch.compile(loss_of, dynamic=False)
+compiled_wanted = torch.compile(distribution, dynamic=False)
 
 
 class Stop:
@@ -55,13 +65,21 @@ class Stop:
         self.asked = True
 
 
-def add_gradients(model: nn.Module, windows: Tensor, processes: int) -> float:
+def loss_on(model: nn.Module, teacher: nn.Module | None, windows: Tensor) -> Tensor:
+    """The mean loss: against the next tokens, or what ``teacher`` holds them to be."""
+    wanted = None if teacher is None else compiled_wanted(teacher, windows)
+    return compiled_loss(model, windows, wanted=wanted)
+
+
+def add_gradients(
+    model: nn.Module, teacher: nn.Module | None, windows: Tensor, processes: int
+) -> float:
     """Leave the gradient of the windows' mean loss, divided by the processes; return that loss."""
     count, length = windows.shape[0], windows.shape[1] - 1
     parts = windows.split(min(count, max(1, MICRO_BATCH_TOKENS // length)))
     total = 0.0
     for part in parts:
-        loss = compiled_loss(model, part) * (len(part) / count / processes)
+        loss = loss_on(model, teacher, part) * (len(part) / count / processes)
         loss.backward()
         total += loss.item()
     return total
@@ -86,8 +104,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--decay-minutes", type=float, help="of these, the last; default: 40 %%")
     parser.add_argument("--long-minutes", type=float, help="with long windows; default: 20 %%")
     parser.add_argument("--packages", type=Path, help="a folder of packages to train on, too")
+    parser.add_argument("--written", type=Path, help="a folder that written.py wrote, likewise")
     parser.add_argument("--state", type=Path, help="file to stop into and to continue from")
     parser.add_argument("--warm-start", type=Path, help="begin with the weights of this checkpoint")
+    parser.add_argument("--teacher", type=Path, help="learn what this checkpoint would say instead")
     parser.add_argument("--tokenizer", type=Path, help="reuse this tokenizer.json")
     parser.add_argument("--learning-rate", type=float, help="default: the size's")
     parser.add_argument("--batch-tokens", type=int, default=8192)
@@ -108,21 +128,24 @@ def main() -> None:
 
     training, held_out = split(read_documents())
     packages = read_packages(arguments.packages, held_out) if arguments.packages else []
-    training += packages
+    own_text = read_packages(arguments.written, held_out) if arguments.written else []
+    training += packages + own_text
     if arguments.tokenizer or arguments.warm_start:
         file = arguments.tokenizer or arguments.warm_start / "tokenizer.json"
         tokenizer = Tokenizer.from_file(str(file))
     else:
         tokenizer = train_tokenizer((d.text for d in training), VOCAB_SIZE)
     stream = token_stream(tokenizer, training, arguments.seed)
-    before, without_packages = 0, 0  # tokens seen
+    before, without_packages, learnt = 0, 0, 0  # tokens seen
     if arguments.warm_start:
         record = json.loads((arguments.warm_start / "training.json").read_text())
         before = record["training_tokens_seen"]
         without_packages = record.get("seen_before_packages", before)
+        learnt = record.get("learnt_of_teacher", 0)
     size = SIZES[arguments.size]
     model = make_model(size, arguments.warm_start)
     learning_rate = arguments.learning_rate or size.learning_rate
+    teacher = make_model(size, arguments.teacher).eval() if arguments.teacher else None
     optimizers = make_optimizers(model, learning_rate)
     average = Average(model)
     counts = Counts()
@@ -150,9 +173,11 @@ def main() -> None:
             "parameters": parameters,
             "training_tokens_seen": before + counts.seen,
             "seen_before_packages": without_packages if packages else before + counts.seen,
+            "learnt_of_teacher": learnt + counts.seen if teacher else learnt,
             "corpus_tokens": len(stream),
             "training_documents": len(training),
             "of_packages": len(packages),
+            "of_own_text": len(own_text),
             "held_out_documents": len(held_out),
             "held_out_bits_per_byte": round(min(measured, averaged), 4),
             "complete": complete,
@@ -164,7 +189,7 @@ def main() -> None:
     say(f"{parameters:,} parameters, {len(stream):,} training tokens, step {counts.step}")
     # Compiled before the clock starts; the long windows' turn is within their minutes.
     short_count = MICRO_BATCH_TOKENS // SHORT
-    compiled_loss(model, torch.zeros(short_count, SHORT + 1, dtype=torch.long)).backward()
+    loss_on(model, teacher, torch.zeros(short_count, SHORT + 1, dtype=torch.long)).backward()
     written, stopped = time.monotonic(), False
     clock = time.process_time()
     while counts.used < arguments.minutes * 60 and not stopped:
@@ -177,7 +202,7 @@ def main() -> None:
             optimizer.zero_grad(set_to_none=True)
             for group in optimizer.param_groups:
                 group["lr"] = rate
-        loss = add_gradients(model, windows.tensor_split(processes)[rank], processes)
+        loss = add_gradients(model, teacher, windows.tensor_split(processes)[rank], processes)
         spent, clock = time.process_time() - clock, time.process_time()
         values = [loss, spent / processes / arguments.threads, float(stop.asked)]
         loss, spent, asked = summed(values, model) if processes > 1 else values

@@ -121,7 +121,7 @@ def test_azure(
     press: Callable[[str, int], None], tiny_model: Path, tmp_path: Path, capsys: Any
 ) -> None:
     trace = tmp_path / "azure.csv"
-    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "t,20,3\n" * 4)
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "0,20,3\n" * 4)
     words = ["replay", "azure", *engine(tiny_model), "--trace", str(trace)]
     press("run 3 of 3, unpadded", 1)
     code, document = bench(tmp_path, *words)

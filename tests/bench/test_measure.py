@@ -12,6 +12,7 @@ from support.checkpoints import tiny_checkpoint
 from support.latents import over_latents
 from support.tiny_plans import make_spec
 
+from penstock.backends.cpu import native
 from penstock.backends.cpu.measure import Ceiling
 from penstock.bench import machine as machine_module
 from penstock.bench import session as session_module
@@ -222,7 +223,9 @@ def test_the_command_writes_what_it_measured(
     words += ["--input-len", "8", "--output-len", "3"]
     words += ["--repeats", "1"] if benchmark == "latency" else ["--num-prompts", "3"]
     assert cli.main(words) == 0
-    assert "tokens/s" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "tokens/s" in printed
+    assert f", kernels for {native.load().isa}\n" in printed
     document = json.loads(out.read_text())
     assert document["benchmark"] == benchmark
     assert document["engine"]["backend"] == "reference"
@@ -232,6 +235,7 @@ def test_the_command_writes_what_it_measured(
     for name in ("weight_bytes_per_step", "kv_bytes_per_step", "step_host_us"):
         assert document[name] > 0, name
     machine = document["machine"]
+    assert machine["kernels"] == native.load().isa
     assert (machine["read_bandwidth_bytes_per_s"], machine["bf16_flops"]) == (1e9, 2e9)
     assert machine["int8_ops"] is None
     assert machine["spreads"] == {"read_bandwidth": 0.01, "f32": None, "bf16": 0.0, "int8": None}
@@ -239,6 +243,16 @@ def test_the_command_writes_what_it_measured(
         moved = document["weight_bytes_per_step"] + document["kv_bytes_per_step"]
         fraction = moved * document["decode_tokens_per_s"] / 1e9
         assert document["decode_bandwidth_fraction"] == pytest.approx(fraction)
+
+
+@pytest.mark.parametrize(
+    "benchmark", ["latency", "throughput", "spec", "replay azure --trace x", "replay mooncake"]
+)
+def test_a_file_that_cannot_be_written_is_named_before_anything_is_measured(
+    benchmark: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["bench", *benchmark.split(), "--json", "/nowhere/a.json"]) == 2
+    assert "--json /nowhere/a.json: there is no folder /nowhere" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -256,3 +270,14 @@ def test_options_that_make_no_sense(
 ) -> None:
     assert cli.main(["bench", "throughput", *words]) != 0
     assert message in capsys.readouterr().err
+
+
+def test_a_batch_that_no_step_holds_is_refused_before_it_runs(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", "latency", str(tiny_model), "--load-format", "dummy", "--max-num-seqs", "3"]
+    words += ["--backend", "reference", "--kv-cache-bytes", "1MiB", "--batch-size", "4"]
+    assert cli.main(words) == 2
+    errors = capsys.readouterr().err
+    assert "at most 3 of 4 requests; raise --max-num-seqs" in errors
+    assert "warm-up" not in errors

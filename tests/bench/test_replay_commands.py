@@ -15,7 +15,7 @@ from penstock.cli import main as cli
 @pytest.fixture
 def azure(tmp_path: Path) -> Path:
     path = tmp_path / "azure.csv"
-    rows = [f"t,{20 + i},{2 + 12 * (i % 4 == 0)}" for i in range(16)]
+    rows = [f"{i},{20 + i},{2 + 12 * (i % 4 == 0)}" for i in range(16)]
     path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n")
     return path
 

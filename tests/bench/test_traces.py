@@ -10,11 +10,13 @@ from penstock.bench.replay import ReplayLimits, replay_prefixes
 from penstock.bench.traces import Lengths, read_lengths, read_mooncake
 from penstock.errors import ConfigError
 
+COLUMNS = "TIMESTAMP,ContextTokens,GeneratedTokens"
+
 
 @pytest.fixture
 def azure(tmp_path: Path) -> Path:
     path = tmp_path / "trace.csv"
-    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\na,374,44\nb,10,0\nc,396,109\nd,1,1\n")
+    path.write_text(f"{COLUMNS}\n0,374,44\n1,10,0\n2,396,109\n3,1,1\n")
     return path
 
 
@@ -24,28 +26,36 @@ def test_azure_lengths(azure: Path) -> None:
     assert read_lengths(azure, scale=0.1)[::2] == [Lengths(37, 4), Lengths(1, 1)]
 
 
+def test_burstgpt_lengths(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("Timestamp,Model,Request tokens,Response tokens\n5,GPT-4,472,18\n9,GPT-4,3,0\n")
+    assert read_lengths(path) == [Lengths(472, 18)]
+
+
 def test_mooncake_lengths(tmp_path: Path) -> None:
     path = tmp_path / "trace.jsonl"
     path.write_text(
-        '{"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0]}\n\n'
+        '{"timestamp": 0, "input_length": 600, "output_length": 500, "hash_ids": [0, 2]}\n\n'
         '{"timestamp": 3, "input_length": 5, "output_length": 2, "hash_ids": [1]}\n'
     )
-    assert read_lengths(path) == [Lengths(6758, 500), Lengths(5, 2)]
+    assert read_lengths(path) == [Lengths(600, 500), Lengths(5, 2)]
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.csv", "x,y\n1,2\n", "columns ContextTokens"),
-        ("b.csv", "ContextTokens,GeneratedTokens\n1,two\n", "not a request trace"),
-        ("c.jsonl", '{"prompt": "x"}\n', "fields input_length"),
-        ("d.jsonl", "nonsense\n", "not a request trace"),
-        ("e.csv", "ContextTokens,GeneratedTokens\n5,0\n", "no request"),
+        ("a.csv", "x,y\n1,2\n", "has the columns x, y"),
+        ("b.csv", f"{COLUMNS}\n0,1,1\n0,1,two\n", "line 3 is no request"),
+        ("b.csv", f"{COLUMNS}\n0,1,1\n0,1,\udcff\n", "is no .csv of a trace"),
+        ("c.jsonl", '{"prompt": "x"}\n', "line 1 is not of Mooncake's form"),
+        ("d.jsonl", "nonsense\n", "line 1 is not of Mooncake's form"),
+        ("d.jsonl", '{"input_length": 3, "output_length": 0}\n', "no request"),
+        ("e.csv", f"{COLUMNS}\n0,5,0\n", "no request"),
     ],
 )
 def test_files_that_are_no_traces(tmp_path: Path, name: str, text: str, message: str) -> None:
     path = tmp_path / name
-    path.write_text(text)
+    path.write_bytes(text.encode(errors="surrogateescape"))
     with pytest.raises(ConfigError, match=message):
         read_lengths(path)
 
@@ -57,6 +67,9 @@ def test_what_has_no_hash_ids_is_refused(tmp_path: Path) -> None:
         read_mooncake(path)
     path.write_text('{"input_length": 600, "output_length": 1, "hash_ids": [1]}\n')
     with pytest.raises(ConfigError, match="600 tokens have 1 hash ids"):
+        read_mooncake(path)
+    path.write_text("\n")
+    with pytest.raises(ConfigError, match="holds no request"):
         read_mooncake(path)
 
 

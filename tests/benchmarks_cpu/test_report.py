@@ -86,7 +86,7 @@ def test_ratios(comparison: Comparison) -> None:
 
 def test_rows(comparison: Comparison) -> None:
     lines = render(comparison).splitlines()
-    assert "| | penstock | a | b | ratio |" in lines
+    assert "| 1 to 3 rounds | penstock | a | b | ratio |" in lines
     assert (
         "| one stream: decode tokens/s | 30.0 (29.0 to 31.0) | 20.0 (18.0 to 40.0) "
         "| 15.0 (15.0 to 15.0) | **1.50** (0.78 to 1.61), a |" in lines
@@ -95,6 +95,18 @@ def test_rows(comparison: Comparison) -> None:
         "| prompt of 512: time to first token, s | 0.5 (one round) | - | 0.75 (one round) "
         "| one round, no figure |" in lines
     )
+
+
+def test_rounds_are_those_of_the_precision(comparison: Comparison, tmp_path: Path) -> None:
+    many = structs.replace(comparison.samples[0], precision="bf16")
+    comparison.samples += [structs.replace(many, round=number) for number in range(5)]
+    text = render(comparison)
+    assert "| 5 rounds | penstock |" in text
+    assert "stopped before" not in text
+    comparison.stopped = True
+    assert "**The run was stopped before its last case**" in render(comparison)
+    draw(comparison, "int4", tmp_path / "a.svg")
+    assert "medians of 3 rounds" in (tmp_path / "a.svg").read_text()
 
 
 def test_a_ratio_needs_a_round_of_both(comparison: Comparison) -> None:

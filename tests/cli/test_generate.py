@@ -15,6 +15,7 @@ import pytest
 from support.waiting import PATIENCE_S, until
 
 import penstock
+from penstock.backends.cpu import native
 from penstock.cli import main as cli
 
 PROMPT = "def add(a, b):\n    return"
@@ -148,6 +149,23 @@ def test_explain_gives_reasons_and_the_plan(capsys: pytest.CaptureFixture[str]) 
     assert "RopeWrite" in out
     assert cli.main(["explain", "--no-plan"]) == 0
     assert "RopeWrite" not in capsys.readouterr().out
+
+
+def test_explain_says_which_kernels_would_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PENSTOCK_ISA", raising=False)
+    best = native.load().isa
+    for isa, line in (
+        ("", f"kernels  {best}  (the best of this installation that runs here)"),
+        (best, f"kernels  {best}  (as PENSTOCK_ISA says)"),
+        ("garbage", "kernels  none: PENSTOCK_ISA=garbage: this installation has native code for "),
+    ):
+        monkeypatch.setenv("PENSTOCK_ISA", isa)
+        assert cli.main(["explain", "--no-plan"]) == 0
+        assert line in capsys.readouterr().out
+    assert cli.main(["explain", "--no-plan", "--backend", "reference"]) == 0
+    assert "kernels" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

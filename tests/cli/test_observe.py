@@ -112,10 +112,11 @@ def test_what_is_refused(
         ([server.url, "--block-size", "64"], "name a file with --out"),
         ([server.url, "--follow", "--out", "x"], "leave --follow out"),
         (["http://127.0.0.1:1"], "check the URL, and that the server runs"),
+        ([str(tmp_path / "missing.jsonl")], "No such file"),
     ):
         assert cli.main(["observe", *words]) != 0
         assert message in capsys.readouterr().err
-    trace = tmp_path / "empty.jsonl"
+    trace = tmp_path / "empty"
     trace.write_text("\n")
     assert cli.main(["observe", str(trace)]) == 2
     assert "holds no request" in capsys.readouterr().err
@@ -160,6 +161,10 @@ def test_what_metrics_of_another_kind_of_server_say(
     assert rows["prefix cache"] == "20.0% of what was looked up was found"
     assert "say nothing of arrivals" in printed
     assert json.loads((tmp_path / "found.json").read_text())["prompt_tokens"]["count"] == 10
+    broken = METRICS.replace(b'_count{engine="0"} 10.0', b'_count{engine="0"} NaN')
+    with foreign_server(broken) as url:
+        assert cli.main(["observe", url]) == 1
+    assert "request_prompt_tokens_count is nan" in capsys.readouterr().err
 
 
 @pytest.mark.slow

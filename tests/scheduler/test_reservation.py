@@ -8,6 +8,7 @@ import pytest
 from support.fake_model import Windows
 from support.scheduler_loop import check_complete, make_loop, request
 
+from penstock.interface.messages import Tenant
 from penstock.scheduler.sequence import SequenceState
 
 ALL: Windows = (None,)
@@ -56,3 +57,26 @@ def test_what_needs_the_whole_cache_runs_alone() -> None:
         most = max(most, len({each.request_id for each in loop.scheduler.running}))
     check_complete(loop, leaders)
     assert most == 1
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize(("blocks", "seqs"), [(40, 12), (200, 4)], ids=["blocks", "places"])
+def test_nor_for_another_tenant(ahead: bool, blocks: int, seqs: int) -> None:
+    """Who holds too much is let finish; then the other is first."""
+    loop = make_loop(blocks, seqs, ahead=ahead, surely=True)
+    leaders = [  # ten blocks each to their ends
+        request(f"a{i}", [i] * 8, max_tokens=33 - 2 * i, tenant=Tenant("a")) for i in range(6)
+    ]
+    for leader in leaders:
+        loop.scheduler.add(leader)
+    for _ in range(5):
+        loop.step()
+    assert len(loop.scheduler.running) == 4
+    leaders.append(request("b", [9] * 30, max_tokens=9, tenant=Tenant("b")))
+    loop.scheduler.add(leaders[-1])
+    started = [each.request_id for each in loop.scheduler.running]
+    while loop.step() is not None:
+        started += [each.request_id for each in loop.scheduler.running]
+    check_complete(loop, leaders)
+    assert loop.scheduler.stats().preemptions == 0
+    assert list(dict.fromkeys(started))[4:] == ["b", "a4", "a5"]

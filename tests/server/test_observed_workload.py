@@ -17,7 +17,7 @@ from support.waiting import PATIENCE_S, until
 
 from penstock.bench.load.trace_files import TraceScale, read_trace
 from penstock.workload.report import ObservedWorkload
-from penstock.workload.trace import read_lines
+from penstock.workload.trace import decoded, read_lines
 from penstock.workload.trace_line import TraceLine
 
 PATH = "/engine/workload"
@@ -94,8 +94,43 @@ def test_requests_leave_lengths_times_and_equal_prefixes(watched: Server, tmp_pa
     assert [each.turns[0].new_tokens for each in found.recorded] == [
         line.input_length for line in lines[:-1]
     ]
-    # Neither texts nor tokens are told, as whatever they are spelled.
-    assert b"secret" not in asked(watched, "?format=jsonl").content
+
+
+def test_nothing_is_told_but_lengths_times_and_what_is_equal(watched: Server) -> None:
+    """Other texts and tokens, salts and users, of which the same are equal, leave the same."""
+    for first, words, name in ((0, "secret words", "alice"), (100, "hidden texts", "bobby")):
+        shared = list(range(first, first + 64))
+        complete(watched, [*shared, first], user=name)
+        complete(watched, [*shared, *[first + 70] * 40], cache_salt=name)
+        complete(watched, [*shared, first, first + 1], user=name)
+        said = [{"role": "user", "content": words}]
+        body = {"model": "fake", "messages": said, "max_tokens": 40, "ignore_eos": True}
+        assert watched.post("/v1/chat/completions", body).status_code == 200
+    lines = list(decoded([asked(watched, "?format=jsonl").content]))
+    one, other = ([without_times(line) for line in part] for part in (lines[:4], lines[4:]))
+    assert numbered_anew(one) == numbered_anew(other)
+    assert one[0].hash_ids is not None
+    assert one[2].hash_ids is not None
+    assert one[0].hash_ids[:2] == one[2].hash_ids[:2]
+
+
+def without_times(line: TraceLine) -> TraceLine:
+    return msgspec.structs.replace(line, timestamp=None, first_token_ms=None, duration_ms=None)
+
+
+def numbered_anew(lines: list[TraceLine]) -> list[TraceLine]:
+    """The same with numbers of blocks from 0 on, in the order in which they occur."""
+    anew: dict[int, int] = {}
+    return [
+        msgspec.structs.replace(
+            line,
+            **{
+                field: [anew.setdefault(i, len(anew)) for i in getattr(line, field) or ()]
+                for field in ("hash_ids", "answer_ids")
+            },
+        )
+        for line in lines
+    ]
 
 
 def test_figures_are_as_the_document_describes(watched: Server) -> None:

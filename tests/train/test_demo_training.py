@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from transformers import LlamaForCausalLM
 
 from penstock import demo_model_path
+from penstock.tokenizer import load_tokenizer
 
 SCRIPTS = Path(__file__).parents[2] / "examples" / "train_demo"
 
@@ -61,6 +63,52 @@ def test_packages_repeat_nothing_that_is_held_out(tmp_path: Path) -> None:
     assert [d.path for d in corpus.read_packages(tmp_path, held_out)] == ["one/own.py"]
     everything = corpus.read_packages(tmp_path, [])
     assert [d.path for d in everything] == ["one/copy.py", "one/own.py"]
+
+
+def test_a_share_of_packages_is_written_beside_the_library(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    corpus = script("corpus")
+    library, packages, out = (tmp_path / name for name in ("library", "packages", "out"))
+    corpus.Document("one.py", "x = 1\n").write(library)
+    documents = [corpus.Document(f"some/{i}.py", f"x = {i}\n") for i in range(50)]
+    for document in documents:
+        document.write(packages)
+    given = f"corpus.py {out} --library {library} --packages {packages} --share 0.3"
+    monkeypatch.setattr("sys.argv", given.split())
+    corpus.main()
+    assert (out / "one.py").read_text() == "x = 1\n"
+    chosen = {file.name for file in (out / "packages" / "some").iterdir()}
+    assert chosen == {Path(d.path).name for d in documents if d.place < 300}
+    assert 0 < len(chosen) < 50
+
+
+def test_prompts_are_of_the_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    corpus, written = script("corpus"), script("written")
+    tokenizer = load_tokenizer(demo_model_path())
+    text = "".join(f"value_{i} = compute(arguments[{i}])\n" for i in range(100))
+    documents = [corpus.Document("long.py", text), corpus.Document("short.py", "x = 1\n")]
+    prompts = islice(written.prompts_of(documents, tokenizer, np.random.default_rng(1)), 5)
+    for prompt in prompts:
+        assert (prompt.name, prompt.prompt) == ("long.py", len(prompt.token_ids))
+        assert "\n" + tokenizer.decode(prompt.token_ids) in "\n" + text
+
+
+def test_a_teacher_says_what_is_to_be_predicted() -> None:
+    decoder = script("decoder")
+    torch.manual_seed(1)
+    model, teacher = (decoder.make_model(decoder.SIZES["draft"], None).eval() for _ in range(2))
+    windows = torch.arange(34).view(2, 17)
+    certain = nn.functional.one_hot(windows[:, 1:], decoder.VOCAB_SIZE).float()
+    with torch.no_grad():
+        plain = decoder.loss_of(model, windows)
+        torch.testing.assert_close(decoder.loss_of(model, windows, wanted=certain), plain)
+        own, other = (decoder.distribution(each, windows) for each in (model, teacher))
+        torch.testing.assert_close(own.sum(-1), torch.ones(2, 16))
+        entropy = -(other * other.log()).sum(-1).mean()
+        # Cross entropy is least where it is the teacher's own.
+        torch.testing.assert_close(decoder.loss_of(teacher, windows, wanted=other), entropy)
+        assert decoder.loss_of(model, windows, wanted=other) > entropy
 
 
 def test_windows_continue_where_they_were() -> None:
@@ -187,3 +235,10 @@ def test_a_mean_has_the_record_of_its_latest_part(tmp_path: Path) -> None:
     assert "7 files of the Python standard library and 3 of packages" in text
     assert "7,000 tokens, the first 5,000 of the library alone" in text
     assert "of packages" not in card.render(config, library)
+    draft = {**packages, "of_own_text": 2, "learnt_of_teacher": 1_000}
+    text = " ".join(card.render(config, draft).split())
+    assert (
+        "5 files of the Python standard library and 3 of packages, and text of the larger" in text
+    )
+    assert "after 2 of these" in text
+    assert "In the last 1,000 tokens it learnt what" in text

@@ -13,12 +13,12 @@ import pytest
 from penstock.errors import ConfigError
 from penstock.workload.conversations import as_conversations
 from penstock.workload.observation import Observation
-from penstock.workload.prefix_hashes import HASH_BYTES, PrefixHashes
+from penstock.workload.prefix_hashes import BLOCK, HASH_BYTES, PrefixHashes
 from penstock.workload.requests import ObservedRequests
 from penstock.workload.ring import ObservationRing
 from penstock.workload.sharing import Sharing
 from penstock.workload.summary import summarize
-from penstock.workload.trace import coarser, encoded, read_lines
+from penstock.workload.trace import coarser, decoded, encoded, read_lines
 from penstock.workload.trace_line import TraceLine
 
 HASHES = PrefixHashes()
@@ -115,6 +115,7 @@ def test_prompts_that_continue_an_answer() -> None:
     )
     sharing = Sharing.of(found)
     assert sharing.parent.tolist() == [-1, -1, 0, 2]
+    assert sharing.root.tolist() == [0, 1, 0, 0]
     assert sharing.turn.tolist() == [0, 0, 1, 2]
     assert sharing.pause_s[2:].tolist() == [3, 3]
     figures = summarize(found).conversations
@@ -122,6 +123,25 @@ def test_prompts_that_continue_an_answer() -> None:
     assert (figures.conversations, figures.requests, figures.longest) == (1, 2, 3)
     assert figures.new_tokens is not None
     assert figures.new_tokens.max == len(said)
+    # Those of a part are turns of conversations that began before it.
+    part = summarize(found, since=9.0).conversations
+    assert part is not None
+    assert (part.conversations, part.requests, part.longest) == (1, 1, 3)
+
+
+def test_a_prompt_that_ends_within_an_answer_continues_none() -> None:
+    first, answer = list(range(40)), list(range(50, 80))
+    text = [*first, *answer]
+    found = requests(
+        observed(0, first, answer),
+        observed(5, text[:64]),  # the full blocks of both are equal
+        observed(6, [*text, 1]),
+    )
+    assert Sharing.of(found).parent.tolist() == [-1, -1, 0]
+    figures = summarize(found).conversations
+    assert figures is not None
+    assert figures.new_tokens is not None
+    assert figures.new_tokens.mean == 1
 
 
 def test_figures() -> None:
@@ -186,12 +206,24 @@ def test_a_trace_says_what_was_observed(tmp_path: Path) -> None:
     assert one.conversations.requests == other.conversations.requests > 100
     # A part of it begins anew.
     middle = float(found.arrived[200])
-    lines = b"".join(encoded(found, middle)).splitlines()
-    assert len(lines) == len(found) - 200
-    first = msgspec.json.decode(lines[0], type=TraceLine)
-    assert first.timestamp == 0
-    assert first.hash_ids is not None
-    assert first.hash_ids[:1] in ([0], [first.hash_ids[-1]])
+    cut = list(decoded(encoded(found, middle)))
+    assert len(cut) == len(found) - 200
+    assert cut[0].timestamp == 0
+    # Full blocks are numbered anew in the order in which they occur, equal ones alike.
+    was = found.blocks[found.starts[200] :].tolist()
+    now = [i for line in cut for i in full_blocks(line)]
+    anew = {number: place for place, number in enumerate(dict.fromkeys(was))}
+    assert now == [anew[number] for number in was]
+    assert len(anew) < len(was)
+    assert now != was
+    # What fills no block is nobody else's.
+    own = [line.hash_ids[-1] for line in cut if line.hash_ids and line.input_length % BLOCK]
+    assert len({*own} - {*now}) == len(own) > 50
+
+
+def full_blocks(line: TraceLine) -> list[int]:
+    """The numbers of the blocks that prompt and answer fill."""
+    return [*(line.hash_ids or ())[: line.input_length // BLOCK], *(line.answer_ids or ())]
 
 
 def test_larger_blocks_share_what_they_can() -> None:

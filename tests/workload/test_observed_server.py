@@ -12,6 +12,7 @@ import pytest
 
 from penstock.errors import PenstockError
 from penstock.workload.observed_server import ObservedServer
+from penstock.workload.trace import decoded
 
 LINE = b'{"input_length":1,"output_length":1}\n'
 
@@ -73,3 +74,12 @@ def test_a_part_of_any_length_is_asked_for(since_s: float) -> None:
     asked = parse_qs(urlsplit(paths[0]).query)
     assert asked["format"] == ["jsonl"]
     assert [float(each) for each in asked["since"]] == [since_s]
+
+
+def test_lines_of_another_version() -> None:
+    wrong = LINE.replace(b'"output_length":1', b'"output_length":"few"')
+    with answering(chunk(LINE + wrong), chunk(b"")) as (server, _):
+        lines = decoded(server.trace())
+        assert next(lines).output_length == 1
+        with pytest.raises(PenstockError, match="another version of Penstock"):
+            next(lines)

@@ -50,7 +50,8 @@ class Contender:
     shape: Shape
     limits: Limits
     worker: Worker | None = None
-    settings: dict[str, str] = field(default_factory=dict)
+    loaded: Loaded | None = None
+    """What it answered when it was last loaded."""
     warmed: set[str] = field(default_factory=set)
     failed: set[str] = field(default_factory=set)
 
@@ -83,10 +84,7 @@ class Contender:
 
         Raises LoadError, or WorkerError where only this case fails.
         """
-        try:
-            worker = self._loaded()
-        except WorkerError as error:
-            raise LoadError(str(error)) from None
+        worker = self._ready()
         if case.name not in self.warmed:
             self._ask(worker, Run(list(warm), case.clients))
             self.warmed.add(case.name)
@@ -97,14 +95,16 @@ class Contender:
 
     def perplexity(self, text: Text) -> float:
         """Raises LoadError, or WorkerError where the engine does not tell."""
-        try:
-            worker = self._loaded()
-        except WorkerError as error:
-            raise LoadError(str(error)) from None
-        answer = self._ask(worker, Score(text.windows, text.first))
+        answer = self._ask(self._ready(), Score(text.windows, text.first))
         if not isinstance(answer, Scored):
             raise WorkerError(f"{self.name} answered a text with {answer.kind}")
         return text.perplexity(answer.loss)
+
+    def resume(self) -> Loaded:
+        """Load it, or let it go on, for others than its worker to ask; raises LoadError."""
+        self._ready().resume()
+        assert self.loaded is not None
+        return self.loaded
 
     def pause(self) -> None:
         if self.worker is not None:
@@ -115,6 +115,16 @@ class Contender:
             self.worker.close()
             self.worker = None
             self.warmed.clear()
+
+    @property
+    def settings(self) -> dict[str, str]:
+        return {} if self.loaded is None else self.loaded.settings
+
+    def _ready(self) -> Worker:
+        try:
+            return self._loaded()
+        except WorkerError as error:
+            raise LoadError(str(error)) from None
 
     def _ask(self, worker: Worker, message: Message) -> Message:
         return worker.ask(message, self.limits.run_seconds)
@@ -146,7 +156,7 @@ class Contender:
         cap = self.limits.cap
         if cap is not None and (excess := cap.excess(answer.settings.get("isa", ""))):
             raise WorkerError(f"it is not held to {cap.name}: {excess}")
-        self.settings = answer.settings
+        self.loaded = answer
         return self.worker
 
 

@@ -114,12 +114,18 @@ class Environment:
         return setup
 
     def state(self) -> Setup:
-        """What the last :meth:`install` recorded."""
+        """What the last :meth:`install` recorded, with an error where that is no longer so."""
         if self.peer is PENSTOCK:
             return Setup(self.peer.name, self._versions())
         if not self.record.exists():
             return Setup(self.peer.name, {}, "not installed: run setup")
-        return Setup(**json.loads(self.record.read_text(encoding="utf-8")))
+        try:
+            recorded = Setup(**json.loads(self.record.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):  # cut off
+            return Setup(self.peer.name, {}, "what was installed cannot be read: run setup again")
+        if recorded.error is None and not self.python.exists():
+            return Setup(self.peer.name, {}, "its environment is no longer there: run setup again")
+        return recorded
 
     def _install(self, cap: Cap | None, say: Callable[[str], None]) -> None:
         if not self.python.exists():

@@ -151,7 +151,7 @@ def _heading(comparison: Comparison, precision: str, panels: Collection[_Panel])
         + _held(comparison),
         "soft",
     )
-    rounds = 1 + max(sample.round for sample in comparison.samples)
+    rounds = max(bar.found.rounds for panel in panels for _, bars in panel.cases for bar in bars)
     pale = any(
         not bar.found.is_figure for panel in panels for _, bars in panel.cases for bar in bars
     )

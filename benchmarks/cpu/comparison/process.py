@@ -27,7 +27,7 @@ class WorkerError(Exception):
 class Worker:
     """``command`` runs in a session of its own, so that whatever it starts stops and ends with it.
 
-    ``log`` receives what the engine prints.
+    ``log`` receives what the engine prints. Raises WorkerError where the command does not start.
     """
 
     def __init__(
@@ -40,14 +40,17 @@ class Worker:
         self._log = log
         with log.open("ab") as errors:
             self._log_start = errors.tell()  # logs of earlier workers lie before
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                env={**os.environ, **(environment or {}), "PYTHONPATH": path},
-                start_new_session=True,
-            )
+            try:
+                self._process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=errors,
+                    env={**os.environ, **(environment or {}), "PYTHONPATH": path},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise WorkerError(f"its worker does not start: {error.strerror}") from None
         self._paused = False
         self._rest = b""
 

@@ -47,12 +47,15 @@ class Loaded:
     """The engine is ready. ``settings`` is what was chosen, for the reader of the report.
 
     ``settings["isa"]`` is what the engine itself says of the instructions that it uses; a cap is
-    checked by it.
+    checked by it. Of a server, ``url`` is where it listens until the worker quits, and ``body`` has
+    what its requests need beside the common fields.
     """
 
     kind: ClassVar[str] = "loaded"
     seconds: float
     settings: dict[str, str]
+    url: str | None = None
+    body: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -28,4 +28,5 @@ def score(contenders: Sequence[Contender], text: Text, comparison: Comparison) -
             comparison.qualities.append(
                 Quality(engine=engine, precision=precision, perplexity=found)
             )
-        contender.unload()
+        finally:
+            contender.unload()

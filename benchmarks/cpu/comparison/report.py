@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from statistics import median
 
@@ -80,6 +81,8 @@ def _machine(comparison: Comparison) -> Iterator[str]:
     ]
     measured = ", ".join(rate for rate in rates if rate) or f"not measured: {m.unmeasured}"
     yield f"Measured with the same threads, it {measured}.{_neighbours(comparison)}"
+    if comparison.stopped:
+        yield "**The run was stopped before its last case**: figures are of what was done by then."
     if comparison.cap is not None:
         yield (
             f"**Every engine is held to {comparison.cap.isa}**: {comparison.cap.title}, so that "
@@ -109,7 +112,7 @@ def _rate(form: str, value: float | None, unit: float) -> str:
 
 def _table(comparison: Comparison, precision: str) -> Iterator[str]:
     names = comparison.names
-    yield "| | " + " | ".join(names) + " | ratio |"
+    yield f"| {_rounds(comparison, precision)} | " + " | ".join(names) + " | ratio |"
     yield "|---" * (len(names) + 2) + "|"
     scored = {q.engine: q.perplexity for q in comparison.qualities if q.precision == precision}
     if scored:
@@ -126,6 +129,19 @@ def _table(comparison: Comparison, precision: str) -> Iterator[str]:
                 rival, ours = found
                 last = f"{_advantage(ours)}, {rival}" if ours.is_figure else ONE_ROUND
             yield f"| {case.title}: {metric.value} | " + " | ".join([*cells, last]) + " |"
+
+
+def _rounds(comparison: Comparison, precision: str) -> str:
+    """How many rounds the figures of a precision are of; empty where there are none."""
+    counts = Counter(
+        (s.engine, s.case) for s in comparison.samples if s.precision == precision
+    ).values()
+    if not counts:
+        return ""
+    least, most = min(counts), max(counts)
+    if least < most:
+        return f"{least} to {most} rounds"
+    return "1 round" if most == 1 else f"{most} rounds"
 
 
 def _cell(

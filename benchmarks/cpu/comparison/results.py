@@ -9,6 +9,7 @@ import msgspec
 from comparison.cases import Case, Metric
 from comparison.measurement import Summary, summarize
 from penstock.bench.machine import Machine
+from penstock.errors import ConfigError
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +72,7 @@ class CapRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Comparison(msgspec.Struct, kw_only=True):
-    """A whole run; written after every round, so that one cut short is not lost."""
+    """A whole run; written after every case, so that nothing is lost of one cut short."""
 
     date: str
     command: str
@@ -85,6 +86,8 @@ class Comparison(msgspec.Struct, kw_only=True):
     """What perplexities are of; empty where there are none."""
     qualities: list[Quality] = []
     cap: CapRecord | None = None
+    stopped: bool = False
+    """Whether it was ended, as by Ctrl-C, before its last case: some cases have fewer rounds."""
 
     def rounds(self, engine: str, precision: str, case: str, metric: Metric) -> dict[int, float]:
         """The figure of each round that was measured."""
@@ -140,5 +143,8 @@ def write(comparison: Comparison, path: Path) -> None:
 
 
 def read(path: Path) -> Comparison:
-    """Raises msgspec.DecodeError where the file is not one of :func:`write`."""
-    return msgspec.json.decode(path.read_bytes(), type=Comparison)
+    """Raises OSError, or ConfigError where the file is not one of :func:`write`."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Comparison)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no result of a comparison: {error}") from None

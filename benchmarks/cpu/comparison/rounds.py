@@ -30,6 +30,7 @@ def run_rounds(
 ) -> int:
     """Measure, adding to ``comparison``; returns the whole rounds that were run.
 
+    ``save`` is called whenever something was added, so that nothing is lost of a run that is ended.
     Engines of one precision go through all of their rounds before those of the next are loaded, so
     that memory holds as many as can be. Precisions share the time until ``deadline``
     (``time.monotonic``) evenly: but for the first of each, a round begins only if one as long as
@@ -54,11 +55,11 @@ def run_rounds(
                         if contender.takes(case):
                             make_room(rivals, contender, recent)
                             _measure(contender, case, number, comparison, ids, seed, say)
+                            save(comparison)
                             recent = [c for c in recent if c is not contender] + [contender]
                             contender.pause()
                 longest = max(longest, time.monotonic() - start)
                 done += 1
-                save(comparison)
             for contender in rivals:
                 contender.unload()
     finally:
@@ -109,10 +110,6 @@ def _measure(
     if first:
         _record_engine(contender, comparison)
     found = figures(ran.times)
-    say(
-        f"{contender.name:<32} {case.name:<8} "
-        + "  ".join(f"{metric.value} {found[metric]:.4g}" for metric in case.metrics)
-    )
     comparison.samples.append(
         Sample(
             engine=contender.peer.name,
@@ -124,6 +121,10 @@ def _measure(
             load_average_1m=load,
             other_cpus=ran.other_cpu_seconds / ran.seconds,
         )
+    )
+    say(
+        f"{contender.name:<32} {case.name:<8} "
+        + "  ".join(f"{metric.value} {found[metric]:.4g}" for metric in case.metrics)
     )
 
 

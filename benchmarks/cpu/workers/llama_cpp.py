@@ -23,6 +23,11 @@ KV_TYPES = {
 CELLS = 256  # a sequence's cache is a multiple of this
 
 
+def kv_type(options: Load) -> tuple[int, str]:
+    """The type of keys and values, by number and as llama-server's options name it."""
+    return KV_TYPES[options.settings.get("kv_bits", "16")]
+
+
 def isa() -> str:
     """Return what the library was compiled for and finds here."""
     text: bytes = llama_cpp.llama_print_system_info()
@@ -51,7 +56,7 @@ class LlamaCpp:
         vocabulary = llama_cpp.llama_model_get_vocab(model)
         self.vocab_size = llama_cpp.llama_vocab_n_tokens(vocabulary)
         self.context, self.shape = None, (0, 0)
-        self.kv_type, kv_name = KV_TYPES[options.settings.get("kv_bits", "16")]
+        self.kv_type, kv_name = kv_type(options)
         self.unified = options.settings.get("kv_unified", "0") == "1"
         return {
             "isa": isa(),

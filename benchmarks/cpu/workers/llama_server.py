@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 from comparison.protocol import Load
-from workers.llama_cpp import isa
+from workers.llama_cpp import isa, kv_type
 from workers.loop import serve
 from workers.served import HOST, Served
 
@@ -17,10 +17,11 @@ class LlamaServer:
     def command(self, options: Load, port: int) -> list[str]:
         slots = int(options.settings["clients"])
         length = -(-options.max_length // CELLS) * CELLS
-        threads = str(options.threads)
+        threads, (_, kv) = str(options.threads), kv_type(options)
         return [
             *(os.environ["LLAMA_SERVER"], "-m", options.model),
             *("-t", threads, "-tb", threads, "-np", str(slots), "-c", str(slots * length)),
+            *("-ctk", kv, "-ctv", kv),
             *("--no-cache-prompt", "--cache-ram", "0", "--ctx-checkpoints", "0"),
             *("--no-webui", "--no-slots", "--host", HOST, "--port", str(port)),
         ]

@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from comparison.protocol import (
     Failed,
@@ -62,6 +62,17 @@ class Scorer(Protocol):
         """The loss that :class:`comparison.protocol.Scored` has."""
 
 
+@runtime_checkable
+class Listener(Protocol):
+    """What a worker module implements besides whose engine is a server that others may ask, too."""
+
+    def url(self) -> str:
+        """Where it listens, once it is loaded."""
+
+    def body(self) -> dict[str, Any]:
+        """Fields that its requests need beside the common ones."""
+
+
 def serve(engine: Engine) -> None:
     """Answer messages until Quit or the end of input.
 
@@ -88,7 +99,10 @@ def _answer(engine: Engine, message: object) -> Loaded | Ran | Scored | Failed:
     if isinstance(message, Load):
         start = time.perf_counter()
         settings = engine.load(message)
-        return Loaded(time.perf_counter() - start, settings)
+        seconds = time.perf_counter() - start
+        if isinstance(engine, Listener):
+            return Loaded(seconds, settings, engine.url(), engine.body())
+        return Loaded(seconds, settings)
     if isinstance(message, Run):
         times = TokenTimes(message.requests)
         start, busy, cpu = time.perf_counter(), _busy_seconds(), _cpu_seconds()

@@ -12,6 +12,11 @@ from workers.loop import TokenTimes, serve
 QUANTIZATION = {"int4": "int4", "int8": "int8", "bf16": "none", "file": "none"}
 
 
+def kv_dtype(options: Load) -> str:
+    """The type of keys and values, as Penstock's option names it."""
+    return "int8" if options.settings.get("kv_bits") == "8" else "auto"
+
+
 class Penstock:
     def load(self, options: Load) -> dict[str, str]:
         self.llm = LLM(
@@ -21,7 +26,7 @@ class Penstock:
             threads=options.threads,
             max_num_seqs=options.max_sequences,
             max_model_len=options.max_length,
-            kv_cache_dtype="int8" if options.settings.get("kv_bits") == "8" else "auto",
+            kv_cache_dtype=kv_dtype(options),
         )
         config = self.llm.config
         return {

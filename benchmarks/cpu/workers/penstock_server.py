@@ -8,7 +8,7 @@ from typing import Any
 from comparison.protocol import Load
 from penstock.backends.cpu import native
 from workers.loop import serve
-from workers.penstock import QUANTIZATION
+from workers.penstock import QUANTIZATION, kv_dtype
 from workers.served import HOST, Served
 
 
@@ -19,6 +19,7 @@ class PenstockServer:
             *("--dtype", "bfloat16", "--quantization", QUANTIZATION[options.precision]),
             *("--threads", str(options.threads), "--max-model-len", str(options.max_length)),
             *("--max-num-seqs", str(options.max_sequences)),
+            *("--kv-cache-dtype", kv_dtype(options)),
             *("--host", HOST, "--port", str(port)),
         ]
 

@@ -139,6 +139,12 @@ class Served:
         finally:
             connection.close()
 
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}"
+
+    def body(self) -> dict[str, Any]:
+        return self.server.extra_fields()
+
     def close(self) -> None:
         if self.process is not None:
             self.process.terminate()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import csv
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from penstock.bench.replay import scaled
-from penstock.bench.traces import read_lengths
+from penstock.bench.traces import Lengths
+from penstock.workload.csv_trace import CsvTrace, TimedRequest
 
 LONGEST_GAP_S = 10.0
 """Most seconds between arrivals: a trace has pauses in which nothing would be strained."""
@@ -30,7 +30,8 @@ class Trace:
 
         Prompts are random tokens. Raises ConfigError for a file that is no trace, and OSError.
         """
-        lengths = scaled(read_lengths(path), context)
+        requests = CsvTrace.read(path).requests
+        lengths = scaled([Lengths(each.prompt, each.output) for each in requests], context)
         generator = random.Random(0)
         step = max(1, len(lengths) // count)
         bodies = []
@@ -39,7 +40,7 @@ class Trace:
             bodies.append(
                 {"model": model, "prompt": prompt, "max_tokens": length.output, **_options(i)}
             )
-        return cls(bodies, list(_gaps(path)))
+        return cls(bodies, list(_gaps(requests)))
 
 
 def _options(i: int) -> dict[str, Any]:
@@ -53,11 +54,6 @@ def _options(i: int) -> dict[str, Any]:
     )[i % 5]
 
 
-def _gaps(path: Path) -> Iterator[float]:
-    with path.open(encoding="utf-8", newline="") as file:
-        before = None
-        for row in csv.DictReader(file):
-            now = datetime.fromisoformat(row["TIMESTAMP"])
-            if before is not None:
-                yield min(LONGEST_GAP_S, max(0.0, (now - before).total_seconds()))
-            before = now
+def _gaps(requests: Sequence[TimedRequest]) -> Iterator[float]:
+    for before, now in pairwise(requests):
+        yield min(LONGEST_GAP_S, max(0.0, now.at_s - before.at_s))

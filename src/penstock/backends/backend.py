@@ -179,6 +179,13 @@ class Backend(ABC):
         """Return lines on this machine's kernels for the user who starts the engine."""
         return ()
 
+    def kernels(self) -> str | None:
+        """Return which of its kernels run on this machine, and why; None if there is no choice.
+
+        Raises ConfigError if none do.
+        """
+        return None
+
     def packing(self) -> Packing | None:
         """Return the form in which weights are packed on this machine; None if they are not.
 

@@ -61,6 +61,15 @@ class LatencyResult(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was stopped before all of its runs were done; those that were not are left out."""
 
 
+def check_batch(batch_size: int, max_num_seqs: int) -> None:
+    """Raise ConfigError for a batch that no step can decode together."""
+    if batch_size > max_num_seqs:
+        raise ConfigError(
+            f"a step has at most {max_num_seqs} of {batch_size} requests; raise --max-num-seqs, or "
+            "lower --batch-size"
+        )
+
+
 @dataclass
 class PhaseSteps:
     """The steps of the measured runs."""

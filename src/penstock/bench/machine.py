@@ -10,7 +10,7 @@ from importlib import metadata
 import msgspec
 
 import penstock
-from penstock.backends.cpu import measure
+from penstock.backends.cpu import measure, native
 from penstock.backends.cpu.measure import Ceiling
 from penstock.errors import PenstockError
 from penstock.hardware import Hardware, detect
@@ -76,6 +76,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     int8_ops: float | None
     spreads: Spreads = Spreads()
     unmeasured: str | None
+    kernels: str | None = None
+    """The variant of the native library, whose instructions the peaks are of; None where nothing
+    was measured, and in results from before it was kept."""
     kernel: str
     python: str
     packages: dict[str, str]
@@ -124,6 +127,7 @@ def describe_machine(speeds: Speeds, threads: int, hardware: Hardware | None = N
             int8=_spread(speeds.int8),
         ),
         unmeasured=speeds.unmeasured,
+        kernels=None if speeds.read is None else native.load().isa,
         kernel=platform.release(),
         python=platform.python_version(),
         packages={name: _version(name) for name in _REPORTED_PACKAGES},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import ConfigError
+from penstock.workload.csv_trace import CsvTrace
 from penstock.workload.trace import read_lines
 from penstock.workload.trace_line import MOONCAKE_BLOCK
 
@@ -20,13 +20,6 @@ class Lengths:
 
     prompt: int
     output: int
-
-
-class _Line(msgspec.Struct):
-    """What a line of a Mooncake trace says of lengths."""
-
-    input_length: int
-    output_length: int
 
 
 class HashedRequest(msgspec.Struct, frozen=True):
@@ -41,44 +34,27 @@ class HashedRequest(msgspec.Struct, frozen=True):
 def read_lengths(path: Path, limit: int | None = None, scale: float = 1.0) -> list[Lengths]:
     """Lengths of the first ``limit`` requests of a trace, times ``scale`` but at least 1.
 
-    ``.csv``: the columns ContextTokens and GeneratedTokens (Azure's LLM inference traces).
-    ``.jsonl``: the fields input_length and output_length (Mooncake's traces).
-    Requests without a prompt or an output are left out: there is nothing to run. Raises
-    ConfigError where the file is neither, and OSError.
+    ``.csv`` is Azure's or BurstGPT's; any other file is of Mooncake's form. Requests without a
+    prompt or an answer are left out: there is nothing to run. Raises ConfigError for what is no
+    trace, and OSError.
     """
-    found: list[Lengths] = []
-    with path.open(encoding="utf-8", newline="") as file:
-        try:
-            if path.suffix == ".csv":
-                rows = (
-                    (int(row["ContextTokens"]), int(row["GeneratedTokens"]))
-                    for row in csv.DictReader(file)
-                )
-            else:
-                decoder = msgspec.json.Decoder(_Line)
-                lines = (decoder.decode(line) for line in file if line.strip())
-                rows = ((line.input_length, line.output_length) for line in lines)
-            for prompt, output in rows:
-                if limit is not None and len(found) == limit:
-                    break
-                if prompt > 0 and output > 0:
-                    found.append(
-                        Lengths(max(1, round(prompt * scale)), max(1, round(output * scale)))
-                    )
-        except (KeyError, TypeError, ValueError, msgspec.DecodeError) as error:
-            raise ConfigError(
-                f"{path}: not a request trace ({error!r}); a .csv needs the columns ContextTokens "
-                "and GeneratedTokens, a .jsonl the fields input_length and output_length"
-            ) from None
+    if path.suffix == ".csv":
+        found = [Lengths(each.prompt, each.output) for each in CsvTrace.read(path, limit).requests]
+    else:
+        lines = (Lengths(line.input_length, line.output_length) for _, line in read_lines(path))
+        found = list(islice((each for each in lines if each.prompt and each.output), limit))
     if not found:
-        raise ConfigError(f"{path}: holds no request with a prompt and an output")
-    return found
+        raise ConfigError(f"{path} holds no request with a prompt and an answer")
+    return [
+        Lengths(max(1, round(each.prompt * scale)), max(1, round(each.output * scale)))
+        for each in found
+    ]
 
 
 def read_mooncake(path: Path, limit: int | None = None) -> list[HashedRequest]:
     """The first ``limit`` requests of a trace of Mooncake's form, all with blocks of one size.
 
-    Raises ConfigError for a file of another shape.
+    Raises ConfigError for a file of another shape, or without any request, and OSError.
     """
     requests: list[HashedRequest] = []
     for number, line in islice(read_lines(path), limit):
@@ -93,4 +69,6 @@ def read_mooncake(path: Path, limit: int | None = None) -> list[HashedRequest]:
                 f"{requests[0].block}; replay them as two traces"
             )
         requests.append(found)
+    if not requests:
+        raise ConfigError(f"{path} holds no request")
     return requests

@@ -11,14 +11,25 @@ from penstock.bench.machine import Machine
 from penstock.bench.stats import Summary
 from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.options import positive_int
+from penstock.written_file import check_writable
 
 
 def add_json_argument(
     parser: argparse.ArgumentParser | argparse._ArgumentGroup,
 ) -> None:
     parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write every figure, and the machine's, here"
+        "--json",
+        type=_json_file,
+        metavar="FILE",
+        help="write every figure, and the machine's, here",
     )
+
+
+def _json_file(text: str) -> Path:
+    """Raises ConfigError where it cannot be written: before anything is measured, not after."""
+    path = Path(text)
+    check_writable("--json", path)
+    return path
 
 
 def add_counts(group: argparse._ArgumentGroup, *counts: tuple[str, int, str]) -> None:
@@ -56,7 +67,9 @@ def print_table(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def machine_rows(machine: Machine) -> list[tuple[str, str]]:
-    rows = [("machine", f"{machine.cpu_model}, {machine.threads} threads")]
+    threads = "1 thread" if machine.threads == 1 else f"{machine.threads} threads"
+    kernels = "" if machine.kernels is None else f", kernels for {machine.kernels}"
+    rows = [("machine", f"{machine.cpu_model}, {threads}{kernels}")]
     if machine.unmeasured is not None:
         return [*rows, ("machine speed", f"not measured: {machine.unmeasured}")]
     spreads = machine.spreads

@@ -111,8 +111,8 @@ def _chance(p: float) -> str:
 
 
 def _verdict(change: Change) -> str:
-    if change.verdict == "too little data":
-        return f"too little data: {change.why}"
+    if change.verdict in ("too little data", "not comparable"):
+        return f"{change.verdict}: {change.why}"
     if change.verdict == "within noise":
         return change.verdict
     return f"{change.direction or 'no matter'}, {change.verdict}"
@@ -129,7 +129,8 @@ def _conclusion(found: Comparison) -> str:
     }
     on = " and ".join(text for method, text in rests.items() if method in methods)
     counts = f"{found.better} better, {found.worse} worse in B"
-    least = f", by {found.threshold:.1%} or more" if found.threshold else ""
+    part = 100 * found.threshold
+    least = f", by {part:g} % or more (of shares {part:g} points)" if part else ""
     text = (
         f"{found.compared} figures compared: {counts}{least}. Chances are of so much or more if "
         f"nothing differed, adjusted for {found.compared} figures (Holm); below "

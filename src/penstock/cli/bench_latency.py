@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.bench.account_table import account_table
-    from penstock.bench.latency import LatencyWorkload, PhaseSteps, run_latency
+    from penstock.bench.latency import LatencyWorkload, PhaseSteps, check_batch, run_latency
     from penstock.bench.meter import MeteredExecutor
     from penstock.bench.op_meter import OpMeter
     from penstock.bench.report import report
@@ -77,6 +77,7 @@ def run(args: argparse.Namespace) -> int:
             engine_config(args), OpMeter if args.ops else MeteredExecutor, progress
         ) as session,
     ):
+        check_batch(workload.batch_size, session.engine_plan.config.max_num_seqs)
         check_fit(fixed_lengths(1, workload.input_len, workload.output_len), session.max_model_len)
         result, machine = session.measured(
             lambda: run_latency(

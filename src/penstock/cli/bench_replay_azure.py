@@ -8,7 +8,7 @@ unpadded, where the engine spares the baseline that work and only the waiting is
 run on the same engine in turn; each figure is the best of the repeats. The waste of KV cache
 (slots that live requests hold and do not fill) is counted over a run without the model.
 
-The trace is a .csv of Azure's LLM inference traces, with ContextTokens and GeneratedTokens.
+The trace is a .csv of Azure's LLM inference traces, or another that bench serve replays.
 """
 
 from __future__ import annotations

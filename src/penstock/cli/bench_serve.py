@@ -46,9 +46,8 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.bench_serve_table import print_report
 
     draw = check_outputs(args)
-    for option, path in (("--json", args.json), ("--csv", args.csv)):
-        if path is not None:
-            check_writable(option, path)
+    if args.csv is not None:
+        check_writable("--csv", args.csv)
     plan = load_plan(args, secrets.randbits(31) if args.seed is None else args.seed)
     target = target_of(args)
     tokens_of = None

@@ -204,6 +204,14 @@ def _body(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
+        fields = msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError) as error:
         raise UsageError(f"argument --body: no JSON object: {error}") from None
+    for name, only, why in (
+        ("n", 1, "one answer to each request is measured; leave it out"),
+        ("best_of", 1, "one answer to each request is measured; leave it out"),
+        ("stream", True, "answers are measured as they come; leave it out"),
+    ):
+        if fields.get(name, only) not in (only, None):
+            raise UsageError(f"argument --body: {name} is {fields[name]!r}: {why}")
+    return fields

@@ -14,6 +14,7 @@ from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_confi
 from penstock.terminal import harmless
 
 if TYPE_CHECKING:
+    from penstock.config import ChosenBackend
     from penstock.engine.loader import EnginePlan
 
 
@@ -35,9 +36,11 @@ def run(args: argparse.Namespace) -> int:
     asked = engine_config(args)
     engine_plan = plan_engine(asked)
     config, hardware = engine_plan.config, detect()
-    print(f"machine  {hardware.cpu_model}, {hardware.physical_cores} cores usable,", end=" ")
+    cores = "1 core" if hardware.physical_cores == 1 else f"{hardware.physical_cores} cores"
+    print(f"machine  {hardware.cpu_model}, {cores} usable,", end=" ")
     print(f"{hardware.memory_available / 2**30:.1f} GiB available")
     lines = [f"         {fact}" for fact in facts(hardware)]
+    lines += [f"kernels  {line}" for line in _kernels(config.backend)]
     lines += [f"model    {config.model_path}\n", config.explain()]
     profile = asked.profile
     if profile is not None:
@@ -57,6 +60,18 @@ def run(args: argparse.Namespace) -> int:
         )
         print("\n" + explain(engine_plan.plan, memory, config.state_bytes))
     return 0
+
+
+def _kernels(name: ChosenBackend) -> list[str]:
+    """Which kernels would run, or why a start would be refused: a plan can be shown without."""
+    from penstock.backends.registry import backend
+    from penstock.errors import ConfigError
+
+    try:
+        told = backend(name).kernels()
+    except ConfigError as error:
+        return [f"none: {error}"]
+    return [] if told is None else [told]
 
 
 def _tuned(engine_plan: EnginePlan) -> list[str]:

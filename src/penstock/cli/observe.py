@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
     if args.conversations and args.block_size is not None:
         raise UsageError("argument --block-size: turns of --conversations have no blocks")
     path = Path(args.source)
-    if "://" not in args.source and path.suffix and path.exists():
+    if "://" not in args.source and (path.is_file() or path.suffix == ".jsonl"):
         return _of_file(args, path)
     return _of_server(args)
 

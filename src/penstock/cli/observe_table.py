@@ -74,7 +74,9 @@ def _spread(label: str, found: Spread | None, shown: Callable[[float], str]) -> 
     text = f"{found.count:,}: mean {shown(found.mean)}"
     for name in ("p50", "p90", "p99"):
         low, high = getattr(found, name)
-        text += f"  {name} " + (f"{shown(low)}-{shown(high)}" if high else f"over {shown(low)}")
+        text += f"  {name} " + (
+            f"over {shown(low)}" if high is None else f"{shown(low)}-{shown(high)}"
+        )
     return [(label, text)]
 
 

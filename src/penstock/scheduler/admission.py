@@ -70,8 +70,9 @@ class Admission:
 
     def victim(self) -> SequenceState | None:
         """Return the running sequence to preempt for the first waiting one (there must be one), if
-        that is of a tenant below its share and does not fit. Call it once in each step."""
-        if not self._give_way.due():
+        that is of a tenant below its share and does not fit; none where sequences run surely to
+        their ends. Call it once in each step."""
+        if self._reservation is not None or not self._give_way.due():
             return None
         newcomer = self._queues.first()
         if self._in_flight.bars(newcomer):

@@ -10,7 +10,8 @@ from penstock.scheduler.sequence import SequenceState
 
 class Reservation:
     """Lets a sequence run only if the cache holds it and all that run to their ends, so that none
-    has to give its blocks back.
+    has to give its blocks back; nor does one give way to another tenant, which is let in as others
+    end.
 
     Each counts with its longest end (``SequenceState.most_blocks``), and a block that several share
     once for each. Where nothing runs, any sequence may.

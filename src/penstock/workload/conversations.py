@@ -19,26 +19,25 @@ def as_conversations(lines: Sequence[TraceLine]) -> list[TraceLine]:
     """
     lines = sorted(lines, key=lambda line: line.timestamp or 0.0)
     sharing = Sharing.of(ObservedRequests.of_trace(lines))
-    parents, pauses = sharing.parent.tolist(), sharing.pause_s.tolist()
-    continued = {parent for parent in parents if parent >= 0}
-    sessions: dict[int, int] = {}
+    parents, roots, pauses = (
+        column.tolist() for column in (sharing.parent, sharing.root, sharing.pause_s)
+    )
+    continued = set(parents)
     found = []
     for i, (line, parent) in enumerate(zip(lines, parents, strict=True)):
         if parent >= 0:
             before = lines[parent]
-            sessions[i] = sessions[parent]
             line = msgspec.structs.replace(
                 line,
                 input_length=max(1, line.input_length - before.input_length - before.output_length),
                 hash_ids=None,
                 answer_ids=None,
-                session_id=sessions[i],
+                session_id=roots[i],
                 id=i,
                 after=[parent],
                 delay=round(max(pauses[i], 0.0) * 1e3, 3),
             )
         elif i in continued:
-            sessions[i] = i
             line = msgspec.structs.replace(line, session_id=i, id=i)
         found.append(line)
     return found

@@ -4,6 +4,7 @@ or shared prefixes."""
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -11,14 +12,25 @@ from typing import Final
 import msgspec
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
 
+from penstock.errors import PenstockError
+
+_NAMESPACE: Final = re.compile(r"^(?:\w+:|(?:ray_)?vllm_|tgi_)")
+"""What stands before a metric's own name. Nothing else may: vLLM's ``prefix_cache_queries`` and
+``external_prefix_cache_queries`` count lookups in two caches."""
 _PROMPTS: Final = ("request_prompt_tokens", "request_input_length")
 _ANSWERS: Final = ("request_generation_tokens", "request_generated_tokens")
 _FIRST_TOKEN: Final = ("time_to_first_token_seconds",)
 _ENDS: Final = ("request_success",)
-_QUERIES: Final = ("prefix_cache_queries",)
-_HITS: Final = ("prefix_cache_hits",)
-"""Ends of the names that vLLM, Penstock and Text Generation Inference give their metrics."""
+_LOOKUPS: Final = (
+    ("prefix_cache_queries", "prefix_cache_hits"),
+    ("gpu_prefix_cache_queries", "gpu_prefix_cache_hits"),
+)
+"""Names that vLLM, Penstock and Text Generation Inference give their metrics. Those of lookups are
+tokens looked up and found; versions of vLLM have both pairs, which tell the same."""
+_NO_COUNT: Final = 2.0**53
+"""Floats that large do not count any more."""
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +58,7 @@ class MetricsSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 def summarize_metrics(text: str) -> MetricsSummary | None:
     """The summary of metrics in Prometheus' form; None where they say nothing of lengths, or are no
-    metrics."""
+    metrics. Raises PenstockError for counts that none can be."""
     try:
         families = list(text_string_to_metric_families(text))
     except (ValueError, KeyError, IndexError):
@@ -54,13 +66,12 @@ def summarize_metrics(text: str) -> MetricsSummary | None:
     prompts, answers = (_spread(families, names) for names in (_PROMPTS, _ANSWERS))
     if prompts is None and answers is None:
         return None
-    queries, hits = _total(families, _QUERIES), _total(families, _HITS)
     return MetricsSummary(
         prompt_tokens=prompts,
         output_tokens=answers,
         first_token_s=_spread(families, _FIRST_TOKEN),
         ends=_ends(families),
-        found_in_cache=hits / queries if queries and hits is not None else None,
+        found_in_cache=_found_in_cache(families),
     )
 
 
@@ -81,7 +92,7 @@ class _Buckets:
 
 
 def _named(families: Iterable[Metric], names: tuple[str, ...]) -> Iterable[Metric]:
-    return (each for each in families if each.name.endswith(names))
+    return (each for each in families if _NAMESPACE.sub("", each.name, count=1) in names)
 
 
 def _spread(families: Iterable[Metric], names: tuple[str, ...]) -> Spread | None:
@@ -91,12 +102,12 @@ def _spread(families: Iterable[Metric], names: tuple[str, ...]) -> Spread | None
     for family in _named(families, names):
         for sample in family.samples:
             if sample.name.endswith("_bucket"):
-                bound = float(sample.labels["le"])
-                below[bound] = below.get(bound, 0.0) + sample.value
+                bound = _bound(sample)
+                below[bound] = below.get(bound, 0.0) + _counted(sample)
             elif sample.name.endswith("_count"):
-                count += sample.value
+                count += _counted(sample)
             elif sample.name.endswith("_sum"):
-                total += sample.value
+                total += _counted(sample)
     if not count or not below:
         return None
     bounds = tuple(sorted(below))
@@ -110,10 +121,18 @@ def _spread(families: Iterable[Metric], names: tuple[str, ...]) -> Spread | None
     )
 
 
-def _total(families: Iterable[Metric], names: tuple[str, ...]) -> float | None:
+def _found_in_cache(families: Iterable[Metric]) -> float | None:
+    for names in _LOOKUPS:
+        queries, hits = (_total(families, name) for name in names)
+        if queries and hits is not None:
+            return hits / queries
+    return None
+
+
+def _total(families: Iterable[Metric], name: str) -> float | None:
     samples = [
-        sample.value
-        for family in _named(families, names)
+        _counted(sample)
+        for family in _named(families, (name,))
         for sample in family.samples
         if not sample.name.endswith("_created")
     ]
@@ -125,6 +144,24 @@ def _ends(families: Iterable[Metric]) -> dict[str, int]:
     for family in _named(families, _ENDS):
         for sample in family.samples:
             reason = sample.labels.get("finished_reason")
-            if reason is not None and sample.value and not sample.name.endswith("_created"):
-                found[reason] = found.get(reason, 0) + int(sample.value)
-    return found
+            if reason is not None and not sample.name.endswith("_created"):
+                found[reason] = found.get(reason, 0) + int(_counted(sample))
+    return {reason: count for reason, count in found.items() if count}
+
+
+def _counted(sample: Sample) -> float:
+    value = float(sample.value)
+    if not 0 <= value < _NO_COUNT:
+        raise PenstockError(f"{sample.name} is {value:g}, which is no count")
+    return value
+
+
+def _bound(sample: Sample) -> float:
+    text = sample.labels.get("le", "")
+    try:
+        bound = float(text)
+    except ValueError:
+        bound = math.nan
+    if math.isnan(bound):
+        raise PenstockError(f"a bucket of {sample.name} ends at le={text!r}, which is no number")
+    return bound

@@ -60,12 +60,20 @@ class ObservedServer:
         return self._pieces(self._open("jsonl", since_s))
 
     def metrics(self) -> MetricsSummary | None:
-        """What its metrics say of its workload; None where they say nothing of it."""
+        """What its metrics say of its workload; None where they say nothing of it. Raises
+        PenstockError where they cannot be true."""
         try:
             with self._link.open("/metrics", _PATIENCE_S) as reply:
-                return summarize_metrics(reply.read(_MAX_METRICS).decode(errors="replace"))
+                text = reply.read(_MAX_METRICS).decode(errors="replace")
         except (PenstockError, OSError, http.client.HTTPException):
             return None
+        try:
+            return summarize_metrics(text)
+        except PenstockError as error:
+            raise PenstockError(
+                f"the metrics of {self.url} cannot be true: {error}; the server, or what stands "
+                "before it, has to be repaired"
+            ) from None
 
     def _pieces(self, reply: IO[bytes]) -> Iterator[bytes]:
         # Only read() tells of a chunked answer that ends too early: readline() takes it for whole.

@@ -22,6 +22,8 @@ class Sharing:
     the block that it fills is never counted."""
     parent: Ints
     """The earlier request whose whole prompt and answer the prompt begins with; else -1."""
+    root: Ints
+    """The request that its conversation began with: itself, where it has no parent."""
     turn: Ints
     """How many earlier requests a request continues, one the other."""
     pause_s: Floats
@@ -44,15 +46,15 @@ class Sharing:
         shared = findable & (first[blocks] <= owner)
         parent = _parents(requests, owner, in_prompt, ended)
         known = parent >= 0
-        turn, pause = np.zeros(n, np.int64), np.full(n, np.nan)
+        root, turn, pause = np.arange(n), np.zeros(n, np.int64), np.full(n, np.nan)
         for i in np.flatnonzero(known).tolist():  # parents come before
-            turn[i] = turn[parent[i]] + 1
+            root[i], turn[i] = root[parent[i]], turn[parent[i]] + 1
         before = parent[known]
         pause[known] = requests.arrived[known] - (
             requests.arrived[before] + requests.duration_s[before]
         )
         tokens = np.bincount(owner[shared], minlength=n) * requests.block
-        return cls(tokens.astype(np.int64), parent, turn, pause)
+        return cls(tokens.astype(np.int64), parent, root, turn, pause)
 
 
 def _next_arrivals(requests: ObservedRequests) -> Ints:
@@ -78,6 +80,9 @@ def _parents(requests: ObservedRequests, owner: Ints, in_prompt: Bools, ended: I
     by_block[last[order]] = answered[order]
     found = by_block[blocks]
     there = in_prompt & (found >= 0) & (ended[found] <= owner)
+    # A prompt may end with that block, and the answer go on.
+    whole = requests.prompt + requests.output
+    there &= whole[found] <= requests.prompt[owner]
     # Blocks of a request are in order: the last, of the longest beginning, stays.
     parent[owner[there]] = found[there]
     return parent

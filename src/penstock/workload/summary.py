@@ -46,9 +46,9 @@ class ConversationFigures(msgspec.Struct, frozen=True, kw_only=True):
     requests: int
     """Requests that continue another one."""
     conversations: int
-    """Requests that are continued and continue none."""
+    """Those that these requests are turns of, whenever they began."""
     longest: int
-    """Turns of the longest, its first included."""
+    """Turns of the longest so far, its first included."""
     new_tokens: Quantiles | None
     """Prompt tokens that a turn adds to what was said."""
     pause_s: Quantiles | None
@@ -151,11 +151,10 @@ def _conversations(
     if not turns.any():
         return None
     before = sharing.parent[turns]
-    roots = before[sharing.turn[turns] == 1]
     new = requests.prompt[turns] - requests.prompt[before] - requests.output[before]
     return ConversationFigures(
         requests=int(turns.sum()),
-        conversations=len(np.unique(roots)),
+        conversations=len(np.unique(sharing.root[turns])),
         longest=int(sharing.turn[turns].max()) + 1,
         new_tokens=Quantiles.of(new),
         pause_s=Quantiles.of(sharing.pause_s[turns]),

@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, PenstockError
 from penstock.workload.requests import ObservedRequests
 from penstock.workload.trace_line import TraceLine
 
@@ -31,14 +31,14 @@ def read_lines(path: Path) -> Iterator[tuple[int, TraceLine]]:
             try:
                 line = decoder.decode(text)
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise ConfigError(f"{where} is not of Mooncake's form: {error}") from None
+                raise ConfigError(
+                    f"{where} is not of Mooncake's form: {error}; remove it, or repair it"
+                ) from None
             _check(where, line)
             yield number, line
 
 
 def _check(where: str, line: TraceLine) -> None:
-    if line.timestamp is not None and line.timestamp < 0:
-        raise ConfigError(f"{where} has a time before the trace began; remove it, or repair it")
     blocks = -(-line.input_length // line.block_size)
     if line.hash_ids is not None and len(line.hash_ids) != blocks:
         raise ConfigError(
@@ -75,9 +75,18 @@ def coarser(pieces: Iterable[bytes], block: int) -> Iterator[bytes]:
 
 
 def decoded(pieces: Iterable[bytes]) -> Iterator[TraceLine]:
-    """The lines of a trace that a server has sent, in pieces of whole lines."""
+    """The lines of a trace that a server has sent, in pieces of whole lines. Raises PenstockError
+    for what is no such line."""
     decoder = msgspec.json.Decoder(TraceLine)
-    return (decoder.decode(text) for piece in pieces for text in piece.splitlines())
+    for piece in pieces:
+        for text in piece.splitlines():
+            try:
+                yield decoder.decode(text)
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise PenstockError(
+                    f"a line of the server's trace is of another version of Penstock: {error}; use "
+                    "that of the server"
+                ) from None
 
 
 def encoded_lines(lines: Sequence[TraceLine]) -> Iterator[bytes]:

@@ -9,8 +9,14 @@ import msgspec
 MOONCAKE_BLOCK: Final = 512
 """Prompt tokens that one hash id stands for where a line names no other number."""
 
-Count = Annotated[int, msgspec.Meta(ge=0)]
-_Milliseconds = Annotated[float, msgspec.Meta(ge=0)]
+MOST_TOKENS: Final = 10**8
+"""The longest prompt or answer of a trace: ten times the longest context that models have. Sums of
+millions of them are exact."""
+MOST_SECONDS: Final = 1e12
+"""The latest time of a trace: times since the epoch are traces' times, too."""
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=MOST_TOKENS)]
+_Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=MOST_SECONDS * 1e3)]
 
 
 class TraceLine(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -26,7 +32,7 @@ class TraceLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Tokens of the prompt."""
     output_length: Count
     """Tokens of the answer; of several answers to one prompt, those of the longest."""
-    timestamp: float | None = None
+    timestamp: _Milliseconds | None = None
     """Milliseconds from the trace's beginning to the request's arrival."""
     hash_ids: list[int] | None = None
     """One number for each block of prompt tokens, the last of which may not be full. Equal numbers
@@ -37,7 +43,7 @@ class TraceLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     id: str | int | None = None
     after: list[str | int] | None = None
 
-    block_size: Annotated[int, msgspec.Meta(ge=1)] = MOONCAKE_BLOCK
+    block_size: Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)] = MOONCAKE_BLOCK
     """Tokens that each of ``hash_ids`` stands for."""
     answer_ids: list[int] | None = None
     """Numbers of the blocks that the answer fills, in continuation of the prompt's full ones, by
@@ -52,5 +58,5 @@ class TraceLine(msgspec.Struct, kw_only=True, omit_defaults=True):
     """What was asked: ``completions``, ``chat``, ``responses``, ``embeddings``."""
     finish_reason: str | None = None
     """``stop``, ``length``, ``abort`` (its client left, or it was ended) or ``error``."""
-    sequences: Annotated[int, msgspec.Meta(ge=1)] = 1
+    sequences: Annotated[int, msgspec.Meta(ge=1, le=MOST_TOKENS)] = 1
     """Answers to the prompt that were asked for."""

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.bench.load.confidence import distribution, repeated
-from penstock.bench.load.figures import figures, steady_part
+from penstock.bench.load.figures import figures, samples_of, steady_part
 from penstock.bench.load.goodput import Limit, good, parse_limit
 from penstock.bench.load.outcome import STOPPED
 from penstock.bench.load.record import RequestRecord
@@ -30,6 +30,11 @@ def record(sent_s: float = 0.0, gaps_us: list[int] | None = None, **more: object
         "input_tokens": 10,
     }
     return msgspec.convert(fields | more, RequestRecord)
+
+
+def test_every_quantity_has_an_entry_for_each_answer() -> None:
+    some = [record(), record(reasoning_chunks=1), record(gaps_us=[5]), record(input_tokens=None)]
+    assert {name: len(each) for name, each in samples_of(some).items() if len(each) != 4} == {}
 
 
 def test_one_request() -> None:

@@ -139,6 +139,11 @@ def test_searches() -> None:
         (["--workload", "nothing"], "is none of random, prefix"),
         (["--workload", "nothing.csv"], "nothing.csv"),
         (["--body", "[]"], "no JSON object"),
+        (["--body", '{"n": 2}'], "one answer to each request is measured"),
+        (["--body", '{"stream": false}'], "answers are measured as they come"),
+        (["--input-len", "9" * 20], "is no length"),
+        (["--rate", "1", "--arrivals", "gamma:1e-200"], "gamma:CV"),
+        (["--rate", "1", "--arrivals", "gamma:1e200"], "gamma:CV"),
         (["--header", "x"], "NAME: VALUE"),
         (["--api-key-env", "NO_SUCH"], "no environment variable NO_SUCH"),
         (["--good-share", "0.5"], "for --find-rate"),
@@ -169,6 +174,8 @@ def test_energy(tmp_path: Path) -> None:
     (tmp_path / "intel-rapl:1" / "energy_uj").write_text("100")  # it has begun anew
     assert meter.joules() == pytest.approx(2.0002)
     assert EnergyMeter(tmp_path / "none").joules() is None
+    (tmp_path / "intel-rapl:1" / "max_energy_range_uj").unlink()
+    assert EnergyMeter(tmp_path).joules() is None
 
 
 def test_a_terminal_has_a_table_of_each_run(tmp_path: Path) -> None:

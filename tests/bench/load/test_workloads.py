@@ -42,7 +42,10 @@ def test_sizes(low: int, more: int, seed: int) -> None:
         assert Sizes.parse(str(sizes)) == sizes
 
 
-@pytest.mark.parametrize("text", ["", "0", "5..4", "-3", "1..x", "3~", "0~3", "1e3"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "5..4", "-3", "1..x", "3~", "0~3", "1e3", "9" * 20, "3~" + "9" * 20],
+)
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError, match=r"512, 100\.\.900"):
         Sizes.parse(text)
@@ -182,6 +185,7 @@ def test_burstgpt(tmp_path: Path) -> None:
         ("5", "line 3"),
         ("5,inf,4", "line 3"),
         ("5,-3,4", "line 3"),
+        ("5,3,1e9", "line 3"),
         ("someday,3,4", "line 3"),
     ],
 )
@@ -235,6 +239,18 @@ def test_turns_that_depend_on_each_other(tmp_path: Path) -> None:
     assert one.turns[1].delay_s == 0.005
 
 
+def test_times_of_a_part(tmp_path: Path) -> None:
+    """Those without would come at the start, whenever they were recorded."""
+    path = tmp_path / "m.jsonl"
+    line = '{"input_length": 3, "output_length": 1, "session_id": 1'
+    path.write_text(f'{line}, "timestamp": 5}}\n{line}}}\n')
+    assert [each.at_s for each in read_trace(path, TraceScale()).recorded] == [0]
+    with path.open("a") as file:
+        file.write('{"input_length": 3, "output_length": 1}\n')
+    with pytest.raises(ConfigError, match="1 of 2 conversations have a timestamp"):
+        read_trace(path, TraceScale())
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -245,6 +261,9 @@ def test_turns_that_depend_on_each_other(tmp_path: Path) -> None:
         '{"input_length": 3, "output_length": 1, "delay": -1}',
         '{"input_length": 3, "output_length": 1, "after": ["x"]}',
         '{"input_length": 0, "output_length": 1}',
+        '{"input_length": 1000000000, "output_length": 1}',
+        '{"input_length": 3, "output_length": 1, "timestamp": 1e16}',
+        '{"input_length": 3, "output_length": 1, "hash_ids": [1], "block_size": 1000000000}',
         "[]",
     ],
 )

@@ -75,6 +75,11 @@ class CpuBackend(Backend):
             return ()
         return () if note is None else (note,)
 
+    def kernels(self) -> str:
+        from penstock.backends.cpu import native
+
+        return native.chosen()
+
     def packing(self) -> Packing:
         from penstock.backends.cpu.native import load
 

@@ -61,6 +61,13 @@ def note(isa: str | None = None) -> str | None:
     return _choose(isa or os.environ.get(ENVIRONMENT) or None).note
 
 
+def chosen() -> str:
+    """Return the variant that runs here, and why that one. Raises as :func:`load`."""
+    named = bool(os.environ.get(ENVIRONMENT))
+    why = f"as {ENVIRONMENT} says" if named else "the best of this installation that runs here"
+    return f"{load().isa}  ({why})"
+
+
 @dataclass(frozen=True)
 class _Choice:
     module: NativeModule

@@ -118,7 +118,7 @@ def parse_arrivals(text: str, rate: float | None) -> Arrivals:
             return Constant(rate)
         elif rate is not None and kind == "poisson" and not rest:
             return Gamma(rate)
-        elif rate is not None and kind == "gamma" and 0 < float(rest) < math.inf:
+        elif rate is not None and kind == "gamma" and 1e-3 <= float(rest) <= 1e3:
             return Gamma(rate, float(rest))
     except ValueError:
         pass

@@ -15,7 +15,8 @@ class EnergyMeter:
         self._zones = [
             zone for zone in sorted(root.glob("intel-rapl:*")) if zone.name.count(":") == 1
         ]
-        self._before = self._read()
+        self._most = self._read("max_energy_range_uj")
+        self._before = None if self._most is None else self._read()
 
     def joules(self) -> float | None:
         """Since it was made; None where nothing can be read, which may need root."""
@@ -23,14 +24,13 @@ class EnergyMeter:
         if now is None or self._before is None:
             return None
         total = 0
-        for before, after, zone in zip(self._before, now, self._zones, strict=True):
-            if after < before:  # the counter has begun anew
-                after += int((zone / "max_energy_range_uj").read_text())
-            total += after - before
+        for before, after, most in zip(self._before, now, self._most or (), strict=True):
+            # A counter that is less than before has begun anew.
+            total += after - before if after >= before else after + most - before
         return total / 1e6
 
-    def _read(self) -> list[int] | None:
+    def _read(self, name: str = "energy_uj") -> list[int] | None:
         try:
-            return [int((zone / "energy_uj").read_text()) for zone in self._zones] or None
+            return [int((zone / name).read_text()) for zone in self._zones] or None
         except (OSError, ValueError):
             return None

@@ -156,7 +156,7 @@ def samples_of(records: Sequence[RequestRecord]) -> dict[str, list[list[float]]]
     """Every quantity of whole answers: a list for each answer, which may be empty."""
     return {
         "ttft": _each([r.ttft_s for r in records]),
-        "ttfo": _each([r.ttfo_s for r in records if r.reasoning_chunks]),
+        "ttfo": _each([r.ttfo_s if r.reasoning_chunks else None for r in records]),
         "ttst": _each([r.ttst_s for r in records]),
         "itl": [[gap / 1e6 for gap in r.gaps_us[1:]] for r in records],
         "tpot": _each([r.tpot_s for r in records]),

@@ -68,6 +68,11 @@ def parse_limit(text: str) -> Limit:
     return Limit(cast(Measure, name), seconds)
 
 
+def level_of(limits: Sequence[Limit]) -> str:
+    """A service level in words, the same for the same limits in any order; empty without any."""
+    return " ".join(sorted(set(map(str, limits))))
+
+
 def good(record: RequestRecord, limits: Sequence[Limit]) -> bool:
     """Whether a request's answer is whole and within all limits."""
     return record.ok and all(limit.met(record) for limit in limits)

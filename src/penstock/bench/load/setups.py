@@ -3,13 +3,15 @@ comparing them unfair."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
 import msgspec
 
 from penstock.bench.load.document import LoadReport
+from penstock.bench.load.goodput import level_of
 from penstock.bench.load.load import Load
+from penstock.bench.load.result import Measured, Result
 
 Weight = Literal["unfair", "subject", "detail"]
 
@@ -84,29 +86,63 @@ def _tasks(a: LoadReport, b: LoadReport) -> Iterator[Difference]:
 
 
 def _answers(a: LoadReport, b: LoadReport) -> Iterator[Difference]:
-    """What the server made of the task: other lengths, other shares of the cache."""
+    """What the server made of the task: other lengths, other shares of the cache.
+
+    A load's figures are means over its repeats; of several loads that one is named where they
+    differ most.
+    """
+    sides = list(_sides(a, b))
     for quantity, why in (
         ("input_tokens", "the same texts have other numbers of tokens"),
         ("output_tokens", "whole answers and tokens per second are of other answers"),
     ):
-        one, other = _mean(a, quantity), _mean(b, quantity)
-        if one is not None and other is not None and abs(one - other) > _ALIKE * max(one, other):
+        where, one, other = _furthest(sides, f"{quantity}.mean", relative=True)
+        if abs(one - other) > _ALIKE * max(one, other):
             yield Difference(
-                field=f"mean {quantity}",
+                field=f"mean {quantity}{where}",
                 a=f"{one:,.1f}",
                 b=f"{other:,.1f}",
                 weight="unfair",
                 why=why,
             )
-    shares = [run.whole.cached_share for run in (a.runs[0], b.runs[0])]
-    if None not in shares and abs((shares[0] or 0) - (shares[1] or 0)) > _CACHED:
+    where, one, other = _furthest(sides, "cached_share", relative=False)
+    if abs(one - other) > _CACHED:
         yield Difference(
-            field="prompt tokens in the cache",
-            a=f"{shares[0]:.0%}",
-            b=f"{shares[1]:.0%}",
+            field=f"prompt tokens in the cache{where}",
+            a=f"{one:.0%}",
+            b=f"{other:.0%}",
             weight="unfair",
             why="cached prompts need no prefill",
         )
+
+
+def _sides(a: LoadReport, b: LoadReport) -> Iterator[tuple[str, Measured, Measured]]:
+    """What is compared with what: the loads that both have, else all that was measured."""
+    ours, theirs = ({each.load: each for each in Result("", of).loads} for of in (a, b))
+    both = [load for load in ours if load in theirs]
+    if both:
+        yield from ((f" at {load}", ours[load], theirs[load]) for load in both)
+    else:
+        one, other = (Measured("", report.runs[0].load, report.runs) for report in (a, b))
+        yield "", one, other
+
+
+def _furthest(
+    sides: Sequence[tuple[str, Measured, Measured]], figure: str, relative: bool
+) -> tuple[str, float, float]:
+    """Where a figure differs most, and what it is there; zeros where no load has it in both."""
+    found = ("", 0.0, 0.0)
+    most = 0.0
+    for where, a, b in sides:
+        one, other = a.estimate(figure), b.estimate(figure)
+        if one is None or other is None:
+            continue
+        apart = abs(one.value - other.value)
+        if relative and apart:
+            apart /= max(one.value, other.value)
+        if apart > most:
+            most, found = apart, (where, one.value, other.value)
+    return found
 
 
 def _subjects(a: LoadReport, b: LoadReport) -> Iterator[Difference]:
@@ -150,12 +186,7 @@ def _arrivals(report: LoadReport) -> dict[Load, str]:
 
 
 def _level(report: LoadReport) -> str:
-    return " ".join(map(str, report.slo)) or "none"
-
-
-def _mean(report: LoadReport, quantity: str) -> float | None:
-    found = report.runs[0].whole.distributions.get(quantity)
-    return None if found is None else found.summary.mean
+    return level_of(report.slo) or "none"
 
 
 def _text(value: object) -> str:

@@ -10,8 +10,9 @@ import numpy as np
 
 from penstock.errors import ConfigError
 
-_UNIFORM: Final = re.compile(r"(\d+)(?:\.\.(\d+))?")
-_NORMAL: Final = re.compile(r"(\d+)~(\d+)")
+_UNIFORM: Final = re.compile(r"(\d{1,8})(?:\.\.(\d{1,8}))?")
+_NORMAL: Final = re.compile(r"(\d{1,8})~(\d{1,8})")
+"""Nothing that is drawn is as much as a hundred million."""
 
 
 @dataclass(frozen=True)

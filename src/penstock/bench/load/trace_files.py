@@ -6,22 +6,18 @@ answer) is left out and counted; what is no trace is refused with its line.
 
 from __future__ import annotations
 
-import csv
-import datetime
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from penstock.bench.load.turn import Conversation, Piece, Turn
 from penstock.bench.load.workload import RecordedWorkload
 from penstock.errors import ConfigError
+from penstock.workload.csv_trace import CsvTrace
 from penstock.workload.trace import read_lines
 from penstock.workload.trace_line import TraceLine
 
 _TRACE, _OWN = 4, 5
-_AZURE: Final = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
-_BURST: Final = ("Timestamp", "Request tokens", "Response tokens")
 
 
 @dataclass(frozen=True)
@@ -36,13 +32,6 @@ class TraceScale:
         return max(1, round(count * self.lengths))
 
 
-@dataclass(frozen=True)
-class _Request:
-    at_s: float
-    prompt: int
-    output: int
-
-
 def read_trace(path: Path, scale: TraceScale, limit: int | None = None) -> RecordedWorkload:
     """The first ``limit`` requests of a trace, by the form of the file.
 
@@ -50,8 +39,10 @@ def read_trace(path: Path, scale: TraceScale, limit: int | None = None) -> Recor
     are from the first request on; requests are sorted by them. Raises ConfigError and OSError.
     """
     if path.suffix == ".csv":
-        name, requests, left_out = _read_csv(path, limit)
-        start = min(request.at_s for request in requests)
+        trace = CsvTrace.read(path, limit)
+        name, left_out = trace.name, trace.left_out
+        requests = sorted(trace.requests, key=lambda each: each.at_s)
+        start = requests[0].at_s
         conversations = [
             Conversation(
                 str(index),
@@ -64,7 +55,7 @@ def read_trace(path: Path, scale: TraceScale, limit: int | None = None) -> Recor
                 ),
                 (each.at_s - start) / scale.speed,
             )
-            for index, each in enumerate(sorted(requests, key=lambda each: each.at_s))
+            for index, each in enumerate(requests)
         ]
     else:
         name = "mooncake"
@@ -87,70 +78,6 @@ def is_trace(path: Path) -> bool:
     return b'"input_length"' in first
 
 
-def _read_csv(path: Path, limit: int | None) -> tuple[str, list[_Request], int]:
-    requests: list[_Request] = []
-    left_out = 0
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        rows = csv.DictReader(file)
-        columns = rows.fieldnames or ()
-        if all(column in columns for column in _AZURE):
-            name, names = "azure", _AZURE
-        elif all(column in columns for column in _BURST):
-            name, names = "burstgpt", _BURST
-        else:
-            raise ConfigError(
-                f"{path} is no trace that is known here: it has the columns "
-                f"{', '.join(columns) or '(none)'}; Azure's have {', '.join(_AZURE)}, BurstGPT's "
-                f"{', '.join(_BURST)}"
-            )
-        for row in rows:
-            if limit is not None and len(requests) == limit:
-                break
-            request = _row(f"{path}, line {rows.line_num}", row, names)
-            if request.prompt and request.output:
-                requests.append(request)
-            else:
-                left_out += 1
-    if not requests:
-        raise ConfigError(f"{path} holds no request with a prompt and an answer")
-    return name, requests, left_out
-
-
-def _row(where: str, row: Mapping[str, str | None], names: tuple[str, str, str]) -> _Request:
-    time, prompt, output = (row.get(name) for name in names)
-    try:
-        at_s = _seconds(time or "")
-        lengths = int(float(prompt or "")), int(float(output or ""))
-    except (ValueError, OverflowError):
-        raise ConfigError(
-            f"{where} is no request: its {names[0]} is {time!r}, {names[1]} {prompt!r}, {names[2]} "
-            f"{output!r}; remove the line, or repair it"
-        ) from None
-    _check(where, at_s, *lengths)
-    return _Request(at_s, *lengths)
-
-
-def _check(where: str, at_s: float, *lengths: int) -> None:
-    if not -1e12 < at_s < 1e12 or min(lengths) < 0:
-        raise ConfigError(f"{where} has a time or length that cannot be; remove it, or repair it")
-
-
-def _seconds(text: str) -> float:
-    """A number of seconds, or a date and time, with any number of digits behind the second."""
-    try:
-        value = float(text)
-    except ValueError:
-        whole, _, part = text.partition(".")
-        part, plus, zone = part.partition("+")
-        when = datetime.datetime.fromisoformat(whole + plus + zone)
-        if when.tzinfo is None:
-            when = when.replace(tzinfo=datetime.UTC)
-        return when.timestamp() + float(f"0.{part or 0}")
-    if value < 0:
-        raise ValueError("a time before the trace began")
-    return value
-
-
 def _read_lines(path: Path, scale: TraceScale, limit: int | None) -> tuple[list[Conversation], int]:
     sessions: dict[str, list[TraceLine]] = {}
     left_out = taken = 0
@@ -165,8 +92,14 @@ def _read_lines(path: Path, scale: TraceScale, limit: int | None) -> tuple[list[
         sessions.setdefault(key, []).append(line)
     if not sessions:
         raise ConfigError(f"{path} holds no request with a prompt and an answer")
-    timed = [lines[0].timestamp for lines in sessions.values()]
-    first = min((time for time in timed if time is not None), default=0.0)
+    begun = [lines[0].timestamp for lines in sessions.values()]
+    timed = [time for time in begun if time is not None]
+    if timed and len(timed) < len(begun):
+        raise ConfigError(
+            f"{path}: {len(timed)} of {len(begun)} conversations have a timestamp in their first "
+            "line; give all or none one"
+        )
+    first = min(timed, default=0.0)
     found = [
         Conversation(
             name,

@@ -219,6 +219,15 @@ def test_without_a_service_level_there_is_no_goodput() -> None:
     assert {row["kind"] for row in rows(figure)[0]} == {"complete"}
 
 
+def test_loads_of_another_kind_are_named() -> None:
+    rates = Result("one", drawn_report(Drawn(loads=(Load(1.0, None), Load(2.0, None)))))
+    users = Result("two", drawn_report(Drawn(loads=SWEEP)))
+    left = "Left out, for want of a rate: two, 1 at once; two, 2 at once; two, 8 at once."
+    for draw in (goodput, latency_by_load):
+        assert left in draw([rates, users]).caption
+        assert "Left out" not in draw([rates]).caption
+
+
 def test_latencies_over_repeats_have_student_s_interval() -> None:
     report = drawn_report(Drawn(loads=SWEEP, repeats=3))
     figure = latency_by_load([Result("one", report)])
@@ -226,6 +235,68 @@ def test_latencies_over_repeats_have_student_s_interval() -> None:
     over = report.points[0].figures["ttft.p50"]
     assert marks[0]["y"] == pytest.approx(over.mean * 1e3, rel=1e-3)
     assert marks[0]["high"] == pytest.approx(over.high * 1e3, rel=1e-3)
+
+
+def test_latencies_are_told_of_each_result_by_itself() -> None:
+    def swept(name: str, slow: int, loads: Sequence[int]) -> Result:
+        runs = [
+            run_of(
+                [answer(i, i, [slow * load * 1_000, 9_000] if load < 8 else []) for i in range(9)],
+                Load(None, load),
+                point,
+            )
+            for point, load in enumerate(loads)
+        ]
+        return Result(name, report_of(runs))
+
+    one, other = swept("one", 10, (1, 2, 4)), swept("two", 100, (1, 4, 8))
+    start = "The median time to first token "
+    ours = "goes from 10.0 ms (1 at once) to 40.0 ms (4 at once)"
+    # Of the heaviest load no answer came.
+    theirs = "goes from 100 ms (1 at once) to 400 ms (4 at once)"
+    assert latency_by_load([one]).title == start + ours
+    assert latency_by_load([other]).title == start + theirs
+    assert latency_by_load([one, other]).title == f"{start}of one {ours}; of two {theirs}"
+    alone = latency_by_load([one, swept("two", 100, (2,))]).title
+    assert alone == f"{start}of one {ours}; of two is 200 ms (2 at once)"
+
+
+def test_the_fullest_batch_is_not_a_mean() -> None:
+    """Each point that is drawn of more samples is a mean; of several results one is named."""
+
+    def result(name: str, most: float) -> Result:
+        running = [most if i == 500 else 2.0 for i in range(1000)]
+        metrics = ServerMetrics(
+            times_s=[i / 100 for i in range(1000)],
+            varying={
+                "vllm:num_requests_running": running,
+                "vllm:kv_cache_usage_perc": [each / 1000 for each in running],
+            },
+            constant={},
+            failed=0,
+        )
+        return Result(name, report_of([run_of([answer(0, 0.0, [9_000])], metrics=metrics)]))
+
+    one, two = result("one", 40.0), result("two", 60.0)
+    batch, cache = batch_over_time([one]), kv_over_time([one])
+    assert batch.title == "The server has up to 40 requests in its batch"
+    assert cache.title == "Requests hold up to 4 % of the KV cache"
+    assert max(row["y"] for row in rows(batch)[0] if row["series"] == "running") < 40
+    assert batch.table is not None
+    assert [row[4] for row in batch.table.rows if row[2] == "running"] == ["40.0"]
+    batch, cache = batch_over_time([one, two]), kv_over_time([one, two])
+    assert batch.title == "The fullest batch has 60 requests (two, 4 at once)"
+    assert cache.title == "Requests hold up to 6 % of the KV cache (two, 4 at once)"
+
+
+def test_a_batch_that_no_server_tells() -> None:
+    """What waits at a server is not what its client has open."""
+    metrics = ServerMetrics(
+        times_s=[0.0], varying={}, constant={"vllm:num_requests_waiting": 50.0}, failed=0
+    )
+    short = [answer(0, 0.0, [10_000_000]), *(answer(i, 5.0, [1]) for i in range(1, 4))]
+    figure = batch_over_time([Result("x", report_of([run_of(short, metrics=metrics)]))])
+    assert figure.title == "Up to 4 requests are open at once; no server tells its batch"
 
 
 @pytest.mark.parametrize("server", ["penstock", "vllm", "sglang", "llamacpp"])
@@ -256,7 +327,7 @@ def test_metrics_of_several_engines() -> None:
     assert running is not None
     assert used is not None
     assert running.values == [3.0, 2.0, 5.0]
-    assert used.values == [0.15, 0.2, 0.15]
+    assert used.values == [15.0, 20.0, 15.0]
     assert scraped(metrics, ("none",)) is None
     assert scraped(None, RUNNING) is None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -131,6 +132,37 @@ def test_a_threshold() -> None:
     assert (tpot.verdict, tpot.direction, found.worse) == ("differs beyond noise", None, 0)
 
 
+def test_a_threshold_of_shares_is_in_points() -> None:
+    def result(name: str, failed: int) -> Result:
+        lost = {"error": "reset", "message": "gone"}
+        records = [
+            answer(i, i, [9_000] * 3, **lost if i * 37 % 100 < failed else {}) for i in range(1000)
+        ]
+        return Result(name, report_of([run_of(records)]))
+
+    a, b = result("a", 1), result("b", 7)
+    for threshold, direction in ((0.05, "worse"), (0.07, None)):
+        found = change(compare(a, b, [Compared("failed_share")], threshold), "failed_share")
+        assert found.difference == pytest.approx(0.06)
+        assert (found.verdict, found.direction) == ("differs beyond noise", direction)
+
+
+def test_shares_of_other_service_levels_do_not_compare() -> None:
+    a, b = (replace(drawn, limits=(Limit("ttft", 0.15),)) for drawn in same(7, Drawn()))
+    assert change(compared(a, b), "good_share").p is not None
+    for limits in ((Limit("ttft", 0.1),), (Limit("ttft", 0.15), Limit("tpot", 1.0))):
+        found = change(compared(a, replace(b, limits=limits)), "good_share")
+        assert (found.verdict, found.difference, found.p) == ("not comparable", None, None)
+        assert found.a is not None
+        assert found.b is not None
+        assert found.why == "the service levels differ"
+    # The order in which limits were named says nothing.
+    two = Limit("ttft", 0.15), Limit("tpot", 1.0)
+    sides = (replace(a, limits=two), replace(b, limits=two[::-1]))
+    assert change(compared(*sides), "good_share").p is not None
+    assert compared(*sides).differences == []
+
+
 def test_loads_that_one_of_them_lacks() -> None:
     one, two, three = (Load(None, users) for users in (1, 2, 3))
     found = compared(Drawn(loads=(one, two)), Drawn(loads=(two, three)))
@@ -163,6 +195,23 @@ def test_requests_are_paired_by_what_was_asked() -> None:
     assert same_requests(run, fewer) is None
 
 
+def test_answers_of_which_some_reason() -> None:
+    """Samples stay with their answers: pairs are of what both have, whoever else lacks it."""
+
+    def result(name: str, slow: float, thinks: Sequence[int]) -> Result:
+        gaps = [round(9_000 * slow), 4_000, 1_000]
+        records = [answer(i, i, gaps, reasoning_chunks=int(i in thinks)) for i in range(40)]
+        return Result(name, report_of([run_of(records)]))
+
+    figures = [Compared("ttfo.p50")]
+    # As many think in both, and not the same ones.
+    for others in (range(1, 40, 2), range(30)):
+        a, b = result("a", 1.0, range(0, 40, 2)), result("b", 2.0, others)
+        found = change(compare(a, b, figures), "ttfo.p50")
+        assert found.ratio == pytest.approx(22 / 13)
+        assert (found.method, found.direction) == ("pairs", "worse")
+
+
 def changed(report: LoadReport, **fields: object) -> LoadReport:
     return msgspec.structs.replace(report, **fields)
 
@@ -187,13 +236,48 @@ def test_set_ups() -> None:
 def test_answers_of_other_lengths_are_unfair() -> None:
     a = report_of([run_of([answer(i, i, [9000] * 4) for i in range(9)])])
     b = report_of([run_of([answer(i, i, [9000] * 5, 12) for i in range(9)])])
-    assert [each.field for each in differences(a, b)] == ["mean input_tokens", "mean output_tokens"]
+    assert [each.field for each in differences(a, b)] == [
+        "mean input_tokens at 4 at once",
+        "mean output_tokens at 4 at once",
+    ]
     cached = [answer(i, i, [9000] * 4, cached_tokens=9) for i in range(9)]
     cold = [answer(i, i, [9000] * 4, cached_tokens=0) for i in range(9)]
     found = differences(report_of([run_of(cached)]), report_of([run_of(cold)]))
     assert [(each.field, each.a, each.b) for each in found] == [
-        ("prompt tokens in the cache", "90%", "0%")
+        ("prompt tokens in the cache at 4 at once", "90%", "0%")
     ]
+
+
+def test_fairness_is_of_all_runs() -> None:
+    """What the first run is like says nothing of the other repeats and loads."""
+
+    def result(*lengths: int, first: int = 1) -> LoadReport:
+        return report_of(
+            [
+                run_of(
+                    [answer(i, i, [9000] * n, cached_tokens=n) for i in range(9)],
+                    Load(None, first + point),
+                    point,
+                )
+                for point, n in enumerate(lengths)
+            ]
+        )
+
+    a, b = result(5, 5, 5), result(5, 9, 6)
+    assert [(each.field, each.a, each.b) for each in differences(a, b)] == [
+        ("mean output_tokens at 2 at once", "5.0", "9.0"),
+        ("prompt tokens in the cache at 2 at once", "50%", "90%"),
+    ]
+    # Other loads of the one are no loads of the other.
+    assert differences(result(5), result(9, 5, first=0)) == []
+    assert [each.field for each in differences(result(5), result(9, first=2))] == [
+        "mean output_tokens",
+        "prompt tokens in the cache",
+    ]
+    one, other = ([9000] * n for n in (5, 9))
+    repeats = [run_of([answer(i, i, gaps) for i in range(9)]) for gaps in (one, other, other)]
+    found = differences(report_of(repeats[:1]), report_of(repeats))
+    assert [(each.a, each.b) for each in found] == [("5.0", "7.7")]
 
 
 def test_figures_by_name() -> None:
@@ -233,6 +317,7 @@ def test_the_command(files: list[str], tmp_path: Path, capsys: pytest.CaptureFix
     back = [*reversed(files), "--fail-on-regression"]
     assert cli.main(["bench", "compare", *back]) == 0
     assert cli.main(["bench", "compare", *files, "--fail-on-regression", "--threshold", "50%"]) == 0
+    assert "by 50 % or more (of shares 50 points)" in capsys.readouterr().out
     assert cli.main(["bench", "compare", files[0], f"x={files[0]}"]) == 0
     assert "twice the same result" in capsys.readouterr().out
 

@@ -111,8 +111,8 @@ def times_by_lengths(results: Sequence[Result]) -> Figure:
     return Figure(
         _NAME,
         _SUBJECT,
-        f"From the shortest requests to the longest, the median answer takes {duration(least)} to "
-        f"{duration(most)}",
+        f"The median answer takes {duration(least)} to {duration(most)}, by "
+        + ("lengths and load" if len(shown) > 1 else "lengths"),
         "Fields have the median time of a whole answer and how many answers it is of; a stronger "
         f"color is longer. n = {len(every):,} answers." + left_out(drawable, shown),
         panels,

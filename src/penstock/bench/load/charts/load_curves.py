@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.bench.load.goodput import level_of
 from penstock.bench.load.result import Estimate, Measured, Result, shown
 from penstock.bench.plots.figure import Figure, Panel, Table
 from penstock.bench.plots.marks import axis, colored, data, shaped
@@ -31,18 +32,29 @@ class _Sweep:
     points: Sequence[tuple[float, Measured]]
     rates: bool
     """Whether these are rates, or numbers of conversations at once."""
+    left_out: Sequence[Measured]
+    """Those that have no place on this axis."""
 
     @classmethod
     def of(cls, results: Sequence[Result]) -> _Sweep:
         """The rates, where there are any, else the numbers at once."""
         every = [measured for result in results for measured in result.loads]
         rates = any(measured.load.rate is not None for measured in every)
-        points = []
+        points, left_out = [], []
         for measured in every:
             at = measured.load.rate if rates else measured.load.concurrency
-            if at is not None:
+            if at is None:
+                left_out.append(measured)
+            else:
                 points.append((float(at), measured))
-        return cls(points, rates)
+        return cls(points, rates, left_out)
+
+    @property
+    def missing(self) -> str:
+        """A sentence on what is left out; empty where nothing is."""
+        named = "; ".join(f"{measured.name}, {measured.load}" for measured in self.left_out)
+        what = "rate" if self.rates else "number of conversations at once"
+        return f" Left out, for want of a {what}: {named}." if named else ""
 
     @property
     def title(self) -> str:
@@ -67,7 +79,7 @@ def goodput(results: Sequence[Result]) -> Figure:
     sweep = _Sweep.of(results)
     if not sweep.long:
         return Figure.without(_GOODPUT, _GOODPUT_SUBJECT, _FEW)
-    levels = list(dict.fromkeys(" ".join(map(str, r.report.slo)) for r in results))
+    levels = list(dict.fromkeys(level_of(r.report.slo) for r in results))
     level = levels[0] if len(levels) == 1 else ""
     names = [result.name for result in results]
     rows: list[dict[str, Any]] = []
@@ -86,7 +98,7 @@ def goodput(results: Sequence[Result]) -> Figure:
         table.append(
             (
                 measured.name,
-                sweep.words(at),
+                str(measured.load),
                 "-" if complete is None else shown(complete),
                 "-" if good is None else shown(good),
                 "-" if share is None else f"{share.value:.1%}",
@@ -116,6 +128,7 @@ def goodput(results: Sequence[Result]) -> Figure:
         ("Solid: answers within the service level; dashed: all whole answers. " if level else "")
         + ("The straight dotted line is what was offered. " if sweep.rates else "")
         + "Lines at marks are intervals of 95 % over repeats, where there are such."
+        + sweep.missing
         + missing,
         [Panel("", _goodput_spec(rows, sweep, names, bool(level)), 300)],
         names,
@@ -161,30 +174,41 @@ def latency_by_load(results: Sequence[Result]) -> Figure:
         ]
         panels.append(Panel("", _latency_spec(rows, sweep, names, title, unit)))
         table += [
-            (title, part, each.name, sweep.words(at), shown(estimate, 1e3))
-            for at, each, part, estimate in found
+            (title, part, each.name, str(each.load), shown(estimate, 1e3))
+            for _, each, part, estimate in found
         ]
     if not panels:
         return Figure.without(_LATENCY, _LATENCY_SUBJECT, _NONE_WHOLE)
     return Figure(
         _LATENCY,
         _LATENCY_SUBJECT,
-        _latency_title(sweep, len(results) > 1),
+        _latency_title(sweep, names),
         "Solid: medians; dashed: 99th percentiles. Lines at marks are intervals of 95 %: over "
-        "repeats, or of one run by a bootstrap over its requests, if these are enough.",
+        "repeats, or of one run by a bootstrap over its requests, if these are enough."
+        + sweep.missing,
         panels,
         names,
         Table(("quantity", "part", "result", "load", "ms"), table),
     )
 
 
-def _latency_title(sweep: _Sweep, several: bool) -> str:
-    ends = []
-    for at, measured in (sweep.points[0], sweep.points[-1]):
-        found = measured.estimate("ttft.p50")
-        name = f"{measured.name}, " if several else ""
-        ends.append(f"{duration(found.value) if found else '-'} ({name}{sweep.words(at)})")
-    return f"The median time to first token goes from {ends[0]} to {ends[1]}"
+def _latency_title(sweep: _Sweep, names: Sequence[str]) -> str:
+    """What more load did to each result, from the least to the most at which answers came."""
+    said = []
+    for name in names:
+        found = [
+            (at, estimate.value)
+            for at, measured in sweep.points
+            if measured.name == name and (estimate := measured.estimate("ttft.p50")) is not None
+        ]
+        if not found:
+            continue
+        least, most = (f"{duration(s)} ({sweep.words(at)})" for at, s in (min(found), max(found)))
+        whose = f"of {name} " if len(names) > 1 else ""
+        said.append(whose + (f"is {least}" if least == most else f"goes from {least} to {most}"))
+    if not said:
+        return "No answer has a time to first token"
+    return f"The median time to first token {'; '.join(said)}"
 
 
 def _latency_spec(

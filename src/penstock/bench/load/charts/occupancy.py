@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -44,8 +44,8 @@ KV_USED: Final = (
     "sglang:token_usage",
     "llamacpp:kv_cache_usage_ratio",
 )
-"""Metrics of servers, by what they tell; the first that a server has is taken. Shares of the KV
-cache are from 0 to 1."""
+"""Metrics of servers, by what they tell; the first that a server has is taken. These shares of the
+KV cache are from 0 to 1."""
 _OPEN: Final = "open, as the client sees it"
 
 
@@ -55,21 +55,28 @@ class _Course:
 
     times: Sequence[float]
     values: Sequence[float]
+    """As many as are drawn, each the mean of its part of the time."""
+    mean: float
+    most: float
+    """The greatest of all values, drawn or not."""
 
-    @property
-    def mean(self) -> float:
-        return float(np.mean(self.values))
-
-    @property
-    def most(self) -> float:
-        return max(self.values)
+    @classmethod
+    def of(cls, times: Sequence[float], values: Sequence[float]) -> _Course:
+        parts = np.array_split(np.arange(len(times)), min(len(times), _TIMES))
+        at, value = np.array(times), np.array(values)
+        return cls(
+            [float(at[part].mean()) for part in parts],
+            [float(value[part].mean()) for part in parts],
+            float(value.mean()),
+            float(value.max()),
+        )
 
 
 def scraped(metrics: ServerMetrics | None, names: Sequence[str]) -> _Course | None:
     """A server's gauge over time, of all its labels together; None where it has none of ``names``.
 
-    A label is an engine of the server or a model: numbers of requests are added, and shares are
-    those of the fullest.
+    A label is an engine of the server or a model: numbers of requests are added, and shares, in
+    percent, are those of the fullest.
     """
     if metrics is None:
         return None
@@ -83,9 +90,9 @@ def scraped(metrics: ServerMetrics | None, names: Sequence[str]) -> _Course | No
             now = [v for each in varying if (v := _at(each, place)) is not None] + constant
             if now:
                 times.append(at)
-                values.append(max(now) if name in KV_USED else sum(now))
+                values.append(100 * max(now) if name in KV_USED else sum(now))
         if times:
-            return _thinned(times, values)
+            return _Course.of(times, values)
     return None
 
 
@@ -102,17 +109,10 @@ def open_requests(records: Sequence[RequestRecord], seconds: float) -> _Course |
     ended = np.sort([record.end_s for record in records])
     begun = np.searchsorted(sent, times, side="right")
     done = np.searchsorted(ended, times, side="right")
-    return _Course(times.tolist(), (begun - done).astype(np.float64).tolist())
-
-
-def _thinned(times: Sequence[float], values: Sequence[float]) -> _Course:
-    if len(times) <= _TIMES:
-        return _Course(times, values)
-    parts = np.array_split(np.arange(len(times)), _TIMES)
-    at, value = np.array(times), np.array(values)
-    return _Course(
-        [float(at[part].mean()) for part in parts], [float(value[part].mean()) for part in parts]
-    )
+    course = _Course.of(times.tolist(), (begun - done).tolist())
+    # Between two of these times there may be more: the most are open just after one is sent.
+    at_once = np.arange(1, len(sent) + 1) - np.searchsorted(ended, sent, side="right")
+    return replace(course, most=float(at_once.max()))
 
 
 def batch_over_time(results: Sequence[Result]) -> Figure:
@@ -123,7 +123,7 @@ def batch_over_time(results: Sequence[Result]) -> Figure:
     kinds = ("running", "waiting", _OPEN)
     rows: list[tuple[str, ...]] = []
     panels = []
-    told = False
+    fullest: dict[str, _Most] = {}
     for measured in shown:
         run = measured.runs[0]
         courses = {
@@ -132,8 +132,9 @@ def batch_over_time(results: Sequence[Result]) -> Figure:
             _OPEN: open_requests(run.requests, run.seconds),
         }
         found = {kind: course for kind, course in courses.items() if course is not None}
-        told = told or "running" in found
         title = f"{measured.name}, {measured.load}" if several else str(measured.load)
+        for kind, course in found.items():
+            fullest[kind] = max(fullest.get(kind, _NONE), _Most(course.most, title))
         if found:
             panels.append(Panel(title, _spec(found, kinds, "requests"), 180))
         rows += [
@@ -142,13 +143,11 @@ def batch_over_time(results: Sequence[Result]) -> Figure:
         ]
     if not panels:
         return Figure.without(_BATCH, _BATCH_SUBJECT, "No run has requests, nor metrics.")
-    most = max(float(row[4].replace(",", "")) for row in rows if row[2] == "running" or not told)
+    told = "running" in fullest
     return Figure(
         _BATCH,
         _BATCH_SUBJECT,
-        f"The server has up to {most:,.0f} requests in its batch"
-        if told
-        else f"Up to {most:,.0f} requests are open at once; no server tells its batch",
+        _batch_title(fullest, several),
         "Running and waiting: the server's own metrics; open: sent, and the answer not yet "
         "complete. Of repeats the first run is drawn"
         + ("." if told else ". No server has metrics whose names are known (--scrape).")
@@ -160,24 +159,43 @@ def batch_over_time(results: Sequence[Result]) -> Figure:
     )
 
 
+class _Most(NamedTuple):
+    """The greatest value of several courses, and whose it is."""
+
+    value: float
+    whose: str
+
+
+_NONE: Final = _Most(-1.0, "")
+
+
+def _batch_title(fullest: Mapping[str, _Most], several: bool) -> str:
+    if (most := fullest.get("running")) is not None:
+        if several:
+            return f"The fullest batch has {most.value:,.0f} requests ({most.whose})"
+        return f"The server has up to {most.value:,.0f} requests in its batch"
+    if (most := fullest.get(_OPEN)) is None:
+        return "No server tells its batch"
+    whose = f" ({most.whose})" if several else ""
+    return f"Up to {most.value:,.0f} requests are open at once{whose}; no server tells its batch"
+
+
 def kv_over_time(results: Sequence[Result]) -> Figure:
     """The part of the KV cache that requests hold, by the server's metrics."""
     names = [result.name for result in results]
     loads = [result.loads for result in results]
     shown = chosen(loads, _PANELS)
-    panels, rows, most = [], [], 0.0
+    panels, rows, most = [], [], _NONE
     for load in dict.fromkeys(measured.load for measured in shown):
         found: dict[str, _Course] = {}
         for measured in shown:
             if measured.load == load:
                 course = scraped(measured.runs[0].server_metrics, KV_USED)
                 if course is not None:
-                    found[measured.name] = _Course(
-                        course.times, [100 * value for value in course.values]
-                    )
+                    found[measured.name] = course
+                    most = max(most, _Most(course.most, f"{measured.name}, {load}"))
         if found:
             panels.append(Panel(str(load), _spec(found, names, "KV cache in use, %"), 180))
-            most = max(most, *(course.most for course in found.values()))
         rows += [
             (name, str(load), number(course.mean), number(course.most))
             for name, course in found.items()
@@ -193,7 +211,8 @@ def kv_over_time(results: Sequence[Result]) -> Figure:
     return Figure(
         _KV,
         _KV_SUBJECT,
-        f"Requests hold up to {most:.0f} % of the KV cache",
+        f"Requests hold up to {most.value:.3g} % of the KV cache"
+        + (f" ({most.whose})" if len(results) > 1 else ""),
         "By the server's own metrics, of the first run of each load; where it has several engines, "
         "the fullest." + left_out(loads, shown),
         panels,

@@ -7,6 +7,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from penstock.bench.load.document import LoadReport
+from penstock.bench.load.goodput import level_of
 from penstock.bench.load.result import Estimate, Measured, Result, shown
 from penstock.bench.load.search import Found
 from penstock.bench.load.setups import differences
@@ -157,7 +158,7 @@ def _workload(report: LoadReport) -> str:
 
 
 def _level(report: LoadReport) -> str:
-    return " ".join(map(str, report.slo))
+    return level_of(report.slo)
 
 
 def warnings(results: Sequence[Result]) -> Iterator[str]:

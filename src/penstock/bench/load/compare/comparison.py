@@ -35,13 +35,15 @@ from penstock.bench.load.compare.noise import (
 )
 from penstock.bench.load.document import LoadedRun
 from penstock.bench.load.figures import samples_of
-from penstock.bench.load.goodput import Limit
+from penstock.bench.load.goodput import Limit, level_of
 from penstock.bench.load.record import RequestRecord
 from penstock.bench.load.result import Measured, Result
 from penstock.bench.load.setups import differences
 from penstock.errors import ConfigError
 
 LEVEL: Final = 0.05
+_Levels = tuple[Sequence[Limit], Sequence[Limit]]
+"""The service levels of both."""
 
 
 def compare(
@@ -60,7 +62,8 @@ def compare(
             f"the results have no load in common: {a.name} has {_loads(a)}, and {b.name} "
             f"{_loads(b)}; measure one of them at the other's --rate or --concurrency"
         )
-    points = [_point(ours[load], theirs[load], figures, a.report.slo) for load in both]
+    levels = a.report.slo, b.report.slo
+    points = [_point(ours[load], theirs[load], figures, levels) for load in both]
     points = _judged(points, threshold)
     changes = [change for point in points for change in point.changes]
     return Comparison(
@@ -85,10 +88,8 @@ def _loads(result: Result) -> str:
     return "; ".join(str(measured.load) for measured in result.loads)
 
 
-def _point(
-    a: Measured, b: Measured, figures: Sequence[Compared], limits: Sequence[Limit]
-) -> ComparedPoint:
-    sides = _Sides.of(a, b, limits)
+def _point(a: Measured, b: Measured, figures: Sequence[Compared], levels: _Levels) -> ComparedPoint:
+    sides = _Sides.of(a, b, levels)
     changes = [sides.change(figure) for figure in figures]
     return ComparedPoint(
         load=str(a.load),
@@ -108,14 +109,14 @@ class _Sides:
 
     a: Sequence[LoadedRun]
     b: Sequence[LoadedRun]
-    limits: Sequence[Limit]
+    levels: _Levels
 
     @classmethod
-    def of(cls, a: Measured, b: Measured, limits: Sequence[Limit]) -> _Sides:
+    def of(cls, a: Measured, b: Measured, levels: _Levels) -> _Sides:
         ours, theirs = ([run for run in side.runs if not run.partial] for side in (a, b))
         if min(len(ours), len(theirs)) < 2:
             ours, theirs = ours[:1], theirs[:1]
-        return cls(ours, theirs, limits)
+        return cls(ours, theirs, levels)
 
     @property
     def repeated(self) -> bool:
@@ -174,7 +175,10 @@ class _Sides:
     def _share(
         self, figure: Compared, found: Change, ours: Sequence[float], theirs: Sequence[float]
     ) -> Change:
-        effect = of_shares(flags(self.a, figure, self.limits), flags(self.b, figure, self.limits))
+        mine, other = self.levels
+        if figure.name == "good_share" and level_of(mine) != level_of(other):
+            return replace(found, verdict="not comparable", why="the service levels differ")
+        effect = of_shares(flags(self.a, figure, mine), flags(self.b, figure, other))
         if self.repeated and min(len(ours), len(theirs)) > 1:
             over = of_repeats(ours, theirs)
             # Runs that happen to agree are no reason to believe more than their counts do.

@@ -12,7 +12,7 @@ from penstock.bench.load.setups import Difference
 VERSION: Final = 1
 """Raised when a field changes its meaning or goes; fields may be added without."""
 
-Verdict = Literal["differs beyond noise", "within noise", "too little data"]
+Verdict = Literal["differs beyond noise", "within noise", "too little data", "not comparable"]
 Method = Literal["repeats", "pairs", "requests"]
 """What noise is judged by: runs that were repeated; the same requests in one run of each; or the
 requests of one run of each, which were not the same."""
@@ -41,7 +41,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     direction: Literal["better", "worse"] | None = None
     """What B is, where it differs beyond noise, and by the threshold at least."""
     why: str = ""
-    """Why there is too little data."""
+    """Why there is too little data, or why it does not compare."""
 
 
 class ComparedPoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,8 +72,9 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     level: float
     """How likely it is at most that any verdict of a difference is wrong, if nothing differs."""
     threshold: float
-    """The least change, as a part of A's value, that counts."""
+    """The least change that counts: of shares a difference, 0.03 for 3 points, and of all other
+    figures a part of A's value."""
     compared: int
-    """Figures with a verdict other than too little data."""
+    """Figures with a verdict on what differs."""
     better: int
     worse: int
