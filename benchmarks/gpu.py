@@ -24,10 +24,10 @@ from pathlib import Path
 
 import msgspec
 from gpu.jobs import MEASURES, select
-from gpu.redact import redacted_command
 from gpu.shape import SHAPES, choose_shape
 from gpu.workload import Size
 
+from penstock.bench.redact import redacted_command
 from penstock.errors import ConfigError, PenstockError
 from penstock.gpu import GpuSearch, find_gpu
 from penstock.hardware import detect

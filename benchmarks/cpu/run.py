@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
-import shlex
 import signal
 import sys
 import time
@@ -38,11 +37,12 @@ from comparison.rounds import run_rounds
 from comparison.text import WINDOW, Text
 from penstock.backends.cpu import native
 from penstock.bench.machine import describe_machine, measure_speeds
+from penstock.bench.redact import redacted_command
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError, PenstockError
 from penstock.hardware import detect
-from penstock.models.spec import ModelSpec
+from penstock.models.spec import ModelSpec, attention_of
 from penstock.written_file import check_writable
 
 HERE = Path(__file__).resolve().parent
@@ -120,7 +120,7 @@ def compare(args: argparse.Namespace) -> int:
     threads = args.threads or hardware.compute_threads
     longest = [case.longest for case in cases] + [WINDOW + 1] * (args.text is not None)
     limits = Limits(
-        processors=one_per_core(threads),
+        processors=one_per_core(threads, hardware),
         max_sequences=64,
         max_length=-(-max(longest) // 32) * 32,
         kv_bytes=kv_bytes(spec, cases),
@@ -132,10 +132,7 @@ def compare(args: argparse.Namespace) -> int:
     before = measure_speeds(threads)
     comparison = Comparison(
         date=date,
-        command=shlex.join(
-            ["python", "benchmarks/cpu/run.py"]
-            + [os.path.basename(a) if os.path.isabs(a) else a for a in sys.argv[1:]]
-        ),
+        command=redacted_command("benchmarks/cpu/run.py", sys.argv[1:]),
         shape=shape.name,
         machine=describe_machine(before, threads, hardware),
         cases=[case_record(case) for case in cases],
@@ -203,14 +200,15 @@ def words(shape: Shape, spec: ModelSpec) -> range:
     """Return the ids of tokens that are words, of which prompts are drawn; a shape's checkpoint is
     made if it is not there."""
     if shape.file is not None:
-        return range(1000, spec.vocab_size - 1000)  # special ones stand at either end
+        edge = min(1000, spec.vocab_size // 4)
+        return range(edge, spec.vocab_size - edge)  # special ones stand at either end
     vocabulary = shape.checkpoint().vocabulary
     return range(vocabulary.first_word, vocabulary.last_word)
 
 
 def kv_bytes(spec: ModelSpec, cases: list[Case]) -> int:
     """Return the KV cache's bytes for the case with the most tokens, in bfloat16."""
-    attention = [layer.attention for layer in spec.layers]
+    attention = [a for layer in spec.layers if (a := attention_of(layer)) is not None]
     per_token = sum(2 * 2 * a.num_kv_heads * a.head_dim for a in attention)
     return per_token * max(sum(p + o for p, o in case.lengths) for case in cases)
 

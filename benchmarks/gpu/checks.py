@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from importlib.util import find_spec
 from pathlib import Path
 
-from gpu.redact import without_folders
 from gpu.results import Checks
+from penstock.bench.redact import without_folders
 
 TESTS = ("tests/cuda", "tests/backends/cuda")
 DRY = ("tests/backends/cuda/test_attention_plan.py",)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpu.redact import without_folders
+from penstock.bench.redact import without_folders
 from penstock.errors import ConfigError
 
 MEASURES = (

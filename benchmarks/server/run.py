@@ -21,6 +21,7 @@ import msgspec
 
 from hostile import attack
 from penstock.bench.machine import Machine, Speeds, describe_machine
+from penstock.bench.redact import redacted_command
 from service import neighbours, overhead, soak, streams
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -60,7 +61,7 @@ def main() -> int:
         ok = result.ok
     record = Record(
         datetime.now(UTC).isoformat(timespec="seconds"),
-        " ".join(["python", "benchmarks/server/run.py", *map(shortened, sys.argv[1:])]),
+        redacted_command("benchmarks/server/run.py", sys.argv[1:]),
         describe_machine(Speeds(unmeasured="not needed here"), args.threads),
         result,
     )
@@ -101,11 +102,6 @@ def parse() -> argparse.Namespace:
             "--save", action="store_true", help="keep the result in benchmarks/server/results"
         )
     return parser.parse_args()
-
-
-def shortened(argument: str) -> str:
-    """A path without where it lies on this machine."""
-    return Path(argument).name if os.path.isabs(argument) else argument
 
 
 if __name__ == "__main__":

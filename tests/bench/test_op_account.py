@@ -112,6 +112,8 @@ def test_the_median_step_is_accounted_for_not_the_median_of_each_op() -> None:
     parts = [made.call_s, made.sampling_s, made.host_s, *(line.seconds for line in made.ops)]
     assert sum(parts) == pytest.approx(made.seconds)
     assert (made.call_s, made.sampling_s) == pytest.approx((2e-3, 4e-3))
+    slow = next(line for line in made.ops if line.seconds > 0.1)
+    assert slow.least_s == pytest.approx(1e-3 * slow.count)
 
 
 @needs_native

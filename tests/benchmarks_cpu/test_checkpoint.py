@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from comparison.checkpoint import prepare_checkpoint
 from comparison.vocabulary import build_vocabulary
-from penstock.errors import TokenizerError
+from penstock.errors import ConfigError, TokenizerError
 from penstock.gguf.metadata import read_metadata
 from penstock.tokenizer import load_tokenizer
 
@@ -216,3 +216,20 @@ def test_compressed_tensors_are_near_the_weights(
     assert (tmp_path / "out" / "tokenizer.json").exists()
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["quantization_config"]["ignore"] == ["lm_head"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"eos_token_id": [1101, 1102]}, r"eos_token_id \[1101, 1102\]; .* needs one number there"),
+        ({"bos_token_id": None}, "bos_token_id null"),
+        ({"vocab_size": 96}, r"cannot be compared: the special tokens .* lie in \[256, 96\)"),
+    ],
+)
+def test_a_shape_without_a_vocabulary_for_all_is_refused_before_anything_is_written(
+    changed: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | changed))
+    with pytest.raises(ConfigError, match=message):
+        prepare_checkpoint(tmp_path, tmp_path / "hf", seed=0)
+    assert not (tmp_path / "hf").exists()

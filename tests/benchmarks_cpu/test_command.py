@@ -8,9 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +23,7 @@ from comparison.options import parse
 from comparison.peers import PEERS, PRECISIONS, VLLM
 from comparison.process import Worker, WorkerError
 from penstock.errors import ConfigError
+from penstock.hardware import detect
 
 ROOT = Path(__file__).parents[2]
 COMMAND = [sys.executable, str(ROOT / "benchmarks" / "cpu" / "run.py")]
@@ -277,22 +278,16 @@ def test_no_results_take_the_place_of_others(run: Any, tmp_path: Path) -> None:
         run.results_file(tmp_path / "no" / "name.json", "name.json")
 
 
-def test_one_processor_of_each_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    siblings = {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}
-
-    class Topology:
-        def __init__(self, path: str) -> None:
-            self.cpu = int(path.split("/cpu")[-1].split("/")[0])
-
-        def exists(self) -> bool:
-            return True
-
-        def read_text(self) -> str:
-            return siblings[self.cpu]
-
-    fake_os = SimpleNamespace(sched_getaffinity=lambda pid: {0, 1, 2, 3})
-    monkeypatch.setattr(line_up, "Path", Topology)
-    monkeypatch.setattr(line_up, "os", fake_os)
-    assert line_up.one_per_core(2) == (0, 1)
-    with pytest.raises(SystemExit, match="2 physical cores"):
-        line_up.one_per_core(3)
+def test_one_processor_of_each_core() -> None:
+    """Cores of two hardware threads, and of two speeds."""
+    hardware = replace(
+        detect(),
+        core_of={0: 0, 4: 0, 1: 1, 5: 1, 2: 2, 3: 3},
+        placement=(2, 3, 0, 1, 4, 5),
+        even_cpus=(2, 3),
+    )
+    assert line_up.one_per_core(1, hardware) == (2,)
+    assert line_up.one_per_core(2, hardware) == (2, 3)
+    assert line_up.one_per_core(4, hardware) == (0, 1, 2, 3)
+    with pytest.raises(ConfigError, match="--threads 5: this process may use 4 physical cores"):
+        line_up.one_per_core(5, hardware)

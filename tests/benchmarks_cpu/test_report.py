@@ -114,6 +114,14 @@ def test_a_ratio_needs_a_round_of_both(comparison: Comparison) -> None:
     assert ratio(comparison, "int4", "prefill", Metric.TTFT) is None
 
 
+def test_a_ratio_is_of_the_rounds_of_both(comparison: Comparison) -> None:
+    """A run that was ended may have a round of one engine alone."""
+    comparison.samples.append(sample("penstock", "decode", 3, Metric.DECODE, 90))
+    comparison.samples.append(sample("penstock", "decode", 4, Metric.DECODE, 90))
+    found = Summary(1.5, lowest=31 / 40, highest=29 / 18, rounds=3)
+    assert ratio(comparison, "int4", "decode", Metric.DECODE) == ("a", found)
+
+
 def test_the_cap_and_the_neighbours_are_said(comparison: Comparison, tmp_path: Path) -> None:
     picture = tmp_path / "a.svg"
     assert "held to" not in render(comparison)
@@ -128,6 +136,13 @@ def test_the_cap_and_the_neighbours_are_said(comparison: Comparison, tmp_path: P
     assert "All held to avx2. Load average 0.5 to 2.5." in drawn
     assert "Pale: one round, no figure." in drawn
     assert drawn.count('class="pale"') == 2
+
+
+def test_reasons_name_no_folder_of_this_machine(comparison: Comparison) -> None:
+    comparison.leave_out("b", "int8", "http", "it ended (killed); see /home/me/.cache/x/logs/b.txt")
+    text = render(comparison)
+    assert "- b, int8, http: it ended (killed); see b.txt" in text
+    assert "/home" not in text
 
 
 def test_what_a_reader_needs_to_judge_it(comparison: Comparison) -> None:
@@ -184,3 +199,11 @@ def test_perplexities_stand_beside_speeds(comparison: Comparison) -> None:
         comparison.qualities.append(Quality(engine=name, precision="int4", perplexity=value))
     row = "| perplexity of 20 windows of 512 tokens of a.txt | 12.35 | - | 1234 | - |"
     assert row in render(comparison).splitlines()
+
+
+def test_no_ratio_that_is_published_is_of_one_round() -> None:
+    """What the tool refuses to print, people may not write beside it."""
+    root = Path(__file__).parents[2]
+    for page in (root / "README.md", root / "benchmarks" / "README.md"):
+        rows = [line for line in page.read_text().splitlines() if line.startswith("|")]
+        assert not [row for row in rows if "one round" in row], page

@@ -42,6 +42,6 @@ def test_the_first_block_of_a_key_stays() -> None:
 def test_integrity_check_notices_corruption() -> None:
     index = PrefixIndex()
     index.publish(b"k", 3)
-    index._keys[3] = (b"other", 0)
+    index._keys[3] = b"other"
     with pytest.raises(AssertionError):
         index.check_integrity()

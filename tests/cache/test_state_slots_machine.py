@@ -170,7 +170,7 @@ class StatesMachine(RuleBasedStateMachine):
         assert states is not None
         assert states._pool.num_free >= SEQUENCES - len(self.holders), "a sequence might lack one"
         for slot in states._index.blocks():
-            key, _ = states._index._keys[slot]
+            key = states._index._keys[slot]
             assert self.memory[slot] == self.key_of[key], "a state is found for what it is not"
         for holder in self.holders:
             assert holder.table.state is not None

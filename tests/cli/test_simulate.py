@@ -139,6 +139,7 @@ def test_configurations_in_a_file(tmp_path: Path) -> None:
         ("a:enable_prefix_caching=maybe", "enable_prefix_caching must be true or false"),
         ("a:routing=best", "routing is one of round-robin, random"),
         ("a:replicas=0", "replicas must be a whole number from 1 on, not '0'"),
+        ("a:max_waiting=x", "max_waiting must be a whole number from 0 on, not 'x'"),
         ("a:model=b", "there is no option 'model'"),
         ("a:kv_cache_dtype=int3", "argument --kv-cache-dtype: invalid choice"),
     ],

@@ -84,7 +84,7 @@ def books(scheduler: Scheduler) -> Any:
             for s in scheduler.running
         ],
         [(s.request_id, list(s.token_ids)) for s in scheduler.waiting],
-        (pool._blank, list(pool._kept), pool.ref_counts, index._blocks, index._keys),
+        (pool._blank, list(pool._kept), pool.ref_counts, index._blocks, index._keys, index._groups),
         (scheduler.stats(), scheduler._queues.shares.uncharged),
     )
 

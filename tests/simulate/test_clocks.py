@@ -13,27 +13,15 @@ from hypothesis import strategies as st
 from penstock.cache.geometry import Chunk, Window
 from penstock.plan.costs import StepSize, seen
 from penstock.simulate.calibration import MeasuredClock, ObservedStep, StepTimes, WindowShare
-from penstock.simulate.clock import StepClock, StepShape, decode_reads, seen_by
+from penstock.simulate.clock import StepShape, decode_reads, seen_by
 from penstock.simulate.plan_clock import PlanClock
 from penstock.sizing.catalogue import Catalogue
-from penstock.sizing.machine_times import FittedTime, MachineTimes, Pace
 from penstock.sizing.model import Precision, SizedModel
 from penstock.sizing.parallel import Parallelism
 from penstock.sizing.roofline import CostTable, Roofline
-from penstock.sizing.step_time import StepTime
 from penstock.weights.model_folder import load_model_spec
 
 SHAPE = Path(__file__).parents[2] / "benchmarks/configs/qwen3-0.6b"
-TIMES = MachineTimes(
-    op=2e-6,
-    product_column=1e-10,
-    paces=(Pace("bfloat16", (1, 64), (1e-11, 4e-11)),),
-    attention=(1e-9, 1e-11, 1e-11, 1e-9),
-    cache_column=(1e-9, 2e-9),
-    row_column=1e-10,
-    step=1e-4,
-    sequence=1e-5,
-)
 
 
 def sized() -> tuple[SizedModel, Precision]:
@@ -60,16 +48,12 @@ def shape_of(parts: list[tuple[int, int]], windows: tuple[Window | None, ...]) -
     )
 
 
-@pytest.mark.parametrize("kind", ["fitted", "roofline"])
-def test_the_clock_of_a_plan_is_its_step_time(kind: str) -> None:
+def test_the_clock_of_a_plan_is_its_step_time() -> None:
     model, precision = sized()
-    costs = model.plan("gpu" if kind == "roofline" else "cpu", precision, 512).costs
+    costs = model.plan("gpu", precision, 512).costs
     device = Catalogue.load().find("L4")
-    time: StepTime = FittedTime(TIMES, costs)
-    clock: StepClock = PlanClock.of_machine(TIMES, costs)
-    if kind == "roofline":
-        time = Roofline.of(model.spec, CostTable(costs), device)
-        clock = PlanClock.of_device(model.spec, costs, device, Parallelism())
+    time = Roofline.of(model.spec, CostTable(costs), device)
+    clock = PlanClock.of_device(model.spec, costs, device, Parallelism())
     for parts in ([(0, 200)], [(9, 10)], [(40, 41), (7, 8), (0, 33)], [(1000, 1001)] * 16):
         expected = time.seconds(step_size(parts))
         assert clock.seconds(shape_of(parts, clock.windows)) == pytest.approx(expected, rel=1e-9)

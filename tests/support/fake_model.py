@@ -130,7 +130,7 @@ class ToldCache(KvCache):
     def check_content(self, memory: dict[int, Entry]) -> None:
         """Every block that can be found holds what its key says, entry by entry."""
         for block in self._index.blocks():
-            key, group = self._index._keys[block]
+            key, group = self._index._keys[block], self._index.group(block)
             tokens = self.told.tokens_of[key]
             assert min(tokens) >= 0, "a key of a token that is not known"
             window, entries = self.windows[group], list[Entry]()
@@ -146,7 +146,7 @@ class ToldCache(KvCache):
         if self._states is None:
             return
         for slot in self._states._index.blocks():
-            key, _ = self._states._index._keys[slot]
+            key = self._states._index._keys[slot]
             state = NOTHING
             for token in self.told.tokens_of[key]:
                 state = after(state, token)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from comparison.vocabulary import Vocabulary, build_vocabulary, write_tokenizer
+from penstock.errors import ConfigError
 from penstock.interface.sources import OneOf, Shifted, Source, Stacked, Stored
 from penstock.plan.lower import lower
 from penstock.weights.dummy import DummyWeights
@@ -32,8 +33,22 @@ class Checkpoint:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        c = self.config
-        return build_vocabulary(c["vocab_size"], c["bos_token_id"], c["eos_token_id"])
+        """Raises ConfigError where the config allows none that all engines can read."""
+        try:
+            return build_vocabulary(
+                *map(self._number, ("vocab_size", "bos_token_id", "eos_token_id"))
+            )
+        except ValueError as error:
+            raise ConfigError(f"the shape cannot be compared: {error}") from None
+
+    def _number(self, name: str) -> int:
+        value = self.config.get(name)
+        if type(value) is not int:
+            raise ConfigError(
+                f"config.json has {name} {json.dumps(value)}; a shape that is compared needs one "
+                "number there, so write a config.json with one and name its folder"
+            )
+        return value
 
 
 def prepare_checkpoint(config_folder: Path, folder: Path, seed: int) -> Checkpoint:
@@ -41,6 +56,7 @@ def prepare_checkpoint(config_folder: Path, folder: Path, seed: int) -> Checkpoi
 
     The weights are Penstock's seeded dummies: normal values of variance ``1 / fan_in`` (standard
     deviation 0.022 for 2048 inputs), so that activations keep their size through the layers.
+    Raises ConfigError as :attr:`Checkpoint.vocabulary`.
     """
     config = json.loads((config_folder / "config.json").read_text(encoding="utf-8"))
     checkpoint = Checkpoint(folder, config)
@@ -48,10 +64,11 @@ def prepare_checkpoint(config_folder: Path, folder: Path, seed: int) -> Checkpoi
     marker = folder / COMPLETE
     if marker.exists() and json.loads(marker.read_text(encoding="utf-8")) == identity:
         return checkpoint
+    vocabulary = checkpoint.vocabulary
     folder.mkdir(parents=True, exist_ok=True)
     marker.unlink(missing_ok=True)
     shutil.copyfile(config_folder / "config.json", folder / "config.json")
-    write_tokenizer(checkpoint.vocabulary, folder)
+    write_tokenizer(vocabulary, folder)
     _write_weights(folder, seed)
     marker.write_text(json.dumps(identity), encoding="utf-8")
     return checkpoint

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +12,9 @@ from comparison.contender import Contender, Limits
 from comparison.environments import Environment
 from comparison.llama_build import LlamaBuild
 from comparison.peers import LLAMA_CPP, PEERS, PENSTOCK, PRECISIONS, Peer, Precision
-from comparison.results import Absence, Comparison, EngineRecord
+from comparison.results import Comparison, EngineRecord
+from penstock.errors import ConfigError
+from penstock.hardware import Hardware
 
 
 def line_up(
@@ -33,8 +34,7 @@ def line_up(
             peer = PEERS[name]
             reason = _obstacle(peer, precision, shape, limits.cap)
             if reason is not None:
-                absence = Absence(engine=name, precision=precision, case=None, reason=reason)
-                comparison.absences.append(absence)
+                comparison.leave_out(name, precision, None, reason)
                 continue
             comparison.engines.append(
                 EngineRecord(
@@ -51,8 +51,7 @@ def line_up(
                 contenders.append(Contender(peer, precision, True, shape, limits))
             elif served:
                 why = peer.missing.get("http", "it has no server here")
-                absence = Absence(engine=name, precision=precision, case="http", reason=why)
-                comparison.absences.append(absence)
+                comparison.leave_out(name, precision, "http", why)
     return contenders
 
 
@@ -86,13 +85,14 @@ def cpu_vendor(path: Path = Path("/proc/cpuinfo")) -> str:
     return ""
 
 
-def one_per_core(threads: int) -> tuple[int, ...]:
-    """Logical processors of that many physical cores, those that this process may use first."""
-    seen: dict[str, int] = {}
-    for cpu in sorted(os.sched_getaffinity(0)):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        key = siblings.read_text().strip() if siblings.exists() else str(cpu)
-        seen.setdefault(key, cpu)
-    if threads > len(seen):
-        raise SystemExit(f"--threads {threads}, but there are {len(seen)} physical cores")
-    return tuple(sorted(seen.values())[:threads])
+def one_per_core(threads: int, hardware: Hardware) -> tuple[int, ...]:
+    """Return a logical processor of each of so many physical cores, ascending: of those that
+    Penstock itself would take.
+
+    Raises ConfigError where this process may use fewer.
+    """
+    cores = hardware.physical_cores
+    if threads > cores:
+        raise ConfigError(f"--threads {threads}: this process may use {cores} physical cores")
+    enough = threads <= len(hardware.even_cpus)
+    return tuple(sorted((hardware.even_cpus if enough else hardware.placement)[:threads]))

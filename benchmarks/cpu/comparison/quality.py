@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from comparison.contender import Contender, make_room
 from comparison.process import WorkerError
-from comparison.results import Absence, Comparison, Quality
+from comparison.results import Comparison, Quality
 from comparison.text import Text
 
 
@@ -20,9 +20,7 @@ def score(contenders: Sequence[Contender], text: Text, comparison: Comparison) -
         try:
             found = contender.perplexity(text)
         except WorkerError as error:
-            comparison.absences.append(
-                Absence(engine=engine, precision=precision, case="perplexity", reason=str(error))
-            )
+            comparison.leave_out(engine, precision, "perplexity", str(error))
         else:
             print(f"{contender.name}: perplexity {found:.4f}", flush=True)
             comparison.qualities.append(

@@ -16,8 +16,8 @@ Each cell is the median over the rounds, with the lowest and the highest round i
 far they lie apart is how much the machine's neighbours, and chance, have to do with it. Decoding
 is counted after the last request of a batch has its first token; output tokens/s over the whole
 case, prompts included. The ratio is Penstock over the best peer of the same precision, by medians
-(in brackets from the worst to the best single round, in which both ran one after the other);
-above 1 Penstock is faster, whichever way the figure points."""
+of the rounds in which both ran, one after the other (in brackets from the worst to the best of
+these); above 1 Penstock is faster, whichever way the figure points."""
 ONE_ROUND = "one round, no figure"
 
 
@@ -41,8 +41,8 @@ def render(comparison: Comparison, plots: dict[str, str] | None = None) -> str:
 def ratio(
     comparison: Comparison, precision: str, case: str, metric: Metric
 ) -> tuple[str, Summary] | None:
-    """The best peer by medians, and Penstock's advantage over it: by medians, and in the rounds
-    that both ran.
+    """The best peer by medians, and Penstock's advantage over it in the rounds that both ran: by
+    their medians, and in the worst and the best of them.
 
     None where Penstock or every peer is missing, or no round has both.
     """
@@ -56,15 +56,17 @@ def ratio(
     rival = best_peer(metric, medians)
     if not ours or rival is None:
         return None
-    both = [
-        advantage(metric, value, rounds[rival][number])
-        for number, value in ours.items()
-        if number in rounds[rival]
-    ]
+    theirs = rounds[rival]
+    both = sorted(ours.keys() & theirs.keys())
     if not both:
         return None
-    by_medians = advantage(metric, median(ours.values()), medians[rival])
-    return rival, Summary(by_medians, min(both), max(both), len(both))
+    single = [advantage(metric, ours[number], theirs[number]) for number in both]
+    middle = advantage(
+        metric,
+        median(ours[number] for number in both),
+        median(theirs[number] for number in both),
+    )
+    return rival, Summary(middle, min(single), max(single), len(both))
 
 
 def _machine(comparison: Comparison) -> Iterator[str]:

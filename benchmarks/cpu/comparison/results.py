@@ -9,6 +9,7 @@ import msgspec
 from comparison.cases import Case, Metric
 from comparison.measurement import Summary, summarize
 from penstock.bench.machine import Machine
+from penstock.bench.redact import without_folders
 from penstock.errors import ConfigError
 
 
@@ -88,6 +89,13 @@ class Comparison(msgspec.Struct, kw_only=True):
     cap: CapRecord | None = None
     stopped: bool = False
     """Whether it was ended, as by Ctrl-C, before its last case: some cases have fewer rounds."""
+
+    def leave_out(self, engine: str, precision: str, case: str | None, reason: str) -> None:
+        """Note what is not measured, and why; where things lie on this machine is cut out."""
+        found = Absence(
+            engine=engine, precision=precision, case=case, reason=without_folders(reason)
+        )
+        self.absences.append(found)
 
     def rounds(self, engine: str, precision: str, case: str, metric: Metric) -> dict[int, float]:
         """The figure of each round that was measured."""

@@ -10,7 +10,7 @@ from comparison.cases import Case, draw_requests, warm_up
 from comparison.contender import Contender, LoadError, make_room
 from comparison.measurement import figures
 from comparison.process import WorkerError
-from comparison.results import Absence, Comparison, EngineRecord, Sample
+from comparison.results import Comparison, EngineRecord, Sample
 
 WARM_UP_ROUND = 1 << 20
 """A round that no real one reaches: prompts of the warm-up are never seen again."""
@@ -98,13 +98,8 @@ def _measure(
         contender.failed.add("" if isinstance(error, LoadError) else case.name)
         contender.unload()  # in whatever state it is
         say(f"{contender.name}, {case.name}: failed: {error}")
-        comparison.absences.append(
-            Absence(
-                engine=contender.peer.name,
-                precision=contender.precision,
-                case=None if whole else case.name,
-                reason=str(error),
-            )
+        comparison.leave_out(
+            contender.peer.name, contender.precision, None if whole else case.name, str(error)
         )
         return
     if first:

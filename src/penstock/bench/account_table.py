@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 from penstock.bench.op_account import OpLine, StepAccount
 
-_COLUMNS = ("calls", "ms", "share", "waiting", "MB", "Gop", "floor ms", "of floor")
+_COLUMNS = ("calls", "ms", "least", "share", "waiting", "MB", "Gop", "floor ms", "of floor")
 
 
 def account_table(name: str, account: StepAccount) -> str:
-    """A table for people; ``of floor`` says how much of the time the floor makes up."""
+    """A table for people; ``least`` are the milliseconds of the step in which the ops took least,
+    and ``of floor`` says how much of the time the floor makes up."""
     rows: list[tuple[str, tuple[str, ...]]] = [(f"{name}, {account.tokens:,.0f} tokens", _COLUMNS)]
     rows += [(line.op, tuple(_cells(line))) for line in account.ops]
     total = account.seconds
@@ -19,8 +20,8 @@ def account_table(name: str, account: StepAccount) -> str:
         ("sampling", account.sampling_s),
         ("host", account.host_s),
     ):
-        rows.append((part, ("", _ms(seconds), f"{seconds / total:.1%}")))
-    whole = ("", _ms(total), "100.0%", *[""] * 3, *_floor(account.floor_s, total))
+        rows.append((part, ("", _ms(seconds), "", f"{seconds / total:.1%}")))
+    whole = ("", _ms(total), "", "100.0%", *[""] * 3, *_floor(account.floor_s, total))
     rows.append(("together", whole))
     wide = max(len(title) for title, _ in rows)
     return "\n".join(
@@ -31,6 +32,7 @@ def account_table(name: str, account: StepAccount) -> str:
 def _cells(line: OpLine) -> Iterator[str]:
     yield str(line.count)
     yield _ms(line.seconds)
+    yield _ms(line.least_s)
     yield f"{line.share:.1%}"
     yield f"{line.waiting_s / line.seconds:.1%}" if line.seconds else ""
     yield f"{line.bytes / 1e6:,.2f}" if line.bytes else ""

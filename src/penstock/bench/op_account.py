@@ -20,6 +20,9 @@ class OpLine(msgspec.Struct, frozen=True, kw_only=True):
     op: str
     count: int
     seconds: float
+    least_s: float
+    """What they took in the step, or run, in which they took least: far below ``seconds`` where the
+    machine did something else in between."""
     waiting_s: float
     """The part of ``seconds`` that the mean thread waited for the last one, at the barrier behind
     each op."""
@@ -77,6 +80,10 @@ class Steps:
     def host(self) -> float:
         return sum(step.host_seconds for step in self.all) - self.sampling
 
+    def seconds_of(self, index: int) -> float:
+        """Seconds of the plan's op at ``index``."""
+        return sum(profile.ops[index].seconds for profile in self.profiles)
+
     @property
     def call(self) -> float:
         """Seconds of calls outside their ops."""
@@ -88,15 +95,19 @@ def account(plan: Plan, samples: Sequence[Steps], machine: Machine) -> StepAccou
     """Account for that of the ``samples`` of ``plan`` that took the median time, of two the
     shorter one. The plan's ops are those that were timed."""
     sample = sorted(samples, key=lambda each: each.seconds)[(len(samples) - 1) // 2]
-    lines: dict[str, list[OpLine]] = {}
-    for index in range(len(plan.ops)):
-        line = _line(plan, index, sample, machine)
-        lines.setdefault(line.op, []).append(line)
+    alike: dict[str, list[int]] = {}
+    for index, op in enumerate(plan.ops):
+        alike.setdefault(op_title(plan, op), []).append(index)
+    lines = []
+    for places in alike.values():
+        line = _together([_line(plan, index, sample, machine) for index in places])
+        least = min(sum(map(each.seconds_of, places)) for each in samples)
+        lines.append(msgspec.structs.replace(line, least_s=least))
     return StepAccount(
         steps=len(sample.all),
         tokens=sum(profile.size.tokens for profile in sample.profiles),
         seconds=sample.seconds,
-        ops=sorted(map(_together, lines.values()), key=lambda line: -line.seconds),
+        ops=sorted(lines, key=lambda line: -line.seconds),
         call_s=sample.call,
         sampling_s=sample.sampling,
         host_s=sample.host,
@@ -107,7 +118,7 @@ def _line(plan: Plan, index: int, sample: Steps, machine: Machine) -> OpLine:
     """The line of the plan's op at ``index`` alone."""
     op, profiles = plan.ops[index], sample.profiles
     costs = [op_cost(plan, op, profile.size) for profile in profiles]
-    seconds = sum(profile.ops[index].seconds for profile in profiles)
+    seconds = sample.seconds_of(index)
     moved = sum(cost.num_bytes for cost in costs)
     operations = sum(cost.operations for cost in costs)
     kinds: list[Arithmetic] = [cost.arithmetic for cost in costs if cost.operations]
@@ -115,6 +126,7 @@ def _line(plan: Plan, index: int, sample: Steps, machine: Machine) -> OpLine:
         op=op_title(plan, op),
         count=1,
         seconds=seconds,
+        least_s=seconds,
         waiting_s=sum(profile.ops[index].waiting for profile in profiles),
         share=seconds / sample.seconds,
         bytes=moved,
@@ -138,6 +150,7 @@ def _together(lines: Sequence[OpLine]) -> OpLine:
         op=lines[0].op,
         count=len(lines),
         seconds=sum(line.seconds for line in lines),
+        least_s=sum(line.least_s for line in lines),
         waiting_s=sum(line.waiting_s for line in lines),
         share=sum(line.share for line in lines),
         bytes=sum(line.bytes for line in lines),

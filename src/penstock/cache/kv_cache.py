@@ -385,6 +385,10 @@ class KvCache:
         return offset != 0 and self._pool.ref_counts[table.blocks[0][at]] > 1
 
     def _take(self, count: int) -> list[int]:
+        if count == 1:  # as a sequence that decodes
+            block = self._pool.take()
+            self._index.drop(block)
+            return [block]
         taken = self._pool.take_several(count)
         self._index.drop_several(taken)
         return taken

@@ -33,7 +33,8 @@ class PrefixIndex:
 
     def __init__(self, num_groups: int = 1) -> None:
         self._blocks: tuple[dict[Key, int], ...] = tuple({} for _ in range(num_groups))
-        self._keys: dict[int, tuple[Key, int]] = {}
+        self._keys: dict[int, Key] = {}
+        self._groups: dict[int, int] | None = None if num_groups == 1 else {}  # of known blocks
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -46,46 +47,53 @@ class PrefixIndex:
 
     def group(self, block: int) -> int:
         """The group of a block that is known."""
-        return self._keys[block][1]
+        return 0 if self._groups is None else self._groups[block]
 
     def publish(self, key: Key, block: int, group: int = 0) -> None:
         """Make ``block`` findable, unless another block has the same content already."""
         if self._blocks[group].setdefault(key, block) == block:
-            self._keys[block] = (key, group)
+            self._keys[block] = key
+            if self._groups is not None:
+                self._groups[block] = group
 
     def publish_several(self, keys: Sequence[Key], blocks: Sequence[int], group: int) -> None:
         """Publish blocks of a group, each with its key."""
-        publish, known = self._blocks[group].setdefault, self._keys
+        publish, known, groups = self._blocks[group].setdefault, self._keys, self._groups
         for key, block in zip(keys, blocks, strict=True):
             if publish(key, block) == block:
-                known[block] = (key, group)
+                known[block] = key
+                if groups is not None:
+                    groups[block] = group
 
     def drop(self, block: int) -> None:
         """Forget ``block``, if it is known."""
-        known = self._keys.pop(block, None)
-        if known is not None:
-            key, group = known
+        key = self._keys.pop(block, None)
+        if key is not None:
+            group = 0 if self._groups is None else self._groups.pop(block)
             del self._blocks[group][key]
 
     def drop_several(self, blocks: Iterable[int]) -> None:
         """Forget those of ``blocks`` that are known."""
-        forget, found = self._keys.pop, self._blocks
+        forget, found, groups = self._keys.pop, self._blocks, self._groups
         for block in blocks:
-            known = forget(block, None)
-            if known is not None:
-                del found[known[1]][known[0]]
+            key = forget(block, None)
+            if key is not None:
+                del found[0 if groups is None else groups.pop(block)][key]
 
     def clear(self) -> None:
         for blocks in self._blocks:
             blocks.clear()
         self._keys.clear()
+        if self._groups is not None:
+            self._groups.clear()
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the two directions mirror each other."""
         known = sum(map(len, self._blocks))
         assert known == len(self._keys), "keys and blocks differ in number"
-        for block, (key, group) in self._keys.items():
-            assert self.find(key, group) == block, f"block {block} is not what its key finds"
+        for block, key in self._keys.items():
+            found = self.find(key, self.group(block))
+            assert found == block, f"block {block} is not what its key finds"
 
     def blocks(self) -> KeysView[int]:
         return self._keys.keys()

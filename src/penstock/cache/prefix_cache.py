@@ -90,11 +90,16 @@ class PrefixCache:
 
     def publish(self, table: BlockTable, tokens: array[int], full: int) -> None:
         """Make the table's first ``full`` blocks of every group findable, which were written."""
-        self._extend_keys(table, tokens, full)
-        new = slice(table.num_published, full)
-        keys = table.keys[new]
-        for group, blocks in enumerate(table.blocks):
-            self._index.publish_several(keys, blocks[new], group)
+        if len(table.keys) < full:
+            self._extend_keys(table, tokens, full)
+        first = table.num_published
+        if full == first + 1:  # as of a sequence that decodes
+            for group, blocks in enumerate(table.blocks):
+                self._index.publish(table.keys[first], blocks[first], group)
+        else:
+            keys = table.keys[first:full]
+            for group, blocks in enumerate(table.blocks):
+                self._index.publish_several(keys, blocks[first:full], group)
         table.num_published = full
 
     def _within_windows(self, table: BlockTable, count: int, found: list[list[int]]) -> int:

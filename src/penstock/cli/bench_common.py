@@ -51,8 +51,22 @@ def add_trace_arguments(group: argparse._ArgumentGroup, requests: int) -> None:
 
 
 def command_line() -> list[str]:
-    """The words after ``penstock``, to be repeated."""
-    return sys.argv[1:]
+    """The words after ``penstock``, to be repeated, for documents that others may read: of a header
+    the name alone, since keys are sent in them."""
+    words: list[str] = []
+    for word in sys.argv[1:]:
+        option, equals, value = word.partition("=")
+        if option == "--header" and equals:
+            word = f"{option}={_without_value(value)}"
+        elif words and words[-1] == "--header":
+            word = _without_value(word)
+        words.append(word)
+    return words
+
+
+def _without_value(header: str) -> str:
+    name, colon, _ = header.partition(":")
+    return f"{name}: ..." if colon else "..."
 
 
 def ended(stopped: bool) -> int:

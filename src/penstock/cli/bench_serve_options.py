@@ -176,7 +176,11 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
         "it is set)",
     )
     group.add_argument(
-        "--header", action="append", default=[], metavar="'N: V'", help="send this header, too"
+        "--header",
+        action="append",
+        default=[],
+        metavar="'N: V'",
+        help="send this header, too; results have its name alone",
     )
     group.add_argument(
         "--body", metavar="JSON", help="fields of every request, such as '{\"temperature\": 0}'"

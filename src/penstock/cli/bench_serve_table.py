@@ -25,11 +25,13 @@ _SHOWN: Final = (
 
 def print_report(report: LoadReport) -> None:
     """Print all of a load test: the server, each run, and how they compare."""
+    from penstock.bench.load.charts.summary import workload_words
+
     server, text = report.server, report.text
     rows = [
         ("server", f"{server.model} at {server.url}, {server.endpoint}"),
         ("round trip", f"{server.round_trip_s * 1e3:.2f} ms"),
-        ("workload", _workload(report)),
+        ("workload", workload_words(report.workload)),
     ]
     if not text.exact and report.workload["name"] != "prompts":
         rows.append(
@@ -56,16 +58,6 @@ def print_report(report: LoadReport) -> None:
 def _print(rows: Sequence[tuple[str, str]]) -> None:
     """Print a table whose words may be a server's."""
     print_table([(harmless(name, sys.stdout), harmless(text, sys.stdout)) for name, text in rows])
-
-
-def _workload(report: LoadReport) -> str:
-    left_out = ("name", "body", "text_seed", "seed", "warmup", "num_prompts", "duration_s")
-    parts = [
-        f"{name} {value}"
-        for name, value in report.workload.items()
-        if name not in left_out and value not in (None, 0)
-    ]
-    return ", ".join([str(report.workload["name"]), *parts])
 
 
 def _load(run: LoadedRun) -> str:

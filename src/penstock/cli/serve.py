@@ -243,7 +243,7 @@ def _options(
 
 def _max_waiting(args: argparse.Namespace, config: EngineConfig) -> int:
     """The limit that was asked for, else the profile's, else the usual one."""
-    from penstock.server.supervisor import MAX_WAITING
+    from penstock.frontend.open_sequences import MAX_WAITING
 
     asked: int | None = args.max_waiting
     own = None if config.profile is None else config.profile.max_waiting

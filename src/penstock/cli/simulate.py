@@ -5,7 +5,7 @@
   penstock simulate trace.jsonl rr:replicas=8 sticky:replicas=8,routing=prefix --gpu H100 \\
       --model Qwen/Qwen3-8B --repeat 24
 
-No model runs, so a day of traffic takes about a minute. What steps take is measured on this machine
+No model runs, so a day of traffic takes minutes. What steps take is measured on this machine
 by penstock calibrate, or that of a roofline of an accelerator (--gpu). Each CONFIG is what one
 server is started with, or several behind a router; docs/simulation.md says what is modelled.
 """
@@ -17,7 +17,7 @@ import datetime
 import shlex
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,11 +26,12 @@ import msgspec
 from penstock.cli.bench_common import command_line, ended
 from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.parser import UsageError
+from penstock.cli.replayed_trace import check_times, replayed
 from penstock.cli.simulate_options import RARE, add_options
-from penstock.errors import ConfigError
 from penstock.written_file import check_writable, write_json
 
 if TYPE_CHECKING:
+    from penstock.bench.load.goodput import Limit
     from penstock.bench.load.workload import RecordedWorkload
     from penstock.simulate.fleet import Offered
     from penstock.simulate.outcome import SimulatedRun
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
                 done.append((load, []))
                 workload = _workload(args, load)
                 for setup in setups:
-                    done[-1][1].append(_played(args, setup, workload, load, progress))
+                    done[-1][1].append(_played(args, setup, workload, load, limits, progress))
         except Stopped:
             partial = True
     report = SimulationReport(
@@ -112,8 +113,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _loads(args: argparse.Namespace) -> Iterator[_Load]:
-    if args.rate is not None and args.speed is not None:
-        raise UsageError("arguments --rate, --speed: a rate takes the place of the trace's times")
+    check_times(args.rate, args.speed, args.arrivals)
     several = [each for each in (args.rate, args.speed, args.concurrency) if each is not None]
     if sum(len(each) > 1 for each in several) > 1:
         raise UsageError("arguments --rate, --speed, --concurrency: several of one at most")
@@ -127,22 +127,15 @@ def _offered(args: argparse.Namespace, load: _Load) -> Offered:
     from penstock.bench.load.arrivals import parse_arrivals
     from penstock.simulate.fleet import Offered
 
-    if load.rate is None and args.arrivals is not None:
-        raise UsageError(f"argument --arrivals: {args.arrivals} needs a --rate")
     arrivals = None if load.rate is None else parse_arrivals(args.arrivals or "poisson", load.rate)
     conversations = None if args.num_prompts is None else args.num_prompts * args.repeat
     return Offered(arrivals, load.concurrency, conversations, args.duration, args.seed)
 
 
 def _workload(args: argparse.Namespace, load: _Load) -> RecordedWorkload:
-    from penstock.bench.load.trace_files import TraceScale, is_trace, read_trace
+    from penstock.bench.load.trace_files import TraceScale
 
-    if not is_trace(args.trace):
-        raise ConfigError(
-            f"{args.trace} is no trace: it has no input_length (Mooncake's form, .jsonl), and is "
-            "no .csv of Azure's or BurstGPT's columns"
-        )
-    return read_trace(args.trace, TraceScale(args.scale, load.speed), args.num_prompts)
+    return replayed(args.trace, TraceScale(args.scale, load.speed), args.num_prompts)
 
 
 def _setups(args: argparse.Namespace, progress: BenchProgress) -> list[Setup]:
@@ -178,9 +171,9 @@ def _played(
     setup: Setup,
     workload: RecordedWorkload,
     load: _Load,
+    limits: Sequence[Limit],
     progress: BenchProgress,
 ) -> SimulatedRun:
-    from penstock.bench.load.goodput import parse_limit
     from penstock.collector import uncollected
     from penstock.simulate.fleet import Fleet
     from penstock.simulate.outcome import outcome
@@ -189,7 +182,6 @@ def _played(
     fleet = Fleet(setup, _offered(args, load))
     total = len(workload.recorded) * args.repeat
     progress.begin(f"{setup.name}, {load}", total, "requests")
-    limits = tuple(parse_limit(text) for text in args.slo)
     start = time.perf_counter()
     with uncollected():  # nothing of a run is in a cycle
         fleet.run(repeated(workload.recorded, args.repeat), lambda _: progress.advance(1))

@@ -98,6 +98,7 @@ def _texts(path: Path, options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _asked(name: str, options: Mapping[str, str], base: Sequence[str]) -> Configuration:
+    from penstock.frontend.open_sequences import MAX_WAITING
     from penstock.simulate.setups import Configuration
 
     own = {key: options[key] for key in _OWN if key in options}
@@ -113,15 +114,16 @@ def _asked(name: str, options: Mapping[str, str], base: Sequence[str]) -> Config
         asked,
         replicas=counts.get("replicas", 1),
         routing=routing,
-        max_waiting=counts.get("max_waiting", 1024 if profiles is None else profiles),
+        max_waiting=counts.get("max_waiting", MAX_WAITING if profiles is None else profiles),
         tensor=counts.get("tp", 1),
         options=dict(options),
     )
 
 
 def _count(name: str, key: str, value: str) -> int:
-    if not value.isdecimal() or (int(value) < 1 and key != "max_waiting"):
-        raise UsageError(f"{name}: {key} must be a whole number from 1 on, not {value!r}")
+    least = 0 if key == "max_waiting" else 1
+    if not value.isdecimal() or int(value) < least:
+        raise UsageError(f"{name}: {key} must be a whole number from {least} on, not {value!r}")
     return int(value)
 
 

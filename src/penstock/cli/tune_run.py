@@ -13,7 +13,7 @@ import msgspec
 
 from penstock.cli.bench_progress import BenchProgress
 from penstock.cli.options import engine_config, engine_words
-from penstock.cli.parser import UsageError
+from penstock.cli.replayed_trace import check_times, replayed
 from penstock.errors import ConfigError, PenstockError
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def tune(
     write and print what was found; returns whether it was stopped. Raises ConfigError where nothing
     is within the limits."""
     from penstock.cli.tune_table import print_tuning
-    from penstock.server.supervisor import MAX_WAITING
+    from penstock.frontend.open_sequences import MAX_WAITING
     from penstock.simulate.calibration import Calibration
     from penstock.simulate.setups import Configuration, Planned
     from penstock.tune.choice import choose
@@ -100,21 +100,13 @@ def tune(
 def load_of(args: argparse.Namespace, trace: Path, slo: Sequence[str]) -> TraceLoad:
     """The load that the options ask for, of a trace. Raises ConfigError, and OSError of a file."""
     from penstock.bench.load.goodput import parse_limit
-    from penstock.bench.load.trace_files import TraceScale, is_trace, read_trace
+    from penstock.bench.load.trace_files import TraceScale
     from penstock.tune.load import TraceLoad
 
-    if args.rate is None and args.arrivals is not None:
-        raise UsageError(f"argument --arrivals: {args.arrivals} needs a --rate")
-    if args.rate is not None and args.speed is not None:
-        raise UsageError("arguments --rate, --speed: a rate takes the place of the trace's times")
-    if not is_trace(trace):
-        raise ConfigError(
-            f"{trace} is no trace: it has no input_length (Mooncake's form, .jsonl), and is "
-            "no .csv of Azure's or BurstGPT's columns"
-        )
+    check_times(args.rate, args.speed, args.arrivals)
     scale = TraceScale(args.scale, args.speed or 1.0)
     load = TraceLoad(
-        read_trace(trace, scale, args.num_prompts),
+        replayed(trace, scale, args.num_prompts),
         tuple(parse_limit(text) for text in slo),
         args.rate,
         args.arrivals or "poisson",
@@ -128,7 +120,7 @@ def load_of(args: argparse.Namespace, trace: Path, slo: Sequence[str]) -> TraceL
 
 def _default(args: argparse.Namespace) -> Candidate:
     """What would be served otherwise."""
-    from penstock.server.supervisor import MAX_WAITING
+    from penstock.frontend.open_sequences import MAX_WAITING
     from penstock.tune.space import Candidate
 
     asked = engine_config(args)

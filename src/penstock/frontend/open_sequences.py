@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.errors import OverloadedError, RequestError
 from penstock.interface.messages import Tenant
+
+MAX_WAITING: Final = 1024
+"""Sequences that may wait beside those that run, where nobody says how many."""
 
 
 @dataclass

@@ -72,10 +72,11 @@ from penstock.scheduler.reservation import Reservation
 from penstock.scheduler.sequence import SequenceState, Status
 from penstock.scheduler.steady import SteadySteps
 from penstock.scheduler.step_budget import StepBudget
+from penstock.scheduler.step_results import StepResults
 from penstock.scheduler.step_states import step_states
 from penstock.scheduler.updates import sequence_update
 
-RUNNING, FINISHED = Status.RUNNING, Status.FINISHED  # a name is cheaper than an enum's member
+_RUNNING = Status.RUNNING  # a name is cheaper than an enum's member
 
 
 class Scheduler:
@@ -113,13 +114,15 @@ class Scheduler:
         self._continuation = Continuation(
             cache, self._queues, self._admission, self._preemption, self._in_flight, all_hidden
         )
+        self._results = StepResults(
+            cache, self._queues, self._in_flight, self._accepted, max_num_seqs, self._finish
+        )
         self._steady = SteadySteps(cache, self.running, self._finish)
         self._arrivals = 0
         self._steps = 0
         self._tokens_computed = 0
         self._tokens_decoded = 0
         self._tokens_drafted = 0
-        self._tokens_generated = 0
 
     @property
     def has_work(self) -> bool:
@@ -242,7 +245,7 @@ class Scheduler:
         self._steps += steps
         self._tokens_computed += count
         self._tokens_decoded += count
-        self._tokens_generated += count
+        self._results.tokens_generated += count
         return ended
 
     def submitted(self, step: ScheduledStep) -> None:
@@ -253,7 +256,7 @@ class Scheduler:
         self._in_flight.submit(step, self.cache)
         for each in step.sequences:
             if len(each.samples) > 1:
-                self._fork(each.sequence)
+                self._results.fork(each.sequence)
 
     def update(
         self,
@@ -270,56 +273,10 @@ class Scheduler:
         """
         if len(sampled) != len(step.samples):
             raise ValueError(f"{len(sampled)} samples for {len(step.samples)} sampling sequences")
-        updates: list[SequenceUpdate] = []
-        undone = {step.samples[i] for i in late} if late else ()
-        uncommon = step.num_drafted or undone  # one look for each sequence, not two
-        new_tokens = iter(sampled)
         self._tokens_computed += step.num_tokens
         self._tokens_decoded += step.num_decoded
         self._tokens_drafted += step.num_drafted
-        cache, ahead, generated = self.cache, False, 0
-        if self._in_flight.steps:
-            ahead = True
-            self._in_flight.land(step)
-        for each in step.sequences:
-            sequence, samples = each.sequence, each.samples
-            end = each.start + each.num_tokens
-            if uncommon and (each.draft is not None or sequence in undone):
-                drawn = next(new_tokens)
-                if sequence in undone:
-                    self._undo(each)
-                elif sequence.status is RUNNING:  # else it has ended meanwhile
-                    updates.append(self._take_in_draft(each, drawn))
-                    generated += len(updates[-1].token_ids)
-                continue
-            if sequence.status is not RUNNING:
-                pass  # ended, or preempted in flight: what was written is nobody's
-            elif ahead:
-                cache.publish(sequence.table, sequence.token_ids, end)
-            else:
-                sequence.num_computed = end
-                cache.commit(sequence.table, sequence.token_ids, end)
-                if sequence.wants_prompt_rows:
-                    sequence.prompt_rows_given(end)
-                if len(samples) > 1:
-                    self._fork(sequence)
-            if sequence.pooling is not None:
-                if sequence.status is RUNNING and end == len(sequence.token_ids):
-                    sequence.finish_reason = FinishReason.STOP
-                    self._finish(sequence)
-                    updates.append(sequence_update(sequence, []))
-                continue
-            for sequence in samples:
-                tokens = next(new_tokens)
-                if sequence.status is FINISHED:
-                    continue  # aborted, or a row too many
-                accepted = sequence.append_at(end, tokens) if ahead else sequence.append(tokens)
-                generated += len(accepted)
-                updates.append(sequence_update(sequence, accepted))
-                if sequence.finish_reason is not None:
-                    self._finish(sequence)
-        self._tokens_generated += generated
-        return updates
+        return self._results.take_in(step, sampled, late)
 
     def conclude(self, sequence: SequenceState) -> SequenceUpdate:
         """End a live sequence whose last token turns out to have ended it."""
@@ -343,7 +300,7 @@ class Scheduler:
             tokens_computed=self._tokens_computed,
             tokens_decoded=self._tokens_decoded,
             tokens_drafted=self._tokens_drafted,
-            tokens_generated=self._tokens_generated,
+            tokens_generated=self._results.tokens_generated,
             kv_slots_allocated=allocated,
             kv_slots_filled=filled,
             states_total=states_total,
@@ -360,47 +317,7 @@ class Scheduler:
         requests = self._queues.requests.values()
         self._in_flight.check_integrity(s for sequences in requests for s in sequences)
 
-    def _take_in_draft(self, each: ScheduledSequence, drawn: list[int]) -> SequenceUpdate:
-        """Advance a running sequence over the drafts that were accepted."""
-        accepted = self._accepted.take_in(each, drawn)
-        if each.sequence.finish_reason is not None:
-            self._finish(each.sequence)
-        return sequence_update(each.sequence, accepted)
-
-    def _undo(self, each: ScheduledSequence) -> None:
-        """Leave the last known position of a sequence to be computed again, for its logits.
-
-        The same values are written again where they are, and nothing that could be found: a block
-        is published once its last position stays. A sequence that is alone in its row: the first
-        token of a request, for which its siblings share one, never comes late.
-        """
-        sequence, draft = each.sequence, each.draft
-        assert each.samples == (sequence,), "siblings wait for each other"
-        if sequence.status is not RUNNING:
-            return
-        last = each.start + each.num_tokens - 1 - (0 if draft is None else len(draft))
-        sequence.num_computed = last
-        self.cache.commit(sequence.table, sequence.token_ids, last)
-        if sequence.wants_prompt_rows:
-            sequence.prompt_rows_given(last + 1)
-        if draft is not None:
-            self.cache.trim(sequence.table)
-
-    def _fork(self, leader: SequenceState) -> None:
-        """Let its siblings go on from the leader's prompt, or queue them when no place is free."""
-        for sibling in leader.siblings:
-            sibling.started = True
-            sibling.num_cached_tokens = leader.num_cached_tokens
-            if len(self.running) < self.max_num_seqs:
-                sibling.table = self.cache.fork(leader.table)
-                sibling.num_computed = leader.num_computed
-                self._queues.run(sibling)
-            else:
-                self._queues.wait(sibling)
-                if self._in_flight.steps:
-                    self._in_flight.bar(sibling)
-
     def _finish(self, sequence: SequenceState) -> None:
-        if sequence.status is RUNNING:
+        if sequence.status is _RUNNING:
             self.cache.free(sequence.table)
         self._queues.finish(sequence)

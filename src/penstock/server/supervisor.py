@@ -15,6 +15,7 @@ from penstock.engine.ipc.wire import ModelFacts
 from penstock.errors import EngineDeadError, PenstockError
 from penstock.frontend.async_llm import AsyncLLM
 from penstock.frontend.input_processor import InputProcessor
+from penstock.frontend.open_sequences import MAX_WAITING
 from penstock.frontend.outputs import RequestOutput
 from penstock.frontend.pacing import LONGEST_PAUSE_S
 from penstock.interface.messages import EngineRequest, EngineStats, Tenant
@@ -29,8 +30,6 @@ starved of processor time."""
 LONG_STEP_S = 8.0
 """Seconds in one step after which the server is not ready, so that routers send it no more
 requests."""
-MAX_WAITING = 1024
-"""Sequences that may wait, unless another limit is asked for."""
 DEFAULT_MAX_NUM_SEQS = 256
 """Sequence limit to assume where an engine does not report its own."""
 

@@ -48,10 +48,7 @@ class Asked(msgspec.Struct, gc=False):
     """Seconds from the run's start."""
     pattern: str | None = None
 
-    def params(self) -> SamplingParams:
-        return SamplingParams(max_tokens=self.output, ignore_eos=True)
-
-    def sequence(self, block_size: int | None) -> SequenceState:
+    def sequence(self, params: SamplingParams, block_size: int | None) -> SequenceState:
         """The sequence to schedule; ``block_size`` None: nothing is looked for in the cache."""
         table = BlockTable()
         if block_size is not None:
@@ -61,7 +58,7 @@ class Asked(msgspec.Struct, gc=False):
             index=0,
             token_ids=array("i", bytes(4 * self.prompt)),
             num_prompt_tokens=self.prompt,
-            params=self.params(),
+            params=params,
             priority=0,
             tenant=_NOBODY,
             key=0,

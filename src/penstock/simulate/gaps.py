@@ -24,7 +24,7 @@ class Gaps:
         self._counts = np.empty(0, np.int64)
         self._single: list[float] = []  # seconds
         self._several: list[float] = []
-        self._weights: list[int] = []
+        self._weights: list[tuple[int, int]] = []  # of so many of these the times of each
 
     def add(self, seconds: float) -> None:
         """Add one."""
@@ -35,7 +35,7 @@ class Gaps:
     def add_each(self, seconds: list[float], times: int) -> None:
         """Add all of ``seconds``, each so many ``times``."""
         self._several += seconds
-        self._weights += [times] * len(seconds)
+        self._weights.append((len(seconds), times))
         if len(self._several) > _BUFFERED:
             self._merge()
 
@@ -83,7 +83,9 @@ class Gaps:
         if values is None or counts is None:
             values = counts = np.empty(0, np.int64)
         joined = np.concatenate([self._values, single, several, values])
-        weights = np.concatenate([self._counts, ones, np.array(self._weights, np.int64), counts])
+        runs = np.array(self._weights, np.int64).reshape(-1, 2)
+        times = np.repeat(runs[:, 1], runs[:, 0])
+        weights = np.concatenate([self._counts, ones, times, counts])
         self._single, self._several, self._weights = [], [], []
         self._values, places = np.unique(joined, return_inverse=True)
         self._counts = np.bincount(places, weights=weights, minlength=0).astype(np.int64)

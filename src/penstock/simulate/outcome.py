@@ -148,6 +148,11 @@ def outcome(
     )
 
 
+def figure_of(limit: Limit) -> str:
+    """The distribution that a limit is of; simulated answers think nothing before their output."""
+    return "ttft" if limit.measure == "ttfo" else limit.measure
+
+
 class _Measured:
     """The quantities of whole answers as arrays; NaN where an answer has none."""
 
@@ -176,14 +181,12 @@ class _Measured:
 
     def met(self, limit: Limit) -> NDArray[np.bool_]:
         """Which answers are within a limit, as those without that figure are."""
-        name = "ttft" if limit.measure == "ttfo" else limit.measure
-        values: NDArray[np.float64] = self.values[name]
+        values: NDArray[np.float64] = self.values[figure_of(limit)]
         within: NDArray[np.bool_] = np.isnan(values) | (values <= limit.seconds)
         return within
 
     def p99(self, limit: Limit) -> float:
-        name = "ttft" if limit.measure == "ttfo" else limit.measure
-        found = summarize(_known(self.values[name]).tolist())
+        found = summarize(_known(self.values[figure_of(limit)]).tolist())
         return 0.0 if found is None else found.p99
 
     def distributions(self, gaps: Gaps) -> dict[str, Summary]:

@@ -1,5 +1,4 @@
-"""The clock of a plan whose ops are timed one by one: on a catalogue's device, or a machine that
-was measured by a made-up model.
+"""The clock of a plan whose ops are timed one by one on a catalogue's device.
 
 Products and the like depend on a step's numbers of rows alone, which recur; what they take is kept.
 Attention depends on how far sequences are, and is linear in it.
@@ -18,7 +17,6 @@ from penstock.models.spec import ModelSpec
 from penstock.plan.costs import Demand, PlanCosts, StepSize
 from penstock.simulate.clock import StepShape, straight
 from penstock.sizing.accelerator import Accelerator
-from penstock.sizing.machine_times import FittedTime, MachineTimes
 from penstock.sizing.parallel import Parallelism
 from penstock.sizing.roofline import CostTable, Roofline
 from penstock.sizing.step_time import StepTime
@@ -28,19 +26,16 @@ _NOBODY = np.zeros(0, np.int32)
 
 @dataclass(frozen=True)
 class AttentionTime:
-    """The time of all attention ops of one demand. All but ``window`` are seconds."""
+    """The time of all attention ops of one demand, which read and multiply at once: the longer of
+    the two counts. All but ``window`` are seconds."""
 
     window: Window | None
     op: float
     """What they take whatever they do."""
-    sequence: float
-    token: float
     read: float
-    """The same for each cached token that a sequence sees."""
+    """What they take for each cached token that a sequence sees."""
     pair: float
     """The same for each token that a row sees."""
-    overlap: bool
-    """Whether reading and multiplying go on at once: the longer of the two counts."""
 
 
 @dataclass(frozen=True)
@@ -54,27 +49,6 @@ class PlanClock:
     rest: StepTime
     attention: tuple[AttentionTime, ...]
     _kept: dict[tuple[int, int, int], float] = field(default_factory=dict)
-
-    @classmethod
-    def of_machine(cls, times: MachineTimes, costs: PlanCosts) -> PlanClock:
-        """A machine whose constants were fitted."""
-        attended, rest = _split(costs)
-        by_sequence, by_byte, by_multiply, by_row = times.attention
-        return cls(
-            FittedTime(times, rest),
-            tuple(
-                AttentionTime(
-                    window=each.window,
-                    op=count * times.op,
-                    sequence=count * by_sequence * each.columns,
-                    token=count * by_row * each.columns,
-                    read=count * by_byte * each.token_bytes,
-                    pair=count * by_multiply * each.multiply_adds,
-                    overlap=False,
-                )
-                for each, count in attended
-            ),
-        )
 
     @classmethod
     def of_device(
@@ -92,11 +66,8 @@ class PlanClock:
                 AttentionTime(
                     window=each.window,
                     op=count * whole.attained.op_us * 1e-6,
-                    sequence=0.0,
-                    token=0.0,
                     read=count * each.token_bytes * moved,
                     pair=count * 2 * each.multiply_adds * float(operation[place]),
-                    overlap=True,
                 )
                 for place, (each, (_, count)) in enumerate(
                     zip(table.demands, attended, strict=True)
@@ -116,8 +87,8 @@ class PlanClock:
         total = self._rest(shape.tokens, shape.logits, shape.sequences)
         for each, place in self._places:
             read, pair = each.read * shape.reads[place], each.pair * shape.pairs[place]
-            total += each.op + each.sequence * shape.sequences + each.token * shape.tokens
-            total += max(read, pair) if each.overlap else read + pair
+            total += each.op
+            total += max(read, pair)
         return total
 
     def behind(self, before: int, tokens: int) -> float:
@@ -128,8 +99,8 @@ class PlanClock:
         fixed = self._rest(sequences, sequences, sequences)
         slopes = [0.0] * len(self.windows)
         for each, place in self._places:
-            fixed += each.op + (each.sequence + each.token) * sequences
-            slopes[place] += max(each.read, each.pair) if each.overlap else each.read + each.pair
+            fixed += each.op
+            slopes[place] += max(each.read, each.pair)
         return straight(fixed, slopes, reads)
 
     def _rest(self, tokens: int, logits: int, sequences: int) -> float:

@@ -11,6 +11,7 @@ from itertools import accumulate
 from typing import Final
 
 from penstock.errors import RequestError
+from penstock.sampling.params import SamplingParams
 from penstock.scheduler.output import ScheduledStep
 from penstock.simulate.asked import TOKEN, Asked
 from penstock.simulate.clock import StepShape, decode_reads, seen_by
@@ -67,6 +68,7 @@ class Replica:
         self._inbox: list[tuple[float, int, Answer]] = []
         self._freed: deque[float] = deque()  # when the latest answers ended, in order
         self._answers: dict[str, Answer] = {}
+        self._params: dict[int, SamplingParams] = {}  # by the tokens of an answer
         self._count = 0
         self._owed = 0.0  # seconds that the next step takes longer
         self._pace = 0.0  # seconds of the latest step
@@ -89,7 +91,7 @@ class Replica:
         if opened >= limits.max_num_seqs + limits.max_waiting:
             return self._refused(answer, "http 429", arrives)
         try:
-            self.scheduler.check(asked.prompt, asked.params())
+            self.scheduler.check(asked.prompt, self._params_of(asked))
         except RequestError:
             return self._refused(answer, "http 400", arrives)
         self.front.open += 1
@@ -139,13 +141,21 @@ class Replica:
             answer = heappop(self._inbox)[2]
             limits = self.setup.limits
             block = limits.block_size if limits.enable_prefix_caching else None
-            sequence = answer.asked.sequence(block)
+            sequence = answer.asked.sequence(self._params_of(answer.asked), block)
             self._answers[sequence.request_id] = answer
             if self.scheduler.has_work:
                 self._owed += self.setup.front.admitted
                 self.work.joined += 1
             self.scheduler.add(sequence)
             self._steady_until = 0.0
+
+    def _params_of(self, asked: Asked) -> SamplingParams:
+        found = self._params.get(asked.output)
+        if found is None:
+            found = self._params[asked.output] = SamplingParams(
+                max_tokens=asked.output, ignore_eos=True
+            )
+        return found
 
     def _steady(self, stop: float) -> bool | None:
         """Take steps that only decode and begin before ``stop``; returns whether the last ended a
@@ -164,7 +174,9 @@ class Replica:
         clock, number = self.setup.clock, len(running)
         reads = decode_reads(clock.windows, lens, count)
         around, factor = self._around(number), 1 + self.setup.front.stretch
-        seconds = [each * factor + around for each in clock.decoding(number, reads)]
+        seconds = clock.decoding(number, reads)
+        if factor != 1 or around:
+            seconds = [each * factor + around for each in seconds]
         self._pace = seconds[0]
         seconds[0] += self._owed + clock.behind(self._before, number) * factor
         self._owed, self._before = 0.0, number

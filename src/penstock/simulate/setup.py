@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from penstock.cache.geometry import BLOCK_SIZE, Window
 from penstock.cache.kv_cache import KvCache
 from penstock.cache.state_slots import StateLimits
+from penstock.frontend.open_sequences import MAX_WAITING
 from penstock.length_limits import LengthLimits
 from penstock.scheduler.scheduler import Scheduler
 from penstock.simulate.calibration import Covered
@@ -28,7 +29,7 @@ class ReplicaLimits:
     states: StateLimits | None = None
     enable_prefix_caching: bool = True
     block_size: int = BLOCK_SIZE
-    max_waiting: int = 1024
+    max_waiting: int = MAX_WAITING
     """Requests that may wait besides those that run; more are refused, as ``penstock serve``
     does."""
 

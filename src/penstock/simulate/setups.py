@@ -14,6 +14,7 @@ from penstock.cache.geometry import sequence_blocks, tokens_in
 from penstock.config import EngineConfig
 from penstock.engine.loader import EnginePlan, open_model, plan_engine, state_limits
 from penstock.errors import ConfigError
+from penstock.frontend.open_sequences import MAX_WAITING
 from penstock.hardware import Hardware
 from penstock.length_limits import LengthLimits
 from penstock.models.spec import ModelSpec
@@ -46,7 +47,7 @@ class Configuration:
     engine: EngineConfig
     replicas: int = 1
     routing: str = "round-robin"
-    max_waiting: int = 1024
+    max_waiting: int = MAX_WAITING
     tensor: int = 1
     """Devices that share each layer of a replica."""
     options: Mapping[str, str] = field(default_factory=dict)

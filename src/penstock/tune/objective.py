@@ -9,7 +9,7 @@ from typing import Final, get_args
 from penstock.bench.load.goodput import Limit
 from penstock.errors import ConfigError
 from penstock.profile import Figure, ObjectiveName, Served
-from penstock.simulate.outcome import SimulatedRun
+from penstock.simulate.outcome import SimulatedRun, figure_of
 
 OBJECTIVES: Final = get_args(ObjectiveName)
 
@@ -67,7 +67,7 @@ def distance(run: SimulatedRun, limits: Sequence[Limit]) -> tuple[float, str]:
     """How many times a limit the median answer takes, and of which limit: that it misses most."""
     found = []
     for limit in limits:
-        of = run.distributions.get("ttft" if limit.measure == "ttfo" else limit.measure)
+        of = run.distributions.get(figure_of(limit))
         found.append((math.inf if of is None else of.p50 / limit.seconds, str(limit)))
     return max(found)
 

@@ -64,6 +64,22 @@ def test_a_sweep_with_repeats(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert "closed-loop, 3 at once" in printed
 
 
+@pytest.mark.parametrize("joined", [False, True])
+def test_a_result_has_no_keys(
+    tmp_path: Path, joined: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Headers are sent, and reports show the command without what is in them."""
+    header = "x-key: hidden, and more"
+    words = [f"--header={header}"] if joined else ["--header", header]
+    words += ["--num-prompts", "1", "--input-len", "5", "--output-len", "1"]
+    monkeypatch.setattr("sys.argv", ["penstock", "bench", "serve", "http://host", *words])
+    code, document = bench(MockApi(), tmp_path, *words)
+    assert code == 0
+    assert "x-key: ..." in document["command"]
+    assert "--num-prompts 1" in document["command"]
+    assert "hidden" not in json.dumps(document)
+
+
 def test_a_seed_repeats_texts(tmp_path: Path) -> None:
     words = ["--num-prompts", "3", "--input-len", "5", "--output-len", "1", "--concurrency", "1"]
     asked = []

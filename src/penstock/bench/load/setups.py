@@ -56,6 +56,12 @@ def _tasks(a: LoadReport, b: LoadReport) -> Iterator[Difference]:
         ("slo", _level(a), _level(b), "goodput means another thing"),
         ("endpoint", a.server.endpoint, b.server.endpoint, "only chats have a template's tokens"),
         (
+            "server.tells_usage",
+            _text(a.server.tells_usage),
+            _text(b.server.tells_usage),
+            "tokens are those that a server counts, or the chunks that came",
+        ),
+        (
             "text.exact",
             _text(a.text.exact),
             _text(b.text.exact),

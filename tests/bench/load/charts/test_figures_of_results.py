@@ -24,6 +24,7 @@ from penstock.bench.load.charts.occupancy import (
     scraped,
 )
 from penstock.bench.load.charts.report import figures_of, page_of
+from penstock.bench.load.charts.summary import about, warnings
 from penstock.bench.load.charts.ttft import ttft_by_prompt
 from penstock.bench.load.goodput import Limit
 from penstock.bench.load.load import Load
@@ -217,6 +218,31 @@ def test_without_a_service_level_there_is_no_goodput() -> None:
     figure = goodput([Result("one", drawn_report(Drawn(loads=SWEEP)))])
     assert "No goodput: the results have no service level" in figure.caption
     assert {row["kind"] for row in rows(figure)[0]} == {"complete"}
+
+
+def test_pictures_of_several_results_name_what_they_share() -> None:
+    one = result([answer(0, 0.0, [9_000])])
+    later = msgspec.structs.replace(
+        one.report,
+        machine=one.report.machine | {"cpu_model": "Other CPU"},
+        finished="2026-01-05T03:05:05+00:00",
+    )
+    words = about([one, Result("two", later)])
+    assert words.startswith("example-1b; 2 machines; random, input_len 64..512")
+    assert words.endswith("2026-01-02 to 2026-01-05")
+    assert "Example CPU" in about([one, one])
+    assert about([one, one]).endswith("; 2026-01-02")
+
+
+def test_what_is_less_than_it_seems_is_said() -> None:
+    chunks = [answer(i, i, [9_000] * 3, output_tokens=None) for i in range(3)]
+    run = msgspec.structs.replace(run_of(chunks), skipped_turns=4)
+    said = list(warnings([Result("one", report_of([run]))]))
+    assert said == [
+        "The server did not count the tokens of 3 answers; chunks, which may have several tokens, "
+        "stand for them in all figures of tokens.",
+        "4 turns were never sent, since one before them had failed.",
+    ]
 
 
 def test_loads_of_another_kind_are_named() -> None:

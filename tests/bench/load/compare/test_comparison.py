@@ -218,7 +218,9 @@ def changed(report: LoadReport, **fields: object) -> LoadReport:
 
 def test_set_ups() -> None:
     report = drawn_report(Drawn())
-    server = msgspec.structs.replace(report.server, model="other", endpoint="completions")
+    server = msgspec.structs.replace(
+        report.server, model="other", endpoint="completions", tells_usage=False
+    )
     machine = report.machine | {"cpu_model": "Other CPU", "packages": {"numpy": "3"}}
     workload = report.workload | {"seed": 7, "input_len": "9", "text_seed": 3}
     other = changed(
@@ -226,7 +228,7 @@ def test_set_ups() -> None:
     )
     found = {each.field: each for each in differences(report, other)}
     assert [name for name, each in found.items() if each.weight == "unfair"] == [
-        *("workload.input_len", "workload.seed", "slo", "endpoint"),
+        *("workload.input_len", "workload.seed", "slo", "endpoint", "server.tells_usage"),
     ]
     assert found["server.model"].weight == found["machine.cpu_model"].weight == "subject"
     assert (found["package numpy"].a, found["package numpy"].b) == ("2.0.0", "3")

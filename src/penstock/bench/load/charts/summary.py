@@ -71,10 +71,19 @@ def title_of(results: Sequence[Result]) -> str:
 
 def about(results: Sequence[Result]) -> str:
     """What stands below a picture's title: models, machine, workload, day and command."""
-    first = results[0].report
-    models = ", ".join(dict.fromkeys(result.report.server.model for result in results))
-    words = f"{models}; {_machine(first)}; {workload_words(first.workload)}; {first.finished[:10]}"
-    return words if len(results) > 1 else f"{words}; {first.command}"
+    reports = [result.report for result in results]
+    models = ", ".join(dict.fromkeys(report.server.model for report in reports))
+    machine = _one([_machine(report) for report in reports], "machines")
+    workload = _one([workload_words(report.workload) for report in reports], "workloads")
+    days = sorted({report.finished[:10] for report in reports})
+    words = f"{models}; {machine}; {workload}; {' to '.join(dict.fromkeys((days[0], days[-1])))}"
+    return words if len(results) > 1 else f"{words}; {reports[0].command}"
+
+
+def _one(values: Sequence[str], what: str) -> str:
+    """What all of them are, or of how many kinds."""
+    kinds = len(set(values))
+    return values[0] if kinds == 1 else f"{kinds} {what}"
 
 
 def facts(results: Sequence[Result]) -> Iterator[Fact]:
@@ -180,7 +189,14 @@ def warnings(results: Sequence[Result]) -> Iterator[str]:
             )
         if any(run.whole.output_length_mismatches for run in runs):
             yield f"{of}{some} answers have other lengths than were asked for."
-        for what in {what for run in runs for what in run.whole.discrepancies}:
+        if uncounted := sum(run.whole.without_usage for run in runs):
+            yield (
+                f"{of}{the} server did not count the tokens of {uncounted:,} answers; chunks, "
+                "which may have several tokens, stand for them in all figures of tokens."
+            )
+        if skipped := sum(run.skipped_turns for run in runs):
+            yield f"{of}{skipped:,} turns were never sent, since one before them had failed."
+        for what in dict.fromkeys(what for run in runs for what in run.whole.discrepancies):
             yield f"{of}{the} server's counts cannot be true: {what}."
     first = results[0]
     for other in results[1:]:
