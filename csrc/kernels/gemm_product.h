@@ -26,13 +26,12 @@ constexpr int64_t kAllRows = int64_t(1) << 40;
 // of a product of one row, and wait 0 to 1; eight streams in bfloat16 322 and 328 tokens/s, now 360 and
 // 368.) Pieces of many rows are so large that they cost nothing; but rows that every thread packs for
 // itself, for each piece anew, cost 13 % more with eight pieces a share, so those shares stay whole.
-constexpr int64_t kFewRows = 32;
-constexpr int64_t kFewRowsBytes = 64 << 10;
-constexpr int64_t kManyRowsUnits = 32;
+constexpr int64_t kRowsOfSmallPieces = 32;
+constexpr int64_t kUnitsOfLargePieces = 32;
 
 constexpr int64_t least_units(int64_t unit_bytes, int64_t units, int64_t rows, bool own) {
-  if (rows <= kFewRows) return std::max<int64_t>(1, kFewRowsBytes / unit_bytes);
-  return own ? units : kManyRowsUnits;
+  if (rows <= kRowsOfSmallPieces) return std::max<int64_t>(1, kPieceBytes / unit_bytes);
+  return own ? units : kUnitsOfLargePieces;
 }
 
 template <class Path, class View>
