@@ -23,6 +23,9 @@ constexpr Range even_share(int64_t total, int64_t id, int64_t count) {
   return {total * id / count, total * (id + 1) / count};
 }
 
+// Weights that a thread takes at a time, at least, where few rows use them and reading them is what counts.
+constexpr int64_t kPieceBytes = 64 << 10;
+
 // The depth of a panel as stored: bf16 is padded to whole AMX tiles.
 constexpr int64_t stored_depth(Elem elem, int64_t k) {
   return elem == Elem::bf16 ? round_up(k, 32) : k;

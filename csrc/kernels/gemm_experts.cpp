@@ -12,7 +12,6 @@ namespace {
 // pieces may be small; with more they are of this many units, beside which it costs a few percent.
 constexpr int64_t kFewRows = 4;
 constexpr int64_t kManyRowsUnits = 16;
-constexpr int64_t kFewRowsBytes = 64 << 10;
 
 // The rows of a step by expert, each expert's in their order. Every thread sorts for itself, which
 // takes less than waiting for one that does.
@@ -80,7 +79,7 @@ void expert_linear(const Matrix& w, const ExpertsArgs& args, int64_t tokens,
   const int64_t tasks = ceil_div(units, each);  // of an expert
   const bool few = rows <= kFewRows * sorted.count();
   const int64_t least =
-      std::max<int64_t>(1, few ? kFewRowsBytes * tasks / stride : kManyRowsUnits / each);
+      std::max<int64_t>(1, few ? kPieceBytes * tasks / stride : kManyRowsUnits / each);
   Tickets::Phase phase = worker.tickets->open(worker, sorted.count() * tasks, least);
   int64_t ready = -1;  // the expert whose rows scratch has
   for (Share some = phase.next(); !some.empty(); some = phase.next())

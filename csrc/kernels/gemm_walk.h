@@ -26,6 +26,8 @@
 //                               it goes, for all of a band's rows before `after` is written
 #pragma once
 
+#include <utility>
+
 #include "gemm_order.h"
 #include "gemm_product.h"
 
@@ -105,7 +107,7 @@ class Walk {
            packed_ + padded_ * (i / bands) * by.slice * Kernel::kElement);
   }
 
-  void multiply(Range share, std::byte* work) const {
+  void multiply(Range share, std::byte* work) {
     if constexpr (kShares)
       if (shared_)
         return multiply<true>(kernel_, rows_, share, shared_blocking(share.size()), packed_, work);
@@ -151,7 +153,7 @@ class Walk {
   // of them is packed where a chunk begins with it.
   template <bool Resident>
   void multiply(const Kernel& kernel, Range rows, Range share, const Blocking& by,
-                std::byte* packed, std::byte* carry) const {
+                std::byte* packed, std::byte* carry) {
     const int64_t padded = Kernel::padded_rows(rows.size());
     const int64_t bands = Kernel::bands(rows.size());
     const bool streaming = Kernel::streams(rows.size());
@@ -171,7 +173,7 @@ class Walk {
       const int64_t steps = steps_of(by, at.slice);
       const int64_t row_bytes = steps * Kernel::kStep * Kernel::kElement;
       const bool ends = order.ends(at);
-      if (!Resident && at.unit == at.chunk)
+      if (!Resident && at.unit == at.chunk && std::exchange(in_scratch_, at.slice) != at.slice)
         for (int64_t b = 0; b < bands; ++b) pack(kernel, rows, by, at.slice, b, packed);
       const std::byte* const x = packed + (Resident ? padded * k * Kernel::kElement : 0);
       Block block;
@@ -231,6 +233,7 @@ class Walk {
   const int64_t padded_;  // rows
   const bool shared_;
   std::byte* const packed_;
+  int64_t in_scratch_ = -1;  // the slice that a thread has packed for itself
 };
 
 }  // namespace penstock
