@@ -1,4 +1,4 @@
-"""The heads that ship for the demo model do what their cards say."""
+"""The draft and the heads that ship for the demo model do what their cards say."""
 
 from __future__ import annotations
 
@@ -63,6 +63,18 @@ def test_eagle(demo: Target, observed: Observed) -> None:
     chosen = observed.logits[0].argmax(-1)
     drafted = torch.stack(rows).argmax(-1)
     assert (drafted == chosen[1:]).float().mean().item() > 0.5
+
+
+def test_draft(demo: Target) -> None:
+    """Near the beginning and far from it: a draft can forget the later positions."""
+    text = Path(penstock.__file__).parent.joinpath("config.py").read_text(encoding="utf-8")
+    ids = torch.tensor([load_tokenizer(DEMO / "model").encode(text)[:1280]])
+    chosen, drafted = (
+        target.observe(ids).logits[0].argmax(-1) for target in (demo, Target(DEMO / "draft"))
+    )
+    agreed = (drafted == chosen).float()
+    shares = agreed[:512].mean().item(), agreed[768:].mean().item()
+    assert min(shares) > 0.4, shares
 
 
 @pytest.mark.parametrize("name", ["medusa", "eagle"])
