@@ -44,7 +44,7 @@ def render(config: dict[str, Any], training: dict[str, Any]) -> str:
             "like licenses."
         )
     if of_own:
-        packages += f", and text of the larger demo model's after {of_own:,} of these"
+        packages += f", and {of_own:,} that the larger demo model wrote after places of these"
     terms += (
         " The model may reproduce pieces of the corpus. Chat messages are rendered as comments, "
         "which is what the corpus knows."
