@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from penstock.collector import uncollected
+from penstock.collector import paused, uncollected
 
 
 def test_nothing_is_collected_within() -> None:
@@ -23,12 +23,22 @@ def test_nothing_is_collected_within() -> None:
     gc.unfreeze()
 
 
+def test_a_pause_hides_nothing() -> None:
+    assert gc.isenabled()
+    before = gc.get_freeze_count()
+    with paused():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == before
+
+
 def test_a_collector_that_is_off_stays_off() -> None:
     gc.disable()
     try:
         before = gc.get_freeze_count()
-        with uncollected():
-            pass
+        for resting in (uncollected, paused):
+            with resting():
+                pass
         assert not gc.isenabled()
         assert gc.get_freeze_count() == before
     finally:

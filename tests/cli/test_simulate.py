@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from support.profiles import profile_of
 from penstock.cli import main as cli
 from penstock.cli.simulate_configs import read_configs
 from penstock.config import EngineConfig
+from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError
 from penstock.profile import ProfileOptions
 from penstock.written_file import write_json
@@ -76,6 +78,21 @@ def test_a_report(
     again = simulated(tmp_path, *words, *here)
     for one, other in zip(made["runs"], again["runs"], strict=True):
         assert one | {"simulated_in_s": 0} == other | {"simulated_in_s": 0}
+
+
+def test_what_planning_leaves_in_cycles_is_not_hidden_from_the_collector(
+    trace: Path, calibration: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frozen: list[str] = []
+
+    def planned(*args: Any, **options: Any) -> Any:
+        frozen.clear()  # of what was imported before
+        return plan_engine(*args, **options)
+
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append("once more"))
+    monkeypatch.setattr("penstock.simulate.setups.plan_engine", planned)
+    simulated(tmp_path, str(trace), "--calibration", str(calibration))
+    assert frozen == []
 
 
 def test_a_device_of_the_catalogue(trace: Path, tmp_path: Path) -> None:

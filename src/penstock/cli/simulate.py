@@ -174,7 +174,7 @@ def _played(
     limits: Sequence[Limit],
     progress: BenchProgress,
 ) -> SimulatedRun:
-    from penstock.collector import uncollected
+    from penstock.collector import paused
     from penstock.simulate.fleet import Fleet
     from penstock.simulate.outcome import outcome
     from penstock.simulate.repeated import repeated
@@ -183,7 +183,7 @@ def _played(
     total = len(workload.recorded) * args.repeat
     progress.begin(f"{setup.name}, {load}", total, "requests")
     start = time.perf_counter()
-    with uncollected():  # nothing of a run is in a cycle
+    with paused():  # nothing of a run is in a cycle
         fleet.run(repeated(workload.recorded, args.repeat), lambda _: progress.advance(1))
     seconds = time.perf_counter() - start
     speed = load.speed if load.rate is None else None

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import msgspec
 
 from penstock.bench.progress import Progress
-from penstock.collector import uncollected
+from penstock.collector import paused
 from penstock.hardware import Hardware
 from penstock.profile import Served
 from penstock.simulate.calibration import Calibration
@@ -51,7 +51,7 @@ class Simulator:
         """Raises PenstockError where the candidate cannot run here."""
         setup = self._setup(candidate)
         fleet = Fleet(setup, self.load.offered(conversations, duration_s))
-        with uncollected():
+        with paused():
             fleet.run(iter(self.load.workload.recorded))
         self.progress.advance(1)
         load = self.load

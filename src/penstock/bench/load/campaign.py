@@ -7,7 +7,7 @@ import contextlib
 import datetime
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -25,6 +25,7 @@ from penstock.bench.load.scrape import Scraper
 from penstock.bench.load.search import Found, RateSearch
 from penstock.bench.load.target import Target
 from penstock.bench.load.workload import Workload
+from penstock.collector import paused
 
 _ACHIEVED: Final = 0.9
 """A rate that the client did not send at nine tenths is not held: nothing was shown of it."""
@@ -159,7 +160,8 @@ class Campaign:
         if plan.scrape_s is not None:
             scraper = Scraper(server.target, self._pool, plan.scrape_s)
         meter, cpu = EnergyMeter(), time.process_time()
-        with _no_collection():
+        gc.collect()
+        with paused():  # a collection would stop streams for milliseconds
             self._loop.watched.forget()
             ran = self._runner.run(self._scraped(run, scraper))
             client = self._loop.watched.load(time.process_time() - cpu)
@@ -213,16 +215,3 @@ def _held(run: LoadedRun, good_share: float) -> bool:
     due = max((record.scheduled_s for record in run.requests), default=0.0)
     sent = max((record.sent_s for record in run.requests), default=0.0)
     return share is not None and share >= good_share and due >= _ACHIEVED * sent
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the collector of cycles from stopping streams for milliseconds."""
-    gc.collect()
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
