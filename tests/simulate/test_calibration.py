@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from support.calibrations import demo_calibration
 from support.needs import needs_native
 from support.simulated import EvenClock, setup_of
 
@@ -151,3 +152,19 @@ def test_a_calibration_is_made_and_used(
     (run,) = msgspec.json.decode((tmp_path / "out.json").read_bytes())["runs"]
     assert run["completed"] == 2
     assert 0 < run["distributions"]["ttft"]["p50"] < 30
+
+
+@pytest.mark.parametrize(
+    ("checked", "told"),
+    [
+        ({}, ""),
+        ({"ttft.p50": 0.02}, "simulated beside measured: ttft.p50 +2.0%"),
+        (
+            {"ttft.p50": 0.02, "itl.p50": -0.9},
+            "simulated beside measured: ttft.p50 +2.0%, itl.p50 -90.0%; that is far off, so "
+            "calibrate again while nothing else runs",
+        ),
+    ],
+)
+def test_a_calibration_says_how_far_off_it_was(checked: dict[str, float], told: str) -> None:
+    assert msgspec.structs.replace(demo_calibration(), checked=checked).check == told

@@ -20,8 +20,6 @@ _HEAD: Final = (
     *("TTFT p99", "TPOT p99", "e2e p99"),
 )
 _SHOWN_REFUSALS: Final = 3
-_FAR: Final = 0.5
-"""The part by which a calibration's own check may be off before that is remarked upon."""
 
 
 def print_tuning(
@@ -77,11 +75,8 @@ def _lines(
 def _rests(simulator: Simulator) -> Iterator[str]:
     """What predictions rest on."""
     for each in simulator.calibrations:
-        checked = ", ".join(f"{name} {value:+.1%}" for name, value in each.checked.items())
-        if checked:
-            far = max(map(abs, each.checked.values())) > _FAR
-            again = "; that is far off, so calibrate again while nothing else runs" if far else ""
-            yield f"the calibration of {each.made}, simulated beside measured: {checked}{again}"
+        if each.check:
+            yield f"the calibration of {each.made}, {each.check}"
 
 
 def _cells(served: Served) -> tuple[str, ...]:

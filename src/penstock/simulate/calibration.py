@@ -36,6 +36,8 @@ VERSION: Final = 1
 """The version of calibration files."""
 _BEHIND: Final = 256
 """Tokens beyond which a step leaves no more of what caches held."""
+_FAR: Final = 0.5
+"""The part by which a calibration's own check may be off before that is remarked upon."""
 
 
 class WindowShare(msgspec.Struct, frozen=True):
@@ -220,6 +222,17 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     machine: dict[str, Any]
     checked: dict[str, float] = {}
     """Figures of a load that was measured and simulated after the fit: simulated / measured - 1."""
+
+    @property
+    def check(self) -> str:
+        """The figures of ``checked`` in words, with advice where one is far off; empty where
+        nothing was checked."""
+        if not self.checked:
+            return ""
+        figures = ", ".join(f"{name} {value:+.1%}" for name, value in self.checked.items())
+        far = max(map(abs, self.checked.values())) > _FAR
+        again = "; that is far off, so calibrate again while nothing else runs" if far else ""
+        return f"simulated beside measured: {figures}{again}"
 
     @classmethod
     def read(cls, path: Path) -> Calibration:

@@ -186,9 +186,8 @@ def on_this_machine(each: Planned, calibrations: Sequence[Calibration]) -> Setup
             "options (penstock calibrate MODEL --out FILE), and name both by --calibration"
         )
     notes = [f"calibrated {found.made}: the median error of its steps is {found.steps.error:.1%}"]
-    if found.checked:
-        checked = ", ".join(f"{name} {value:+.1%}" for name, value in found.checked.items())
-        notes.append(f"a load of the calibration, simulated beside measured: {checked}")
+    if found.check:
+        notes.append(f"a load of the calibration, {found.check}")
     setup = measured_setup(asked.name, planned, found.steps, found.front)
     return replace(
         setup,
