@@ -46,14 +46,16 @@ def test_heads() -> None:
 @pytest.mark.parametrize(
     ("text", "named"),
     [
+        ("foo", r"method 'foo'\. There are: ngram, "),
         ("ngrams", "did you mean 'ngram'"),
         ("", "''"),
         ("ngram:", "key=value"),
         ("ngram:num_tokens", "key=value"),
         ("ngram:num_token=4", "did you mean 'num_tokens'"),
-        ("ngram:model=a", "no option 'model'"),
+        ("ngram:model=a", "no option 'model'; there are num_tokens, adaptive, min_match"),
         ("ngram:num_tokens=4,num_tokens=5", "twice"),
         ("ngram:num_tokens=x", "num_tokens must be a whole number"),
+        ("ngram:num_tokens=-1", "num_tokens must be at least 1"),
         ("ngram:num_tokens=0", "num_tokens must be at least 1"),
         ("ngram:num_tokens=17", "num_tokens must be at most 16"),
         ("ngram:min_match=0", "min_match must be at least 1"),

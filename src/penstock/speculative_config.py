@@ -195,7 +195,7 @@ def _struct(options: dict[str, Any], from_text: bool) -> SpeculativeConfig:
     method = options.pop("method", None)
     if not isinstance(method, str) or method not in _METHODS:
         near = get_close_matches(str(method), _METHODS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = f"; did you mean {near[0]!r}?" if near else "."
         known = ", ".join(_METHODS)
         raise ConfigError(f"there is no speculative method {method!r}{hint} There are: {known}")
     struct = _METHODS[method]
@@ -203,7 +203,8 @@ def _struct(options: dict[str, Any], from_text: bool) -> SpeculativeConfig:
     for name, value in options.items():
         if name not in struct.__struct_fields__:
             near = get_close_matches(name, struct.__struct_fields__, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            known = ", ".join(struct.__struct_fields__)
+            hint = f"; did you mean {near[0]!r}?" if near else f"; there are {known}"
             raise ConfigError(f"speculative {method} has no option {name!r}{hint}")
         options[name] = _value(name, value, hints[name], from_text)
     missing = [
@@ -232,7 +233,7 @@ def _value(name: str, value: Any, hint: Any, from_text: bool) -> Any:
         return value
     if from_text and hint is bool and value in ("true", "false"):
         return value == "true"
-    if from_text and hint is int and value.isdecimal():
+    if from_text and hint is int and value.removeprefix("-").isdecimal():
         return int(value)
     if hint is float and (from_text or type(value) in (int, float)):
         with contextlib.suppress(ValueError):
