@@ -9,7 +9,7 @@ import pytest
 
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware, detect
-from penstock.threads import choose_threads, format_cpus, parse_cpus
+from penstock.threads import choose_threads, format_count, format_cpus, parse_cpus
 
 CPU = "sys/devices/system/cpu/cpu{}"
 
@@ -171,3 +171,8 @@ def test_what_cannot_be_is_refused_with_the_fix(tmp_path: Path, asked: Any, word
 @pytest.mark.parametrize("text", ["0", "0-7,16-23", "1,3,5-6"])
 def test_lists_are_written_as_they_are_read(text: str) -> None:
     assert format_cpus(parse_cpus(text)) == text
+
+
+def test_a_count_agrees_with_its_noun() -> None:
+    assert format_count(1) == "1 thread"
+    assert format_count(2) == "2 threads"

@@ -72,6 +72,11 @@ def format_cpus(cpus: Collection[int]) -> str:
     return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
 
 
+def format_count(count: int) -> str:
+    """``1 thread``, ``2 threads``."""
+    return "1 thread" if count == 1 else f"{count} threads"
+
+
 def _default(hardware: Hardware) -> Threads:
     count, quota = hardware.compute_threads, hardware.cpu_quota
     notes: tuple[str, ...] = ()

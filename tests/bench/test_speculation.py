@@ -80,7 +80,7 @@ def test_a_plot(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ["--output-len", "8", "-p", "a a a a a", "--method", "ngram", "--scripted", "0.5,0,2"]
     assert main([*command.split(), *options, "--plot", str(path)]) == 0
     drawn = path.read_text()
-    for text in ("1. ngram", "2. scripted", "1 threads", "times the tokens/s of plain decoding"):
+    for text in ("1. ngram", "2. scripted", "1 thread", "times the tokens/s of plain decoding"):
         assert text in drawn, text
 
 

@@ -10,6 +10,7 @@ from penstock.bench.plots.figure import Figure, Panel, Spec
 from penstock.bench.plots.marks import axis, category, colored, data, shaped
 from penstock.bench.plots.words import rounded
 from penstock.bench.speculation import SpecResult, formula
+from penstock.threads import format_count
 
 _CURVE: Final = 50
 _BAR: Final = 30
@@ -26,9 +27,9 @@ def spec_figure(results: Sequence[SpecResult], machine: Machine, about: str) -> 
         "speculation",
         "Speculation",
         f"With {names[fastest]}, decoding is {results[fastest].speedup:.2f} times as fast as plain",
-        f"{about}. {machine.cpu_model}, {machine.threads} threads{reads}. Bars: median speed-up, "
-        "with a line from the lowest to the highest repeat; black: by the formula. Marks: "
-        "measured; curves: (1 - a^(K+1)) / (1 - a) of each method's acceptance a.",
+        f"{about}. {machine.cpu_model}, {format_count(machine.threads)}{reads}. Bars: median "
+        "speed-up, with a line from the lowest to the highest repeat; black: by the formula. "
+        "Marks: measured; curves: (1 - a^(K+1)) / (1 - a) of each method's acceptance a.",
         [
             Panel("Speed-up", _speed(results, names), max(90, _BAR * len(names))),
             Panel("Tokens a step with a draft", _tokens(results, names)),

@@ -17,6 +17,7 @@ from penstock.parsing.marks import has_special_marks, opened
 from penstock.parsing.styles import NONE, Styles
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.sampling.params import SamplingParams
+from penstock.threads import format_count
 from penstock.tokenizer.chat_tokens import tokenize_chat
 from penstock.tokenizer.chat_variables import chat_template_kwargs
 
@@ -66,10 +67,11 @@ class LocalModel:
 
     def describe(self) -> str:
         config = self._llm.config
-        threads = " with 1 thread" if config.threads == 1 else f" with {config.threads} threads"
+        on_gpu = backend(config.backend).on_gpu
+        with_threads = "" if on_gpu else f" with {format_count(config.threads)}"
         return (
-            f"{config.dtype} on {config.backend}{'' if backend(config.backend).on_gpu else threads}"
-            f", context {config.max_model_len:,} tokens"
+            f"{config.dtype} on {config.backend}{with_threads}, "
+            f"context {config.max_model_len:,} tokens"
         )
 
     def stream(self, conversation: Conversation) -> Generator[Delta, None, None]:

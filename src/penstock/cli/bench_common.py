@@ -11,6 +11,7 @@ from penstock.bench.machine import Machine
 from penstock.bench.stats import Summary
 from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.options import positive_int
+from penstock.threads import format_count
 from penstock.written_file import check_writable
 
 
@@ -81,9 +82,8 @@ def print_table(rows: Sequence[tuple[str, str]]) -> None:
 
 
 def machine_rows(machine: Machine) -> list[tuple[str, str]]:
-    threads = "1 thread" if machine.threads == 1 else f"{machine.threads} threads"
     kernels = "" if machine.kernels is None else f", kernels for {machine.kernels}"
-    rows = [("machine", f"{machine.cpu_model}, {threads}{kernels}")]
+    rows = [("machine", f"{machine.cpu_model}, {format_count(machine.threads)}{kernels}")]
     if machine.unmeasured is not None:
         return [*rows, ("machine speed", f"not measured: {machine.unmeasured}")]
     spreads = machine.spreads

@@ -84,10 +84,11 @@ def calibrated(config: EngineConfig, progress: BenchProgress) -> Calibration:
 
 def _rows(made: Calibration) -> list[tuple[str, str]]:
     from penstock.cli.size_table import time_text
+    from penstock.threads import format_count
 
     front, covered = made.front, made.covered
     return [
-        ("model", f"{made.model}, {made.key.threads} threads"),
+        ("model", f"{made.model}, {format_count(made.key.threads)}"),
         ("steps", f"the median error of the fit is {made.steps.error:.1%}"),
         (
             "measured",

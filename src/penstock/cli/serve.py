@@ -30,6 +30,7 @@ from penstock.engine.ipc.startup import Ledger, describe, process_started_at
 from penstock.errors import ConfigError, PenstockError
 from penstock.server.guardian import Guardian, GuardOptions, Life
 from penstock.terminal import columns
+from penstock.threads import format_count
 
 if TYPE_CHECKING:
     from penstock.cli.announcement import Announcement
@@ -163,7 +164,7 @@ def _facts(llm: AsyncLLM) -> list[str]:
     if resolved is None:
         return list(llm.ready.notes)
     on_gpu = backend(resolved.backend).on_gpu
-    with_threads = "" if on_gpu else f" with {resolved.threads} threads"
+    with_threads = "" if on_gpu else f" with {format_count(resolved.threads)}"
     return [
         f"{resolved.model_path}: {resolved.dtype} on {resolved.backend}{with_threads}, "
         f"context {resolved.max_model_len:,} tokens, "

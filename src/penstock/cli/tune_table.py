@@ -10,6 +10,7 @@ from typing import Final
 from penstock.cli.size_table import aligned, time_text
 from penstock.profile import Figure, Profile, Served
 from penstock.terminal import harmless
+from penstock.threads import format_count
 from penstock.tune.choice import Choice, Finalist
 from penstock.tune.search import Found
 from penstock.tune.simulator import Simulator
@@ -45,7 +46,8 @@ def _lines(
     simulator: Simulator,
     path: Path,
 ) -> Iterator[str]:
-    yield f"model    {profile.made_for.model.name}, {profile.made_for.machine.threads} threads"
+    threads = format_count(profile.made_for.machine.threads)
+    yield f"model    {profile.made_for.model.name}, {threads}"
     yield f"load     {profile.made_for.workload}"
     if profile.slo:
         yield f"SLO      {' '.join(profile.slo)}"
