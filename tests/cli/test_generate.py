@@ -47,9 +47,10 @@ def test_quiet(capsys: pytest.CaptureFixture[str]) -> None:
 def test_json_of_several(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     prompts = [PROMPT, "import os\n", "class A:\n"]
     file = tmp_path / "prompts.jsonl"
-    file.write_text("".join(json.dumps({"prompt": p}) + "\n" for p in prompts))
+    file.write_text("".join(json.dumps({"prompt": p, "max_tokens": 9}) + "\n" for p in prompts))
     assert generate("-f", str(file), "--json", "--temperature", "0") == 0
-    records = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    captured = capsys.readouterr()
+    records = [json.loads(line) for line in captured.out.splitlines()]
     records.sort(key=lambda record: record["line"])
     assert [record["prompt"] for record in records] == prompts
     assert records[0]["text"] == expected(PROMPT)
@@ -58,6 +59,7 @@ def test_json_of_several(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
         assert record["prompt_tokens"] > 0
         assert record["finish_reason"] in ("length", "stop")
         assert 0 < record["ttft_s"] <= record["seconds"]
+    assert "note: max_tokens: such fields of lines are copied, not used" in captured.err
 
 
 def test_several_sequences_of_one_prompt(capsys: pytest.CaptureFixture[str]) -> None:

@@ -84,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
     if args.chat_template is not None and not args.chat:
         raise UsageError("argument --chat-template: it is for chats; add --chat")
     given = read_inputs(args)
+    _note_copied(given)
     config = msgspec.structs.asdict(engine_config(args))
     del config["seed"]  # the request's, see add_arguments
 
@@ -155,6 +156,20 @@ def _accepted(
         accepted.prompts.append(prompt)
         accepted.params.append(own)
     return accepted, failures
+
+
+def _note_copied(given: Sequence[PromptInput | BadLine]) -> None:
+    """Say which fields of lines look like options: they are the user's own, and change nothing."""
+    from penstock.sampling.params import SamplingParams
+
+    fields = {name for each in given if isinstance(each, PromptInput) for name in each.fields}
+    copied = [name for name in SamplingParams.__struct_fields__ if name in fields]
+    if copied:
+        print(
+            f"note: {', '.join(copied)}: such fields of lines are copied, not used; options of the "
+            "command line hold for all prompts",
+            file=sys.stderr,
+        )
 
 
 def _check_fields(given: PromptInput) -> None:
