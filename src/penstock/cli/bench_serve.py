@@ -17,6 +17,7 @@ import argparse
 import os
 import secrets
 import tempfile
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,22 @@ def run(args: argparse.Namespace) -> int:
                 f"the report could not be made ({type(error).__name__}: {first_line(error)}); the "
                 f"result is in {path}, of which 'penstock bench report {path}' makes one"
             ) from error
+    if not report.partial:
+        _check_answered(report)
     return ended(report.partial)
+
+
+def _check_answered(report: LoadReport) -> None:
+    """Raise PenstockError where no request of any run was answered: nothing was measured."""
+    wholes = [run.whole for run in report.runs]
+    if not wholes or any(whole.completed or not whole.failed for whole in wholes):
+        return
+    first = wholes[0]
+    kind, count = max(first.errors.items(), key=itemgetter(1))
+    message = first.error_messages.get(kind, "it says no more")
+    raise PenstockError(
+        f"none of the requests was answered ({count} x {kind}: {message}); see the server's log"
+    )
 
 
 def _kept(beside: Path, report: LoadReport) -> Path:

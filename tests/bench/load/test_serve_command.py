@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.mock_api import HEAD, Body, MockApi, Step, api_thread, end, said, usual
+from support.mock_api import HEAD, Body, MockApi, Step, api_thread, end, plain, said, usual
 
 from penstock.bench.load.document import LoadReport
 from penstock.bench.load.energy import EnergyMeter
@@ -90,6 +90,24 @@ def test_a_seed_repeats_texts(tmp_path: Path) -> None:
     assert asked[0] == asked[1]
     assert asked[0] != asked[2]
     assert asked[0] != asked[3]
+
+
+def test_a_load_without_any_answer_has_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(body: Body) -> Sequence[Step]:
+        if "failing" not in body["messages"][0]["content"]:  # what is sent to look at the server
+            return usual(body)
+        return [plain("500 Internal Server Error", b'{"error": {"message": "boom"}}')]
+
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "failing"}\n' * 3)
+    words = ["--workload", str(prompts), "--concurrency", "1", "--output-len", "2"]
+    code, document = bench(MockApi(answer), tmp_path, *words)
+    assert code == cli.EXIT_FAILED
+    assert document["runs"][0]["whole"]["errors"] == {"http 500": 3}
+    err = capsys.readouterr().err
+    assert "none of the requests was answered (3 x http 500: status 500: boom)" in err
 
 
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
