@@ -59,7 +59,9 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert document["engine"]["speculative"] is None
     (result,) = document["results"]
     assert result["method"] == "draft:num_tokens=2,adaptive=true"
-    assert "the same" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "the same" in printed
+    assert "% each; of all drafts as far as each position " in printed
 
 
 def test_a_scripted_draft_is_accepted_as_often_as_it_says() -> None:

@@ -23,8 +23,8 @@ def check_fit(lengths: Sequence[Lengths], max_model_len: int) -> None:
         worst = max(too_long, key=lambda n: n.prompt + n.output)
         raise ConfigError(
             f"{len(too_long)} of {len(lengths)} requests exceed the engine's {max_model_len} "
-            f"tokens; the longest has {worst.prompt} + {worst.output}: use shorter lengths, "
-            "scale a trace's with --scale, or raise --max-model-len"
+            f"tokens; the longest has {worst.prompt} + {worst.output}: use shorter lengths (of a "
+            "trace with --scale), or raise --max-model-len as far as the model allows"
         )
 
 

@@ -169,7 +169,10 @@ def _rows(result: SpecResult) -> list[tuple[str, str]]:
             f"{result.tokens_per_draft:.2f}, {result.depth:.2f} deep, "
             f"{result.accepted_per_draft:.2f} accepted",
         ),
-        ("accepted", f"{result.acceptance:.1%} each; by position {positions}"),
+        (
+            "accepted",
+            f"{result.acceptance:.1%} each; of all drafts as far as each position {positions}",
+        ),
         (
             "tokens a step",
             f"{1 + result.accepted_per_draft:.2f} with drafts; by the formula "
