@@ -85,6 +85,17 @@ def test_a_server_is_shown_and_its_trace_written(
     assert [len(line.hash_ids or ()) for line in lines_of(trace)] == [1] * 3
 
 
+def test_a_share_of_all_stands_apart_from_its_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.jsonl"
+    path.write_text('{"timestamp": 0, "input_length": 40, "output_length": 20, "hash_ids": [0]}\n')
+    assert cli.main(["observe", str(path)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown[-2:]] == ["prompt", "32"]
+    assert "100.0" in shown[-1]
+
+
 def test_it_is_shown_again_until_ctrl_c(
     server: Server, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,7 +174,7 @@ def _print_lengths(table: LengthTable) -> None:
     label = "prompt from"
     width = max(len(label), *(len(f"{bound:,}") for bound in table.prompt_from))
     heads = [f"{bound:,}" for bound in table.output_from]
-    cell = max(6, *(len(head) + 1 for head in heads))
+    cell = max(len(" 100.0█"), *(len(head) + 1 for head in heads))
     print(f"{'':<{width}}  requests in % by tokens; answer from")
     print(f"{label:<{width}}" + "".join(f"{head:>{cell}}" for head in heads))
     for bound, counts in zip(table.prompt_from, table.counts, strict=True):
