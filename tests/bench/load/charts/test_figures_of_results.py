@@ -24,7 +24,7 @@ from penstock.bench.load.charts.occupancy import (
     scraped,
 )
 from penstock.bench.load.charts.report import figures_of, page_of
-from penstock.bench.load.charts.summary import about, warnings
+from penstock.bench.load.charts.summary import about, machine_words, warnings
 from penstock.bench.load.charts.ttft import ttft_by_prompt
 from penstock.bench.load.goodput import Limit
 from penstock.bench.load.load import Load
@@ -464,3 +464,7 @@ def test_even_choices() -> None:
     assert evenly([1, 2, 3, 4, 5], 3) == [1, 3, 5]
     assert evenly([1, 2], 3) == [1, 2]
     assert evenly([1, 2, 3], 1) == [3]
+
+
+def test_a_machine_of_one_core() -> None:
+    assert machine_words({"cpu_model": "A CPU", "physical_cores": 1}) == "A CPU, 1 core"

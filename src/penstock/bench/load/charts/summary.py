@@ -54,7 +54,7 @@ def machine_words(machine: dict[str, Any]) -> str:
     """Processor, cores and memory, as far as the document has them."""
     parts = [str(machine.get("cpu_model") or "an unknown processor")]
     if (cores := machine.get("physical_cores")) is not None:
-        parts.append(f"{cores} cores")
+        parts.append("1 core" if cores == 1 else f"{cores} cores")
     if isinstance(memory := machine.get("memory_bytes"), (int, float)):
         parts.append(f"{memory / 2**30:.0f} GiB")
     return ", ".join(parts)
