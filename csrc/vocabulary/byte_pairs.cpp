@@ -213,10 +213,15 @@ void BytePairs::spell(std::string_view word, std::string& spelled) const {
   }
 }
 
-void BytePairs::first_symbols(std::string_view word, std::vector<Symbol>& symbols) const {
+size_t BytePairs::first_symbols(std::string& spelled, size_t bytes,
+                                std::vector<Symbol>& symbols) const {
   symbols.clear();
+  const std::string_view word(spelled.data(), bytes);
+  size_t kept = 0;
   const auto add = [&](int32_t token, size_t start, size_t size) {
-    symbols.push_back({token, 0, 0, uint32_t(start), uint32_t(size)});
+    if (start != kept) std::memmove(spelled.data() + kept, spelled.data() + start, size);
+    symbols.push_back({token, 0, 0, uint32_t(kept), uint32_t(size)});
+    kept += size;
   };
   // What is unknown is added once the next character is: so does the library, and what is spelled by
   // bytes in between comes first.
@@ -250,6 +255,8 @@ void BytePairs::first_symbols(std::string_view word, std::vector<Symbol>& symbol
     symbols[i].before = int32_t(i) - 1;
     symbols[i].after = i + 1 < symbols.size() ? int32_t(i) + 1 : -1;
   }
+  std::fill_n(spelled.begin() + ptrdiff_t(kept), kPadding, '\0');
+  return kept;
 }
 
 void BytePairs::merge(std::string_view word, Scratch& scratch) const {
@@ -291,15 +298,14 @@ void BytePairs::encode(std::string_view word, Scratch& scratch,
   spell(word, scratch.spelled);
   const size_t bytes = scratch.spelled.size();
   scratch.spelled.append(kPadding, '\0');
-  const std::string_view spelled(scratch.spelled.data(), bytes);
   if (spelling_.whole_words_first) {
-    if (const int32_t token = find_padded(spelled); token >= 0) {
+    if (const int32_t token = find_padded({scratch.spelled.data(), bytes}); token >= 0) {
       tokens.push_back(token);
       return;
     }
   }
-  first_symbols(spelled, scratch.symbols);
-  merge(spelled, scratch);
+  const size_t kept = first_symbols(scratch.spelled, bytes, scratch.symbols);
+  merge({scratch.spelled.data(), kept}, scratch);
   for (const Symbol& each : scratch.symbols)
     if (each.size != 0) tokens.push_back(each.token);
 }

@@ -90,7 +90,9 @@ class BytePairs {
   void add_pair(uint64_t parts, int32_t rank, int32_t made);
   Merge merge_of(std::string_view word, const Symbol& left, const Symbol& right) const;
   void spell(std::string_view word, std::string& spelled) const;
-  void first_symbols(std::string_view word, std::vector<Symbol>& symbols) const;
+  // Characters that have no token at all are taken out of the text, so that what stood on either side of
+  // them is merged as neighbours, as the library does; returns the bytes that are left.
+  size_t first_symbols(std::string& spelled, size_t bytes, std::vector<Symbol>& symbols) const;
   void merge(std::string_view word, Scratch& scratch) const;
 
   Spelling spelling_;

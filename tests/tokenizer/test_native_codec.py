@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from support.needs import NO_NATIVE, require_shared
 from tokenizers import AddedToken
@@ -80,6 +80,15 @@ texts = st.lists(
 
 @pytest.mark.thinned(2)
 @settings(max_examples=200, deadline=None)
+@example(  # what has no token and no bytes is dropped, and its neighbours are merged
+    entries={"\u2581b", "b", "\u2581"},
+    bytes_known=0,
+    scores=[-3.0] * 30,
+    kinds=[1] * 30,
+    space_prefix=True,
+    unknown=False,
+    asked=["<b", "<<b<", "dd<b\nb", "<"],
+)
 @given(
     entries=st.sets(pieces, min_size=2, max_size=30),
     bytes_known=st.sampled_from([0, 128, 256]),
