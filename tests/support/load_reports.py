@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -24,6 +24,7 @@ from penstock.bench.load.goodput import Limit
 from penstock.bench.load.load import Load
 from penstock.bench.load.record import RequestRecord
 from penstock.bench.load.scrape import ServerMetrics
+from penstock.bench.plots.figure import Figure
 
 FOUR: Final = Load(None, 4)
 MACHINE: Final[dict[str, Any]] = {
@@ -231,3 +232,15 @@ def _metrics(
         constant={},
         failed=0,
     )
+
+
+def rows(figure: Figure, panel: int = 0) -> list[list[dict[str, Any]]]:
+    """The rows of each layer of a panel."""
+
+    def inside(spec: Any) -> Iterator[list[dict[str, Any]]]:
+        if "data" in spec:
+            yield spec["data"]["values"]
+        for layer in spec.get("layer", ()):
+            yield from inside(layer)
+
+    return list(inside(figure.panels[panel].spec))
