@@ -5,7 +5,10 @@ weights of published shapes run in each type of weights, and each figure stands 
 prediction: decode steps of 1, 8 and 32 sequences, and prompts of 512 and 2,048 tokens. The last
 column is the roofline of the machine's measured bandwidth and peaks, the bound that knows no
 caches, rows or barriers. Errors are of the fastest step or prompt, as the calibration takes the
-fastest: other work on the machine only adds time. Nothing here is fitted to the shapes.
+fastest: other work on the machine only adds time. Nothing here is fitted to the shapes. Where the
+memory of a shared host changes its speed, a calibration is of one speed and a figure of another:
+bandwidth is read before and after the runs of each shape, and figures beside which it differed
+from the calibration's are named.
 
     python benchmarks/sizing.py --json sizing.json
     taskset -c 0 python benchmarks/sizing.py --threads 1 --shapes qwen3-0.6b
@@ -15,7 +18,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -23,7 +26,7 @@ from statistics import median
 import msgspec
 
 from penstock.bench.latency import LatencyWorkload, PhaseSteps, run_latency
-from penstock.bench.machine import Speeds, describe_machine, measure_speeds
+from penstock.bench.machine import Speeds, describe_machine, measure_reading, measure_speeds
 from penstock.bench.machine_calibration import calibrate
 from penstock.bench.meter import MeteredExecutor, Step, StepProfile
 from penstock.bench.session import Session
@@ -49,6 +52,8 @@ BATCHES = ((1, 512), (8, 64), (32, 64), (1, 2048))
 """Sequences and prompt tokens; of one sequence the prompt is reported, too."""
 CACHED_TOKENS = 4096
 """As few as serve: a cache that has been touched by the warm-up run."""
+LIMIT = 0.15
+"""The error that is aimed at, and by how much memory may change its speed."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -62,10 +67,16 @@ class Line(msgspec.Struct, frozen=True):
     median: float
     predicted: float
     roofline: float
+    bandwidth: float
+    """Bytes a second that were read before and after it, the more of the two."""
 
     @property
     def error(self) -> float:
         return self.predicted / self.measured - 1
+
+    def beside(self, calibrated: float) -> bool:
+        """Whether memory was as fast as for a calibration with so many bytes a second."""
+        return abs(self.bandwidth / calibrated - 1) <= LIMIT
 
 
 class SizeMeter(MeteredExecutor):
@@ -94,6 +105,7 @@ class Predictors:
             median(sum(step.seconds for step in steps) for steps in runs),
             sum(map(self.fitted.seconds, sizes)),
             sum(map(self.roofline.seconds, sizes)),
+            bandwidth=0.0,
         )
 
 
@@ -103,8 +115,22 @@ def measured(
     times: MachineTimes,
     device: Accelerator,
     threads: str | None,
-) -> Iterator[Line]:
+    bandwidth: Callable[[], float],
+) -> Sequence[Line]:
     """The figures of one shape in one type of weights."""
+    before = bandwidth()
+    lines = list(_lines(shape, weights, times, device, threads))
+    read = max(before, bandwidth())
+    return [msgspec.structs.replace(each, bandwidth=read) for each in lines]
+
+
+def _lines(
+    shape: str,
+    weights: QuantizationName,
+    times: MachineTimes,
+    device: Accelerator,
+    threads: str | None,
+) -> Iterator[Line]:
     folder = CONFIGS / shape
     spec = load_model_spec(folder)
     sized = SizedModel(spec).plan("cpu", Precision(weights, spec.dtype), 512)
@@ -163,6 +189,12 @@ def _threads(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() else text
 
 
+def summary(lines: Sequence[Line]) -> str:
+    errors = [abs(each.error) for each in lines]
+    within = sum(error <= LIMIT for error in errors)
+    return f"{within} of {len(errors)} within {LIMIT:.0%}; the median error is {median(errors):.0%}"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else "")
     parser.add_argument("--shapes", nargs="+", default=SHAPES, choices=SHAPES)
@@ -174,23 +206,35 @@ def main() -> None:
     speeds = measure_speeds(threads)
     times = calibrate(args.weights, EngineConfig(threads=_threads(args.threads)))
     print_table(machine_rows(describe_machine(speeds, threads)))
-    print("\n| shape | weights | | measured ms | median | predicted ms | error | roofline ms |")
-    print("|---|---|---|---:|---:|---:|---:|---:|")
+    calibrated = speeds.read.rate if speeds.read is not None else 0.0
+
+    def read_bandwidth() -> float:
+        return measure_reading(threads).rate
+
+    print(
+        "\n| shape | weights | | measured ms | median | predicted ms | error | roofline ms | GB/s |"
+    )
+    print("|---|---|---|---:|---:|---:|---:|---:|---:|")
     lines: list[Line] = []
     for shape in args.shapes:
         for weights in args.weights:
-            for each in measured(shape, weights, times, _device(speeds), args.threads):
+            device = _device(speeds)
+            for each in measured(shape, weights, times, device, args.threads, read_bandwidth):
                 lines.append(each)
                 name = "bf16" if each.weights == "none" else each.weights
                 print(
                     f"| {shape} | {name} | {each.what} | {each.measured * 1e3:,.2f} "
                     f"| {each.median * 1e3:,.2f} | {each.predicted * 1e3:,.2f} | {each.error:+.0%} "
-                    f"| {each.roofline * 1e3:,.2f} |",
+                    f"| {each.roofline * 1e3:,.2f} | {each.bandwidth / 1e9:.0f} |",
                     flush=True,
                 )
-    errors = [abs(each.error) for each in lines]
-    within = sum(error <= 0.15 for error in errors)
-    print(f"\n{within} of {len(errors)} within 15 %; the median error is {median(errors):.0%}")
+    print(f"\nall: {summary(lines)}")
+    beside = [each for each in lines if each.beside(calibrated)]
+    if beside and len(beside) < len(lines):
+        print(
+            f"those {len(beside)} beside which memory read within {LIMIT:.0%} of the calibration's "
+            f"{calibrated / 1e9:.0f} GB/s: {summary(beside)}"
+        )
     if args.json is not None:
         document = {
             "machine": msgspec.to_builtins(describe_machine(speeds, threads)),
