@@ -202,7 +202,10 @@ def write(
             continue
         versions = " ".join(f"{k} {v}" for k, v in engine.versions.items() if k == engine.engine)
         path = args.out / f"{engine.engine}-{args.precision}.json"
-        write_json(path, msgspec.structs.replace(results[engine.engine], command=command))
+        found = results[engine.engine]
+        # Servers name the file that they were given: another for each, at a path of this machine.
+        server = msgspec.structs.replace(found.server, model=args.shape, models=[args.shape])
+        write_json(path, msgspec.structs.replace(found, command=command, server=server))
         words.append(f"{versions or engine.engine}={path}")
     report = args.out / f"patterns-{args.shape}-{args.precision}.html"
     made = [sys.executable, "-m", "penstock", "bench", "report", *words, "--html", str(report)]
