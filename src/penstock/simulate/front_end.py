@@ -9,6 +9,7 @@ chunks.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -35,13 +36,11 @@ class FrontTimes(msgspec.Struct, frozen=True, kw_only=True):
     chunk: float
     """The time from one chunk of a step to the next stream's."""
     step: float = 0.0
-    """What the engine's loop takes between steps, and what others take of its cores meanwhile."""
-    sequence: float = 0.0
-    """The same for each sequence of a step."""
-    stretch: float = 0.0
-    """The part by which steps are longer beside a server that streams, whatever they do: it paces
-    its streams, so writing chunks takes the same part of the time under any load."""
-    admitted: float = 0.0
+    """What the engine's loop takes between steps."""
+    lost_chunk: float = 0.0
+    """What steps lose to each chunk that is sent while they run: writing it takes cores from
+    them."""
+    lost_request: float = 0.0
     """What steps lose to each request that comes while others are served: its way through the
     server takes cores from them."""
     pause: float = SEQUENCE_S
@@ -158,6 +157,14 @@ class FrontEnd:
         self._grown = []
         self._timer = NEVER
         self._open_at = at + self._pause
+
+    def beside_chunks(self, seconds: Sequence[float], streams: int) -> list[float]:
+        """What steps of so many seconds take while they bring tokens to so many streams, whose
+        chunks are sent meanwhile: each step's, or where steps are shorter than the pause, as many
+        as it leaves."""
+        lost, pause = self.times.lost_chunk * streams, self._pause
+        longer = 1.0 / (1.0 - lost / pause) if lost < pause else 1.0
+        return [each + lost if each + lost >= pause else each * longer for each in seconds]
 
     @property
     def _pause(self) -> float:

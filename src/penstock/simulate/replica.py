@@ -29,8 +29,6 @@ class Work:
     steps: int = 0
     rows: int = 0
     """Sequences of all steps."""
-    joined: int = 0
-    """Requests that found others there."""
     busy_s: float = 0.0
     running_s: float = 0.0
     """Sequences of steps, times their seconds."""
@@ -144,8 +142,7 @@ class Replica:
             sequence = answer.asked.sequence(self._params_of(answer.asked), block)
             self._answers[sequence.request_id] = answer
             if self.scheduler.has_work:
-                self._owed += self.setup.front.admitted
-                self.work.joined += 1
+                self._owed += self.setup.front.lost_request
             self.scheduler.add(sequence)
             self._steady_until = 0.0
 
@@ -173,12 +170,12 @@ class Replica:
         lens = [len(each.token_ids) for each in running]
         clock, number = self.setup.clock, len(running)
         reads = decode_reads(clock.windows, lens, count)
-        around, factor = self._around(number), 1 + self.setup.front.stretch
-        seconds = clock.decoding(number, reads)
-        if factor != 1 or around:
-            seconds = [each * factor + around for each in seconds]
+        around = self.setup.front.step
+        seconds = [each + around for each in clock.decoding(number, reads)]
         self._pace = seconds[0]
-        seconds[0] += self._owed + clock.behind(self._before, number) * factor
+        seconds[0] += clock.behind(self._before, number)
+        seconds = self.front.beside_chunks(seconds, number)
+        seconds[0] += self._owed
         self._owed, self._before = 0.0, number
         times = list(accumulate(seconds, initial=self._at))
         self._steady_until = times[-2]
@@ -261,11 +258,8 @@ class Replica:
         clock = self.setup.clock
         seconds = clock.seconds(shape) + clock.behind(self._before, step.num_tokens)
         self._before = step.num_tokens
-        return seconds * (1 + self.setup.front.stretch) + self._around(number)
-
-    def _around(self, sequences: int) -> float:
-        """What the engine's loop takes around a step."""
-        return self.setup.front.step + self.setup.front.sequence * sequences
+        seconds += self.setup.front.step
+        return self.front.beside_chunks((seconds,), step.num_decoded)[0]
 
     def _count_work(self, steps: int, sequences: int, seconds: float, used: int) -> None:
         """Count steps that began with so many blocks in use."""
