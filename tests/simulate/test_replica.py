@@ -38,25 +38,23 @@ def test_two_requests_by_hand() -> None:
 
 def test_the_way_in_and_the_way_out() -> None:
     front = FrontTimes(
-        request=0.5, prompt_token=0.25, answer=0.125, chunk=0.0625, step=2.0, pause=0
+        request=0.5, prompt_token=0.25, answer=0.125, chunk=0.0625, step=2.0, sequence=1.0, pause=0
     )
     fleet = played(setup_of(EvenClock(1.0), front), [single(0, 0.0, 2, 1), single(1, 0.0, 2, 1)])
     first, second = fleet.answers
-    # In at 0.5 + 2 / 4; a step of 1 + 2.
-    assert first.first_s == 1.0 + 3.0 + 0.125
-    assert second.first_s == 1.0 + 3.0 + 0.125 + 0.0625
+    # In at 0.5 + 2 / 4; a step of 1 + 2 + 2.
+    assert first.first_s == 1.0 + 5.0 + 0.125
+    assert second.first_s == 1.0 + 5.0 + 0.125 + 0.0625
 
 
-def test_chunks_take_time_from_the_steps_that_run_while_they_are_sent() -> None:
-    # Each step's tokens are sent by themselves: nothing streams in the first, two do later.
-    front = msgspec.structs.replace(AT_ONCE, lost_chunk=0.25)
-    both = [single(0, 0.0, 2, 3), single(1, 0.0, 2, 3)]
-    answers = played(setup_of(EvenClock(1.0), front), both).answers
-    assert [each.last_s for each in answers] == [1.0 + 2 * 1.5] * 2
-    # A pause of 4 s for two open sequences leaves a chunk of each in 4 s, which take a half of one.
-    front = msgspec.structs.replace(front, pause=2.0, longest_pause=9.0)
-    answers = played(setup_of(EvenClock(1.0), front), both).answers
-    assert [each.last_s for each in answers] == pytest.approx([1.0 + 2 * 8 / 7] * 2)
+def test_requests_on_their_way_take_time_from_the_steps_that_run() -> None:
+    front = msgspec.structs.replace(AT_ONCE, lost_request=0.5)
+    asked = [single(0, 0.0, 2, 4), single(1, 1.25, 2, 1), single(2, 1.5, 2, 1)]
+    first, *_ = played(setup_of(EvenClock(1.0), front), asked).answers
+    # Steps end at 1 and 2; two requests disturb the third from 1.25 to 2, and none the fourth.
+    assert first.last_s == 4.75
+    alone = played(setup_of(EvenClock(1.0), front), asked[:1]).answers
+    assert alone[0].last_s == 4.0
 
 
 def test_streams_are_paced() -> None:
@@ -144,7 +142,7 @@ def loads(draw: st.DrawFn) -> tuple[list[Conversation], dict[str, object]]:
                         pause=draw(st.sampled_from([0.0, 0.5, 1.0, 4.0])),
                         longest_pause=8.0,
                         step=0.125,
-                        lost_chunk=draw(st.sampled_from([0.0, 0.125])),
+                        sequence=0.125,
                         lost_request=0.25,
                     ),
                 ]

@@ -99,7 +99,7 @@ def _rows(made: Calibration) -> list[tuple[str, str]]:
             "server",
             f"a request takes {time_text(front.request + front.answer)} besides its steps, and "
             f"{front.lost_request * 1e6:,.0f} us of others'; a step {front.step * 1e6:,.0f} us "
-            f"more, and {front.lost_chunk * 1e6:,.1f} us for each chunk that is sent meanwhile",
+            f"more, and {front.sequence * 1e6:,.1f} us a sequence",
         ),
         ("check", made.check),
     ]

@@ -9,7 +9,6 @@ chunks.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -37,15 +36,19 @@ class FrontTimes(msgspec.Struct, frozen=True, kw_only=True):
     """The time from one chunk of a step to the next stream's."""
     step: float = 0.0
     """What the engine's loop takes between steps."""
-    lost_chunk: float = 0.0
-    """What steps lose to each chunk that is sent while they run: writing it takes cores from
-    them."""
+    sequence: float = 0.0
+    """What each sequence of a step adds to that: its token goes to the server, and what the server
+    does with it takes cores from the next step."""
     lost_request: float = 0.0
-    """What steps lose to each request that comes while others are served: its way through the
-    server takes cores from them."""
+    """What steps lose to a request that comes while others are served, whose handling takes cores
+    from them; to several at once as long as any of them is handled."""
     pause: float = SEQUENCE_S
     """The shortest pause between chunks, for each open sequence."""
     longest_pause: float = LONGEST_PAUSE_S
+
+    def around(self, sequences: int) -> float:
+        """What the engine takes around a step of so many sequences."""
+        return self.step + self.sequence * sequences
 
     def inbound(self, prompt: int, others: bool) -> float:
         """Seconds from sending a request until the engine has it; ``others``: some are served."""
@@ -157,14 +160,6 @@ class FrontEnd:
         self._grown = []
         self._timer = NEVER
         self._open_at = at + self._pause
-
-    def beside_chunks(self, seconds: Sequence[float], streams: int) -> list[float]:
-        """What steps of so many seconds take while they bring tokens to so many streams, whose
-        chunks are sent meanwhile: each step's, or where steps are shorter than the pause, as many
-        as it leaves."""
-        lost, pause = self.times.lost_chunk * streams, self._pause
-        longer = 1.0 / (1.0 - lost / pause) if lost < pause else 1.0
-        return [each + lost if each + lost >= pause else each * longer for each in seconds]
 
     @property
     def _pause(self) -> float:

@@ -36,15 +36,25 @@ no figure depends but the moment at which it joins others."""
 _SEVERAL: Final = ((1, 64, 96), (8, 64, 96), (64, 64, 96), (16, 64, 6), (24, 400, 16))
 """Open requests, prompt and output tokens of loads: many sequences a step, many requests a second,
 many tokens of prompts."""
-_PARTS: Final = (0.3, 0.7)
+_PARTS: Final = (0.3, 0.5, 0.7, 0.85)
 """Loads of requests that come at random times, as parts of what the server can do."""
-_RANDOM_S, _CHECK_S = 6.0, 12.0
-_CHECK_PART: Final = 0.5
+_RANDOM_S, _CHECK_S = 5.0, 12.0
+_CHECK_PART: Final = 0.6
 
-_LEAST: Final = {"crowded": 2e-5, "step": 2e-6, "lost_chunk": 1e-6, "lost_request": 2e-5}
+_LEAST: Final = {
+    "crowded": 2e-5,
+    "step": 2e-6,
+    "sequence": 2e-7,
+    "lost_request": 2e-5,
+}
 """Constants that are fitted, and seconds below which they are as good as none."""
-_START: Final = {"crowded": 5e-4, "step": 3e-5, "lost_chunk": 1e-5, "lost_request": 3e-4}
-_ROUNDS: Final = (4, 4)
+_START: Final = {
+    "crowded": 1e-3,
+    "step": 5e-5,
+    "sequence": 5e-6,
+    "lost_request": 2e-3,
+}
+_ROUNDS: Final = (3, 3)
 _TICK_S: Final = 1e-5
 """Times below this are as good as none."""
 _WEIGHTS: Final = {"seconds": 2.0, "ttft": 1.0, "itl": 0.5, "e2el": 1.0}
@@ -62,7 +72,7 @@ class MeasuredServer:
 
 
 def measure_server(url: str, setup: Setup, progress: Progress) -> MeasuredServer:
-    """Load the server at ``url``, which runs what ``setup`` says, for some forty seconds.
+    """Load the server at ``url``, which runs what ``setup`` says, for about a minute.
 
     ``setup`` has the clock of its steps; its front end is found here. Raises PenstockError where
     the server does not answer.
