@@ -18,10 +18,11 @@ from penstock.cli.parser import Parser
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
 from penstock.errors import PenstockError
-from penstock.simulate import measured_server, measured_steps
+from penstock.simulate import measured_server, measured_steps, server_loads
 from penstock.simulate.calibration import ObservedStep
 from penstock.simulate.clock import StepShape
 from penstock.simulate.front_end import FrontTimes
+from penstock.simulate.server_loads import ServerLoad, alike, mixed
 from penstock.simulate.server_process import serving
 
 
@@ -61,46 +62,51 @@ def test_steps_count_with_the_middle_of_their_rounds() -> None:
 def test_loads_are_of_some_seconds_whatever_the_model() -> None:
     for seconds in (1e-4, 0.01, 2.0):
         setup = setup_of(EvenClock(seconds), context=512, seqs=8, blocks=600)
-        closed = measured_server._closed(setup, 4, 64, 96)
-        fleet = measured_server._simulated(setup, closed)
-        assert closed.requests % 4 == 0
-        assert measured_server._end(fleet) < 12 or closed.requests == 4
-        assert closed.workload.output_tokens.low <= 96
+        load = ServerLoad.closed(setup, 4, alike(64, 96))
+        assert load.requests is not None
+        assert load.requests % 4 == 0
+        assert load.simulated(setup).seconds < 12 or load.requests == 4
+        assert load.workload.output_tokens.low <= 96
 
 
-def test_what_steps_and_requests_take_is_found_again() -> None:
+def test_what_a_server_takes_is_found_again() -> None:
+    """The figures that are fitted to are simulated with known constants here."""
     true = FrontTimes(
-        request=2e-3, prompt_token=1e-5, answer=1e-3, chunk=25e-6, step=1e-4, sequence=2e-5
+        request=2e-3,
+        prompt_token=1e-5,
+        answer=1e-3,
+        chunk=25e-6,
+        crowded=1.5e-3,
+        step=1e-4,
+        sequence=2e-5,
+        lost_request=8e-4,
     )
-    bare = setup_of(EvenClock(2e-3, 1e-5), context=512, seqs=16, blocks=600, budget=64)
+    bare = setup_of(EvenClock(1e-3, 1e-5), context=512, seqs=16, blocks=600, budget=64)
     real = replace(bare, front=true)
-
-    class Ran:
-        def __init__(self, closed: measured_server._Closed) -> None:
-            fleet = measured_server._simulated(real, closed)
-            self.seconds = measured_server._end(fleet)
-            self.requests = [
-                type("Record", (), {"ttft_s": measured_server._ttft(each)})
-                for each in fleet.answers
-            ]
-
-    front = measured_server.NO_FRONT
-    alone = [measured_server._closed(bare, 1, each, 2) for each in (16, 200)]
+    lone = [ServerLoad(alike(each, 2), 1, 20) for each in (16, 200)]
     several = [
-        measured_server._closed(bare, count, 32, output)
-        for count, output in ((1, 40), (4, 40), (16, 40), (2, 4), (12, 4))
+        ServerLoad(alike(32, output), count, rounds * count)
+        for count, output, rounds in ((1, 40, 4), (16, 40, 4), (12, 4, 10))
     ]
-    setup = replace(bare, front=front)
-    lone, runs = [Ran(each) for each in alone], [Ran(each) for each in several]
-    setup = replace(setup, front=measured_server._of_requests(setup, alone, lone))  # type: ignore
-    for _ in range(3):
-        setup = replace(setup, front=measured_server._of_steps(setup, several, runs))  # type: ignore
-        setup = replace(setup, front=measured_server._of_requests(setup, alone, lone))  # type: ignore
-    found = setup.front
-    assert found.step * 1e6 == pytest.approx(100, abs=20)
-    assert found.sequence * 1e6 == pytest.approx(20, abs=4)
-    assert (found.request + found.answer) * 1e3 == pytest.approx(3.0, abs=0.15)
-    assert found.prompt_token * 1e6 == pytest.approx(10, abs=1)
+    several += [ServerLoad(mixed(512), rate=rate, duration_s=3.0) for rate in (20.0, 50.0)]
+    front = measured_server.fit(
+        replace(bare, front=measured_server.NO_FRONT),
+        lone,
+        [each.simulated(real) for each in lone],
+        several,
+        [each.simulated(real) for each in several],
+    )
+    found = replace(bare, front=front)
+    assert front.prompt_token * 1e6 == pytest.approx(10, abs=2)
+    assert (front.request + front.answer) * 1e3 == pytest.approx(3.0, abs=0.2)
+    assert front.lost_request * 1e6 == pytest.approx(800, abs=200)
+    found = replace(bare, front=front)
+    assert front.step * 1e6 == pytest.approx(100, abs=20)
+    assert front.sequence * 1e6 == pytest.approx(20, abs=5)
+    held_out = ServerLoad(mixed(512), rate=35.0, duration_s=4.0)
+    ours, theirs = held_out.simulated(found), held_out.simulated(real)
+    assert ours.ttft.p50 == pytest.approx(theirs.ttft.p50, rel=0.08)
+    assert ours.e2el.p99 == pytest.approx(theirs.e2el.p99, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +140,7 @@ def test_a_calibration_is_made_and_used(
     monkeypatch.setattr(measured_steps, "_BATCHES", (1, 4, 8))
     monkeypatch.setattr(measured_steps, "_CHUNKS", (1, 33, 130))
     monkeypatch.setattr(measured_server, "_SEVERAL", ((1, 16, 8), (4, 16, 8), (4, 100, 3)))
-    monkeypatch.setattr(measured_server, "_LOAD_S", 0.3)
+    monkeypatch.setattr(server_loads, "CLOSED_S", 0.3)
     monkeypatch.setattr(measured_server, "_CHECK_S", 1.0)
     path, trace = tmp_path / "here.json", tmp_path / "trace.csv"
     few = ["--threads", "1", "--max-num-seqs", "8", "--max-num-batched-tokens", "128"]

@@ -47,6 +47,16 @@ def test_the_way_in_and_the_way_out() -> None:
     assert second.first_s == 1.0 + 5.0 + 0.125 + 0.0625
 
 
+def test_requests_on_their_way_take_time_from_the_steps_that_run() -> None:
+    front = msgspec.structs.replace(AT_ONCE, lost_request=0.5)
+    asked = [single(0, 0.0, 2, 4), single(1, 1.25, 2, 1), single(2, 1.5, 2, 1)]
+    first, *_ = played(setup_of(EvenClock(1.0), front), asked).answers
+    # Steps end at 1 and 2; two requests disturb the third from 1.25 to 2, and none the fourth.
+    assert first.last_s == 4.75
+    alone = played(setup_of(EvenClock(1.0), front), asked[:1]).answers
+    assert alone[0].last_s == 4.0
+
+
 def test_streams_are_paced() -> None:
     # A step a second, and pauses of 2.25 s for the one open sequence.
     front = msgspec.structs.replace(AT_ONCE, pause=2.25, longest_pause=9.0)
@@ -131,7 +141,9 @@ def loads(draw: st.DrawFn) -> tuple[list[Conversation], dict[str, object]]:
                         chunk=1 / 32,
                         pause=draw(st.sampled_from([0.0, 0.5, 1.0, 4.0])),
                         longest_pause=8.0,
+                        step=0.125,
                         sequence=0.125,
+                        lost_request=0.25,
                     ),
                 ]
             )

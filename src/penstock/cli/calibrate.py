@@ -98,8 +98,8 @@ def _rows(made: Calibration) -> list[tuple[str, str]]:
         (
             "server",
             f"a request takes {time_text(front.request + front.answer)} besides its steps, and "
-            f"{front.admitted * 1e6:,.0f} us of others'; a step {front.stretch:.1%} more, "
-            f"{front.step * 1e6:,.0f} us and {front.sequence * 1e6:,.1f} us a sequence",
+            f"{front.lost_request * 1e6:,.0f} us of others'; a step {front.step * 1e6:,.0f} us "
+            f"more, and {front.sequence * 1e6:,.1f} us a sequence",
         ),
         ("check", made.check),
     ]

@@ -35,18 +35,20 @@ class FrontTimes(msgspec.Struct, frozen=True, kw_only=True):
     chunk: float
     """The time from one chunk of a step to the next stream's."""
     step: float = 0.0
-    """What the engine's loop takes between steps, and what others take of its cores meanwhile."""
+    """What the engine's loop takes between steps."""
     sequence: float = 0.0
-    """The same for each sequence of a step."""
-    stretch: float = 0.0
-    """The part by which steps are longer beside a server that streams, whatever they do: it paces
-    its streams, so writing chunks takes the same part of the time under any load."""
-    admitted: float = 0.0
-    """What steps lose to each request that comes while others are served: its way through the
-    server takes cores from them."""
+    """What each sequence of a step adds to that: its token goes to the server, and what the server
+    does with it takes cores from the next step."""
+    lost_request: float = 0.0
+    """What steps lose to a request that comes while others are served, whose handling takes cores
+    from them; to several at once as long as any of them is handled."""
     pause: float = SEQUENCE_S
     """The shortest pause between chunks, for each open sequence."""
     longest_pause: float = LONGEST_PAUSE_S
+
+    def around(self, sequences: int) -> float:
+        """What the engine takes around a step of so many sequences."""
+        return self.step + self.sequence * sequences
 
     def inbound(self, prompt: int, others: bool) -> float:
         """Seconds from sending a request until the engine has it; ``others``: some are served."""

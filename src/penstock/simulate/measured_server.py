@@ -1,32 +1,28 @@
 """Measures what a server takes besides its steps, by loading one as ``bench serve`` does.
 
-All is found by simulating the same loads: without any front end first, then with what is known of
-it; what is left is fitted. So what other processes take of the engine's cores, which no constant
-names, is where it belongs: in the steps beside which it happens.
+All is found by simulating the same loads. Requests that have the server to themselves say what a
+request takes on its way. Of what others take from steps nothing can be seen by itself, so those
+constants are the ones with which simulations of all other loads come nearest to what was measured:
+least squares of the logarithms of times, by the method of Levenberg and Marquardt.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from math import exp, log
 from statistics import median
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from penstock.bench.load.arrivals import Arrivals, Gamma
-from penstock.bench.load.campaign import Campaign, LoadPlan
 from penstock.bench.load.document import LoadedRun
-from penstock.bench.load.load import Load
-from penstock.bench.load.sizes import Sizes
-from penstock.bench.load.target import Target
-from penstock.bench.load.workload import RandomWorkload
 from penstock.bench.progress import Progress
-from penstock.bench.stats import summarize
-from penstock.simulate.fleet import Fleet, Offered
-from penstock.simulate.front_end import Answer, FrontTimes
+from penstock.bench.stats import Summary
+from penstock.simulate.front_end import FrontTimes
+from penstock.simulate.server_loads import Seen, ServerLoad, alike, mixed, seen
 from penstock.simulate.setup import Setup
 from penstock.sizing.least_squares import nonnegative
 
@@ -36,21 +32,33 @@ _CHUNK_S: Final = 25e-6
 _OUTBOUND: Final = 0.3
 """The part of a lone request's time outside steps that is behind its first step: a guess, on which
 no figure depends but the moment at which it joins others."""
-_LOAD_S: Final = 3.0
-"""What one load takes, about."""
-_MOST_S: Final = 8.0
-"""What one round of answers may take; longer ones are made shorter."""
-_ROUNDS: Final = 3
-_CHECK_S: Final = 12.0
-_CHECK_LOAD: Final = 0.6
 
+_SEVERAL: Final = ((1, 64, 96), (8, 64, 96), (64, 64, 96), (16, 64, 6), (24, 400, 16))
+"""Open requests, prompt and output tokens of loads: many sequences a step, many requests a second,
+many tokens of prompts."""
+_PARTS: Final = (0.3, 0.5, 0.7, 0.85)
+"""Loads of requests that come at random times, as parts of what the server can do."""
+_RANDOM_S, _CHECK_S = 5.0, 12.0
+_CHECK_PART: Final = 0.6
 
-_SEVERAL: Final = (
-    *((1, 64, 96), (4, 64, 96), (12, 64, 96), (32, 64, 96), (64, 64, 96)),
-    *((2, 64, 6), (16, 64, 6), (48, 64, 6), (8, 400, 16), (24, 400, 16)),
-)
-"""Open requests, prompt and output tokens of the loads that steps are fitted to: many sequences a
-step, many requests a second, many tokens of prompts."""
+_LEAST: Final = {
+    "crowded": 2e-5,
+    "step": 2e-6,
+    "sequence": 2e-7,
+    "lost_request": 2e-5,
+}
+"""Constants that are fitted, and seconds below which they are as good as none."""
+_START: Final = {
+    "crowded": 1e-3,
+    "step": 5e-5,
+    "sequence": 5e-6,
+    "lost_request": 2e-3,
+}
+_ROUNDS: Final = (3, 3)
+_TICK_S: Final = 1e-5
+"""Times below this are as good as none."""
+_WEIGHTS: Final = {"seconds": 2.0, "ttft": 1.0, "itl": 0.5, "e2el": 1.0}
+"""How much an error of each figure counts: what a load takes as a whole is measured best."""
 
 
 @dataclass(frozen=True)
@@ -63,17 +71,8 @@ class MeasuredServer:
     """Simulated / measured - 1 of a load that nothing was fitted to."""
 
 
-@dataclass(frozen=True)
-class _Closed:
-    """So many requests open at all times, all alike."""
-
-    concurrency: int
-    requests: int
-    workload: RandomWorkload
-
-
 def measure_server(url: str, setup: Setup, progress: Progress) -> MeasuredServer:
-    """Load the server at ``url``, which runs what ``setup`` says, for some thirty seconds.
+    """Load the server at ``url``, which runs what ``setup`` says, for about a minute.
 
     ``setup`` has the clock of its steps; its front end is found here. Raises PenstockError where
     the server does not answer.
@@ -81,92 +80,138 @@ def measure_server(url: str, setup: Setup, progress: Progress) -> MeasuredServer
     seqs, longest = setup.limits.max_num_seqs, setup.limits.lengths.max_model_len
     setup = replace(setup, front=NO_FRONT)
     lengths = sorted({min(each, longest // 2) for each in (16, 200, 800)})
-    alone = [_closed(setup, 1, each, 2) for each in lengths]
+    lone = [ServerLoad.closed(setup, 1, alike(each, 2)) for each in lengths]
     several = [
-        _closed(setup, count, min(prompt, longest // 4), min(output, longest // 4))
+        ServerLoad.closed(setup, count, alike(min(prompt, longest // 4), min(output, longest // 4)))
         for count, prompt, output in _SEVERAL
         if count <= seqs
     ]
-    progress.begin("server", len(alone) + len(several) + 1, "loads")
-    lone = [_measured(url, each) for each in alone]
-    progress.advance(len(lone))
-    setup = replace(setup, template=_template(lone))
-    setup = replace(setup, front=_of_requests(setup, alone, lone))
-    runs = []
-    for each in several:
-        runs.append(_measured(url, each))
-        progress.advance(1)
-    for _ in range(_ROUNDS):  # what one fit finds is part of the other's
-        setup = replace(setup, front=_of_steps(setup, several, runs))
-        setup = replace(setup, front=_of_requests(setup, alone, lone))
-        setup = replace(setup, front=_of_crowds(setup, several, runs))
-    checked = _check(url, setup)
-    progress.advance(1)
+    several.append(ServerLoad.closed(setup, seqs, mixed(longest)))
+    progress.begin("server", len(lone) + len(several) + len(_PARTS) + 1, "loads")
+    loaded = Loaded(url, progress)
+    alone = [loaded.run(each) for each in lone]
+    setup = replace(setup, template=_template(alone))
+    found = [seen(loaded.run(each)) for each in several]
+    assert several[-1].requests is not None
+    most = several[-1].requests / found[-1].seconds
+    for part in _PARTS:
+        load = ServerLoad(mixed(longest), rate=part * most, duration_s=_RANDOM_S)
+        several.append(load)
+        found.append(seen(loaded.run(load)))
+    setup = replace(setup, front=fit(setup, lone, list(map(seen, alone)), several, found))
+    check = ServerLoad(mixed(longest), rate=_CHECK_PART * most, duration_s=_CHECK_S)
+    checked = _errors(check.simulated(setup), seen(loaded.run(check)))
     return MeasuredServer(setup.front, setup.template, checked)
 
 
-def _closed(setup: Setup, count: int, prompt: int, output: int) -> _Closed:
-    """So many open requests, for as long as a load takes."""
+@dataclass(frozen=True)
+class Loaded:
+    """A server that is loaded, one load after the other."""
 
-    def of(output: int, requests: int) -> _Closed:
-        sizes = Sizes(prompt, prompt), Sizes(output, output)
-        return _Closed(count, requests, RandomWorkload(*sizes))
+    url: str
+    progress: Progress
 
-    def seconds(output: int) -> float:
-        return max(_end(_simulated(setup, of(output, count))), 1e-3)
-
-    if (once := seconds(output)) > _MOST_S:
-        output = max(int(output * _MOST_S / once), 2)
-        once = seconds(output)
-    rounds = min(max(round(_LOAD_S / once), 2 if once < _LOAD_S else 1), 40)
-    return of(output, count * rounds)
+    def run(self, load: ServerLoad) -> LoadedRun:
+        run = load.measured(self.url)
+        self.progress.advance(1)
+        return run
 
 
-def _measured(url: str, closed: _Closed) -> LoadedRun:
-    return _run(url, closed.workload, Load(None, closed.concurrency), closed.requests)
+def fit(
+    setup: Setup,
+    lone: Sequence[ServerLoad],
+    alone: Sequence[Seen],
+    several: Sequence[ServerLoad],
+    found: Sequence[Seen],
+) -> FrontTimes:
+    """The constants of a front end by what was measured: ``alone`` of the loads ``lone``, whose
+    requests had the server to themselves, ``found`` of ``several``."""
+    values = np.array([log(_START[name] + least) for name, least in _LEAST.items()])
+
+    def residuals(values: NDArray[np.float64]) -> NDArray[np.float64]:
+        tried = replace(setup, front=_with(setup.front, values))
+        return np.array(
+            [
+                error
+                for load, measured in zip(several, found, strict=True)
+                for error in _weighted_errors(load, load.simulated(tried), measured)
+            ]
+        )
+
+    for rounds in _ROUNDS:  # a lone request takes its step's part of what is fitted then
+        setup = replace(setup, front=_with(setup.front, values))
+        setup = replace(setup, front=_of_requests(setup, lone, alone))
+        values = levenberg_marquardt(residuals, values, rounds)
+    return _with(setup.front, values)
 
 
-def _run(
-    url: str,
-    workload: RandomWorkload,
-    load: Load,
-    requests: int | None,
-    duration_s: float | None = None,
-    arrivals: Callable[[float | None], Arrivals | None] = lambda rate: None,
-) -> LoadedRun:
-    plan = LoadPlan(
-        workload,
-        (load,),
-        arrivals,
-        conversations=requests,
-        duration_s=duration_s,
-        warmup=2,
-        scrape_s=None,
-        text_seed=int(np.random.default_rng().integers(1 << 30)),
-    )
-    with Campaign(Target.parse(url), plan) as campaign:
-        campaign.run(campaign.probe())
-    return campaign.runs[0]
+def levenberg_marquardt(
+    residuals: _Residuals, start: NDArray[np.float64], rounds: int, step: float = 0.3
+) -> NDArray[np.float64]:
+    """Values near ``start`` with a smaller sum of squares of ``residuals``, which may have small
+    jumps: derivatives are differences over ``step``, and no value moves by more than 1.5 a round
+    (Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963)."""
+    values, damping = start, 0.03
+    left = residuals(values)
+    for _ in range(rounds):
+        columns = []
+        for place in range(len(values)):
+            moved = values.copy()
+            moved[place] += step
+            columns.append((residuals(moved) - left) / step)
+        slopes = np.stack(columns, axis=1)
+        for _ in range(3):
+            normal = slopes.T @ slopes + damping * np.eye(len(values))
+            change = np.clip(np.linalg.solve(normal, -slopes.T @ left), -1.5, 1.5)
+            then = residuals(values + change)
+            if then @ then < left @ left:
+                values, left, damping = values + change, then, damping / 3
+                break
+            damping *= 8
+        else:
+            break
+    return values
 
 
-def _simulated(setup: Setup, closed: _Closed) -> Fleet:
-    fleet = Fleet(setup, Offered(None, closed.concurrency, closed.requests))
-    fleet.run(islice(closed.workload.conversations(0), closed.requests))
-    return fleet
+class _Residuals(Protocol):
+    def __call__(self, values: NDArray[np.float64], /) -> NDArray[np.float64]: ...
 
 
-def _end(fleet: Fleet) -> float:
-    """When the last answer was complete."""
-    return max(each.end_s for each in fleet.answers)
+def _with(front: FrontTimes, values: NDArray[np.float64]) -> FrontTimes:
+    """The constants of which ``values`` are the logarithms; those that are next to none are 0."""
+    constants = {
+        name: max(exp(value) - least, 0.0)
+        for (name, least), value in zip(_LEAST.items(), values.tolist(), strict=True)
+    }
+    return msgspec.structs.replace(front, **constants)
 
 
-def _served(fleet: Fleet) -> list[Answer]:
-    return [each for each in fleet.answers if each.first_s is not None]
+def _weighted_errors(load: ServerLoad, simulated: Seen, measured: Seen) -> Iterator[float]:
+    """Logarithms of what was simulated over what was measured."""
+    if load.concurrency is not None:
+        yield _WEIGHTS["seconds"] * _log_ratio(simulated.seconds, measured.seconds)
+    for name, ours, theirs in _pairs(simulated, measured):
+        for part in ("p50", "p90", "mean"):
+            yield _WEIGHTS[name] / 3 * _log_ratio(getattr(ours, part), getattr(theirs, part))
 
 
-def _ttft(answer: Answer) -> float:
-    assert answer.first_s is not None
-    return answer.first_s - answer.asked.sent_s
+def _log_ratio(simulated: float, measured: float) -> float:
+    return log(max(simulated, _TICK_S) / max(measured, _TICK_S))
+
+
+def _errors(simulated: Seen, measured: Seen) -> dict[str, float]:
+    return {
+        f"{name}.{part}": exp(_log_ratio(getattr(ours, part), getattr(theirs, part))) - 1
+        for name, ours, theirs in _pairs(simulated, measured)
+        for part in ("p50", "p99")
+    }
+
+
+def _pairs(simulated: Seen, measured: Seen) -> Iterator[tuple[str, Summary, Summary]]:
+    yield "ttft", simulated.ttft, measured.ttft
+    if simulated.itl is not None and measured.itl is not None:
+        yield "itl", simulated.itl, measured.itl
+    yield "e2el", simulated.e2el, measured.e2el
 
 
 def _template(lone: Sequence[LoadedRun]) -> int:
@@ -180,16 +225,14 @@ def _template(lone: Sequence[LoadedRun]) -> int:
     return max(round(median(more)), 0) if more else 0
 
 
-def _of_requests(setup: Setup, alone: Sequence[_Closed], lone: Sequence[LoadedRun]) -> FrontTimes:
+def _of_requests(setup: Setup, lone: Sequence[ServerLoad], alone: Sequence[Seen]) -> FrontTimes:
     """What a request takes that has the server to itself, besides its steps."""
-    without = msgspec.structs.replace(setup.front, request=0.0, prompt_token=0.0, answer=0.0)
-    bare = replace(setup, front=without)
+    none = msgspec.structs.replace(setup.front, request=0.0, prompt_token=0.0, answer=0.0)
+    setup = replace(setup, front=none)
     prompts, left = [], []
-    for closed, run in zip(alone, lone, strict=True):
-        steps = median(_ttft(each) for each in _served(_simulated(bare, closed)))
-        taken = median(each.ttft_s for each in run.requests if each.ttft_s is not None)
-        prompts.append(closed.workload.input_tokens.low)
-        left.append(max(taken - steps, 1e-5))
+    for load, measured in zip(lone, alone, strict=True):
+        prompts.append(load.workload.input_tokens.low)
+        left.append(max(measured.ttft.p50 - load.simulated(setup).ttft.p50, 1e-5))
     matrix = np.stack([np.ones(len(prompts)), np.array(prompts, np.float64)], axis=1)
     request, token = nonnegative(matrix, np.array(left))
     return msgspec.structs.replace(
@@ -199,67 +242,3 @@ def _of_requests(setup: Setup, alone: Sequence[_Closed], lone: Sequence[LoadedRu
         answer=request * _OUTBOUND,
         chunk=_CHUNK_S,
     )
-
-
-def _of_steps(setup: Setup, several: Sequence[_Closed], runs: Sequence[LoadedRun]) -> FrontTimes:
-    """What steps take longer beside a server that streams: of the time of whole loads, which their
-    simulation does not explain, a part for each step, each of its sequences, each of its seconds
-    and each request that finds others there."""
-    without = msgspec.structs.replace(
-        setup.front, step=0.0, sequence=0.0, stretch=0.0, admitted=0.0
-    )
-    lines, left = [], []
-    for closed, run in zip(several, runs, strict=True):
-        fleet = _simulated(replace(setup, front=without), closed)
-        work = fleet.replicas[0].work
-        lines.append((float(work.steps), float(work.rows), work.busy_s, float(work.joined)))
-        left.append(max(run.seconds - _end(fleet), 1e-6 * run.seconds))
-    matrix, whole = np.array(lines), np.array([run.seconds for run in runs])
-    step, sequence, stretch, admitted = nonnegative(matrix, np.array(left), whole)
-    return msgspec.structs.replace(
-        setup.front, step=step, sequence=sequence, stretch=stretch, admitted=admitted
-    )
-
-
-def _of_crowds(setup: Setup, several: Sequence[_Closed], runs: Sequence[LoadedRun]) -> FrontTimes:
-    """What requests take longer on their way where others are served: the median over loads of what
-    is not explained of their median TTFT."""
-    bare = replace(setup, front=msgspec.structs.replace(setup.front, crowded=0.0))
-    left = [
-        median(each.ttft_s for each in run.requests if each.ttft_s is not None)
-        - median(map(_ttft, _served(_simulated(bare, closed))))
-        for closed, run in zip(several, runs, strict=True)
-        if closed.concurrency > 1
-    ]
-    crowded = max(median(left), 0.0) if left else 0.0
-    return msgspec.structs.replace(setup.front, crowded=crowded)
-
-
-def _check(url: str, setup: Setup) -> dict[str, float]:
-    """A load of mixed lengths at random times, measured and simulated."""
-    longest = setup.limits.lengths.max_model_len
-    workload = RandomWorkload(
-        Sizes(8, max(min(400, longest // 3), 8)), Sizes(4, max(min(90, longest // 5), 4))
-    )
-    flood = Fleet(setup, Offered(None))
-    flood.run(islice(workload.conversations(0), 4 * setup.limits.max_num_seqs))
-    rate = _CHECK_LOAD * len(flood.answers) / _end(flood)
-    load = Load(rate, None)
-    run = _run(url, workload, load, None, _CHECK_S, lambda rate: Gamma(rate or 1.0))
-    fleet = Fleet(setup, Offered(Gamma(rate), duration_s=_CHECK_S))
-    fleet.run(workload.conversations(0))
-    served = _served(fleet)
-    found = {
-        "ttft": summarize([_ttft(each) for each in served]),
-        "itl": fleet.replicas[0].front.gaps.summary(),
-        "e2el": summarize([each.last_s - each.asked.sent_s for each in served]),
-    }
-    measured = run.whole.distributions
-    return {
-        f"{name}.{part}": getattr(simulated, part) / seen - 1
-        for name, simulated in found.items()
-        for part in ("p50", "p99")
-        if simulated is not None
-        and name in measured
-        and (seen := getattr(measured[name].summary, part)) > 0
-    }

@@ -29,8 +29,6 @@ class Work:
     steps: int = 0
     rows: int = 0
     """Sequences of all steps."""
-    joined: int = 0
-    """Requests that found others there."""
     busy_s: float = 0.0
     running_s: float = 0.0
     """Sequences of steps, times their seconds."""
@@ -71,6 +69,7 @@ class Replica:
         self._params: dict[int, SamplingParams] = {}  # by the tokens of an answer
         self._count = 0
         self._owed = 0.0  # seconds that the next step takes longer
+        self._disturbed_until = 0.0
         self._pace = 0.0  # seconds of the latest step
         self._before = 0  # its tokens
 
@@ -94,12 +93,22 @@ class Replica:
             self.scheduler.check(asked.prompt, self._params_of(asked))
         except RequestError:
             return self._refused(answer, "http 400", arrives)
+        self._disturb(asked.sent_s)
         self.front.open += 1
         self.requests += 1
         self.tokens += asked.prompt + asked.output
         self._count += 1
         heappush(self._inbox, (arrives, self._count, answer))
         return answer
+
+    def _disturb(self, at: float) -> None:
+        """Let the steps that run lose what a request takes that is sent at a time. Those that come
+        while an earlier one is still on its way disturb them together."""
+        end = at + self.setup.front.lost_request
+        if self.scheduler.has_work:
+            self._owed += max(end - max(at, self._disturbed_until), 0.0)
+            self._steady_until = 0.0
+        self._disturbed_until = max(self._disturbed_until, end)
 
     def _open(self, at: float) -> int:
         """Its open requests at a time to which it has advanced: those that the latest step ends are
@@ -123,6 +132,7 @@ class Replica:
         while True:
             self._take_in()
             if not self.scheduler.has_work:
+                self._owed = 0.0
                 if not self._inbox or self._inbox[0][0] >= until:
                     return
                 self._at = max(self._at, self._inbox[0][0])
@@ -143,9 +153,6 @@ class Replica:
             block = limits.block_size if limits.enable_prefix_caching else None
             sequence = answer.asked.sequence(self._params_of(answer.asked), block)
             self._answers[sequence.request_id] = answer
-            if self.scheduler.has_work:
-                self._owed += self.setup.front.admitted
-                self.work.joined += 1
             self.scheduler.add(sequence)
             self._steady_until = 0.0
 
@@ -173,12 +180,10 @@ class Replica:
         lens = [len(each.token_ids) for each in running]
         clock, number = self.setup.clock, len(running)
         reads = decode_reads(clock.windows, lens, count)
-        around, factor = self._around(number), 1 + self.setup.front.stretch
-        seconds = clock.decoding(number, reads)
-        if factor != 1 or around:
-            seconds = [each * factor + around for each in seconds]
+        around = self.setup.front.around(number)
+        seconds = [each + around for each in clock.decoding(number, reads)]
         self._pace = seconds[0]
-        seconds[0] += self._owed + clock.behind(self._before, number) * factor
+        seconds[0] += self._owed + clock.behind(self._before, number)
         self._owed, self._before = 0.0, number
         times = list(accumulate(seconds, initial=self._at))
         self._steady_until = times[-2]
@@ -261,11 +266,7 @@ class Replica:
         clock = self.setup.clock
         seconds = clock.seconds(shape) + clock.behind(self._before, step.num_tokens)
         self._before = step.num_tokens
-        return seconds * (1 + self.setup.front.stretch) + self._around(number)
-
-    def _around(self, sequences: int) -> float:
-        """What the engine's loop takes around a step."""
-        return self.setup.front.step + self.setup.front.sequence * sequences
+        return seconds + self.setup.front.around(number)
 
     def _count_work(self, steps: int, sequences: int, seconds: float, used: int) -> None:
         """Count steps that began with so many blocks in use."""
