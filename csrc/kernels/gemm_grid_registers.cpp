@@ -44,9 +44,9 @@ constexpr int expanded_quads([[maybe_unused]] int rows) {
 #endif
 }
 
-// A block: some rows by panels side by side. dots: [Panels][Rows][16]. With `Leaves`, panels of codes of half
-// a byte are left in `grid`, expanded, for other rows.
-template <int Bits, int Rows, int Panels, bool Leaves = false>
+// A block: some rows by panels side by side. dots: [Panels][Rows][16]. Weights are prefetched into L1 or, with
+// Level 2, into L2. With `Leaves`, panels of codes of half a byte are left in `grid`, expanded, for other rows.
+template <int Bits, int Rows, int Panels, int Level, bool Leaves = false>
 void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const std::byte* panel,
               int64_t ahead, [[maybe_unused]] std::byte* grid, int32_t* dots) {
   // Each dot waits for the one before it in its chain, which takes less time than memory but of codes of
@@ -66,7 +66,8 @@ void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const st
     const std::byte* const codes = panel + p.step_at(s);
     const auto prefetch = [&](const std::byte* line) __attribute__((always_inline)) {
       if (ahead)
-        for (int i = 0; i < Panels; ++i) __builtin_prefetch(line + i * p.panel_bytes + ahead);
+        for (int i = 0; i < Panels; ++i)
+          __builtin_prefetch(line + i * p.panel_bytes + ahead, 0, Level == 2 ? 2 : 3);
     };
     if constexpr (Bits == 8) {
 #pragma GCC unroll 4
@@ -162,11 +163,11 @@ void multiply_windows(const GridPanels& p, const QuantizedRows& x, int64_t row,
 }
 #endif
 
-template <int Bits, int Panels, int Rows = kGridRows>
+template <int Bits, int Panels, int Level, int Rows = kGridRows>
 GridMultiply multiply_rows(int64_t rows) {
   if constexpr (Rows > 1)
-    if (rows < Rows) return multiply_rows<Bits, Panels, Rows - 1>(rows);
-  return multiply<Bits, Rows, Panels>;
+    if (rows < Rows) return multiply_rows<Bits, Panels, Level, Rows - 1>(rows);
+  return multiply<Bits, Rows, Panels, Level>;
 }
 
 // Of several tiles of even height, which have more than half of the most rows.
@@ -174,15 +175,25 @@ template <int Panels, int Rows = kGridRows>
 GridMultiply multiply_first(int64_t rows) {
   if constexpr (Rows > kGridRows / 2 + 1)
     if (rows < Rows) return multiply_first<Panels, Rows - 1>(rows);
-  return multiply<4, Rows, Panels, true>;
+  return multiply<4, Rows, Panels, 1, true>;
 }
 
 // windows: whether the rows have what products of windows as they are take. leaves: whether other rows take
 // the codes of half a byte expanded.
 GridMultiply choose(int bits, int64_t rows, int panels, [[maybe_unused]] bool windows, bool leaves) {
+#if defined(__AVX512F__)
+  // Weights of half a byte take so many instructions that more rows than these gain nothing. (Zen 4, one thread,
+  // 3072x1024 and 1024x3072, best of two alternating runs, into L1 and into L2, Gop/s: 8 bits, 10 rows 264 and 287, 359
+  // and 372, 16 rows 346 and 356, 382 and 391; 4 bits, 5 rows 206 and 213, 262 and 256, 8 rows 294 and 306, 292 and 282.)
+  constexpr int most = 7;
+  if (panels > 1 && streams_into_l2()) {
+    if (bits == 8) return multiply_rows<8, kGridBlockPanels, 2>(rows);
+    if (rows > 2 && rows <= most && !leaves) return multiply_rows<4, kGridBlockPanels, 2, most>(rows);
+  }
+#endif
   if (leaves) return panels == 1 ? multiply_first<1>(rows) : multiply_first<kGridBlockPanels>(rows);
   if (bits == 8)
-    return panels == 1 ? multiply_rows<8, 1>(rows) : multiply_rows<8, kGridBlockPanels>(rows);
+    return panels == 1 ? multiply_rows<8, 1, 1>(rows) : multiply_rows<8, kGridBlockPanels, 1>(rows);
 #if defined(__AVX2__)
   if (windows && rows == 1)
     return panels == 1 ? multiply_windows<1, 1> : multiply_windows<1, kGridBlockPanels>;
@@ -191,7 +202,7 @@ GridMultiply choose(int bits, int64_t rows, int panels, [[maybe_unused]] bool wi
   if (windows && rows == 3 && panels == 1) return multiply_windows<3, 1>;
   if (windows && rows == 4 && panels == 1) return multiply_windows<4, 1>;
 #endif
-  return panels == 1 ? multiply_rows<4, 1>(rows) : multiply_rows<4, kGridBlockPanels>(rows);
+  return panels == 1 ? multiply_rows<4, 1, 1>(rows) : multiply_rows<4, kGridBlockPanels, 1>(rows);
 }
 
 #endif

@@ -13,6 +13,7 @@
 #pragma once
 
 #include "../caches.h"
+#include "gemm_tuning.h"
 #include "gemm_walk.h"
 
 namespace penstock {
@@ -21,37 +22,40 @@ namespace penstock {
 // which hold 8 of ours, 5 rows by one, since weights in bfloat16 are four registers a step. Fewer rows wait
 // for their chains of additions: 13 are faster by one panel than as 7 and 6 by two.
 #if defined(__AVX512F__)
-constexpr int kOneBand = 13;    // rows, at most; more are several bands
-constexpr int kBandRows = 12;   // each of so many rows at most,
+constexpr int kMostRows = 16;   // of a band
+constexpr int kBandRows = 12;   // of one of several, at most,
 constexpr int kBandPanels = 2;  // by so many panels
 constexpr int kFewBandRows = 8;
+// Rows that are one band, at most; more are several. Zen 5 loads two registers a cycle, which 14 rows by one panel
+// take all of; for Zen 4, whose dots take a cycle each, 16 rows by one panel are as good as 12 by two.
+inline int64_t one_band() { return streams_into_l2() ? kMostRows : 13; }
 #elif defined(__aarch64__)
 // 32 of 128 bits hold 8 of ours: 4 rows beside two of weights, of which a pair of lines has two.
-constexpr int kOneBand = 4;
-constexpr int kBandRows = kOneBand;
+constexpr int kMostRows = 4;
+constexpr int kBandRows = kMostRows;
 constexpr int kBandPanels = 1;
 constexpr int kFewBandRows = 1;
+constexpr int64_t one_band() { return kMostRows; }
 constexpr int kNextLocality = 2;  // of prefetches for the next block
-constexpr int64_t register_ahead(int64_t, int64_t stream, int) { return stream; }
 #else
 #if defined(__AVX2__)
-constexpr int kOneBand = 5;
+constexpr int kMostRows = 5;
 #else
-constexpr int kOneBand = 6;
+constexpr int kMostRows = 6;
 #endif
-constexpr int kBandRows = kOneBand;
+constexpr int kBandRows = kMostRows;
 constexpr int kBandPanels = 1;
 constexpr int kFewBandRows = 2;
+constexpr int64_t one_band() { return kMostRows; }
 #endif
 
 #if !defined(__aarch64__)
 constexpr int kNextLocality = 3;
+#endif
 // More rows than half of the few leave processors less time to look ahead.
 constexpr int64_t kLeastAhead = 8 << 10;
-constexpr int64_t register_ahead(int64_t rows, int64_t stream, int panels) {
-  return (2 * rows <= kFewBandRows ? stream : std::max(stream, kLeastAhead) * 3 / 2) / panels;
-}
-#endif
+// Whether a band of so many rows, which is alone, has its weights prefetched into L2.
+inline bool into_l2(int64_t rows) { return rows > 1 && streams_into_l2(); }
 
 // Sums of a block of accumulators.
 template <class Format, int Rows, int Panels>
@@ -89,7 +93,7 @@ class RegisterKernel {
  public:
   using Packed = typename Format::Packed;
   static constexpr int kPanels = 2;
-  static constexpr int64_t kRows = kOneBand;
+  static constexpr int64_t kRows = kMostRows;
   static constexpr int64_t kStep = Format::kStep;
   // Half of L2 for packed activations, a quarter each for the weights of a block of accumulators and for
   // the next. Rows that are too many for that read x from further away, for every block. (Zen 5, L2 of
@@ -98,22 +102,26 @@ class RegisterKernel {
     const int64_t l2 = second_level_cache();
     return {std::clamp<int64_t>(l2 >> 13, 64, kRowBlock), l2 / 2, l2 / 4 / 2};
   }
-  static constexpr bool streams(int64_t rows) { return bands(rows) == 1; }
+  static bool streams(int64_t rows) { return bands(rows) == 1; }
   static constexpr int64_t kElement = int64_t(sizeof(Packed)) / kStep;
 
   // One panel is one stream of memory, which is read fastest; two are more chains of additions.
-  static constexpr int panels(int64_t rows) {
-    if (rows <= kFewBandRows) return Format::kFewPanels;
-    return rows <= kBandRows || bands(rows) > 1 ? kBandPanels : 1;
+  static int panels(int64_t rows) {
+    if (bands(rows) > 1) return kBandPanels;
+    return into_l2(rows) ? 1 : most_panels(rows);
   }
-  static constexpr int64_t ahead(int64_t rows, int64_t stream) {
-    return register_ahead(rows, stream, panels(rows));
+  static int64_t ahead(int64_t rows, int64_t stream) {
+#if defined(__aarch64__)
+    return stream;
+#else
+    if (into_l2(rows)) return kAheadInL2;
+    const bool busy = 2 * rows > kFewBandRows;
+    return (busy ? std::max(stream, kLeastAhead) * 3 / 2 : stream) / panels(rows);
+#endif
   }
   static constexpr int64_t padded_rows(int64_t rows) { return rows; }
-  static constexpr int64_t bands(int64_t rows) {
-    return rows <= kOneBand ? 1 : ceil_div(rows, kBandRows);
-  }
-  static constexpr Range band(int64_t rows, int64_t b) {
+  static int64_t bands(int64_t rows) { return rows <= one_band() ? 1 : ceil_div(rows, kBandRows); }
+  static Range band(int64_t rows, int64_t b) {
     return even_share(rows, b, bands(rows));
   }
 
@@ -130,13 +138,20 @@ class RegisterKernel {
   void multiply(const Block& b) const { multiply_rows<int(kRows)>(b); }
 
  private:
+  // Panels of a block of one band, at most.
+  static constexpr int most_panels(int64_t rows) {
+    if (rows <= kFewBandRows) return Format::kFewPanels;
+    return rows <= kBandRows ? kBandPanels : 1;
+  }
+
   template <int Rows>
   static void multiply_rows(const Block& b) {
     if constexpr (Rows > 1)
       if (b.rows < Rows) return multiply_rows<Rows - 1>(b);
-    constexpr int alone = panels(Rows), of_many = Rows <= kBandRows ? kBandPanels : 1;
-    if (b.streams) multiply_panels<Rows, alone>(b);
-    else multiply_panels<Rows, of_many>(b);
+    constexpr int of_many = Rows <= kBandRows ? kBandPanels : 1;
+    if constexpr (std::max(of_many, most_panels(Rows)) > 1)
+      if ((b.streams ? panels(Rows) : of_many) > 1) return multiply_panels<Rows, 2>(b);
+    multiply_panels<Rows, 1>(b);
   }
 
   template <int Rows, int Wide>
@@ -164,14 +179,19 @@ class RegisterKernel {
       sums.step(at, b.panel_bytes, a);
       a += Rows;
     };
-    if (b.streams) {  // these weights, which are used once
+    // These weights, which are used once.
+    const auto stream = [&](auto locality) __attribute__((always_inline)) {
       const int64_t to_near = b.near - b.weights;
       const int64_t to_far = b.far - b.weights - (b.panels - Wide) * b.panel_bytes;
       for (int64_t s = 0; s < b.steps; ++s, w += Format::kStepBytes) {
-        const std::byte* ahead = w + (s < b.turn ? to_near : to_far);
-        prefetch(ahead, std::integral_constant<int, 3>());
+        prefetch(w + (s < b.turn ? to_near : to_far), locality);
         step(w);
       }
+    };
+    if (b.streams && into_l2(Rows)) {
+      stream(std::integral_constant<int, 2>());
+    } else if (b.streams) {
+      stream(std::integral_constant<int, 3>());
     } else {  // the next ones, evenly over the steps: memory and arithmetic never wait for each other
       const std::byte* next = b.far + first_panel * b.panel_bytes + b.next_lines.first * kLineBytes;
       const int64_t every = lines * b.steps / std::max<int64_t>(b.next_lines.size(), 1);

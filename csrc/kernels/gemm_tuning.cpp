@@ -22,6 +22,15 @@ int64_t codes_ahead(int64_t elsewhere) {
   return elsewhere;
 }
 
+bool streams_into_l2() {
+#if defined(__AVX512F__)
+  static const bool zen4 = __builtin_cpu_is("amdfam19h");
+  return zen4;
+#else
+  return false;
+#endif
+}
+
 std::span<const TunedField> tuned_fields(const PackedMatrix&) {
   static constexpr TunedField fields[] = {
       {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10},
