@@ -11,11 +11,12 @@ namespace {
 template <class Keys, class Values>
 void kv_write_heads(const KvWriteArgs& args, const StepView& step, Share some) {
   const int dim = args.kv.head_dim, heads = args.kv.kv_heads;
+  const TiledHeads places(step.tokens, 2 * heads);
   const CacheWriter<Keys, Values> cache(args.kv);
   const int32_t* const slots = step.groups[size_t(args.kv.group)].slots;
   for (int64_t i = some.begin; i < some.end; ++i) {
-    const int64_t token = i / (2 * heads);
-    const int unit = int(i % (2 * heads)), head = unit % heads;
+    const auto [token, unit] = places[i];
+    const int head = unit % heads;
     const int64_t block = slots[token] / kBlockSize;
     const int offset = slots[token] % kBlockSize;
     if (unit < heads)

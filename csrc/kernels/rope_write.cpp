@@ -9,15 +9,14 @@ namespace {
 
 // Heads [some.begin, some.end) of all tokens' queries, keys and values.
 template <class Keys, class Values>
-void rope_write_heads(const RopeWriteArgs& args, const StepView& step, Share some) {
+void rope_write_heads(const RopeWriteArgs& args, const StepView& step, const TiledHeads& heads,
+                      Share some) {
   const int dim = args.kv.head_dim;
-  const int units = args.heads + 2 * args.kv.kv_heads;
   alignas(64) float x[kMostHeadDim];
   const CacheWriter<Keys, Values> cache(args.kv);
   const int32_t* const slots = step.groups[size_t(args.kv.group)].slots;
   for (int64_t i = some.begin; i < some.end; ++i) {
-    const int64_t token = i / units;
-    const int unit = int(i % units);
+    const auto [token, unit] = heads[i];
     const float* in = args.qkv.row<const float>(token) + int64_t(unit) * dim;
     const int64_t block = slots[token] / kBlockSize;
     const int offset = slots[token] % kBlockSize;
@@ -42,11 +41,11 @@ void rope_write_heads(const RopeWriteArgs& args, const StepView& step, Share som
 }  // namespace
 
 void rope_write(const RopeWriteArgs& args, const StepView& step, Worker& worker) {
-  const int64_t heads = int64_t(step.tokens) * (args.heads + 2 * args.kv.kv_heads);
+  const TiledHeads heads(step.tokens, args.heads + 2 * args.kv.kv_heads);
   with_cache_element(args.kv.elem, [&]<class Keys, class Values>() {
-    Tickets::Phase phase = worker.tickets->open(worker, heads, kLeastHeads);
+    Tickets::Phase phase = worker.tickets->open(worker, heads.size(), kLeastHeads);
     for (Share some = phase.next(); !some.empty(); some = phase.next())
-      rope_write_heads<Keys, Values>(args, step, some);
+      rope_write_heads<Keys, Values>(args, step, heads, some);
   });
 }
 
