@@ -16,11 +16,14 @@ from typing import Any
 import httpx
 import msgspec
 import pytest
+from support.calibrations import demo_calibration
 from support.needs import needs_native
 from support.profiles import profile_of, profile_of_another
 from support.waiting import PATIENCE_S, runs, until
 
+from penstock.cli import main as cli
 from penstock.profile import Profile, ProfileOptions
+from penstock.written_file import write_json
 
 KEY = "admin"
 BODY = {"model": "penstock-demo", "prompt": "def f(x):", "temperature": 0, "ignore_eos": True}
@@ -194,3 +197,31 @@ def test_the_profile_in_force_outlives_engine_and_server(served: Served, deaths:
         assert served.complete(40) == expected
     assert served.switch(of_demo("third", max_model_len=280)).status_code == 200
     assert served.context == 280
+
+
+def test_a_proposal_is_applied(
+    served: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for i in range(60):
+        body = {**BODY, "prompt": [i % 250 + 1] * 300, "max_tokens": 4}
+        assert served.http.post("/v1/completions", json=body).status_code == 200
+    expected = served.complete(40)
+    here, profile, out = (tmp_path / name for name in ("here.json", "profile.json", "next.json"))
+    write_json(here, demo_calibration())
+    write_json(profile, of_demo("former", max_num_seqs=2))
+    assert served.switch(Profile.read(profile)).status_code == 200
+    words = ["tune", "--watch", served.url, "--profile", str(profile), "--out", str(out)]
+    words += ["--backend", "cpu", "--kv-cache-bytes", "16MiB"]
+    words += ["--calibration", str(here), "--slo", "ttft:30ms", "--candidates", "8"]
+    monkeypatch.delenv("PENSTOCK_ADMIN_KEY", raising=False)
+    monkeypatch.setenv("THE_KEY", KEY)
+    words += ["--apply", "--apply-within", "0", "--api-key-env", "THE_KEY"]
+    assert cli.main(words) == 0
+    told = capsys.readouterr().out
+    assert "this is a prediction" in told
+    assert "applied  " in told
+    assert served.made == Profile.read(out).made != "former"
+    assert served.complete(40) == expected
