@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -23,7 +23,8 @@ ObjectiveName = Literal["goodput", "throughput", "ttft", "e2el"]
 
 VERSION: Final = 1
 """The version of profiles."""
-_MOST_BYTES: Final = 1 << 20
+MOST_BYTES: Final = 1 << 20
+"""The longest document that is taken for one: a thousand times what they have."""
 _SERVERS: Final = ("max_waiting",)
 """Options of ``penstock serve`` that are none of the engine's."""
 
@@ -48,7 +49,7 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     max_num_seqs: int | UnsetType | None = UNSET
     max_num_batched_tokens: int | UnsetType | None = UNSET
     enable_prefix_caching: bool | UnsetType = UNSET
-    max_waiting: int | UnsetType = UNSET
+    max_waiting: Annotated[int, msgspec.Meta(ge=0)] | UnsetType = UNSET
 
     def set(self) -> dict[str, object]:
         """All that are set, by their names."""
@@ -188,21 +189,38 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def read(cls, path: Path) -> Profile:
         """Raises ConfigError where the file is no profile of this version, and OSError."""
         with path.open("rb") as file:
-            data = file.read(_MOST_BYTES + 1)
-        if len(data) > _MOST_BYTES:
-            raise ConfigError(f"{path} is no profile: it has over {_MOST_BYTES:,} bytes")
+            data = file.read(MOST_BYTES + 1)
+        if len(data) > MOST_BYTES:
+            raise ConfigError(f"{path} is no profile: it has over {MOST_BYTES:,} bytes")
+        return cls.decoded(data, str(path))
+
+    @classmethod
+    def decoded(cls, data: bytes, name: str) -> Profile:
+        """The profile that JSON spells. Raises ConfigError, which calls it ``name``, where it is
+        none of this version."""
         try:
             version = msgspec.json.decode(data, type=_Versioned).version
             if version != VERSION:
                 raise ConfigError(
-                    f"{path} is a profile of version {version}, and this Penstock reads {VERSION}; "
+                    f"{name} is a profile of version {version}, and this Penstock reads {VERSION}; "
                     "make it anew: penstock tune MODEL --trace FILE --slo LIMIT"
                 )
             return msgspec.json.decode(data, type=cls)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ConfigError(
-                f"{path} is no profile: {error}{_nearest(str(error))}; penstock tune makes one"
+                f"{name} is no profile: {error}{_nearest(str(error))}; penstock tune makes one"
             ) from None
+
+    def check_model(self, architecture: str, parameters: int) -> None:
+        """Raise ConfigError for another model than it was made for: limits that were found for one
+        say nothing of another."""
+        model = self.made_for.model
+        if (model.architecture, model.parameters) != (architecture, parameters):
+            raise ConfigError(
+                f"the profile was made for {model.name}, {model.architecture} with "
+                f"{model.parameters:,} parameters, and this model is {architecture} with "
+                f"{parameters:,}; leave the profile out, or make one for it (penstock tune)"
+            )
 
     def over(self, given: Mapping[str, object]) -> dict[str, object]:
         """The engine's options: those that were ``given``, and this profile's for others."""

@@ -14,6 +14,7 @@ from penstock.cli import serve
 from penstock.cli.main import main
 from penstock.cli.options import engine_config
 from penstock.cli.parser import Parser
+from penstock.cli.serve_profile import engine_setup
 from penstock.profile import ProfileOptions
 from penstock.written_file import write_json
 
@@ -56,7 +57,7 @@ def test_the_profiles_limit_of_waiting_sequences(tmp_path: Path) -> None:
     ):
         args = parser.parse(words)
         config = engine_config(args)
-        assert serve._max_waiting(args, config) == waiting
+        assert engine_setup(args, config).max_waiting == waiting
         facts = serve._of_profile(args, config)
         assert len(facts) == len(told)
         assert all(text in fact for text, fact in zip(told, facts, strict=True)), facts

@@ -7,9 +7,10 @@ import threading
 from argparse import Namespace
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -24,12 +25,28 @@ from penstock.profile import Lengths, Profile, ProfileOptions
 from penstock.tune.load import TraceLoad
 from penstock.written_file import write_json
 
+APPLIED = {"made": "now", "seconds": 1.25, "waited_s": 3.0, "held": 2, "longest_held_s": 1.5}
+
+
+@dataclass
+class Asked:
+    """What was asked of a server's ``/admin/profile``, and what it answers."""
+
+    status: int = 200
+    answer: object = None
+    bodies: list[Any] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+
+    @property
+    def profiles(self) -> list[Profile]:
+        return [msgspec.convert(body["profile"], Profile) for body in self.bodies]
+
 
 @contextmanager
-def observed(*requests: int, before: int = 0) -> Iterator[str]:
+def observed(*requests: int, before: int = 0, asked: Asked | None = None) -> Iterator[str]:
     """A server that has seen so many requests at each look, the last number from then on: one each
     50 ms, prompts of 300 tokens; ``before`` these, it has seen others of 20. It fails looks whose
-    number is negative."""
+    number is negative. It is an older one if nobody looks at what is ``asked``."""
     looks = list(requests)
 
     def lines(count: int) -> Iterator[dict[str, float]]:
@@ -46,6 +63,16 @@ def observed(*requests: int, before: int = 0) -> Iterator[str]:
             self.end_headers()
             if found and count >= 0:
                 self.wfile.write("".join(json.dumps(line) + "\n" for line in lines(count)).encode())
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            found = asked is not None and self.path == "/admin/profile"
+            self.send_response(asked.status if found and asked is not None else 404)
+            self.end_headers()
+            if found and asked is not None:
+                asked.bodies.append(json.loads(body))
+                asked.keys.append(self.headers["authorization"])
+                self.wfile.write(json.dumps(asked.answer or APPLIED).encode())
 
         def log_message(self, *args: object) -> None:
             pass
@@ -170,6 +197,8 @@ def test_little_was_seen(
         ("--calibration", [], "name a --calibration of this machine"),
         ("", ["--rate", "3"], "--watch takes the server's own times"),
         ("", ["--trace", "a.csv"], "name a --trace of requests, or a server to --watch"),
+        ("", ["--apply-within", "3"], "argument --apply-within: it is for --apply"),
+        ("", ["--apply", "--apply-within", "-3"], "not a whole number"),
     ],
 )
 def test_what_cannot_be(
@@ -180,3 +209,119 @@ def test_what_cannot_be(
         words = [*words[:at], *words[at + 2 :]]
     assert cli.main(["tune", "--watch", "http://127.0.0.1:9", *words, *more]) == 2
     assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--apply", "--apply-within=3"])
+def test_only_a_watched_server_is_given_a_profile(
+    option: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["tune", "--trace", "a.csv", "--out", str(tmp_path / "next.json"), option]
+    assert cli.main(words) == 2
+    assert f"argument {option.partition('=')[0]}: it is for --watch" in capsys.readouterr().err
+
+
+def test_the_server_is_given_what_is_proposed(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("PENSTOCK_ADMIN_KEY", "secret")
+    asked = Asked(answer={**APPLIED, "notes": ["max_waiting is 3, as asked"]})
+    with observed(80, asked=asked) as url:
+        assert cli.main(["tune", "--watch", url, *words, "--apply", "--apply-within", "5"]) == 0
+    out = capsys.readouterr().out
+    told = (
+        "this is a prediction",
+        "asking http",
+        "applied  the engine was exchanged in 1.2 s, after 3.0 s until no request was open; "
+        "2 requests were held, for 1.5 s at most",
+        "note     max_waiting is 3, as asked",
+    )
+    at = [out.index(text) for text in told]
+    assert at == sorted(at)
+    assert "start the next server with it" not in out
+    assert asked.profiles == [Profile.read(tmp_path / "next.json")]
+    assert asked.bodies[0]["within_s"] == 5
+    assert asked.keys == ["Bearer secret"]
+
+
+def test_without_another_load_the_server_is_asked_for_nothing(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = Asked()
+    with observed(20, asked=asked) as url:
+        assert cli.main(["tune", "--watch", url, *words, "--apply"]) == 0
+    assert "too few to compare" in capsys.readouterr().out
+    assert asked.bodies == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        (Asked(403, {"error": {"message": "no admin key"}}), "no admin key; name the environment"),
+        (Asked(401, {"error": {"message": "not valid"}}), "not valid; name the environment"),
+        (None, "it is no server of Penstock, or an older one"),
+        (Asked(409, {"error": {"message": "another is pending"}}), "another is pending"),
+        (Asked(422, {"error": {"message": "too little memory"}}), "too little memory"),
+        (Asked(200, {"made": 3}), "is of another version of Penstock"),
+    ],
+    ids=["no key", "wrong key", "older", "pending", "no start", "other version"],
+)
+def test_a_server_that_refuses(
+    asked: Asked | None,
+    told: str,
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(tune_run, "tune", lambda *args, **options: False)
+    proposed = tmp_path / "next.json"
+    proposed.write_bytes((tmp_path / "profile.json").read_bytes())
+    with observed(80, asked=asked) as url:
+        assert cli.main(["tune", "--watch", url, *words, "--apply", "--interval", "0.01"]) == 1
+    err = capsys.readouterr().err
+    assert f"the profile was not applied, and is in {proposed}: " in err
+    assert told in err
+    assert proposed.exists()
+
+
+def test_it_goes_on_with_the_profile_that_was_applied(
+    words: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Each proposal is made for the load that was seen, and replaces the one before."""
+    proposed = tmp_path / "next.json"
+    defaults: list[Profile] = []
+
+    def tune(args: Namespace, load: TraceLoad, goal: str, machine: Hardware, verify: bool) -> bool:
+        defaults.append(args.profile)
+        made_for = msgspec.structs.replace(args.profile.made_for, workload=load.summary())
+        made = f"proposal {len(defaults)}"
+        write_json(args.out, msgspec.structs.replace(args.profile, made_for=made_for, made=made))
+        return False
+
+    looks = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 5:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(tune_run, "tune", tune)
+    monkeypatch.setattr("penstock.cli.tune_watch.time.sleep", sleep)
+    asked = Asked()
+    # The load is another, stays so for two looks, changes back, and stays so.
+    loads = (80, 80, 80, 0, 0)
+    with observed(*loads, before=60, asked=asked) as url:
+        words = ["tune", "--watch", url, *words, "--apply", "--interval", "9", "--slo", "ttft:1s"]
+        assert cli.main([*words, "--num-prompts", "60"]) == 130
+    out = capsys.readouterr().out
+    assert [each.made for each in asked.profiles] == ["proposal 1", "proposal 2"]
+    assert [each.made for each in defaults] == ["2026-01-01T00:00:00+00:00", "proposal 1"]
+    assert Profile.read(proposed).made == "proposal 2"
+    assert out.count("there is nothing to propose") == 3

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import OverloadedError, RequestError
-from penstock.frontend.open_sequences import OpenSequences
+from penstock.frontend.open_sequences import OpenSequences, Place
 from penstock.interface.messages import Tenant
 
 A, B, C = Tenant("a"), Tenant("b"), Tenant("c", 2.0)
@@ -66,3 +66,32 @@ def test_it_never_holds_more_than_twice_its_places(asked: list[tuple[int, int, b
         opened.remove(tenant, held)
     assert opened.count == 0
     opened.check(A, 16)
+
+
+def test_a_place_is_kept_whatever_the_limit_becomes() -> None:
+    opened = OpenSequences(4)
+    place = Place(opened, A, 4)
+    with pytest.raises(OverloadedError):
+        opened.check(A, 1)
+    opened.limit = 2
+    assert place.take(3)
+    assert opened.count == 1
+    opened.add(A, 3)
+    assert not place.take(2)  # it has one left
+    assert opened.count == 4
+    place.close()
+    place.close()
+    assert opened.count == 3
+    assert not place.take(1)
+    opened.remove(A, 3)
+    assert opened.count == 0
+
+
+def test_there_are_no_more_places_than_sequences_may_be_open() -> None:
+    opened = OpenSequences(4)
+    opened.add(A, 2)
+    with pytest.raises(OverloadedError):
+        Place(opened, A, 3)
+    assert opened.count == 2
+    Place(opened, A, 2).close()
+    assert opened.count == 2

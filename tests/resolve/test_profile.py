@@ -100,7 +100,7 @@ def test_another_models_profile_is_refused(path: Path) -> None:
     model = msgspec.structs.replace(made.made_for.model, name="other/8B", parameters=8)
     made_for = msgspec.structs.replace(made.made_for, model=model)
     write_json(path, msgspec.structs.replace(made, made_for=made_for))
-    with pytest.raises(ConfigError, match=r"made for other/8B.*leave --profile out"):
+    with pytest.raises(ConfigError, match=r"made for other/8B.*leave the profile out"):
         plan_engine(asked("--profile", str(path), "--backend", "cpu"))
 
 

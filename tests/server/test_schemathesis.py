@@ -55,7 +55,7 @@ def test_what_the_document_allows_and_forbids(tokenizer_folder: Path, tmp_path: 
             server,
             tmp_path,
             *("--max-examples", "8", "--include-method", "POST"),
-            *("--exclude-path-regex", "drain|resume|cache|check|log-level"),
+            *("--exclude-path-regex", "drain|resume|cache|check|log-level|profile"),
             # Whether prompt and output fit the context depends on tokens, which no schema counts.
             *("--checks", "all", "--exclude-checks", "positive_data_acceptance"),
         )

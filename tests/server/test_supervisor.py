@@ -10,10 +10,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from penstock.engine.ipc.spawn import EngineChild
+from penstock.config import EngineConfig
 from penstock.errors import EngineDeadError
 from penstock.frontend.async_llm import AsyncLLM
-from penstock.server import supervisor
+from penstock.server import engine_watch
+from penstock.server.setups import EngineSetup
 from penstock.server.supervisor import Supervisor, SupervisorOptions
 
 
@@ -58,11 +59,7 @@ def watched(*silent: float, step_s: float = 0.0) -> str:
     """Why the engine ended, which was found silent for these times in turn."""
     engine = Engine(Looks(iter(silent), step_s))
     options = SupervisorOptions(hang_s=5.0, step_timeout_s=60.0, max_restarts=0)
-
-    def spawn() -> EngineChild:
-        raise AssertionError
-
-    made = Supervisor(cast(AsyncLLM, engine), spawn, options)
+    made = Supervisor(cast(AsyncLLM, engine), EngineSetup(EngineConfig()), options)
     with pytest.raises(EngineDeadError) as error:
         asyncio.run(made.run())
     return str(error.value)
@@ -70,7 +67,7 @@ def watched(*silent: float, step_s: float = 0.0) -> str:
 
 @pytest.fixture(autouse=True)
 def _quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "WATCH_S", 0.001)
+    monkeypatch.setattr(engine_watch, "WATCH_S", 0.001)
 
 
 def test_an_engine_that_stays_silent_hangs() -> None:

@@ -11,6 +11,7 @@ import os
 import signal
 import time
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -18,13 +19,17 @@ import numpy as np
 from penstock.config import EngineConfig
 from penstock.engine.ipc.child import LoadedCore, Startup
 from penstock.engine.ipc.wire import ModelFacts
-from penstock.errors import RequestError, WeightError
+from penstock.errors import ConfigError, RequestError, WeightError
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.messages import EngineRequest, EngineStats, FinishReason, SequenceUpdate
 from penstock.length_limits import LengthLimits
 from penstock.pooling.params import PoolingParams
 from penstock.pooling.pooler import Pooler
 
+NO_START = 13
+"""A number of sequences that no engine starts with."""
+WAIT = "wait"
+"""While there is a file of that name beside the tokenizer, no engine gets ready."""
 VOCAB = 260
 BOS, EOS = 256, 257
 MAX_MODEL_LEN = 512
@@ -257,6 +262,10 @@ def load(config: EngineConfig, startup: Startup) -> LoadedCore:
     startup.located(tokenizer)
     for quarter in range(5):
         startup.loading("weights", quarter / 4, 2**20)
+    if config.max_num_seqs == NO_START:
+        raise ConfigError(f"max_num_seqs is {NO_START}; lower it")
+    while (Path(tokenizer) / WAIT).exists():
+        time.sleep(0.01)
     startup.loading("tuning", 1.0, 0)
     startup.ledger.mark("weights")
     facts = ModelFacts(

@@ -9,7 +9,7 @@ import asyncio
 import os
 import resource
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -19,11 +19,13 @@ from penstock.cli.listen import bind
 from penstock.config import EngineConfig
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.frontend.async_llm import AsyncLLM
+from penstock.profile import Profile
 from penstock.server.hosts import HostRule
 from penstock.server.keys import Keys
 from penstock.server.logs import LogOptions
 from penstock.server.options import ServerOptions
 from penstock.server.run import RunOptions, Tls, serve
+from penstock.server.setups import EngineSetup, Setups
 from penstock.server.supervisor import SupervisorOptions
 from penstock.server.trace_options import trace_options
 
@@ -88,7 +90,6 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
                 backoff_s=self.backoff_s,
                 hang_s=self.hang_s,
                 step_timeout_s=self.step_timeout_s,
-                max_waiting=self.max_waiting,
             ),
             logs=LogOptions("json" if self.log_format == "json" else "text"),
             tls=None if self.tls is None else Tls(Path(self.tls[0]), Path(self.tls[1])),
@@ -117,7 +118,17 @@ def main(
         max_output_len=settings.max_output_len,
     )
     later = "support.fake_core:load_dies" if settings.dying_core else "support.fake_core:load"
-    spawn: Callable[[], EngineChild] = lambda: EngineChild.spawn(config, later)  # noqa: E731
+
+    def of_profile(profile: Profile) -> EngineSetup:
+        own = profile.max_waiting
+        return EngineSetup(
+            msgspec.structs.replace(config, profile=profile, **profile.options.engine()),
+            settings.max_waiting if own is None else own,
+            core=later,
+        )
+
+    first = EngineSetup(config, settings.max_waiting, core=later)
+    setups = Setups(first, of_profile, lambda profile: None)
     with bind(HOST, settings.port, settings.stall_s) as listener:
         child = EngineChild.spawn(config, "support.fake_core:load")
         port = listener.getsockname()[1]
@@ -126,4 +137,4 @@ def main(
             told.send((port, child.process.pid))
             told.close()
 
-        asyncio.run(serve(child, spawn, listener, settings.run_options(), announce))
+        asyncio.run(serve(child, setups, listener, settings.run_options(), announce))

@@ -42,15 +42,30 @@ def served(goodput: float) -> Served:
 def profile_of(options: ProfileOptions, **changes: Any) -> Profile:
     """One of the demo model on this machine's CPU."""
     planned = plan_engine(EngineConfig(backend="cpu"))
+    model = MadeForModel(
+        name="the demo model",
+        architecture=planned.spec.architecture,
+        parameters=planned.plan.num_parameters,
+    )
+    machine = MadeForMachine(
+        cpu_model=detect().cpu_model, backend="cpu", threads=planned.config.threads
+    )
+    return profile_for(model, machine, options, **changes)
+
+
+def profile_of_another(options: ProfileOptions, **changes: Any) -> Profile:
+    """One of a model that is not here."""
+    model = MadeForModel(name="other/8B", architecture="OtherForCausalLM", parameters=8 * 10**9)
+    machine = MadeForMachine(cpu_model="a CPU", backend="cpu", threads=8)
+    return profile_for(model, machine, options, **changes)
+
+
+def profile_for(
+    model: MadeForModel, machine: MadeForMachine, options: ProfileOptions, **changes: Any
+) -> Profile:
     made_for = MadeFor(
-        model=MadeForModel(
-            name="the demo model",
-            architecture=planned.spec.architecture,
-            parameters=planned.plan.num_parameters,
-        ),
-        machine=MadeForMachine(
-            cpu_model=detect().cpu_model, backend="cpu", threads=planned.config.threads
-        ),
+        model=model,
+        machine=machine,
         workload=Workload(
             source="trace.csv",
             requests=2000,

@@ -14,7 +14,6 @@ import os
 import socket
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,12 +22,14 @@ from penstock.cli.load_progress import LoadProgress
 from penstock.cli.main import debugging, drop_output, outcome
 from penstock.cli.options import engine_config
 from penstock.cli.serve_options import RARE, add_arguments
+from penstock.cli.serve_profile import engine_setup, notes, with_profile
 from penstock.collector import uncollected
 from penstock.config import EngineConfig
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.engine.ipc.startup import Ledger, describe, process_started_at
 from penstock.errors import ConfigError, PenstockError
 from penstock.server.guardian import Guardian, GuardOptions, Life
+from penstock.server.kept_profile import KeptProfile
 from penstock.terminal import columns
 from penstock.threads import format_count
 
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
     from penstock.cli.announcement import Announcement
     from penstock.frontend.async_llm import AsyncLLM
     from penstock.parsing.styles import Styles
+    from penstock.profile import Profile
     from penstock.server.run import RunOptions
+    from penstock.server.setups import EngineSetup
 
 __all__ = ["RARE", "add_arguments", "run"]
 
@@ -50,10 +53,11 @@ def run(args: argparse.Namespace) -> int:
         config = engine_config(args)
         ledger.mark("python")
         options = GuardOptions(max_restarts=args.max_restarts, log_format=args.log_format)
+        kept = KeptProfile()
         # From here on there are two processes: this one waits, the other one serves.
         return Guardian(listener, options).run(
             lambda life: outcome(
-                lambda: _live(life, config, listener, args, ledger), debugging(args.debug)
+                lambda: _live(life, config, kept, listener, args, ledger), debugging(args.debug)
             )
         )
 
@@ -61,6 +65,7 @@ def run(args: argparse.Namespace) -> int:
 def _live(
     life: Life,
     config: EngineConfig,
+    kept: KeptProfile,
     listener: socket.socket,
     args: argparse.Namespace,
     ledger: Ledger,
@@ -68,11 +73,15 @@ def _live(
     """One life of the serving process. Errors of penstock.errors end it for good."""
     if life.restarts:
         ledger = Ledger(time.monotonic())
+    profile = kept.read()
+    if profile is not None:
+        args = with_profile(args, profile)
+        config = engine_config(args)
     try:
         # First of all the engine's process, so that it loads while this one imports a server.
         child = EngineChild.spawn(config)
         try:
-            _serve(life, child, config, listener, args, ledger)
+            _serve(life, child, config, kept, listener, args, ledger)
         finally:
             child.kill()
     except PenstockError:
@@ -86,6 +95,7 @@ def _serve(
     life: Life,
     child: EngineChild,
     config: EngineConfig,
+    kept: KeptProfile,
     listener: socket.socket,
     args: argparse.Namespace,
     ledger: Ledger,
@@ -94,6 +104,7 @@ def _serve(
         import asyncio
 
         from penstock.server.run import serve
+        from penstock.server.setups import Setups
 
     options = _options(args, config, listener, life.restarts)
     host, port = listener.getsockname()[:2]
@@ -116,10 +127,14 @@ def _serve(
             log.warning("standard output cannot be written: %s", error.strerror)
             drop_output()
 
-    spawn = partial(EngineChild.spawn, config)
+    def of_profile(profile: Profile) -> EngineSetup:
+        with_it = with_profile(args, profile)
+        return engine_setup(with_it, engine_config(with_it))
+
+    setups = Setups(engine_setup(args, config), of_profile, kept.keep)
     try:
         with progress:
-            asyncio.run(serve(child, spawn, listener, options, announce, progress))
+            asyncio.run(serve(child, setups, listener, options, announce, progress))
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise
@@ -179,14 +194,8 @@ def _of_profile(args: argparse.Namespace, config: EngineConfig) -> list[str]:
     profile = config.profile
     if profile is None:
         return []
-    facts = [f"profile of {profile.made}, {profile.told}"]
-    asked, own = args.max_waiting, profile.max_waiting
-    if asked is not None and own is not None and asked != own:
-        facts.append(
-            f"note: max_waiting is {asked:,}, as asked, in the place of the profile's {own:,}, "
-            "with which it was tuned"
-        )
-    return facts
+    found = (f"note: {note}" for note in notes(args, profile))
+    return [f"profile of {profile.made}, {profile.told}", *found]
 
 
 def _columns() -> int | None:
@@ -232,7 +241,6 @@ def _options(
         supervisor=SupervisorOptions(
             max_restarts=args.max_restarts,
             step_timeout_s=args.step_timeout,
-            max_waiting=_max_waiting(args, config),
             stream_interval_s=args.stream_interval / 1000,
         ),
         logs=LogOptions(args.log_format, args.log_level, not args.no_access_log),
@@ -240,15 +248,6 @@ def _options(
         traces=trace_options(args.otlp_endpoint, os.environ),
         guarded=True,
     )
-
-
-def _max_waiting(args: argparse.Namespace, config: EngineConfig) -> int:
-    """The limit that was asked for, else the profile's, else the usual one."""
-    from penstock.frontend.open_sequences import MAX_WAITING
-
-    asked: int | None = args.max_waiting
-    own = None if config.profile is None else config.profile.max_waiting
-    return next((each for each in (asked, own) if each is not None), MAX_WAITING)
 
 
 def _chat_template(path: Path | None) -> str:

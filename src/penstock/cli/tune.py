@@ -10,7 +10,8 @@ It measures what steps take here (penstock calibrate), simulates many configurat
 trace, and serves the best three and the default in turn, under the same load, to choose by what was
 measured. Options given beside it are those of the default. Answers stay as exact as they are,
 unless --allow opens less exact types. With --watch it compares what a server sees with what its
-profile was made for, and proposes the next one by simulation. docs/tuning.md says more.
+profile was made for, and proposes the next one by simulation; --apply has the server use it, and no
+request fails for that. docs/tuning.md says more.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.bench_common import ended
 from penstock.cli.parser import UsageError
-from penstock.cli.tune_options import RARE, add_options
+from penstock.cli.tune_options import RARE, WATCHING, add_options
 from penstock.written_file import check_writable
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
         from penstock.cli.tune_watch import watch
 
         return watch(args)
-    for name in ("since", "interval", "api_key_env"):
+    for name in WATCHING:
         if getattr(args, name) is not None:
             raise UsageError(f"argument --{name.replace('_', '-')}: it is for --watch")
     from penstock.cli.tune_run import load_of, tune

@@ -14,9 +14,11 @@ from penstock.tune.objective import OBJECTIVES
 DEFAULT_REQUESTS: Final = 2000
 RARE: Final = RARE_ENGINE | {
     *("--arrivals", "--candidates", "--keep", "--seed", "--max-waiting"),
-    *("--since", "--interval", "--api-key-env"),
+    *("--since", "--interval", "--apply-within", "--api-key-env"),
 }
 """Options that ``--help`` leaves out. Engine options are those of what is tuned."""
+WATCHING: Final = ("since", "interval", "apply", "apply_within", "api_key_env")
+"""Options of ``--watch`` alone."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -84,7 +86,22 @@ def _add_watch(group: argparse._ArgumentGroup) -> None:
         "--interval",
         type=positive,
         metavar="S",
-        help="look every S seconds until there is something to propose (default: once)",
+        help="look every S seconds until there is something to propose, with --apply for ever "
+        "(default: once)",
+    )
+    group.add_argument(
+        "--apply",
+        action="store_true",
+        default=None,
+        help="have the server use what is proposed, at a time when nobody asks it for anything; "
+        "takes its admin key",
+    )
+    group.add_argument(
+        "--apply-within",
+        type=whole_number,
+        metavar="S",
+        help="if there is no such time for S seconds, requests that come later wait until there is "
+        "(default: the server's, 600)",
     )
     group.add_argument(
         "--api-key-env",

@@ -15,20 +15,23 @@ from penstock.cli.bench_common import ended
 from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.observe import KEY_VARIABLE
 from penstock.cli.parser import UsageError
+from penstock.cli.serve_profile import with_profile
 from penstock.cli.server_key import server_key
+from penstock.cli.tune_apply import apply
 from penstock.errors import PenstockError
+from penstock.profile import Profile
 from penstock.server_url import split_server_url
 from penstock.terminal import harmless
 
 if TYPE_CHECKING:
     from penstock.hardware import Hardware
-    from penstock.profile import Profile
     from penstock.tune.load import TraceLoad
     from penstock.workload.observed_server import ObservedServer
 
 
 def watch(args: argparse.Namespace) -> int:
-    """Look once, or every ``--interval`` until the load is another, and then propose a profile."""
+    """Look once, or every ``--interval`` until the load is another, and then propose a profile.
+    With ``--apply`` the server is given it, and watched further."""
     from penstock.workload.observed_server import ObservedServer
 
     profile: Profile | None = getattr(args, "profile", None)
@@ -42,30 +45,57 @@ def watch(args: argparse.Namespace) -> int:
     for name in ("rate", "speed", "arrivals"):
         if getattr(args, name) is not None:
             raise UsageError(f"argument --{name}: --watch takes the server's own times")
+    if args.apply_within is not None and not args.apply:
+        raise UsageError("argument --apply-within: it is for --apply")
     server = ObservedServer(args.watch, server_key(args.api_key_env, KEY_VARIABLE))
     try:
         load = _drifted(server, args, profile)
-        while load is None and args.interval is not None:
-            time.sleep(args.interval)
-            try:
-                load = _drifted(server, args, profile)
-            except PenstockError as error:
-                # The first look has found it, so it is away for a while: restarted, or busy.
-                _say(f"this look failed: {error}; the next is in {args.interval:g} s")
+        while True:
+            if load is None:
+                load = _later(server, args, profile)
+            if load is None:
+                return 0
+            stopped = _propose(server, args, profile, load)
+            if stopped or not args.apply:
+                return ended(stopped)
+            profile = Profile.read(args.out)
+            apply(server.url, args, profile)
+            if args.interval is None:
+                return 0
+            args, load = with_profile(args, profile), None
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    if load is None:
-        return 0
+
+
+def _later(server: ObservedServer, args: argparse.Namespace, profile: Profile) -> TraceLoad | None:
+    """The load at the first look from now on that finds another than the profile's; None without
+    ``--interval``."""
+    load = None
+    while load is None and args.interval is not None:
+        time.sleep(args.interval)
+        try:
+            load = _drifted(server, args, profile)
+        except PenstockError as error:
+            # An earlier look has found it, so it is away for a while: restarted, or busy.
+            _say(f"this look failed: {error}; the next is in {args.interval:g} s")
+    return load
+
+
+def _propose(
+    server: ObservedServer, args: argparse.Namespace, profile: Profile, load: TraceLoad
+) -> bool:
+    """Write the next profile to the file of ``--out``; returns whether it was stopped."""
     from penstock.cli.tune_run import tune
 
     objective = args.objective or profile.objective
     stopped = tune(args, load, objective, _without(server.url), verify=False)
     if not stopped:
+        otherwise = "" if args.apply else ", or start the next server with it"
         _say(
             "this is a prediction: verify it where nothing else is served (penstock observe --out "
-            "TRACE, then penstock tune --trace TRACE), or start the next server with it"
+            f"TRACE, then penstock tune --trace TRACE){otherwise}"
         )
-    return ended(stopped)
+    return stopped
 
 
 def _drifted(

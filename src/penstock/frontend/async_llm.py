@@ -16,7 +16,7 @@ from penstock.engine.ipc.spawn import DEFAULT_CORE, EngineChild
 from penstock.engine.ipc.wire import Loading, ModelFacts, Ready, Refused
 from penstock.errors import EngineDeadError, PenstockError, RequestError
 from penstock.frontend.input_processor import InputProcessor
-from penstock.frontend.open_sequences import OpenSequences
+from penstock.frontend.open_sequences import OpenSequences, Place
 from penstock.frontend.open_streams import OpenStreams
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
@@ -50,9 +50,12 @@ class AsyncLLM:
     """
 
     def __init__(
-        self, max_sequences: int | None = None, inputs: InputProcessor | None = None
+        self,
+        max_sequences: int | None = None,
+        inputs: InputProcessor | None = None,
+        sequences: OpenSequences | None = None,
     ) -> None:
-        self.open_sequences = OpenSequences(max_sequences)
+        self.open_sequences = sequences or OpenSequences(max_sequences)
         """Limits the number of open sequences. A request counts ``n`` for each of its prompts."""
         self.pacer = Pacer()
         """Decides when tokens that come in quick succession are delivered together. The first and
@@ -91,15 +94,16 @@ class AsyncLLM:
         timeout: float = START_TIMEOUT_S,
         max_sequences: int | None = None,
         inputs: InputProcessor | None = None,
+        sequences: OpenSequences | None = None,
         progress: ProgressCallback = no_progress,
     ) -> AsyncLLM:
         """Start as :meth:`start` does, with a process that was spawned before.
 
-        More than ``max_sequences`` open sequences are refused. ``inputs`` is the model's, where
-        there is one that outlives this engine; it is not closed here. ``progress`` is told how
-        loading goes on.
+        More than ``max_sequences`` open sequences are refused, or more than ``sequences`` takes,
+        which outlives this engine. ``inputs`` is the model's, where there is one that does so; it
+        is not closed here. ``progress`` is told how loading goes on.
         """
-        llm = cls(max_sequences, inputs)
+        llm = cls(max_sequences, inputs, sequences)
         llm._engine = await EngineProcess.connect(child, _Listener(llm, progress))
         try:
             llm._ready = await llm._engine.ready(timeout)
@@ -194,11 +198,15 @@ class AsyncLLM:
         return self._encoded_outputs(prompt, pooling or PoolingParams(), request_id, options)
 
     async def outputs(
-        self, request: EngineRequest, prompt_text: str | None = None
+        self,
+        request: EngineRequest,
+        prompt_text: str | None = None,
+        place: Place | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Serve a request whose prompt is tokenized, as :meth:`generate` and :meth:`embed` do.
 
-        ``prompt_text`` is what the outputs report as the prompt.
+        ``prompt_text`` is what the outputs report as the prompt; ``place`` is what the request has
+        among the open sequences already.
         """
         model = self.model
         check_request(request, model.vocab_size, model.lengths)
@@ -206,7 +214,7 @@ class AsyncLLM:
         if grammar is not None:
             param = "grammar" if request.params.grammar is grammar else "bad_words"
             await self.inputs.grammars.check(grammar, param, request.tenant.name)
-        stream = self._open(request, prompt_text)
+        stream = self._open(request, prompt_text, place)
         try:
             while True:
                 output = await stream.next()
@@ -293,10 +301,10 @@ class AsyncLLM:
         assert self._streams is not None, "use AsyncLLM.start()"
         return self._streams
 
-    def _open(self, request: EngineRequest, text: str | None) -> OutputStream:
+    def _open(self, request: EngineRequest, text: str | None, place: Place | None) -> OutputStream:
         """Open a stream and send the request to the engine, under the stream's internal id."""
         streams = self._open_streams()
-        stream = streams.open(request, text)
+        stream = streams.open(request, text, place)
         try:
             self._live_engine().add_request(
                 msgspec.structs.replace(request, request_id=stream.wire_id)

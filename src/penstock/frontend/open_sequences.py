@@ -67,3 +67,32 @@ class OpenSequences:
         self.count -= sequences
         if own.sequences == 0:
             del self._open[tenant.name]
+
+
+class Place:
+    """Sequences of a tenant that count as open before they are, so that there is room for them
+    when they come, whatever the limit is then."""
+
+    def __init__(self, among: OpenSequences, tenant: Tenant, sequences: int) -> None:
+        """Raises what :meth:`OpenSequences.check` raises."""
+        among.check(tenant, sequences)
+        among.add(tenant, sequences)
+        self._among = among
+        self._tenant = tenant
+        self._left = sequences
+
+    def take(self, sequences: int) -> bool:
+        """Stop counting so many, which count by themselves from now on; False if it has fewer."""
+        if sequences > self._left:
+            return False
+        self._give_back(sequences)
+        return True
+
+    def close(self) -> None:
+        """Stop counting those that were not taken. Safe to repeat."""
+        self._give_back(self._left)
+
+    def _give_back(self, sequences: int) -> None:
+        if sequences:
+            self._left -= sequences
+            self._among.remove(self._tenant, sequences)

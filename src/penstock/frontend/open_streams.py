@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 
 from penstock.errors import EngineDeadError, PenstockError, RequestError
-from penstock.frontend.open_sequences import OpenSequences
+from penstock.frontend.open_sequences import OpenSequences, Place
 from penstock.frontend.output_processor import OutputProcessor
 from penstock.frontend.outputs import RequestOutput
 from penstock.frontend.pacing import Pacer
@@ -29,15 +29,19 @@ class OpenStreams:
         self._public_ids: dict[str, str] = {}
         self._ids = itertools.count()
 
-    def open(self, request: EngineRequest, text: str | None) -> OutputStream:
+    def open(
+        self, request: EngineRequest, text: str | None, place: Place | None = None
+    ) -> OutputStream:
         """Enter a request, whose prompt's text is ``text`` where it is known.
 
-        Raises RequestError if its id is in use, and OverloadedError if too many sequences are open.
+        Raises RequestError if its id is in use, and OverloadedError if too many sequences are open
+        and there is no ``place`` for its own.
         """
         public_id, n = request.request_id, request.params.n
         if public_id in self._streams:
             raise RequestError(f"request id {public_id!r} is in use", "request_id")
-        self._sequences.check(request.tenant, n)
+        if place is None or not place.take(n):
+            self._sequences.check(request.tenant, n)
         stream = OutputStream(public_id, f"{next(self._ids)}", n, request.tenant)
         self._processor.add_request(
             stream.wire_id, text, request.prompt_token_ids, request.params, public_id

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.config import EngineConfig, ResolvedConfig
-from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
@@ -34,7 +33,7 @@ def use_of_profile(
     profile = config.profile
     if profile is None:
         return ProfileUse({}, ())
-    _check_model(profile, spec, plan)
+    profile.check_model(spec.architecture, plan.num_parameters)
     reasons, notes = {}, []
     why = f"from the profile ({profile.briefly})"
     for name, value in profile.options.engine().items():
@@ -47,16 +46,6 @@ def use_of_profile(
         elif hasattr(resolved, name):
             reasons[name] = why
     return ProfileUse(reasons, (*_elsewhere(profile, resolved, hardware), *notes))
-
-
-def _check_model(profile: Profile, spec: ModelSpec, plan: Plan) -> None:
-    model = profile.made_for.model
-    if (model.architecture, model.parameters) != (spec.architecture, plan.num_parameters):
-        raise ConfigError(
-            f"the profile was made for {model.name}, {model.architecture} with "
-            f"{model.parameters:,} parameters, and this model is {spec.architecture} with "
-            f"{plan.num_parameters:,}; leave --profile out, or make one for it (penstock tune)"
-        )
 
 
 def _elsewhere(profile: Profile, resolved: ResolvedConfig, hardware: Hardware) -> tuple[str, ...]:

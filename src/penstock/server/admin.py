@@ -6,13 +6,14 @@ import asyncio
 import logging
 import os
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.errors import PenstockError
+from penstock.errors import ConfigError, PenstockError
+from penstock.profile import MOST_BYTES, Profile
 from penstock.server import logs
 from penstock.server.body_decoder import BodyDecoder
 from penstock.server.body_memory import BodyMemory
@@ -21,10 +22,17 @@ from penstock.server.open_requests import OpenRequests
 from penstock.server.openapi import Endpoint
 from penstock.server.options import ServerOptions
 from penstock.server.read_body import read_body
+from penstock.server.sse import unless_ended
+from penstock.server.status_structs import ProfileStatus, Switched
 from penstock.server.supervisor import Supervisor
+from penstock.server.switch import Switch
 
 ENGINE_TIMEOUT_S = 10.0
 MAX_BODY_BYTES = 4096
+WITHIN_S = 600.0
+"""Seconds for which a switch of profiles waits for a moment without requests, where the
+administrator does not say how long."""
+LONGEST_WITHIN_S = 86_400.0
 
 _log = logging.getLogger("penstock.admin")
 
@@ -41,6 +49,14 @@ class AbortBody(msgspec.Struct, forbid_unknown_fields=True):
 
 class LogLevelBody(msgspec.Struct, forbid_unknown_fields=True):
     level: str
+
+
+class ProfileBody(msgspec.Struct, forbid_unknown_fields=True):
+    profile: Annotated[
+        dict[str, object], msgspec.Meta(description="A document that penstock tune has written.")
+    ]
+    within_s: Annotated[float, msgspec.Meta(ge=0, le=LONGEST_WITHIN_S)] = WITHIN_S
+    """Seconds to wait for a moment without requests; after these, new ones are held."""
 
 
 class EngineStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -68,6 +84,7 @@ class RequestStatus(msgspec.Struct, frozen=True, kw_only=True):
 class Status(msgspec.Struct, frozen=True, kw_only=True):
     server: ServerStatus
     engine: EngineStatus
+    profile: ProfileStatus
     draining: str | None
     requests: list[RequestStatus]
 
@@ -98,10 +115,14 @@ class LogLevel(msgspec.Struct, frozen=True):
 class Admin:
     """The handlers of ``/admin``. Access is checked before they are called."""
 
-    def __init__(self, engine: Supervisor, requests: OpenRequests, options: ServerOptions) -> None:
+    def __init__(
+        self, engine: Supervisor, requests: OpenRequests, options: ServerOptions, switch: Switch
+    ) -> None:
         self._engine = engine
         self._options = options
         self._requests = requests
+        self._switch = switch
+        self._profile_decoder = BodyDecoder(ProfileBody)
         self._abort_decoder = BodyDecoder(AbortBody)
         self._level_decoder = BodyDecoder(LogLevelBody)
 
@@ -114,6 +135,7 @@ class Admin:
             _endpoint("POST", "cache/clear", self.clear_cache, Cleared),
             _endpoint("POST", "check", self.check, Checked),
             _endpoint("POST", "log-level", self.log_level, LogLevel, LogLevelBody),
+            _endpoint("POST", "profile", self.profile, Switched, ProfileBody),
         ]
 
     async def status(self, request: Request) -> Response:
@@ -130,6 +152,7 @@ class Admin:
                     open_sequences=llm.open_sequences.count,
                     max_sequences=engine.max_sequences,
                 ),
+                profile=self._switch.status,
                 draining=self._requests.draining,
                 requests=[
                     RequestStatus(
@@ -198,10 +221,29 @@ class Admin:
         _log.warning("the log's level is now %s", body.level)
         return _json(LogLevel(body.level))
 
-    async def _body(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
+    async def profile(self, request: Request) -> Response:
+        """Put another profile in force, once no request is open; those that come then wait."""
+        body = await self._body(request, self._profile_decoder, MOST_BYTES)
+        if self._requests.stopping:
+            raise ApiError(409, "the server is shutting down", code="shutting_down")
+        try:
+            profile = Profile.decoded(msgspec.json.encode(body.profile), "the profile")
+        except ConfigError as error:
+            raise ApiError(400, str(error), param="profile") from None
+        switching = self._switch.begin(profile, body.within_s)
+
+        async def done() -> Switched:
+            # It goes on if its caller leaves: a proxy between may have less patience.
+            return await asyncio.shield(switching)
+
+        return _json(await unless_ended(request, request.receive, done()))
+
+    async def _body(
+        self, request: Request, decoder: BodyDecoder[Body], limit: int = MAX_BODY_BYTES
+    ) -> Body:
         """The body as JSON, {} where there is none. Raises ApiError."""
-        with BodyMemory(MAX_BODY_BYTES).share() as share:
-            data = await read_body(request, MAX_BODY_BYTES, self._options.body_timeout_s, share)
+        with BodyMemory(limit).share() as share:
+            data = await read_body(request, limit, self._options.body_timeout_s, share)
         return decoder.decode(data or b"{}").request
 
 

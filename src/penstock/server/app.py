@@ -14,11 +14,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from penstock.engine.ipc.wire import ModelFacts
 from penstock.server.admin import Admin
 from penstock.server.errors import ApiError
 from penstock.server.gate import Gate
 from penstock.server.handlers import Handlers
 from penstock.server.keys import KeyCheck
+from penstock.server.of_model import OfModel
 from penstock.server.open_requests import IGNORED, REQUEST_ID, OpenRequests
 from penstock.server.openai.document import describe_bodies
 from penstock.server.openapi import document
@@ -28,6 +30,7 @@ from penstock.server.routes import endpoints as route_table
 from penstock.server.sites import Cors, SiteCheck
 from penstock.server.sse import ClientGone, EventStream, explained
 from penstock.server.supervisor import Supervisor
+from penstock.server.switch import Switch
 from penstock.version import __version__
 
 if TYPE_CHECKING:
@@ -40,13 +43,14 @@ def build_app(
     engine: Supervisor,
     requests: OpenRequests,
     options: ServerOptions,
+    switch: Switch,
     dropped_log_lines: Callable[[], int] = lambda: 0,
     tracing: Tracing | None = None,
 ) -> ASGIApp:
     """Build the application that serves ``engine``. It closes neither ``engine`` nor
     ``tracing``."""
     handlers = Handlers(engine, requests, options, dropped_log_lines)
-    admin = Admin(engine, requests, options)
+    admin = Admin(engine, requests, options, switch)
     gate = Middleware(
         Gate, requests=requests, tracing=tracing, model=engine.model.served_model_name
     )
@@ -74,17 +78,22 @@ def build_app(
     routes = [Route(e.path, _answered(e.handler), methods=[e.method]) for e in endpoints]
     if page is not None:
         routes += [Route(path, page.answer, methods=["GET"]) for path in page.paths]
-    handlers.openapi = msgspec.json.encode(
-        document(
-            endpoints,
-            __version__,
-            keys_needed,
-            options.keys.any,
-            lambda components, taken: describe_bodies(
-                endpoints, components, taken, engine.model, options.keys.best_of_all
-            ),
+
+    def described(model: ModelFacts) -> bytes:
+        best = options.keys.best_of_all
+        return msgspec.json.encode(
+            document(
+                endpoints,
+                __version__,
+                keys_needed,
+                options.keys.any,
+                lambda components, taken: describe_bodies(
+                    endpoints, components, taken, model, best
+                ),
+            )
         )
-    )
+
+    handlers.document = OfModel(engine, described).get
     return Starlette(
         middleware=middleware,
         routes=routes,

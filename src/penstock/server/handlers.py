@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -17,6 +18,7 @@ from penstock.parsing.styles import Styles
 from penstock.server.bodies import Bodies
 from penstock.server.body_decoder import BodyDecoder
 from penstock.server.callers import Caller
+from penstock.server.engine import PlacedEngine
 from penstock.server.engine_events import EngineEvents
 from penstock.server.errors import (
     RETRY_AFTER_S,
@@ -30,6 +32,7 @@ from penstock.server.meter import Meter
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.model_card import model_card
 from penstock.server.observer import Observer
+from penstock.server.of_model import OfModel
 from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
 from penstock.server.openai.body import DialectDecoder
 from penstock.server.openai.chat import ChatJob
@@ -86,12 +89,17 @@ class Handlers:
         self._known: EngineStats | None = None
         templates = engine.tokenizer.settings.chat_templates
         styles = Styles.choose(options.tool_call_parser, options.reasoning_parser, templates)
-        self._card = model_card(engine.model, engine.tokenizer, styles)
-        self._events = EngineEvents(engine, requests, self._counts, self._card.id)
+        created = int(time.time())
+        self._card = OfModel(
+            engine, lambda model: model_card(model, engine.tokenizer, styles, created)
+        )
+        # All that no profile changes is taken once.
+        model, reads = engine.model.served_model_name, TemplateReads.of(templates)
+        self._model = model
+        self._events = EngineEvents(engine, requests, self._counts, model)
         self._observer = Observer() if options.observe else None
-        self.workload = WorkloadReports(self._observer, self._counts, self._card.id)
+        self.workload = WorkloadReports(self._observer, self._counts, model)
         self._serving = Serving(engine, styles, engine.inputs.grammars, Caller())
-        model, reads = self._card.id, TemplateReads.of(templates)
         self._completion_decoder = DialectDecoder(CompletionRequest, COMPLETIONS, model)
         self._chat_decoder = DialectDecoder(ChatRequest, CHAT, model, reads)
         self._response_decoder = DialectDecoder(ResponseRequest, RESPONSES, model, reads)
@@ -100,7 +108,8 @@ class Handlers:
         self._detokenize_decoder = DialectDecoder(DetokenizeRequest)
         self._bodies = Bodies(options.max_body_bytes, options.body_timeout_s)
         self._ignored = IgnoredFields()
-        self.openapi = b"{}"
+        self.document: Callable[[], bytes] = lambda: b"{}"
+        """The OpenAPI document; set once all endpoints are known."""
 
     async def completions(self, request: Request) -> Response | EventStream:
         return await self._work(request, self._completion_decoder, CompletionJob.prepare)
@@ -115,7 +124,8 @@ class Handlers:
         meter = self._begin(request)
         body = await self._decoded(request, self._embedding_decoder)
         self._check_model(body.model)
-        prepare = EmbeddingJob.prepare(body, self._serving_to(request), meter)
+        serving = await self._admitted(request, body.sequences)
+        prepare = EmbeddingJob.prepare(body, serving, meter)
         job = await unless_ended(request, request.receive, prepare)
         answer = await unless_ended(request, request.receive, job.answer())
         return Response(answer, media_type="application/json")
@@ -135,16 +145,15 @@ class Handlers:
         return _json(await unless_ended(request, request.receive, work))
 
     async def openapi_json(self, request: Request) -> Response:
-        return Response(self.openapi, media_type="application/json")
+        return Response(self.document(), media_type="application/json")
 
     async def models(self, request: Request) -> Response:
-        return _json(ModelList([self._card]))
+        return _json(ModelList([self._card.get()]))
 
     async def model(self, request: Request) -> Response:
         asked = request.path_params["model"]
-        if asked != self._card.id:
-            raise model_not_found(asked, self._card.id)
-        return _json(self._card)
+        self._check_model(asked)
+        return _json(self._card.get())
 
     async def health(self, request: Request) -> Response:
         """Whether this process is alive, which the answer itself shows."""
@@ -173,7 +182,7 @@ class Handlers:
         except PenstockError:
             self._known = None
         state.engine = self._known
-        text = render(self._card.id, self._counts, state)
+        text = render(self._model, self._counts, state)
         return Response(text, media_type=CONTENT_TYPE)
 
     async def engine_events(self, request: Request) -> Response | EventStream:
@@ -194,7 +203,7 @@ class Handlers:
         meter = self._begin(request)
         body = await self._decoded(request, decoder)
         self._check_model(body.model)
-        prepared = prepare(body, self._serving_to(request), meter)
+        prepared = prepare(body, await self._admitted(request, body.sequences), meter)
         job = await unless_ended(request, request.receive, prepared)
         if body.stream:
             return EventStream(request, job.events(), job.error)
@@ -210,17 +219,39 @@ class Handlers:
         try:
             self._engine.check(opened.caller.tenant)
         except OverloadedError as error:
-            self._counts.refused_full += 1
-            raise overloaded(str(error), self._requests.retry_after_s()) from None
+            raise self._full(error) from None
         self._requests.begin_work(opened, request.headers.get(TIMEOUT))
         return Meter(self._counts, opened, self._options.log_prompts, self._observer)
 
     def _serving_to(self, request: Request) -> Serving:
         return replace(self._serving, caller=OpenRequest.of(request.scope).caller)
 
+    async def _admitted(self, request: Request, sequences: int) -> Serving:
+        """Let a request for so many sequences use the engine, until it leaves: at once, or when an
+        exchange of engines is over. Raises ApiError, and ClientGone."""
+        opened, turnstile = OpenRequest.of(request.scope), self._engine.turnstile
+        if turnstile.is_open:
+            opened.on_leave = turnstile.enter().close
+            return self._serving_to(request)
+        holding = turnstile.hold(opened.caller.tenant, sequences)
+        try:
+            entry = await unless_ended(request, request.receive, holding)
+        except OverloadedError as error:
+            raise self._full(error) from None
+        opened.on_leave = entry.close
+        opened.notes["held_s"] = round(entry.held_s, 6)
+        serving = self._serving_to(request)
+        if entry.place is None:
+            return serving
+        return replace(serving, engine=PlacedEngine(self._engine, entry.place))
+
+    def _full(self, error: OverloadedError) -> ApiError:
+        self._counts.refused_full += 1
+        return overloaded(str(error), self._requests.retry_after_s())
+
     def _check_model(self, asked: str) -> None:
-        if asked != self._card.id:
-            raise model_not_found(asked, self._card.id)
+        if asked != self._model:
+            raise model_not_found(asked, self._model)
 
     async def _decoded(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
         decoded = await self._bodies.decoded(request, decoder)

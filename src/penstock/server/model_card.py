@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 from penstock.engine.ipc.wire import ModelFacts
 from penstock.parsing.styles import Styles
 from penstock.server.status_structs import Capability, MadeFor, ModelCard
@@ -11,12 +9,12 @@ from penstock.tokenizer import Tokenizer
 from penstock.tokenizer.chat_variables import chat_template_kwargs
 
 
-def model_card(model: ModelFacts, tokenizer: Tokenizer, styles: Styles) -> ModelCard:
-    """The entry of ``GET /v1/models``."""
+def model_card(model: ModelFacts, tokenizer: Tokenizer, styles: Styles, created: int) -> ModelCard:
+    """The entry of ``GET /v1/models``; ``created`` is a Unix time in seconds."""
     templates, lengths = tokenizer.settings.chat_templates, model.lengths
     return ModelCard(
         id=model.served_model_name,
-        created=int(time.time()),
+        created=created,
         max_model_len=lengths.max_model_len,
         max_input_len=lengths.longest_prompt,
         max_output_len=lengths.longest_output,

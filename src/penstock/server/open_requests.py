@@ -7,7 +7,7 @@ import math
 import re
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from starlette.datastructures import Headers
@@ -50,6 +50,8 @@ class OpenRequest:
     timer: asyncio.TimerHandle | None = None
     generations: list[TracedGeneration] | None = None
     """Ended generations, if the request is traced."""
+    on_leave: Callable[[], None] | None = None
+    """Called when it leaves, whatever way it ended."""
 
     @classmethod
     def of(cls, scope: Scope) -> OpenRequest:
@@ -122,6 +124,8 @@ class OpenRequests:
         """Unregister a request whose response is complete or whose client is gone."""
         if request.timer is not None:
             request.timer.cancel()
+        if request.on_leave is not None:
+            request.on_leave()
         if request not in self._open:
             return
         self._open.remove(request)

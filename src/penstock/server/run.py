@@ -28,7 +28,9 @@ from penstock.server.errors import RETRY_AFTER_S, unavailable
 from penstock.server.logs import LineWriter, LogOptions, logging_to
 from penstock.server.open_requests import OpenRequests
 from penstock.server.options import ServerOptions
+from penstock.server.setups import Setups
 from penstock.server.supervisor import Supervisor, SupervisorOptions
+from penstock.server.switch import Switch
 from penstock.server.trace_options import TraceOptions
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ class RunOptions:
 
 async def serve(
     child: EngineChild,
-    spawn: Callable[[], EngineChild],
+    setups: Setups,
     listener: socket.socket,
     options: RunOptions,
     on_ready: Callable[[AsyncLLM], None],
@@ -82,10 +84,11 @@ async def serve(
 ) -> None:
     """Serve until SIGINT or SIGTERM; the engine process has ended when this returns.
 
-    ``child`` is the first engine, and ``spawn`` starts each one that replaces a dead one.
-    ``listener`` is bound and not yet listening. ``progress`` is told how the first engine loads. On
-    the first signal the server is not ready any more and refuses work; open requests have
-    ``options.grace_s`` seconds. A second signal ends the process, unless a guardian does that.
+    ``child`` is the first engine, of the first of the ``setups``; one that replaces it is started
+    with the setup in force. ``listener`` is bound and not yet listening. ``progress`` is told how
+    the first engine loads. On the first signal the server is not ready any more and refuses work;
+    open requests have ``options.grace_s`` seconds. A second signal ends the process, unless a
+    guardian does that.
     Raises what AsyncLLM.start raises, and EngineDeadError if engines keep dying.
     """
     began = time.monotonic()
@@ -108,7 +111,8 @@ async def serve(
             llm = await _start(child, stop, inputs, progress)
             if llm is None:
                 return
-            supervisor = Supervisor(llm, spawn, options.supervisor)
+            supervisor = Supervisor(llm, setups.first, options.supervisor)
+            switch = Switch(supervisor, setups)
 
             def started() -> None:
                 on_ready(llm)
@@ -123,8 +127,9 @@ async def serve(
 
             try:
                 with _tracing(options.traces) as tracing:
-                    await _serve(supervisor, listener, options, stop, log, tracing, started)
+                    await _serve(supervisor, switch, listener, options, stop, log, tracing, started)
             finally:
+                await switch.aclose()
                 await supervisor.aclose()
 
 
@@ -161,6 +166,7 @@ async def _start(
 
 async def _serve(
     supervisor: Supervisor,
+    switch: Switch,
     listener: socket.socket,
     options: RunOptions,
     stop: asyncio.Event,
@@ -169,7 +175,7 @@ async def _serve(
     on_ready: Callable[[], None],
 ) -> None:
     requests = OpenRequests(options.request_timeout_s)
-    app = build_app(supervisor, requests, options.server, lambda: log.dropped, tracing)
+    app = build_app(supervisor, requests, options.server, switch, lambda: log.dropped, tracing)
     tls = options.tls
     http = _Server(
         uvicorn.Config(
@@ -195,6 +201,7 @@ async def _serve(
     stopping = asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait({serving, watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        switch.cancel()
         if watching.done():
             http.should_exit = True
             await serving

@@ -46,6 +46,50 @@ class ModelList(msgspec.Struct, frozen=True):
     object: str = "list"
 
 
+SwitchPhase = Literal["waiting", "holding", "starting"]
+"""What a switch of profiles does: it waits for a moment in which no request is open; it holds new
+requests, until those that are open have ended; it starts the next engine."""
+
+
+class SwitchStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A switch to another profile that is pending."""
+
+    made: str
+    """When the profile was made."""
+    phase: SwitchPhase
+    seconds: float
+    """How long it has been pending."""
+    held: int
+    """Requests that it holds now."""
+
+
+class ProfileStatus(msgspec.Struct, frozen=True, kw_only=True):
+    made: str | None
+    """When the profile in force was made; null without one."""
+    pending: SwitchStatus | None
+    failed: str | None
+    """Why the last switch failed; null once one has not."""
+
+
+class Switched(msgspec.Struct, frozen=True, kw_only=True):
+    """A switch to another profile that is done."""
+
+    made: str
+    """When the profile was made."""
+    seconds: float = 0.0
+    """How long there was no engine; 0 where the same one goes on, since only limits of the server
+    differ."""
+    waited_s: float = 0.0
+    """How long it took before until no request was open."""
+    held: int = 0
+    """Requests that were held."""
+    longest_held_s: float = 0.0
+    """The longest time that one of them was."""
+    notes: list[str] = []
+    """What there is to say of the configuration, such as options of the command line that win over
+    the profile's."""
+
+
 class Alive(msgspec.Struct, frozen=True):
     status: Literal["alive"] = "alive"
 

@@ -1,4 +1,5 @@
-"""Supervising an engine: watch it, restart it when it dies, give up when it keeps dying."""
+"""Supervising an engine: watch it, restart it when it dies, give up when it keeps dying, and put
+one of another setup in its place where that is asked for."""
 
 from __future__ import annotations
 
@@ -6,30 +7,31 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from penstock.engine.ipc.process import START_TIMEOUT_S
-from penstock.engine.ipc.spawn import EngineChild
 from penstock.engine.ipc.wire import ModelFacts
 from penstock.errors import EngineDeadError, PenstockError
 from penstock.frontend.async_llm import AsyncLLM
 from penstock.frontend.input_processor import InputProcessor
-from penstock.frontend.open_sequences import MAX_WAITING
+from penstock.frontend.open_sequences import Place
 from penstock.frontend.outputs import RequestOutput
 from penstock.frontend.pacing import LONGEST_PAUSE_S
 from penstock.interface.messages import EngineRequest, EngineStats, Tenant
 from penstock.processes.restarts import RestartPolicy
+from penstock.server.engine_watch import watch
 from penstock.server.errors import unavailable
+from penstock.server.setups import EngineSetup
+from penstock.server.turnstile import Turnstile
 from penstock.tokenizer import Tokenizer
 
-WATCH_S = 0.5
 SILENCE_S = 4.0
 """Seconds without a heartbeat (four beats) after which the engine process counts as stopped or
 starved of processor time."""
 LONG_STEP_S = 8.0
-"""Seconds in one step after which the server is not ready, so that routers send it no more
-requests."""
+"""Seconds in one step, or of holding requests, after which the server is not ready, so that routers
+send it no more."""
 DEFAULT_MAX_NUM_SEQS = 256
 """Sequence limit to assume where an engine does not report its own."""
 
@@ -38,44 +40,59 @@ _log = logging.getLogger("penstock.engine")
 
 @dataclass(frozen=True)
 class SupervisorOptions(RestartPolicy):
-    """When an engine is restarted or killed, and how many sequences may wait for it."""
+    """When an engine is restarted or killed."""
 
     hang_s: float = 30.0
     """Seconds of silence after which an engine process is killed."""
     step_timeout_s: float = 600.0
     """Seconds in one step after which an engine process is killed."""
-    max_waiting: int = MAX_WAITING
-    """Most waiting sequences beyond those that can run at once; further ones are refused, except
-    for tenants below their share (``penstock.frontend.open_sequences``)."""
     start_timeout_s: float = START_TIMEOUT_S
     stream_interval_s: float = LONGEST_PAUSE_S
     """Most seconds that a token waits to be sent with others while many sequences are open."""
+
+
+class NotExchangedError(PenstockError):
+    """The engine that was asked for could not start; one of the former setup serves again."""
+
+
+@dataclass(frozen=True)
+class _Exchange:
+    setup: EngineSetup
+    done: asyncio.Future[None]
 
 
 class Supervisor:
     """An engine that is restarted when it dies; the server uses it. Belongs to one event loop.
 
     Open requests of an engine that dies fail with EngineDeadError; so do new ones, until the next
-    engine has generated its first token.
+    engine has generated its first token. It is started with the setup in force.
     """
 
-    def __init__(
-        self, llm: AsyncLLM, spawn: Callable[[], EngineChild], options: SupervisorOptions
-    ) -> None:
+    def __init__(self, llm: AsyncLLM, setup: EngineSetup, options: SupervisorOptions) -> None:
         self._llm = llm
-        self._spawn = spawn
+        self._setup = setup
         self._options = options
-        self._model = llm.model
+        self.turnstile = Turnstile(llm.open_sequences)
+        """Requests that ask for tokens go through it before they are prepared for the engine."""
+        self._exchange: _Exchange | None = None
+        self._asked = asyncio.Event()
+        self._exchanging = False
         self._born = time.monotonic()
         self._back_at = 0.0  # when the next try to restart is due
         self._restarting = False
         self.restarts = 0
         """Number of engines started after the first."""
-        self._limit(llm)
+        self._limit(llm, setup)
 
     @property
     def model(self) -> ModelFacts:
-        return self._model
+        """That of the current engine; another setup may change how long requests may be."""
+        return self._llm.model
+
+    @property
+    def setup(self) -> EngineSetup:
+        """The one in force."""
+        return self._setup
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -98,8 +115,12 @@ class Supervisor:
 
     @property
     def trouble(self) -> str | None:
-        """Why the engine cannot serve now; None while it can."""
-        llm = self._llm
+        """Why the engine cannot serve now; None while it can, or will before long."""
+        llm, held_s = self._llm, self.turnstile.closed_s
+        if held_s > LONG_STEP_S:
+            return f"requests have been held for {held_s:.0f} s, for an engine of another profile"
+        if self._exchanging:
+            return None
         if self._restarting or llm.death is not None or not llm.process.connected:
             return "the engine has stopped and is being restarted"
         if llm.process.silent_s > SILENCE_S:
@@ -111,7 +132,8 @@ class Supervisor:
     def check(self, tenant: Tenant) -> None:
         """Raise ApiError or OverloadedError if a request of this tenant would be refused now."""
         llm = self._llm
-        if self._restarting or llm.death is not None or not llm.process.connected:
+        dead = self._restarting or llm.death is not None or not llm.process.connected
+        if dead and not self._exchanging:
             wait = max(1, math.ceil(self._back_at - time.monotonic()))
             raise unavailable(
                 "the engine has stopped and is being restarted; send the request again later",
@@ -121,88 +143,137 @@ class Supervisor:
         llm.open_sequences.check(tenant, 1)
 
     def outputs(
-        self, request: EngineRequest, prompt_text: str | None = None
+        self,
+        request: EngineRequest,
+        prompt_text: str | None = None,
+        place: Place | None = None,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Serve a request with the current engine, as AsyncLLM.outputs does."""
-        return self._llm.outputs(request, prompt_text)
+        return self._llm.outputs(request, prompt_text, place)
 
     async def stats(self) -> EngineStats:
         """Return the engine's statistics. Raises EngineDeadError."""
         return await self._llm.stats()
 
+    def adopt(self, setup: EngineSetup) -> None:
+        """Put a setup in force whose engine is the one that runs."""
+        self._setup = setup
+        self._limit(self._llm, setup)
+
+    async def exchange(self, setup: EngineSetup) -> None:
+        """End the engine, which serves no request, and start one of another setup in its place.
+
+        The setup is in force when this returns. Raises NotExchangedError if such an engine cannot
+        start, once one of the former setup serves again, and EngineDeadError if none does.
+        """
+        assert self._exchange is None, "there is another one"
+        asked = _Exchange(setup, asyncio.get_running_loop().create_future())
+        self._exchange = asked
+        self._asked.set()
+        try:
+            await asked.done
+        finally:
+            self._exchange = None
+            self._asked.clear()
+
     async def run(self) -> None:
-        """Watch and restart, for ever; raises EngineDeadError when the engine keeps dying."""
+        """Watch, restart and exchange, for ever; raises EngineDeadError when the engine keeps
+        dying."""
         deaths = 0
-        while True:
-            error: Exception = await self._watch()
-            if time.monotonic() - self._born >= self._options.stable_s:
-                deaths = 0
-            self._restarting = True
+        try:
             while True:
-                deaths += 1
-                wait = self._options.pause(deaths)
-                if wait is None:
-                    raise EngineDeadError(
-                        f"the engine died {deaths} times in a row, and the server gives up; the "
-                        f"last time: {error}"
-                    )
-                self._back_at = time.monotonic() + wait
-                _log.warning("the engine is restarted in %g s (%d in a row)", wait, deaths)
-                await asyncio.sleep(wait)
-                try:
-                    await self._restart()
-                    break
-                except (PenstockError, OSError) as failure:
-                    error = failure
-                    _log.error("the engine could not be restarted: %s", failure)
-            self._restarting = False
+                error = await watch(
+                    self._llm, self._options.hang_s, self._options.step_timeout_s, self._asked
+                )
+                if error is None:
+                    await self._exchanged()
+                    continue
+                if time.monotonic() - self._born >= self._options.stable_s:
+                    deaths = 0
+                deaths = await self._revive(error, deaths)
+        finally:
+            if self._exchange is not None and not self._exchange.done.done():
+                self._exchange.done.set_exception(EngineDeadError("there is no engine any more"))
 
     async def aclose(self) -> None:
         await self._llm.aclose()
 
-    async def _watch(self) -> PenstockError:
-        """Wait until the current engine dies, killing it if it hangs; returns the reason."""
-        llm, options = self._llm, self._options
-        hung = 0  # looks in a row; one alone may be our own process that was stopped
-        while True:
+    async def _exchanged(self) -> None:
+        """Carry out the exchange that was asked for; an engine runs when this returns."""
+        asked = self._exchange
+        self._asked.clear()
+        assert asked is not None
+        self._exchanging = True
+        try:
+            failure: Exception | None = None
             try:
-                await asyncio.wait_for(llm.wait_dead(), WATCH_S)
-                assert llm.death is not None
-                return llm.death
-            except TimeoutError:
-                pass
-            silent = llm.process.silent_s > options.hang_s
-            late = llm.process.step_s > options.step_timeout_s
-            hung = hung + 1 if silent or late else 0
-            if hung < 3:
-                continue
-            if silent:
-                llm.process.kill(
-                    f"the engine hung: nothing came from it for {llm.process.silent_s:.0f} s, and "
-                    "it was killed"
-                )
+                await self._start(asked.setup)
+            except (PenstockError, OSError) as error:
+                failure = error
+                _log.error("the engine did not start with another profile: %s", error)
+                await self._return()
+            if asked.done.done():  # whoever asked for it has left
+                return
+            if failure is None:
+                asked.done.set_result(None)
             else:
-                llm.process.kill(
-                    f"the engine hung: one step took more than {llm.process.step_s:.0f} s, and it "
-                    "was killed"
-                )
+                asked.done.set_exception(NotExchangedError(str(failure)))
+        finally:
+            self._exchanging = False
 
-    async def _restart(self) -> None:
+    async def _return(self) -> None:
+        """Start an engine of the setup in force, which has run before."""
+        try:
+            await self._start(self._setup)
+        except (PenstockError, OSError) as error:
+            _log.error("the engine could not be started again: %s", error)
+            await self._revive(error, 0)
+
+    async def _revive(self, error: Exception, deaths: int) -> int:
+        """Start the engine that died again, until it runs; returns the number of deaths in a row,
+        of which there were ``deaths`` before."""
+        self._restarting = True
+        while True:
+            deaths += 1
+            wait = self._options.pause(deaths)
+            if wait is None:
+                raise EngineDeadError(
+                    f"the engine died {deaths} times in a row, and the server gives up; the "
+                    f"last time: {error}"
+                )
+            self._back_at = time.monotonic() + wait
+            _log.warning("the engine is restarted in %g s (%d in a row)", wait, deaths)
+            await asyncio.sleep(wait)
+            try:
+                took = await self._start(self._setup)
+                break
+            except (PenstockError, OSError) as failure:
+                error = failure
+                _log.error("the engine could not be restarted: %s", failure)
+        self.restarts += 1
+        _log.warning("the engine is back after %.1f s (pid %d)", took, self._llm.process.pid)
+        self._restarting = False
+        return deaths
+
+    async def _start(self, setup: EngineSetup) -> float:
+        """Start an engine in the place of the current one, which is ended first: both would need
+        the memory. Returns how many seconds that took; the setup is in force then."""
         await self._llm.aclose()
         began = time.monotonic()
         llm = await AsyncLLM.attach(
-            self._spawn(), timeout=self._options.start_timeout_s, inputs=self.inputs
+            setup.spawn(),
+            timeout=self._options.start_timeout_s,
+            inputs=self.inputs,
+            sequences=self._llm.open_sequences,
         )
-        self._limit(llm)
+        self._limit(llm, setup)
         self._llm = llm
+        self._setup = setup
         self._born = time.monotonic()
-        self.restarts += 1
-        _log.warning(
-            "the engine is back after %.1f s (pid %d)", self._born - began, llm.process.pid
-        )
+        return self._born - began
 
-    def _limit(self, llm: AsyncLLM) -> None:
+    def _limit(self, llm: AsyncLLM, setup: EngineSetup) -> None:
         config = llm.ready.config
         running = DEFAULT_MAX_NUM_SEQS if config is None else config.max_num_seqs
-        llm.open_sequences.limit = running + self._options.max_waiting
+        llm.open_sequences.limit = running + setup.max_waiting
         llm.pacer.longest_s = self._options.stream_interval_s

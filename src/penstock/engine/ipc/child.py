@@ -259,6 +259,8 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
         eos_token_ids=core.spec.eos_token_ids,
         sampling_defaults=core.config.sampling_defaults,
         is_demo=is_demo_model(core.config.model_path),
+        architecture=core.spec.architecture,
+        parameters=engine_plan.plan.num_parameters,
     )
     return LoadedCore(core, facts, core.config)
 

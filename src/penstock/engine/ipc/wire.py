@@ -80,6 +80,10 @@ class ModelFacts(msgspec.Struct, frozen=True, kw_only=True):
     sampling_defaults: SamplingDefaults = SamplingDefaults()
     is_demo: bool = False
     """Whether it is the demo model, which ships with Penstock."""
+    architecture: str = ""
+    parameters: int = 0
+    """Number of weights. With the architecture it tells profiles of the model from others; 0 where
+    nobody has counted."""
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from penstock.server.engine import Engine
 from penstock.server.fanout import Generation, last
 from penstock.server.meter import Meter
 from penstock.server.openai.completions import names_of, split_prompts
-from penstock.server.openai.protocol import Prompt
+from penstock.server.openai.protocol import Prompt, count_prompts
 from penstock.server.serving import Serving
 
 MAX_INPUTS = 2048
@@ -49,6 +49,11 @@ class EmbeddingRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     priority: int | None = None
     cache_salt: str | None = None
     add_special_tokens: bool | None = None
+
+    @property
+    def sequences(self) -> int:
+        """How many it opens at once."""
+        return min(count_prompts(self.input), MAX_AT_ONCE)
 
 
 class Embedding(msgspec.Struct, frozen=True, kw_only=True):

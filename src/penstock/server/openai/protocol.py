@@ -14,6 +14,13 @@ Prompt = str | list[str | int | list[int]]
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 
 
+def count_prompts(prompt: Prompt) -> int:
+    """How many there are: one text, one list of token ids, or the entries of a list."""
+    if isinstance(prompt, str) or not prompt or isinstance(prompt[0], int):
+        return 1
+    return len(prompt)
+
+
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     include_usage: bool | None = None
     continuous_usage_stats: bool | None = None
@@ -103,6 +110,11 @@ class Sampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     structured_outputs: StructuredOutputs | None = None
     """The same constraints under vLLM's newer names."""
 
+    @property
+    def sequences(self) -> int:
+        """How many it opens at once, if it can be served."""
+        return max(self.n or 1, 1)
+
 
 class CompletionRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of ``POST /v1/completions``."""
@@ -112,6 +124,10 @@ class CompletionRequest(Sampling, frozen=True, forbid_unknown_fields=True, kw_on
     logprobs: int | None = None
     best_of: int | None = None
     response_format: ResponseFormat | None = None
+
+    @property
+    def sequences(self) -> int:
+        return max(self.n or 1, self.best_of or 1, 1) * count_prompts(self.prompt)
 
 
 class MessageFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -128,6 +128,11 @@ class ResponseRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     cache_salt: str | None = None
     chat_template_kwargs: dict[str, object] | None = None
 
+    @property
+    def sequences(self) -> int:
+        """How many it opens at once."""
+        return 1
+
 
 class OutputText(msgspec.Struct, frozen=True, kw_only=True, tag="output_text"):
     text: str
