@@ -387,9 +387,9 @@ def test_a_share_needs_its_group() -> None:
 
 
 @needs_native
-def test_the_cpu_backend_refuses_a_share_by_name() -> None:
+def test_the_cpu_backend_refuses_a_share_without_its_group() -> None:
     plan = fuse(shard(lower(make_spec()), 0, 2))
-    with pytest.raises(ConfigError, match="AllGather"):
+    with pytest.raises(ConfigError, match="one rank's of several"):
         backend("cpu").bind(plan, DummyWeights(plan.weights, 3, "float32"), LIMITS)
 
 

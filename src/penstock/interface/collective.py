@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -31,6 +32,20 @@ class Collective(Protocol):
         RuntimeError where another rank has failed.
         """
         ...
+
+
+@dataclass(frozen=True)
+class RankSeat:
+    """The place of an executor in a group of ranks, and both ways in which it may meet the others:
+    a backend takes one of them, the same for all ranks."""
+
+    collective: Collective
+    segment: int
+    """The file descriptor of memory that all ranks share (``interface/rank_segment.py``)."""
+    slot_bytes: int
+    """Most bytes of what a rank has to give in one gather."""
+    threads: int
+    """The compute threads of all ranks together, on this machine."""
 
 
 class ThreadRank:
