@@ -100,7 +100,8 @@ void Executor::append_linear(MatrixId id, ConstantId bias, BufferId x, BufferId 
 
 void Executor::join_ranks(int fd, const RankGroup::Place& place) {
   if (!ops_.empty()) refuse("ranks are joined before ops are appended");
-  ranks_ = std::make_unique<RankGroup>(fd, place);
+  const size_t bytes = RankGroup::bytes(std::max(place.world, 1), place.slot_bytes);
+  ranks_ = std::make_unique<RankGroup>(std::make_shared<SharedMapping>(fd, bytes), place);
 }
 
 void Executor::append_all_gather(BufferId x, BufferId out, std::vector<ColumnRange> ranks) {

@@ -3,13 +3,13 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <climits>
 #include <string>
 #include <system_error>
 #include <thread>
+#include <utility>
 
 #if defined(__linux__)
 #include <linux/futex.h>
@@ -80,20 +80,20 @@ size_t RankGroup::bytes(int world, size_t slot_bytes) {
          size_t(world) * 2 * rounded_up(slot_bytes, kPage);
 }
 
-RankGroup::RankGroup(int fd, const Place& place)
-    : place_(place), memory_(fd, bytes(std::max(place.world, 1), place.slot_bytes)) {
+RankGroup::RankGroup(std::shared_ptr<const SharedMapping> memory, const Place& place)
+    : place_(place), memory_(std::move(memory)) {
   if (place.world < 2 || place.rank < 0 || place.rank >= place.world)
     refuse("there is no rank " + std::to_string(place.rank) + " of " +
            std::to_string(place.world));
 }
 
 RankGroup::Word& RankGroup::word(size_t line) const {
-  return *reinterpret_cast<Word*>(memory_.data() + line * kLine);
+  return *reinterpret_cast<Word*>(memory_->data() + line * kLine);
 }
 
 std::byte* RankGroup::slot(int rank, uint32_t gather) const {
   const size_t place = size_t(rank) * 2 + gather % 2;
-  return memory_.data() + rounded_up((kLines + size_t(place_.world)) * kLine, kPage) +
+  return memory_->data() + rounded_up((kLines + size_t(place_.world)) * kLine, kPage) +
          place * rounded_up(place_.slot_bytes, kPage);
 }
 

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace penstock {
 
@@ -43,7 +44,8 @@ class RankGroup {
   // What the memory of a group takes; interface/rank_segment.py has the same.
   static size_t bytes(int world, size_t slot_bytes);
 
-  RankGroup(int fd, const Place& place);
+  // The memory has bytes(), and is that of all ranks.
+  RankGroup(std::shared_ptr<const SharedMapping> memory, const Place& place);
 
   int rank() const { return place_.rank; }
   int world() const { return place_.world; }
@@ -72,7 +74,7 @@ class RankGroup {
   static constexpr size_t kLine = 64;
 
   Place place_;
-  SharedMapping memory_;
+  std::shared_ptr<const SharedMapping> memory_;
   uint32_t gathers_ = 0;  // that this rank has published
 };
 
