@@ -1,7 +1,8 @@
-"""Checks of the number of ranks that share a model, which need no plan."""
+"""Decides the number of ranks that share a model, as far as it needs no plan."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.backends.backend import Backend, Obstacle
@@ -13,8 +14,17 @@ _MOST_RANKS: Final = 256
 """More processes are taken for a mistake."""
 
 
-def check_ranks(config: EngineConfig) -> Reasons:
-    """Return why there are so many ranks. Raises ConfigError where there cannot be, whatever the
+@dataclass(frozen=True)
+class RanksDecision:
+    """The processes that share every layer."""
+
+    world: int
+    reasons: Reasons
+    """Empty for one process."""
+
+
+def decide_ranks(config: EngineConfig) -> RanksDecision:
+    """Return the ranks asked for. Raises ConfigError where there cannot be so many, whatever the
     model: ``plan.shard`` refuses what a model's heads and columns do not allow."""
     world = config.tensor_parallel
     if not 1 <= world <= _MOST_RANKS:
@@ -22,12 +32,13 @@ def check_ranks(config: EngineConfig) -> Reasons:
             f"tensor_parallel must be 1 to {_MOST_RANKS}, not {world}; leave it out for one process"
         )
     if world == 1:
-        return {}
+        return RanksDecision(1, {})
     if config.speculative is not None:
         raise ConfigError(
             f"tensor_parallel {world} does not go with speculative yet; leave one of them out"
         )
-    return {"tensor_parallel": "as asked: so many processes, each with a part of every layer"}
+    why = "as asked: so many processes, each with a part of every layer"
+    return RanksDecision(world, {"tensor_parallel": why})
 
 
 def only_alone(config: EngineConfig, backend: Backend) -> Obstacle | None:

@@ -19,7 +19,7 @@ from penstock.resolve.memory import decide_memory
 from penstock.resolve.plans import decide_plans
 from penstock.resolve.profile import use_of_profile
 from penstock.resolve.quantization import as_read, decide_quantization
-from penstock.resolve.ranks import check_ranks
+from penstock.resolve.ranks import decide_ranks
 from penstock.resolve.sampling import decide_sampling
 from penstock.resolve.step_limits import decide_step_limits
 from penstock.speculative_config import describe
@@ -55,7 +55,7 @@ def resolve(
     """
     inputs = Inputs(config, hardware, spec, draft, drafts, plan)
     check_options(inputs)
-    ranks = check_ranks(config)
+    ranks = decide_ranks(config)
     chosen = decide_backend(inputs)
     backend = chosen.backend
     quantization = decide_quantization(inputs, backend)
@@ -73,9 +73,8 @@ def resolve(
     sampling = decide_sampling(inputs)
     artifacts = decide_artifacts(config, backend)
     reasons = {"dtype": reason(config.dtype, _dtype_reason(spec))}
-    for decision in (chosen, quantization, calibration, compute, limits, memory, lengths):
+    for decision in (chosen, quantization, calibration, compute, ranks, limits, memory, lengths):
         reasons.update(decision.reasons)
-    reasons.update(ranks)
     threads, weights = compute.threads, quantization.weights
     notes = (*chosen.choice.notes, *threads.notes, *backend.notes())
     resolved = ResolvedConfig(
@@ -95,7 +94,7 @@ def resolve(
         backend=backend.name,
         threads=threads.count,
         cpus=threads.cpus,
-        tensor_parallel=config.tensor_parallel,
+        tensor_parallel=ranks.world,
         deterministic=config.deterministic,
         max_model_len=memory.max_model_len,
         max_input_len=config.max_input_len,

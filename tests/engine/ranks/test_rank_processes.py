@@ -192,3 +192,22 @@ def test_what_is_wrong_with_weights_is_told_once(tmp_path: Path) -> None:
     missing = msgspec.structs.replace(engine_plan.config, load_format="auto")
     with pytest.raises(PenstockError, match=r"weights|safetensors"):
         load(replace(engine_plan, config=missing))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_step_that_is_not_done_by_all_is_the_last(
+    backend: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks that went on would be at different steps."""
+    with LLM(**options(backend, tensor_parallel=2)) as llm:
+        executor = llm._core._core._executor  # type: ignore[attr-defined]
+
+        def interrupted(step: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(executor._own, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(llm, [prompt(1, 5, 200)], LONG)
+        monkeypatch.undo()
+        with pytest.raises(EngineDeadError, match="a step of several ranks was not done: Keyboard"):
+            run(llm, [prompt(1, 5, 200)], LONG)

@@ -21,8 +21,9 @@ class RankedExecutor(HostExecutor):
     whole.
 
     A rank that fails takes the group along: the step raises EngineDeadError with the reason, and so
-    does every later one. That holds for a step that all ranks refuse as malformed, too. Processes
-    end when the executor is closed, and with the process that made it at the latest.
+    does every later one. After a step that all refuse as malformed, or that was interrupted, ranks
+    may be at different ones, so that the group is given up, too. Processes end when the executor is
+    closed, and with the process that made it at the latest.
     """
 
     def __init__(self, own: Executor, processes: RankProcesses) -> None:
@@ -38,14 +39,19 @@ class RankedExecutor(HostExecutor):
         return self._own.sampler
 
     def run(self, step: StepInput) -> StepResult:
-        self.processes.send(encoded(step))
+        self.processes.check()
+        frame = encoded(step)
         try:
+            self.processes.send(frame)
             return run(self._own, step)
         except RuntimeError as error:
             failure = self.processes.failure(_PATIENCE_S)
             if failure is None:
                 raise
             raise failure from error
+        except BaseException as error:
+            self.processes.fail(f"a step of several ranks was not done: {error!r}; start again")
+            raise
 
     def close(self) -> None:
         self._end()

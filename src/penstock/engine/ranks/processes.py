@@ -80,13 +80,13 @@ class RankProcesses:
         """Send a message to every rank. Raises the error of a rank that has failed."""
         self.check()
         frame = encode(message, MAX_FRAME_BYTES)
-        for sock in self._sockets:
-            try:
+        try:
+            for sock in self._sockets:
                 sock.sendall(frame)
-            except OSError as error:
-                raise self.failure(_EXIT_GRACE_S) or EngineDeadError(
-                    f"a rank has closed its socket: {error}"
-                ) from error
+        except OSError as error:
+            raise self.failure(_EXIT_GRACE_S) or EngineDeadError(
+                f"a rank has closed its socket: {error}"
+            ) from error
 
     def wait_loaded(self) -> None:
         """Return once every rank is ready for steps. Raises the error of one that failed."""
@@ -104,6 +104,10 @@ class RankProcesses:
         with self._changed:
             self._changed.wait_for(lambda: self._failure is not None, patience)
         return self._failure
+
+    def fail(self, why: str) -> None:
+        """Give the group up, because ranks are not at the same step any more. From any thread."""
+        self._fail(EngineDeadError(why))
 
     def close(self) -> None:
         """End all processes, and wait for their end. Calls after the first do nothing."""
@@ -126,6 +130,9 @@ class RankProcesses:
         try:
             self._spawn(joins)
             self._watch()
+        except BaseException as error:  # nobody else would tell those who wait
+            self.fail(f"the ranks cannot be watched: {error!r}")
+            raise
         finally:
             for process in self._processes:
                 with contextlib.suppress(subprocess.TimeoutExpired):
