@@ -44,6 +44,7 @@ class ArtifactDecision:
     folder: str | None
     """None: none are read or kept."""
     reasons: Reasons
+    notes: tuple[str, ...] = ()
 
 
 def decide_backend(inputs: Inputs) -> BackendDecision:
@@ -91,7 +92,13 @@ def decide_threads(inputs: Inputs, backend: Backend) -> ThreadsDecision:
 def decide_artifacts(config: EngineConfig, backend: Backend) -> ArtifactDecision:
     """Return the folder asked for, or else the default one, if the backend packs weights."""
     folder, why = _artifact_dir(config, backend)
-    return ArtifactDecision(folder, {"artifact_dir": why})
+    notes: tuple[str, ...] = ()
+    if config.tensor_parallel > 1 and config.artifact and backend.keeps_weights:
+        notes = (
+            "weights are packed again at each start, since those of several ranks are not kept as "
+            "an engine artifact yet",
+        )
+    return ArtifactDecision(folder, {"artifact_dir": why}, notes)
 
 
 def _artifact_dir(config: EngineConfig, backend: Backend) -> tuple[str | None, str]:

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from support.bitwise import Requests, Served, growing, prompt, served
+from support.bitwise import Requests, Served, growing, prompt, run, served
 from support.checkpoints import tiny_checkpoint
 from support.gptq_checkpoints import gptq_checkpoint
 
-from penstock import SamplingParams
+from penstock import PoolingParams, SamplingParams
 
 REQUESTS: Final = Requests.product(
     [prompt(seed, length, 256) for seed, length in enumerate((1, 33, 70))],
@@ -103,6 +103,22 @@ def test_preemption(tmp_path: Path, world: int) -> None:
         assert requests.together(several) == expected
         assert several.stats().preemptions > 0
         several.check_integrity()
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_forks_reports_of_prompts_and_embeddings(tmp_path: Path, backend: str) -> None:
+    model, tokens = dense(tmp_path, (8, 4)), [prompt(seed, 45, 256) for seed in (1, 2)]
+    forked = SamplingParams(n=3, temperature=1.0, seed=3, max_tokens=8, ignore_eos=True, logprobs=2)
+    reported = SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=2)
+    found = []
+    for world in (1, 3):
+        with model.start(backend=backend, tensor_parallel=world) as llm:
+            (output,) = llm.generate([{"prompt_token_ids": tokens[0]}], reported)
+            mean = PoolingParams(pooling="mean")
+            embedded = llm.embed([{"prompt_token_ids": t} for t in tokens], mean)
+            vectors = [each.embedding.tolist() for each in embedded]
+            found.append((run(llm, tokens, forked), output.prompt_logprobs, vectors))
+    assert found[0] == found[1]
 
 
 def stored(folder: Path, **options: Any) -> Served:

@@ -57,6 +57,8 @@ def test_what_is_decided_and_why() -> None:
     assert (config.threads, config.artifact_dir) == (6, None)
     assert config.reasons["threads"] == "as asked; 4 ranks have 1 or 2 threads each"
     assert config.reasons["artifact_dir"] == "ranks pack their weights at each start"
+    assert any("weights are packed again at each start" in note for note in config.notes)
+    assert not any("packed again" in note for note in one.config.notes)
     assert re.search(r"^tensor_parallel +4  \(as asked: so many", config.explain(), re.MULTILINE)
     assert [rank_limits(several, rank).threads for rank in range(4)] == [1, 2, 1, 2]
     # Two KV heads, each of which two ranks cache.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from penstock.interface.collective import WAIT_S
 
 _HEADER: Final = struct.Struct("<QQ")
-"""Rows and bytes of the columns that follow."""
+"""Numbers of the rows and columns that follow."""
 
 
 class SocketRank:
@@ -57,17 +57,17 @@ class SocketRank:
 
 
 def _send(sock: socket.socket, columns: NDArray[Any]) -> None:
-    sock.sendall(_HEADER.pack(len(columns), columns.nbytes))
+    sock.sendall(_HEADER.pack(*columns.shape))
     sock.sendall(columns.tobytes())
 
 
 def _receive(sock: socket.socket, like: NDArray[Any]) -> NDArray[Any]:
     """The next columns, of the type of ``like`` and as many rows."""
-    rows, size = _HEADER.unpack(_exactly(sock, _HEADER.size))
-    data = np.frombuffer(_exactly(sock, size), like.dtype)
+    rows, cols = _HEADER.unpack(_exactly(sock, _HEADER.size))
     if rows != len(like):
         raise ConnectionError(f"columns have {rows} rows, and {len(like)} are expected")
-    return data.reshape(rows, data.size // rows if rows else like.shape[1])
+    data = np.frombuffer(_exactly(sock, rows * cols * like.itemsize), like.dtype)
+    return data.reshape(rows, cols)
 
 
 def _exactly(sock: socket.socket, size: int) -> bytearray:
