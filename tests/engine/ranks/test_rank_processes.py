@@ -117,6 +117,28 @@ def test_no_rank_outlives_its_parent(ending: str) -> None:
 
 
 @needs_native
+def test_a_fork_leaves_the_ranks_alone() -> None:
+    code = """
+    import os
+    from penstock import LLM, SamplingParams
+    llm = LLM(backend="cpu", tensor_parallel=2)
+    if os.fork() == 0:
+        raise SystemExit(0)  # and closes what it has at its end
+    assert os.wait()[1] == 0
+    (output,) = llm.generate(["def f(x):"], SamplingParams(max_tokens=3, temperature=0))
+    print(output.outputs[0].finish_reason)
+    """
+    parent = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=4 * PATIENCE_S,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+    )
+    assert parent.stdout.strip() == "length"
+
+
+@needs_native
 def test_an_engine_in_its_own_process_reports_the_rank() -> None:
     async def main() -> None:
         llm = await AsyncLLM.start(EngineConfig(backend="cpu", tensor_parallel=2))

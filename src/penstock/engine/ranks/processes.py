@@ -42,6 +42,7 @@ class RankProcesses:
         self.segment = segment
         self.world = world
         self._module = module
+        self._made_in = os.getpid()
         pairs = [socket.socketpair() for _ in range(1, world)]
         self.collective = SocketRank(0, world, [ours for ours, _ in pairs])
         self._theirs = [theirs for _, theirs in pairs]
@@ -110,7 +111,10 @@ class RankProcesses:
         self._fail(EngineDeadError(why))
 
     def close(self) -> None:
-        """End all processes, and wait for their end. Calls after the first do nothing."""
+        """End all processes, and wait for their end. Calls after the first do nothing, and neither
+        do those in a fork, whose sockets and memory are those of the process that it is of."""
+        if os.getpid() != self._made_in:
+            return
         with self._changed:
             if self._closing_at is not None:
                 return
