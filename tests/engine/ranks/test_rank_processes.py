@@ -154,6 +154,22 @@ def test_an_engine_in_its_own_process_reports_the_rank() -> None:
     asyncio.run(asyncio.wait_for(main(), 4 * PATIENCE_S))
 
 
+@needs_native
+def test_an_engine_that_does_nothing_notices_that_a_rank_has_ended() -> None:
+    async def main() -> None:
+        llm = await AsyncLLM.start(EngineConfig(backend="cpu", tensor_parallel=2))
+        try:
+            (pid,) = children_of(llm.process.pid)
+            os.kill(pid, signal.SIGKILL)
+            await asyncio.wait_for(llm.wait_dead(), PATIENCE_S)
+            assert isinstance(llm.death, EngineDeadError)
+            assert "of rank 1" in str(llm.death)
+        finally:
+            await llm.aclose()
+
+    asyncio.run(asyncio.wait_for(main(), 4 * PATIENCE_S))
+
+
 def join_of(config: EngineConfig, processes: RankProcesses, **changes: Any) -> Any:
     files = open_model(config)
     engine_plan = plan_engine(config, files)
