@@ -221,6 +221,13 @@ void bind_executor(nb::module_& m) {
           },
           "layer"_a, "columns"_a)
       .def(
+          "join_ranks",
+          [](PyExecutor& self, int fd, int rank, int world, size_t slot_bytes, bool crowded) {
+            self.get().join_ranks(fd, {rank, world, slot_bytes, crowded});
+          },
+          nb::kw_only(), "fd"_a, "rank"_a, "world"_a, "slot_bytes"_a, "crowded"_a)
+      .def_static("rank_group_bytes", &RankGroup::bytes, "world"_a, "slot_bytes"_a)
+      .def(
           "add_constant",
           [](PyExecutor& self, const Bytes& bytes) {
             nb::gil_scoped_release unlocked;

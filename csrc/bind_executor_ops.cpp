@@ -306,6 +306,15 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           nb::kw_only(), "x"_a, "gate"_a, "out"_a, "weight"_a, "eps"_a, "size"_a, "gate_first"_a,
           "each_part"_a)
       .def(
+          "append_all_gather",
+          [](PyExecutor& self, BufferId x, BufferId out,
+             const std::vector<std::pair<int64_t, int64_t>>& ranks) {
+            std::vector<ColumnRange> columns;
+            for (const auto& [first, end] : ranks) columns.push_back({first, end});
+            self.get().append_all_gather(x, out, std::move(columns));
+          },
+          "x"_a, "out"_a, "ranks"_a)
+      .def(
           "append_argmax",
           [](PyExecutor& self, BufferId x, BufferId out) { self.get().append_argmax(x, out); },
           "x"_a, "out"_a);

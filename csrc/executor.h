@@ -12,6 +12,7 @@
 #include "executor_ops.h"
 #include "memory.h"
 #include "pool.h"
+#include "rank_group.h"
 #include "region_io.h"
 #include "states.h"
 #include "types.h"
@@ -76,6 +77,9 @@ class Executor {
   BufferId add_buffer(size_t offset, Elem elem, int64_t cols, size_t row_bytes, RowKind rows);
   // What a layer's keys are centered and scaled by (KvLayer), before ops use the layer.
   void set_key_columns(int layer, ConstantId columns);
+  // Makes this executor one rank's of several, whose AllGathers go through the memory of `fd`. Before
+  // ops are appended.
+  void join_ranks(int fd, const RankGroup::Place& place);
   // A constant that is computed for this executor, such as an angle table.
   ConstantId add_constant(std::span<const std::byte> bytes);
   // A constant made of weights: zeros, until they are filled in from `offset` on.
@@ -213,6 +217,8 @@ class Executor {
   // taps: [kernel, columns], the oldest token's first.
   void append_short_conv(int layer, BufferId x, BufferId out, ConstantId taps, ConstantId bias,
                          int kernel);
+  // ranks: the columns of `out` that each rank has, which together are all; x is this rank's.
+  void append_all_gather(BufferId x, BufferId out, std::vector<ColumnRange> ranks);
   // Into the columns of `out` from `first` on.
   void append_select_rows(BufferId x, BufferId out, int64_t first);
   void append_argmax(BufferId x, BufferId out);
@@ -256,7 +262,8 @@ class Executor {
 
   // --- running
   // Edits the cache, then runs the ops. Throws std::invalid_argument on a step that is malformed or
-  // exceeds the shape, before anything is written.
+  // exceeds the shape, before anything is written, and std::runtime_error where another rank has
+  // failed, after which results mean nothing.
   void run(const StepView& step, const CacheEdits& edits);
   // As run, and returns what each op took: two looks at the clock a thread and an op.
   std::vector<OpTime> profile(const StepView& step, const CacheEdits& edits);
@@ -335,6 +342,7 @@ class Executor {
   }
   AttentionWork* work_for(const AttentionShape& shape);
   void prepare(const StepView& step, const CacheEdits& edits);
+  void require_ranks() const;
   void edit_cache(const CacheEdits& edits, const Worker& worker) const;
 
   ExecutorShape shape_;
@@ -362,6 +370,7 @@ class Executor {
   bool branches_ = true;      // whether ops can run draft trees
   int known_positions_;
   std::vector<std::pair<ConstantId, size_t>> tables_;  // and their bytes that are filled
+  std::unique_ptr<RankGroup> ranks_;  // null: this is no rank
   Pool pool_;  // last: its threads end before what they read
 };
 

@@ -98,6 +98,45 @@ void Executor::append_linear(MatrixId id, ConstantId bias, BufferId x, BufferId 
   ops_.push_back(op);
 }
 
+void Executor::join_ranks(int fd, const RankGroup::Place& place) {
+  if (!ops_.empty()) refuse("ranks are joined before ops are appended");
+  const size_t bytes = RankGroup::bytes(std::max(place.world, 1), place.slot_bytes);
+  ranks_ = std::make_unique<RankGroup>(std::make_shared<SharedMapping>(fd, bytes), place);
+}
+
+void Executor::append_all_gather(BufferId x, BufferId out, std::vector<ColumnRange> ranks) {
+  const Array& own = typed(x, {Elem::f32, Elem::bf16, Elem::f16}, "what is gathered");
+  const Array& all = typed(out, {Elem::f32, Elem::bf16, Elem::f16}, "all columns");
+  const RowKind rows = bound(out).rows;
+  if (bound(x).rows != rows || own.elem != all.elem)
+    refuse("what is gathered and all columns differ in rows or types");
+  require_apart(x, out);
+  int64_t covered = 0, widest = 0;
+  for (const auto [first, end] : ranks) {
+    if (first < 0 || first > covered || end <= first || end > all.cols)
+      refuse("the columns of ranks follow each other in the order of ranks, within the output");
+    covered = std::max(covered, end);
+    widest = std::max(widest, end - first);
+  }
+  if (covered != all.cols)
+    refuse("the ranks have " + std::to_string(covered) + " columns for an output of " +
+           std::to_string(all.cols));
+  if (!ranks_ && !shape_.trial)
+    refuse("the plan is one rank's of several, and this executor has joined no ranks");
+  if (ranks_) {
+    if (ranks.size() != size_t(ranks_->world()))
+      refuse("columns of " + std::to_string(ranks.size()) + " ranks for a group of " +
+             std::to_string(ranks_->world()));
+    const auto [first, end] = ranks[size_t(ranks_->rank())];
+    if (end - first != own.cols)
+      refuse("the rank has " + std::to_string(own.cols) + " columns of an output, not " +
+             std::to_string(end - first));
+    if (size_t(most_rows(rows)) * size_t(widest) * elem_bytes(own.elem) > ranks_->slot_bytes())
+      refuse("what is gathered is larger than the ranks' slots");
+  }
+  ops_.push_back(AllGatherOp{{own, all, std::move(ranks)}, rows});
+}
+
 void Executor::append_select_rows(BufferId x, BufferId out, int64_t first) {
   const Buffer &from = bound(x), &to = bound(out);
   if (!lies_within(first, from.array.cols, to.array.cols) || from.array.elem != to.array.elem ||

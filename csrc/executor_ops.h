@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <variant>
 
+#include "all_gather.h"
 #include "kernels/argmax.h"
 #include "kernels/attention.h"
 #include "kernels/columns.h"
@@ -217,6 +218,11 @@ struct ClampOp {
   RowKind rows;
   const char* name() const { return "Clamp"; }
 };
+struct AllGatherOp {
+  AllGatherArgs args;
+  RowKind rows;
+  const char* name() const { return "AllGather"; }
+};
 struct ScaleByPositionOp {
   ScaleByPositionArgs args;
   const char* name() const { return "ScaleByPosition"; }
@@ -225,7 +231,7 @@ struct ScaleByPositionOp {
 using Op = std::variant<EmbedOp, BlockEmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
                         KvWriteOp, RopeWriteOp, AttentionOp, ShortConvOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
                          JoinOp, GatherColumnsOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, XieluOp, ClampOp,
-                         ScaleByPositionOp, HeadLinearOp, RouteOp, ExpertLinearOp, ScaleRowsOp,
+                         ScaleByPositionOp, AllGatherOp, HeadLinearOp, RouteOp, ExpertLinearOp, ScaleRowsOp,
                          CombineExpertsOp, StateConvOp, GatedDeltaOp, SelectiveScanOp, GatedNormOp>;
 
 }  // namespace penstock

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
+#include <string>
 
 #include "executor.h"
 #include "kernels/move_slots.h"
@@ -62,6 +63,7 @@ struct Executor::Runner {
   const StepView& step;
   Worker& worker;
   std::byte* shared;
+  RankGroup* ranks;
 
   void operator()(const EmbedOp& op) const { embed(op.args, step, worker); }
   void operator()(const BlockEmbedOp& op) const { embed(op.args, step, worker); }
@@ -127,6 +129,9 @@ struct Executor::Runner {
   void operator()(const ScaleByPositionOp& op) const {
     scale_by_position(op.args, step, worker);
   }
+  void operator()(const AllGatherOp& op) const {
+    all_gather(op.args, rows_of(op.rows, step), *ranks, worker);
+  }
 };
 
 void Executor::run(const StepView& step, const CacheEdits& edits) {
@@ -137,10 +142,17 @@ void Executor::run(const StepView& step, const CacheEdits& edits) {
       worker.barrier->wait(worker);
     }
     for (const Op& op : ops_) {
-      std::visit(Runner{step, worker, shared_.data()}, op);
+      std::visit(Runner{step, worker, shared_.data(), ranks_.get()}, op);
       worker.barrier->wait(worker);
     }
   });
+  require_ranks();
+}
+
+void Executor::require_ranks() const {
+  if (ranks_ && ranks_->given_up())
+    throw std::runtime_error("rank " + std::to_string(ranks_->rank()) +
+                             " waits for ranks that have failed");
 }
 
 std::vector<OpTime> Executor::profile(const StepView& step, const CacheEdits& edits) {
@@ -153,12 +165,13 @@ std::vector<OpTime> Executor::profile(const StepView& step, const CacheEdits& ed
     if (worker.id == 0) over[0] = Clock::now();
     Clock::time_point* const own = &done[size_t(worker.id) * ops];
     for (size_t i = 0; i < ops; ++i) {
-      std::visit(Runner{step, worker, shared_.data()}, ops_[i]);
+      std::visit(Runner{step, worker, shared_.data(), ranks_.get()}, ops_[i]);
       own[i] = Clock::now();
       worker.barrier->wait(worker);
       if (worker.id == 0) over[i + 1] = Clock::now();
     }
   });
+  require_ranks();
   std::vector<OpTime> times(ops);
   for (size_t i = 0; i < ops; ++i) {
     times[i].seconds = seconds_of(over[i + 1] - over[i]);

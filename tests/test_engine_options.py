@@ -80,7 +80,7 @@ def test_what_changes_no_output_is_named(caplog: pytest.LogCaptureFixture) -> No
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 cannot be honoured: a model runs on"),
+        ({"tensor_parallel_size": 2}, "tensor_parallel_size=2 cannot be honoured: it is called"),
         ({"tensor_parallel_size": True}, "cannot be honoured"),
         ({"trust_remote_code": True}, "own code is never run"),
         ({"speculative_config": {"method": "ngram"}}, "it is called speculative"),

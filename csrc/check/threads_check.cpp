@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "../executor.h"
+#include "gathers.h"
 #include "recurrences.h"
 
 using namespace penstock;
@@ -318,6 +319,11 @@ int main(int argc, char** argv) {
         expect(Recurrences(threads, crowded, ring).run(rounds / 10 + 2) == alone,
                "what is read of states does not depend on threads");
   }
+  for (const int world : {2, 3, 5})
+    for (const int threads : {1, 2})
+      for (const bool crowded : {false, true})
+        expect(wrong_numbers(world, threads, rounds, crowded) == 0,
+               "each rank gathers what all have written");
   std::printf(failures ? "%d checks failed\n" : "passed\n", failures);
   return failures ? 1 : 0;
 }

@@ -132,6 +132,14 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "process may use."
         ),
     ] = None
+    tensor_parallel: Annotated[
+        int,
+        Meta(
+            description="How many processes of this machine share every layer of the model, each "
+            "with a part of the weights, of the KV cache and of the threads. Output is the same "
+            "bit by bit. On the CPU alone, and not with --speculative."
+        ),
+    ] = 1
     deterministic: Annotated[
         bool,
         Meta(
@@ -314,6 +322,8 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     """What stands in for sampling options that a request leaves out."""
     seed: int
     reasons: dict[str, str]
+    tensor_parallel: int = 1
+    """Number of ranks that share every layer, each a process of its own; this one is the first."""
     window_columns: WindowColumns = 16
     """Columns of a window of weights in 4 bits: the backend's."""
     built: str | None = None

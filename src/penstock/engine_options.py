@@ -48,7 +48,7 @@ _TEXT_ONLY: Final = "models read and write text only; leave it out"
 _NEVER: Final = "there is nothing of the kind here"
 
 _FOREIGN: Final[Mapping[str, Foreign | _Advice]] = {
-    "tensor_parallel_size": Foreign((1,), _ONE_DEVICE),
+    "tensor_parallel_size": Foreign((1,), "it is called tensor_parallel"),
     "pipeline_parallel_size": Foreign((1,), _ONE_DEVICE),
     "data_parallel_size": Foreign((1,), _ONE_DEVICE),
     "enable_expert_parallel": Foreign((False,), _ONE_DEVICE),

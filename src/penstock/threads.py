@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import pairwise
 
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
@@ -41,6 +42,30 @@ def choose_threads(asked: int | str | None, hardware: Hardware) -> Threads:
     if asked is None:
         return _default(hardware)
     return _counted(int(asked), hardware)
+
+
+def among_ranks(threads: Threads, world: int, hardware: Hardware) -> Threads:
+    """Return the threads of ``world`` ranks together: those of one process, and one of each rank at
+    least."""
+    if world == 1:
+        return threads
+    if threads.count < world:
+        cores = _cores(hardware.physical_cores)
+        note = f"{world} ranks, each with a thread of its own, take turns on {cores}"
+        notes = (*threads.notes, note) if world > hardware.physical_cores else threads.notes
+        return Threads(world, (), f"one for each of {world} ranks", notes)
+    each = threads.count // world
+    share = format_count(each) if threads.count % world == 0 else f"{each} or {each + 1} threads"
+    reason = f"{threads.reason}; {world} ranks have {share} each"
+    return Threads(threads.count, threads.cpus, reason, threads.notes)
+
+
+def divided(
+    count: int, cpus: tuple[int, ...], world: int
+) -> tuple[tuple[int, tuple[int, ...]], ...]:
+    """Return the number of threads and the CPUs of each rank: neighbours, as evenly as can be."""
+    edges = [count * rank // world for rank in range(world + 1)]
+    return tuple((b - a, cpus[a:b]) for a, b in pairwise(edges))
 
 
 def parse_cpus(text: str) -> tuple[int, ...]:

@@ -138,3 +138,5 @@ def test_the_command_accounts_for_prompts_and_steps(
         assert line["seconds"] > 0
     assert cli.main([*words, "--backend", "reference"]) != 0
     assert "does not time single ops" in capsys.readouterr().err
+    assert cli.main([*words, "--backend", "cpu", "--tensor-parallel", "2"]) != 0
+    assert "ops of several ranks are not timed yet" in capsys.readouterr().err

@@ -20,8 +20,9 @@ ONE_DEVICE = "a model runs on one device here; leave it out"
     [
         (["--model", "x"], "write the model without an option's name"),
         (["-m", "x"], "write the model without an option's name"),
-        (["-tp", "2"], ONE_DEVICE),
-        (["--tensor-parallel-size=2"], ONE_DEVICE),
+        (["-tp", "2"], "it is called --tensor-parallel"),
+        (["--tensor-parallel-size=2"], "it is called --tensor-parallel"),
+        (["-pp", "2"], ONE_DEVICE),
         (["x", "-c", "4096"], "did you mean --max-model-len?"),
         (["--ctx-size", "4096"], "did you mean --max-model-len?"),
         (["-t", "4"], "did you mean --threads?"),

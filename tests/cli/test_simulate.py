@@ -182,6 +182,7 @@ def test_what_cannot_be_simulated(
         (["a:", "a:", *gpu], "two configurations are called 'a'"),
         (["a:kv_cache_dtype=int8", *here], "no calibration is of what it runs"),
         (["a:speculative=ngram", *here], "speculative cannot be simulated yet"),
+        (["a:tensor_parallel=2", *here], "tensor_parallel cannot be simulated yet"),
         (["a:tp=2", *here], "tp is for --gpu"),
         (["a:kv_cache_bytes=900GiB", *gpu], "has room for"),
         (["a:threads=4", *gpu], "threads is not taken into account with --gpu"),

@@ -6,16 +6,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hypothesis import HealthCheck, assume, given, settings
+import pytest
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.drawn_specs import specs, two_ranks_can_share
+from support.drawn_specs import UNEVEN_HEADS, ranks_can_share, specs
 from support.ranks import in_ranks
 from support.state_steps import with_states
 from support.tame_weights import TameWeights
 from support.tiny_plans import Chunk, step_of, tokens_of
 
 from penstock.backends.reference.executor import ReferenceExecutor
+from penstock.errors import ConfigError
 from penstock.interface.collective import Collective, ThreadRank
 from penstock.interface.executor import Limits
 from penstock.models.spec import ModelSpec
@@ -64,15 +66,38 @@ def logits(whole: Plan, plan: Plan, fused: bool, rank: Collective | None = None)
     return np.concatenate(rows)
 
 
-@settings(deadline=None, max_examples=30, suppress_health_check=SLOW)
-@given(spec=specs(states=True), dtype=st.sampled_from(["float32", "bfloat16"]), fused=st.booleans())
-def test_two_ranks_compute_what_one_does(spec: ModelSpec, dtype: Any, fused: bool) -> None:
-    assume(two_ranks_can_share(spec))
+def check(spec: ModelSpec, dtype: Any, fused: bool, world: int) -> None:
+    """So many ranks give bitwise what one gives, if they can share the model, and are refused if
+    not."""
     plan = lower(spec, dtype)
+    if not ranks_can_share(spec, world):
+        with pytest.raises(ConfigError, match=f"{world} ranks cannot share"):
+            shard(plan, 0, world)
+        return
     expected = logits(plan, plan, fused)
 
     def of_rank(rank: ThreadRank) -> Any:
         return logits(plan, shard(plan, rank.rank, rank.world), fused, rank)
 
-    for got in in_ranks(2, of_rank):
+    for got in in_ranks(world, of_rank):
         np.testing.assert_array_equal(got, expected)
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=SLOW)
+@given(spec=specs(states=True), dtype=st.sampled_from(["float32", "bfloat16"]), fused=st.booleans())
+def test_two_ranks_compute_what_one_does(spec: ModelSpec, dtype: Any, fused: bool) -> None:
+    check(spec, dtype, fused, 2)
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=SLOW)
+@given(
+    spec=specs(states=True, heads=UNEVEN_HEADS),
+    dtype=st.sampled_from(["float32", "bfloat16"]),
+    fused=st.booleans(),
+    world=st.sampled_from([3, 4, 5, 8]),
+)
+def test_any_number_of_ranks_computes_what_one_does(
+    spec: ModelSpec, dtype: Any, fused: bool, world: int
+) -> None:
+    """Also where it does not divide the KV heads, or exceeds them."""
+    check(spec, dtype, fused, world)

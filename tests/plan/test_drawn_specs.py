@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from support.drawn_specs import specs, two_ranks_can_share
+from support.drawn_specs import ranks_can_share, specs
 from support.kv_tables import in_groups
 from support.naive_decoder import logits_of
 from support.ranks import in_ranks
@@ -72,7 +72,7 @@ def test_a_plan_and_its_fused_form_compute_what_the_spec_says(spec: ModelSpec) -
 @settings(deadline=None, max_examples=30, suppress_health_check=SLOW)
 @given(spec=specs(states=True), fused=st.booleans())
 def test_ranks_compute_what_one_does(spec: ModelSpec, fused: bool) -> None:
-    """Or say that they cannot share what is computed over all heads at once."""
+    """Or say that they cannot share the heads of a state."""
     plan = lower(spec)
 
     def made(whole: Plan) -> Plan:
@@ -81,9 +81,9 @@ def test_ranks_compute_what_one_does(spec: ModelSpec, fused: bool) -> None:
     try:
         shares = [shard(plan, rank, 2) for rank in range(2)]
     except ConfigError:
-        assert not two_ranks_can_share(spec)
+        assert not ranks_can_share(spec, 2)
         return
-    assert two_ranks_can_share(spec)
+    assert ranks_can_share(spec, 2)
     alone = logits_along(made(plan))
     for several in in_ranks(2, lambda rank: logits_along(made(shares[rank.rank]), rank)):
         np.testing.assert_allclose(several, alone, rtol=0, atol=2e-5 * np.abs(alone).max())

@@ -24,9 +24,10 @@ from penstock.interface.executor import Limits
 from penstock.interface.sources import RowsOf
 from penstock.interface.step import StepInput, StepResult
 from penstock.interface.weights import WeightSource
-from penstock.models.spec import GatedDeltaSpec, ModelSpec
+from penstock.models.spec import AttentionSpec, GatedDeltaSpec, ModelSpec, QkNormSpec
 from penstock.plan import ops
 from penstock.plan.fuse import fuse
+from penstock.plan.kv_groups import group_layers
 from penstock.plan.lower import lower
 from penstock.plan.memory import plan_memory
 from penstock.plan.plan import Plan
@@ -223,8 +224,11 @@ def test_states_and_convolutions(family: str, world: int, fused: bool) -> None:
 @pytest.mark.parametrize(
     ("family", "message"),
     [
-        ("mamba2", "3 ranks cannot share .* heads and .* groups of B and C evenly"),
-        ("lfm2", "3 ranks cannot share the 64 columns of convolutions"),
+        ("mamba2", "3 ranks cannot share .* heads and .* groups of B and C .*; take one of 1, 2,"),
+        (
+            "lfm2",
+            "3 ranks cannot share the 64 columns of convolutions.*; take one of 1, 2, 4",
+        ),
     ],
 )
 def test_states_that_ranks_cannot_share(family: str, message: str) -> None:
@@ -262,10 +266,8 @@ def test_what_tiled_heads_of_states_share() -> None:
         own_state(replace(net, key_heads=2, value_heads=12, tiled=True), 0, 4)
 
 
-def test_heads_of_latents_that_ranks_cannot_share() -> None:
-    plan = lower(load_model_spec(tiny_checkpoint("deepseek_v3")))
-    with pytest.raises(ConfigError, match=r"3 ranks cannot share 4 heads evenly; take one of 1, 2"):
-        shard(plan, 0, 3)
+def test_uneven_heads_of_latents() -> None:
+    check_checkpoint(tiny_checkpoint("deepseek_v3"), 3, True)
 
 
 def test_what_a_rank_has() -> None:
@@ -303,25 +305,72 @@ def test_one_rank_runs_the_plan_itself() -> None:
     assert shard(plan, 0, 1) is plan
 
 
+@pytest.mark.parametrize(
+    ("heads", "world", "queries", "cached"),
+    [
+        ((8, 8), 3, [2, 3, 3], [2, 3, 3]),
+        ((9, 3), 2, [3, 6], [1, 2]),
+        ((9, 3), 4, [1, 2, 3, 3], [1, 1, 1, 1]),
+        ((9, 3), 8, [1, 1, 1, 1, 1, 1, 1, 2], [1] * 8),
+        ((6, 1), 4, [1, 2, 1, 2], [1] * 4),
+    ],
+)
+@pytest.mark.parametrize("qk_norm", [False, True])
+def test_heads_that_ranks_share_unevenly(
+    heads: tuple[int, int], world: int, queries: list[int], cached: list[int], qk_norm: bool
+) -> None:
+    """Whole KV heads, or some of the query heads of one, which several ranks cache then."""
+    plan = lower(make_spec(heads=heads, qk_norm=qk_norm, bias=True), "bfloat16")
+    ranks = [shard(plan, rank, world) for rank in range(world)]
+    for rank, own in enumerate(ranks):
+        attentions = [op for op in own.ops if isinstance(op, ops.Attention)]
+        assert {(op.heads, op.kv_heads) for op in attentions} == {(queries[rank], cached[rank])}
+        assert {layer.kv_heads for layer in own.kv_layers} == {cached[rank]}
+        assert own.kv_groups.groups == plan.kv_groups.groups
+    check(plan, lambda own: DummyWeights(own.weights, 3, "bfloat16"), True, [world])
+
+
+def test_groups_of_layers_are_those_of_the_whole_plan() -> None:
+    """Though a rank's layers have other sizes, by which it would group them otherwise."""
+    spec = make_spec(heads=(8, 8))
+    (layer,) = set(spec.layers)
+    attention = layer.mixer
+    assert isinstance(attention, AttentionSpec)
+    wide = replace(layer, mixer=replace(attention, window=7))
+    narrow = replace(layer, mixer=replace(attention, num_kv_heads=2))
+    plan = lower(replace(spec, layers=(wide, *(narrow,) * 4)))
+    ranks = [shard(plan, rank, 3) for rank in range(3)]
+    for own in ranks:
+        assert own.kv_groups.groups == plan.kv_groups.groups
+        assert own.kv_groups.windows == plan.kv_groups.windows
+    alone = [group_layers(own.kv_layers, own.kv_dtype).groups for own in ranks]
+    assert any(groups != plan.kv_groups.groups for groups in alone)
+    check(plan, lambda own: DummyWeights(own.weights, 3, "float32"), True, [3])
+
+
 def test_worlds_that_cannot_share_the_heads() -> None:
     plan = lower(make_spec(heads=(8, 4)))
-    with pytest.raises(ConfigError, match=r"3 ranks cannot share 4 KV heads.*one of 1, 2, 4 ranks"):
-        shard(plan, 0, 3)
+    with pytest.raises(ConfigError, match=r"9 ranks cannot share 8 heads.*take at most 8 ranks"):
+        shard(plan, 0, 9)
     with pytest.raises(ValueError, match="no rank 2 of 2"):
         shard(plan, 2, 2)
     with pytest.raises(ValueError, match="before it is fused"):
         shard(fuse(plan), 0, 2)
 
 
-def test_queries_that_are_normed_over_all_heads_are_refused() -> None:
-    plan = lower(make_spec(heads=(4, 4)))
-    place = next(i for i, op in enumerate(plan.ops) if isinstance(op, ops.Rope))
-    rope = plan.ops[place]
-    assert isinstance(rope, ops.Rope)
-    norm = ops.RmsNorm(rope.x, rope.x, "layers.0.attn_norm", 1e-5)
-    changed = replace(plan, ops=(*plan.ops[:place], norm, *plan.ops[place:]))
-    with pytest.raises(ConfigError, match=r"over all heads at once.*run it on one"):
-        shard(changed, 0, 2)
+@pytest.mark.parametrize("world", [2, 3])
+def test_queries_that_are_normed_over_all_heads(world: int) -> None:
+    """They are gathered, normed by all, and each rank takes its own."""
+    spec = make_spec(heads=(4, 2))
+    norm = QkNormSpec(1e-5, over="projection")
+    layers = tuple(
+        replace(layer, mixer=replace(layer.mixer, qk_norm=norm)) for layer in spec.layers
+    )
+    for dtype in ("float32", "bfloat16"):
+        plan = lower(replace(spec, layers=layers), dtype)
+        own = shard(plan, 1, world)
+        assert sum(isinstance(op, ops.Columns) for op in own.ops) == 4
+        check(plan, lambda own: DummyWeights(own.weights, 3, dtype), True, [world])  # noqa: B023
 
 
 def test_a_products_few_outputs_are_computed_by_all() -> None:
@@ -338,9 +387,9 @@ def test_a_share_needs_its_group() -> None:
 
 
 @needs_native
-def test_the_cpu_backend_refuses_a_share_by_name() -> None:
+def test_the_cpu_backend_refuses_a_share_without_its_group() -> None:
     plan = fuse(shard(lower(make_spec()), 0, 2))
-    with pytest.raises(ConfigError, match="AllGather"):
+    with pytest.raises(ConfigError, match="one rank's of several"):
         backend("cpu").bind(plan, DummyWeights(plan.weights, 3, "float32"), LIMITS)
 
 

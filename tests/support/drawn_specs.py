@@ -322,18 +322,23 @@ def _side_by_side(
 
 @st.composite
 def specs(
-    draw: st.DrawFn, experts: bool = True, max_layers: int = 3, states: bool = False
+    draw: st.DrawFn,
+    experts: bool = True,
+    max_layers: int = 3,
+    states: bool = False,
+    heads: Sequence[tuple[int, int]] = ((4, 2), (2, 2), (4, 1)),
 ) -> ModelSpec:
     """Models of up to ``max_layers`` layers; ``experts``: of which some may be mixtures;
-    ``states``: of which some may keep states."""
-    heads, kv_heads = draw(st.sampled_from([(4, 2), (2, 2), (4, 1)]))
+    ``states``: of which some may keep states; ``heads``: numbers of heads and KV heads, of which
+    one is drawn."""
+    num_heads, kv_heads = draw(st.sampled_from(heads))
     dim = draw(st.sampled_from([8, 12]))
     layers: list[LayerSpec] = []
     for _ in range(draw(st.integers(1, max_layers))):
         parts = draw(st.sampled_from(["both", "both", "both", "mixer", "mlp"]))
         mixer: Mixer | MixerSum | None = None
         if parts != "mlp":
-            mixers = _mixers(layers, heads, kv_heads, dim, states)
+            mixers = _mixers(layers, num_heads, kv_heads, dim, states)
             mixer = draw(_side_by_side(mixers, states))
         of_mixer = st.none() | NORMS if mixer is not None else st.none()
         of_mlp = st.none() | NORMS if parts != "mixer" else st.none()
@@ -371,15 +376,23 @@ def specs(
     )
 
 
-def two_ranks_can_share(spec: ModelSpec) -> bool:
-    """Whether each of two ranks can have half of the heads of every layer."""
+UNEVEN_HEADS = ((4, 2), (6, 3), (5, 5), (8, 2), (6, 1), (9, 3))
+"""Numbers of heads and KV heads that few numbers of ranks share evenly."""
+
+
+def ranks_can_share(spec: ModelSpec, world: int) -> bool:
+    """Whether so many ranks can divide the heads of every layer, and the columns of convolutions
+    evenly."""
 
     def fits(mixer: Mixer) -> bool:
-        if isinstance(mixer, GatedDeltaSpec):
-            return mixer.value_heads % 2 == 0
-        if not isinstance(mixer, AttentionSpec):
-            return True
-        over_all = mixer.qk_norm is not None and mixer.qk_norm.over == "projection"
-        return mixer.latent is not None or (mixer.num_kv_heads % 2 == 0 and not over_all)
+        match mixer:
+            case AttentionSpec():
+                return mixer.num_heads >= world
+            case ShortConvSpec():
+                return mixer.size % world == 0
+            case GatedDeltaSpec():
+                return mixer.value_heads % world == 0
+            case _:
+                return mixer.heads % world == 0
 
     return all(fits(mixer) for layer in spec.layers for mixer in layer.mixers)

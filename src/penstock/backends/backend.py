@@ -16,6 +16,7 @@ from penstock.errors import ConfigError
 from penstock.gpu import Gpu
 from penstock.hardware import Hardware
 from penstock.interface.budget import Budget
+from penstock.interface.collective import RankSeat
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, Packing, WeightSource
 from penstock.memory_budget import Demand
@@ -92,6 +93,9 @@ class Backend(ABC):
 
     runs_states: ClassVar[bool] = False
     """Whether it has kernels for layers that keep a state of a sequence (``plan.ops.state``)."""
+
+    runs_ranks: ClassVar[bool] = False
+    """Whether it runs the plan of one rank of several (``plan/shard.py``)."""
 
     centers_keys: ClassVar[bool] = False
     """Whether it caches keys centered and scaled (``Plan.key_columns``)."""
@@ -194,10 +198,17 @@ class Backend(ABC):
         return None
 
     @abstractmethod
-    def bind(self, plan: Plan, weights: WeightSource | PackedWeights, limits: Limits) -> Executor:
+    def bind(
+        self,
+        plan: Plan,
+        weights: WeightSource | PackedWeights,
+        limits: Limits,
+        seat: RankSeat | None = None,
+    ) -> Executor:
         """Return an executor for ``plan``; raises ConfigError if it cannot run here.
 
-        Only a backend that :attr:`keeps_weights` takes PackedWeights.
+        Only a backend that :attr:`keeps_weights` takes PackedWeights, and one that
+        :attr:`runs_ranks` a ``seat``, where the plan is one rank's.
         """
 
 

@@ -35,6 +35,10 @@ class OpMeter(MeteredExecutor):
 
     def __init__(self, executor: Executor, spec: ModelSpec, config: ResolvedConfig) -> None:
         super().__init__(executor, spec, config)
+        if config.tensor_parallel > 1:
+            raise ConfigError(
+                "ops of several ranks are not timed yet; leave --ops or --tensor-parallel out"
+            )
         if not isinstance(executor, Profiling):
             raise ConfigError(
                 f"the {config.backend} backend does not time single ops; leave --ops out, or "

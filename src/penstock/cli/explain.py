@@ -52,13 +52,16 @@ def run(args: argparse.Namespace) -> int:
     lines += [f"tuned    {line}" for line in _tuned(engine_plan)]
     print(harmless("\n".join(lines), sys.stdout))  # notes repeat what checkpoints say
     if not args.no_plan:
+        plan = engine_plan.ranks[0] if engine_plan.ranks else engine_plan.plan
+        if engine_plan.ranks:
+            print(f"\nthe part of rank 0 of {len(engine_plan.ranks)}:")
         memory = plan_memory(
-            engine_plan.plan,
+            plan,
             config.max_num_batched_tokens,
             config.max_logit_rows,
             config.max_num_batched_tokens,
         )
-        print("\n" + explain(engine_plan.plan, memory, config.state_bytes))
+        print("\n" + explain(plan, memory, config.state_bytes))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,19 +16,21 @@ import msgspec
 from penstock.artifact.format import Artifact, BuiltLengths
 from penstock.artifact.session import ArtifactSession, Keeping, Note
 from penstock.backends.registry import backend, looked_for, native_automaton
-from penstock.cache.state_slots import StateLimits
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.demo_model import demo_model_path
+from penstock.engine.engine_plan import EnginePlan as EnginePlan
+from penstock.engine.engine_plan import state_limits as state_limits
+from penstock.engine.engine_plan import step_limits as step_limits
+from penstock.engine.plan_weights import Mark as Mark
+from penstock.engine.plan_weights import calibrated, open_plan_weights
 from penstock.errors import ArtifactError, ConfigError, ModelError, WeightError
 from penstock.gguf.names import is_gguf
 from penstock.hardware import Hardware, detect
 from penstock.interface.automaton import Automaton
-from penstock.interface.executor import Executor, Limits
+from penstock.interface.executor import Executor
 from penstock.interface.loading import ProgressCallback, no_progress
 from penstock.interface.tuning import Tuning
-from penstock.interface.weights import WeightSource
 from penstock.models.spec import ModelSpec
-from penstock.plan.observation import inputs
 from penstock.plan.plan import Plan
 from penstock.plan.weight_bytes import weight_bytes
 from penstock.resolve import draft_block_bytes, resolve
@@ -46,31 +48,14 @@ from penstock.weights.hub import resolve_model_folder
 from penstock.weights.measured import MeasuredWeights
 from penstock.weights.model_files import ModelFiles
 from penstock.weights.model_folder import load_model_spec
-from penstock.weights.smoothing import F64
 from penstock.weights.token_map import Int32s, read_token_map
 
 if TYPE_CHECKING:
-    from penstock.engine.calibration import Measured
     from penstock.speculate.make import LoadedDraft
 
 _log = logging.getLogger("penstock.artifact")
 
 _RESTORING: Final = "packed weights of before"
-
-Mark = Callable[[str], None]
-"""Callback that receives the name of each phase of the start as it ends."""
-
-
-@dataclass(frozen=True)
-class EnginePlan:
-    """The resolved options and the plan of a model, decided before any weight is read."""
-
-    config: ResolvedConfig
-    spec: ModelSpec
-    plan: Plan
-    draft: EnginePlan | None = None
-    """Plan of the draft model or draft heads, if there are any. The spec of heads is one of
-    ``models/draft_heads.py``."""
 
 
 def open_model(config: EngineConfig) -> ModelFiles:
@@ -169,7 +154,7 @@ def _draw(
     decided = resolve(config, hardware, spec, folder, tokenizer, draft, drafts, plan)
     resolved = decided.config
     if drafting is None or draft is None or decided.draft is None:
-        return EnginePlan(resolved, spec, decided.plan)
+        return EnginePlan(resolved, spec, decided.plan, config, ranks=decided.ranks)
     draft, notes = reaching(config.speculative, draft, resolved.max_model_len, drafting)
     resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *notes))
     draft_plan = replace(decided.draft, spec=draft)
@@ -188,7 +173,7 @@ def _draw(
     if draft_plan.takes_from_target:
         its = msgspec.structs.replace(drafted.config, target_path=resolved.model_path)
         drafted = replace(drafted, config=its)
-    return EnginePlan(resolved, spec, decided.plan, drafted)
+    return EnginePlan(resolved, spec, decided.plan, config, drafted)
 
 
 def draft_tokens(engine_plan: EnginePlan) -> Int32s | None:
@@ -207,34 +192,6 @@ def suffix_automaton() -> type[Automaton]:
     from penstock.speculate.suffix import SuffixAutomaton
 
     return native_automaton() or SuffixAutomaton
-
-
-def step_limits(engine_plan: EnginePlan) -> Limits:
-    """The limits with which the executor of ``engine_plan`` is bound."""
-    config = engine_plan.config
-    return Limits(
-        num_blocks=config.num_blocks,
-        max_tokens=config.max_num_batched_tokens,
-        max_logit_rows=config.max_logit_rows,
-        max_hidden_rows=config.max_num_batched_tokens,
-        max_sequences=config.max_num_seqs,
-        threads=config.threads,
-        cpus=config.cpus,
-        deterministic=config.deterministic,
-        rows_per_sequence=config.rows_per_sequence,
-        trees=config.speculative is not None or engine_plan.plan.feature_size > 0,
-        num_states=config.num_states,
-        state_log=config.state_log,
-    )
-
-
-def state_limits(engine_plan: EnginePlan) -> StateLimits | None:
-    """The state slots of ``engine_plan``; None where layers keep no states."""
-    config, plan = engine_plan.config, engine_plan.plan
-    if not plan.state_layers:
-        return None
-    interval = plan.state_interval(config.state_bytes)
-    return StateLimits(config.num_states, config.max_num_seqs, interval)
 
 
 @dataclass(frozen=True)
@@ -312,6 +269,15 @@ def load(
     logged, and the weights are packed.
     """
     config, limits = engine_plan.config, step_limits(engine_plan)
+    if config.tensor_parallel > 1:
+        from penstock.engine.ranks.loading import load_ranks  # of engines that have any
+
+        if keeping == "always":
+            raise ConfigError(
+                "packed weights of several ranks are not kept yet; leave tensor_parallel out, or "
+                "start without an engine artifact"
+            )
+        return load_ranks(engine_plan, mark, note, files, progress)
     binds = backend(config.backend)
     num_bytes = 0 if progress is no_progress else weight_bytes(engine_plan.plan)
     artifacts = ArtifactSession.of(config, engine_plan.plan, note, files)
@@ -332,8 +298,10 @@ def load(
     if keeping == "always":
         artifacts.require_room()
     start = time.monotonic()
-    measured = _calibrate(engine_plan, files, mark, progress)
-    weights, warning = _open(engine_plan, files, {} if measured is None else measured.inputs)
+    measured = calibrated(engine_plan, files, mark, progress)
+    weights, warning = open_plan_weights(
+        engine_plan, files, {} if measured is None else measured.inputs
+    )
     if progress is not no_progress:
         declared = engine_plan.plan.weights
         weights = CountedWeights(
@@ -362,46 +330,6 @@ def _lengths(config: ResolvedConfig) -> BuiltLengths | None:
     if config.max_input_len is None and config.max_output_len is None:
         return None
     return BuiltLengths(config.max_input_len, config.max_output_len)
-
-
-def _open(
-    engine_plan: EnginePlan, files: ModelFiles | None, measured: Mapping[str, F64]
-) -> tuple[WeightSource, Callable[[], str | None]]:
-    """The weights, and what says what is odd in those that have been read."""
-    # Readers of all formats, of which a start that restores an artifact needs none.
-    from penstock.weights.checked import CheckedWeights
-    from penstock.weights.checkpoint import CheckpointWeights, open_weights
-
-    config, spec, weights = engine_plan.config, engine_plan.spec, engine_plan.plan.weights
-    opened = open_weights(
-        files or Path(config.model_path),
-        spec,
-        weights,
-        dtype=config.dtype,
-        load_format=config.load_format,
-        seed=config.seed,
-        target=None if config.target_path is None else Path(config.target_path),
-        measured=measured,
-    )
-    if not isinstance(opened, CheckpointWeights):
-        return opened, lambda: None
-    checked = CheckedWeights(opened)
-    return checked, checked.warning
-
-
-def _calibrate(
-    engine_plan: EnginePlan, files: ModelFiles | None, mark: Mark, progress: ProgressCallback
-) -> Measured | None:
-    """What a text says of the model, where the plan asks for it."""
-    config, plan = engine_plan.config, engine_plan.plan
-    if not inputs(plan) and not plan.key_columns:
-        return None
-    from penstock.engine.calibration import calibrate  # needed at a first start alone
-
-    bind = backend("cpu").bind
-    measured = calibrate(config, plan, bind, files, lambda part: progress("calibrating", part, 0))
-    mark("calibrate")
-    return measured
 
 
 def _tune_restored(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -23,13 +25,27 @@ class Collective(Protocol):
         """Number of ranks."""
         ...
 
-    def all_gather(self, columns: NDArray[Any]) -> NDArray[Any]:
-        """The columns of all ranks side by side, in the order of ranks.
+    def all_gather(self, columns: NDArray[Any]) -> Sequence[NDArray[Any]]:
+        """The columns of each rank, in the order of ranks.
 
-        Of ``[rows, c]`` of each; all have the same rows and type. Raises RuntimeError where another
-        rank has failed.
+        ``[rows, c]`` of each, where c need not be the same; all have the same rows and type. Raises
+        RuntimeError where another rank has failed.
         """
         ...
+
+
+@dataclass(frozen=True)
+class RankSeat:
+    """The place of an executor in a group of ranks, and both ways in which it may meet the others:
+    a backend takes one of them, the same for all ranks."""
+
+    collective: Collective
+    segment: int
+    """The file descriptor of memory that all ranks share (``interface/rank_segment.py``)."""
+    slot_bytes: int
+    """Most bytes of what a rank has to give in one gather."""
+    threads: int
+    """The compute threads of all ranks together, on this machine."""
 
 
 class ThreadRank:
@@ -40,16 +56,16 @@ class ThreadRank:
         self.world = len(shared.columns)
         self._shared = shared
 
-    def all_gather(self, columns: NDArray[Any]) -> NDArray[Any]:
+    def all_gather(self, columns: NDArray[Any]) -> Sequence[NDArray[Any]]:
         shared = self._shared
         shared.columns[self.rank] = columns
         try:
             shared.barrier.wait(WAIT_S)
-            whole = np.concatenate(shared.columns, axis=1)
+            parts = tuple(part.copy() for part in shared.columns)
             shared.barrier.wait(WAIT_S)  # nobody writes the next before all have read this one
         except threading.BrokenBarrierError as e:
             raise RuntimeError(f"rank {self.rank} waits for ranks that have failed") from e
-        return whole
+        return parts
 
     def fail(self) -> None:
         """Have the other ranks raise what they would wait for."""

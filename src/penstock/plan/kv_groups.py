@@ -159,14 +159,23 @@ def group_layers(layers: Sequence[KvLayer], dtype: KvDType) -> KvGroups:
         cost = _cost(runs, sizes, page)
         if cost < least:
             best, least = [run for kind in runs for run in kind], cost
+    return groups_of(layers, best, dtype)
+
+
+def groups_of(layers: Sequence[KvLayer], runs: Sequence[Sequence[int]], dtype: KvDType) -> KvGroups:
+    """Return the groups of cached layers whose numbers are ``runs``, those of a group alike in what
+    they see, with pages as large as the largest needs."""
+    if not runs:
+        return KvGroups((), 0, ())
+    sizes = [layer.block_bytes(dtype) for layer in layers]
     places: list[KvPlace | None] = [None] * len(layers)
-    for group, run in enumerate(best):
+    for group, run in enumerate(runs):
         offset = 0
         for index, number in enumerate(run):
             places[number] = KvPlace(group, index, offset)
             offset += sizes[number]
-    groups = tuple(KvGroup(layers[run[0]].window, tuple(run)) for run in best)
-    page = max(sum(sizes[number] for number in run) for run in best)
+    groups = tuple(KvGroup(layers[run[0]].window, tuple(run)) for run in runs)
+    page = max(sum(sizes[number] for number in run) for run in runs)
     return KvGroups(groups, page, tuple(place for place in places if place is not None))
 
 

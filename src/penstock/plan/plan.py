@@ -11,7 +11,7 @@ from penstock.interface.plan_weights import PlanWeight
 from penstock.interface.sources import Stored
 from penstock.models.spec import DType, ModelSpec, RopeSpec
 from penstock.plan.key_columns import KeyColumns
-from penstock.plan.kv_groups import KvGroups, KvLayer, group_layers
+from penstock.plan.kv_groups import KvGroups, KvLayer, group_layers, groups_of
 from penstock.plan.ops import Buffer, BufferName, ExpertLinear, Features, Op, WeightName
 from penstock.plan.state_layers import StateLayer
 
@@ -54,6 +54,9 @@ class Plan:
     key_columns: tuple[KeyColumns, ...] = ()
     """What keys are centered and scaled by as they are cached, and queries scaled by as they are
     multiplied with them; empty where keys are cached as they are."""
+    kv_runs: tuple[tuple[int, ...], ...] | None = None
+    """The cached layers of each group, where a plan is one rank's: those of the whole plan, since
+    one scheduler has the tables of all ranks. None: chosen by the layers' sizes."""
     token_offsets: Stored | None = None
     """The tensor, integers ``[outputs]``, that says what to add to the number of each column of the
     logits to get its token; None where a column is the token of its number."""
@@ -61,6 +64,8 @@ class Plan:
     @cached_property
     def kv_groups(self) -> KvGroups:
         """Which cached layers share pages; ``StepInput.groups`` has tables of each group."""
+        if self.kv_runs is not None:
+            return groups_of(self.kv_layers, self.kv_runs, self.kv_dtype)
         return group_layers(self.kv_layers, self.kv_dtype)
 
     @property

@@ -39,8 +39,7 @@ def own_state(spec: StateSpec, rank: int, world: int) -> OwnState:
         what = "value heads and {} key heads" if delta else "heads and {} groups of B and C"
         raise ConfigError(
             f"{world} ranks cannot share {heads} {what.format(groups)} evenly, of layers that keep "
-            "a state; take a number of ranks that divides both, or the first and is a multiple of "
-            "the second"
+            "a state"
         )
     first = rank * count
     group, some = rank * groups // world, max(groups // world, 1)

@@ -26,9 +26,10 @@ from penstock.plan.ops import (
     StateConv,
 )
 from penstock.plan.plan import Plan
-from penstock.plan.shard_grains import grains, is_local
+from penstock.plan.shard_columns import is_local, kept_apart, own_kv_heads
+from penstock.plan.shard_heads import Cut, Range, evenly, head_cuts
 from penstock.plan.shard_states import Runs, own_state, within
-from penstock.plan.shares import Columns, Shares, share_name
+from penstock.plan.shares import Shares, in_whole, share_name
 from penstock.plan.state_layers import state_layer
 
 
@@ -37,7 +38,7 @@ class Sharding(Shares):
 
     def __init__(self, plan: Plan, rank: int, world: int) -> None:
         super().__init__(plan, rank, world)
-        self._grain = grains(plan, world)
+        self._apart = kept_apart(plan, world)
         mixers = (mixer for layer in plan.spec.layers for mixer in layer.mixers)
         specs = [mixer for mixer in mixers if isinstance(mixer, StateSpec)]
         self._states = [own_state(spec, rank, world) for spec in specs]
@@ -49,23 +50,26 @@ class Sharding(Shares):
             self._append(op)
         for name in self._whole.results:
             self._read_whole(name)
-        layers = tuple(map(self._own_cache, self._whole.kv_layers))
+        layers = tuple(map(self._own_cache, range(len(self._whole.kv_layers))))
         return replace(
             self._whole,
             ops=tuple(self._ops),
             buffers=self._buffers,
             weights=self._weights,
             kv_layers=layers,
+            kv_runs=tuple(group.layers for group in self._whole.kv_groups),
             state_layers=tuple(state_layer(own.spec) for own in self._states),
         )
 
-    def _own_cache(self, layer: KvLayer) -> KvLayer:
+    def _own_cache(self, number: int) -> KvLayer:
         """What the rank caches of a layer."""
+        layer = self._whole.kv_layers[number]
         if layer.value_dim is not None:
             return layer
         if layer.rows is not None:
             return replace(layer, head_dim=layer.head_dim // self._world)
-        return replace(layer, kv_heads=layer.kv_heads // self._world)
+        first, end = self._mine(own_kv_heads(self._whole, number, self._world))
+        return replace(layer, kv_heads=end - first)
 
     def _inputs_of_states(self) -> dict[BufferName, Runs]:
         runs: dict[BufferName, Runs] = {}
@@ -96,8 +100,8 @@ class Sharding(Shares):
             case Attention():
                 self._attention(op)
             case KvWrite() if op.v is not None:
-                heads = op.kv_heads // self._world
-                k, v = (self._own(name, op.head_dim * heads) for name in (op.k, op.v))
+                k, v = (self._own(name, self._apart[name]) for name in (op.k, op.v))
+                heads = self._own_cache(op.layer).kv_heads
                 self._ops.append(replace(op, k=k, v=v, kv_heads=heads))
             case Join() if op.heads is not None and self._own_heads(op.xs, op.heads) is not None:
                 self._join(op, op.heads)
@@ -117,50 +121,54 @@ class Sharding(Shares):
         for name in op.weights:
             self._weights[name] = self._whole.weights[name]
         self._ops.append(op)
+        for name in op.writes:  # norms of all heads' queries or keys
+            if name in self._apart and self._whole.buffers[name].element == "float32":
+                self._take(name, self._apart[name])
 
     def _local(self, op: Op) -> None:
-        columns = self._cut[op.reads[0]]
+        cut = self._cut[op.reads[0]]
         (written,) = op.writes
         if isinstance(op, HeadNorm) and op.each_head:
-            op = self._own_norms(op, columns)
+            op = self._own_norms(op, self._mine(cut))
         else:
             # Weights of a head's components, which all heads share, and xIELU's numbers.
             for name in op.weights:
                 self._weights[name] = self._whole.weights[name]
         names = {name: share_name(name) for name in op.reads}
-        names[written] = self._write_cut(written, columns)
+        names[written] = self._write_cut(written, cut)
         self._ops.append(op.renamed(names))
 
     def _weighed(self, op: ScaleRows | CombineExperts) -> None:
         """Rows times numbers, which all ranks have."""
         numbers = op.by if isinstance(op, ScaleRows) else op.shares
-        columns = self._cut.get(op.x)
-        if columns is None:
+        cut = self._cut.get(op.x)
+        if cut is None:
             self._by_all(op)
             return
         if numbers is not None:
             self._read_whole(numbers)
         x = share_name(op.x)  # which may be written
-        self._ops.append(replace(op, x=x, out=self._write_cut(op.out, columns)))
+        self._ops.append(replace(op, x=x, out=self._write_cut(op.out, cut)))
 
     def _join(self, op: Join, of: int) -> None:
         heads = self._own_heads(op.xs, of)
         assert heads is not None
         size = self._whole.buffers[op.out].cols // of
-        out = self._write_cut(op.out, (heads[0] * size, heads[1] * size))
+        out = self._write_cut(op.out, tuple((a * size, b * size) for a, b in heads))
         xs = tuple(map(share_name, op.xs))
-        self._ops.append(replace(op, xs=xs, out=out, heads=heads[1] - heads[0]))
+        first, end = self._mine(heads)
+        self._ops.append(replace(op, xs=xs, out=out, heads=end - first))
 
     def _head_linear(self, op: HeadLinear) -> None:
         heads = self._own_heads([op.x], op.heads)
         assert heads is not None
-        first, end = heads
+        first, end = self._mine(heads)
         rows = op.k if op.transposed else op.n
         self._ops.append(
             replace(
                 op,
                 x=share_name(op.x),
-                out=self._write_cut(op.out, (first * op.n, end * op.n)),
+                out=self._write_cut(op.out, tuple((a * op.n, b * op.n) for a, b in heads)),
                 weight=self._rows(op.weight, (first * rows, end * rows)),
                 heads=end - first,
             )
@@ -168,10 +176,11 @@ class Sharding(Shares):
 
     def _expert_linear(self, op: ExpertLinear) -> None:
         """The rank's columns of what every expert makes."""
-        columns = self._share(op.n, 1)
-        if columns is None:
+        cut = self._share(op.n)
+        if cut is None:
             self._by_all(op)
             return
+        columns = self._mine(cut)
         for name in op.reads:
             self._read_whole(name)
         parts = tuple(
@@ -182,22 +191,22 @@ class Sharding(Shares):
             )
             for part in op.parts
         )
-        self._ops.append(replace(op, out=self._write_cut(op.out, columns), parts=parts))
+        self._ops.append(replace(op, out=self._write_cut(op.out, cut), parts=parts))
 
     def _linear(self, op: Linear) -> None:
         self._read_whole(op.x)
         (part,) = op.parts
-        grain = self._grain.get(op.out, 1)
-        columns = self._share(part.n, grain)
-        if columns is None:
+        cut = self._apart.get(op.out) or self._share(part.n)
+        if cut is None:
             self._by_all(op)
             return
+        columns = self._mine(cut)
         own = LinearPart(
             self._rows(part.weight, columns),
             columns[1] - columns[0],
             None if part.bias is None else self._rows(part.bias, columns),
         )
-        self._ops.append(replace(op, out=self._write_cut(op.out, columns), parts=(own,)))
+        self._ops.append(replace(op, out=self._write_cut(op.out, cut), parts=(own,)))
 
     def _in_runs(self, op: Linear) -> None:
         """A product that a state reads: of each part, the rows for the rank's heads."""
@@ -225,7 +234,6 @@ class Sharding(Shares):
             out = self._write_runs(op.out)
             self._ops.append(replace(op, x=x, out=out, weight=weight, bias=bias))
             return
-        first, end = own.heads
         a_log, dt_bias = self._rows(op.a_log, own.heads), self._rows(op.dt_bias, own.heads)
         if isinstance(op, GatedDelta):
             assert isinstance(own.spec, GatedDeltaSpec)
@@ -234,7 +242,9 @@ class Sharding(Shares):
                     op,
                     qkv=share_name(op.qkv),
                     ba=share_name(op.ba),
-                    out=self._write_cut(op.out, (first * op.value_dim, end * op.value_dim)),
+                    out=self._write_cut(
+                        op.out, evenly_of(op.value_heads, op.value_dim, self._world)
+                    ),
                     a_log=a_log,
                     dt_bias=dt_bias,
                     key_heads=own.spec.key_heads,
@@ -247,8 +257,8 @@ class Sharding(Shares):
             replace(
                 op,
                 xbc=share_name(op.xbc),
-                dt=self._own(op.dt, end - first),
-                out=self._write_cut(op.out, (first * op.head_dim, end * op.head_dim)),
+                dt=self._own(op.dt, evenly(op.heads, self._world)),
+                out=self._write_cut(op.out, evenly_of(op.heads, op.head_dim, self._world)),
                 a_log=a_log,
                 dt_bias=dt_bias,
                 d=self._rows(op.d, own.heads),
@@ -258,13 +268,13 @@ class Sharding(Shares):
         )
 
     def _short_conv(self, op: ShortConv) -> None:
-        count = self._whole.buffers[op.x].cols // self._world
-        columns = (self._rank * count, (self._rank + 1) * count)
+        cut = evenly(self._whole.buffers[op.x].cols, self._world)
+        columns = self._mine(cut)
         self._ops.append(
             replace(
                 op,
-                x=self._own(op.x, count),
-                out=self._write_cut(op.out, columns),
+                x=self._own(op.x, cut),
+                out=self._write_cut(op.out, cut),
                 weight=self._rows(op.weight, columns),
                 bias=None if op.bias is None else self._rows(op.bias, columns),
             )
@@ -272,22 +282,21 @@ class Sharding(Shares):
 
     def _own_parts(self, op: GatedNorm) -> bool:
         """Whether the rank has whole parts of what is normed, and their gates."""
-        columns = self._cut.get(op.x)
-        same = columns is not None and columns == self._cut.get(op.gate)
-        return same and columns is not None and not any(edge % op.size for edge in columns)
+        cut = self._cut.get(op.x)
+        return cut is not None and cut == self._cut.get(op.gate) and in_whole(cut, op.size)
 
     def _gated_norm(self, op: GatedNorm) -> None:
-        columns = self._cut[op.x]
+        cut = self._cut[op.x]
         if op.each_part:
-            weight = self._rows(op.weight, columns)
+            weight = self._rows(op.weight, self._mine(cut))
         else:
             weight = op.weight
             self._weights[weight] = self._whole.weights[weight]
         x, gate = share_name(op.x), share_name(op.gate)
-        out = self._write_cut(op.out, columns)
+        out = self._write_cut(op.out, cut)
         self._ops.append(replace(op, x=x, gate=gate, out=out, weight=weight))
 
-    def _own_norms(self, op: HeadNorm, columns: Columns) -> HeadNorm:
+    def _own_norms(self, op: HeadNorm, columns: Range) -> HeadNorm:
         """The norm of the rank's heads, by their weights."""
         heads = (columns[0] // op.head_dim, columns[1] // op.head_dim)
         return replace(
@@ -297,22 +306,24 @@ class Sharding(Shares):
         )
 
     def _attention(self, op: Attention) -> None:
-        # Each rank has all latents: every head reads all of a token's.
-        groups = op.kv_heads if op.value_dim is not None else op.kv_heads // self._world
-        heads, size = op.heads // self._world, op.value_dim or op.head_dim
-        q = self._own(op.q, heads * op.head_dim)
-        first = self._rank * heads
-        own = (first, first + heads)
+        cuts, size = head_cuts(op, self._world), op.value_dim or op.head_dim
+        own, (kv, kv_end) = self._mine(cuts.queries), self._mine(cuts.kv)
+        q = self._own(op.q, self._apart[op.q])
         sinks = None if op.sinks is None else self._rows(op.sinks, own)
-        columns = (first * size, (first + heads) * size)
+        out = self._write_cut(op.out, tuple((a * size, b * size) for a, b in cuts.queries))
         self._ops.append(
             replace(
                 op,
                 q=q,
-                out=self._write_cut(op.out, columns),
-                heads=heads,
-                kv_heads=groups,
+                out=out,
+                heads=own[1] - own[0],
+                kv_heads=kv_end - kv,
                 slopes=None if op.slopes is None else op.slopes[slice(*own)],
                 sinks=sinks,
             )
         )
+
+
+def evenly_of(heads: int, size: int, world: int) -> Cut:
+    """The columns of each rank's heads, of ``size`` columns each."""
+    return tuple((a * size, b * size) for a, b in evenly(heads, world))

@@ -8,12 +8,10 @@ from dataclasses import replace
 from penstock.errors import ConfigError
 from penstock.interface.plan_weights import PlanWeight, Share
 from penstock.interface.sources import RowsOf, RowsOfEach, Source
-from penstock.plan.ops import AllGather, Buffer, BufferName, Op, WeightName
+from penstock.plan.ops import AllGather, Buffer, BufferName, Columns, Op, WeightName
 from penstock.plan.plan import Plan
-from penstock.plan.shard_grains import BY_HEAD
-
-Columns = tuple[int, int]
-"""The range of a buffer's columns that a rank has."""
+from penstock.plan.shard_columns import BY_HEAD
+from penstock.plan.shard_heads import Cut, Range, evenly
 
 
 class Shares:
@@ -26,55 +24,57 @@ class Shares:
         self._ops: list[Op] = []
         self._buffers: dict[BufferName, Buffer] = {}
         self._weights: dict[WeightName, PlanWeight] = {}
-        self._cut: dict[BufferName, Columns] = {}
-        """Buffers of which the rank has computed its own columns, under :func:`share_name`."""
+        self._cut: dict[BufferName, Cut] = {}
+        """Buffers of which each rank has its own columns, under :func:`share_name`. What is decided
+        by them is decided by those of all ranks, so that all run the same ops."""
         self._gathered: set[BufferName] = set()
         """Those of them that all ranks have whole as well."""
 
-    def _share(self, n: int, grain: int) -> Columns | None:
-        """The rank's columns of ``n``, in whole grains; None where there are fewer of these than
-        ranks, so that all compute all."""
-        grains = n // grain
-        if grains < self._world:
-            return None
-        first, end = (grains * r // self._world * grain for r in (self._rank, self._rank + 1))
-        return first, end
+    def _share(self, n: int) -> Cut | None:
+        """The columns of ``n`` that each rank has; None where there are fewer than ranks, so that
+        all compute all."""
+        return None if n < self._world else evenly(n, self._world)
+
+    def _mine(self, cut: Cut) -> Range:
+        return cut[self._rank]
 
     def _stays_cut(self, op: Op) -> bool:
-        """Whether the rank can compute its columns of the op's output from those that it has."""
+        """Whether each rank can compute its columns of the op's output from those that it has."""
         cuts = {self._cut.get(name) for name in op.reads}
         if len(cuts) != 1:
             return False
-        (columns,) = cuts
-        if columns is None:
-            return False
-        return not isinstance(op, BY_HEAD) or all(edge % op.head_dim == 0 for edge in columns)
+        (cut,) = cuts
+        return cut is not None and (not isinstance(op, BY_HEAD) or in_whole(cut, op.head_dim))
 
-    def _own_heads(self, names: Sequence[BufferName], heads: int) -> Columns | None:
-        """The heads of all these buffers that the rank has; None where it has not the same of
+    def _own_heads(self, names: Sequence[BufferName], heads: int) -> Cut | None:
+        """The heads of all these buffers that each rank has; None where it has not the same of
         each, or has all."""
         own = set()
         for name in names:
-            columns, size = self._cut.get(name), self._whole.buffers[name].cols // heads
-            if columns is None or any(edge % size for edge in columns):
+            cut, size = self._cut.get(name), self._whole.buffers[name].cols // heads
+            if cut is None or not in_whole(cut, size):
                 return None
-            own.add((columns[0] // size, columns[1] // size))
+            own.add(tuple((a // size, b // size) for a, b in cut))
         return own.pop() if len(own) == 1 else None
 
-    def _own(self, name: BufferName, columns: int) -> BufferName:
+    def _own(self, name: BufferName, cut: Cut) -> BufferName:
         """The rank's share of a buffer of heads."""
-        first = self._rank * columns
-        if self._cut.get(name) != (first, first + columns):
+        if self._cut.get(name) != cut:
             raise ConfigError(
-                "the model computes queries, keys or values over all heads at once, so that ranks "
-                "cannot share its KV heads; run it on one"
+                "the model computes queries, keys or values over all heads at once, in a way that "
+                "ranks cannot share; run it on one"
             )
         return share_name(name)
+
+    def _take(self, name: BufferName, cut: Cut) -> None:
+        """Have the rank's columns of a buffer that all have whole, which stays."""
+        self._ops.append(Columns(name, self._write_cut(name, cut), self._mine(cut)[0]))
+        self._gathered.add(name)
 
     def _read_whole(self, name: BufferName) -> None:
         """Have all of a buffer's columns, under its own name."""
         if name in self._cut and name not in self._gathered:
-            self._ops.append(AllGather(share_name(name), name))
+            self._ops.append(AllGather(share_name(name), name, self._cut[name]))
             self._buffers[name] = self._whole.buffers[name]
             self._gathered.add(name)
 
@@ -83,15 +83,15 @@ class Shares:
         self._cut.pop(name, None)
         self._gathered.discard(name)
 
-    def _write_cut(self, name: BufferName, columns: Columns) -> BufferName:
+    def _write_cut(self, name: BufferName, cut: Cut) -> BufferName:
         own = share_name(name)
-        width = columns[1] - columns[0]
-        self._buffers[own] = replace(self._whole.buffers[name], name=own, cols=width)
-        self._cut[name] = columns
+        first, end = self._mine(cut)
+        self._buffers[own] = replace(self._whole.buffers[name], name=own, cols=end - first)
+        self._cut[name] = cut
         self._gathered.discard(name)
         return own
 
-    def _rows(self, name: WeightName, *runs: Columns, each: bool = False) -> WeightName:
+    def _rows(self, name: WeightName, *runs: Range, each: bool = False) -> WeightName:
         """The rank's rows of a weight, or, one run of them, of each matrix of a stack, under a name
         of their own: others may read it whole."""
         own, whole = share_name(name), self._whole.weights[name]
@@ -106,3 +106,8 @@ class Shares:
 
 def share_name(name: str) -> str:
     return f"{name}.share"
+
+
+def in_whole(cut: Cut, size: int) -> bool:
+    """Whether each rank has whole pieces of ``size``."""
+    return all(edge % size == 0 for columns in cut for edge in columns)

@@ -17,13 +17,15 @@ def spawn(
     stdout: int,
     stderr: int | None = None,
     environment: Mapping[str, str],
+    pass_fds: Sequence[int] = (),
 ) -> tuple[subprocess.Popen[bytes], socket.socket]:
     """Start ``python -m module --fd N ARGUMENTS`` and return the process and our end of the pair.
 
     A socket pair has no name, so there is nothing that another user could connect to and nothing
     to remove afterwards. The child imports the same penstock as we did, whatever its environment
     says, and is out of reach of the terminal's Ctrl-C from the start. ``stdout`` and ``stderr`` are
-    file descriptors or constants of subprocess; None is ours. Raises OSError.
+    file descriptors or constants of subprocess; None is ours. ``pass_fds`` are open in the child
+    under the same numbers. Raises OSError.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, kind)
     # -P keeps the current folder out of sys.path; ours is passed instead.
@@ -36,7 +38,7 @@ def spawn(
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), *pass_fds],
                 process_group=0,
                 env={**environment, "PYTHONPATH": path},
             )

@@ -4,6 +4,7 @@
 and of what was decided before it, and returns a frozen record of its values, with the reason for
 each::
 
+    decide_ranks           ranks.py         processes that share every layer
     decide_backend         backend.py       the backend, and on which GPU
     decide_quantization    quantization.py  the schemes of the model's matrices
     decide_calibration     calibration.py   whether a text says how matrices are rounded

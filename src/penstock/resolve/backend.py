@@ -13,7 +13,8 @@ from penstock.errors import ConfigError
 from penstock.plan.lower import lower
 from penstock.resolve.inputs import Inputs, Reasons, model_types, reason
 from penstock.resolve.quantization import as_read
-from penstock.threads import Threads
+from penstock.resolve.ranks import only_alone
+from penstock.threads import Threads, among_ranks
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class ArtifactDecision:
     folder: str | None
     """None: none are read or kept."""
     reasons: Reasons
+    notes: tuple[str, ...] = ()
 
 
 def decide_backend(inputs: Inputs) -> BackendDecision:
@@ -50,6 +52,9 @@ def decide_backend(inputs: Inputs) -> BackendDecision:
     config = inputs.config
 
     def obstacle(candidate: Backend) -> Obstacle | None:
+        alone = only_alone(config, candidate)
+        if alone is not None:
+            return alone
         # What a backend lacks does not depend on how it rounds weights: any plan can be asked.
         types = inputs.types
         plan = lower(
@@ -65,6 +70,9 @@ def decide_backend(inputs: Inputs) -> BackendDecision:
         return found
 
     choice = choose_backend(config.backend, inputs.hardware, obstacle)
+    alone = only_alone(config, choice.backend)
+    if alone is not None:
+        raise ConfigError(str(alone))
     choice.backend.check_deterministic(config.deterministic)
     reasons = {
         "backend": reason(config.backend, choice.reason),
@@ -76,6 +84,7 @@ def decide_backend(inputs: Inputs) -> BackendDecision:
 def decide_threads(inputs: Inputs, backend: Backend) -> ThreadsDecision:
     """Return the threads asked for, or else those that suit the backend on this machine."""
     threads = backend.threads(inputs.config.threads, inputs.hardware)
+    threads = among_ranks(threads, inputs.config.tensor_parallel, inputs.hardware)
     cpus = "one for each thread" if threads.cpus else "placed by the system"
     return ThreadsDecision(threads, {"threads": threads.reason, "cpus": cpus})
 
@@ -83,11 +92,24 @@ def decide_threads(inputs: Inputs, backend: Backend) -> ThreadsDecision:
 def decide_artifacts(config: EngineConfig, backend: Backend) -> ArtifactDecision:
     """Return the folder asked for, or else the default one, if the backend packs weights."""
     folder, why = _artifact_dir(config, backend)
-    return ArtifactDecision(folder, {"artifact_dir": why})
+    notes: tuple[str, ...] = ()
+    if config.tensor_parallel > 1 and config.artifact and backend.keeps_weights:
+        notes = (
+            "weights are packed again at each start, since those of several ranks are not kept as "
+            "an engine artifact yet",
+        )
+    return ArtifactDecision(folder, {"artifact_dir": why}, notes)
 
 
 def _artifact_dir(config: EngineConfig, backend: Backend) -> tuple[str | None, str]:
     asked = config.artifact_dir
+    if config.tensor_parallel > 1:
+        if asked is not None:
+            raise ConfigError(
+                f"artifact_dir {asked} has no effect, since ranks pack their weights at each "
+                "start; leave it out"
+            )
+        return None, "ranks pack their weights at each start"
     if asked is not None and not (backend.keeps_weights and config.artifact):
         why = f"{backend.name} keeps no packed weights" if config.artifact else "artifacts are off"
         raise ConfigError(f"artifact_dir {asked} has no effect, since {why}; leave it out")

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from penstock.backends.backend import Backend
 from penstock.cache.geometry import BLOCK_SIZE, sequence_blocks, window_blocks
 from penstock.config import EngineConfig, rows_per_sequence
-from penstock.errors import PositionsError
+from penstock.errors import ConfigError, PositionsError
 from penstock.memory_budget import KEPT_STATES, Served
 from penstock.models.draft_heads import EagleSpec
 from penstock.models.rope import longrope_notes
@@ -19,6 +19,7 @@ from penstock.plan.key_columns import key_columns
 from penstock.plan.kv_groups import KvGroups, group_layers, kv_layers
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
+from penstock.plan.ranks import rank_plans
 from penstock.quant.scheme import Quantization
 from penstock.resolve.calibration import CalibrationDecision
 from penstock.resolve.inputs import Inputs, model_types
@@ -66,8 +67,8 @@ def decide_plans(
     # Drafts are taken back, and with them the token before where a mask comes late.
     taken_back = rows_per_sequence(config.speculative, inputs.drafts)
 
-    def plan_with(quantization: Quantization) -> Plan:
-        primitive = lower(
+    def lowered(quantization: Quantization) -> Plan:
+        return lower(
             spec,
             types.weights,
             context,
@@ -77,12 +78,26 @@ def decide_plans(
             half=half,
             taken_back=taken_back,
         )
-        fused = replace(balance(fuse(primitive), calibration.matrices), max_positions=max_len)
-        if not calibration.keys:
-            return fused
-        return replace(fused, key_columns=key_columns(fused.ops, fused.kv_layers))
 
-    plan = inputs.plan or plan_with(schemes)
+    def fused(primitive: Plan) -> Plan:
+        whole = replace(balance(fuse(primitive), calibration.matrices), max_positions=max_len)
+        if not calibration.keys:
+            return whole
+        return replace(whole, key_columns=key_columns(whole.ops, whole.kv_layers))
+
+    def plan_with(quantization: Quantization) -> Plan:
+        return fused(lowered(quantization))
+
+    ranks: tuple[Plan, ...] = ()
+    if config.tensor_parallel > 1:
+        primitive = lowered(schemes)
+        plan = fused(primitive)
+        try:
+            ranks = rank_plans(primitive, plan, config.tensor_parallel)
+        except ConfigError as error:
+            raise ConfigError(f"tensor_parallel {config.tensor_parallel}: {error}") from error
+    else:
+        plan = inputs.plan or plan_with(schemes)
     groups = plan.kv_groups
     draft_bytes = 0 if draft is None else draft_block_bytes(config, draft, groups, max_len)
     seqs, tokens = limits.max_num_seqs, limits.max_num_batched_tokens
@@ -96,12 +111,14 @@ def decide_plans(
         max_sequences=seqs,
         max_tokens=tokens,
         max_logit_rows=logit_rows,
-        block_bytes=groups.page_bytes + draft_bytes,
+        block_bytes=sum(own.kv_groups.page_bytes for own in ranks or (plan,)) + draft_bytes,
         deterministic=config.deterministic,
-        state_bytes=backend.state_bytes(plan, taken_back),
+        state_bytes=sum(backend.state_bytes(own, taken_back) for own in ranks or (plan,)),
         kept_states=KEPT_STATES if config.enable_prefix_caching else 0,
+        ranks=ranks,
     )
-    backend.check_runnable(plan, inputs.trees)
+    for own in ranks or (plan,):
+        backend.check_runnable(own, inputs.trees)
     drafting = None
     if draft is not None:
         drafting = served_draft(

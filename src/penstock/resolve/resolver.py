@@ -19,6 +19,7 @@ from penstock.resolve.memory import decide_memory
 from penstock.resolve.plans import decide_plans
 from penstock.resolve.profile import use_of_profile
 from penstock.resolve.quantization import as_read, decide_quantization
+from penstock.resolve.ranks import decide_ranks
 from penstock.resolve.sampling import decide_sampling
 from penstock.resolve.step_limits import decide_step_limits
 from penstock.speculative_config import describe
@@ -31,6 +32,8 @@ class Resolved:
     config: ResolvedConfig
     plan: Plan
     """Fused, and with rope tables for ``max_model_len`` positions."""
+    ranks: tuple[Plan, ...]
+    """The part of the plan that each rank runs, where there are several; else none."""
     draft: Plan | None
     """The fused plan of the model or the heads that draft, if there are any, with as many positions
     as there could be."""
@@ -52,6 +55,7 @@ def resolve(
     """
     inputs = Inputs(config, hardware, spec, draft, drafts, plan)
     check_options(inputs)
+    ranks = decide_ranks(config)
     chosen = decide_backend(inputs)
     backend = chosen.backend
     quantization = decide_quantization(inputs, backend)
@@ -69,7 +73,7 @@ def resolve(
     sampling = decide_sampling(inputs)
     artifacts = decide_artifacts(config, backend)
     reasons = {"dtype": reason(config.dtype, _dtype_reason(spec))}
-    for decision in (chosen, quantization, calibration, compute, limits, memory, lengths):
+    for decision in (chosen, quantization, calibration, compute, ranks, limits, memory, lengths):
         reasons.update(decision.reasons)
     threads, weights = compute.threads, quantization.weights
     notes = (*chosen.choice.notes, *threads.notes, *backend.notes())
@@ -90,6 +94,7 @@ def resolve(
         backend=backend.name,
         threads=threads.count,
         cpus=threads.cpus,
+        tensor_parallel=ranks.world,
         deterministic=config.deterministic,
         max_model_len=memory.max_model_len,
         max_input_len=config.max_input_len,
@@ -109,7 +114,7 @@ def resolve(
         sampling_defaults=sampling.defaults,
         seed=config.seed,
         reasons={**reasons, **speculation, **sampling.reasons, **artifacts.reasons},
-        notes=(*spec.notes, *notes, *plans.notes, *quantization.notes),
+        notes=(*spec.notes, *notes, *plans.notes, *quantization.notes, *artifacts.notes),
     )
     use = use_of_profile(config, resolved, spec, plans.target.plan, hardware)
     resolved = msgspec.structs.replace(
@@ -120,6 +125,10 @@ def resolve(
     return Resolved(
         resolved,
         replace(plans.target.plan, spec=spec, max_positions=resolved.max_model_len),
+        tuple(
+            replace(own, spec=spec, max_positions=resolved.max_model_len)
+            for own in plans.target.ranks
+        ),
         None if plans.draft is None else plans.draft.plan,
     )
 

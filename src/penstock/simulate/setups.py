@@ -146,6 +146,11 @@ class Planned:
             "cannot be simulated yet: how many drafts are accepted depends on the texts; leave it "
             "out",
         )
+        _refuse(
+            asked.engine,
+            ("tensor_parallel",),
+            "cannot be simulated yet: steps are modelled of one process; leave it out",
+        )
         if asked.tensor != 1:
             raise ConfigError(f"{asked.name}: tp is for --gpu; a model runs on one device here")
         return cls(asked, plan_engine(asked.engine, open_model(asked.engine), hardware=hardware))

@@ -158,8 +158,12 @@ class CheckpointWeights:
             if name not in self._as_floats and not balances:
                 return value
             value = dequantized(value, self._dtype, name).reshape(self._weights[name].shape)
+        share = self._weights[name].share
         for balance in balances:
-            value = smoothed(value, balance, self._factors(balance))
+            factors = self._factors(balance)
+            if share is not None and balance.side == "input":  # one for each row of all
+                factors = share.of(factors)
+            value = smoothed(value, balance, factors)
             value.flags.writeable = False
         return value
 

@@ -99,6 +99,10 @@ def _attention(b: Binder, op: ops.Attention) -> None:
     )
 
 
+def _all_gather(b: Binder, op: ops.AllGather) -> None:
+    b.native.append_all_gather(b.buffers[op.x], b.buffers[op.out], list(op.ranks))
+
+
 def _kv_write(b: Binder, op: ops.KvWrite) -> None:
     v = None if op.v is None else b.buffers[op.v]
     b.native.append_kv_write(layer=op.layer, k=b.buffers[op.k], v=v)
@@ -132,6 +136,7 @@ APPENDERS: Final[ops.OpTable[Binder]] = ops.op_table(
     ops.handles(ops.ExpertLinear, _expert_linear),
     ops.handles(ops.CombineExperts, _combine_experts),
     ops.handles(ops.Attention, _attention),
+    ops.handles(ops.AllGather, _all_gather),
     ops.handles(ops.KvWrite, _kv_write),
     ops.handles(ops.RopeWrite, _rope_write),
 )

@@ -9,6 +9,7 @@ from penstock.backends.cpu.state_slots import StateSlots
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.interface.budget import Budget
+from penstock.interface.collective import RankSeat
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, Packing, WeightSource
 from penstock.memory_budget import Demand, host_budget
@@ -29,6 +30,7 @@ class CpuBackend(Backend):
     runs_share_scales = True
     runs_clamped_gates = True
     runs_states = True
+    runs_ranks = True
     centers_keys = True
 
     def asked(self, hardware: Hardware) -> BackendChoice:
@@ -86,10 +88,16 @@ class CpuBackend(Backend):
         module = load()
         return Packing(module.isa, module.packed_layout)
 
-    def bind(self, plan: Plan, weights: WeightSource | PackedWeights, limits: Limits) -> Executor:
+    def bind(
+        self,
+        plan: Plan,
+        weights: WeightSource | PackedWeights,
+        limits: Limits,
+        seat: RankSeat | None = None,
+    ) -> Executor:
         from penstock.backends.cpu.bind import bind
 
-        return bind(plan, weights, limits)
+        return bind(plan, weights, limits, seat=seat)
 
 
 def _kinds(plan: Plan) -> str:

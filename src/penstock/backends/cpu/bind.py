@@ -22,6 +22,7 @@ from penstock.backends.cpu.tune import LEAST_BYTES, ProductTuner, circumstances
 from penstock.backends.fills import fill_all
 from penstock.errors import ConfigError
 from penstock.hardware import detect
+from penstock.interface.collective import RankSeat
 from penstock.interface.executor import Limits
 from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.plan.memory import MemoryPlan, plan_memory
@@ -37,8 +38,10 @@ def bind(
     weights: WeightSource | PackedWeights,
     limits: Limits,
     module: NativeModule | None = None,
+    seat: RankSeat | None = None,
 ) -> CpuExecutor:
-    """Return an executor of ``plan``, fused or not; ``module`` defaults to this machine's best.
+    """Return an executor of ``plan``, fused or not; ``module`` defaults to this machine's best, and
+    ``seat`` is given where the plan is one rank's.
 
     Weights are read once each, in the order of the ops, and copied into the layout of the kernels,
     or restored in that layout; no array of ``weights`` is kept. Raises ConfigError where there is
@@ -49,7 +52,7 @@ def bind(
     plan = gathered(plan)
     memory = plan_memory(plan, limits.max_tokens, limits.max_selected_rows)
     try:
-        native = _native_executor(plan, limits, module, memory.total_bytes)
+        native = _native_executor(plan, limits, module, memory.total_bytes, seat=seat)
         binder = Binder(plan, native)
         _append_all(binder, memory)
         packed = _fill(binder, weights)
@@ -109,15 +112,22 @@ def refusal(plan: Plan) -> str | None:
 
 
 def _native_executor(
-    plan: Plan, limits: Limits, module: NativeModule, arena_bytes: int, trial: bool = False
+    plan: Plan,
+    limits: Limits,
+    module: NativeModule,
+    arena_bytes: int,
+    trial: bool = False,
+    seat: RankSeat | None = None,
 ) -> NativeExecutor:
-    """Return an executor without ops, with its threads, its arena and its KV cache."""
+    """Return an executor without ops, with its threads, its arena and its KV cache, and in its
+    group of ranks."""
     pages = KvPages.of(plan)
+    crowded = max(limits.threads, 0 if seat is None else seat.threads) > detect().room
     states = StateSlots.of(plan.state_layers, plan.state_dtype, limits.state_log)
-    return module.Executor(
+    native = module.Executor(
         threads=limits.threads,
         cpus=list(limits.cpus),
-        crowded=limits.threads > detect().room,
+        crowded=crowded,
         num_blocks=limits.num_blocks,
         max_tokens=limits.max_tokens,
         # One bound for rows with logits and for those whose hidden states alone are returned: the
@@ -139,6 +149,15 @@ def _native_executor(
         state_layers=list(states.layers),
         trial=trial,
     )
+    if seat is not None:
+        native.join_ranks(
+            fd=seat.segment,
+            rank=seat.collective.rank,
+            world=seat.collective.world,
+            slot_bytes=seat.slot_bytes,
+            crowded=crowded,
+        )
+    return native
 
 
 def _append_all(binder: Binder, memory: MemoryPlan) -> None:

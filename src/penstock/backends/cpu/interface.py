@@ -44,6 +44,11 @@ class NativeExecutor(NativeOps, Protocol):
         self, offset: int, elem: str, cols: int, row_bytes: int, rows: str
     ) -> BufferId: ...
 
+    def join_ranks(self, *, fd: int, rank: int, world: int, slot_bytes: int, crowded: bool) -> None:
+        """Be one rank of several, which share the memory of ``fd``: called before ops are
+        appended."""
+        ...
+
     def add_constant(self, bytes: Bytes) -> ConstantId: ...
 
     def add_table(self, bytes: int) -> ConstantId:

@@ -57,6 +57,10 @@ class NativeOps(Protocol):
         clamp: tuple[float, float] | None = None,
     ) -> None: ...
 
+    def append_all_gather(self, x: BufferId, out: BufferId, ranks: list[tuple[int, int]]) -> None:
+        """``ranks``: the columns of out that each rank has, of which x are this rank's."""
+        ...
+
     def append_route(
         self,
         *,

@@ -9,6 +9,7 @@ from penstock.errors import ConfigError
 from penstock.gpu import GpuSearch
 from penstock.hardware import Hardware
 from penstock.interface.budget import Budget
+from penstock.interface.collective import RankSeat
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.memory_budget import Demand, Served
@@ -86,10 +87,16 @@ class CudaBackend(Backend):
             None if draft is None else needs(draft.plan, _limits(draft)),
         )
 
-    def bind(self, plan: Plan, weights: WeightSource | PackedWeights, limits: Limits) -> Executor:
+    def bind(
+        self,
+        plan: Plan,
+        weights: WeightSource | PackedWeights,
+        limits: Limits,
+        seat: RankSeat | None = None,
+    ) -> Executor:
         from penstock.backends.cuda.bind import bind
 
-        return bind(plan, weights, limits)
+        return bind(plan, weights, limits)  # which has no AllGather, and says so
 
 
 def _limits(model: Served) -> Limits:

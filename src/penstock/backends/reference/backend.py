@@ -8,6 +8,7 @@ from penstock.backends.backend import Backend, BackendChoice, Defaults
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
 from penstock.interface.budget import Budget
+from penstock.interface.collective import RankSeat
 from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.memory_budget import Demand, host_budget
@@ -24,6 +25,7 @@ class ReferenceBackend(Backend):
     runs_any_order = True
     block_formats = frozenset(BLOCK_FORMATS)
     runs_states = True
+    runs_ranks = True
     centers_keys = True
     defaults = Defaults(64, 512, True, "products of integers are exact")
 
@@ -36,9 +38,15 @@ class ReferenceBackend(Backend):
     def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
         return host_budget(demand, hardware.memory_available)
 
-    def bind(self, plan: Plan, weights: WeightSource | PackedWeights, limits: Limits) -> Executor:
+    def bind(
+        self,
+        plan: Plan,
+        weights: WeightSource | PackedWeights,
+        limits: Limits,
+        seat: RankSeat | None = None,
+    ) -> Executor:
         from penstock.backends.reference.executor import ReferenceExecutor
 
         if isinstance(weights, PackedWeights):
             raise ConfigError("the reference backend reads weights from a checkpoint alone")
-        return ReferenceExecutor(plan, weights, limits)
+        return ReferenceExecutor(plan, weights, limits, None if seat is None else seat.collective)

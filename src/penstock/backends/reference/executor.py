@@ -183,7 +183,12 @@ class ReferenceExecutor(HostExecutor):
 
     def _all_gather(self, op: ops.AllGather, step: StepInput) -> None:
         assert self._collective is not None
-        self._buffers[op.out] = self._collective.all_gather(self._buffers[op.x])
+        own = self._buffers[op.x]
+        whole = np.empty((len(own), self._plan.buffers[op.out].cols), own.dtype)
+        parts = self._collective.all_gather(own)
+        for (first, end), part in zip(op.ranks, parts, strict=True):
+            whole[:, first:end] = part
+        self._buffers[op.out] = whole
 
     def _select_rows(self, op: ops.SelectRows, step: StepInput) -> None:
         rows = np.concatenate([step.logit_rows, step.hidden_rows])

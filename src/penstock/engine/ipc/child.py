@@ -24,6 +24,7 @@ import threading  # noqa: E402
 import traceback  # noqa: E402
 from collections.abc import Callable, Iterable, Iterator, Sequence  # noqa: E402
 from dataclasses import dataclass  # noqa: E402
+from functools import partial  # noqa: E402
 from typing import Protocol  # noqa: E402
 
 from penstock.collector import uncollected  # noqa: E402
@@ -99,6 +100,9 @@ class LoadedCore:
     core: Core
     model: ModelFacts
     config: ResolvedConfig | None = None
+    failure: Callable[[], PenstockError | None] = lambda: None
+    """Returns why the core cannot go on, where that is known though no step runs. Called by another
+    thread, and does not know the core."""
 
 
 class Startup:
@@ -129,14 +133,16 @@ CoreLoader = Callable[[EngineConfig, Startup], LoadedCore]
 class EngineLoop:
     """Receives messages, steps the core and sends the results, until it is shut down."""
 
-    def __init__(self, core: Core, frames: FrameSocket) -> None:
-        self._core = core
+    def __init__(self, loaded: LoadedCore, frames: FrameSocket) -> None:
+        self._core = loaded.core
+        self._failure = loaded.failure
         self._frames = frames
         self._meter = StepMeter()
 
     def run(self) -> None:
-        """Returns after Shutdown, or when the front end is gone."""
-        with _heart(self._meter, self._frames):
+        """Returns after Shutdown, when the front end is gone, and when the core was found to have
+        failed, of which the front end has been told."""
+        with _heart(self._meter, self._frames, self._failure):
             self._loop()
 
     def _loop(self) -> None:
@@ -203,8 +209,11 @@ class EngineLoop:
 
 
 @contextlib.contextmanager
-def _heart(meter: StepMeter, frames: FrameSocket) -> Iterator[None]:
-    """Send a sign of life every BEAT_S seconds, with how long the current step has run.
+def _heart(
+    meter: StepMeter, frames: FrameSocket, failure: Callable[[], PenstockError | None]
+) -> Iterator[None]:
+    """Send a sign of life every BEAT_S seconds, with how long the current step has run. Between
+    steps, end the loop if the core has failed; a step would tell by itself.
 
     Run by a thread of its own: so the front end can tell a process that was stopped or swapped
     out, which sends nothing, from a step that does not end. The thread must not know the core: it
@@ -215,7 +224,12 @@ def _heart(meter: StepMeter, frames: FrameSocket) -> Iterator[None]:
     def beat() -> None:
         with contextlib.suppress(OSError):  # the front end is gone, as the loop will see
             while not stop.wait(BEAT_S):
-                frames.send(encode_frame(Beat(meter.seconds_in_step())))
+                seconds, error = meter.seconds_in_step(), failure()
+                if error is not None and seconds == 0:
+                    frames.send(encode_frame(Fatal(type(error).__name__, str(error))))
+                    frames.stop_receiving()
+                    return
+                frames.send(encode_frame(Beat(seconds)))
 
     thread = threading.Thread(target=beat, name="penstock-heart", daemon=True)
     thread.start()
@@ -262,7 +276,12 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
         architecture=core.spec.architecture,
         parameters=engine_plan.plan.num_parameters,
     )
-    return LoadedCore(core, facts, core.config)
+    if core.config.tensor_parallel == 1:
+        return LoadedCore(core, facts, core.config)
+    from penstock.engine.ranks.executor import RankedExecutor
+
+    assert isinstance(models.executor, RankedExecutor)
+    return LoadedCore(core, facts, core.config, partial(models.executor.processes.failure, 0.0))
 
 
 def warm_up(core: Core) -> None:
@@ -335,7 +354,7 @@ def _run(frames: FrameSocket, loader: str) -> int:
     )
     frames.send(encode_frame(ready))
     try:
-        EngineLoop(loaded.core, frames).run()
+        EngineLoop(loaded, frames).run()
     finally:
         loaded.core.close()
         # What is in cycles must be collected before the process ends: of native objects that they

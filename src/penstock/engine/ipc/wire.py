@@ -178,6 +178,10 @@ class FrameSocket:
         with self._sending:
             self._socket.sendall(frame)
 
+    def stop_receiving(self) -> None:
+        """Have :meth:`receive` return None, as at the end of the stream. From any thread."""
+        self._socket.shutdown(socket.SHUT_RD)
+
     def receive(self, wait: bool) -> list[ToEngine] | None:
         """Messages received so far; with ``wait``, block for at least some bytes.
 

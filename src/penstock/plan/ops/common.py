@@ -169,16 +169,19 @@ class Attention(Op):
 
 @dataclass(frozen=True)
 class AllGather(Op):
-    """The columns of all ranks' ``x`` side by side, in the order of ranks.
+    """The columns of all ranks' ``x``, each in its place in out.
 
-    x ``[rows, c]``, where c need not be the same on all ranks; out ``[rows, sum of c]``, of the
-    same element type. All ranks of a group run the same ops in the same order, over the same rows.
+    x ``[rows, c]``, where c need not be the same on all ranks; out ``[rows, columns]``, of the same
+    element type and apart from x. Rank r's x goes to the columns ``ranks[r]`` (first, end) of out.
+    Together these are all of out; where ranks have the same ones, what they have is equal. All
+    ranks of a group run the same ops in the same order, over the same rows.
     """
 
     _reads = ("x",)
     _writes = ("out",)
     x: BufferName
     out: BufferName
+    ranks: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,64 @@
+"""What is decided of an engine before any weight is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from penstock.cache.state_slots import StateLimits
+from penstock.config import EngineConfig, ResolvedConfig
+from penstock.interface.executor import Limits
+from penstock.models.spec import ModelSpec
+from penstock.plan.plan import Plan
+from penstock.threads import divided
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """The resolved options and the plan of a model, decided before any weight is read."""
+
+    config: ResolvedConfig
+    spec: ModelSpec
+    plan: Plan
+    asked: EngineConfig
+    """The options as they were given."""
+    draft: EnginePlan | None = None
+    """Plan of the draft model or draft heads, if there are any. The spec of heads is one of
+    ``models/draft_heads.py``."""
+    ranks: tuple[Plan, ...] = ()
+    """The part of the plan that each rank runs, where there are several; else none."""
+
+
+def step_limits(engine_plan: EnginePlan) -> Limits:
+    """The limits with which the executor of ``engine_plan`` is bound."""
+    config = engine_plan.config
+    return Limits(
+        num_blocks=config.num_blocks,
+        max_tokens=config.max_num_batched_tokens,
+        max_logit_rows=config.max_logit_rows,
+        max_hidden_rows=config.max_num_batched_tokens,
+        max_sequences=config.max_num_seqs,
+        threads=config.threads,
+        cpus=config.cpus,
+        deterministic=config.deterministic,
+        rows_per_sequence=config.rows_per_sequence,
+        trees=config.speculative is not None or engine_plan.plan.feature_size > 0,
+        num_states=config.num_states,
+        state_log=config.state_log,
+    )
+
+
+def state_limits(engine_plan: EnginePlan) -> StateLimits | None:
+    """The state slots of ``engine_plan``; None where layers keep no states."""
+    config, plan = engine_plan.config, engine_plan.plan
+    if not plan.state_layers:
+        return None
+    interval = plan.state_interval(config.state_bytes)
+    return StateLimits(config.num_states, config.max_num_seqs, interval)
+
+
+def rank_limits(engine_plan: EnginePlan, rank: int) -> Limits:
+    """The limits with which the executor of one of several ranks is bound: those of one process,
+    with its part of the threads."""
+    config = engine_plan.config
+    count, cpus = divided(config.threads, config.cpus, config.tensor_parallel)[rank]
+    return replace(step_limits(engine_plan), threads=count, cpus=cpus)

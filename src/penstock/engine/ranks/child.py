@@ -1,0 +1,126 @@
+"""The process of a rank other than the first: load a part of the model, then run steps.
+
+Started by :class:`penstock.engine.ranks.processes.RankProcesses` as
+``python -m penstock.engine.ranks.child --fd N``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from penstock.collector import uncollected
+from penstock.engine.ranks.wire import (
+    MAX_FRAME_BYTES,
+    Failed,
+    JoinGroup,
+    Loaded,
+    Measured,
+    ToRank,
+)
+from penstock.errors import ConfigError, EngineDeadError, PenstockError
+from penstock.interface.executor import Executor
+from penstock.processes.family import end_with_parent
+from penstock.processes.frames import FrameReader, WireError, encode
+
+_ENOUGH: Final = 1 << 62
+"""Bytes of memory that a rank's plan is made for: rank 0 has decided how what there is is used."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="penstock.engine.ranks.child", description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="the inherited socket")
+    options = parser.parse_args(arguments)
+    # As in the engine's process: what ends the engine ends the ranks, and nothing else does.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    end_with_parent(os.getppid())
+    with socket.socket(fileno=options.fd) as sock:
+        try:
+            _run(sock)
+            return 0
+        except PenstockError as error:
+            failed = Failed(type(error).__name__, str(error))
+        except (BrokenPipeError, ConnectionResetError):
+            return 0  # rank 0 is gone: there is nobody to report to
+        except BaseException:
+            failed = Failed(EngineDeadError.__name__, f"it failed:\n{traceback.format_exc()}")
+        with contextlib.suppress(OSError):
+            sock.sendall(encode(failed))
+        return 1
+
+
+def _run(sock: socket.socket) -> None:
+    messages = _messages(sock)
+    join, measured = next(messages, None), next(messages, None)
+    if join is None or measured is None:
+        return  # rank 0 has ended, or closed the group
+    if not isinstance(join, JoinGroup) or not isinstance(measured, Measured):
+        raise WireError("the first messages must be JoinGroup and Measured")
+    executor = _load(join, measured)
+    try:
+        sock.sendall(encode(Loaded()))
+        gc.collect()
+        gc.freeze()
+        _serve(executor, messages)
+    finally:
+        executor.close()
+        gc.unfreeze()
+
+
+def _messages(sock: socket.socket) -> Iterator[ToRank]:
+    """What rank 0 sends, until it closes its end."""
+    reader: FrameReader[ToRank] = FrameReader(ToRank, MAX_FRAME_BYTES)
+    while received := reader.receive(sock):
+        yield from received
+
+
+def _load(join: JoinGroup, measured: Measured) -> Executor:
+    with uncollected():
+        from penstock.engine.loader import open_model, plan_engine
+        from penstock.engine.ranks.columns import SocketRank
+        from penstock.engine.ranks.identity import RankIdentity
+        from penstock.engine.ranks.loading import load_rank
+        from penstock.hardware import detect
+        from penstock.interface.collective import RankSeat
+
+    files = open_model(join.asked)
+    hardware = replace(detect(), memory_available=_ENOUGH)
+    made = plan_engine(join.asked, files, hardware=hardware)
+    length = join.resolved.max_model_len
+    ranks = tuple(replace(own, max_positions=length) for own in made.ranks)
+    made = replace(made, config=join.resolved, ranks=ranks)
+    differences = RankIdentity.of(made, files, join.rank).differences(join.identity)
+    if differences:
+        raise ConfigError(
+            f"it has another model than rank 0, since {' and '.join(differences)} differ; start "
+            "the engine again"
+        )
+    world = join.resolved.tensor_parallel
+    collective = SocketRank(join.rank, world, [socket.socket(fileno=join.columns)])
+    seat = RankSeat(collective, join.segment, join.slot_bytes, join.resolved.threads)
+    executor, _ = load_rank(made, seat, measured, files)
+    os.close(join.segment)  # a mapping needs none
+    return executor
+
+
+def _serve(executor: Executor, messages: Iterator[ToRank]) -> None:
+    from penstock.engine.ranks.steps import StepFrame, decoded
+
+    for message in messages:
+        if not isinstance(message, StepFrame):
+            raise WireError(f"a {type(message).__name__} message came out of turn")
+        executor.submit(decoded(message)).wait()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""The executor of several ranks: that of rank 0, which tells the others of each step."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Final
+
+from penstock.engine.ranks.processes import RankProcesses
+from penstock.engine.ranks.steps import encoded
+from penstock.interface.executor import Executor, run
+from penstock.interface.host_executor import HostExecutor
+from penstock.interface.sampler import Sampler
+from penstock.interface.step import StepInput, StepResult
+
+_PATIENCE_S: Final = 5.0
+"""Seconds in which the end of another rank becomes known after a step has failed for it."""
+
+
+class RankedExecutor(HostExecutor):
+    """Runs each step on every rank at once. What is drawn is drawn from rank 0's logits, which are
+    whole.
+
+    A rank that fails takes the group along: the step raises EngineDeadError with the reason, and so
+    does every later one. After a step that all refuse as malformed, or that was interrupted, ranks
+    may be at different ones, so that the group is given up, too. Processes end when the executor is
+    closed, and with the process that made it at the latest.
+    """
+
+    def __init__(self, own: Executor, processes: RankProcesses) -> None:
+        """``own``: the executor of rank 0, on the host; it is closed with this one."""
+        self.num_blocks = own.num_blocks
+        self.capabilities = own.capabilities
+        self.processes = processes
+        self._own = own
+        self._end = weakref.finalize(self, processes.close)
+
+    @property
+    def sampler(self) -> Sampler[Any]:
+        return self._own.sampler
+
+    def run(self, step: StepInput) -> StepResult:
+        self.processes.check()
+        frame = encoded(step)
+        try:
+            self.processes.send(frame)
+            return run(self._own, step)
+        except RuntimeError as error:
+            failure = self.processes.failure(_PATIENCE_S)
+            if failure is None:
+                raise
+            raise failure from error
+        except BaseException as error:
+            self.processes.fail(f"a step of several ranks was not done: {error!r}; start again")
+            raise
+
+    def close(self) -> None:
+        self._end()
+        self._own.close()

@@ -1,0 +1,238 @@
+"""The processes of ranks 1 and up: started, told of steps, watched and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import penstock.errors as errors
+from penstock.engine.ranks.columns import SocketRank
+from penstock.engine.ranks.wire import MAX_FRAME_BYTES, Failed, FromRank, JoinGroup, Loaded, ToRank
+from penstock.errors import EngineDeadError, PenstockError
+from penstock.interface.rank_segment import RankSegment
+from penstock.processes.family import describe_exit
+from penstock.processes.frames import PIECE_BYTES, FrameReader, WireError, encode
+from penstock.processes.spawn import spawn
+
+START_TIMEOUT_S: Final = 1800.0
+"""Seconds after which a start counts as hung, as that of an engine's process."""
+_EXIT_GRACE_S: Final = 5.0
+_LOOK_S: Final = 0.5
+"""Seconds between looks whether an end that was asked for takes too long."""
+
+MODULE: Final = "penstock.engine.ranks.child"
+
+
+class RankProcesses:
+    """The other ranks, as rank 0 sees them.
+
+    A thread of its own starts the processes, since the system ends a process with the thread that
+    started it, and reads what they send. The first that fails or ends gives the whole group up.
+    """
+
+    def __init__(self, segment: RankSegment, world: int, module: str = MODULE) -> None:
+        self.segment = segment
+        self.world = world
+        self._module = module
+        self._made_in = os.getpid()
+        pairs = [socket.socketpair() for _ in range(1, world)]
+        self.collective = SocketRank(0, world, [ours for ours, _ in pairs])
+        self._theirs = [theirs for _, theirs in pairs]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._sockets: list[socket.socket] = []
+        self._changed = threading.Condition()
+        self._started = False
+        self._loaded = 0
+        self._failure: PenstockError | None = None
+        self._closing_at: float | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """Those of ranks 1, 2 and so on."""
+        return tuple(process.pid for process in self._processes)
+
+    def start(self, join: Callable[[int, int], JoinGroup]) -> None:
+        """Start all processes; ``join`` makes the first message of a rank, of its number and the
+        file descriptor of its socket for columns. Raises EngineDeadError."""
+        joins = [join(rank, sock.fileno()) for rank, sock in enumerate(self._theirs, 1)]
+        self._thread = threading.Thread(
+            target=self._serve, args=(joins,), name="penstock-ranks", daemon=True
+        )
+        self._thread.start()
+        with self._changed:
+            self._changed.wait_for(lambda: self._started)
+        self.check()
+
+    def check(self) -> None:
+        """Raise the error with which a rank has failed, if one has."""
+        if self._failure is not None:
+            raise self._failure
+
+    def send(self, message: ToRank) -> None:
+        """Send a message to every rank. Raises the error of a rank that has failed."""
+        self.check()
+        frame = encode(message, MAX_FRAME_BYTES)
+        try:
+            for sock in self._sockets:
+                sock.sendall(frame)
+        except OSError as error:
+            raise self.failure(_EXIT_GRACE_S) or EngineDeadError(
+                f"a rank has closed its socket: {error}"
+            ) from error
+
+    def wait_loaded(self) -> None:
+        """Return once every rank is ready for steps. Raises the error of one that failed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._failure is not None or self._loaded == self.world - 1,
+                START_TIMEOUT_S,
+            )
+        self.check()
+        if self._loaded < self.world - 1:
+            raise EngineDeadError(f"the ranks were not ready within {START_TIMEOUT_S:.0f} seconds")
+
+    def failure(self, patience: float) -> PenstockError | None:
+        """Return the error with which a rank has failed, or does within so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None, patience)
+        return self._failure
+
+    def fail(self, why: str) -> None:
+        """Give the group up, because ranks are not at the same step any more. From any thread."""
+        self._fail(EngineDeadError(why))
+
+    def close(self) -> None:
+        """End all processes, and wait for their end. Calls after the first do nothing, and neither
+        do those in a fork, whose sockets and memory are those of the process that it is of."""
+        if os.getpid() != self._made_in:
+            return
+        with self._changed:
+            if self._closing_at is not None:
+                return
+            self._closing_at = time.monotonic()
+        self._give_up()
+        for sock in self._sockets:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_WR)
+        if self._thread is not None:
+            self._thread.join(3 * _EXIT_GRACE_S)
+        self.collective.close()
+        self.segment.close()
+
+    # What the thread does.
+
+    def _serve(self, joins: Sequence[JoinGroup]) -> None:
+        try:
+            self._spawn(joins)
+            self._watch()
+        except BaseException as error:  # nobody else would tell those who wait
+            self.fail(f"the ranks cannot be watched: {error!r}")
+            raise
+        finally:
+            for process in self._processes:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(_EXIT_GRACE_S if self._closing_at is None else 1.0)
+                    continue
+                process.kill()
+                process.wait()
+            for sock in self._sockets:
+                sock.close()
+
+    def _spawn(self, joins: Sequence[JoinGroup]) -> None:
+        try:
+            for join, theirs in zip(joins, self._theirs, strict=True):
+                process, sock = spawn(
+                    self._module,
+                    stdout=2,
+                    environment=os.environ,
+                    pass_fds=(join.segment, theirs.fileno()),
+                )
+                self._processes.append(process)
+                self._sockets.append(sock)
+                with contextlib.suppress(BrokenPipeError):  # reading tells why
+                    sock.sendall(encode(join, MAX_FRAME_BYTES))
+        except OSError as error:
+            self._fail(EngineDeadError(f"the process of a rank cannot be started: {error}"))
+        finally:
+            for theirs in self._theirs:
+                theirs.close()
+            with self._changed:
+                self._started = True
+                self._changed.notify_all()
+
+    def _watch(self) -> None:
+        with selectors.DefaultSelector() as selector:
+            for rank, sock in enumerate(self._sockets, 1):
+                reader: FrameReader[FromRank] = FrameReader(FromRank, MAX_FRAME_BYTES)
+                selector.register(sock, selectors.EVENT_READ, (rank, reader))
+            while selector.get_map():
+                for key, _ in selector.select(_LOOK_S):
+                    if not self._read(self._sockets[key.data[0] - 1], *key.data):
+                        selector.unregister(key.fileobj)
+                closing = self._closing_at
+                if closing is not None and time.monotonic() - closing > _EXIT_GRACE_S:
+                    return
+
+    def _read(self, sock: socket.socket, rank: int, reader: FrameReader[FromRank]) -> bool:
+        """Take in what a rank has sent; whether there may be more."""
+        try:
+            data = sock.recv(PIECE_BYTES)
+            messages = reader.feed(data)
+        except OSError:
+            data, messages = b"", []
+        except WireError as error:
+            self._fail(error)
+            return False
+        for message in messages:
+            match message:
+                case Loaded():
+                    with self._changed:
+                        self._loaded += 1
+                        self._changed.notify_all()
+                case Failed():
+                    self._fail(_error(rank, message))
+        if not data and self._closing_at is None:
+            self._fail(self._end_of(rank))
+        return bool(data)
+
+    def _end_of(self, rank: int) -> EngineDeadError:
+        process = self._processes[rank - 1]
+        try:
+            code = process.wait(_EXIT_GRACE_S)
+        except subprocess.TimeoutExpired:
+            return EngineDeadError(f"rank {rank} (pid {process.pid}) has closed its socket")
+        hint = "; see its messages above" if code >= 0 else ""
+        if code == -signal.SIGKILL:
+            hint = "; if nobody killed it, memory ran out: lower kv_cache_bytes"
+        return EngineDeadError(
+            f"the process of rank {rank} (pid {process.pid}) {describe_exit(code)}{hint}"
+        )
+
+    def _fail(self, error: PenstockError) -> None:
+        with self._changed:
+            if self._failure is None:
+                self._failure = error
+            self._changed.notify_all()
+        self._give_up()
+
+    def _give_up(self) -> None:
+        self.segment.give_up()
+        self.collective.give_up()
+
+
+def _error(rank: int, failed: Failed) -> PenstockError:
+    """The rank's error, of the class it had there if that is one of penstock.errors."""
+    kind = getattr(errors, failed.kind, EngineDeadError)
+    message = f"rank {rank}: {failed.message}"
+    if isinstance(kind, type) and issubclass(kind, PenstockError):
+        return kind(message)
+    return EngineDeadError(message)

@@ -1,0 +1,19 @@
+"""What ranks exchange in a step."""
+
+from __future__ import annotations
+
+from penstock.plan.ops import AllGather
+from penstock.plan.plan import Plan
+
+
+def slot_bytes(plan: Plan, max_tokens: int, max_selected_rows: int) -> int:
+    """Return the most bytes that any rank has to give in one gather of one rank's ``plan``, in
+    steps of so many tokens and selected rows: the same for the plans of all ranks."""
+    most = 0
+    for op in plan.ops:
+        if isinstance(op, AllGather):
+            out = plan.buffers[op.out]
+            rows = out.rows.count(max_tokens, max_selected_rows, max_selected_rows)
+            widest = max(end - first for first, end in op.ranks)
+            most = max(most, rows * widest * (out.row_bytes // out.cols))
+    return most
