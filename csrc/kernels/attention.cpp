@@ -29,9 +29,10 @@ class FloatSplits {
   }
 
   void run(int split, float* out) const {
-    const SplitBlocks blocks = gather<T>(tile_, split, scratch_);
+    SplitBlocks blocks = gather<T>(tile_, split, scratch_);
     auto* weights = reinterpret_cast<Operand*>(scratch_.weights);
     kernel_.scores(queries(), tile_.dim(), blocks, scratch_.scores);
+    hide_unseen<T>(tile_, split, scratch_, blocks);
     softmax(tile_, split, blocks, scratch_.scores, weights, out);
     kernel_.weigh(weights, blocks, out, partial_stride(tile_.dim()));
   }
@@ -194,11 +195,20 @@ void attention(const AttentionArgs& args, const StepView& step, AttentionWork& w
   const Scratch scratch(worker.scratch, work.shape());
   const int64_t items = int64_t(work.items_.size());
   const int64_t units = items * args.kv.kv_heads;
-  for (;;) {
-    const int64_t unit = work.next_.fetch_add(1, std::memory_order_relaxed);
-    if (unit >= units) break;
+  const auto take = [&] { return work.next_.fetch_add(1, std::memory_order_relaxed); };
+  const KvTables& tables = step.groups[size_t(args.kv.group)];
+  const auto first_keys = [&](int64_t unit) -> const std::byte* {
+    if (unit >= units) return nullptr;
     const AttentionItem& item = work.items_[size_t(unit % items)];
-    AttentionUnit{work, step, item, Tile(args, step, item, int(unit / items)), scratch}.dispatch();
+    const int32_t* const blocks = tables.block_ids + tables.block_starts[item.sequence];
+    return args.kv.keys(blocks[item.first_split * kSplitBlocks], int(unit / items));
+  };
+  for (int64_t unit = take(), next; unit < units; unit = next) {
+    next = take();  // now, so that its first keys come while this one is computed
+    const AttentionItem& item = work.items_[size_t(unit % items)];
+    Tile tile(args, step, item, int(unit / items));
+    tile.next = first_keys(next);
+    AttentionUnit{work, step, item, tile, scratch}.dispatch();
   }
   // The thread that leaves last resets the counters: no thread takes from them any more, and the barrier
   // after this kernel shows the reset to all.

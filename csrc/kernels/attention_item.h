@@ -71,6 +71,7 @@ struct Tile {
   int fork;                   // of the item
   int first_path = INT_MAX;   // this block of the sequence and those behind it are at `path`
   const std::byte* path = nullptr;
+  const std::byte* next = nullptr;  // the first keys of what the worker computes next; may be null
   int low = INT_MAX, high = 0;  // what any row sees
   int begin[kTileRows];         // row r sees positions [begin, end)
   int end[kTileRows];
@@ -198,6 +199,8 @@ SplitBlocks gather(const Tile& tile, int split, const Scratch& scratch) {
   out.first = begin / kBlockSize;
   out.last = (end + kBlockSize - 1) / kBlockSize;
   const int first_block = split * kSplitBlocks;
+  if (tile.rows <= kStreamRows)
+    out.fetch_next = base + kSplitTokens < tile.high ? tile.keys(first_block + kSplitBlocks) : tile.next;
   for (int b = out.first; b < out.last; ++b) {
     out.keys[b] = tile.keys(first_block + b);
     out.values[b] = out.keys[b] + keys_of.bytes();
@@ -227,18 +230,26 @@ SplitBlocks gather(const Tile& tile, int split, const Scratch& scratch) {
       const std::byte* const next = out.fetch_keys[b];
       out.fetch_values[b] = next ? next + keys_of.bytes() : nullptr;
     }
-    if constexpr (!std::is_same_v<T, int8_t>) {  // codes are finite: a weight of zero hides them
-      const int low = std::max(begin - b * kBlockSize, 0);
-      const int high = std::min(end - b * kBlockSize, kBlockSize);
-      if (low > 0 || high < kBlockSize) {  // at most the first block and the last
-        std::byte* copy = scratch.values[b == out.first ? 0 : 1];
-        copy_visible(reinterpret_cast<T*>(copy), reinterpret_cast<const T*>(out.values[b]),
-                     tile.dim(), low, high);
-        out.values[b] = copy;
-      }
-    }
   }
   return out;
+}
+
+// Has no row read values out of its sight, of a cache of floats. After the scores, in whose time the
+// values have come.
+template <class T>
+void hide_unseen(const Tile& tile, int split, const Scratch& scratch, SplitBlocks& blocks) {
+  const int base = split * kSplitTokens;
+  const int begin = std::max(tile.low - base, 0);
+  const int end = std::min(tile.high - base, kSplitTokens);
+  for (int b = blocks.first; b < blocks.last; b = std::max(b + 1, blocks.last - 1)) {  // others are seen whole
+    const int low = std::max(begin - b * kBlockSize, 0);
+    const int high = std::min(end - b * kBlockSize, kBlockSize);
+    if (low <= 0 && high >= kBlockSize) continue;
+    std::byte* const copy = scratch.values[b == blocks.first ? 0 : 1];
+    const auto* const from = reinterpret_cast<const T*>(blocks.values[b]);
+    copy_visible(reinterpret_cast<T*>(copy), from, tile.dim(), low, high);
+    blocks.values[b] = copy;
+  }
 }
 
 // Rows of scores to rows of weights, with each row's maximum and sum. All maxima come first: the

@@ -28,6 +28,7 @@ struct SplitBlocks {
   const std::byte* values[kSplitBlocks];
   const std::byte* fetch_values[kSplitBlocks];  // to prefetch while keys are read; may be null
   const std::byte* fetch_keys[kSplitBlocks];    // of the next split, while values are read
+  const std::byte* fetch_next;  // the first keys that are read after this split; may be null
   int first;
   int last;
 };
@@ -97,12 +98,28 @@ struct QuadDot {
   }
 };
 
+// Memory that is asked for while something else is computed, two lines a step, into L2.
+class Ahead {
+ public:
+  Ahead() = default;
+  explicit Ahead(const std::byte* tile) : at_(tile) {}
+
+  PENSTOCK_INLINE void fetch() {
+    __builtin_prefetch(at_, 0, 2);
+    __builtin_prefetch(at_ + 64, 0, 2);
+    at_ += 128;
+  }
+
+ private:
+  const std::byte* at_ = nullptr;
+};
+
 // out[r][0..n) = sum over blocks and their inner indices of left[r][k] * block[k][0..n), for Rows
-// rows and n <= 16 * Cols. inner counts steps of Dot::depth; strides are in elements.
-template <class Dot, int Rows, int Cols>
+// rows and n <= 16 * Cols. inner counts steps of Dot::depth; strides are in elements. Each step fetches of `ahead`.
+template <class Dot, int Rows, int Cols, class... Aheads>
 PENSTOCK_INLINE void product(const typename Dot::Operand* left, int left_stride,
                              const std::byte* const* blocks, int count, int64_t column, int inner,
-                             int right_stride, int n, float* out, int out_stride) {
+                             int right_stride, int n, float* out, int out_stride, Aheads... ahead) {
   const auto lanes = [n](int c) { return std::clamp(n - c * f32x16::lanes, 0, f32x16::lanes); };
   f32x16 acc[Rows][Cols];
   for (int r = 0; r < Rows; ++r)
@@ -110,6 +127,7 @@ PENSTOCK_INLINE void product(const typename Dot::Operand* left, int left_stride,
   for (int b = 0; b < count; ++b) {
     const auto* right = reinterpret_cast<const typename Dot::Right*>(blocks[b]) + column;
     for (int k = 0; k < inner; ++k, right += right_stride) {
+      (ahead.fetch(), ...);
       f32x16 line[Cols];
       for (int c = 0; c < Cols; ++c) line[c] = Dot::load(right + c * f32x16::lanes, lanes(c));
       for (int r = 0; r < Rows; ++r) {
@@ -140,27 +158,50 @@ class VectorTiles {
 
   void scores(const Operand* q, int q_stride, const SplitBlocks& blocks, float* out) const {
     for (int b = blocks.first; b < blocks.last; ++b) {
-      prefetch_tile(blocks.fetch_values[b]);
-      by_rows<kScoreRows>(rows_, [&]<int Rows>(int row) {
-        product<Dot, Rows, 2>(q + row * q_stride, q_stride, blocks.keys + b, 1, 0,
-                              padded_ / Dot::depth, kBlockSize, kBlockSize,
-                              out + row * kScoreStride + b * kBlockSize, kScoreStride);
-      });
+      float* const to = out + b * kBlockSize;
+      if (const std::byte* values = blocks.fetch_values[b]) {
+        const std::byte* const keys = blocks.keys[std::min(b + 1, blocks.last - 1)];
+        by_rows<kScoreRows>(rows_, [&]<int Rows>(int row) {
+          score<Rows>(q, q_stride, blocks.keys + b, to, row, Ahead(keys), Ahead(values));
+        });
+      } else {
+        by_rows<kScoreRows>(rows_, [&]<int Rows>(int row) {
+          score<Rows>(q, q_stride, blocks.keys + b, to, row);
+        });
+      }
     }
   }
 
   void weigh(const Operand* p, const SplitBlocks& blocks, float* out, int out_stride) const {
     constexpr int width = kCols * f32x16::lanes;
     for (int column = 0; column < dim_; column += width)
-      by_rows<kRows>(rows_, [&]<int Rows>(int row) {
-        product<Dot, Rows, kCols>(p + row * kScoreStride + blocks.first * kBlockSize, kScoreStride,
-                                  blocks.values + blocks.first, blocks.last - blocks.first, column,
-                                  kBlockSize / Dot::depth, padded_, std::min(width, dim_ - column),
-                                  out + row * out_stride + column, out_stride);
-      });
+      if (column == 0 && blocks.fetch_next)
+        by_rows<kRows>(rows_, [&]<int Rows>(int row) {
+          weigh<Rows>(p, blocks, out, out_stride, column, row, Ahead(blocks.fetch_next));
+        });
+      else
+        by_rows<kRows>(rows_, [&]<int Rows>(int row) {
+          weigh<Rows>(p, blocks, out, out_stride, column, row);
+        });
   }
 
  private:
+  template <int Rows, class... Aheads>
+  PENSTOCK_INLINE void score(const Operand* q, int q_stride, const std::byte* const* keys, float* out,
+                             int row, Aheads... ahead) const {
+    product<Dot, Rows, 2>(q + row * q_stride, q_stride, keys, 1, 0, padded_ / Dot::depth, kBlockSize,
+                          kBlockSize, out + row * kScoreStride, kScoreStride, ahead...);
+  }
+  template <int Rows, class... Aheads>
+  PENSTOCK_INLINE void weigh(const Operand* p, const SplitBlocks& blocks, float* out, int out_stride,
+                             int column, int row, Aheads... ahead) const {
+    product<Dot, Rows, kCols>(p + row * kScoreStride + blocks.first * kBlockSize, kScoreStride,
+                              blocks.values + blocks.first, blocks.last - blocks.first, column,
+                              kBlockSize / Dot::depth, padded_,
+                              std::min(kCols * f32x16::lanes, dim_ - column),
+                              out + row * out_stride + column, out_stride, ahead...);
+  }
+
   // Accumulators and one line of the right operand fit the register file: 32 of 16 lanes with
   // AVX-512, otherwise 16 of 8 lanes, two to an f32x16.
 #if defined(__AVX512F__)
