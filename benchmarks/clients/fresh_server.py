@@ -43,11 +43,13 @@ class Served:
 
 
 @contextmanager
-def serving(log: Path, *options: str) -> Iterator[Served]:
-    """The demo model on a free port of this machine, until the block ends."""
+def serving(log: Path, *options: str, cpus: str = "") -> Iterator[Served]:
+    """The demo model on a free port of this machine, until the block ends; ``options`` may name
+    another. ``cpus`` lists those that its processes may use, all if it is empty."""
+    bound = ["taskset", "-c", cpus] if cpus else []
     with log.open("ab") as file:
         process = subprocess.Popen(
-            [sys.executable, "-m", "penstock", "serve", "--port", "0", *options],
+            [*bound, sys.executable, "-m", "penstock", "serve", "--port", "0", *options],
             stdout=subprocess.PIPE,
             stderr=file,
             text=True,

@@ -23,9 +23,9 @@ class AiPerf(Client):
     why_not_more = "its public datasets are on the Hugging Face hub; prompts are synthetic"
 
     def run(self, job: Job) -> Outcome:
-        return side_by_side(job, self._level)
+        return side_by_side(job, self.level)
 
-    def _level(self, job: Job, streams: int, requests: int, folder: Path) -> Figures:
+    def level(self, job: Job, streams: int, requests: int, folder: Path) -> Figures:
         job.call(
             "aiperf",
             *("profile", "--model", job.model, "--tokenizer", str(job.tokenizer)),
@@ -47,6 +47,7 @@ class AiPerf(Client):
         found = json.loads(_only(folder, "profile_export_aiperf.json").read_text())
         return {
             "requests": int(found["request_count"]["avg"]),
+            "output tokens/s": found["output_token_throughput"]["avg"],
             "output tokens": int(found["total_osl"]["avg"]) if "total_osl" in found else 0,
             "TTFT ms": found["time_to_first_token"]["avg"],
             "ITL ms": found["inter_token_latency"]["avg"],
@@ -61,9 +62,9 @@ class GuideLlm(Client):
     why_not_more = "datasets of the Hugging Face hub cannot be reached; prompts are synthetic"
 
     def run(self, job: Job) -> Outcome:
-        return side_by_side(job, self._level)
+        return side_by_side(job, self.level)
 
-    def _level(self, job: Job, streams: int, requests: int, folder: Path) -> Figures:
+    def level(self, job: Job, streams: int, requests: int, folder: Path) -> Figures:
         report = folder / "benchmarks.json"
         job.call(
             "guidellm",
@@ -93,6 +94,7 @@ class GuideLlm(Client):
         done = int(metrics["request_totals"]["successful"])
         return {
             "requests": done,
+            "output tokens/s": mean("output_tokens_per_second"),
             "output tokens": round(mean("output_token_count") * done),
             "TTFT ms": mean("time_to_first_token_ms"),
             "ITL ms": mean("inter_token_latency_ms"),

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import tempfile
 import time
@@ -19,6 +17,7 @@ from environments import Environment, SetupError
 from fresh_server import MODEL, serving
 from lm_eval_run import LmEval
 from load import AiPerf, GuideLlm
+from machine import described_machine
 from schemathesis_run import Schemathesis
 from sdk_run import SDKS
 from tools_tokenizer import tools_tokenizer
@@ -72,7 +71,7 @@ def _run(client: Client, options: argparse.Namespace) -> dict[str, Any]:
         "client": client.name,
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         "command": "python benchmarks/clients/run.py " + _arguments(client, options),
-        "machine": _machine(),
+        "machine": described_machine(),
         "penstock": __version__,
         "penstock's options": " ".join(client.serve),
         "without a network": client.why_not_more,
@@ -113,21 +112,6 @@ def _run(client: Client, options: argparse.Namespace) -> dict[str, Any]:
 
 def _arguments(client: Client, options: argparse.Namespace) -> str:
     return f"--only {client.name}" + (" --quick" if options.quick else "")
-
-
-def _machine() -> dict[str, Any]:
-    model = ""
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        names = [x for x in cpuinfo.read_text().splitlines() if x.startswith("model name")]
-        model = names[0].partition(":")[2].strip() if names else ""
-    return {
-        "processor": model or platform.machine(),
-        "cores": os.cpu_count(),
-        "system": f"{platform.system()} {platform.release().partition('-')[0]}",
-        "python": platform.python_version(),
-        "load average": [round(value, 1) for value in os.getloadavg()],
-    }
 
 
 def _markdown(result: dict[str, Any]) -> str:
