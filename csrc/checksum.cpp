@@ -48,7 +48,7 @@ constexpr size_t kStream = 4096;
 // A linear map of 32 bits, as the images of each bit.
 using Matrix = std::array<uint32_t, 32>;
 
-constexpr uint32_t apply(const Matrix& m, uint32_t bits) {
+constexpr uint32_t transformed(const Matrix& m, uint32_t bits) {
   uint32_t sum = 0;
   for (size_t i = 0; bits; ++i, bits >>= 1)
     if (bits & 1) sum ^= m[i];
@@ -62,12 +62,12 @@ constexpr std::array<Table, 4> zeros_tables(size_t bytes) {
   for (size_t i = 1; i < 32; ++i) m[i] = uint32_t(1) << (i - 1);
   for (size_t bits = 1; bits < 8 * bytes; bits *= 2) {
     Matrix squared{};
-    for (size_t i = 0; i < 32; ++i) squared[i] = apply(m, m[i]);
+    for (size_t i = 0; i < 32; ++i) squared[i] = transformed(m, m[i]);
     m = squared;
   }
   std::array<Table, 4> tables{};
   for (size_t j = 0; j < 4; ++j)
-    for (uint32_t b = 0; b < 256; ++b) tables[j][b] = apply(m, b << (8 * j));
+    for (uint32_t b = 0; b < 256; ++b) tables[j][b] = transformed(m, b << (8 * j));
   return tables;
 }
 

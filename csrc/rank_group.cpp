@@ -36,7 +36,7 @@ constexpr std::chrono::minutes kPatience{10};
 constexpr size_t rounded_up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
 // Futexes of memory that processes share. Where the system has none, sleepers look again and again.
-void sleep_while_equal(std::atomic<uint32_t>& word, uint32_t value) {
+void sleep_beside_processes(std::atomic<uint32_t>& word, uint32_t value) {
 #if defined(__linux__)
   const timespec time{0, std::chrono::nanoseconds(kLook).count()};
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, value, &time, nullptr, 0);
@@ -47,7 +47,7 @@ void sleep_while_equal(std::atomic<uint32_t>& word, uint32_t value) {
 #endif
 }
 
-void wake_all(std::atomic<uint32_t>& word) {
+void wake_processes(std::atomic<uint32_t>& word) {
 #if defined(__linux__)
   syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
 #else
@@ -102,7 +102,7 @@ bool RankGroup::given_up() const { return word(0).load(std::memory_order_relaxed
 void RankGroup::publish() {
   Word& own = published(place_.rank);
   own.store(++gathers_, std::memory_order_seq_cst);
-  if (word(1).load(std::memory_order_seq_cst) != 0) wake_all(own);
+  if (word(1).load(std::memory_order_seq_cst) != 0) wake_processes(own);
 }
 
 bool RankGroup::wait(int other, uint32_t gather) {
@@ -131,7 +131,7 @@ bool RankGroup::sleep(Word& theirs, uint32_t gather) {
       word(0).store(1, std::memory_order_relaxed);
       return false;
     }
-    sleep_while_equal(theirs, seen);
+    sleep_beside_processes(theirs, seen);
   }
 }
 
