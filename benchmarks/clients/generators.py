@@ -46,8 +46,11 @@ COLUMNS: Final = ("TTFT ms", "ITL ms", "e2e ms", "output tokens/s")
 class Generator(Protocol):
     """A program that loads a server and tells what it measured."""
 
-    name: str
-    requirements: tuple[str, ...]
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def requirements(self) -> tuple[str, ...]: ...
 
     def level(self, job: Job, streams: int, requests: int, folder: Path) -> Figures: ...
 
