@@ -55,7 +55,8 @@ struct PackedMatrix {
   bool gated;
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // [n], or gated [2][n] (gate, then up); null without
-  Tuning tuning{.stream_ahead = floats_ahead(), .carry_bytes = 1 << 20};
+  Tuning tuning{
+      .stream_ahead = floats_ahead(), .carry_bytes = 1 << 20, .shared_into_l2 = shared_into_l2()};
 };
 
 // Bytes of a matrix's panels: n columns, or n of gate and n of up.

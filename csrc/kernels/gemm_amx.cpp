@@ -33,8 +33,8 @@ class AmxKernel {
   static constexpr int64_t kStep = kTileK;
   // (One thread, K = 2048: at 2 bands 0.51 TFLOP/s against 0.46 with shares, at 4 bands 0.69 against
   // 0.75.)
-  static constexpr bool streams(int64_t rows) { return bands(rows) <= 2; }
-  static constexpr int64_t ahead(int64_t, int64_t stream) { return stream; }
+  static constexpr bool streams(int64_t rows, const Tuning& t) { return bands(rows, t) <= 2; }
+  static constexpr int64_t ahead(int64_t, const Tuning& t) { return t.stream_ahead; }
   // A quarter of a 2 MiB L2 for the packed activations, half (Tuning::carry_bytes) for partial
   // sums; the rest is for weights passing through. (512 rows by K = 8192, N = 1024: slices of 256 KiB
   // 0.87 TFLOP/s, 512 KiB 1.05, 1 MiB 0.83; partial sums of 1.25 and 2 MiB changed nothing.)
@@ -43,16 +43,16 @@ class AmxKernel {
   // thread, 512 rows, K = 2048: 256 k 1.55 TFLOP/s, 384 1.61, 512 1.71, 640 1.64, 1024 1.25.)
   static constexpr int64_t kSharedSlice = 512;
 
-  static constexpr int panels(int64_t) { return kPanels; }
+  static constexpr int panels(int64_t, const Tuning&) { return kPanels; }
   static constexpr int64_t padded_rows(int64_t rows) {
     return rows <= kTileRows ? rows : round_up(rows, kTileRows);
   }
-  static constexpr int64_t bands(int64_t rows) { return ceil_div(rows, kRows); }
-  static constexpr Range band(int64_t rows, int64_t b) {
+  static constexpr int64_t bands(int64_t rows, const Tuning&) { return ceil_div(rows, kRows); }
+  static constexpr Range band(int64_t rows, int64_t b, const Tuning&) {
     return {b * kRows, std::min((b + 1) * kRows, rows)};
   }
 
-  explicit AmxKernel(int64_t rows) : tile_rows_(std::min(rows, kTileRows)), tiles_(tile_rows_) {}
+  AmxKernel(int64_t rows, const Tuning&) : tile_rows_(std::min(rows, kTileRows)), tiles_(tile_rows_) {}
 
   int64_t sum_rows(int64_t rows) const { return round_up(rows, tile_rows_); }
 

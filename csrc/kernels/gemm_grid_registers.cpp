@@ -26,7 +26,7 @@ constexpr int kGridBlockPanels = 1;
 
 constexpr bool kBlocksLeave = false;
 
-GridMultiply choose(int bits, int64_t rows, int, bool, bool) { return grid_neon_multiply(bits, rows); }
+GridMultiply choose(int bits, int64_t rows, int, bool, bool, bool) { return grid_neon_multiply(bits, rows); }
 
 #else
 
@@ -179,14 +179,15 @@ GridMultiply multiply_first(int64_t rows) {
 }
 
 // windows: whether the rows have what products of windows as they are take. leaves: whether other rows take
-// the codes of half a byte expanded.
-GridMultiply choose(int bits, int64_t rows, int panels, [[maybe_unused]] bool windows, bool leaves) {
+// the codes of half a byte expanded. into_l2: Tuning::shared_into_l2.
+GridMultiply choose(int bits, int64_t rows, int panels, [[maybe_unused]] bool windows, bool leaves,
+                    [[maybe_unused]] bool into_l2) {
 #if defined(__AVX512F__)
   // Weights of half a byte take so many instructions that more rows than these gain nothing. (Zen 4, one thread,
   // 3072x1024 and 1024x3072, best of two alternating runs, into L1 and into L2, Gop/s: 8 bits, 10 rows 264 and 287, 359
   // and 372, 16 rows 346 and 356, 382 and 391; 4 bits, 5 rows 206 and 213, 262 and 256, 8 rows 294 and 306, 292 and 282.)
   constexpr int most = 7;
-  if (panels > 1 && streams_into_l2()) {
+  if (panels > 1 && into_l2) {
     if (bits == 8) return multiply_rows<8, kGridBlockPanels, 2>(rows);
     if (rows > 2 && rows <= most && !leaves) return multiply_rows<4, kGridBlockPanels, 2, most>(rows);
   }
@@ -268,7 +269,7 @@ void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Ep
       for (int i = 0, width; i < at.panels; i += width) {
         width = std::min(side_by_side, at.panels - i);
         const int64_t next = width == 1 ? p.tuning.stream_ahead : width * p.panel_bytes;
-        choose(read.bits, some, width, x.group_sums, leaves)(
+        choose(read.bits, some, width, x.group_sums, leaves, p.tuning.shared_into_l2)(
             read, x, row, weights + i * read.panel_bytes, tile == 0 && !reads_grid ? next : 0,
             grid + i * expanded.panel_bytes, dots + i * panel);
       }

@@ -28,14 +28,14 @@ constexpr int kBandPanels = 2;  // by so many panels
 constexpr int kFewBandRows = 8;
 // Rows that are one band, at most; more are several. On Zen 5, whose dots take half a cycle, loads hold up more rows by
 // one panel (87 % of the peak with 16); on Zen 4, where they take a cycle each, 16 reach 97 %.
-inline int64_t one_band() { return streams_into_l2() ? kMostRows : 13; }
+inline int64_t one_band(const Tuning& t) { return t.shared_into_l2 ? kMostRows : 13; }
 #elif defined(__aarch64__)
 // 32 of 128 bits hold 8 of ours: 4 rows beside two of weights, of which a pair of lines has two.
 constexpr int kMostRows = 4;
 constexpr int kBandRows = kMostRows;
 constexpr int kBandPanels = 1;
 constexpr int kFewBandRows = 1;
-constexpr int64_t one_band() { return kMostRows; }
+constexpr int64_t one_band(const Tuning&) { return kMostRows; }
 constexpr int kNextLocality = 2;  // of prefetches for the next block
 #else
 #if defined(__AVX2__)
@@ -46,7 +46,7 @@ constexpr int kMostRows = 6;
 constexpr int kBandRows = kMostRows;
 constexpr int kBandPanels = 1;
 constexpr int kFewBandRows = 2;
-constexpr int64_t one_band() { return kMostRows; }
+constexpr int64_t one_band(const Tuning&) { return kMostRows; }
 #endif
 
 #if !defined(__aarch64__)
@@ -55,7 +55,7 @@ constexpr int kNextLocality = 3;
 // More rows than half of the few leave processors less time to look ahead.
 constexpr int64_t kLeastAhead = 8 << 10;
 // Whether a band of so many rows, which is alone, has its weights prefetched into L2.
-inline bool into_l2(int64_t rows) { return rows > 1 && streams_into_l2(); }
+inline bool into_l2(int64_t rows, const Tuning& t) { return rows > 1 && t.shared_into_l2; }
 
 // Sums of a block of accumulators.
 template <class Format, int Rows, int Panels>
@@ -102,30 +102,32 @@ class RegisterKernel {
     const int64_t l2 = second_level_cache();
     return {std::clamp<int64_t>(l2 >> 13, 64, kRowBlock), l2 / 2, l2 / 4 / 2};
   }
-  static bool streams(int64_t rows) { return bands(rows) == 1; }
+  static bool streams(int64_t rows, const Tuning& t) { return bands(rows, t) == 1; }
   static constexpr int64_t kElement = int64_t(sizeof(Packed)) / kStep;
 
   // One panel is one stream of memory, which is read fastest; two are more chains of additions.
-  static int panels(int64_t rows) {
-    if (bands(rows) > 1) return kBandPanels;
-    return into_l2(rows) ? 1 : most_panels(rows);
+  static int panels(int64_t rows, const Tuning& t) {
+    if (bands(rows, t) > 1) return kBandPanels;
+    return into_l2(rows, t) ? 1 : most_panels(rows);
   }
-  static int64_t ahead(int64_t rows, int64_t stream) {
+  static int64_t ahead(int64_t rows, const Tuning& t) {
 #if defined(__aarch64__)
-    return stream;
+    return t.stream_ahead;
 #else
-    if (into_l2(rows)) return kAheadInL2;
+    if (into_l2(rows, t)) return kAheadInL2;
     const bool busy = 2 * rows > kFewBandRows;
-    return (busy ? std::max(stream, kLeastAhead) * 3 / 2 : stream) / panels(rows);
+    return (busy ? std::max(t.stream_ahead, kLeastAhead) * 3 / 2 : t.stream_ahead) / panels(rows, t);
 #endif
   }
   static constexpr int64_t padded_rows(int64_t rows) { return rows; }
-  static int64_t bands(int64_t rows) { return rows <= one_band() ? 1 : ceil_div(rows, kBandRows); }
-  static Range band(int64_t rows, int64_t b) {
-    return even_share(rows, b, bands(rows));
+  static int64_t bands(int64_t rows, const Tuning& t) {
+    return rows <= one_band(t) ? 1 : ceil_div(rows, kBandRows);
+  }
+  static Range band(int64_t rows, int64_t b, const Tuning& t) {
+    return even_share(rows, b, bands(rows, t));
   }
 
-  explicit RegisterKernel(int64_t) {}
+  RegisterKernel(int64_t, const Tuning& t) : tuning_(t) {}
   int64_t sum_rows(int64_t rows) const { return rows; }
 
   // To [step][row].
@@ -145,17 +147,17 @@ class RegisterKernel {
   }
 
   template <int Rows>
-  static void multiply_rows(const Block& b) {
+  void multiply_rows(const Block& b) const {
     if constexpr (Rows > 1)
       if (b.rows < Rows) return multiply_rows<Rows - 1>(b);
     constexpr int of_many = Rows <= kBandRows ? kBandPanels : 1;
     if constexpr (std::max(of_many, most_panels(Rows)) > 1)
-      if ((b.streams ? panels(Rows) : of_many) > 1) return multiply_panels<Rows, 2>(b);
+      if ((b.streams ? panels(Rows, tuning_) : of_many) > 1) return multiply_panels<Rows, 2>(b);
     multiply_panels<Rows, 1>(b);
   }
 
   template <int Rows, int Wide>
-  static PENSTOCK_INLINE void multiply_panels(const Block& b) {
+  PENSTOCK_INLINE void multiply_panels(const Block& b) const {
     int panel = 0;
     for (; panel + Wide <= b.panels; panel += Wide) multiply_block<Rows, Wide>(b, panel);
     if constexpr (Wide > 1)
@@ -163,7 +165,7 @@ class RegisterKernel {
   }
 
   template <int Rows, int Wide>
-  static void multiply_block(const Block& b, int first_panel) {
+  void multiply_block(const Block& b, int first_panel) const {
     const int64_t offset = int64_t(first_panel) * Rows * kPanelColumns;
     RegisterSums<Format, Rows, Wide> sums(b.before ? b.before + offset : nullptr);
     constexpr int64_t lines = std::max<int64_t>(Format::kStepBytes / kLineBytes, 1);  // of a step
@@ -188,7 +190,7 @@ class RegisterKernel {
         step(w);
       }
     };
-    if (b.streams && into_l2(Rows)) {
+    if (b.streams && into_l2(Rows, tuning_)) {
       stream(std::integral_constant<int, 2>());
     } else if (b.streams) {
       stream(std::integral_constant<int, 3>());
@@ -207,6 +209,8 @@ class RegisterKernel {
 
     sums.store(b.after + offset);
   }
+
+  const Tuning& tuning_;
 };
 
 // Weights and x of any types in float32, one k a step.

@@ -4,6 +4,7 @@ namespace penstock {
 namespace {
 
 [[maybe_unused]] constexpr int64_t kTwoLines = 128;
+[[maybe_unused]] constexpr TunedField kSharedIntoL2{"shared_into_l2", &Tuning::shared_into_l2, 0, 1};
 
 }  // namespace
 
@@ -22,19 +23,22 @@ int64_t codes_ahead(int64_t elsewhere) {
   return elsewhere;
 }
 
-bool streams_into_l2() {
+int64_t shared_into_l2() {
 #if defined(__AVX512F__)
-  static const bool zen4 = __builtin_cpu_is("amdfam19h");
-  return zen4;
+  return __builtin_cpu_is("amdfam19h") ? 1 : 0;  // Zen 4: Zen 3 has no AVX-512
 #else
-  return false;
+  return 0;
 #endif
 }
 
 std::span<const TunedField> tuned_fields(const PackedMatrix&) {
   static constexpr TunedField fields[] = {
       {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10},
-      {"carry_bytes", &Tuning::carry_bytes, 64 << 10, 16 << 20}};
+      {"carry_bytes", &Tuning::carry_bytes, 64 << 10, 16 << 20},
+#if defined(__AVX512F__)
+      kSharedIntoL2,
+#endif
+  };
   return fields;
 }
 
@@ -42,6 +46,9 @@ std::span<const TunedField> tuned_fields(const GridMatrix&) {
   static constexpr TunedField fields[] = {
       {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10},
       {"streamed_rows", &Tuning::streamed_rows, 0, 12},
+#if defined(__AVX512F__)
+      kSharedIntoL2,
+#endif
 #if defined(__AMX_INT8__)
       {"tile_rows_from", &Tuning::tile_rows_from, 1, 64},
 #endif

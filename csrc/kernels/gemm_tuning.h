@@ -33,6 +33,9 @@ struct Tuning {
   // faster by 28 % at 3 rows and 12 % at 8 with K = 2048, by 18 and 1 % with K = 8192; 8 bits: by
   // 3 %, and slower by 4.)
   int64_t tile_rows_from = 0;
+  // 1: weights that several rows share are prefetched into L2, kAheadInL2 ahead, and read one panel at a time; 0: into
+  // L1, as those of one row. The default is below. In the kernels of AVX-512.
+  int64_t shared_into_l2 = 0;
 };
 
 // Defaults of Tuning::stream_ahead. AMD's processors up to Zen 4 read one stream fastest by themselves,
@@ -49,13 +52,12 @@ struct Tuning {
 int64_t floats_ahead();
 int64_t codes_ahead(int64_t elsewhere);
 
-// Whether weights that several rows share are prefetched into L2, kAheadInL2 ahead, and not into L1. Where
-// arithmetic keeps a processor from looking ahead by itself, they must be on their way for that long, and an L1 of
-// 32 KiB does not hold so many besides the rows. (Zen 4, avx512, loops of VDPBF16PS over 512 MB, one
+// The default of Tuning::shared_into_l2. Where arithmetic keeps a processor from looking ahead by itself, shared weights
+// must be on their way for so long that an L1 of 32 KiB does not hold them besides the rows. (Zen 4, avx512, loops of VDPBF16PS over 512 MB, one
 // thread that reads 33 GB/s, peak 236 Gop/s: into L1 12 KiB ahead, 6 and 8 rows by one panel 121 and
 // 147 Gop/s, 12 by two 208; into L2 16 KiB ahead, by one panel, 177, 225 and 229, 16 rows 229.)
 constexpr int64_t kAheadInL2 = 16 << 10;
-bool streams_into_l2();
+int64_t shared_into_l2();
 
 // A parameter that this instruction set heeds.
 struct TunedField {

@@ -3,20 +3,20 @@
 // A Path of gemm_product.h. Few rows are packed slice by slice, by each thread for itself.
 //
 // A Kernel knows one pair of element formats and provides
-//   kPanels                     panels of a full block of accumulators; panels(rows): those of a
+//   kPanels                     panels of a full block of accumulators; panels(rows, tuning): those of a
 //                               block where there are so many rows in all
 //   kElement                    bytes of a packed activation
 //   kStep                       k per step of the innermost loop
 //   bounds()                    CacheBounds
-//   streams(rows)               whether weights that so many rows use are limited by memory: the first
-//                               band prefetches some way ahead (Tuning::stream_ahead) and so streams at
+//   streams(rows, tuning)       whether weights that so many rows use are limited by memory: the first
+//                               band prefetches some way ahead and so streams at
 //                               full speed. With more rows arithmetic takes most of the time, and each
 //                               band prefetches its share of the next weights while it runs
-//   ahead(rows, stream)         how far, in each panel of a block, of Tuning::stream_ahead
+//   ahead(rows, tuning)         how far, in each panel of a block
 //   kSharedSlice                k per slice when many rows are packed once; not every kernel has it
 //   padded_rows(rows)           rows as packed
-//   bands(rows)                 how many bands so many rows are; band(rows, b) is the b-th's Range
-//   kernel(rows)                constructor, per row block: sets up tile registers
+//   bands(rows, tuning)         how many bands so many rows are; band(rows, b, tuning) is the b-th's Range
+//   kernel(rows, tuning)        constructor, per row block: sets up tile registers
 //   sum_rows(rows)              rows of a band's partial sums
 //   pack(x, first, rows, k, depth, to)
 //                               columns [k, k + depth) of a band, zeros beyond x.cols
@@ -91,7 +91,7 @@ class Walk {
         x_(x),
         epilogue_(epilogue),
         rows_(rows),
-        kernel_(rows.size()),
+        kernel_(rows.size(), p_.tuning),
         padded_(Kernel::padded_rows(rows.size())),
         shared_(shared),
         packed_(ready) {}
@@ -100,7 +100,7 @@ class Walk {
   void make([[maybe_unused]] int64_t id, [[maybe_unused]] int64_t count, std::byte*) const {
     if (!shared_) return;
     const Blocking by = shared_blocking(0);
-    const int64_t bands = Kernel::bands(rows_.size());
+    const int64_t bands = Kernel::bands(rows_.size(), p_.tuning);
     const Range own = even_share(bands * by.slices, id, count);
     for (int64_t i = own.first; i < own.last; ++i)
       pack(kernel_, rows_, by, i / bands, i % bands,
@@ -125,7 +125,7 @@ class Walk {
   static int64_t longest(const Panels& p, int64_t rows) {
     const CacheBounds bounds = Kernel::bounds();
     const int64_t k = bounds.slice / (Kernel::padded_rows(rows) * Kernel::kElement);
-    const int64_t of_weights = Kernel::streams(rows) ? k : bounds.panel / p.k_bytes;
+    const int64_t of_weights = Kernel::streams(rows, p.tuning) ? k : bounds.panel / p.k_bytes;
     return std::max<int64_t>(std::min(k, of_weights) / 32 * 32, 32);
   }
 
@@ -144,7 +144,7 @@ class Walk {
   void pack(const Kernel& kernel, Range rows, const Blocking& by, int64_t slice, int64_t b,
             std::byte* to) const {
     const int64_t steps = steps_of(by, slice);
-    const Range band = Kernel::band(rows.size(), b);
+    const Range band = Kernel::band(rows.size(), b, p_.tuning);
     kernel.pack(x_, rows.first + band.first, band.size(), slice * by.slice, steps,
                 to + band.first * steps * Kernel::kStep * Kernel::kElement);
   }
@@ -155,12 +155,12 @@ class Walk {
   void multiply(const Kernel& kernel, Range rows, Range share, const Blocking& by,
                 std::byte* packed, std::byte* carry) {
     const int64_t padded = Kernel::padded_rows(rows.size());
-    const int64_t bands = Kernel::bands(rows.size());
-    const bool streaming = Kernel::streams(rows.size());
+    const int64_t bands = Kernel::bands(rows.size(), p_.tuning);
+    const bool streaming = Kernel::streams(rows.size(), p_.tuning);
     const int64_t step_bytes = p_.k_bytes * Kernel::kStep;
     float* const hot =
         reinterpret_cast<float*>(carry + (by.slices > 1 ? p_.tuning.carry_bytes : 0));
-    Order order(share, p_.per_unit, Kernel::panels(rows.size()), by.slices);
+    Order order(share, p_.per_unit, Kernel::panels(rows.size(), p_.tuning), by.slices);
     order.wide = by.chunk;
     Pending pending;
     const auto finish = [&](int64_t most) __attribute__((always_inline)) {
@@ -183,7 +183,7 @@ class Walk {
       block.steps = steps;
       const std::byte* next = block.weights + at.panels * p_.panel_bytes;
       if (streaming) {
-        const int64_t bytes = Kernel::ahead(rows.size(), p_.tuning.stream_ahead);
+        const int64_t bytes = Kernel::ahead(rows.size(), p_.tuning);
         const int64_t ahead = std::min(steps, ceil_div(bytes, step_bytes));
         block.turn = steps - ahead;
         block.near = block.weights + ahead * step_bytes;
@@ -195,7 +195,7 @@ class Walk {
       float* const partial = reinterpret_cast<float*>(carry) +
                              (at.unit - at.chunk) * p_.per_unit * padded * kPanelColumns;
       for (int64_t b = 0; b < bands; ++b) {
-        const Range band = Kernel::band(rows.size(), b);
+        const Range band = Kernel::band(rows.size(), b, p_.tuning);
         float* own = partial + band.first * block.panels * kPanelColumns;
         block.activations = x + band.first * row_bytes;
         block.rows = band.size();
