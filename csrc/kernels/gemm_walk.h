@@ -1,6 +1,7 @@
 // The walk over rows, slices and panels of weights in floating point. README.md defines the words.
 //
-// A Path of gemm_product.h. Few rows are packed slice by slice, by each thread for itself.
+// A Path of gemm_product.h. Few rows are packed slice by slice, by each thread for itself; rows whose products are taken
+// in small pieces keep all slices, so that no piece packs them anew.
 //
 // A Kernel knows one pair of element formats and provides
 //   kPanels                     panels of a full block of accumulators; panels(rows, tuning): those of a
@@ -72,13 +73,15 @@ class Walk {
   static constexpr int64_t kOwnRows = kShares ? kPrivateBands * Kernel::kRows : kAllRows;
   static int64_t row_block() { return Kernel::bounds().row_block; }
 
-  // Shared, all of a row block; else a slice.
+  // Shared, all of a row block; else a slice, or of few rows all slices.
   static int64_t ready_bytes(const Panels& p, int64_t rows, bool shared) {
     const int64_t padded = Kernel::padded_rows(std::min(rows, row_block()));
     if (shared) return padded * p.depth * Kernel::kElement;
     const CacheBounds bounds = Kernel::bounds();
-    const int64_t whole = padded * round_up(p.depth, 32) * Kernel::kElement;
-    return round_up(std::min(whole, std::max(bounds.slice, padded * 32 * Kernel::kElement)), 64);
+    const int64_t column = round_up(p.depth, 32) * Kernel::kElement;
+    const int64_t kept = Kernel::padded_rows(std::min(rows, kRowsOfSmallPieces)) * column;
+    const int64_t slice = std::max(bounds.slice, padded * 32 * Kernel::kElement);
+    return round_up(std::max(kept, std::min(padded * column, slice)), 64);
   }
   static int64_t work_bytes(const Panels& p, int64_t rows) {
     const bool cut = rows > kOwnRows || p.depth > longest(p, std::min(rows, row_block()));
@@ -157,6 +160,7 @@ class Walk {
     const int64_t padded = Kernel::padded_rows(rows.size());
     const int64_t bands = Kernel::bands(rows.size(), p_.tuning);
     const bool streaming = Kernel::streams(rows.size(), p_.tuning);
+    const bool keeps = rows.size() <= kRowsOfSmallPieces;
     const int64_t step_bytes = p_.k_bytes * Kernel::kStep;
     float* const hot =
         reinterpret_cast<float*>(carry + (by.slices > 1 ? p_.tuning.carry_bytes : 0));
@@ -173,9 +177,11 @@ class Walk {
       const int64_t steps = steps_of(by, at.slice);
       const int64_t row_bytes = steps * Kernel::kStep * Kernel::kElement;
       const bool ends = order.ends(at);
-      if (!Resident && at.unit == at.chunk && std::exchange(in_scratch_, at.slice) != at.slice)
-        for (int64_t b = 0; b < bands; ++b) pack(kernel, rows, by, at.slice, b, packed);
-      const std::byte* const x = packed + (Resident ? padded * k * Kernel::kElement : 0);
+      std::byte* const x = packed + (Resident || keeps ? padded * k * Kernel::kElement : 0);
+      if (!Resident && at.unit == at.chunk && (keeps ? in_scratch_ < at.slice : in_scratch_ != at.slice)) {
+        for (int64_t b = 0; b < bands; ++b) pack(kernel, rows, by, at.slice, b, x);
+        in_scratch_ = at.slice;
+      }
       Block block;
       block.panels = at.panels;
       block.panel_bytes = p_.panel_bytes;
@@ -233,7 +239,7 @@ class Walk {
   const int64_t padded_;  // rows
   const bool shared_;
   std::byte* const packed_;
-  int64_t in_scratch_ = -1;  // the slice that a thread has packed for itself
+  int64_t in_scratch_ = -1;  // the slice that a thread has packed for itself last; the first ones are kept, or none
 };
 
 }  // namespace penstock
