@@ -226,6 +226,9 @@ void bind_executor(nb::module_& m) {
             self.get().join_ranks(fd, {rank, world, slot_bytes, crowded});
           },
           nb::kw_only(), "fd"_a, "rank"_a, "world"_a, "slot_bytes"_a, "crowded"_a)
+      .def(
+          "clear_pages_ahead",
+          [](PyExecutor& self, int64_t blocks) { self.get().clear_pages_ahead(blocks); }, "blocks"_a)
       .def_static("rank_group_bytes", &RankGroup::bytes, "world"_a, "slot_bytes"_a)
       .def(
           "add_constant",

@@ -11,6 +11,7 @@
 
 #include "executor_ops.h"
 #include "memory.h"
+#include "pages_ahead.h"
 #include "pool.h"
 #include "rank_group.h"
 #include "region_io.h"
@@ -260,6 +261,10 @@ class Executor {
   // Runs the matrix's product once; seconds of processor time of the thread that took longest.
   double time_product(MatrixId matrix, int64_t rows);
 
+  // Has pages of the cache cleared before steps write to them (pages_ahead.h), for so many blocks. For where memory is
+  // equally near to all threads: pages lie where they are cleared.
+  void clear_pages_ahead(int64_t blocks);
+
   // --- running
   // Edits the cache, then runs the ops. Throws std::invalid_argument on a step that is malformed or
   // exceeds the shape, before anything is written, and std::runtime_error where another rank has
@@ -343,6 +348,8 @@ class Executor {
   AttentionWork* work_for(const AttentionShape& shape);
   void prepare(const StepView& step, const CacheEdits& edits);
   void require_ranks() const;
+  // Tells the thread that clears pages of a step, while this is there.
+  class Writing;
   void edit_cache(const CacheEdits& edits, const Worker& worker) const;
 
   ExecutorShape shape_;
@@ -371,6 +378,7 @@ class Executor {
   int known_positions_;
   std::vector<std::pair<ConstantId, size_t>> tables_;  // and their bytes that are filled
   std::unique_ptr<RankGroup> ranks_;  // null: this is no rank
+  std::unique_ptr<PagesAhead> pages_ahead_;  // null: steps clear pages themselves
   Pool pool_;  // last: its threads end before what they read
 };
 

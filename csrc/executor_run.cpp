@@ -134,8 +134,34 @@ struct Executor::Runner {
   }
 };
 
+class Executor::Writing {
+ public:
+  Writing(PagesAhead* pages, const StepView& step) : pages_(pages) {
+    if (!pages) return;
+    int32_t last = 0;  // sequences' newest blocks; of a prompt's they are the last ones that were handed out
+    for (const KvTables& tables : step.groups)
+      for (int s = 1; s <= step.sequences; ++s)
+        if (tables.block_starts[s] > tables.block_starts[s - 1])
+          last = std::max(last, tables.block_ids[tables.block_starts[s] - 1]);
+    pages->begin_step(last);
+  }
+  ~Writing() {
+    if (pages_) pages_->end_step();
+  }
+
+ private:
+  PagesAhead* const pages_;
+};
+
+void Executor::clear_pages_ahead(int64_t blocks) {
+  std::vector<std::span<std::byte>> parts;
+  for (const Memory& part : kv_parts_) parts.emplace_back(part.data(), part.bytes());
+  pages_ahead_ = std::make_unique<PagesAhead>(std::move(parts), kv_part_bytes_, blocks);
+}
+
 void Executor::run(const StepView& step, const CacheEdits& edits) {
   prepare(step, edits);
+  const Writing writing(pages_ahead_.get(), step);
   pool_.run([&](Worker& worker) {
     if (!edits.empty()) {
       edit_cache(edits, worker);
@@ -157,6 +183,7 @@ void Executor::require_ranks() const {
 
 std::vector<OpTime> Executor::profile(const StepView& step, const CacheEdits& edits) {
   prepare(step, edits);
+  const Writing writing(pages_ahead_.get(), step);
   const size_t ops = ops_.size(), threads = size_t(pool_.threads());
   std::vector<Clock::time_point> done(threads * ops), over(ops + 1);
   pool_.run([&](Worker& worker) {

@@ -123,6 +123,7 @@ class Layer {
     executor_.append_select_rows(x, last, 0);
     executor_.append_linear(matrix(kVocabulary), kNone, last, logits_, Activation::none);
     executor_.append_argmax(logits_, best_);
+    if (crowded) executor_.clear_pages_ahead(1);
   }
 
   // Logits and choices of steps of two sequences: prefill, then decode.

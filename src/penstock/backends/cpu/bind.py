@@ -20,6 +20,7 @@ from penstock.backends.cpu.regions import NativeRegions
 from penstock.backends.cpu.state_slots import StateSlots
 from penstock.backends.cpu.tune import LEAST_BYTES, ProductTuner, circumstances
 from penstock.backends.fills import fill_all
+from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.interface.collective import RankSeat
@@ -31,6 +32,12 @@ from penstock.plan.plan import Plan
 
 _TRIED_POSITIONS: Final = 64
 """What an executor refuses does not depend on their number, and tables of rotations do."""
+
+
+_STEPS_AHEAD: Final = 2
+"""The KV cache's pages are cleared for so many of the longest steps ahead of what is written. (Prompts
+of 512 tokens into blocks that were never used, 0.3 s apart, Qwen3 0.6B's shape in int8, two threads
+of Zen 4: 0.71 s, and 0.79 where each step clears its own.)"""
 
 
 def bind(
@@ -57,6 +64,9 @@ def bind(
         _append_all(binder, memory)
         packed = _fill(binder, weights)
         results = _results(binder)
+        if limits.num_blocks and detect().numa_nodes == 1:
+            each = -(-limits.max_tokens // BLOCK_SIZE) * len(plan.kv_groups)
+            native.clear_pages_ahead(_STEPS_AHEAD * each)
     except ValueError as error:
         raise ConfigError(
             f"the cpu backend cannot run this model as asked: {error}; "

@@ -49,6 +49,11 @@ class NativeExecutor(NativeOps, Protocol):
         appended."""
         ...
 
+    def clear_pages_ahead(self, blocks: int) -> None:
+        """Have the system clear pages of the KV cache while no step runs, so many blocks ahead of
+        those that steps have written to."""
+        ...
+
     def add_constant(self, bytes: Bytes) -> ConstantId: ...
 
     def add_table(self, bytes: int) -> ConstantId:
