@@ -69,6 +69,22 @@ def test_loads_are_of_some_seconds_whatever_the_model() -> None:
         assert load.workload.output_tokens.low <= 96
 
 
+def test_random_loads_are_of_enough_requests_or_none() -> None:
+    def requests(rate: float) -> float | None:
+        load = measured_server._random(512, rate, 6.0)
+        if load is None:
+            return None
+        assert load.rate is not None
+        assert load.duration_s is not None
+        assert 6.0 <= load.duration_s <= 20.0
+        return load.rate * load.duration_s
+
+    assert requests(50.0) == 300.0
+    assert requests(2.0) == 20.0
+    assert requests(0.5) == 10.0
+    assert requests(0.1) is None
+
+
 def test_what_a_server_takes_is_found_again() -> None:
     """The figures that are fitted to are simulated with known constants here."""
     true = FrontTimes(

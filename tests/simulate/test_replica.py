@@ -43,9 +43,16 @@ def test_the_way_in_and_the_way_out() -> None:
     )
     fleet = played(setup_of(EvenClock(1.0), front), [single(0, 0.0, 2, 1), single(1, 0.0, 2, 1)])
     first, second = fleet.answers
-    # In at 0.5 + 2 / 4; a step of 1 + 2 + 2.
-    assert first.first_s == 1.0 + 5.0 + 0.125
-    assert second.first_s == 1.0 + 5.0 + 0.125 + 0.0625
+    # In at 0.5 + 2 / 4; a step of 1 + 2 + 1. The second is tokenized after the first, so it comes
+    # during that step, and has one of its own.
+    assert first.first_s == 1.0 + 4.0 + 0.125
+    assert second.first_s == 5.0 + 4.0 + 0.125
+    without = msgspec.structs.replace(front, prompt_token=0.0)
+    fleet = played(setup_of(EvenClock(1.0), without), [single(0, 0.0, 2, 1), single(1, 0.0, 2, 1)])
+    first, second = fleet.answers
+    # In at 0.5, both; a step of 1 + 2 + 2, and a chunk after the other.
+    assert first.first_s == 0.5 + 5.0 + 0.125
+    assert second.first_s == 0.5 + 5.0 + 0.125 + 0.0625
 
 
 def test_requests_that_come_together_are_handled_one_after_the_other() -> None:

@@ -181,9 +181,11 @@ class Replica:
         clock, number = self.setup.clock, len(running)
         reads = decode_reads(clock.windows, lens, count)
         front = self.setup.front
-        seconds = [front.whole(each, number) for each in clock.decoding(number, reads)]
-        self._pace = seconds[0]
-        seconds[0] += self._owed + clock.behind(self._before, number)
+        alone = clock.decoding(number, reads)
+        self._pace = front.whole(alone[0], number)
+        alone[0] += clock.behind(self._before, number)
+        seconds = [front.whole(each, number) for each in alone]
+        seconds[0] += self._owed
         self._owed, self._before = 0.0, number
         times = list(accumulate(seconds, initial=self._at))
         self._steady_until = times[-2]
