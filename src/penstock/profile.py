@@ -173,8 +173,8 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     version: Int64
     penstock: str
     """The version that made it."""
-    made: str
-    """When, in UTC as ISO 8601 writes it."""
+    made: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    """When, in UTC as ISO 8601 writes it. Logs and states call a profile by it."""
     options: ProfileOptions
     made_for: MadeFor
     slo: tuple[str, ...]
@@ -228,6 +228,15 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def over(self, given: Mapping[str, object]) -> dict[str, object]:
         """The engine's options: those that were ``given``, and this profile's for others."""
         return {**self.options.engine(), **given}
+
+    def overruled(self, asked: Mapping[str, object]) -> list[str]:
+        """What there is to say of the engine's options in whose place others are ``asked`` for."""
+        return [
+            f"{name} is {option_text(asked[name])}, as asked, in the place of the profile's "
+            f"{option_text(value)}, with which it was tuned"
+            for name, value in self.options.engine().items()
+            if asked[name] != value
+        ]
 
     @property
     def max_waiting(self) -> int | None:

@@ -241,6 +241,8 @@ def test_one_that_does_not_start_leaves_everything_as_it_was(server: Server) -> 
         # JSON's numbers have no bound, and those of a message to the engine have.
         ({"profile": {**profile(), "options": {"max_num_seqs": 10**30}}}, "<= 9223372036854775807"),
         ({"profile": {**profile(), "options": {"max_waiting": 1 << 63}}}, "<= 9223372036854775807"),
+        ({"profile": profile("")}, "of length >= 1"),
+        ({"profile": profile("m" * 65)}, "of length <= 64"),
         ({"profile": {**profile(), "seed": -(10**30)}}, ">= -9223372036854775807"),
     ],
 )

@@ -12,6 +12,7 @@ from support.calibrations import demo_calibration
 from support.needs import needs_native
 from support.simulated import EvenClock, setup_of
 
+from penstock.bench.progress import Unseen
 from penstock.cli import main as cli
 from penstock.cli.options import add_engine_arguments, engine_config, engine_words
 from penstock.cli.parser import Parser
@@ -22,6 +23,7 @@ from penstock.simulate import measured_server, measured_steps, server_loads
 from penstock.simulate.calibration import ObservedStep
 from penstock.simulate.clock import StepShape
 from penstock.simulate.front_end import FrontTimes
+from penstock.simulate.measured_server import MeasuredServer
 from penstock.simulate.server_loads import ServerLoad, alike, mixed
 from penstock.simulate.server_process import serving
 
@@ -67,6 +69,32 @@ def test_loads_are_of_some_seconds_whatever_the_model() -> None:
         assert load.requests % 4 == 0
         assert load.simulated(setup).seconds < 12 or load.requests == 4
         assert load.workload.output_tokens.low <= 96
+
+
+@pytest.mark.parametrize(
+    ("errors", "kept", "times"),
+    [
+        ([0.1, 0.0], 0.1, 1),
+        ([-0.3, 0.1], 0.1, 2),
+        ([0.3, -0.5], 0.3, 2),
+    ],
+)
+def test_what_was_disturbed_is_measured_once_more(
+    monkeypatch: pytest.MonkeyPatch, errors: list[float], kept: float, times: int
+) -> None:
+    asked: list[str] = []
+
+    def once(url: str, *_: object) -> MeasuredServer:
+        asked.append(url)
+        error = errors[len(asked) - 1]
+        return MeasuredServer(
+            measured_server.NO_FRONT, 0, {"ttft.p50": error, "ttft.p99": 9.0, "itl.p50": 0.01}
+        )
+
+    monkeypatch.setattr(measured_server, "_measured_once", once)
+    bare = setup_of(EvenClock(1e-3))
+    found = measured_server.measure_server("http://there", bare, Unseen())
+    assert (found.checked["ttft.p50"], len(asked)) == (kept, times)
 
 
 def test_random_loads_are_of_enough_requests_or_none() -> None:
