@@ -70,7 +70,7 @@ _START: Final = {
 }
 """What they are on two cores of Zen 4, where server and engine noted the times of all that they
 did."""
-_PRIOR: Final = 0.1
+_PRIOR: Final = 0.05
 """How much it counts that a constant is near these: next to nothing where loads tell what it is.
 Where they do not tell two of them apart, noise would make one large and the other nothing."""
 _ROUNDS: Final = 7
