@@ -46,8 +46,14 @@ class Line(msgspec.Struct, frozen=True):
     load: float
     """As a part of the capacity."""
     figure: str
-    measured: float
+    runs: list[float]
+    """What each repetition of the measurement gave."""
     simulated: float
+
+    @property
+    def measured(self) -> float:
+        """The mean."""
+        return max(sum(self.runs) / len(self.runs), 1e-6)
 
     @property
     def error(self) -> float:
@@ -148,12 +154,10 @@ class Comparison:
         for name in TIMES:
             for part in ("p50", "p99"):
                 seen = [run["whole"]["distributions"][name]["summary"][part] for run in measured]
-                mean = sum(seen) / len(seen)
                 found = simulated["distributions"][name][part]
-                lines.append(Line(config, load, f"{name}.{part}", mean, found))
+                lines.append(Line(config, load, f"{name}.{part}", seen, found))
         good = [run["whole"]["goodput_per_s"] for run in measured]
-        goodput = max(sum(good) / len(good), 1e-6)
-        lines.append(Line(config, load, "goodput", goodput, simulated["goodput_per_s"]))
+        lines.append(Line(config, load, "goodput", good, simulated["goodput_per_s"]))
         return lines
 
     def _bench(self, url: str, *words: str, count: str) -> dict[str, Any]:
@@ -174,7 +178,8 @@ def table(lines: Sequence[Line]) -> Iterator[str]:
         unit, factor = ("/s", 1.0) if each.kind == "goodput" else (" ms", 1e3)
         yield (
             f"| {each.config.partition(':')[0]} | {each.load:g} | {each.figure} "
-            f"| {each.measured * factor:,.2f}{unit} | {each.simulated * factor:,.2f}{unit} "
+            f"| {each.measured * factor:,.2f}{unit} ({min(each.runs) * factor:,.2f} to "
+            f"{max(each.runs) * factor:,.2f}) | {each.simulated * factor:,.2f}{unit} "
             f"| {each.error:+.1%} | {'' if each.within else 'missed'} |"
         )
 
@@ -244,7 +249,10 @@ def main() -> None:
         document = {
             "scale": comparison.scale,
             "capacity_per_s": capacity,
-            "lines": [msgspec.to_builtins(each) | {"error": each.error} for each in lines],
+            "lines": [
+                msgspec.to_builtins(each) | {"measured": each.measured, "error": each.error}
+                for each in lines
+            ],
             "rankings": msgspec.to_builtins(ranked),
             "simulated": comparison.runs,
             "calibration": calibration,

@@ -171,7 +171,6 @@ def _served(args: argparse.Namespace, folder: Path) -> Iterator[tuple[Served, st
     model = folder / "qwen3-0.6b-small-vocabulary"
     _write_shape(model)
     words = [str(model), "--load-format", "dummy", "--served-model-name", model.name]
-    words += ["--threads", args.cores.server] if args.cores.server else []
     with serving(
         folder / "server.log", *words, "--no-access-log", cpus=args.cores.server
     ) as served:

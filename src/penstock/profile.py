@@ -25,6 +25,9 @@ VERSION: Final = 1
 """The version of profiles."""
 MOST_BYTES: Final = 1 << 20
 """The longest document that is taken for one: a thousand times what they have."""
+MOST: Final = (1 << 63) - 1
+"""The largest number: JSON has no bound, and messages to the engine's process have this one."""
+Int64 = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
 _SERVERS: Final = ("max_waiting",)
 """Options of ``penstock serve`` that are none of the engine's."""
 
@@ -35,21 +38,21 @@ class ProfileOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     dtype: DTypeOption | UnsetType = UNSET
     quantization: QuantizationName | UnsetType = UNSET
-    quantization_group: int | UnsetType | None = UNSET
+    quantization_group: Int64 | UnsetType | None = UNSET
     quantization_zero_points: bool | UnsetType = UNSET
     quantize_activations: bool | UnsetType | None = UNSET
     quantize_head: bool | UnsetType = UNSET
     quantization_calibration: bool | UnsetType = UNSET
-    threads: int | str | UnsetType | None = UNSET
-    max_model_len: int | UnsetType | None = UNSET
-    max_input_len: int | UnsetType | None = UNSET
-    max_output_len: int | UnsetType | None = UNSET
-    kv_cache_bytes: int | UnsetType | None = UNSET
+    threads: Int64 | str | UnsetType | None = UNSET
+    max_model_len: Int64 | UnsetType | None = UNSET
+    max_input_len: Int64 | UnsetType | None = UNSET
+    max_output_len: Int64 | UnsetType | None = UNSET
+    kv_cache_bytes: Int64 | UnsetType | None = UNSET
     kv_cache_dtype: KvCacheDTypeOption | UnsetType = UNSET
-    max_num_seqs: int | UnsetType | None = UNSET
-    max_num_batched_tokens: int | UnsetType | None = UNSET
+    max_num_seqs: Int64 | UnsetType | None = UNSET
+    max_num_batched_tokens: Int64 | UnsetType | None = UNSET
     enable_prefix_caching: bool | UnsetType = UNSET
-    max_waiting: Annotated[int, msgspec.Meta(ge=0)] | UnsetType = UNSET
+    max_waiting: Annotated[int, msgspec.Meta(ge=0, le=MOST)] | UnsetType = UNSET
 
     def set(self) -> dict[str, object]:
         """All that are set, by their names."""
@@ -70,7 +73,7 @@ class MadeForModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: str
     """As it was given."""
     architecture: str
-    parameters: int
+    parameters: Int64
 
 
 class MadeForMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -78,7 +81,7 @@ class MadeForMachine(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     cpu_model: str
     backend: str
-    threads: int
+    threads: Int64
 
 
 class Lengths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -88,7 +91,7 @@ class Lengths(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     p50: float
     p90: float
     p99: float
-    longest: int
+    longest: Int64
 
 
 class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,10 +99,10 @@ class Workload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     source: str
     """Name of the trace."""
-    requests: int
+    requests: Int64
     per_s: float | None
     """Requests a second; None where so many are open at all times, or all come at once."""
-    concurrency: int | None
+    concurrency: Int64 | None
     """The most that were open at once; None without a bound."""
     input_tokens: Lengths
     output_tokens: Lengths
@@ -167,11 +170,11 @@ class Tried(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The document that ``penstock tune`` writes."""
 
-    version: int
+    version: Int64
     penstock: str
     """The version that made it."""
-    made: str
-    """When, in UTC as ISO 8601 writes it."""
+    made: Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
+    """When, in UTC as ISO 8601 writes it. Logs and states call a profile by it."""
     options: ProfileOptions
     made_for: MadeFor
     slo: tuple[str, ...]
@@ -180,9 +183,9 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Whether it was measured beside the default, and chosen by that."""
     chosen: Tried
     default: Tried
-    configurations: int
+    configurations: Int64
     """How many were simulated."""
-    seed: int
+    seed: Int64
     notes: tuple[str, ...] = ()
 
     @classmethod
@@ -226,6 +229,15 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         """The engine's options: those that were ``given``, and this profile's for others."""
         return {**self.options.engine(), **given}
 
+    def overruled(self, asked: Mapping[str, object]) -> list[str]:
+        """What there is to say of the engine's options in whose place others are ``asked`` for."""
+        return [
+            f"{name} is {option_text(asked[name])}, as asked, in the place of the profile's "
+            f"{option_text(value)}, with which it was tuned"
+            for name, value in self.options.engine().items()
+            if asked[name] != value
+        ]
+
     @property
     def max_waiting(self) -> int | None:
         """The server's limit; None where it sets none."""
@@ -262,7 +274,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class _Versioned(msgspec.Struct):
-    version: int
+    version: Int64
 
 
 def _nearest(message: str) -> str:

@@ -238,6 +238,12 @@ def test_one_that_does_not_start_leaves_everything_as_it_was(server: Server) -> 
             "did you mean 'max_num_seqs'",
         ),
         ({"profile": {**profile(), "options": {"max_waiting": -1}}}, ">= 0"),
+        # JSON's numbers have no bound, and those of a message to the engine have.
+        ({"profile": {**profile(), "options": {"max_num_seqs": 10**30}}}, "<= 9223372036854775807"),
+        ({"profile": {**profile(), "options": {"max_waiting": 1 << 63}}}, "<= 9223372036854775807"),
+        ({"profile": profile("")}, "of length >= 1"),
+        ({"profile": profile("m" * 65)}, "of length <= 64"),
+        ({"profile": {**profile(), "seed": -(10**30)}}, ">= -9223372036854775807"),
     ],
 )
 def test_what_is_no_profile_is_refused(slow_server: Server, body: Any, told: str) -> None:

@@ -133,6 +133,10 @@ def test_another_profile_and_one_of_another_model(served: Served) -> None:
     assert (served.made, served.context) == ("next", 256)
     assert served.complete(40) == expected
     pid = served.status["engine"]["pid"]
+    same = served.switch(of_demo("same", max_model_len=256, kv_cache_bytes=1 << 29)).json()
+    assert (same["made"], same["seconds"], served.status["engine"]["pid"]) == ("same", 0, pid)
+    assert any(told in note for note in same["notes"])
+    assert served.switch(of_demo("next", max_model_len=256)).json()["notes"] == []
     other = served.switch(profile_of_another(ProfileOptions(max_num_seqs=2)))
     assert other.status_code == 400
     assert "the profile was made for other/8B" in other.json()["error"]["message"]

@@ -10,6 +10,7 @@ from support.simulated import AT_ONCE, EvenClock, played, setup_of, single
 
 from penstock.bench.load.turn import Conversation, Piece
 from penstock.scheduler.scheduler import Scheduler
+from penstock.simulate import front_end
 from penstock.simulate.fleet import Fleet
 from penstock.simulate.front_end import Answer, FrontTimes
 
@@ -42,9 +43,41 @@ def test_the_way_in_and_the_way_out() -> None:
     )
     fleet = played(setup_of(EvenClock(1.0), front), [single(0, 0.0, 2, 1), single(1, 0.0, 2, 1)])
     first, second = fleet.answers
-    # In at 0.5 + 2 / 4; a step of 1 + 2 + 2.
-    assert first.first_s == 1.0 + 5.0 + 0.125
-    assert second.first_s == 1.0 + 5.0 + 0.125 + 0.0625
+    # In at 0.5 + 2 / 4; a step of 1 + 2 + 1. The second is tokenized after the first, so it comes
+    # during that step, and has one of its own.
+    assert first.first_s == 1.0 + 4.0 + 0.125
+    assert second.first_s == 5.0 + 4.0 + 0.125
+    without = msgspec.structs.replace(front, prompt_token=0.0)
+    fleet = played(setup_of(EvenClock(1.0), without), [single(0, 0.0, 2, 1), single(1, 0.0, 2, 1)])
+    first, second = fleet.answers
+    # In at 0.5, both; a step of 1 + 2 + 2, and a chunk after the other.
+    assert first.first_s == 0.5 + 5.0 + 0.125
+    assert second.first_s == 0.5 + 5.0 + 0.125 + 0.0625
+
+
+def test_requests_that_come_together_are_handled_one_after_the_other() -> None:
+    front = FrontTimes(request=1.0, prompt_token=0.25, handled=0.5, answer=0.0, chunk=0.0, pause=0)
+    asked = [single(0, 0.0, 2, 1), single(1, 0.25, 2, 1), single(2, 8.0, 2, 1)]
+    first, second, third = played(setup_of(EvenClock(0.5), front), asked).answers
+    # The first is with the engine after 1 + 2 / 4. It keeps the loop until 0.5 + 2 / 4, when the
+    # second begins, and nothing keeps the third.
+    assert (first.first_s, second.first_s, third.first_s) == (2.0, 3.0, 10.0)
+
+
+def test_a_request_waits_for_the_chunks_that_are_written_and_not_for_later_ones() -> None:
+    front = msgspec.structs.replace(AT_ONCE, chunk=1.5)
+    asked = [single(0, 0.0, 2, 1), single(1, 0.0, 2, 1), single(2, 2.5, 2, 1), single(3, 3.0, 2, 1)]
+    first, second, third, fourth = played(setup_of(EvenClock(2.0), front), asked).answers
+    # Both end at 2, and are written until 3.5 and 5. The third and the fourth come to the engine at
+    # 5: what the step brings that begins then is not known yet when they come.
+    assert (first.first_s, second.first_s) == (2.0, 3.5)
+    assert (third.first_s, fourth.first_s) == (7.0, 8.5)
+
+
+def test_steps_take_longer_beside_a_server() -> None:
+    front = msgspec.structs.replace(AT_ONCE, slower=0.5, step=0.25)
+    (answer,) = played(setup_of(EvenClock(1.0), front), [single(0, 0.0, 2, 4)]).answers
+    assert (answer.first_s, answer.last_s) == (1.75, 7.0)
 
 
 def test_requests_on_their_way_take_time_from_the_steps_that_run() -> None:
@@ -57,7 +90,13 @@ def test_requests_on_their_way_take_time_from_the_steps_that_run() -> None:
     assert alone[0].last_s == 4.0
 
 
-def test_streams_are_paced() -> None:
+@pytest.fixture
+def ticks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Timers that ring at quarters of a second, so that sums are exact."""
+    monkeypatch.setattr(front_end, "TIMER_S", 0.25)
+
+
+def test_streams_are_paced(ticks: None) -> None:
     # A step a second, and pauses of 2.25 s for the one open sequence.
     front = msgspec.structs.replace(AT_ONCE, pause=2.25, longest_pause=9.0)
     (answer,) = played(setup_of(EvenClock(1.0), front), [single(0, 0.0, 2, 12)]).answers
@@ -66,6 +105,24 @@ def test_streams_are_paced() -> None:
     assert (answer.first_s, answer.second_s, answer.last_s) == (1.0, 2.0, 12.0)
     assert answer.chunks == 7
     assert answer.longest_gap == 2.25
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_pause_ends_with_a_step_or_when_the_timer_rings(
+    monkeypatch: pytest.MonkeyPatch, at_once: bool
+) -> None:
+    if not at_once:
+        monkeypatch.setattr(Scheduler, "steady_steps", lambda self, limit: 0)
+    front = msgspec.structs.replace(AT_ONCE, pause=2.25, longest_pause=9.0)
+    monkeypatch.setattr(front_end, "TIMER_S", 0.5)
+    (answer,) = played(setup_of(EvenClock(1.0), front), [single(0, 0.0, 2, 12)]).answers
+    # The pause from 2 is over at 4.25. The loop looked at its timers at 4, when a step ended, and
+    # does so after half a second. So it is 4.5; then 6.75 is over at 7, with the step.
+    assert answer.longest_gap == 2.5
+    assert answer.chunks == 2 + 3 + 1  # 4.5, 7, 9.5 and 12, which is the last
+    monkeypatch.setattr(front_end, "TIMER_S", 2.0)
+    (answer,) = played(setup_of(EvenClock(1.0), front), [single(0, 0.0, 2, 12)]).answers
+    assert answer.longest_gap == 3.0  # 5, 8, 11: steps end before the timer rings
 
 
 def test_what_does_not_fit_and_what_is_too_much_is_refused() -> None:
@@ -144,6 +201,8 @@ def loads(draw: st.DrawFn) -> tuple[list[Conversation], dict[str, object]]:
                         step=0.125,
                         sequence=0.125,
                         lost_request=0.25,
+                        handled=draw(st.sampled_from([0.0, 0.75])),
+                        slower=draw(st.sampled_from([0.0, 0.5])),
                     ),
                 ]
             )
@@ -158,8 +217,9 @@ def test_steps_at_once_are_those_one_by_one(
     drawn: tuple[list[Conversation], dict[str, object]],
 ) -> None:
     conversations, options = drawn
-    many = played(setup_of(**options), conversations)  # type: ignore[arg-type]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(front_end, "TIMER_S", 0.25)
+        many = played(setup_of(**options), conversations)  # type: ignore[arg-type]
         patch.setattr(Scheduler, "steady_steps", lambda self, limit: 0)
         one = played(setup_of(**options), conversations)  # type: ignore[arg-type]
     assert seen(many) == seen(one)

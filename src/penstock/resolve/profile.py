@@ -8,7 +8,7 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.hardware import Hardware
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
-from penstock.profile import Profile, option_text
+from penstock.profile import Profile
 from penstock.resolve.inputs import Reasons
 from penstock.version import __version__
 
@@ -34,18 +34,16 @@ def use_of_profile(
     if profile is None:
         return ProfileUse({}, ())
     profile.check_model(spec.architecture, plan.num_parameters)
-    reasons, notes = {}, []
+    options = profile.options.engine()
+    asked = {name: getattr(config, name) for name in options}
     why = f"from the profile ({profile.briefly})"
-    for name, value in profile.options.engine().items():
-        asked = getattr(config, name)
-        if asked != value:
-            notes.append(
-                f"{name} is {option_text(asked)}, as asked, in the place of the profile's "
-                f"{option_text(value)}, with which it was tuned"
-            )
-        elif hasattr(resolved, name):
-            reasons[name] = why
-    return ProfileUse(reasons, (*_elsewhere(profile, resolved, hardware), *notes))
+    reasons = {
+        name: why
+        for name, value in options.items()
+        if asked[name] == value and hasattr(resolved, name)
+    }
+    notes = (*_elsewhere(profile, resolved, hardware), *profile.overruled(asked))
+    return ProfileUse(reasons, notes)
 
 
 def _elsewhere(profile: Profile, resolved: ResolvedConfig, hardware: Hardware) -> tuple[str, ...]:

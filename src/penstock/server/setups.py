@@ -38,6 +38,15 @@ class EngineSetup:
         """When its profile was made; None without one."""
         return None if self.profile is None else self.profile.made
 
+    @property
+    def overruled(self) -> list[str]:
+        """What there is to say of its profile's options of the engine that are not in force; an
+        engine that starts says so itself."""
+        profile = self.profile
+        if profile is None:
+            return []
+        return profile.overruled({n: getattr(self.config, n) for n in profile.options.engine()})
+
     def spawn(self) -> EngineChild:
         """Start an engine's process. Raises EngineDeadError."""
         return EngineChild.spawn(self.config, self.core)

@@ -135,7 +135,7 @@ class Switch:
             engine.adopt(setup)
             self._keep(pending.profile)
             _log.warning("the profile of %s is in force, with the same engine", made)
-            return Switched(made=made, notes=list(setup.notes))
+            return Switched(made=made, notes=[*setup.notes, *setup.overruled])
         await self._hold(pending)
         pending.phase, waited_s = "starting", pending.seconds
         await engine.exchange(setup)

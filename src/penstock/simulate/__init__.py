@@ -10,7 +10,8 @@ No model runs, and nothing here knows weights, kernels or HTTP. The path of one 
       StepClock     clock.py        seconds of a step: of a plan on a catalogue's device or a fitted
                                     machine (plan_clock.py), or of a model that was measured
                                     (calibration.py)
-      FrontEnd      front_end.py    when the tokens of a step reach the client: streams are paced
+      FrontEnd      front_end.py    when a request reaches the engine, and the tokens of a step the
+                                    client: one event loop (event_loop.py), and paced streams
     Fleet           fleet.py        arrivals and replicas in the order of their times
     SimulatedRun    outcome.py      the figures, named as those of ``bench serve``
 

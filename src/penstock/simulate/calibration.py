@@ -32,7 +32,7 @@ from penstock.simulate.clock import StepShape, straight
 from penstock.simulate.front_end import FrontTimes
 from penstock.sizing.least_squares import nonnegative
 
-VERSION: Final = 2
+VERSION: Final = 3
 """The version of calibration files."""
 _BEHIND: Final = 256
 """Tokens beyond which a step leaves no more of what caches held."""

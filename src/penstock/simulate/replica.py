@@ -86,7 +86,7 @@ class Replica:
         answer = Answer(asked)
         limits = self.setup.limits
         opened = self._open(asked.sent_s)
-        arrives = asked.sent_s + self.setup.front.inbound(asked.prompt, opened > 0)
+        arrives = self.front.inbound(asked.sent_s, asked.prompt)
         if opened >= limits.max_num_seqs + limits.max_waiting:
             return self._refused(answer, "http 429", arrives)
         try:
@@ -180,10 +180,12 @@ class Replica:
         lens = [len(each.token_ids) for each in running]
         clock, number = self.setup.clock, len(running)
         reads = decode_reads(clock.windows, lens, count)
-        around = self.setup.front.around(number)
-        seconds = [each + around for each in clock.decoding(number, reads)]
-        self._pace = seconds[0]
-        seconds[0] += self._owed + clock.behind(self._before, number)
+        front = self.setup.front
+        alone = clock.decoding(number, reads)
+        self._pace = front.whole(alone[0], number)
+        alone[0] += clock.behind(self._before, number)
+        seconds = [front.whole(each, number) for each in alone]
+        seconds[0] += self._owed
         self._owed, self._before = 0.0, number
         times = list(accumulate(seconds, initial=self._at))
         self._steady_until = times[-2]
@@ -266,7 +268,7 @@ class Replica:
         clock = self.setup.clock
         seconds = clock.seconds(shape) + clock.behind(self._before, step.num_tokens)
         self._before = step.num_tokens
-        return seconds + self.setup.front.around(number)
+        return self.setup.front.whole(seconds, number)
 
     def _count_work(self, steps: int, sequences: int, seconds: float, used: int) -> None:
         """Count steps that began with so many blocks in use."""

@@ -61,6 +61,11 @@ def test_a_start_that_hangs_is_given_up() -> None:
     run(main())
 
 
+def test_a_number_that_no_message_holds_is_refused_and_nothing_is_started() -> None:
+    with pytest.raises(ConfigError, match="max_num_seqs: more than 64 bits"):
+        EngineChild.spawn(EngineConfig(max_num_seqs=10**30), "support.fake_core:load")
+
+
 @pytest.mark.parametrize(
     ("salt", "message"), [("crash", "RuntimeError: the fake core"), ("kill", "SIGKILL")]
 )

@@ -10,7 +10,7 @@ import time
 
 from penstock.config import EngineConfig
 from penstock.engine.ipc.wire import Start, encode_frame
-from penstock.errors import EngineDeadError
+from penstock.errors import ConfigError, EngineDeadError
 from penstock.processes.spawn import spawn
 
 DEFAULT_CORE = "penstock.engine.ipc.child:load_core"
@@ -28,9 +28,11 @@ class EngineChild:
         """Start ``python -m penstock.engine.ipc.child`` and send it what to load.
 
         The kernel kills the child when the calling thread ends, so call this from one that lives as
-        long as the engine. ``core`` is as in penstock.engine.ipc.child. Raises EngineDeadError.
+        long as the engine. ``core`` is as in penstock.engine.ipc.child. Raises EngineDeadError, and
+        ConfigError for options that no message can hold.
         """
         spawned_at = time.monotonic()
+        frame = _start(config, spawned_at)
         try:
             process, sock = spawn(
                 "penstock.engine.ipc.child",
@@ -42,7 +44,7 @@ class EngineChild:
             raise EngineDeadError(f"the engine process cannot be started: {error}") from error
         # The reader of the socket notices an engine that dies at once, with its exit code.
         with contextlib.suppress(BrokenPipeError):
-            sock.sendall(encode_frame(Start(config, spawned_at)))
+            sock.sendall(frame)
         return cls(process, sock)
 
     def kill(self) -> None:
@@ -50,3 +52,17 @@ class EngineChild:
         self.socket.close()
         self.process.kill()
         self.process.wait()
+
+
+def _start(config: EngineConfig, spawned_at: float) -> bytes:
+    """The first message. Raises ConfigError where a number has more than 64 bits."""
+    try:
+        return encode_frame(Start(config, spawned_at))
+    except OverflowError:
+        large = (
+            name
+            for name in config.__struct_fields__
+            if isinstance(value := getattr(config, name), int) and value.bit_length() > 63
+        )
+        names = ", ".join(large) or "an option"
+        raise ConfigError(f"{names}: more than 64 bits; give a smaller number") from None
