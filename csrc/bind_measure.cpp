@@ -1,6 +1,9 @@
 #include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include "bindings.h"
+#include "caches.h"
 #include "measure.h"
 
 namespace penstock {
@@ -23,6 +26,11 @@ void bind_measure(nb::module_& m) {
   arithmetic("measure_f32", &measure_f32);
   arithmetic("measure_bf16", &measure_bf16);
   arithmetic("measure_int8", &measure_int8);
+  m.def("second_level_cache", &second_level_cache);
+  m.def(
+      "second_level_share",
+      [](const std::string& folder, const std::vector<int>& cpus) { return second_level_share(folder, cpus); },
+      "folder"_a, "cpus"_a);
 }
 
 }  // namespace penstock

@@ -13,7 +13,7 @@ struct Measured {
   double spread = 0;  // how much less the third best was, as a part of the best
 };
 
-// Each takes `seconds` at most, and about a third of a second on a quiet machine. `threads` threads
+// Each takes `seconds` at most, or one sample of some milliseconds, and about a third of a second on a quiet machine. `threads` threads
 // measure at the same time, and their rates are added. Throw std::invalid_argument without threads.
 
 // Bytes read from one array of `bytes`, each thread its own contiguous share: by as many streams, and

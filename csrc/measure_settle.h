@@ -32,15 +32,17 @@ class BestThree {
   std::array<double, 3> best_{};  // descending; 0: none yet
 };
 
-// sample() gives a rate.
+// sample() gives a rate; it is called once at least.
 template <class F>
 Measured settle(double seconds, F&& sample) {
   const double start = seconds_now();
   BestThree rates;
-  for (double elapsed = 0; elapsed < std::min(seconds, kLeastSeconds) ||
-                           (elapsed < seconds && rates.spread() > kAgreement);
-       elapsed = seconds_now() - start)
+  double elapsed = 0;
+  do {
     rates.add(sample());
+    elapsed = seconds_now() - start;
+  } while (elapsed < std::min(seconds, kLeastSeconds) ||
+           (elapsed < seconds && rates.spread() > kAgreement));
   return {rates.best(), rates.spread()};
 }
 

@@ -52,8 +52,8 @@ void merge_rows(float* merged, const float* partial, int rows, int dim) {
   for (int r = 0; r < rows; ++r) merge(merged + r * stride, partial + r * stride, dim);
 }
 
-// Divides by the sum, which the sink is part of, and turns back what is weighed of turned values. Adding zero makes a negative zero positive: its sign is the one thing that
-// a masked product may change.
+// Divides by the sum, which the sink is part of, and turns back what is weighed of turned values. Adding zero makes
+// a negative zero positive: its sign is the one thing that a masked product may change.
 template <class T>
 void finish(const Tile& tile, const float* merged) {
   const int dim = tile.out_dim();
@@ -101,8 +101,8 @@ struct AttentionUnit {
     return work.partial(row);
   }
 
-  // Splits is FloatSplits, ByteSplits, CodeSplits, Float8Splits or LatentSplits: run(split, out) puts the rows' partial results
-  // at out.
+  // Splits is FloatSplits, ByteSplits, CodeSplits, Float8Splits or LatentSplits: run(split, out) puts the rows' partial
+  // results at out.
   template <class Splits>
   void run() const {
     if (item.fork == kNoFork) return run_splits(Splits(tile, scratch));

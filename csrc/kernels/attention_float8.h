@@ -16,33 +16,19 @@ class Float8Splits {
   }
 
   void run(int split, float* out) const {
-    const int dim = tile_.dim(), stride = partial_stride(dim);
-    const bool shaped = tile_.args.shapes_scores();
-    const float scale = shaped ? 1.0f : tile_.args.scale;
+    const int stride = partial_stride(tile_.dim());
     SplitBlocks blocks = gather<int8_t>(tile_, split, scratch_);
     Feed feed(blocks, tile_.args.kv.key_tile().bytes(), tile_.args.kv.value_tile().bytes());
     std::fill_n(blocks.fetch_values, kSplitBlocks, nullptr);  // the feed has them
-    kernel_.scores(queries(), dim, blocks, scratch_.scores);
+    kernel_.scores(queries(), tile_.dim(), blocks, scratch_.scores);
     widen_value_scales(tile_, blocks, scratch_.value_scales);
     auto* weights = reinterpret_cast<bf16*>(scratch_.weights);
     const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
     const int lines = feed.lines(1.0f, tile_.rows * kSplitTokens / f32x16::lanes);
     for (int r = 0; r < tile_.rows; ++r) {
-      const ScoreColumns columns(tile_.begin[r], tile_.end[r], split);
       float* scores = scratch_.scores + r * kScoreStride;
-      float *maximum = out + r * stride + dim, *sum = maximum + 1;
-      *maximum = kNoScore;
-      *sum = 0.0f;
-      if (columns.empty()) {
-        std::fill(scores + first, scores + last, 0.0f);
-      } else {
-        scale_scores(tile_, blocks, scores);
-        if (shaped) tile_.shape_row(r, split, columns, tile_.args.scale, scores);
-        *maximum = mask_and_max(scores, columns) * scale;
-        *sum = scaled_exponentials(scores, scratch_.value_scales, scores, scale, *maximum, columns,
-                                   first, last, feed, lines)
-                   .sum;
-      }
+      scaled_softmax(tile_, r, split, blocks, scratch_.value_scales, scores, scores,
+                     out + r * stride, feed, lines);
       convert(weights + r * kScoreStride + first, scores + first, last - first);
     }
     kernel_.weigh(weights, blocks, out, stride);

@@ -122,6 +122,31 @@ inline CodeWeights scaled_exponentials(const float* scores, const float* value_s
   return {hsum(sum), hmax(largest) + hsum(bad)};
 }
 
+// The softmax of a row whose scores are of codes, which lack the keys' scales: its weights times the values' scales,
+// zero in the rest of the split, and its maximum and sum behind the values of `out`, the row's partial result.
+// `weights` may be `scores`.
+inline void scaled_softmax(const Tile& tile, int row, int split, const SplitBlocks& blocks,
+                           const float* value_scales, float* scores, float* weights, float* out,
+                           Feed& feed, int lines) {
+  const ScoreColumns columns(tile.begin[row], tile.end[row], split);
+  const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
+  float &maximum = out[tile.dim()], &sum = out[tile.dim() + 1];
+  maximum = kNoScore;
+  sum = 0.0f;
+  if (columns.empty()) {
+    std::fill(weights + first, weights + last, 0.0f);
+    return;
+  }
+  const bool shaped = tile.args.shapes_scores();
+  const float scale = shaped ? 1.0f : tile.args.scale;
+  scale_scores(tile, blocks, scores);
+  if (shaped) tile.shape_row(row, split, columns, tile.args.scale, scores);
+  maximum = mask_and_max(scores, columns) * scale;
+  sum = scaled_exponentials(scores, value_scales, weights, scale, maximum, columns, first, last,
+                            feed, lines)
+            .sum;
+}
+
 // Partial results of one split in floats, for machines without dots of bytes.
 class CodeSplits {
  public:
@@ -131,33 +156,16 @@ class CodeSplits {
   }
 
   void run(int split, float* out) const {
-    const int dim = tile_.dim(), stride = partial_stride(dim);
-    const bool shaped = tile_.args.shapes_scores();
-    const float scale = shaped ? 1.0f : tile_.args.scale;
+    const int stride = partial_stride(tile_.dim());
     const SplitBlocks blocks = gather<int8_t>(tile_, split, scratch_);
     Feed none(SplitBlocks{}, 0, 0);  // VectorTiles prefetches by itself
     kernel_.scores(queries(), padded(), blocks, scratch_.scores);
     widen_value_scales(tile_, blocks, scratch_.value_scales);
     auto* weights = reinterpret_cast<float*>(scratch_.weights);
-    const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
-    for (int r = 0; r < tile_.rows; ++r) {
-      const ScoreColumns columns(tile_.begin[r], tile_.end[r], split);
-      float* scores = scratch_.scores + r * kScoreStride;
-      float* to = weights + r * kScoreStride;
-      float *maximum = out + r * stride + dim, *sum = maximum + 1;
-      *maximum = kNoScore;
-      *sum = 0.0f;
-      if (columns.empty()) {
-        std::fill(to + first, to + last, 0.0f);
-        continue;
-      }
-      scale_scores(tile_, blocks, scores);
-      if (shaped) tile_.shape_row(r, split, columns, tile_.args.scale, scores);
-      *maximum = mask_and_max(scores, columns) * scale;
-      *sum = scaled_exponentials(scores, scratch_.value_scales, to, scale, *maximum, columns,
-                                 first, last, none, 0)
-                 .sum;
-    }
+    for (int r = 0; r < tile_.rows; ++r)
+      scaled_softmax(tile_, r, split, blocks, scratch_.value_scales,
+                     scratch_.scores + r * kScoreStride, weights + r * kScoreStride,
+                     out + r * stride, none, 0);
     kernel_.weigh(weights, blocks, out, stride);
   }
 

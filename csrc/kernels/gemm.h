@@ -12,6 +12,7 @@
 // the same 16 of up, each part padded to a multiple of 16 by itself.
 #pragma once
 
+#include "../caches.h"
 #include "../types.h"
 #include "gemm_tuning.h"
 
@@ -56,7 +57,8 @@ struct PackedMatrix {
   const std::byte* panels;  // packed_bytes() of them, 64-byte aligned
   const float* bias;        // [n], or gated [2][n] (gate, then up); null without
   Tuning tuning{
-      .stream_ahead = floats_ahead(), .carry_bytes = 1 << 20, .shared_into_l2 = shared_into_l2()};
+      .stream_ahead = floats_ahead(), .carry_bytes = 1 << 20, .shared_into_l2 = shared_into_l2(),
+      .cache_bytes = second_level_cache()};
 };
 
 // Bytes of a matrix's panels: n columns, or n of gate and n of up.

@@ -38,7 +38,7 @@ class AmxKernel {
   // A quarter of a 2 MiB L2 for the packed activations, half (Tuning::carry_bytes) for partial
   // sums; the rest is for weights passing through. (512 rows by K = 8192, N = 1024: slices of 256 KiB
   // 0.87 TFLOP/s, 512 KiB 1.05, 1 MiB 0.83; partial sums of 1.25 and 2 MiB changed nothing.)
-  static constexpr CacheBounds bounds() { return {kRowBlock, 512 << 10, int64_t(1) << 40}; }
+  static constexpr CacheBounds bounds(const Tuning&) { return {kRowBlock, 512 << 10, int64_t(1) << 40}; }
   // Two panels of 32 KiB together: with streaming loads beside them they stay in a 48 KiB L1. (One
   // thread, 512 rows, K = 2048: 256 k 1.55 TFLOP/s, 384 1.61, 512 1.71, 640 1.64, 1024 1.25.)
   static constexpr int64_t kSharedSlice = 512;

@@ -36,7 +36,7 @@ template <class Operand, class Formats>
 class BlockPath {
  public:
   static constexpr int64_t kOwnRows = 4;
-  static constexpr int64_t row_block() { return kRowBlock; }
+  static constexpr int64_t row_block(const PanelView&) { return kRowBlock; }
 
   static int64_t ready_bytes(const PanelView& p, int64_t rows, bool) {
     return BlockRows::of<Operand>(p, nullptr).row_bytes * std::min(rows, kRowBlock);

@@ -185,7 +185,7 @@ bool quantize_grid_part(const GridMatrix& w, Elem elem, const std::byte* rows, i
 // Quantized rows by the kernel that is the fastest for so many.
 struct GridPath {
   static constexpr int64_t kOwnRows = 4;
-  static constexpr int64_t row_block() { return kAllRows; }
+  static constexpr int64_t row_block(const PanelView&) { return kAllRows; }
 
   static int64_t ready_bytes(const PanelView& p, int64_t rows, bool) {
     return QuantizedRows::bytes(rows + 16, 1, GridPanels(p).steps);

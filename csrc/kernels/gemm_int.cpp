@@ -106,7 +106,7 @@ void pack_int_part(const IntMatrix& w, const GroupRows& rows, int64_t n, PartPla
 // Quantized rows by the kernel that is the fastest for so many.
 struct IntPath {
   static constexpr int64_t kOwnRows = 4;
-  static constexpr int64_t row_block() { return kAllRows; }
+  static constexpr int64_t row_block(const PanelView&) { return kAllRows; }
 
   static int64_t ready_bytes(const PanelView& p, int64_t rows, bool) {
     // The last tile may have more rows than there are: they are read, not used.

@@ -173,7 +173,7 @@ void int_linear_amx(const PanelView& p, const IntRows& x, const Epilogue& e, int
                         reinterpret_cast<int32_t*>(hot + kSumsBytes), hot + 3 * kSumsBytes};
   const bool packed = p.bits == 4;
   const Order order(units, p.per_unit, 2);
-  const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes));
+  const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes, p.tuning));
   for (int64_t index = 0; index < row_blocks; ++index) {
     const Range row_block = even_share(ceil_div(rows, kTileRows), index, row_blocks);  // in tiles
     const int64_t bands = ceil_div(row_block.size(), 2);

@@ -115,7 +115,7 @@ void int_linear_registers(const PanelView& p, const IntRows& x, const Epilogue& 
   // One stream of memory is prefetched some way ahead; of panels side by side, the next ones are.
   const int side_by_side = rows <= p.tuning.streamed_rows ? 1 : kIntPanels;
   const Order order(units, p.per_unit, side_by_side);
-  const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes));
+  const int64_t row_blocks = ceil_div(rows, int_row_block(x.row_bytes, p.tuning));
   for (int64_t index = 0; index < row_blocks; ++index) {
     const Range row_block = even_share(rows, index, row_blocks);
     const int64_t bands = ceil_div(row_block.size(), kIntRows);

@@ -37,7 +37,7 @@ template <class Kernel, class Points>
 class PointsWalk {
  public:
   static constexpr int64_t kOwnRows = 4;
-  static constexpr int64_t row_block() { return kRowBlock; }
+  static constexpr int64_t row_block(const PanelView&) { return kRowBlock; }
 
   static int64_t ready_bytes(const PanelView& p, int64_t rows, bool) {
     return round_up(Kernel::padded_rows(std::min(rows, kRowBlock)) * p.depth * kElement, 64);

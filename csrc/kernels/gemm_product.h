@@ -5,7 +5,7 @@
 // A Path is a kernel with its kind of weights and activations. For a row block it is an object, and
 // provides
 //   kOwnRows                    up to so many rows are made ready by every thread for itself
-//   row_block()                 rows that are made ready at once, at most
+//   row_block(p)                rows that are made ready at once, at most
 //   ready_bytes(p, rows, shared)  of them, for any number up to `rows`; a thread's own, or shared
 //   work_bytes(p, rows)         scratch of make() and of multiply(), each thread's own
 //   Path(p, x, e, rows, shared, ready)
@@ -40,7 +40,7 @@ void Product<Path, View>::run(const View& p, const InputRows& x, const Epilogue&
   const bool own = rows <= Path::kOwnRows;
   std::byte* const work =
       worker.scratch + Path::ready_bytes(p, std::min(rows, Path::kOwnRows), false);
-  const int64_t blocks = ceil_div(rows, Path::row_block());
+  const int64_t blocks = ceil_div(rows, Path::row_block(p));
   const int64_t least = least_units(p.per_unit * p.panel_bytes, p.units, rows, own);
   for (int64_t i = 0; i < blocks; ++i) {
     Path path(p, x, e, even_share(rows, i, blocks), !own, own ? worker.scratch : shared);
@@ -61,7 +61,7 @@ template <class Path, class View>
 void Product<Path, View>::run_units(const View& p, const InputRows& x, const Epilogue& e,
                                     int64_t rows, Range units, bool ready, std::byte* scratch) {
   std::byte* const work = scratch + Path::ready_bytes(p, rows, false);
-  const int64_t blocks = ceil_div(rows, Path::row_block());
+  const int64_t blocks = ceil_div(rows, Path::row_block(p));
   for (int64_t i = 0; i < blocks; ++i) {
     Path path(p, x, e, even_share(rows, i, blocks), false, scratch);
     if (!ready || blocks > 1) path.make(0, 1, work);

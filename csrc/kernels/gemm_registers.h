@@ -8,11 +8,12 @@
 //                               memory. One panel is one stream, which is read fastest
 //   Weights                     those, in registers
 //   load(from)                  -> Weights
-//   pack(x, row, k)             -> Packed; k + i >= x.cols gives zero
+//   pack(x, row, k, steps, to, stride)
+//                               so many steps of a row from k on, zeros beyond x.cols; `stride` Packed from one to
+//                               the next
 //   accumulate(sum, weights, packed)
 #pragma once
 
-#include "../caches.h"
 #include "gemm_tuning.h"
 #include "gemm_walk.h"
 
@@ -36,7 +37,6 @@ constexpr int kBandRows = kMostRows;
 constexpr int kBandPanels = 1;
 constexpr int kFewBandRows = 1;
 constexpr int64_t one_band(const Tuning&) { return kMostRows; }
-constexpr int kNextLocality = 2;  // of prefetches for the next block
 #else
 #if defined(__AVX2__)
 constexpr int kMostRows = 5;
@@ -49,10 +49,14 @@ constexpr int kFewBandRows = 2;
 constexpr int64_t one_band(const Tuning&) { return kMostRows; }
 #endif
 
-#if !defined(__aarch64__)
+// The cache that weights of the next block are prefetched into, as __builtin_prefetch() has it: L2, or L1.
+#if defined(__aarch64__)
+constexpr int kNextLocality = 2;
+#else
 constexpr int kNextLocality = 3;
 #endif
-// More rows than half of the few leave processors less time to look ahead.
+// How far ahead at least a band of more rows than half of the few is read: arithmetic then leaves the processor less
+// time to look ahead by itself.
 constexpr int64_t kLeastAhead = 8 << 10;
 // Whether a band of so many rows, which is alone, has its weights prefetched into L2.
 inline bool into_l2(int64_t rows, const Tuning& t) { return rows > 1 && t.shared_into_l2; }
@@ -96,11 +100,11 @@ class RegisterKernel {
   static constexpr int64_t kRows = kMostRows;
   static constexpr int64_t kStep = Format::kStep;
   // Half of L2 for packed activations, a quarter each for the weights of a block of accumulators and for
-  // the next. Rows that are too many for that read x from further away, for every block. (Zen 5, L2 of
-  // a MiB, bf16, K = 2048, 512 rows: 512 at once 0.41 TFLOP/s, 128 at once 0.46.)
-  static CacheBounds bounds() {
-    const int64_t l2 = second_level_cache();
-    return {std::clamp<int64_t>(l2 >> 13, 64, kRowBlock), l2 / 2, l2 / 4 / 2};
+  // the next. Rows that are too many for that read x from further away, for every block: one for each 8 KiB.
+  // (Zen 5, L2 of a MiB, bf16, K = 2048, 512 rows: 512 at once 0.41 TFLOP/s, 128 at once 0.46.)
+  static CacheBounds bounds(const Tuning& t) {
+    const int64_t l2 = t.cache_bytes;
+    return {std::clamp<int64_t>(l2 / (8 << 10), 64, kRowBlock), l2 / 2, l2 / 4 / kPanels};
   }
   static bool streams(int64_t rows, const Tuning& t) { return bands(rows, t) == 1; }
   static constexpr int64_t kElement = int64_t(sizeof(Packed)) / kStep;

@@ -1,9 +1,12 @@
 #include "gemm_tuning.h"
 
+#include "../caches.h"
+
 namespace penstock {
 namespace {
 
 [[maybe_unused]] constexpr int64_t kTwoLines = 128;
+constexpr TunedField kCacheBytes{"cache_bytes", &Tuning::cache_bytes, kLeastCache, kMostCache};
 [[maybe_unused]] constexpr TunedField kSharedIntoL2{"shared_into_l2", &Tuning::shared_into_l2, 0, 1};
 
 }  // namespace
@@ -35,6 +38,7 @@ std::span<const TunedField> tuned_fields(const PackedMatrix&) {
   static constexpr TunedField fields[] = {
       {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10},
       {"carry_bytes", &Tuning::carry_bytes, 64 << 10, 16 << 20},
+      kCacheBytes,
 #if defined(__AVX512F__)
       kSharedIntoL2,
 #endif
@@ -57,13 +61,13 @@ std::span<const TunedField> tuned_fields(const GridMatrix&) {
 }
 
 std::span<const TunedField> tuned_fields(const IntMatrix&) {
-#if defined(__aarch64__)
-  return {};  // its kernel has a distance of its own
-#else
   static constexpr TunedField fields[] = {
-      {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10}};
-  return fields;
+#if !defined(__aarch64__)  // whose kernel has a distance of its own
+      {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10},
 #endif
+      kCacheBytes,
+  };
+  return fields;
 }
 
 std::span<const TunedField> tuned_fields(const BlockMatrix&) {

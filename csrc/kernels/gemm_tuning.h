@@ -36,6 +36,9 @@ struct Tuning {
   // 1: weights that several rows share are prefetched into L2, kAheadInL2 ahead, and read one panel at a time; 0: into
   // L1, as those of one row. The default is below. In the kernels of AVX-512.
   int64_t shared_into_l2 = 0;
+  // Of the second level of a core, which rows and weights of products in registers have to stay in. The default is
+  // second_level_cache(). Floats and the grid on tiles are cut for 2 MiB, which every machine with tiles has.
+  int64_t cache_bytes = 0;
 };
 
 // Defaults of Tuning::stream_ahead. AMD's processors up to Zen 4 read one stream fastest by themselves,

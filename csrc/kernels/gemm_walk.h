@@ -6,9 +6,10 @@
 // A Kernel knows one pair of element formats and provides
 //   kPanels                     panels of a full block of accumulators; panels(rows, tuning): those of a
 //                               block where there are so many rows in all
+//   kRows                       rows of a band, at most
 //   kElement                    bytes of a packed activation
 //   kStep                       k per step of the innermost loop
-//   bounds()                    CacheBounds
+//   bounds(tuning)              CacheBounds
 //   streams(rows, tuning)       whether weights that so many rows use are limited by memory: the first
 //                               band prefetches some way ahead and so streams at
 //                               full speed. With more rows arithmetic takes most of the time, and each
@@ -17,10 +18,10 @@
 //   kSharedSlice                k per slice when many rows are packed once; not every kernel has it
 //   padded_rows(rows)           rows as packed
 //   bands(rows, tuning)         how many bands so many rows are; band(rows, b, tuning) is the b-th's Range
-//   kernel(rows, tuning)        constructor, per row block: sets up tile registers
+//   Kernel(rows, tuning)        constructor, per row block: sets up tile registers
 //   sum_rows(rows)              rows of a band's partial sums
-//   pack(x, first, rows, k, depth, to)
-//                               columns [k, k + depth) of a band, zeros beyond x.cols
+//   pack(x, first, rows, k, steps, to)
+//                               so many steps of a band from column k on, zeros beyond x.cols
 //   multiply(block)
 //   multiply_resident(block, meanwhile)
 //                               with kSharedSlice: the same result; meanwhile(rows) is called as
@@ -71,20 +72,20 @@ class Walk {
  public:
   static constexpr bool kShares = requires { Kernel::kSharedSlice; };
   static constexpr int64_t kOwnRows = kShares ? kPrivateBands * Kernel::kRows : kAllRows;
-  static int64_t row_block() { return Kernel::bounds().row_block; }
+  static int64_t row_block(const Panels& p) { return Kernel::bounds(p.tuning).row_block; }
 
   // Shared, all of a row block; else a slice, or of few rows all slices.
   static int64_t ready_bytes(const Panels& p, int64_t rows, bool shared) {
-    const int64_t padded = Kernel::padded_rows(std::min(rows, row_block()));
+    const int64_t padded = Kernel::padded_rows(std::min(rows, row_block(p)));
     if (shared) return padded * p.depth * Kernel::kElement;
-    const CacheBounds bounds = Kernel::bounds();
+    const CacheBounds bounds = Kernel::bounds(p.tuning);
     const int64_t column = round_up(p.depth, 32) * Kernel::kElement;
     const int64_t kept = Kernel::padded_rows(std::min(rows, kRowsOfSmallPieces)) * column;
     const int64_t slice = std::max(bounds.slice, padded * 32 * Kernel::kElement);
     return round_up(std::max(kept, std::min(padded * column, slice)), 64);
   }
   static int64_t work_bytes(const Panels& p, int64_t rows) {
-    const bool cut = rows > kOwnRows || p.depth > longest(p, std::min(rows, row_block()));
+    const bool cut = rows > kOwnRows || p.depth > longest(p, std::min(rows, row_block(p)));
     return kHotBytes + (cut ? p.tuning.carry_bytes : 0);
   }
 
@@ -126,7 +127,7 @@ class Walk {
 
   // k of a slice where a thread packs so many rows for itself. Fewer of them have no less.
   static int64_t longest(const Panels& p, int64_t rows) {
-    const CacheBounds bounds = Kernel::bounds();
+    const CacheBounds bounds = Kernel::bounds(p.tuning);
     const int64_t k = bounds.slice / (Kernel::padded_rows(rows) * Kernel::kElement);
     const int64_t of_weights = Kernel::streams(rows, p.tuning) ? k : bounds.panel / p.k_bytes;
     return std::max<int64_t>(std::min(k, of_weights) / 32 * 32, 32);

@@ -155,6 +155,15 @@ def test_defaults_lie_in_their_ranges(module: Any) -> None:
         product.native.close()
 
 
+@pytest.mark.parametrize("form", ["float32", "bfloat16", "int8 by 64"])
+def test_products_are_cut_for_the_cache_that_is_there(module: Any, form: str) -> None:
+    """By default; and any size that one can have may be tried."""
+    product = bound(module, form)
+    value, least, most = product.native.parameters(product.matrix)["cache_bytes"]
+    assert (value, least, most) == (module.second_level_cache(), 128 << 10, 64 << 20)
+    product.native.close()
+
+
 def test_measuring_the_kernels_themselves(module: Any) -> None:
     """Whatever it chooses, it ends, says so, and changes no result."""
     product = bound(module, "int4")
@@ -179,7 +188,8 @@ def test_measuring_the_kernels_themselves(module: Any) -> None:
 
 
 def test_native_variants_name_what_trials_try() -> None:
-    """Every trial is of a parameter that some kind of matrix has on the best variant."""
+    """Every trial is of a parameter that some kind of matrix has on the best variant, and every
+    parameter is tried but the size of the cache, which the system says."""
     if "amx" not in native.runnable():
         lacking(Need.INSTRUCTIONS, "AMX, which have more parameters than others")
     module = native.load("amx")
@@ -188,4 +198,4 @@ def test_native_variants_name_what_trials_try() -> None:
         product = bound(module, form)
         names |= set(product.native.parameters(product.matrix))
         product.native.close()
-    assert {trial.parameter for trial in tune.TRIALS} == names
+    assert {trial.parameter for trial in tune.TRIALS} == names - {"cache_bytes"}

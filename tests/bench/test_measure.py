@@ -190,7 +190,7 @@ def test_a_padded_batch_stays_within_the_context() -> None:
 
 def test_this_machines_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
     span = machine_module._span
-    # Four times the last cache, a GiB and more on a server, takes many seconds to read.
+    # Eight times the last cache, a GiB and more on a server, takes many seconds to read.
     monkeypatch.setattr(machine_module, "_span", lambda hardware: min(span(hardware), 1 << 26))
     speeds = measure_speeds(1)
     if speeds.unmeasured is not None:
