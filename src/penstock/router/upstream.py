@@ -1,0 +1,366 @@
+"""Connections to one replica: HTTP/1.1, answers read as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import httptools
+
+from penstock.errors import PenstockError, first_line
+from penstock.router.target import Target
+
+Headers = Sequence[tuple[bytes, bytes]]
+Stage = Literal["connect", "head", "body"]
+
+_MAX_HEAD: Final = 64 << 10
+"""Bytes of an answer's head."""
+_AHEAD: Final = 256 << 10
+"""Bytes of a body that wait for a slow client before no more is read from the replica."""
+_KEPT: Final = 256
+"""Idle connections to one replica."""
+
+
+class UpstreamError(PenstockError):
+    """A replica did not answer, or not to the end. ``stage`` says how far it came."""
+
+    def __init__(self, stage: Stage, message: str) -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
+@dataclass(frozen=True)
+class Timeouts:
+    """Seconds."""
+
+    connect: float = 5.0
+    head: float | None = None
+    """From the request to the head of its answer, which comes when the first token or, without a
+    stream, when the whole answer is there; None: no limit."""
+    idle: float = 120.0
+    """Without a byte within a body."""
+
+
+class Exchange:
+    """One answer, from its head on. :meth:`close` must follow."""
+
+    def __init__(self, connection: _Connection, timeouts: Timeouts) -> None:
+        self._connection = connection
+        self._timeouts = timeouts
+        self.status = 0
+        self.headers: list[tuple[bytes, bytes]] = []
+        self.length: int | None = None
+        """Bytes of the body, where the head tells."""
+        self.content_type = ""
+        self.begun = False
+        """Whether any byte of the answer came."""
+        self.late = False
+        """Whether it was given up because nothing came in time."""
+        self._pieces: deque[bytes] = deque()
+        self._waiting = 0
+        self._ended = False
+        self._failure: UpstreamError | None = None
+        self._changed = asyncio.Event()
+        self._head: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    @property
+    def whole(self) -> bool:
+        """Whether all of the answer has come."""
+        return self._ended and self._failure is None
+
+    async def read(self) -> bytes:
+        """What has come of the body since the last call, b"" at its end. Raises UpstreamError."""
+        while not self._pieces:
+            if self._failure is not None:
+                raise self._failure
+            if self._ended:
+                return b""
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(self._timeouts.idle):
+                    await self._changed.wait()
+            except TimeoutError:
+                self.fail("body", f"nothing came for {self._timeouts.idle:g} s within its answer")
+        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+        self._pieces.clear()
+        self._waiting = 0
+        self._connection.resume()
+        return data
+
+    async def read_all(self, limit: int) -> bytes:
+        """The whole body. Raises UpstreamError, also for one of more than ``limit`` bytes."""
+        body = bytearray()
+        while data := await self.read():
+            body += data
+            if len(body) > limit:
+                self.fail("body", f"its answer has more than {limit} bytes")
+        return bytes(body)
+
+    async def head(self) -> None:
+        """Wait for status and headers. Raises UpstreamError."""
+        try:
+            async with asyncio.timeout(self._timeouts.head):
+                await asyncio.shield(self._head)
+        except TimeoutError:
+            self.late = True
+            self.fail("head", f"it did not begin to answer within {self._timeouts.head:g} s")
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Let the connection go: it serves the next request if the answer is whole."""
+        self._connection.release(self)
+
+    # What the connection tells.
+
+    def began(self) -> None:
+        if not self._head.done():
+            self._head.set_result(None)
+
+    def take(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._waiting += len(data)
+        self._changed.set()
+        if self._waiting > _AHEAD:
+            self._connection.pause()
+
+    def end(self) -> None:
+        self._ended = True
+        self._changed.set()
+        self.began()
+
+    def fail(self, stage: Stage, message: str) -> None:
+        if not self._ended and self._failure is None:
+            self._failure = UpstreamError(stage, message)
+            self._changed.set()
+            self.began()
+            self._connection.abort()
+
+
+class _Connection(asyncio.Protocol):
+    """One connection, with one exchange at a time."""
+
+    def __init__(self, idle: list[_Connection]) -> None:
+        self._idle = idle
+        self._parser = httptools.HttpResponseParser(self)
+        self._exchange: Exchange | None = None
+        self._transport: asyncio.Transport | None = None
+        self._head_bytes = 0
+        self._keep = False
+        self._delimited = False  # whether the answer says where it ends
+        self._paused = False
+
+    def begin(self, message: bytes, exchange: Exchange) -> None:
+        """Send a request."""
+        assert self._transport is not None
+        self._exchange = exchange
+        self._head_bytes = 0
+        self._keep = False
+        self._transport.write(message)
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    def release(self, exchange: Exchange) -> None:
+        if self._exchange is exchange:  # its answer is not whole, and nobody reads it
+            self._exchange = None
+            self.abort()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def pause(self) -> None:
+        if self._transport is not None and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            if self.usable:
+                assert self._transport is not None
+                self._transport.resume_reading()
+
+    # asyncio.Protocol
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        exchange = self._exchange
+        if exchange is None:  # what nobody asked for
+            self.abort()
+            return
+        exchange.begun = True
+        if not exchange.status:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self._broken("it changed the protocol")
+        except httptools.HttpParserError as error:
+            cause = (
+                error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else error
+            )
+            self._broken(f"what it sent is no HTTP: {first_line(cause or error)}")
+        else:
+            if not exchange.status and self._head_bytes > _MAX_HEAD:
+                self._broken(f"the head of its answer has more than {_MAX_HEAD >> 10} KiB")
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        exchange, self._exchange = self._exchange, None
+        self._transport = None
+        if self in self._idle:
+            self._idle.remove(self)
+        if exchange is None:
+            return
+        if exc is None and exchange.status and not self._delimited:
+            exchange.end()  # its end is the connection's
+            return
+        how = "it closed the connection" if exc is None else f"the connection broke ({exc})"
+        if exchange.status:
+            exchange.fail("body", f"{how} within its answer")
+        else:
+            exchange.fail("head", f"{how} before it answered")
+
+    def _broken(self, message: str) -> None:
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            exchange.fail("body" if exchange.status else "head", message)
+        self.abort()
+
+    # What the parser calls.
+
+    def on_message_begin(self) -> None:
+        self._delimited = False
+        self._found: list[tuple[bytes, bytes]] = []
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._found.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        status, exchange = self._parser.get_status_code(), self._exchange
+        if exchange is None or status < 200:
+            return  # 100 Continue
+        for name, value in self._found:
+            if name == b"content-type":
+                exchange.content_type = value.decode("latin-1").lower()
+            elif name == b"content-length":
+                self._delimited = True
+                if value.isdigit():
+                    exchange.length = int(value)
+            elif name == b"transfer-encoding":
+                self._delimited = True
+        exchange.headers = self._found
+        exchange.status = status
+        self._keep = self._parser.should_keep_alive()
+        exchange.began()
+
+    def on_body(self, data: bytes) -> None:
+        if self._exchange is not None:
+            self._exchange.take(data)
+
+    def on_message_complete(self) -> None:
+        exchange = self._exchange
+        if exchange is None or not exchange.status:
+            return
+        self._exchange = None
+        self.resume()
+        if self._keep and self._delimited and self.usable and len(self._idle) < _KEPT:
+            self._idle.append(self)
+        else:
+            self.abort()
+        exchange.end()
+
+
+class Pool:
+    """Connections to one replica, as many as are needed, the last used first."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        self._ssl: ssl.SSLContext | None = None
+        self._idle: list[_Connection] = []
+
+    async def exchange(
+        self, method: str, path: str, headers: Headers, body: bytes, timeouts: Timeouts
+    ) -> Exchange:
+        """Send a request and wait for the head of its answer. ``path`` is without the target's
+        prefix. Raises UpstreamError.
+
+        A replica closes connections that were idle for long. Where one did so just now, nothing has
+        come, and the request is sent once more over a new one.
+        """
+        message = self._message(method, path, headers, body)
+        connection = self._take()
+        reused = connection is not None
+        while True:
+            connection = connection or await self._connect(timeouts.connect)
+            exchange = Exchange(connection, timeouts)
+            connection.begin(message, exchange)
+            try:
+                await exchange.head()
+                return exchange
+            except UpstreamError as error:
+                if not reused or exchange.begun or exchange.late:
+                    raise error
+                reused, connection = False, None
+            except BaseException:
+                exchange.close()
+                raise
+
+    def close(self) -> None:
+        """Close what is idle."""
+        for connection in list(self._idle):
+            connection.abort()
+
+    def _message(self, method: str, path: str, headers: Headers, body: bytes) -> bytes:
+        target = self._target
+        lines = [
+            f"{method} {target.prefix}{path} HTTP/1.1".encode("ascii"),
+            b"host: " + target.authority.encode("ascii"),
+            *(name + b": " + value for name, value in headers),
+        ]
+        if body or method not in ("GET", "HEAD", "DELETE", "OPTIONS"):
+            lines.append(b"content-length: %d" % len(body))
+        return b"\r\n".join(lines) + b"\r\n\r\n" + body
+
+    def _take(self) -> _Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                return connection
+        return None
+
+    async def _connect(self, seconds: float) -> _Connection:
+        target = self._target
+        if target.tls and self._ssl is None:
+            self._ssl = target.ssl_context()
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(seconds):
+                transport, connection = await loop.create_connection(
+                    lambda: _Connection(self._idle), target.host, target.port, ssl=self._ssl
+                )
+        except TimeoutError:
+            raise UpstreamError("connect", f"no connection within {seconds:g} s") from None
+        except ssl.SSLError as error:
+            raise UpstreamError("connect", f"TLS: {first_line(error)}") from None
+        except socket.gaierror as error:
+            raise UpstreamError("connect", f"its name: {error.strerror}") from None
+        except OSError as error:
+            raise UpstreamError("connect", error.strerror or first_line(error)) from None
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection

@@ -1,0 +1,91 @@
+"""The open requests of replicas, in tokens of work that is left."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.routing.levels import LoadLevels
+
+
+@dataclass(frozen=True)
+class LoadWeights:
+    """What work counts. The defaults are those of ``benchmarks/routing``."""
+
+    decode_tokens: int = 256
+    """What a sequence that decodes counts, in tokens of prefill: what is left of its answer on
+    average, each token being a row of a step as one of a prompt is."""
+    grain: int = 64
+    """Tokens of a level."""
+    even: float = 1 / 16
+    """The share of a prompt by which costs may differ and still count as equal. Else all requests
+    would gather at the few replicas that hold a beginning which all prompts have, while the caches
+    of others stay empty."""
+
+
+class _Load:
+    __slots__ = ("decoding", "prefill", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.prefill = 0
+        self.decoding = 0
+
+
+class LoadBook:
+    """Open requests, prompt tokens that are not computed yet, and sequences that decode.
+
+    ``work`` has their levels in grains of work, ``requests`` in open requests.
+    """
+
+    def __init__(self, weights: LoadWeights) -> None:
+        self.weights = weights
+        self.work = LoadLevels()
+        self.requests = LoadLevels()
+        self._loads: dict[int, _Load] = {}
+
+    def join(self, replica: int) -> None:
+        self._loads[replica] = _Load()
+        self.work.put(replica, 0)
+        self.requests.put(replica, 0)
+
+    def leave(self, replica: int) -> None:
+        """Forget a replica."""
+        del self._loads[replica]
+        self.work.drop(replica)
+        self.requests.drop(replica)
+
+    def grains(self, tokens: int) -> int:
+        """Grains of so many tokens, rounded up."""
+        return -(-tokens // self.weights.grain)
+
+    def prefill(self, replica: int) -> int:
+        """Prompt tokens that are not computed yet."""
+        return self._loads[replica].prefill
+
+    def decoding(self, replica: int) -> int:
+        """Sequences that decode."""
+        return self._loads[replica].decoding
+
+    def change(
+        self, replica: int, *, requests: int = 0, prefill: int = 0, decoding: int = 0
+    ) -> None:
+        """Add to a replica's load."""
+        load = self._loads[replica]
+        load.requests += requests
+        load.prefill += prefill
+        load.decoding += decoding
+        weights = self.weights
+        tokens = load.prefill + weights.decode_tokens * load.decoding
+        self.work.put(replica, tokens // weights.grain)
+        if requests:
+            self.requests.put(replica, load.requests)
+
+    def put(self, replica: int, requests: int, prefill: int, decoding: int) -> None:
+        """Set a replica's whole load, as it was looked up."""
+        load = self._loads[replica]
+        self.change(
+            replica,
+            requests=requests - load.requests,
+            prefill=prefill - load.prefill,
+            decoding=decoding - load.decoding,
+        )

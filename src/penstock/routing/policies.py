@@ -1,0 +1,293 @@
+"""The choice of a replica.
+
+None of these has a clock. Ties are broken in turns: of equal replicas the first one at or after the
+place behind the last choice. Those that draw have a generator of their own, of a seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from penstock.errors import ConfigError
+from penstock.routing.holders import HolderIndex, Holders
+from penstock.routing.loads import LoadBook
+from penstock.routing.query import Query, bits
+
+_SESSIONS: Final = 1 << 16
+"""Sessions whose replicas are remembered."""
+
+
+class Choice(NamedTuple):
+    """The replica that a request gets."""
+
+    replica: int
+    cached: int
+    """Tokens of the prompt that are expected to be found there."""
+
+
+class Policy(Protocol):
+    """Chooses replicas; one for each router."""
+
+    def choose(self, query: Query, among: int) -> Choice:
+        """Choose one of a set that is not empty."""
+
+
+class Known:
+    """What policies may know: who holds what, and the loads."""
+
+    def __init__(self, index: HolderIndex, loads: LoadBook) -> None:
+        self.index = index
+        self.loads = loads
+
+    def overlaps(self, query: Query, among: int) -> list[Holders]:
+        """The replicas of a set by how many tokens of the prompt they hold, the most first, with
+        tokens in the place of blocks."""
+        if len(query.chains) == 1:
+            chain = query.chains[0]
+            size = chain.block
+            return [
+                Holders(blocks * size, replicas)
+                for blocks, replicas in self.index.prefixes(chain.keys, among)
+            ]
+        sets: dict[int, int] = {}
+        left = among
+        for chain in query.chains:
+            for blocks, replicas in self.index.prefixes(chain.keys, left):
+                if blocks:  # a replica names what it holds in one way
+                    tokens = blocks * chain.block
+                    sets[tokens] = sets.get(tokens, 0) | replicas
+                    left ^= replicas
+        if left:
+            sets[0] = left
+        return [Holders(tokens, sets[tokens]) for tokens in sorted(sets, reverse=True)]
+
+    def cached(self, query: Query, replica: int) -> int:
+        """Tokens of the prompt that one replica holds."""
+        return self.overlaps(query, 1 << replica)[0].blocks
+
+
+class Turns:
+    """Breaks ties."""
+
+    def __init__(self) -> None:
+        self._next = 0
+
+    def first(self, among: int) -> int:
+        """The first replica of a set, from the place behind the last one that was returned."""
+        behind = among >> self._next << self._next
+        chosen = behind or among
+        replica = (chosen & -chosen).bit_length() - 1
+        self._next = replica + 1
+        return replica
+
+
+class Sessions:
+    """Where the latest request of each session went, of the latest sessions."""
+
+    def __init__(self) -> None:
+        self._last: OrderedDict[Hashable, int] = OrderedDict()
+
+    def last(self, session: Hashable | None) -> int | None:
+        return None if session is None else self._last.get(session)
+
+    def went(self, session: Hashable | None, replica: int) -> None:
+        if session is None:
+            return
+        self._last[session] = replica
+        self._last.move_to_end(session)
+        if len(self._last) > _SESSIONS:
+            self._last.popitem(last=False)
+
+
+class LeastCost:
+    """The replica at which a request adds least to the work that stands before its first token.
+
+    The cost is the replica's work (prompt tokens that are not computed yet, and what its sequences
+    still decode) and what the request adds: the tokens of its prompt that are not in the cache
+    there. Costs that are at most ``LoadWeights.even`` of the prompt above the least are equal to
+    it; of equal ones the session's last replica is taken, else the next in turn.
+
+    Replicas are alike within each entry of ``overlaps`` but for their work, so the least is that
+    of the least loaded of one of them.
+    """
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._turns = Turns()
+        self._sessions = Sessions()
+
+    def choose(self, query: Query, among: int) -> Choice:
+        loads = self._known.loads
+        grain, work = loads.weights.grain, loads.work
+        lowest, prompt = work.lowest, query.tokens
+        overlaps = self._known.overlaps(query, among)
+        added = [-((tokens - prompt) // grain) for tokens, _ in overlaps]  # in grains, rounded up
+        least = -1
+        for (_, replicas), uncached in zip(overlaps, added, strict=True):
+            if least >= 0 and lowest + uncached >= least:
+                break  # neither this nor any shorter prefix costs less
+            cost = work.least(replicas)[0] + uncached
+            if least < 0 or cost < least:
+                least = cost
+        bound = least + int(prompt * loads.weights.even) // grain
+        equal = 0
+        for (_, replicas), uncached in zip(overlaps, added, strict=True):
+            if lowest + uncached > bound:
+                break
+            equal |= work.up_to(replicas, bound - uncached)
+        last = self._sessions.last(query.session)
+        if last is not None and equal >> last & 1:
+            replica = last
+        else:
+            replica = self._turns.first(equal)
+            self._sessions.went(query.session, replica)
+        cached = next(tokens for tokens, replicas in overlaps if replicas >> replica & 1)
+        return Choice(replica, cached)
+
+
+class RoundRobin:
+    """One replica after the other."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._turns = Turns()
+
+    def choose(self, query: Query, among: int) -> Choice:
+        replica = self._turns.first(among)
+        return Choice(replica, self._known.cached(query, replica))
+
+
+class RandomChoice:
+    """Any of them, evenly."""
+
+    def __init__(self, known: Known, seed: int) -> None:
+        self._known = known
+        self._random = random.Random(seed)
+
+    def choose(self, query: Query, among: int) -> Choice:
+        replica = nth(among, self._random.randrange(among.bit_count()))
+        return Choice(replica, self._known.cached(query, replica))
+
+
+class LeastRequests:
+    """One of those with the fewest open requests."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._turns = Turns()
+
+    def choose(self, query: Query, among: int) -> Choice:
+        _, equal = self._known.loads.requests.least(among)
+        replica = self._turns.first(equal)
+        return Choice(replica, self._known.cached(query, replica))
+
+
+class LeastWork:
+    """One of those with the least work, whatever they hold."""
+
+    def __init__(self, known: Known) -> None:
+        self._known = known
+        self._turns = Turns()
+
+    def choose(self, query: Query, among: int) -> Choice:
+        _, equal = self._known.loads.work.least(among)
+        replica = self._turns.first(equal)
+        return Choice(replica, self._known.cached(query, replica))
+
+
+class TwoChoices:
+    """The one, of two that are drawn, with less work (Mitzenmacher, "The power of two choices in
+    randomized load balancing", 2001)."""
+
+    def __init__(self, known: Known, seed: int) -> None:
+        self._known = known
+        self._random = random.Random(seed)
+
+    def choose(self, query: Query, among: int) -> Choice:
+        count = among.bit_count()
+        drawn = self._random.sample(range(count), min(2, count))
+        work = self._known.loads.work
+        replica = min((nth(among, place) for place in drawn), key=work.level)
+        return Choice(replica, self._known.cached(query, replica))
+
+
+@dataclass(frozen=True)
+class Thresholds:
+    """When :class:`Threshold` follows the cache. The defaults are those that routers of this kind
+    are published with."""
+
+    match: float = 0.3
+    """Share of a prompt that a replica must hold to be preferred for it."""
+    absolute: int = 64
+    relative: float = 1.5
+    """Loads are uneven, and the least loaded replica is taken, where the most open requests of a
+    replica exceed the fewest by more than ``absolute`` and by more than this factor."""
+
+
+class Threshold:
+    """The replica that holds most of the prompt, where that is enough and loads are even; the one
+    with the fewest open requests where loads are uneven; else the one that holds least."""
+
+    def __init__(
+        self,
+        known: Known,
+        held: Callable[[int], int],
+        thresholds: Thresholds = Thresholds(),
+    ) -> None:
+        """``held``: how many blocks a replica holds."""
+        self._known = known
+        self._held = held
+        self._thresholds = thresholds
+        self._turns = Turns()
+
+    def choose(self, query: Query, among: int) -> Choice:
+        known, bound = self._known, self._thresholds
+        requests = known.loads.requests
+        most, fewest = requests.highest, requests.lowest
+        if most - fewest > bound.absolute and most > bound.relative * fewest:
+            _, equal = requests.least(among)
+            replica = self._turns.first(equal)
+            return Choice(replica, known.cached(query, replica))
+        longest = known.overlaps(query, among)[0]
+        if longest.blocks > bound.match * query.tokens:
+            return Choice(self._turns.first(longest.replicas), longest.blocks)
+        replica = min(bits(among), key=self._held)
+        return Choice(replica, known.cached(query, replica))
+
+
+def nth(among: int, place: int) -> int:
+    """The replica that ``place`` others of a set come before."""
+    low, high = 0, among.bit_length()
+    while high - low > 1:
+        middle = (low + high) // 2
+        below = (among >> low & ((1 << (middle - low)) - 1)).bit_count()
+        if place < below:
+            high = middle
+        else:
+            low, place = middle, place - below
+    return low
+
+
+MakePolicy = Callable[[Known, Callable[[int], int], int], Policy]
+"""Makes a policy of what is known, of how many blocks a replica holds, and of a seed."""
+
+POLICIES: Final[Mapping[str, MakePolicy]] = {
+    "cost": lambda known, held, seed: LeastCost(known),
+    "round-robin": lambda known, held, seed: RoundRobin(known),
+    "random": lambda known, held, seed: RandomChoice(known, seed),
+    "least-requests": lambda known, held, seed: LeastRequests(known),
+    "least-work": lambda known, held, seed: LeastWork(known),
+    "two-choices": lambda known, held, seed: TwoChoices(known, seed),
+    "threshold": lambda known, held, seed: Threshold(known, held),
+}
+"""Policies by the names that users give them."""
+
+
+def check_policy(name: str, known: Sequence[str] = tuple(POLICIES)) -> None:
+    """Raises ConfigError for an unknown name."""
+    if name not in known:
+        raise ConfigError(f"routing is one of {', '.join(known)}, not {name!r}")
