@@ -14,6 +14,7 @@ from support.replicas import ADMIN_KEY, FakeReplica, Request, Routed, cache_even
 
 from penstock.engine.prompt_keys import prompt_keys
 from penstock.errors import ConfigError
+from penstock.router import probes, upstream
 from penstock.router.fleet import Fleet
 from penstock.router.options import RouterOptions
 from penstock.router.upstream import Timeouts
@@ -205,6 +206,27 @@ def test_a_slow_replica_is_given_up() -> None:
             assert error["code"] == "stream_broken"
             assert "nothing came for 0.1 s" in error["message"]
             assert "[DONE]" not in answer.text
+
+    asyncio.run(main())
+
+
+def test_a_replica_that_hangs_is_left_once_it_answers_no_probe(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(probes, "_PATIENCE", 0.05)
+    monkeypatch.setattr(upstream, "_SILENT_S", 0.1)
+
+    async def main() -> None:
+        hanging, good = FakeReplica(lambda request: [30.0]), FakeReplica(echo)
+        async with routing(hanging, good) as routed:
+            waiting = asyncio.ensure_future(routed.complete(prompt="a"))
+            while not hanging.asked:
+                await asyncio.sleep(0.001)
+            hanging.ready = b""  # nor does it answer probes
+            while not waiting.done():
+                await routed.look()
+            assert waiting.result().status_code == 200
+            assert len(good.asked) == 1
 
     asyncio.run(main())
 

@@ -7,8 +7,8 @@ from collections.abc import Collection, Iterable
 from itertools import islice
 from typing import Final, NamedTuple
 
-from penstock.cache.prefix import Key
-
+Key = bytes
+"""Of a block: as in ``cache/prefix.py``, which imports this."""
 KEPT: Final = 1 << 16
 """Changes that are kept: those of two million tokens at 32 a block. Who asks less often is given
 all keys."""

@@ -13,12 +13,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, KeysView, Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from penstock.cache.changes import ChangeLog
+from penstock.cache.changes import ChangeLog, Key
 
-Key = bytes
 _KEY_BYTES = 16
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 KEY_VARIABLE: Final = "PENSTOCK_ADMIN_KEY"
 RARE = frozenset(
     {
-        *("--admin-key-file", "--assumed-cache", "--decode-tokens", "--even", "--max-body"),
+        *("--admin-key-file", "--assumed-cache", "--decode-tokens", "--lost", "--max-body"),
         *("--connect-timeout", "--answer-timeout", "--idle-timeout", "--probe-interval"),
         *("--allowed-host", "--log-format", "--log-level"),
     }
@@ -112,10 +112,11 @@ def _add_choice_arguments(parser: argparse.ArgumentParser) -> None:
         help="what a sequence that decodes counts, in prompt tokens (default: 256)",
     )
     group.add_argument(
-        "--even",
+        "--lost",
         type=_share,
         metavar="SHARE",
-        help="costs that differ by at most this share of the prompt are equal (default: 0.0625)",
+        help="what computing a token costs besides where a cache is full, since another one is "
+        "given up for it, in tokens (default: 0.25)",
     )
     group.add_argument(
         "--assumed-cache",
@@ -206,7 +207,7 @@ def _options(args: argparse.Namespace, address: str) -> RouterOptions:
         "probe_s": args.probe_interval,
         "max_body_bytes": args.max_body,
     }
-    weights = {"decode_tokens": args.decode_tokens, "even": args.even}
+    weights = {"decode_tokens": args.decode_tokens, "lost": args.lost}
     timeouts = {
         "connect": args.connect_timeout,
         "head": args.answer_timeout,

@@ -70,7 +70,7 @@ class Handlers:
         if body is not None:
             named = named or body.prompt_cache_key or body.user
         asked = Asked(
-            method=request.method,
+            method="GET" if request.method == "HEAD" else request.method,
             path=path,
             query=request.url.query,
             headers=request.scope["headers"],

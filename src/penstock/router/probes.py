@@ -81,10 +81,10 @@ class Prober:
             if replica.state != "ready" or self._lost >= _LOST or error.stage == "connect":
                 self._identified = False
                 fleet.now(replica, "down", str(error))
+                replica.pool.give_up("it answers no probe any more")
             return
         self._lost = 0
         if status >= 300:
-            self._identified = self._identified and replica.state == "draining"
             told = _said(body) or f"status {status}"
             fleet.now(replica, "draining" if replica.is_ours else "down", told)
             return

@@ -11,7 +11,6 @@ for those that do not report their caches, prompts are compared by their text: p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import count
 from typing import Any, Final
@@ -74,8 +73,8 @@ class Prompts:
         """The query for a request that one of a set of replicas will get."""
         replicas = self._fleet.of(among)
         reporting = [replica for replica in replicas if replica.synchronized]
-        text = b"".join(_text(body))
-        blocks, tokens = _NO_KEYS, max(len(text) // _BYTES_PER_TOKEN, 1)
+        size = sum(len(memoryview(part)) for part in _text(body))
+        blocks, tokens = _NO_KEYS, max(size // _BYTES_PER_TOKEN, 1)
         if reporting and path in KEYED and len(replicas) > 1:
             keys = await self._keys(reporting[next(self._turn) % len(reporting)], path, data)
             if keys is not None and keys.block_size > 0 and len(keys.keys) % KEY_BYTES == 0:
@@ -83,6 +82,7 @@ class Prompts:
                 tokens = max(keys.prompt_tokens, blocks.block * len(blocks.keys), 1)
         if len(reporting) == len(replicas):
             return Query((blocks,), tokens, session)
+        text = b"".join(map(bytes, _text(body)))
         pieces = Chain(pieces_of(text, body.cache_salt or ""), TEXT_TOKENS)
         tokens = max(tokens, TEXT_TOKENS * len(pieces.keys))
         return Query((blocks, pieces), tokens, session)
@@ -122,10 +122,9 @@ def pieces_of(text: bytes, salt: str = "") -> list[bytes]:
     return keys
 
 
-def _text(body: Body) -> Iterator[bytes]:
+def _text(body: Body) -> tuple[msgspec.Raw, ...]:
     """What a prompt is made of, in the order in which templates write it."""
-    for part in (body.tools, body.instructions, body.prompt, body.messages, body.input):
-        yield bytes(part)
+    return body.tools, body.instructions, body.prompt, body.messages, body.input
 
 
 def read_body(data: bytes) -> Body | None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import ssl
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -24,6 +26,8 @@ _AHEAD: Final = 256 << 10
 """Bytes of a body that wait for a slow client before no more is read from the replica."""
 _KEPT: Final = 256
 """Idle connections to one replica."""
+_SILENT_S: Final = 5.0
+"""Seconds after which nothing more is expected of a replica that answers no probe either."""
 
 
 class UpstreamError(PenstockError):
@@ -49,8 +53,12 @@ class Timeouts:
 class Exchange:
     """One answer, from its head on. :meth:`close` must follow."""
 
-    def __init__(self, connection: _Connection, timeouts: Timeouts) -> None:
+    def __init__(
+        self, connection: _Connection, timeouts: Timeouts, closed: Callable[[Exchange], None]
+    ) -> None:
+        """``closed`` is called with it by :meth:`close`."""
         self._connection = connection
+        self._closed = closed
         self._timeouts = timeouts
         self.status = 0
         self.headers: list[tuple[bytes, bytes]] = []
@@ -66,6 +74,7 @@ class Exchange:
         self._ended = False
         self._failure: UpstreamError | None = None
         self._changed = asyncio.Event()
+        self._heard_at = time.monotonic()
         self._head: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     @property
@@ -115,8 +124,18 @@ class Exchange:
     def close(self) -> None:
         """Let the connection go: it serves the next request if the answer is whole."""
         self._connection.release(self)
+        self._closed(self)
+
+    @property
+    def silent_s(self) -> float:
+        """Seconds since anything came, or since it was asked for."""
+        return time.monotonic() - self._heard_at
 
     # What the connection tells.
+
+    def heard(self) -> None:
+        self.begun = True
+        self._heard_at = time.monotonic()
 
     def began(self) -> None:
         if not self._head.done():
@@ -199,7 +218,7 @@ class _Connection(asyncio.Protocol):
         if exchange is None:  # what nobody asked for
             self.abort()
             return
-        exchange.begun = True
+        exchange.heard()
         if not exchange.status:
             self._head_bytes += len(data)
         try:
@@ -291,6 +310,7 @@ class Pool:
         self._target = target
         self._ssl: ssl.SSLContext | None = None
         self._idle: list[_Connection] = []
+        self._open: set[Exchange] = set()
 
     async def exchange(
         self, method: str, path: str, headers: Headers, body: bytes, timeouts: Timeouts
@@ -306,18 +326,27 @@ class Pool:
         reused = connection is not None
         while True:
             connection = connection or await self._connect(timeouts.connect)
-            exchange = Exchange(connection, timeouts)
+            exchange = Exchange(connection, timeouts, self._open.discard)
+            self._open.add(exchange)
             connection.begin(message, exchange)
             try:
                 await exchange.head()
                 return exchange
             except UpstreamError as error:
+                exchange.close()
                 if not reused or exchange.begun or exchange.late:
                     raise error
                 reused, connection = False, None
             except BaseException:
                 exchange.close()
                 raise
+
+    def give_up(self, why: str) -> None:
+        """Fail the exchanges of which nothing has come for a while."""
+        for exchange in list(self._open):
+            if exchange.silent_s >= _SILENT_S:
+                exchange.late = True
+                exchange.fail("body" if exchange.status else "head", why)
 
     def close(self) -> None:
         """Close what is idle."""
@@ -359,7 +388,8 @@ class Pool:
         except socket.gaierror as error:
             raise UpstreamError("connect", f"its name: {error.strerror}") from None
         except OSError as error:
-            raise UpstreamError("connect", error.strerror or first_line(error)) from None
+            why = os.strerror(error.errno) if error.errno else first_line(error)
+            raise UpstreamError("connect", why) from None
         sock = transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

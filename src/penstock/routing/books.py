@@ -74,6 +74,8 @@ class ReportedBook:
         self._held.update(added)
         self._index.add(self._replica, added)
         self._held.difference_update(removed)
+        if removed:
+            self._index.full |= 1 << self._replica
         expected = self._expected
         self._index.remove(self._replica, [key for key in removed if key not in expected])
 
@@ -81,12 +83,13 @@ class ReportedBook:
         """Note all that the replica holds, whatever was known before."""
         now = set(held)
         self.change(list(now - self._held), list(self._held - now))
+        self._index.full &= ~(1 << self._replica)
 
     def clear(self) -> None:
         self.replace(())
 
     def leave(self) -> None:
-        self._index.remove(self._replica, self._held)
+        self.clear()
         self._index.remove(self._replica, self._expected)
 
 
@@ -114,6 +117,7 @@ class AssumedBook:
         self._index.add(self._replica, keys)
         surplus = len(used) - self._capacity
         if surplus > 0:
+            self._index.full |= 1 << self._replica
             self._index.remove(self._replica, [used.popitem(last=False)[0] for _ in range(surplus)])
 
     @property
@@ -125,6 +129,7 @@ class AssumedBook:
 
     def clear(self) -> None:
         self._index.remove(self._replica, self._used)
+        self._index.full &= ~(1 << self._replica)
         self._used.clear()
 
     def leave(self) -> None:

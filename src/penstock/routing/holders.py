@@ -27,6 +27,8 @@ class HolderIndex:
 
     def __init__(self) -> None:
         self._holders: dict[Key, int] = {}
+        self.full = 0
+        """The set of replicas that have given up something for want of room."""
 
     def __len__(self) -> int:
         """Keys that some replica holds."""

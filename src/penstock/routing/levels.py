@@ -79,21 +79,6 @@ class LoadLevels:
                 return level, chosen
         raise KeyError("no replica of the set is known")
 
-    def up_to(self, among: int, level: int) -> int:
-        """The replicas of a set that have at most this level."""
-        found = 0
-        if among.bit_count() <= _FEW:
-            of = self._of
-            for replica in bits(among):
-                if of[replica] <= level:
-                    found |= 1 << replica
-            return found
-        for each in self._levels:
-            if each > level:
-                break
-            found |= self._replicas[each]
-        return found & among
-
     def _take(self, replica: int, level: int) -> None:
         left = self._replicas[level] ^ (1 << replica)
         if left:

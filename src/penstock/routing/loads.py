@@ -16,10 +16,11 @@ class LoadWeights:
     average, each token being a row of a step as one of a prompt is."""
     grain: int = 64
     """Tokens of a level."""
-    even: float = 1 / 16
-    """The share of a prompt by which costs may differ and still count as equal. Else all requests
-    would gather at the few replicas that hold a beginning which all prompts have, while the caches
-    of others stay empty."""
+    lost: float = 0.25
+    """What computing a token costs besides, in tokens, where the cache is full: another one is
+    given up for it, which would have been asked for again with about this probability. It keeps
+    requests from gathering at the few replicas that hold a beginning which all prompts have, while
+    caches of others have room."""
 
 
 class _Load:

@@ -108,11 +108,12 @@ class LeastCost:
 
     The cost is the replica's work (prompt tokens that are not computed yet, and what its sequences
     still decode) and what the request adds: the tokens of its prompt that are not in the cache
-    there. Costs that are at most ``LoadWeights.even`` of the prompt above the least are equal to
-    it; of equal ones the session's last replica is taken, else the next in turn.
+    there, and what is lost for them where the cache is full; all in grains (``LoadWeights``). Of
+    equal costs that of the session's last replica is taken, else the longest prefix, else the next
+    in turn.
 
-    Replicas are alike within each entry of ``overlaps`` but for their work, so the least is that
-    of the least loaded of one of them.
+    Replicas of one entry of ``overlaps`` that are full, or are not, are alike but for their work,
+    so the least loaded of each is the only candidate.
     """
 
     def __init__(self, known: Known) -> None:
@@ -121,32 +122,42 @@ class LeastCost:
         self._sessions = Sessions()
 
     def choose(self, query: Query, among: int) -> Choice:
-        loads = self._known.loads
-        grain, work = loads.weights.grain, loads.work
+        loads, full = self._known.loads, self._known.index.full
+        weights, work = loads.weights, loads.work
+        grain, lost = weights.grain, weights.lost
         lowest, prompt = work.lowest, query.tokens
+        least, chosen, cached = -1, 0, 0
         overlaps = self._known.overlaps(query, among)
-        added = [-((tokens - prompt) // grain) for tokens, _ in overlaps]  # in grains, rounded up
-        least = -1
-        for (_, replicas), uncached in zip(overlaps, added, strict=True):
-            if least >= 0 and lowest + uncached >= least:
+        for tokens, replicas in overlaps:
+            uncached = prompt - tokens
+            added = -(-uncached // grain)
+            if chosen and lowest + added >= least:
                 break  # neither this nor any shorter prefix costs less
-            cost = work.least(replicas)[0] + uncached
-            if least < 0 or cost < least:
-                least = cost
-        bound = least + int(prompt * loads.weights.even) // grain
-        equal = 0
-        for (_, replicas), uncached in zip(overlaps, added, strict=True):
-            if lowest + uncached > bound:
-                break
-            equal |= work.up_to(replicas, bound - uncached)
+            filled = replicas & full
+            if filled != replicas:
+                level, equal = work.least(replicas ^ filled)
+                if not chosen or level + added < least:
+                    least, chosen, cached = level + added, equal, tokens
+            if filled:
+                added += int(uncached * lost) // grain
+                level, equal = work.least(filled)
+                if not chosen or level + added < least:
+                    least, chosen, cached = level + added, equal, tokens
         last = self._sessions.last(query.session)
-        if last is not None and equal >> last & 1:
-            replica = last
-        else:
-            replica = self._turns.first(equal)
-            self._sessions.went(query.session, replica)
-        cached = next(tokens for tokens, replicas in overlaps if replicas >> replica & 1)
+        if last is not None and among >> last & 1:
+            held = next(tokens for tokens, replicas in overlaps if replicas >> last & 1)
+            if self._cost(last, prompt - held) == least:
+                return Choice(last, held)
+        replica = self._turns.first(chosen)
+        self._sessions.went(query.session, replica)
         return Choice(replica, cached)
+
+    def _cost(self, replica: int, uncached: int) -> int:
+        weights = self._known.loads.weights
+        cost = self._known.loads.work.level(replica) - (-uncached // weights.grain)
+        if self._known.index.full >> replica & 1:
+            cost += int(uncached * weights.lost) // weights.grain
+        return cost
 
 
 class RoundRobin:
