@@ -28,13 +28,14 @@ from pathlib import Path
 from penstock.bench.traces import HashedRequest, read_mooncake
 from penstock.routing.loads import LoadWeights
 from penstock.routing.policies import POLICIES
-from penstock.routing.query import Chain, Query
+from penstock.routing.query import Chain, Key, Query
 from penstock.routing.router import Router, Sent
 from penstock.workload.trace import read_lines
 
 _SPREAD = 1 << 24
 """Numbers of blocks that one group of users has to itself."""
 _FIRST_TOKEN, _END = 0, 1
+_TREE_TOKENS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -116,11 +117,11 @@ class _Replica:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.cache: OrderedDict[int, None] = OrderedDict()
+        self.cache: OrderedDict[Key, None] = OrderedDict()
         self.free_at = 0.0
         self.computed = 0
 
-    def look_up(self, keys: Sequence[int]) -> tuple[int, list[int], list[int]]:
+    def look_up(self, keys: Sequence[Key]) -> tuple[int, list[Key], list[Key]]:
         """Blocks found of a prompt, and what the cache then gains and loses."""
         cache, found = self.cache, 0
         for key in keys:
@@ -143,10 +144,12 @@ def run(
 ) -> Figures:
     """Route all of them."""
     router = Router(policy, weights)
-    numbers = [router.join() for _ in range(replicas.number)]
-    everyone = router.replicas
+    # Routers with thresholds know no more than what they sent themselves, in a large tree.
+    assumed = _TREE_TOKENS if policy == "threshold" else None
+    numbers = []
+    everyone = 0
     fleet: list[_Replica] | None = None
-    events: list[tuple[float, int, int, Sent, list[int]]] = []
+    events: list[tuple[float, int, int, Sent, list[Key]]] = []
     clock = time.perf_counter_ns
     choosing = keeping = count = asked = found_tokens = foretold = 0
     waits: list[float] = []
@@ -159,7 +162,8 @@ def run(
             gained = [key for key in gained if key in held]
             began = clock()
             if kind == _FIRST_TOKEN:
-                router.reported(sent.replica).change(gained, ())
+                if assumed is None:
+                    router.reported(sent.replica).change(gained, ())
                 router.prefilled(sent)
             else:
                 router.end(sent)
@@ -169,6 +173,9 @@ def run(
     for at, query, output in requests:
         if fleet is None:
             capacity = max(replicas.cache_tokens // query.chains[0].block, 1)
+            keys = None if assumed is None else assumed // query.chains[0].block
+            numbers = [router.join(keys) for _ in range(replicas.number)]
+            everyone = router.replicas
             fleet = [_Replica(capacity) for _ in numbers]
         keeping += settle(at)
         began = clock()
@@ -180,7 +187,7 @@ def run(
         keeping += ended - chosen
         replica = fleet[choice.replica]
         found, gained, lost = replica.look_up(query.chains[0].keys)
-        if lost:
+        if lost and assumed is None:
             began = clock()
             router.reported(choice.replica).change((), lost)
             keeping += clock() - began
@@ -230,7 +237,7 @@ def main() -> int:
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
     hashed = read_mooncake(args.trace)
-    times = [line.timestamp / 1000 for _, line in read_lines(args.trace)]
+    times = [(line.timestamp or 0) / 1000 for _, line in read_lines(args.trace)]
     trace = list(zip(times, hashed, strict=True))
     replicas = Replicas(args.replicas, args.cache_tokens, args.prefill_rate, args.token_s)
     day = Day(args.hours, args.groups)

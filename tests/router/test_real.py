@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ import pytest
 from support.served import Served
 from support.waiting import PATIENCE_S, until
 
-from penstock.router.resume import Delivered
+from penstock.router.resume import ChoiceStream
+from penstock.router.resume_responses import ResponseStream
 
 pytestmark = pytest.mark.slow
 
@@ -193,6 +194,16 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
         "chat/completions",
         {"messages": HELLO, "tools": [WEATHER], "tool_choice": "required", "seed": 11},
     ),
+    "response": ("responses", {"input": "def add(a, b):", "temperature": 0}),
+    "response's tools": (
+        "responses",
+        {
+            "input": "def add(a, b):",
+            "tools": [{"type": "function", **WEATHER["function"]}],
+            "tool_choice": "required",
+            "temperature": 0,
+        },
+    ),
     "greedy": (
         "chat/completions",
         {"messages": HELLO, "temperature": 0, "stream_options": {"include_usage": True}},
@@ -200,23 +211,26 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
-def parts(lines: list[str]) -> dict[Any, Any]:
+def parts(endpoint: str, lines: list[str]) -> dict[Any, Any]:
     """What a stream says, part by part, but for names of calls."""
-    delivered = Delivered()
-    delivered.add("".join(f"data: {line}\n\n" for line in lines).encode())
-    return {path: value for path, value in delivered.parts().items() if path[-1] != "id"}
+    stream = ResponseStream() if endpoint == "responses" else ChoiceStream()
+    stream.add("".join(f"data: {line}\n\n" for line in lines if line != "[DONE]").encode())
+    stream.fold()
+    return {path: value for path, value in stream.parts.has.items() if path[-1] != "id"}
 
 
-def streamed(client: httpx.Client, path: str, body: dict[str, Any], after: Any = None) -> list[str]:
-    """The events of a stream; ``after`` is called when the fifth has come."""
+def streamed(
+    client: httpx.Client, path: str, body: dict[str, Any], kill: Callable[[], None] | None = None
+) -> list[str]:
+    """The events of a stream; ``kill`` is called when the fifth has come, and the 80th."""
     lines: list[str] = []
     with client.stream("POST", path, json=body) as response:
         assert response.status_code == 200, response.read()
         for line in response.iter_lines():
-            if line:
+            if line.startswith("data: "):
                 lines.append(line.removeprefix("data: "))
-                if len(lines) == 5 and after is not None:
-                    after()
+                if len(lines) in (5, 80) and kill is not None:
+                    kill()
     return lines
 
 
@@ -224,6 +238,9 @@ def streamed(client: httpx.Client, path: str, body: dict[str, Any], after: Any =
 def test_streams_outlive_their_replicas(kind: str, three: list[Served]) -> None:
     endpoint, asked = REQUESTS[kind]
     body = {"stream": True, "max_tokens": 400, "ignore_eos": True, **asked}
+    if endpoint == "responses":  # which has no options beyond OpenAI's
+        body["max_output_tokens"] = body.pop("max_tokens")
+        del body["ignore_eos"]
     killed: list[int] = []
     with routed(*map(root, three)) as client:
 
@@ -232,19 +249,28 @@ def test_streams_outlive_their_replicas(kind: str, three: list[Served]) -> None:
             text = client.get("/metrics").text
             busy = re.findall(r'penstock_router:decoding\{replica="([^"]+)"\} 1\.0', text)
             for number, each in enumerate(three):
-                if root(each) in busy and len(killed) < 2:
+                if root(each) in busy and number not in killed:
                     os.kill(each.process.pid, signal.SIGKILL)
                     killed.append(number)
 
         lines = streamed(client, f"/v1/{endpoint}", body, kill)
-        assert lines[-1] == "[DONE]", lines[-1]
-        assert killed, "nothing was killed: the stream had ended"
+        end = '{"type":"response.' if endpoint == "responses" else "[DONE]"
+        assert lines[-1].startswith(end), lines[-1]
+        assert len(killed) == 2, "the stream had ended"
         assert metric(client, "resumed_streams_total") == len(killed)
         left = next(each for number, each in enumerate(three) if number not in killed)
-        ids = {json.loads(line)["id"] for line in lines[:-1]}
-        assert len(ids) == 1
-        if "seed" in asked:
+        if endpoint == "responses":
+            numbers = [json.loads(line)["sequence_number"] for line in lines]
+            assert numbers == list(range(len(lines)))
+            names = re.findall(r'"(?:id|item_id)":"([a-z]+)_[0-9a-f]+"', "".join(lines))
+            assert len(set(re.findall(r'"((?:resp|msg|fc)_[0-9a-f]+)"', "".join(lines)))) == len(
+                set(names)
+            )
+        else:
+            assert len({json.loads(line)["id"] for line in lines[:-1]}) == 1
+        if "seed" in asked or asked.get("temperature") == 0:
             with httpx.Client(base_url=root(left), timeout=PATIENCE_S, trust_env=False) as one:
-                assert parts(lines[:-1]) == parts(streamed(one, f"/v1/{endpoint}", body)[:-1])
+                whole = streamed(one, f"/v1/{endpoint}", body)
+                assert parts(endpoint, lines) == parts(endpoint, whole)
     for number in killed:
         three[number].process.wait()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.router.resume import Delivered, DivergedError, Resumption, datas, parts_of
+from penstock.router.resume import ChoiceStream, DivergedError, datas, parts_of
 
 Event = dict[str, Any]
 
@@ -53,9 +53,10 @@ def encoded(events: list[Event]) -> bytes:
 
 def whole(events: list[Event]) -> dict[Any, Any]:
     """Every part of a stream; the names of calls are those of their run."""
-    delivered = Delivered()
-    delivered.add(encoded(events))
-    return {path: value for path, value in delivered.parts().items() if path[-1] != "id"}
+    stream = ChoiceStream()
+    stream.add(encoded(events))
+    stream.fold()
+    return {path: value for path, value in stream.parts.has.items() if path[-1] != "id"}
 
 
 TEXTS = st.dictionaries(st.integers(0, 2), st.text(min_size=1, max_size=20), min_size=1)
@@ -70,17 +71,17 @@ def test_each_part_comes_once(
         stream(texts, {i: cuts[3 * run + i] for i in texts}, f"run-{run}", tools, logs)
         for run in range(3)
     ]
-    delivered = Delivered()
+    delivered = ChoiceStream()
     client: list[Event] = runs[0][: data.draw(st.integers(1, len(runs[0])))]
     delivered.add(encoded(client))
     for run in runs[1:]:
-        resumption = Resumption(delivered)
+        delivered.begin()
         end = len(run) if run is runs[-1] else data.draw(st.integers(0, len(run)))
         for event in run[:end]:
-            left = resumption.take(json.dumps(event).encode())
+            left = delivered.rest(json.dumps(event).encode())
             if left is not None:
-                client.append(json.loads(left))
-    assert resumption.take(b"[DONE]") == b"[DONE]"
+                client.append(json.loads(left.removeprefix(b"data: ")))
+    assert delivered.rest(b"[DONE]") == b"data: [DONE]\n\n"
     assert whole(client) == whole(runs[0])
     assert {event["id"] for event in client} == {"run-0"}
     usages = [event for event in client if event.get("usage")]
@@ -94,38 +95,40 @@ def test_another_text_is_noticed(
     texts: dict[int, str], cuts: list[int], others: list[int], data: st.DataObject
 ) -> None:
     events = stream(texts, dict.fromkeys(texts, cuts), "a", False, False)
-    delivered = Delivered()
+    delivered = ChoiceStream()
     delivered.add(encoded(events[:-1]))
     index = data.draw(st.sampled_from(sorted(texts)))
     place = data.draw(st.integers(0, len(texts[index]) - 1))
     text = texts[index]
     changed = text[:place] + ("x" if text[place] != "x" else "y") + text[place + 1 :]
     other = stream({**texts, index: changed}, dict.fromkeys(texts, others), "b", False, False)
-    resumption = Resumption(delivered)
+    delivered.begin()
     with pytest.raises(DivergedError, match=r"choices\.\d+\.(delta\.content|token_ids)"):
-        [resumption.take(json.dumps(event).encode()) for event in other]
+        [delivered.rest(json.dumps(event).encode()) for event in other]
 
 
 def test_a_run_that_ends_before_what_the_client_has() -> None:
-    delivered = Delivered()
+    delivered = ChoiceStream()
     delivered.add(encoded(stream({0: "long"}, {0: []}, "a", False, False)[:2]))
-    resumption = Resumption(delivered)
+    delivered.begin()
     with pytest.raises(DivergedError, match="answered differently"):
-        resumption.take(b"[DONE]")
+        delivered.rest(b"[DONE]")
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"[", b"3", b'{"choices":3}', b'{"choices":[4]}', b"\xff", b"[[[[[["]
 )
 def test_what_is_no_event(data: bytes) -> None:
-    delivered = Delivered()
+    delivered = ChoiceStream()
     delivered.add(encoded(stream({0: "a"}, {0: []}, "a", False, False)[:2]))
+    delivered.begin()
     with pytest.raises(DivergedError, match="is not what a server"):
-        Resumption(delivered).take(data)
+        delivered.rest(data)
 
 
 def test_an_error_passes() -> None:
-    assert Resumption(Delivered()).take(b'{"error":{"code":"x"}}') == b'{"error":{"code":"x"}}'
+    error = b'{"error":{"code":"x"}}'
+    assert ChoiceStream().rest(error) == b"data: " + error + b"\n\n"
 
 
 def test_comments_are_no_events() -> None:
@@ -133,9 +136,10 @@ def test_comments_are_no_events() -> None:
 
 
 def test_long_streams_are_folded() -> None:
-    delivered = Delivered()
+    delivered = ChoiceStream()
     events = stream({0: "abc" * 4000}, {0: list(range(0, 12000, 3))}, "a", False, True)
     for event in events:
         delivered.add(encoded([event]))
         assert len(delivered._raw) <= (16 << 10) + 1000
-    assert delivered.parts()["choices", 0, "delta", "content"] == "abc" * 4000
+    delivered.fold()
+    assert delivered.parts.has["choices", 0, "delta", "content"] == "abc" * 4000

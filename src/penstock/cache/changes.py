@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 Key = bytes
-"""Of a block: as in ``cache/prefix.py``, which imports this."""
+"""As in ``cache/prefix.py``, which imports this module."""
 KEPT: Final = 1 << 16
 """Changes that are kept: those of two million tokens at 32 a block. Who asks less often is given
 all keys."""

@@ -14,8 +14,9 @@ from array import array
 from collections.abc import Iterable, KeysView, Sequence
 from hashlib import blake2b
 
-from penstock.cache.changes import ChangeLog, Key
+from penstock.cache.changes import ChangeLog
 
+Key = bytes
 _KEY_BYTES = 16
 
 

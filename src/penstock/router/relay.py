@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
@@ -17,7 +18,8 @@ from penstock.errors import PenstockError
 from penstock.router.fleet import Fleet
 from penstock.router.prompts import Body, Prompts, with_seed
 from penstock.router.replica import Replica
-from penstock.router.resume import Delivered, DivergedError, Resumption, datas
+from penstock.router.resume import ChoiceStream, DivergedError, Stream, datas
+from penstock.router.resume_responses import ResponseStream
 from penstock.router.upstream import Exchange, Headers, UpstreamError
 from penstock.routing.query import Query
 from penstock.routing.router import Sent
@@ -26,8 +28,15 @@ from penstock.server.errors import RETRY_AFTER_S, ApiError, unavailable
 from penstock.server.open_requests import REQUEST_ID, OpenRequest
 from penstock.server.sse import ClientGone, event, unless_ended
 
-RESUMED: Final = ("/v1/completions", "/v1/chat/completions")
+_RESPONSES: Final = "/v1/responses"
+RESUMED: Final[Mapping[str, Callable[[], Stream]]] = {
+    "/v1/completions": ChoiceStream,
+    "/v1/chat/completions": ChoiceStream,
+    _RESPONSES: ResponseStream,
+}
 """Paths whose streams can be continued by another replica."""
+_ERRORS: Final = (b'data: {"error"', b'data: {"type":"error"')
+"""What errors within a stream begin with, as Penstock's servers write them."""
 _ELSEWHERE: Final = (429, 502, 503)
 """Statuses by which a replica says that another one should be asked."""
 _ENDED: Final = (b"engine_dead", b"shutting_down", b"not_ready", b"worker_unavailable")
@@ -96,8 +105,9 @@ class Relay:
         self._opened = OpenRequest.of(request.scope)
         self._started = False
         self._event_stream = False
-        self._delivered: Delivered | None = None
-        self._resumption: Resumption | None = None
+        self._stream: Stream | None = None
+        """What the client has, where another replica may continue it."""
+        self._resumed = False
         self._seed: int | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -165,11 +175,12 @@ class Relay:
         if not self._started:
             replica.counts.retried += 1
             return
-        if self._delivered is None:
+        if self._stream is None:
             raise _broken_off(f"the replica that answered is gone ({error})")
         replica.counts.resumed += 1
         self._opened.notes["resumed"] = True
-        self._resumption = Resumption(self._delivered)
+        self._resumed = True
+        self._stream.begin()
 
     async def _query(self, among: int) -> Query:
         asked = self._asked
@@ -248,7 +259,7 @@ class Relay:
         """Pass a stream of one of our servers on by whole events, so that another one can go on
         behind any of them."""
         write = _writer(scope, send)
-        delivered = self._delivered = self._delivered or Delivered()
+        stream = self._stream = self._stream or RESUMED[self._asked.path]()
         waiting = b""
         while data := await exchange.read():
             self._fleet.router.prefilled(sent)
@@ -257,37 +268,23 @@ class Relay:
             if end < 2:
                 continue
             events, waiting = waiting[:end], waiting[end:]
-            if b'data: {"error"' in events:
-                events = self._before_end(events)
-            if self._resumption is None:
-                delivered.add(events)
+            failed = any(error in events for error in _ERRORS)
+            if failed:
+                _check_stays(events)
+            if self._resumed:
+                rests = (stream.rest(each) for each in datas(events))
+                events = b"".join(rest for rest in rests if rest is not None)
             else:
-                events = b"".join(map(event, self._left(self._resumption, events)))
+                stream.add(events)
             if not events:
                 continue
             if not self._started:
                 await self._start(exchange, send)
             await write(events)
-            if events.endswith(b"data: [DONE]\n\n"):
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-                return
-            if b'data: {"error"' in events:  # that no other replica would make good
+            if failed or stream.is_over(events):
                 await send({"type": "http.response.body", "body": b"", "more_body": False})
                 return
         raise UpstreamError("body", "its stream ended before the answer did")
-
-    @staticmethod
-    def _left(resumption: Resumption, events: bytes) -> Iterable[bytes]:
-        return [left for data in datas(events) if (left := resumption.take(data)) is not None]
-
-    @staticmethod
-    def _before_end(events: bytes) -> bytes:
-        """Events up to an error that stays. Raises UpstreamError for one by which the replica says
-        that it cannot go on."""
-        error = events[events.index(b'data: {"error"') :]
-        if any(b'"code":"%b"' % code in error for code in _ENDED):
-            raise UpstreamError("body", f"it could not go on: {error[6:200]!r}")
-        return events
 
     async def _start(self, exchange: Exchange, send: Send) -> None:
         self._started = True
@@ -330,14 +327,14 @@ class Relay:
         if not self._event_stream:
             raise OSError(str(failure))  # the connection is cut: what was announced does not come
         # What came last may be half an event.
-        lead = b"" if self._delivered is not None else b"\n\n"
-        await send(
-            {
-                "type": "http.response.body",
-                "body": lead + event(failure.json()),
-                "more_body": True,
-            }
-        )
+        lead = b"" if self._stream is not None else b"\n\n"
+        data = failure.json()
+        if self._asked.path == _RESPONSES:
+            said = failure.body.error
+            data = msgspec.json.encode(
+                {"type": "error", "code": said.code, "message": said.message, "param": None}
+            )
+        await send({"type": "http.response.body", "body": lead + event(data), "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
@@ -351,6 +348,14 @@ def _writer(scope: Scope, send: Send, chunked: bool = True) -> Callable[[bytes],
         await send({"type": "http.response.body", "body": data, "more_body": True})
 
     return write
+
+
+def _check_stays(events: bytes) -> None:
+    """Raise UpstreamError for an error within a stream by which the replica says that it cannot go
+    on; others stay what they are wherever the request goes."""
+    if any(b'"code":"%b"' % code in events for code in _ENDED):
+        at = min(events.find(error) for error in _ERRORS if error in events)
+        raise UpstreamError("body", f"it could not go on: {events[at + 6 : at + 200]!r}")
 
 
 def passed_headers(headers: Headers) -> list[tuple[bytes, bytes]]:

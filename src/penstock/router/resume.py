@@ -14,27 +14,27 @@ keeps the first run's id and time.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from penstock.errors import PenstockError
 
-_FOLD_BYTES: Final = 16 << 10
+FOLD_BYTES: Final = 16 << 10
 """Bytes of events that are kept as they were sent before they are read."""
 _GROWING: Final = frozenset(
     {
-        *("text", "content", "reasoning_content", "refusal", "arguments"),
+        *("delta", "logprobs", "text", "content", "reasoning_content", "refusal", "arguments"),
         *("token_ids", "tokens", "token_logprobs", "top_logprobs", "text_offset"),
     }
 )
-"""Parts of a choice that an event continues; they are texts and lists."""
+"""Parts that an event continues; they are texts and lists."""
 _BY_INDEX: Final = "tool_calls"
 _NAMES: Final = frozenset({"id", "created"})
 """What each run gives a name or a time of its own."""
 _PER_EVENT: Final = frozenset({"id", "created", "object", "model", "choices", "usage"})
 _DATA: Final = b"data: "
-_DONE: Final = b"[DONE]"
+DONE: Final = b"[DONE]"
 
 Path = tuple[str | int, ...]
 Event = dict[str, Any]
@@ -44,108 +44,37 @@ class DivergedError(PenstockError):
     """Another replica's answer is not the one that the client has the beginning of."""
 
 
-class _Part(NamedTuple):
+class Part(NamedTuple):
     path: Path
     value: Any
     grows: bool
 
 
-class Delivered:
-    """What a client has of a stream."""
+class Parts:
+    """The parts of a stream that a client has, by their paths, and those of another run."""
 
     def __init__(self) -> None:
-        self._raw = bytearray()
-        self._parts: dict[Path, Any] = {}
-        self.first: Event = {}
-        """The first event, whose names and times are the stream's."""
-        self.totals = False
-        """Whether it has the event without choices, which tells the usage."""
-
-    def add(self, events: bytes) -> None:
-        """Note whole events as they were sent."""
-        self._raw += events
-        if len(self._raw) > _FOLD_BYTES:
-            self.parts()
-
-    def parts(self) -> dict[Path, Any]:
-        """The value of each part so far, by its path."""
-        if self._raw:
-            for data in datas(bytes(self._raw)):
-                if data != _DONE:
-                    self._take(decoded(data))
-            self._raw.clear()
-        return self._parts
-
-    def _take(self, event: Event) -> None:
-        if not self.first:
-            self.first = event
-        if not event.get("choices"):
-            self.totals = True
-        for part in parts_of(event):
-            if part.grows and part.path in self._parts:
-                self._parts[part.path] = _grown(self._parts[part.path], part.value)
-            else:
-                self._parts[part.path] = part.value
-
-
-class Resumption:
-    """Takes the events of a run from its beginning, and gives what the client lacks.
-
-    What it gives counts as delivered, so that a further run can follow this one.
-    """
-
-    def __init__(self, delivered: Delivered) -> None:
-        self._delivered = delivered
-        self._has = delivered.parts()
-        self._first = delivered.first
+        self.has: dict[Path, Any] = {}
         self._come: dict[Path, int] = {}
-        """How long each growing part of this run is so far."""
+        """How long each growing part of the latest run is so far."""
 
-    def take(self, data: bytes) -> bytes | None:
-        """The event to send for one of the new run, without ``data: ``; None: the client has it.
+    def add(self, part: Part) -> None:
+        """Note a part of an event that was sent."""
+        if part.grows and part.path in self.has:
+            self.has[part.path] = _grown(self.has[part.path], part.value)
+        else:
+            self.has[part.path] = part.value
+
+    def begin(self) -> None:
+        """Another run begins."""
+        self._come = {}
+
+    def left(self, part: Part) -> Any:
+        """What the client lacks of a part of the run, and has from now on; None: nothing.
 
         Raises DivergedError.
         """
-        if data == _DONE:
-            self._check_reached()
-            return data
-        event = decoded(data)
-        if "error" in event:
-            return data
-        try:
-            return self._fresh(event)
-        except (AttributeError, TypeError, KeyError):
-            raise _strange() from None
-
-    def _fresh(self, event: Event) -> bytes | None:
-        fresh: dict[Path, Any] = {}
-        for part in parts_of(event):
-            left = self._left(part)
-            if left is not None:
-                fresh[part.path] = left
-        if not fresh and event.get("choices"):
-            return None
-        if not event.get("choices"):
-            if self._delivered.totals:
-                return None
-            self._delivered.totals = True
-        changed: Event = {}
-        for name, value in event.items():
-            if name in _NAMES:
-                changed[name] = self._first.get(name, value)
-            elif name == "choices":
-                changed[name] = [
-                    each
-                    for choice in value
-                    if (each := _only(choice, ("choices", choice.get("index", 0)), fresh))
-                ]
-            elif name in _PER_EVENT or (name,) in fresh:
-                changed[name] = value
-        return msgspec.json.encode(changed)
-
-    def _left(self, part: _Part) -> Any:
-        """What the client lacks of a part; None: nothing."""
-        path, value, has = part.path, part.value, self._has
+        path, value, has = part.path, part.value, self.has
         if not part.grows:
             if path not in has:
                 has[path] = value
@@ -168,11 +97,102 @@ class Resumption:
         has[path] = _grown(known, left)
         return left
 
-    def _check_reached(self) -> None:
-        """Raise DivergedError if the client has more than the whole new run."""
-        for path, value in self._has.items():
+    def check_reached(self) -> None:
+        """Raise DivergedError if the client has more of a text or a list than the whole run."""
+        for path, value in self.has.items():
             if path[-1] in _GROWING and len(value) > self._come.get(path, 0):
                 raise _diverged(path)
+
+
+class Stream(Protocol):
+    """What a client has of a stream of one dialect, and what it lacks of another run."""
+
+    def add(self, events: bytes) -> None:
+        """Note whole events of the first run, as they were sent."""
+
+    def begin(self) -> None:
+        """Another run begins: its events are given to :meth:`rest`."""
+
+    def rest(self, data: bytes) -> bytes | None:
+        """What to send for an event of the run, of which ``data`` is the data; None: the client
+        has it. Raises DivergedError."""
+
+    def is_over(self, events: bytes) -> bool:
+        """Whether the last of these events is the stream's."""
+
+
+class ChoiceStream:
+    """A stream of completions or of a chat."""
+
+    def __init__(self) -> None:
+        self._raw = bytearray()
+        self.parts = Parts()
+        self._first: Event = {}  # whose names and times are the stream's
+        self._totals = False  # whether the event came that has no choices, and tells the usage
+
+    def add(self, events: bytes) -> None:
+        self._raw += events
+        if len(self._raw) > FOLD_BYTES:
+            self.fold()
+
+    def fold(self) -> None:
+        """Read what was only kept so far."""
+        for data in datas(bytes(self._raw)):
+            if data == DONE:
+                continue
+            event = decoded(data)
+            self._first = self._first or event
+            self._totals = self._totals or not event.get("choices")
+            for part in parts_of(event):
+                self.parts.add(part)
+        self._raw.clear()
+
+    def begin(self) -> None:
+        self.fold()
+        self.parts.begin()
+
+    def rest(self, data: bytes) -> bytes | None:
+        if data == DONE:
+            self.parts.check_reached()
+            return event_of(data)
+        event = decoded(data)
+        if "error" in event:
+            return event_of(data)
+        try:
+            return self._fresh(event)
+        except (AttributeError, TypeError, KeyError):
+            raise strange() from None
+
+    def is_over(self, events: bytes) -> bool:
+        return events.endswith(event_of(DONE))
+
+    def _fresh(self, event: Event) -> bytes | None:
+        fresh: dict[Path, Any] = {}
+        for part in parts_of(event):
+            left = self.parts.left(part)
+            if left is not None:
+                fresh[part.path] = left
+        if not fresh and event.get("choices"):
+            return None
+        if not event.get("choices"):
+            if self._totals:
+                return None
+            self._totals = True
+        changed: Event = {}
+        for name, value in event.items():
+            if name in _NAMES:
+                changed[name] = self._first.get(name, value)
+            elif name == "choices":
+                changed[name] = [
+                    each
+                    for choice in value
+                    if (each := _only(choice, ("choices", choice.get("index", 0)), fresh))
+                ]
+            elif name in _PER_EVENT or (name,) in fresh:
+                changed[name] = value
+        if not self._first:
+            self._first = event
+        return event_of(msgspec.json.encode(changed))
 
 
 def _only(value: dict[str, Any], path: Path, fresh: dict[Path, Any]) -> dict[str, Any]:
@@ -206,16 +226,16 @@ def _only(value: dict[str, Any], path: Path, fresh: dict[Path, Any]) -> dict[str
     return kept if news else {}
 
 
-def parts_of(event: Event) -> Iterator[_Part]:
+def parts_of(event: Event) -> Iterator[Part]:
     """The parts of an event, but for names of the run and what each event has."""
     for name, value in event.items():
         if name not in _PER_EVENT and value is not None:
-            yield _Part((name,), value, False)
+            yield Part((name,), value, False)
     for choice in event.get("choices") or ():
         yield from _parts(choice, ("choices", choice.get("index", 0)))
 
 
-def _parts(value: dict[str, Any], path: Path) -> Iterator[_Part]:
+def _parts(value: dict[str, Any], path: Path) -> Iterator[Part]:
     for name, each in value.items():
         here = (*path, name)
         if each is None or name == "index":
@@ -226,16 +246,21 @@ def _parts(value: dict[str, Any], path: Path) -> Iterator[_Part]:
         elif isinstance(each, dict):
             yield from _parts(each, here)
         elif name in _GROWING and isinstance(each, (str, list)):
-            yield _Part(here, each, True)
+            yield Part(here, each, True)
         else:
-            yield _Part(here, each, False)
+            yield Part(here, each, False)
 
 
 def datas(events: bytes) -> Iterator[bytes]:
-    """The data of whole events; comments are left out."""
-    for each in events.split(b"\n\n"):
-        if each.startswith(_DATA):
-            yield each[len(_DATA) :]
+    """The data of whole events, each of one line; comments are left out."""
+    for line in events.split(b"\n"):
+        if line.startswith(_DATA):
+            yield line[len(_DATA) :]
+
+
+def event_of(data: bytes) -> bytes:
+    """The event that has this data."""
+    return _DATA + data + b"\n\n"
 
 
 def decoded(data: bytes) -> Event:
@@ -243,7 +268,7 @@ def decoded(data: bytes) -> Event:
     try:
         return msgspec.json.decode(data, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise _strange() from None
+        raise strange() from None
 
 
 def _grown(value: Any, more: Any) -> Any:
@@ -253,7 +278,7 @@ def _grown(value: Any, more: Any) -> Any:
     return value + more
 
 
-def _strange() -> DivergedError:
+def strange() -> DivergedError:
     return DivergedError("an event of the stream is not what a server of Penstock's sends")
 
 
