@@ -148,6 +148,63 @@ def test_three_caches_find_what_one_finds(three: list[Served]) -> None:
         assert found_tokens(client, prompts) < shared  # which is not what any router finds
 
 
+def engine_pid(served: Served) -> int:
+    headers = {"authorization": f"Bearer {ADMIN}"}
+    status = httpx.get(f"{root(served)}/admin/status", headers=headers).json()
+    pid: int = status["engine"]["pid"]
+    return pid
+
+
+def test_an_engine_that_begins_anew_holds_nothing(three: list[Served]) -> None:
+    one, two, _ = three
+    body = {"prompt": list(range(10, 200)), "max_tokens": 2, "temperature": 0}
+    with routed(root(one), root(two)) as client:
+        until(lambda: metric(client, "cache_followed") == 2, PATIENCE_S, "the caches' events")
+        client.post("/v1/completions", json=body)
+        time.sleep(0.3)
+        client.post("/v1/completions", json=body)
+        expected = metric(client, "prompt_tokens_cached_total")
+        assert expected == 160
+        for each in (one, two):
+            os.kill(engine_pid(each), signal.SIGKILL)
+
+        def ready() -> bool:
+            return (
+                metric(client, "ready") == 2
+                and client.post("/v1/completions", json={**body, "prompt": [5]}).is_success
+            )
+
+        time.sleep(0.5)
+        until(ready, PATIENCE_S, "engines that serve again")
+        time.sleep(0.5)
+        client.post("/v1/completions", json=body)
+        assert metric(client, "prompt_tokens_cached_total") == expected
+        time.sleep(0.3)
+        client.post("/v1/completions", json=body)
+        assert metric(client, "prompt_tokens_cached_total") == 2 * expected
+
+
+def test_a_stream_outlives_its_engine(three: list[Served]) -> None:
+    """The server lives on, and says within the stream that its engine is gone."""
+    body = {"prompt": "def f", "stream": True, "max_tokens": 300, "seed": 4, "ignore_eos": True}
+    with routed(*map(root, three)) as client:
+
+        def kill() -> None:
+            text = client.get("/metrics").text
+            busy = re.findall(r'penstock_router:decoding\{replica="([^"]+)"\} 1\.0', text)
+            for each in three:
+                if root(each) in busy:
+                    os.kill(engine_pid(each), signal.SIGKILL)
+
+        lines = streamed(client, "/v1/completions", body, kill)
+        assert lines[-1] == "[DONE]", lines[-1]
+        assert metric(client, "resumed_streams_total") == 2
+        with httpx.Client(base_url=root(three[2]), timeout=PATIENCE_S, trust_env=False) as last:
+            until(lambda: last.get("/ready").is_success, PATIENCE_S, "the third")
+            whole = streamed(last, "/v1/completions", body)
+            assert parts("completions", lines) == parts("completions", whole)
+
+
 WEATHER = {
     "type": "function",
     "function": {
