@@ -84,6 +84,18 @@ def test_a_request_passes_as_it_is_and_so_does_its_answer() -> None:
     asyncio.run(main())
 
 
+def test_what_is_escaped_in_a_path_stays_so() -> None:
+    async def main() -> None:
+        replica = FakeReplica(echo)
+        async with routing(replica) as routed:
+            for path in ("/v1/models/a%2Fb%20c", "/v1/a%20b%3Fc%01?q=%0d%0a&r=%c3%a4"):
+                answer = await routed.http.get(path)
+                assert answer.json()["path"].lower() == path.lower()
+            assert (await routed.http.get("/v1/a%0d%0aX:%20y")).status_code == 404
+
+    asyncio.run(main())
+
+
 def test_a_stream_is_not_held_back() -> None:
     async def main() -> None:
         seen: list[str] = []

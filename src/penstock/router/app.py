@@ -72,7 +72,7 @@ class Handlers:
         asked = Asked(
             method="GET" if request.method == "HEAD" else request.method,
             path=path,
-            query=request.url.query,
+            target=_target(request),
             headers=request.scope["headers"],
             data=data,
             body=body,
@@ -146,6 +146,11 @@ def build_app(fleet: Fleet, requests: OpenRequests) -> ASGIApp:
     return Starlette(
         middleware=middleware, routes=routes, exception_handlers={HTTPException: _http_error}
     )
+
+
+def _target(request: Request) -> str:
+    path, query = request.scope["raw_path"], request.scope["query_string"]
+    return (path + b"?" + query if query else path).decode("latin-1")
 
 
 async def _models(replica: Replica, headers: Headers) -> tuple[int, bytes]:

@@ -71,8 +71,8 @@ class Asked:
 
     method: str
     path: str
-    query: str
-    """Behind the question mark."""
+    target: str
+    """Path and query as they came, with what is escaped in them."""
     headers: Headers
     data: bytes
     body: Body | None
@@ -197,9 +197,12 @@ class Relay:
         """
         asked = self._asked
         resumable = replica.is_ours and asked.streams and asked.path in RESUMED
-        path = asked.path + (f"?{asked.query}" if asked.query else "")
         exchange = await replica.pool.exchange(
-            asked.method, path, self._headers(), self._data(resumable), self._fleet.options.timeouts
+            asked.method,
+            asked.target,
+            self._headers(),
+            self._data(resumable),
+            self._fleet.options.timeouts,
         )
         try:
             if self._started and exchange.status != 200:
