@@ -34,8 +34,14 @@ def root(served: Served) -> str:
     return served.url.removesuffix("/v1")
 
 
+class Client(httpx.Client):
+    """A client of a router, whose process it knows."""
+
+    router: subprocess.Popen[str]
+
+
 @contextmanager
-def routed(*urls: str, **more: str) -> Iterator[httpx.Client]:
+def routed(*urls: str, **more: str) -> Iterator[Client]:
     """``penstock route`` before these, and a client of it."""
     path = os.pathsep.join(entry for entry in sys.path if entry)
     command = [sys.executable, "-m", "penstock", "route", *urls, "--port", "0"]
@@ -46,7 +52,8 @@ def routed(*urls: str, **more: str) -> Iterator[httpx.Client]:
     try:
         found = re.search(r"routes at (http://\S+)/v1", process.stdout.readline())
         assert found is not None
-        with httpx.Client(base_url=found[1], timeout=PATIENCE_S, trust_env=False) as client:
+        with Client(base_url=found[1], timeout=PATIENCE_S, trust_env=False) as client:
+            client.router = process
             until(lambda: client.get("/ready").status_code == 200, PATIENCE_S, "a replica")
             yield client
         process.send_signal(signal.SIGTERM)
@@ -182,6 +189,16 @@ def test_an_engine_that_begins_anew_holds_nothing(three: list[Served]) -> None:
         time.sleep(0.3)
         client.post("/v1/completions", json=body)
         assert metric(client, "prompt_tokens_cached_total") == 2 * expected
+
+
+def test_a_router_that_is_stopped_ends_what_it_has_begun(three: list[Served]) -> None:
+    body = {"prompt": "def f", "stream": True, "max_tokens": 400, "ignore_eos": True}
+    with routed(root(three[0])) as client:
+        lines = streamed(client, "/v1/completions", body, client.router.terminate)
+        assert lines[-1] == "[DONE]"
+        assert client.router.wait(PATIENCE_S) == 0
+        with pytest.raises(httpx.ConnectError):
+            client.get("/health")
 
 
 def test_a_stream_outlives_its_engine(three: list[Served]) -> None:

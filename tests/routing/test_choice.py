@@ -284,6 +284,25 @@ def test_a_loaded_replica_is_left_for_one_that_must_compute_the_prompt() -> None
     assert router.choose(other, 3) == (0, 1600)
 
 
+def test_thresholds() -> None:
+    router = Router("threshold")
+    for _ in range(3):
+        router.join(assumed=1000)
+    first = Query((Chain([("a", i) for i in range(10)], 10),), 100)
+    assert router.choose(first, 7) == (0, 0)
+    router.end(router.begin(first, router.choose(first, 7)))
+    # The others hold less; what is like a third of the first goes to it all the same.
+    assert router.choose(Query((Chain([("b", 0)], 10),), 10), 7) == (1, 0)
+    alike = [("a", i) for i in range(4)]
+    assert router.choose(Query((Chain(alike, 10),), 129), 7) == (0, 40)
+    assert router.choose(Query((Chain(alike, 10),), 134), 7) == (1, 0)
+    opened = [router.begin(first, router.choose(first, 7)) for _ in range(65)]
+    assert {sent.replica for sent in opened} == {0}
+    assert router.choose(first, 7) == (1, 0)  # 65 are open there, and none elsewhere
+    router.end(opened.pop())
+    assert router.choose(first, 7) == (0, 100)
+
+
 def test_a_replica_that_left_is_known_no_more() -> None:
     router = Router("cost", WEIGHTS)
     assert [router.join(), router.join()] == [0, 1]
