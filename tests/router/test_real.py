@@ -194,7 +194,8 @@ def test_an_engine_that_begins_anew_holds_nothing(three: list[Served]) -> None:
 def test_a_router_that_is_stopped_ends_what_it_has_begun(three: list[Served]) -> None:
     body = {"prompt": "def f", "stream": True, "max_tokens": 400, "ignore_eos": True}
     with routed(root(three[0])) as client:
-        lines = streamed(client, "/v1/completions", body, client.router.terminate)
+        stop = iter([client.router.terminate])  # a second signal would end it at once
+        lines = streamed(client, "/v1/completions", body, lambda: next(stop, lambda: None)())
         assert lines[-1] == "[DONE]"
         assert client.router.wait(PATIENCE_S) == 0
         with pytest.raises(httpx.ConnectError):

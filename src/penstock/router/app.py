@@ -149,7 +149,8 @@ def build_app(fleet: Fleet, requests: OpenRequests) -> ASGIApp:
 
 
 def _target(request: Request) -> str:
-    path, query = request.scope["raw_path"], request.scope["query_string"]
+    path: bytes = request.scope["raw_path"]
+    query: bytes = request.scope["query_string"]
     return (path + b"?" + query if query else path).decode("latin-1")
 
 
