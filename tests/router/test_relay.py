@@ -15,9 +15,9 @@ from support.replicas import ADMIN_KEY, FakeReplica, Request, Routed, cache_even
 from penstock.engine.prompt_keys import prompt_keys
 from penstock.errors import ConfigError
 from penstock.router import probes, upstream
+from penstock.router.exchange import Timeouts
 from penstock.router.fleet import Fleet
 from penstock.router.options import RouterOptions
-from penstock.router.upstream import Timeouts
 
 SSE = {"content-type": "application/json"}
 

@@ -15,12 +15,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from penstock.router.exchange import Headers, Timeouts, UpstreamError
 from penstock.router.fleet import Fleet
 from penstock.router.metrics import render
 from penstock.router.prompts import KEYED, Prompts, read_body
 from penstock.router.relay import Asked, Relay
 from penstock.router.replica import Replica
-from penstock.router.upstream import Headers, Timeouts, UpstreamError
 from penstock.server.body_memory import BODIES_BYTES, BodyMemory
 from penstock.server.errors import RETRY_AFTER_S, ApiError, unavailable
 from penstock.server.gate import Gate

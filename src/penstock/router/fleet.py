@@ -81,6 +81,8 @@ class Fleet:
             replica.synchronized = False
             if replica.number is not None and not replica.reports:
                 self.router.forget(replica.number)  # it may have been started anew
+        if state == "ready" and replica.number is not None:
+            self.router.loads.catch_up(replica.number, self.ready(None))
         replica.state, replica.trouble = state, trouble
 
     def joined(self, replica: Replica, reports: bool) -> None:

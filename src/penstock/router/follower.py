@@ -10,9 +10,9 @@ from typing import Final
 import msgspec
 
 from penstock.errors import PenstockError
+from penstock.router.exchange import Exchange, Headers, UpstreamError
 from penstock.router.fleet import Fleet
 from penstock.router.replica import Replica
-from penstock.router.upstream import Exchange, Headers, UpstreamError
 
 KEY_BYTES: Final = 16
 SILENCE_S: Final = 10.0

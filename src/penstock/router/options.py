@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.router.upstream import Timeouts
+from penstock.router.exchange import Timeouts
 from penstock.routing.loads import LoadWeights
 from penstock.routing.router import DEFAULT_POLICY
 from penstock.server.hosts import HostRule

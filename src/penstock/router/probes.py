@@ -9,10 +9,10 @@ from typing import Any, Final
 
 import msgspec
 
+from penstock.router.exchange import Headers, UpstreamError
 from penstock.router.fleet import Fleet
 from penstock.router.follower import Follower
 from penstock.router.replica import Replica
-from penstock.router.upstream import Headers, UpstreamError
 from penstock.server_link import message
 
 _PATIENCE: Final = 5.0

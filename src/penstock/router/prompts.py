@@ -18,10 +18,10 @@ from urllib.parse import quote
 
 import msgspec
 
+from penstock.router.exchange import Headers, Timeouts, UpstreamError
 from penstock.router.fleet import TEXT_TOKENS, Fleet
 from penstock.router.follower import KEY_BYTES, split_keys
 from penstock.router.replica import Replica
-from penstock.router.upstream import Headers, Timeouts, UpstreamError
 from penstock.routing.query import Chain, Query
 
 PIECE_BYTES: Final = 256

@@ -15,17 +15,18 @@ from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from penstock.errors import PenstockError
+from penstock.router.exchange import Exchange, Headers, UpstreamError
 from penstock.router.fleet import Fleet
+from penstock.router.headers import passed_headers, sent_headers
 from penstock.router.prompts import Body, Prompts, with_seed
 from penstock.router.replica import Replica
 from penstock.router.resume import ChoiceStream, DivergedError, Stream, datas
 from penstock.router.resume_responses import ResponseStream
-from penstock.router.upstream import Exchange, Headers, UpstreamError
 from penstock.routing.query import Query
 from penstock.routing.router import Sent
 from penstock.server.connection import PieceWriter
 from penstock.server.errors import RETRY_AFTER_S, ApiError, unavailable
-from penstock.server.open_requests import REQUEST_ID, OpenRequest
+from penstock.server.open_requests import OpenRequest
 from penstock.server.sse import ClientGone, event, unless_ended
 
 _RESPONSES: Final = "/v1/responses"
@@ -46,22 +47,6 @@ _WHOLE_BYTES: Final = 8 << 20
 that one that breaks off can be asked for elsewhere."""
 _LAST_WORDS_S: Final = 5.0
 _SEED_BITS: Final = 63
-_HOP: Final = frozenset(
-    {
-        *(b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"te"),
-        *(b"trailer", b"transfer-encoding", b"upgrade", b"proxy-connection"),
-    }
-)
-"""Headers that are of one connection alone (RFC 9110, 7.6.1)."""
-_NOT_SENT: Final = _HOP | {
-    *(b"host", b"content-length", b"expect", b"accept-encoding", b"origin", b"x-forwarded-for"),
-    REQUEST_ID.encode(),
-}
-"""Of a client's headers. Compression would hold a stream back, and which pages may ask is decided
-here."""
-_NOT_PASSED: Final = _HOP | {b"date", b"server", REQUEST_ID.encode()}
-"""Of a replica's headers."""
-
 _log = logging.getLogger("penstock.router")
 
 
@@ -196,11 +181,12 @@ class Relay:
         Raises UpstreamError, _RefusedError where ``others`` may be asked, and DivergedError.
         """
         asked = self._asked
+        client = self._request.client
         resumable = replica.is_ours and asked.streams and asked.path in RESUMED
         exchange = await replica.pool.exchange(
             asked.method,
             asked.target,
-            self._headers(),
+            sent_headers(asked.headers, self._opened.id, client.host if client else None),
             self._data(resumable),
             self._fleet.options.timeouts,
         )
@@ -218,18 +204,6 @@ class Relay:
             await self._pass_bytes(exchange, sent, scope, send)
         finally:
             exchange.close()
-
-    def _headers(self) -> Headers:
-        client = self._request.client
-        before = self._request.headers.get("x-forwarded-for")
-        hops = [*([before] if before else []), *([client.host] if client else [])]
-        own = [
-            (b"accept-encoding", b"identity"),
-            (REQUEST_ID.encode(), self._opened.id.encode("ascii")),
-            (b"x-forwarded-for", ", ".join(hops).encode("latin-1")),
-        ]
-        dropped = _NOT_SENT | _named(self._asked.headers)
-        return [*((n, v) for n, v in self._asked.headers if n not in dropped), *own]
 
     def _data(self, resumable: bool) -> bytes:
         """The body to send: with a seed of ours where the answer may have to be made again."""
@@ -359,22 +333,6 @@ def _check_stays(events: bytes) -> None:
     if any(b'"code":"%b"' % code in events for code in _ENDED):
         at = min(events.find(error) for error in _ERRORS if error in events)
         raise UpstreamError("body", f"it could not go on: {events[at + 6 : at + 200]!r}")
-
-
-def passed_headers(headers: Headers) -> list[tuple[bytes, bytes]]:
-    """A replica's headers for the client."""
-    dropped = _NOT_PASSED | _named(headers) | {b"content-length"}
-    return [(name, value) for name, value in headers if name not in dropped]
-
-
-def _named(headers: Headers) -> set[bytes]:
-    """The headers that ``Connection`` names as its own."""
-    return {
-        each.strip().lower()
-        for name, value in headers
-        if name == b"connection"
-        for each in value.split(b",")
-    }
 
 
 def _broken_off(why: str) -> ApiError:

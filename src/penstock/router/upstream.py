@@ -6,159 +6,20 @@ import asyncio
 import os
 import socket
 import ssl
-import time
-from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import httptools
 
-from penstock.errors import PenstockError, first_line
+from penstock.errors import first_line
+from penstock.router.exchange import Exchange, Headers, Timeouts, UpstreamError
 from penstock.router.target import Target
-
-Headers = Sequence[tuple[bytes, bytes]]
-Stage = Literal["connect", "head", "body"]
 
 _MAX_HEAD: Final = 64 << 10
 """Bytes of an answer's head."""
-_AHEAD: Final = 256 << 10
-"""Bytes of a body that wait for a slow client before no more is read from the replica."""
 _KEPT: Final = 256
 """Idle connections to one replica."""
 _SILENT_S: Final = 5.0
 """Seconds after which nothing more is expected of a replica that answers no probe either."""
-
-
-class UpstreamError(PenstockError):
-    """A replica did not answer, or not to the end. ``stage`` says how far it came."""
-
-    def __init__(self, stage: Stage, message: str) -> None:
-        super().__init__(message)
-        self.stage = stage
-
-
-@dataclass(frozen=True)
-class Timeouts:
-    """Seconds."""
-
-    connect: float = 5.0
-    head: float | None = None
-    """From the request to the head of its answer, which comes when the first token or, without a
-    stream, when the whole answer is there; None: no limit."""
-    idle: float = 120.0
-    """Without a byte within a body."""
-
-
-class Exchange:
-    """One answer, from its head on. :meth:`close` must follow."""
-
-    def __init__(
-        self, connection: _Connection, timeouts: Timeouts, closed: Callable[[Exchange], None]
-    ) -> None:
-        """``closed`` is called with it by :meth:`close`."""
-        self._connection = connection
-        self._closed = closed
-        self._timeouts = timeouts
-        self.status = 0
-        self.headers: list[tuple[bytes, bytes]] = []
-        self.length: int | None = None
-        """Bytes of the body, where the head tells."""
-        self.content_type = ""
-        self.begun = False
-        """Whether any byte of the answer came."""
-        self.late = False
-        """Whether it was given up because nothing came in time."""
-        self._pieces: deque[bytes] = deque()
-        self._waiting = 0
-        self._ended = False
-        self._failure: UpstreamError | None = None
-        self._changed = asyncio.Event()
-        self._heard_at = time.monotonic()
-        self._head: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    @property
-    def whole(self) -> bool:
-        """Whether all of the answer has come."""
-        return self._ended and self._failure is None
-
-    async def read(self) -> bytes:
-        """What has come of the body since the last call, b"" at its end. Raises UpstreamError."""
-        while not self._pieces:
-            if self._failure is not None:
-                raise self._failure
-            if self._ended:
-                return b""
-            self._changed.clear()
-            try:
-                async with asyncio.timeout(self._timeouts.idle):
-                    await self._changed.wait()
-            except TimeoutError:
-                self.fail("body", f"nothing came for {self._timeouts.idle:g} s within its answer")
-        data = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces.clear()
-        self._waiting = 0
-        self._connection.resume()
-        return data
-
-    async def read_all(self, limit: int) -> bytes:
-        """The whole body. Raises UpstreamError, also for one of more than ``limit`` bytes."""
-        body = bytearray()
-        while data := await self.read():
-            body += data
-            if len(body) > limit:
-                self.fail("body", f"its answer has more than {limit} bytes")
-        return bytes(body)
-
-    async def head(self) -> None:
-        """Wait for status and headers. Raises UpstreamError."""
-        try:
-            async with asyncio.timeout(self._timeouts.head):
-                await asyncio.shield(self._head)
-        except TimeoutError:
-            self.late = True
-            self.fail("head", f"it did not begin to answer within {self._timeouts.head:g} s")
-        if self._failure is not None:
-            raise self._failure
-
-    def close(self) -> None:
-        """Let the connection go: it serves the next request if the answer is whole."""
-        self._connection.release(self)
-        self._closed(self)
-
-    @property
-    def silent_s(self) -> float:
-        """Seconds since anything came, or since it was asked for."""
-        return time.monotonic() - self._heard_at
-
-    # What the connection tells.
-
-    def heard(self) -> None:
-        self.begun = True
-        self._heard_at = time.monotonic()
-
-    def began(self) -> None:
-        if not self._head.done():
-            self._head.set_result(None)
-
-    def take(self, data: bytes) -> None:
-        self._pieces.append(data)
-        self._waiting += len(data)
-        self._changed.set()
-        if self._waiting > _AHEAD:
-            self._connection.pause()
-
-    def end(self) -> None:
-        self._ended = True
-        self._changed.set()
-        self.began()
-
-    def fail(self, stage: Stage, message: str) -> None:
-        if not self._ended and self._failure is None:
-            self._failure = UpstreamError(stage, message)
-            self._changed.set()
-            self.began()
-            self._connection.abort()
 
 
 class _Connection(asyncio.Protocol):

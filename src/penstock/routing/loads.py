@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from penstock.routing.levels import LoadLevels
 
@@ -23,10 +24,15 @@ class LoadWeights:
     caches of others have room."""
 
 
-class _Load:
-    __slots__ = ("decoding", "prefill", "requests")
+_GIVEN_GRAIN: Final = 4096
+"""Tokens of a level of what was given to compute: about a prompt's."""
 
-    def __init__(self) -> None:
+
+class _Load:
+    __slots__ = ("decoding", "given", "prefill", "requests")
+
+    def __init__(self, given: int) -> None:
+        self.given = given
         self.requests = 0
         self.prefill = 0
         self.decoding = 0
@@ -35,25 +41,44 @@ class _Load:
 class LoadBook:
     """Open requests, prompt tokens that are not computed yet, and sequences that decode.
 
-    ``work`` has their levels in grains of work, ``requests`` in open requests.
+    ``work`` has their levels in grains of work, ``requests`` in open requests, and ``given`` in
+    what they were given to compute so far.
     """
 
     def __init__(self, weights: LoadWeights) -> None:
         self.weights = weights
         self.work = LoadLevels()
         self.requests = LoadLevels()
+        self.given = LoadLevels()
         self._loads: dict[int, _Load] = {}
 
     def join(self, replica: int) -> None:
-        self._loads[replica] = _Load()
+        # One that is new has nothing to make up for.
+        given = self.given.lowest * _GIVEN_GRAIN if self._loads else 0
+        self._loads[replica] = _Load(given)
         self.work.put(replica, 0)
         self.requests.put(replica, 0)
+        self.given.put(replica, given // _GIVEN_GRAIN)
 
     def leave(self, replica: int) -> None:
         """Forget a replica."""
         del self._loads[replica]
         self.work.drop(replica)
         self.requests.drop(replica)
+        self.given.drop(replica)
+
+    def give(self, replica: int, tokens: int) -> None:
+        """Note that a replica was given so many tokens to compute."""
+        load = self._loads[replica]
+        load.given += tokens
+        self.given.put(replica, load.given // _GIVEN_GRAIN)
+
+    def catch_up(self, replica: int, others: int) -> None:
+        """Let a replica that got nothing for a while have nothing to make up for: it counts as
+        given what the least given one of a set was."""
+        if others:
+            least = self.given.least(others)[0] * _GIVEN_GRAIN
+            self.give(replica, max(least - self._loads[replica].given, 0))
 
     def grains(self, tokens: int) -> int:
         """Grains of so many tokens, rounded up."""

@@ -7,18 +7,13 @@ place behind the last choice. Those that draw have a generator of their own, of 
 from __future__ import annotations
 
 import random
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 from penstock.errors import ConfigError
-from penstock.routing.holders import HolderIndex, Holders
-from penstock.routing.loads import LoadBook
+from penstock.routing.known import Known, Sessions, Turns
 from penstock.routing.query import Query, bits
-
-_SESSIONS: Final = 1 << 16
-"""Sessions whose replicas are remembered."""
 
 
 class Choice(NamedTuple):
@@ -36,81 +31,14 @@ class Policy(Protocol):
         """Choose one of a set that is not empty."""
 
 
-class Known:
-    """What policies may know: who holds what, and the loads."""
-
-    def __init__(self, index: HolderIndex, loads: LoadBook) -> None:
-        self.index = index
-        self.loads = loads
-
-    def overlaps(self, query: Query, among: int) -> list[Holders]:
-        """The replicas of a set by how many tokens of the prompt they hold, the most first, with
-        tokens in the place of blocks."""
-        if len(query.chains) == 1:
-            chain = query.chains[0]
-            size = chain.block
-            return [
-                Holders(blocks * size, replicas)
-                for blocks, replicas in self.index.prefixes(chain.keys, among)
-            ]
-        sets: dict[int, int] = {}
-        left = among
-        for chain in query.chains:
-            for blocks, replicas in self.index.prefixes(chain.keys, left):
-                if blocks:  # a replica names what it holds in one way
-                    tokens = blocks * chain.block
-                    sets[tokens] = sets.get(tokens, 0) | replicas
-                    left ^= replicas
-        if left:
-            sets[0] = left
-        return [Holders(tokens, sets[tokens]) for tokens in sorted(sets, reverse=True)]
-
-    def cached(self, query: Query, replica: int) -> int:
-        """Tokens of the prompt that one replica holds."""
-        return self.overlaps(query, 1 << replica)[0].blocks
-
-
-class Turns:
-    """Breaks ties."""
-
-    def __init__(self) -> None:
-        self._next = 0
-
-    def first(self, among: int) -> int:
-        """The first replica of a set, from the place behind the last one that was returned."""
-        behind = among >> self._next << self._next
-        chosen = behind or among
-        replica = (chosen & -chosen).bit_length() - 1
-        self._next = replica + 1
-        return replica
-
-
-class Sessions:
-    """Where the latest request of each session went, of the latest sessions."""
-
-    def __init__(self) -> None:
-        self._last: OrderedDict[Hashable, int] = OrderedDict()
-
-    def last(self, session: Hashable | None) -> int | None:
-        return None if session is None else self._last.get(session)
-
-    def went(self, session: Hashable | None, replica: int) -> None:
-        if session is None:
-            return
-        self._last[session] = replica
-        self._last.move_to_end(session)
-        if len(self._last) > _SESSIONS:
-            self._last.popitem(last=False)
-
-
 class LeastCost:
     """The replica at which a request adds least to the work that stands before its first token.
 
     The cost is the replica's work (prompt tokens that are not computed yet, and what its sequences
     still decode) and what the request adds: the tokens of its prompt that are not in the cache
     there, and what is lost for them where the cache is full; all in grains (``LoadWeights``). Of
-    equal costs that of the session's last replica is taken, else the longest prefix, else the next
-    in turn.
+    equal costs that of the session's last replica is taken, else the longest prefix, else the one
+    that has been given least to compute so far, whose cache has the oldest to give up.
 
     Replicas of one entry of ``overlaps`` that are full, or are not, are alike but for their work,
     so the least loaded of each is the only candidate.
@@ -148,7 +76,7 @@ class LeastCost:
             held = next(tokens for tokens, replicas in overlaps if replicas >> last & 1)
             if self._cost(last, prompt - held) == least:
                 return Choice(last, held)
-        replica = self._turns.first(chosen)
+        replica = self._turns.first(loads.given.least(chosen)[1])
         self._sessions.went(query.session, replica)
         return Choice(replica, cached)
 

@@ -113,6 +113,7 @@ class Router:
         uncached = max(query.tokens - cached, 1)
         replica.book.begin(keys)
         self.loads.change(number, requests=1, prefill=uncached)
+        self.loads.give(number, uncached)
         return Sent(number, replica, cached, uncached, keys)
 
     def prefilled(self, sent: Sent) -> None:
