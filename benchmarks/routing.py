@@ -241,7 +241,7 @@ def main() -> int:
     trace = list(zip(times, hashed, strict=True))
     replicas = Replicas(args.replicas, args.cache_tokens, args.prefill_rate, args.token_s)
     day = Day(args.hours, args.groups)
-    weights = LoadWeights(args.decode_tokens, args.grain, args.lost)
+    weights = LoadWeights(args.decode_tokens, args.grain, lost=args.lost)
     print(
         f"{'policy':<15} {'requests':>9} {'choices/s':>9} {'routed/s':>9} {'hits':>6} "
         f"{'foretold':>8} {'max/mean':>8} {'sd/mean':>8} {'TTFT':>7} {'p99':>8}"

@@ -19,7 +19,7 @@ from penstock.routing.query import Chain, Query, bits
 from penstock.routing.router import Router, Sent
 
 BLOCK = 10
-WEIGHTS = LoadWeights(decode_tokens=25, grain=4, lost=1 / 2)
+WEIGHTS = LoadWeights(decode_tokens=25, grain=4, given_grain=20, lost=1 / 2)
 
 
 def chain(prompt: list[int]) -> list[tuple[int, ...]]:
@@ -130,6 +130,7 @@ class Books(RuleBasedStateMachine):
         self.open: list[tuple[Sent, int, list[int], int, str]] = []
         self.sessions: dict[str, int] = {}
         self.full: set[int] = set()
+        self.given = [0] * 5
 
     def holds(self, replica: int, key: tuple[int, ...]) -> bool:
         if replica == 4:
@@ -172,11 +173,19 @@ class Books(RuleBasedStateMachine):
         last = self.sessions.get(session) if session is not None else None
         if last in equal:
             assert choice.replica == last
+        else:
+            longest = max(self.cached(replica, prompt) for replica in equal)
+            best = [replica for replica in equal if self.cached(replica, prompt) == longest]
+            # Of those in one entry of overlaps the full and the others are looked at apart.
+            assert self.cached(choice.replica, prompt) == longest
+            alike = [r for r in best if (r in self.full) == (choice.replica in self.full)]
+            assert self.given[choice.replica] // 20 == min(self.given[r] // 20 for r in alike)
         if session is not None:
             self.sessions[session] = choice.replica
         assert choice.cached == self.cached(choice.replica, prompt)
         sent = self.router.begin(asked, choice)
         uncached = max(asked.tokens - choice.cached, 1)
+        self.given[choice.replica] += uncached
         self.sent.append((choice.replica, prompt))
         if len({key for number, each in self.sent if number == 4 for key in chain(each)[:5]}) > 5:
             self.full.add(4)
@@ -282,6 +291,25 @@ def test_a_loaded_replica_is_left_for_one_that_must_compute_the_prompt() -> None
     assert router.choose(other, 3).replica == 1
     router.prefilled(first)
     assert router.choose(other, 3) == (0, 1600)
+
+
+def test_who_was_away_has_nothing_to_make_up_for() -> None:
+    router = Router("cost", WEIGHTS)
+    for _ in range(3):
+        router.join()
+    for number in range(30):
+        asked = query([number])
+        router.end(router.begin(asked, router.choose(asked, 0b011)))
+    router.loads.catch_up(2, 0b011)
+    chosen = []
+    for number in range(9):
+        asked = query([100 + number])
+        choice = router.choose(asked, 0b111)
+        router.end(router.begin(asked, choice))
+        chosen.append(choice.replica)
+    assert 2 <= chosen.count(2) <= 4
+    assert router.join() == 3
+    assert abs(router.loads.given.level(3) - router.loads.given.level(0)) <= 1
 
 
 def test_thresholds() -> None:

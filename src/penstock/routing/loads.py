@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from penstock.routing.levels import LoadLevels
 
@@ -17,15 +16,13 @@ class LoadWeights:
     average, each token being a row of a step as one of a prompt is."""
     grain: int = 64
     """Tokens of a level."""
+    given_grain: int = 4096
+    """Tokens of a level of what replicas were given to compute: about those of a prompt."""
     lost: float = 0.25
     """What computing a token costs besides, in tokens, where the cache is full: another one is
     given up for it, which would have been asked for again with about this probability. It keeps
     requests from gathering at the few replicas that hold a beginning which all prompts have, while
     caches of others have room."""
-
-
-_GIVEN_GRAIN: Final = 4096
-"""Tokens of a level of what was given to compute: about a prompt's."""
 
 
 class _Load:
@@ -54,11 +51,11 @@ class LoadBook:
 
     def join(self, replica: int) -> None:
         # One that is new has nothing to make up for.
-        given = self.given.lowest * _GIVEN_GRAIN if self._loads else 0
+        given = self.given.lowest * self.weights.given_grain if self._loads else 0
         self._loads[replica] = _Load(given)
         self.work.put(replica, 0)
         self.requests.put(replica, 0)
-        self.given.put(replica, given // _GIVEN_GRAIN)
+        self.given.put(replica, given // self.weights.given_grain)
 
     def leave(self, replica: int) -> None:
         """Forget a replica."""
@@ -71,13 +68,13 @@ class LoadBook:
         """Note that a replica was given so many tokens to compute."""
         load = self._loads[replica]
         load.given += tokens
-        self.given.put(replica, load.given // _GIVEN_GRAIN)
+        self.given.put(replica, load.given // self.weights.given_grain)
 
     def catch_up(self, replica: int, others: int) -> None:
         """Let a replica that got nothing for a while have nothing to make up for: it counts as
         given what the least given one of a set was."""
         if others:
-            least = self.given.least(others)[0] * _GIVEN_GRAIN
+            least = self.given.least(others)[0] * self.weights.given_grain
             self.give(replica, max(least - self._loads[replica].given, 0))
 
     def grains(self, tokens: int) -> int:
