@@ -197,8 +197,8 @@ def _told(replica: object) -> str:
 
 
 def _options(args: argparse.Namespace, address: str) -> RouterOptions:
+    from penstock.router.exchange import Timeouts
     from penstock.router.options import RouterOptions
-    from penstock.router.upstream import Timeouts
     from penstock.routing.loads import LoadWeights
     from penstock.server.hosts import HostRule
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from penstock.routing.books import AssumedBook, ReplicaBook, ReportedBook
 from penstock.routing.holders import HolderIndex
+from penstock.routing.known import Known
 from penstock.routing.loads import LoadBook, LoadWeights
-from penstock.routing.policies import POLICIES, Choice, Known, check_policy
+from penstock.routing.policies import POLICIES, Choice, check_policy
 from penstock.routing.query import Chain, Key, Query
 
 DEFAULT_POLICY = "cost"
