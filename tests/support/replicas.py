@@ -126,7 +126,7 @@ class FakeReplica:
 
     @staticmethod
     def _keys(body: dict[str, Any]) -> dict[str, Any]:
-        """Of a prompt of token ids."""
+        """The keys of a prompt of token ids."""
         keys = b"".join(prompt_keys(body["prompt"]))
         return {
             "block_size": KEY_TOKENS,

@@ -48,10 +48,10 @@ class Timeouts:
 
     connect: float = 5.0
     head: float | None = None
-    """From the request to the head of its answer, which comes when the first token or, without a
+    """Time from the request to the head of its answer, which comes when the first token or, without a
     stream, when the whole answer is there; None: no limit."""
     idle: float = 120.0
-    """Without a byte within a body."""
+    """Time without a byte within a body."""
 
 
 class Exchange:

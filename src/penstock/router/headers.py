@@ -19,10 +19,10 @@ _NOT_SENT: Final = _HOP | {
     *(b"host", b"content-length", b"expect", b"accept-encoding", b"origin", _HOPS),
     REQUEST_ID.encode(),
 }
-"""Of a client's headers. Compression would hold a stream back, and which pages may ask is decided
+"""What is left out of a client's headers. Compression would hold a stream back, and which pages may ask is decided
 here."""
 _NOT_PASSED: Final = _HOP | {b"date", b"server", REQUEST_ID.encode()}
-"""Of a replica's headers."""
+"""What is left out of a replica's headers."""
 
 
 def sent_headers(headers: Headers, request_id: str, client: str | None) -> Headers:

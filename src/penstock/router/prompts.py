@@ -65,7 +65,7 @@ class Prompts:
         self.asked = 0
         """Prompts whose keys a replica was asked for."""
         self.unanswered = 0
-        """Of these, those for which none came."""
+        """Those of them for which none came."""
 
     async def query(
         self, path: str, data: bytes, body: Body, among: int, session: str | None

@@ -25,9 +25,9 @@ class ReplicaCounts:
     resumed: int = 0
     """Streams that another replica then continued."""
     prompt_tokens: int = 0
-    """Of the requests that were sent to it, as far as they are known, else estimated."""
+    """Tokens of the requests that were sent to it, as far as they are known, else estimated."""
     cached_tokens: int = 0
-    """Of these, tokens that were expected to be in its cache."""
+    """Those of them that were expected to be in its cache."""
 
 
 @dataclass(eq=False)

@@ -37,7 +37,7 @@ class ResponseStream:
         self._raw = bytearray()
         self.parts = Parts()
         self._names: dict[tuple[int, str], Any] = {}
-        """Of the first run: by the place of an item, or none, and the kind of name."""
+        """Those of the first run: by the place of an item, or none, and the kind of name."""
         self._other: dict[str, str] = {}
         """Names of the latest run, and those that stand for them."""
         self._events = 0

@@ -21,7 +21,7 @@ class Target:
     port: int
     tls: bool
     authority: str
-    """For the Host header."""
+    """The value of the Host header."""
     prefix: str
     """What paths begin with; empty, or a path without a slash at its end."""
 

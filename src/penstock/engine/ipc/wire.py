@@ -138,7 +138,7 @@ class CacheReply(msgspec.Struct, tag="cache_reply", frozen=True, kw_only=True):
 
     query_id: int
     epoch: str
-    """Of this engine's life: positions of others mean nothing."""
+    """The name of this engine's life: positions of others mean nothing."""
     since: int | None
     until: int
     added: bytes

@@ -36,7 +36,7 @@ class CacheKeys(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     """Tokens of a block."""
     prompt_tokens: int
-    """Of all its prompts."""
+    """Tokens of all its prompts."""
     keys: bytes
     """Keys of the full blocks of its longest prompt, 16 bytes each, one behind the other, in
     base64; as in the events of ``/admin/cache/events``."""
