@@ -48,8 +48,8 @@ class Timeouts:
 
     connect: float = 5.0
     head: float | None = None
-    """Time from the request to the head of its answer, which comes when the first token or, without a
-    stream, when the whole answer is there; None: no limit."""
+    """Time from the request to the head of its answer, which comes when the first token is there
+    or, without a stream, when the whole answer is; None: no limit."""
     idle: float = 120.0
     """Time without a byte within a body."""
 

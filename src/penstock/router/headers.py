@@ -19,8 +19,8 @@ _NOT_SENT: Final = _HOP | {
     *(b"host", b"content-length", b"expect", b"accept-encoding", b"origin", _HOPS),
     REQUEST_ID.encode(),
 }
-"""What is left out of a client's headers. Compression would hold a stream back, and which pages may ask is decided
-here."""
+"""What is left out of a client's headers. Compression would hold a stream back, and which pages may
+ask is decided here."""
 _NOT_PASSED: Final = _HOP | {b"date", b"server", REQUEST_ID.encode()}
 """What is left out of a replica's headers."""
 
