@@ -6,8 +6,8 @@
     Replica         replica.py    one server: whether it is up, its models, its figures
     Prober          probes.py     looks after a replica: is it ready, what is it, what does it serve
     Follower        follower.py   reads the events of its cache
-    Pool            upstream.py   connections to it
-    resume          resume.py     a stream that begins again, without what its client has
+    Pool            upstream.py   connections to it; an Exchange (exchange.py) is one answer
+    Stream          resume.py     what a client has of a stream, and lacks of one that begins again
 
 Streams pass as they come. The decision itself, without sockets, is in ``routing/``.
 """

@@ -5,6 +5,7 @@
     ReplicaBook     books.py      what one replica holds: as it reports, or as is assumed
     LoadLevels      levels.py     replicas in the order of their loads
     LoadBook        loads.py      open requests of replicas, in tokens
+    Known           known.py      what policies may know
     Policy          policies.py   the choice: by cost, and the others that it is compared with
     Router          router.py     all of it together, from a request's choice to its end
 
