@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from penstock.cache.changes import CacheChanges
 from penstock.config import EngineConfig
 from penstock.engine.ipc.child import LoadedCore, Startup
 from penstock.engine.ipc.wire import ModelFacts
@@ -239,6 +240,10 @@ class FakeCore:
     @property
     def tokens_computed(self) -> int:
         return self.prompted + self.generated
+
+    def cache_changes(self, position: int | None) -> CacheChanges:
+        """Nothing is ever cached."""
+        return CacheChanges(position, 0, [], [])
 
     def reset_prefix_cache(self) -> None:
         self.resets += 1

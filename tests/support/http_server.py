@@ -21,10 +21,11 @@ from penstock.engine.ipc.spawn import EngineChild
 from penstock.frontend.async_llm import AsyncLLM
 from penstock.profile import Profile
 from penstock.server.hosts import HostRule
+from penstock.server.http_server import Tls
 from penstock.server.keys import Keys
 from penstock.server.logs import LogOptions
 from penstock.server.options import ServerOptions
-from penstock.server.run import RunOptions, Tls, serve
+from penstock.server.run import RunOptions, serve
 from penstock.server.setups import EngineSetup, Setups
 from penstock.server.supervisor import SupervisorOptions
 from penstock.server.trace_options import trace_options

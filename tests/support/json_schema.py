@@ -19,6 +19,7 @@ _KNOWN = {"title", "description", "default", "type", "properties", "required", "
 _KNOWN |= {"additionalProperties", "enum", "const", "$ref", "allOf", "if", "then", "not"}
 _KNOWN |= {"minimum", "exclusiveMinimum", "maximum", "minLength", "maxLength", "pattern"}
 _KNOWN |= {"minItems", "maxItems", "propertyNames", "contains"}
+_KNOWN |= {"contentEncoding"}  # what a text holds besides
 _KNOWN |= {"discriminator"}  # which of anyOf it is is found by trying them
 
 

@@ -35,6 +35,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from penstock.cache.block_table import BlockTable
+from penstock.cache.changes import CacheChanges, ChangeLog
 from penstock.cache.geometry import (
     Window,
     first_seen_block,
@@ -345,6 +346,22 @@ class KvCache:
     def take_state_copies(self) -> list[StateCopy]:
         """The copies of state slots that the step being composed makes before anything else."""
         return [] if self._states is None else self._states.take_copies()
+
+    def changes_after(self, position: int | None) -> CacheChanges:
+        """How the keys that can be found changed since a follower was at a position; None: it knows
+        none.
+
+        Changes are noted from the first call on. Of several groups of layers the first that has
+        no window stands for all: what others lack of a prefix, behind windows or of states, is
+        not told.
+        """
+        index = self._index
+        if index.log is None:
+            whole = (group for group, window in enumerate(self.windows) if window is None)
+            index.logged = next(whole, 0)
+            index.log = ChangeLog()
+            position = None
+        return index.log.after(position, index.keys(index.logged))
 
     def slots(self) -> tuple[int, int]:
         """(allocated, filled) token slots of the blocks that sequences hold, shared ones once."""

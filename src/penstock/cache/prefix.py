@@ -14,6 +14,8 @@ from array import array
 from collections.abc import Iterable, KeysView, Sequence
 from hashlib import blake2b
 
+from penstock.cache.changes import ChangeLog
+
 Key = bytes
 _KEY_BYTES = 16
 
@@ -29,9 +31,14 @@ def next_key(parent: Key, tokens: array[int]) -> Key:
 
 
 class PrefixIndex:
-    """One block per key and group of layers, and one key and group per block."""
+    """One block per key and group of layers, and one key and group per block.
+
+    ``log``, where there is one, is told how the keys of group ``logged`` change.
+    """
 
     def __init__(self, num_groups: int = 1) -> None:
+        self.log: ChangeLog | None = None
+        self.logged = 0
         self._blocks: tuple[dict[Key, int], ...] = tuple({} for _ in range(num_groups))
         self._keys: dict[int, Key] = {}
         self._groups: dict[int, int] | None = None if num_groups == 1 else {}  # of known blocks
@@ -52,6 +59,8 @@ class PrefixIndex:
     def publish(self, key: Key, block: int, group: int = 0) -> None:
         """Make ``block`` findable, unless another block has the same content already."""
         if self._blocks[group].setdefault(key, block) == block:
+            if self.log is not None and group == self.logged and block not in self._keys:
+                self.log.add(key)
             self._keys[block] = key
             if self._groups is not None:
                 self._groups[block] = group
@@ -59,6 +68,10 @@ class PrefixIndex:
     def publish_several(self, keys: Sequence[Key], blocks: Sequence[int], group: int) -> None:
         """Publish blocks of a group, each with its key."""
         publish, known, groups = self._blocks[group].setdefault, self._keys, self._groups
+        if self.log is not None and group == self.logged:
+            for key, block in zip(keys, blocks, strict=True):
+                self.publish(key, block, group)
+            return
         for key, block in zip(keys, blocks, strict=True):
             if publish(key, block) == block:
                 known[block] = key
@@ -71,10 +84,16 @@ class PrefixIndex:
         if key is not None:
             group = 0 if self._groups is None else self._groups.pop(block)
             del self._blocks[group][key]
+            if self.log is not None and group == self.logged:
+                self.log.remove((key,))
 
     def drop_several(self, blocks: Iterable[int]) -> None:
         """Forget those of ``blocks`` that are known."""
         forget, found, groups = self._keys.pop, self._blocks, self._groups
+        if self.log is not None:
+            for block in blocks:
+                self.drop(block)
+            return
         for block in blocks:
             key = forget(block, None)
             if key is not None:
@@ -86,6 +105,8 @@ class PrefixIndex:
         self._keys.clear()
         if self._groups is not None:
             self._groups.clear()
+        if self.log is not None:
+            self.log.clear()
 
     def check_integrity(self) -> None:
         """Raise AssertionError unless the two directions mirror each other."""
@@ -97,3 +118,7 @@ class PrefixIndex:
 
     def blocks(self) -> KeysView[int]:
         return self._keys.keys()
+
+    def keys(self, group: int = 0) -> KeysView[Key]:
+        """The keys that can be found in a group."""
+        return self._blocks[group].keys()

@@ -97,7 +97,7 @@ class Parser(argparse.ArgumentParser):
 
     def _usage(self) -> str:
         places = [
-            name if action.nargs is None else f"[{name}]"
+            name if action.nargs is None else f"{name} ..." if action.nargs == "+" else f"[{name}]"
             for action in self._actions
             if not action.option_strings
             for name in [action.metavar or "|".join(map(str, action.choices or ())) or action.dest]

@@ -46,7 +46,7 @@ __all__ = ["RARE", "add_arguments", "run"]
 
 def run(args: argparse.Namespace) -> int:
     ledger = Ledger(process_started_at())
-    _check_tls(args.tls_cert, args.tls_key)
+    check_tls(args.tls_cert, args.tls_key)
     _chat_template(args.chat_template)
     raise_file_limit()
     with bind(args.host, args.port) as listener:
@@ -213,10 +213,11 @@ def _options(
     args: argparse.Namespace, config: EngineConfig, listener: socket.socket, restarts: int
 ) -> RunOptions:
     from penstock.server.hosts import HostRule
+    from penstock.server.http_server import Tls
     from penstock.server.keys import Keys
     from penstock.server.logs import LogOptions
     from penstock.server.options import ServerOptions
-    from penstock.server.run import RunOptions, Tls
+    from penstock.server.run import RunOptions
     from penstock.server.supervisor import SupervisorOptions
     from penstock.server.trace_options import trace_options
 
@@ -259,7 +260,7 @@ def _chat_template(path: Path | None) -> str:
     return read_chat_template(path, f"--chat-template {path}")
 
 
-def _check_tls(certificate: Path | None, key: Path | None) -> None:
+def check_tls(certificate: Path | None, key: Path | None) -> None:
     """Raise ConfigError for what would fail once the model is loaded."""
     if certificate is None and key is None:
         return

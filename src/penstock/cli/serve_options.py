@@ -21,7 +21,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
     )
     group.add_argument(
-        "--port", type=_port, default=8000, help="port to listen on; 0 picks one (default: 8000)"
+        "--port",
+        type=port_number,
+        default=8000,
+        help="port to listen on; 0 picks one (default: 8000)",
     )
     group.add_argument(
         "--grace",
@@ -32,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--request-timeout",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="how long one request may take, waiting included (default: no limit)",
     )
@@ -53,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--step-timeout",
-        type=_seconds,
+        type=seconds,
         default=600.0,
         metavar="SECONDS",
         help="an engine that is in one step for so long is killed and restarted (default: 600)",
@@ -145,7 +148,7 @@ def _add_access_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--allowed-host",
         action="append",
-        type=_host,
+        type=host_name,
         default=[],
         metavar="NAME",
         help="a name or address by which clients may ask, beside localhost, this machine's name "
@@ -179,13 +182,13 @@ def _add_log_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _port(text: str) -> int:
+def port_number(text: str) -> int:
     if not text.isdecimal() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"not a port from 0 to 65535: {text!r}")
     return int(text)
 
 
-def _host(text: str) -> str:
+def host_name(text: str) -> str:
     from penstock.server.hosts import plain_host
 
     try:
@@ -205,11 +208,11 @@ def _best_priority(text: str) -> int:
     return value
 
 
-def _seconds(text: str) -> float:
+def seconds(text: str) -> float:
     try:
-        seconds = float(text)
+        value = float(text)
     except ValueError:
-        seconds = math.nan
-    if not 0 < seconds < math.inf:
+        value = math.nan
+    if not 0 < value < math.inf:
         raise argparse.ArgumentTypeError(f"not a number of seconds above 0: {text!r}")
-    return seconds
+    return value

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.cache.changes import CacheChanges
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig, ResolvedConfig
@@ -343,6 +344,10 @@ class EngineCore:
         if self._speculation is not None:
             stats = msgspec.structs.replace(stats, drafts=self._speculation.figures.snapshot())
         return stats
+
+    def cache_changes(self, position: int | None) -> CacheChanges:
+        """How the prefixes that can be found changed: as KvCache.changes_after."""
+        return self._scheduler.cache.changes_after(position)
 
     def reset_prefix_cache(self) -> None:
         """Forget every cached prefix, and what drafts were made from of requests that ended.

@@ -13,7 +13,7 @@ import msgspec
 from penstock.config import EngineConfig
 from penstock.engine.ipc.process import START_TIMEOUT_S, EngineProcess
 from penstock.engine.ipc.spawn import DEFAULT_CORE, EngineChild
-from penstock.engine.ipc.wire import Loading, ModelFacts, Ready, Refused
+from penstock.engine.ipc.wire import CacheReply, Loading, ModelFacts, Ready, Refused
 from penstock.errors import EngineDeadError, PenstockError, RequestError
 from penstock.frontend.input_processor import InputProcessor
 from penstock.frontend.open_sequences import OpenSequences, Place
@@ -267,6 +267,11 @@ class AsyncLLM:
     async def stats(self) -> EngineStats:
         """Return the engine's statistics. Raises EngineDeadError."""
         return await self._live_engine().stats()
+
+    async def cache_changes(self, epoch: str = "", position: int | None = None) -> CacheReply:
+        """Return how the prefixes that can be found changed since a position of an epoch, both of
+        an earlier reply; without, all there are. Raises EngineDeadError."""
+        return await self._live_engine().cache_changes(epoch, position)
 
     async def reset_prefix_cache(self) -> None:
         """Forget every cached prefix. Raises EngineDeadError."""

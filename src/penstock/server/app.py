@@ -16,6 +16,7 @@ from starlette.types import ASGIApp
 
 from penstock.engine.ipc.wire import ModelFacts
 from penstock.server.admin import Admin
+from penstock.server.cache_events import CacheEvents
 from penstock.server.errors import ApiError
 from penstock.server.gate import Gate
 from penstock.server.handlers import Handlers
@@ -74,7 +75,8 @@ def build_app(
     page = Bundle.read() if options.page else None
     open_paths = () if page is None else page.paths
     middleware.append(Middleware(KeyCheck, keys=options.keys, open_paths=open_paths))
-    endpoints = [*route_table(handlers), *admin.endpoints()]
+    cache = (CacheEvents(engine, requests).endpoint(), handlers.prompt_keys.endpoint())
+    endpoints = [*route_table(handlers), *admin.endpoints(), *cache]
     routes = [Route(e.path, _answered(e.handler), methods=[e.method]) for e in endpoints]
     if page is not None:
         routes += [Route(path, page.answer, methods=["GET"]) for path in page.paths]

@@ -25,8 +25,9 @@ LEFT = 499
 """Status that is logged when the client left before anything was sent (as in nginx)."""
 
 _log = logging.getLogger(ACCESS_LOG)
-_QUIET = ("/health", "/ready", "/metrics", WORKLOAD)
-"""Paths that monitors poll every few seconds; logged at level debug, as are the page's files."""
+_QUIET = ("/health", "/ready", "/metrics", WORKLOAD, "/admin/cache/keys")
+"""Paths that monitors poll every few seconds, and routers for each request; logged at level debug,
+as are the page's files."""
 
 
 class Gate:

@@ -39,6 +39,7 @@ from penstock.server.openai.chat import ChatJob
 from penstock.server.openai.completions import CompletionJob
 from penstock.server.openai.embeddings import EmbeddingJob, EmbeddingRequest
 from penstock.server.openai.job import Job
+from penstock.server.openai.key_query import PromptKeys
 from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses.api import ResponseJob
@@ -107,6 +108,13 @@ class Handlers:
         self._tokenize_decoder = DialectDecoder(TokenizeRequest, TOKENIZE, reads=reads)
         self._detokenize_decoder = DialectDecoder(DetokenizeRequest)
         self._bodies = Bodies(options.max_body_bytes, options.body_timeout_s)
+        self.prompt_keys = PromptKeys(
+            self._serving,
+            self._bodies,
+            self._completion_decoder,
+            self._chat_decoder,
+            self._response_decoder,
+        )
         self._ignored = IgnoredFields()
         self.document: Callable[[], bytes] = lambda: b"{}"
         """The OpenAPI document; set once all endpoints are known."""

@@ -49,6 +49,15 @@ async def _read(request: Request, limit: int, share: Share) -> bytes:
     return bytes(body)
 
 
+async def read_any_body(request: Request, limit: int, seconds: float, share: Share) -> bytes:
+    """As :func:`read_body`, for a body of any type. Raises ApiError 413, 408 or 503."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await _read(request, limit, share)
+    except TimeoutError:
+        raise body_timeout(seconds) from None
+
+
 def _check_type(headers: Headers) -> None:
     """Raise ApiError 415 unless the body, where there is one, is said to be JSON in UTF-8.
 

@@ -12,19 +12,16 @@ import socket
 import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import uvicorn
 
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.frontend.async_llm import AsyncLLM
 from penstock.frontend.input_processor import InputProcessor
 from penstock.interface.loading import ProgressCallback, no_progress
-from penstock.server.acceptor import Acceptor, ConnectionLimit, Place
 from penstock.server.app import build_app
-from penstock.server.connection import HEADERS_TIMEOUT_S, Connection
+from penstock.server.connection import HEADERS_TIMEOUT_S
 from penstock.server.errors import RETRY_AFTER_S, unavailable
+from penstock.server.http_server import HttpServer, Tls
 from penstock.server.logs import LineWriter, LogOptions, logging_to
 from penstock.server.open_requests import OpenRequests
 from penstock.server.options import ServerOptions
@@ -36,20 +33,11 @@ from penstock.server.trace_options import TraceOptions
 if TYPE_CHECKING:
     from penstock.server.tracing import Tracing
 
-KEEP_ALIVE_S = 75
-"""Keep-alive timeout in seconds: longer than the 60 s of common proxies and client pools, so that
-they close the connection. A server that closes first can lose a request on its way."""
 LAST_WORDS_S = 2.0
 """Seconds for telling streams that the end of the grace period cuts off."""
 STOPPING = "the server is shutting down"
 
 _log = logging.getLogger("penstock.server")
-
-
-@dataclass(frozen=True)
-class Tls:
-    certificate: Path
-    key: Path
 
 
 @dataclass(frozen=True)
@@ -176,26 +164,7 @@ async def _serve(
 ) -> None:
     requests = OpenRequests(options.request_timeout_s)
     app = build_app(supervisor, requests, options.server, switch, lambda: log.dropped, tracing)
-    tls = options.tls
-    http = _Server(
-        uvicorn.Config(
-            app,
-            http=Connection,
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            proxy_headers=False,  # anybody on this machine could send them
-            timeout_keep_alive=KEEP_ALIVE_S,
-            timeout_graceful_shutdown=1,
-            ssl_certfile=None if tls is None else tls.certificate,
-            ssl_keyfile=None if tls is None else tls.key,
-        ),
-        listener,
-        options.headers_timeout_s,
-        on_ready,
-    )
+    http = HttpServer(app, listener, options.headers_timeout_s, on_ready, options.tls)
     serving = asyncio.ensure_future(http.serve([listener]))
     watching = asyncio.ensure_future(supervisor.run())
     stopping = asyncio.ensure_future(stop.wait())
@@ -232,47 +201,3 @@ def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> 
     """Log an error that asyncio cannot raise to any caller."""
     error = context.get("exception")
     _log.error("%s", context.get("message", "an error outside any request"), exc_info=error)
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server without its signal handling, which ends the process by the signal, and
-    with an accept loop that limits the number of connections."""
-
-    def __init__(
-        self,
-        config: uvicorn.Config,
-        listener: socket.socket,
-        headers_timeout_s: float,
-        on_started: Callable[[], None],
-    ) -> None:
-        super().__init__(config)
-        self._listener = listener
-        self._headers_timeout_s = headers_timeout_s
-        self._on_started = on_started
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None, None, None]:
-        yield
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await self.lifespan.startup()
-        acceptor = Acceptor(
-            self._listener,
-            self._connection,
-            ConnectionLimit.of_process(),
-            self.config.ssl,
-            self._headers_timeout_s,
-        )
-        acceptor.start()
-        self.servers = [acceptor]  # type: ignore[list-item]  # asked to close, no more
-        self.started = True
-        self._on_started()
-
-    def _connection(self, place: Place) -> asyncio.Protocol:
-        return Connection(
-            self.config,
-            self.server_state,
-            self.lifespan.state,
-            headers_timeout_s=self._headers_timeout_s,
-            place=place,
-        )

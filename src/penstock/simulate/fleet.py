@@ -12,6 +12,7 @@ import numpy as np
 
 from penstock.bench.load.arrivals import Arrivals
 from penstock.bench.load.turn import Conversation, Piece
+from penstock.cache.changes import CacheChanges
 from penstock.simulate.asked import Asked, answer, prompt_of
 from penstock.simulate.front_end import NEVER, Answer
 from penstock.simulate.replica import Replica
@@ -76,7 +77,9 @@ class Fleet:
         self.skipped = 0
         """Turns that were never sent: those they follow had failed."""
         self._offered = offered
-        self._router = make_router(setup.routing, setup.replicas, offered.seed)
+        self._router = make_router(
+            setup.routing, setup.replicas, offered.seed, setup.limits.block_size
+        )
         self._now = 0.0
         self._due: list[tuple[float, int, _Talk, int]] = []
         self._ends: list[tuple[float, int, Answer]] = []
@@ -96,6 +99,10 @@ class Fleet:
     def tokens(self, replica: int) -> int:
         """The tokens of its open requests now."""
         return self._looked(replica).tokens
+
+    def changes(self, replica: int, position: int | None) -> CacheChanges:
+        """How its cache has changed by now since a position."""
+        return self._looked(replica).scheduler.cache.changes_after(position)
 
     def run(
         self,
@@ -186,6 +193,8 @@ class Fleet:
         replica = self.replicas[chosen]
         replica.advance(at)
         made = replica.offer(asked)
+        if len(self.replicas) > 1:
+            self._router.sent(made)
         self.answers.append(made)
         if self._talks:
             self._note(replica)

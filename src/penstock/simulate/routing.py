@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from hashlib import blake2b
 from typing import Final, Protocol
 
 import numpy as np
 
+from penstock.cache.changes import CacheChanges
 from penstock.errors import ConfigError
-from penstock.simulate.asked import Asked
+from penstock.routing.policies import Choice
+from penstock.routing.query import Chain, Query
+from penstock.routing.router import Router as RealRouter
+from penstock.routing.router import Sent
+from penstock.simulate.asked import Asked, block_keys
+from penstock.simulate.front_end import Answer
 
 _LOOKED_AT: Final = 512
 """Pieces of a prompt."""
@@ -29,6 +36,9 @@ class Loads(Protocol):
     def tokens(self, replica: int) -> int:
         """Tokens of prompts and answers of these."""
 
+    def changes(self, replica: int, position: int | None) -> CacheChanges:
+        """How its cache changed since a position, as it would report that."""
+
 
 class Router(Protocol):
     """Chooses replicas. One router serves one run."""
@@ -36,8 +46,18 @@ class Router(Protocol):
     def choose(self, asked: Asked, loads: Loads) -> int:
         """The number of the replica that gets a request."""
 
+    def sent(self, made: Answer) -> None:
+        """What will come of the request that was chosen for last."""
 
-class RoundRobin:
+
+class _Unwatched:
+    """A router that keeps no account of answers."""
+
+    def sent(self, made: Answer) -> None:
+        pass
+
+
+class RoundRobin(_Unwatched):
     """One replica after the other."""
 
     def __init__(self, replicas: int, seed: int) -> None:
@@ -50,7 +70,7 @@ class RoundRobin:
         return chosen
 
 
-class RandomChoice:
+class RandomChoice(_Unwatched):
     """Any of them, evenly."""
 
     def __init__(self, replicas: int, seed: int) -> None:
@@ -61,7 +81,7 @@ class RandomChoice:
         return int(self._generator.integers(self._replicas))
 
 
-class LeastRequests:
+class LeastRequests(_Unwatched):
     """The one with the fewest open requests; of several, the one that was chosen longest ago."""
 
     def __init__(self, replicas: int, seed: int) -> None:
@@ -84,7 +104,7 @@ class LeastTokens(LeastRequests):
         return loads.tokens
 
 
-class TwoChoices:
+class TwoChoices(_Unwatched):
     """The one, of two that are drawn, with fewer tokens of open requests (Mitzenmacher, "The power
     of two choices in randomized load balancing", 2001)."""
 
@@ -101,7 +121,7 @@ class TwoChoices:
         return min(drawn, key=loads.tokens)
 
 
-class PrefixAffinity:
+class PrefixAffinity(_Unwatched):
     """The one that has last served the longest beginning of the prompt, so that its cache may hold
     it, unless far more requests are open there than elsewhere; else the one with the fewest.
 
@@ -142,21 +162,74 @@ def _beginnings(asked: Asked) -> Sequence[bytes]:
     return found[::-1]
 
 
-POLICIES: Final[
-    Mapping[str, type[RoundRobin | RandomChoice | LeastRequests | TwoChoices | PrefixAffinity]]
-] = {
-    "round-robin": RoundRobin,
-    "random": RandomChoice,
-    "least-requests": LeastRequests,
-    "least-tokens": LeastTokens,
-    "two-choices": TwoChoices,
-    "prefix": PrefixAffinity,
+class Routed:
+    """A policy of ``routing``, the code of ``penstock route``: replicas report their caches to it,
+    and it keeps its own account of what is open, by what clients see of their answers."""
+
+    def __init__(self, policy: str, replicas: int, seed: int, block_size: int) -> None:
+        self._router = RealRouter(policy, seed=seed)
+        self._positions: list[int | None] = [None] * replicas
+        for _ in range(replicas):
+            self._router.join()
+        self._block_size = block_size
+        self._chosen: tuple[Query, Choice] | None = None
+        self._open: list[tuple[Answer, Sent]] = []
+
+    def choose(self, asked: Asked, loads: Loads) -> int:
+        router, size = self._router, self._block_size
+        for replica, position in enumerate(self._positions):
+            changes = loads.changes(replica, position)
+            book = router.reported(replica)
+            if changes.since is None:
+                book.replace(changes.added)
+            elif changes.until != changes.since:
+                book.change(changes.added, changes.removed)
+            self._positions[replica] = changes.until
+        self._open = [each for each in self._open if not self._followed(*each, asked.sent_s)]
+        chain = Chain(block_keys(asked.pieces, size), size)
+        query = Query((chain,), asked.prompt, asked.conversation)
+        choice = router.choose(query, router.replicas)
+        self._chosen = query, choice
+        return choice.replica
+
+    def sent(self, made: Answer) -> None:
+        if self._chosen is not None and made.error is None:
+            self._open.append((made, self._router.begin(*self._chosen)))
+        self._chosen = None
+
+    def _followed(self, made: Answer, sent: Sent, now: float) -> bool:
+        """Note what a client knows of its answer by now; whether that is the end."""
+        if made.first_s is not None and made.first_s <= now:
+            self._router.prefilled(sent)
+        if made.error is None and (made.tokens < made.asked.output or made.last_s > now):
+            return False
+        self._router.end(sent)
+        return True
+
+
+MakeRouter = Callable[[int, int, int], Router]
+"""Makes a router of the number of replicas, a seed and the size of a block."""
+
+
+def _own(make: Callable[[int, int], Router]) -> MakeRouter:
+    return lambda replicas, seed, block_size: make(replicas, seed)
+
+
+POLICIES: Final[Mapping[str, MakeRouter]] = {
+    "round-robin": _own(RoundRobin),
+    "random": _own(RandomChoice),
+    "least-requests": _own(LeastRequests),
+    "least-tokens": _own(LeastTokens),
+    "two-choices": _own(TwoChoices),
+    "prefix": _own(PrefixAffinity),
+    "cost": partial(Routed, "cost"),
+    "threshold": partial(Routed, "threshold"),
 }
 """Routers by the names that users give them."""
 
 
-def make_router(name: str, replicas: int, seed: int) -> Router:
+def make_router(name: str, replicas: int, seed: int, block_size: int) -> Router:
     """Raises ConfigError for an unknown name."""
     if name not in POLICIES:
         raise ConfigError(f"routing is one of {', '.join(POLICIES)}, not {name!r}")
-    return POLICIES[name](replicas, seed)
+    return POLICIES[name](replicas, seed, block_size)

@@ -27,6 +27,7 @@ from dataclasses import dataclass  # noqa: E402
 from functools import partial  # noqa: E402
 from typing import Protocol  # noqa: E402
 
+from penstock.cache.changes import CacheChanges  # noqa: E402
 from penstock.collector import uncollected  # noqa: E402
 from penstock.config import EngineConfig, ResolvedConfig  # noqa: E402
 from penstock.demo_model import is_demo_model  # noqa: E402
@@ -35,6 +36,8 @@ from penstock.engine.ipc.step_meter import StepMeter  # noqa: E402
 from penstock.engine.ipc.wire import (  # noqa: E402
     BEAT_S,
     Beat,
+    CacheQuery,
+    CacheReply,
     CheckIntegrity,
     Done,
     Fatal,
@@ -88,6 +91,8 @@ class Core(Protocol):
 
     def stats(self) -> EngineStats: ...
 
+    def cache_changes(self, position: int | None) -> CacheChanges: ...
+
     def reset_prefix_cache(self) -> None: ...
 
     def check_integrity(self) -> None: ...
@@ -138,6 +143,7 @@ class EngineLoop:
         self._failure = loaded.failure
         self._frames = frames
         self._meter = StepMeter()
+        self._epoch = os.urandom(8).hex()
 
     def run(self) -> None:
         """Returns after Shutdown, when the front end is gone, and when the core was found to have
@@ -177,12 +183,26 @@ class EngineLoop:
             case StatsQuery():
                 stats = self._meter.added_to(self._core.stats())
                 self._send(StatsReply(message.query_id, stats))
+            case CacheQuery():
+                self._send(self._cache_reply(message))
             case ResetCache():
                 self._send(Done(message.query_id, _trouble(self._core.reset_prefix_cache)))
             case CheckIntegrity():
                 self._send(Done(message.query_id, _trouble(self._core.check_integrity)))
             case _:
                 raise WireError(f"a {type(message).__name__} message came out of turn")
+
+    def _cache_reply(self, query: CacheQuery) -> CacheReply:
+        position = query.position if query.epoch == self._epoch else None
+        changes = self._core.cache_changes(position)
+        return CacheReply(
+            query_id=query.query_id,
+            epoch=self._epoch,
+            since=changes.since,
+            until=changes.until,
+            added=b"".join(changes.added),
+            removed=b"".join(changes.removed),
+        )
 
     def _send_updates(self, updates: list[SequenceUpdate]) -> None:
         if not updates:

@@ -7,6 +7,7 @@ import contextlib
 import signal
 import subprocess
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 import penstock.errors as errors
@@ -14,6 +15,8 @@ from penstock.engine.ipc.spawn import EngineChild
 from penstock.engine.ipc.wire import (
     MAX_FRAME_BYTES,
     Beat,
+    CacheQuery,
+    CacheReply,
     CheckIntegrity,
     Done,
     Fatal,
@@ -38,6 +41,8 @@ from penstock.processes.frames import FrameReader, WireError
 START_TIMEOUT_S = 1800.0
 """Seconds after which a start counts as hung; reading 500 GB at 0.5 GB/s takes 1000 s."""
 EXIT_GRACE_S = 5.0
+
+_Reply = StatsReply | CacheReply | Done
 
 
 class Listener(Protocol):
@@ -65,7 +70,7 @@ class EngineProcess(asyncio.Protocol):
         self._frames: FrameReader[FromEngine] = FrameReader(FromEngine, MAX_FRAME_BYTES)
         self._transport: asyncio.Transport | None = None
         self._ready: asyncio.Future[Ready] = asyncio.get_running_loop().create_future()
-        self._queries: dict[int, asyncio.Future[StatsReply | Done]] = {}
+        self._queries: dict[int, asyncio.Future[_Reply]] = {}
         self._next_query = 0
         self._fatal: PenstockError | None = None
         self._closing = False
@@ -141,6 +146,13 @@ class EngineProcess(asyncio.Protocol):
         if isinstance(reply, Done) and reply.error is not None:
             raise PenstockError(f"the engine's books do not agree: {reply.error}")
 
+    async def cache_changes(self, epoch: str, position: int | None) -> CacheReply:
+        """How the prefixes that can be found changed since a position of an epoch. Raises
+        EngineDeadError."""
+        reply = await self._query(lambda query_id: CacheQuery(query_id, epoch, position))
+        assert isinstance(reply, CacheReply)
+        return reply
+
     def kill(self, reason: str | PenstockError) -> None:
         """End the process at once; ``reason`` is reported as the cause of its death."""
         self._fatal = EngineDeadError(reason) if isinstance(reason, str) else reason
@@ -191,7 +203,7 @@ class EngineProcess(asyncio.Protocol):
                 self._listener.updated(message.updates)
             case Refused():
                 self._listener.refused(message)
-            case StatsReply() | Done():
+            case StatsReply() | CacheReply() | Done():
                 waiter = self._queries.pop(message.query_id, None)
                 if waiter is not None and not waiter.done():
                     waiter.set_result(message)
@@ -212,15 +224,14 @@ class EngineProcess(asyncio.Protocol):
             raise EngineDeadError(str(self.death or "the engine process has closed its socket"))
         self._transport.write(encode_frame(message))
 
-    async def _query(
-        self, kind: type[StatsQuery] | type[ResetCache] | type[CheckIntegrity]
-    ) -> StatsReply | Done:
+    async def _query(self, make: Callable[[int], ToEngine]) -> _Reply:
+        """Send the query that ``make`` makes of its number, and wait for its reply."""
         query_id = self._next_query
         self._next_query += 1
-        waiter: asyncio.Future[StatsReply | Done] = asyncio.get_running_loop().create_future()
+        waiter: asyncio.Future[_Reply] = asyncio.get_running_loop().create_future()
         self._queries[query_id] = waiter
         try:
-            self._send(kind(query_id))
+            self._send(make(query_id))
             return await waiter
         finally:
             self._queries.pop(query_id, None)
@@ -239,7 +250,7 @@ class EngineProcess(asyncio.Protocol):
             self.death = EngineDeadError("the engine was closed")
         else:
             self.death = EngineDeadError(_describe_exit(process.pid, process.returncode))
-        waiters: list[asyncio.Future[Ready] | asyncio.Future[StatsReply | Done]]
+        waiters: list[asyncio.Future[Ready] | asyncio.Future[_Reply]]
         waiters = [self._ready, *self._queries.values()]
         for waiter in waiters:
             if not waiter.done():

@@ -49,6 +49,17 @@ class CheckIntegrity(msgspec.Struct, tag="check_integrity", frozen=True):
     query_id: int
 
 
+class CacheQuery(msgspec.Struct, tag="cache_query", frozen=True):
+    """How the prefixes that can be found changed; answered by one :class:`CacheReply`.
+
+    ``position`` is that of an earlier reply of the same ``epoch``; None asks for all.
+    """
+
+    query_id: int
+    epoch: str = ""
+    position: int | None = None
+
+
 class Shutdown(msgspec.Struct, tag="shutdown", frozen=True):
     """Close the engine and end the process; open requests are dropped."""
 
@@ -122,6 +133,18 @@ class Done(msgspec.Struct, tag="done", frozen=True):
     error: str | None = None
 
 
+class CacheReply(msgspec.Struct, tag="cache_reply", frozen=True, kw_only=True):
+    """As :class:`~penstock.cache.changes.CacheChanges`, with keys one behind the other."""
+
+    query_id: int
+    epoch: str
+    """The name of this engine's life: positions of others mean nothing."""
+    since: int | None
+    until: int
+    added: bytes
+    removed: bytes
+
+
 class Beat(msgspec.Struct, tag="beat", frozen=True):
     """A sign of life, sent every ``BEAT_S`` seconds from a thread of its own."""
 
@@ -135,8 +158,12 @@ class Fatal(msgspec.Struct, tag="fatal", frozen=True):
     message: str
 
 
-ToEngine = Start | EngineRequest | Abort | StatsQuery | ResetCache | CheckIntegrity | Shutdown
-FromEngine = Located | Loading | Ready | Updates | Refused | StatsReply | Done | Beat | Fatal
+ToEngine = (
+    Start | EngineRequest | Abort | StatsQuery | ResetCache | CheckIntegrity | CacheQuery | Shutdown
+)
+FromEngine = (
+    Located | Loading | Ready | Updates | Refused | StatsReply | CacheReply | Done | Beat | Fatal
+)
 
 
 def encode_frame(message: ToEngine | FromEngine, limit: int = MAX_FRAME_BYTES) -> bytes:

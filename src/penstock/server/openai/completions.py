@@ -81,28 +81,7 @@ class CompletionJob:
         runs."""
         engine = serving.engine
         options = serving.caller.options(request)
-        given = split_prompts(request.prompt)
-        add_special = request.add_special_tokens is not False
-        texts = [prompt for prompt in given if isinstance(prompt, str)]
-        tokens = iter(
-            await engine.inputs.encode(
-                texts,
-                params=names_of(texts, "prompt"),
-                add_special_tokens=add_special,
-                any_length=request.truncate_prompt_tokens is not None,
-                tenant=serving.caller.name,
-            )
-        )
-        prompts = []
-        for prompt in given:
-            if isinstance(prompt, str):
-                prompts.append(_Prompt(prompt, next(tokens)))
-            elif request.echo:
-                check_token_ids(prompt, engine.model.vocab_size)
-                prompts.append(_Prompt(engine.tokenizer.decode(prompt), prompt))
-            else:
-                prompts.append(_Prompt(None, prompt))
-        prompts = [_kept(prompt, request, engine) for prompt in prompts]
+        prompts = await _prompts(request, serving)
         longest = max(len(prompt.token_ids) for prompt in prompts)
         params = completion_params(request, engine.model, longest)
         asked = asked_constraint(request)
@@ -222,6 +201,40 @@ class CompletionJob:
                 usage=usage,
             )
         )
+
+
+async def completion_tokens(request: CompletionRequest, serving: Serving) -> list[list[int]]:
+    """The prompts of a request, as they would be computed; nothing else of it is checked.
+
+    Raises ApiError or RequestError naming the field at fault.
+    """
+    return [prompt.token_ids for prompt in await _prompts(request, serving)]
+
+
+async def _prompts(request: CompletionRequest, serving: Serving) -> list[_Prompt]:
+    engine = serving.engine
+    given = split_prompts(request.prompt)
+    add_special = request.add_special_tokens is not False
+    texts = [prompt for prompt in given if isinstance(prompt, str)]
+    tokens = iter(
+        await engine.inputs.encode(
+            texts,
+            params=names_of(texts, "prompt"),
+            add_special_tokens=add_special,
+            any_length=request.truncate_prompt_tokens is not None,
+            tenant=serving.caller.name,
+        )
+    )
+    prompts = []
+    for prompt in given:
+        if isinstance(prompt, str):
+            prompts.append(_Prompt(prompt, next(tokens)))
+        elif request.echo:
+            check_token_ids(prompt, engine.model.vocab_size)
+            prompts.append(_Prompt(engine.tokenizer.decode(prompt), prompt))
+        else:
+            prompts.append(_Prompt(None, prompt))
+    return [_kept(prompt, request, engine) for prompt in prompts]
 
 
 def _kept(prompt: _Prompt, request: CompletionRequest, engine: Engine) -> _Prompt:

@@ -66,12 +66,7 @@ async def prepare_chat(
         _check_together(use, asked, names)
     tokenizer, reasoning = engine.tokenizer, styles.reasoning
     tenant = serving.caller.name
-    try:
-        prompt = await chat_prompt(request, engine, () if use is None else use.tools, tenant)
-    except RequestError as error:
-        raise _as_named(error, names) from None
-    asked_tokens = request.max_completion_tokens or request.max_tokens
-    prompt = kept_prompt(prompt, request, asked_tokens, engine.model)
+    prompt = await _prompt(request, serving, use, names)
     params = chat_params(request, engine.model, len(prompt), names.limit)
     if has_special_marks(tokenizer, reasoning, None if use is None else use.style):
         params = msgspec.structs.replace(params, skip_special_tokens=False)
@@ -87,6 +82,27 @@ async def prepare_chat(
         params = bound_by(params, grammar, engine.model)
     reading = Reading(reasoning, inside, use)
     return PreparedChat(request, prompt, params, reading, engine, meter, options, binding, names)
+
+
+async def chat_tokens(request: ChatRequest, serving: Serving, names: Names = CHAT) -> list[int]:
+    """The prompt of a chat, as it would be computed; nothing else of it is checked.
+
+    Raises ApiError or RequestError naming the field at fault.
+    """
+    return await _prompt(request, serving, tool_use(request, serving.styles, names), names)
+
+
+async def _prompt(
+    request: ChatRequest, serving: Serving, use: ToolUse | None, names: Names
+) -> list[int]:
+    engine = serving.engine
+    tools = () if use is None else use.tools
+    try:
+        prompt = await chat_prompt(request, engine, tools, serving.caller.name)
+    except RequestError as error:
+        raise _as_named(error, names) from None
+    asked_tokens = request.max_completion_tokens or request.max_tokens
+    return kept_prompt(prompt, request, asked_tokens, engine.model)
 
 
 def _as_named(error: RequestError, names: Names) -> RequestError:

@@ -1,0 +1,29 @@
+"""The router's options."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.router.exchange import Timeouts
+from penstock.routing.loads import LoadWeights
+from penstock.routing.router import DEFAULT_POLICY
+from penstock.server.hosts import HostRule
+from penstock.server.options import BODY_TIMEOUT_S, MAX_BODY_BYTES
+
+
+@dataclass(frozen=True)
+class RouterOptions:
+    urls: tuple[str, ...]
+    policy: str = DEFAULT_POLICY
+    weights: LoadWeights = LoadWeights()  # noqa: RUF009
+    assumed_tokens: int = 1 << 19
+    """Prompt tokens that the cache of a replica is assumed to keep, where it does not report."""
+    admin_key: str | None = None
+    """The admin key of Penstock's servers among the replicas. Only these are sent it."""
+    probe_s: float = 2.0
+    """Seconds between two looks at a replica."""
+    timeouts: Timeouts = Timeouts()  # noqa: RUF009
+    max_body_bytes: int = MAX_BODY_BYTES
+    body_timeout_s: float = BODY_TIMEOUT_S
+    hosts: HostRule | None = None
+    """Which Host headers are taken; None takes all."""

@@ -1,0 +1,155 @@
+"""Looking after a replica: whether it takes requests, what it is, and what it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from penstock.router.exchange import Headers, UpstreamError
+from penstock.router.fleet import Fleet
+from penstock.router.follower import Follower
+from penstock.router.replica import Replica
+from penstock.server_link import message
+
+_PATIENCE: Final = 5.0
+"""Seconds for the answer to a probe."""
+_LOST: Final = 2
+"""Probes in a row that fail before a replica that was ready is down: one alone may have met a
+moment in which its machine was busy."""
+_MAX_ANSWER: Final = 4 << 20
+_NOT_THERE: Final = (404, 405)
+
+_log = logging.getLogger("penstock.router")
+
+
+class _Card(msgspec.Struct):
+    id: str
+
+
+class _Cards(msgspec.Struct):
+    data: list[_Card]
+
+
+class Prober:
+    """Probes one replica for ever, and follows its cache while it is up."""
+
+    def __init__(self, fleet: Fleet, replica: Replica) -> None:
+        self._fleet = fleet
+        self._replica = replica
+        self._lost = 0
+        self._identified = False
+        self._told = ""
+        self._timeouts = replace(
+            fleet.options.timeouts, head=_PATIENCE, idle=_PATIENCE, connect=_PATIENCE
+        )
+        self._following: asyncio.Task[None] | None = None
+
+    async def run(self) -> None:
+        try:
+            while True:
+                try:
+                    await self.look()
+                except Exception:  # a defect must not leave the replica unwatched
+                    _log.exception("probing %s failed", self._replica.url)
+                await asyncio.sleep(self._fleet.options.probe_s)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Follow the replica's cache no more."""
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
+
+    async def look(self) -> None:
+        """Look once."""
+        fleet, replica = self._fleet, self._replica
+        try:
+            status, body = await self._ask("/ready")
+            if status in _NOT_THERE:
+                status, body = await self._ask("/health")
+            if status in _NOT_THERE:
+                status, body = await self._ask("/v1/models")
+                if status in (401, 403):  # it lives, and wants a key that clients have
+                    status = 200
+        except UpstreamError as error:
+            self._lost += 1
+            if replica.state != "ready" or self._lost >= _LOST or error.stage == "connect":
+                self._identified = False
+                fleet.now(replica, "down", str(error))
+                replica.pool.give_up("it answers no probe any more")
+            return
+        self._lost = 0
+        if status >= 300:
+            told = _said(body) or f"status {status}"
+            fleet.now(replica, "draining" if replica.is_ours else "down", told)
+            return
+        if not self._identified or replica.state == "down":
+            try:
+                await self._identify()
+            except UpstreamError as error:
+                fleet.now(replica, "down", str(error))
+                return
+            self._identified = True
+        fleet.now(replica, "ready")
+
+    async def _identify(self) -> None:
+        """Find out what a replica is that was not ready before. Raises UpstreamError."""
+        fleet, replica = self._fleet, self._replica
+        status, body = await self._ask("/health")
+        # Penstock's /health needs no key, so the key is sent to nobody else.
+        replica.is_ours = status == 200 and body.strip() == b'{"status":"alive"}'
+        key = fleet.options.admin_key if replica.is_ours else None
+        headers = () if key is None else ((b"authorization", b"Bearer " + key.encode()),)
+        status, body = await self._ask("/v1/models", headers)
+        replica.models = None
+        if status == 200:
+            try:
+                cards = msgspec.json.decode(body, type=_Cards).data
+            except (msgspec.DecodeError, UnicodeError):
+                self._tell(f"{replica.url} does not list its models, and is asked for any")
+            else:
+                replica.models = frozenset(card.id for card in cards)
+        reports = False
+        if replica.is_ours and key is None:
+            self._tell(
+                f"{replica.url}: without its admin key (PENSTOCK_ADMIN_KEY) the router does not "
+                "learn what its cache holds, and goes by what it has sent there"
+            )
+        elif replica.is_ours:
+            status, body = await self._ask("/admin/status", headers)
+            reports = status == 200
+            if not reports:
+                self._tell(
+                    f"{replica.url} does not take the admin key, so the router goes by what it has "
+                    f"sent there: {_said(body) or f'status {status}'}"
+                )
+        fleet.joined(replica, reports)
+        self.close()
+        if reports:
+            follower = Follower(fleet, replica, headers)
+            self._following = asyncio.ensure_future(follower.run())
+
+    async def _ask(self, path: str, headers: Headers = ()) -> tuple[int, bytes]:
+        exchange = await self._replica.pool.exchange("GET", path, headers, b"", self._timeouts)
+        try:
+            return exchange.status, await exchange.read_all(_MAX_ANSWER)
+        finally:
+            exchange.close()
+
+    def _tell(self, line: str) -> None:
+        if line != self._told:
+            self._told = line
+            _log.warning("%s", line)
+
+
+def _said(body: bytes) -> str:
+    """What an error's body says, in a line; empty where it is no JSON."""
+    try:
+        return message(msgspec.json.decode(body, type=Any))
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return ""

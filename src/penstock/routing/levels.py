@@ -1,0 +1,88 @@
+"""Replicas in the order of their loads."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.routing.query import bits
+
+_FEW: Final = 8
+"""Replicas whose levels are looked up one by one; of more the levels are gone through, of which the
+first few have one of them."""
+
+
+class LoadLevels:
+    """A level, a whole number, for each replica; and the least of any set of replicas.
+
+    Levels that replicas have are kept sorted, each with the set of these. A change costs two
+    searches in at most as many levels as there are replicas.
+    """
+
+    def __init__(self) -> None:
+        self._levels: list[int] = []
+        self._replicas: dict[int, int] = {}
+        self._of: dict[int, int] = {}
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Levels in ascending order, each with the set of replicas that have it."""
+        return ((level, self._replicas[level]) for level in self._levels)
+
+    @property
+    def lowest(self) -> int:
+        """The least of all replicas. Raises IndexError where there are none."""
+        return self._levels[0]
+
+    @property
+    def highest(self) -> int:
+        """The greatest of all replicas. Raises IndexError where there are none."""
+        return self._levels[-1]
+
+    def level(self, replica: int) -> int:
+        return self._of[replica]
+
+    def put(self, replica: int, level: int) -> None:
+        """Give a replica its level, known before or not."""
+        old = self._of.get(replica)
+        if old == level:
+            return
+        if old is not None:
+            self._take(replica, old)
+        self._of[replica] = level
+        bit = 1 << replica
+        if level in self._replicas:
+            self._replicas[level] |= bit
+        else:
+            self._replicas[level] = bit
+            insort(self._levels, level)
+
+    def drop(self, replica: int) -> None:
+        """Forget a replica."""
+        self._take(replica, self._of.pop(replica))
+
+    def least(self, among: int) -> tuple[int, int]:
+        """The least level of a set that is not empty, and the replicas of it that have it."""
+        if among.bit_count() <= _FEW:
+            of = self._of
+            least, chosen = -1, 0
+            for replica in bits(among):
+                level = of[replica]
+                if not chosen or level < least:
+                    least, chosen = level, 1 << replica
+                elif level == least:
+                    chosen |= 1 << replica
+            return least, chosen
+        for level in self._levels:
+            chosen = self._replicas[level] & among
+            if chosen:
+                return level, chosen
+        raise KeyError("no replica of the set is known")
+
+    def _take(self, replica: int, level: int) -> None:
+        left = self._replicas[level] ^ (1 << replica)
+        if left:
+            self._replicas[level] = left
+        else:
+            del self._replicas[level]
+            del self._levels[bisect_left(self._levels, level)]

@@ -1,0 +1,138 @@
+"""A router's whole state: what replicas hold, what they have to do, and the choice among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.routing.books import AssumedBook, ReplicaBook, ReportedBook
+from penstock.routing.holders import HolderIndex
+from penstock.routing.known import Known
+from penstock.routing.loads import LoadBook, LoadWeights
+from penstock.routing.policies import POLICIES, Choice, check_policy
+from penstock.routing.query import Chain, Key, Query
+
+DEFAULT_POLICY = "cost"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Replica:
+    book: ReplicaBook
+    chain: int
+    """Which of a query's chains names what it holds."""
+
+
+class Sent:
+    """One request at its replica."""
+
+    __slots__ = ("at", "cached", "keys", "prefilling", "replica", "uncached")
+
+    def __init__(
+        self, replica: int, at: _Replica, cached: int, uncached: int, keys: Sequence[Key]
+    ) -> None:
+        self.replica = replica
+        self.at = at
+        self.cached = cached
+        """Prompt tokens that were expected to be found."""
+        self.uncached = uncached
+        self.keys = keys
+        self.prefilling: bool | None = True
+        """False from the first token on, None from the end on."""
+
+
+class Router:
+    """Chooses replicas and keeps the books that choices rest on.
+
+    A request is *chosen* for, *begun*, *prefilled* when its first token comes, and *ended*.
+    Replicas are numbered from 0; the number of one that has left is used again.
+    """
+
+    def __init__(
+        self,
+        policy: str = DEFAULT_POLICY,
+        weights: LoadWeights = LoadWeights(),  # noqa: B008
+        seed: int = 0,
+    ) -> None:
+        """``seed`` is for policies that draw. Raises ConfigError for an unknown policy."""
+        check_policy(policy)
+        self.index = HolderIndex()
+        self.loads = LoadBook(weights)
+        self._replicas: dict[int, _Replica] = {}
+        known = Known(self.index, self.loads)
+        self._policy = POLICIES[policy](
+            known, lambda number: self._replicas[number].book.held, seed
+        )
+
+    @property
+    def replicas(self) -> int:
+        """The set of all of them."""
+        return sum(1 << number for number in self._replicas)
+
+    def join(self, assumed: int | None = None, chain: int = 0) -> int:
+        """Add a replica; returns its number.
+
+        ``assumed``: how many keys it is assumed to hold; None: it reports them (:meth:`reported`).
+        ``chain``: the number of the chain of queries that it names them by.
+        """
+        number = next(n for n in range(len(self._replicas) + 1) if n not in self._replicas)
+        book: ReplicaBook
+        if assumed is None:
+            book = ReportedBook(self.index, number)
+        else:
+            book = AssumedBook(self.index, number, assumed)
+        self._replicas[number] = _Replica(book, chain)
+        self.loads.join(number)
+        return number
+
+    def leave(self, number: int) -> None:
+        """Remove a replica; requests that are open there may still end."""
+        self._replicas.pop(number).book.leave()
+        self.loads.leave(number)
+
+    def reported(self, number: int) -> ReportedBook:
+        """The book of a replica that reports. Raises TypeError for one that does not."""
+        book = self._replicas[number].book
+        if not isinstance(book, ReportedBook):
+            raise TypeError(f"replica {number} reports nothing")
+        return book
+
+    def forget(self, number: int) -> None:
+        """Note that a replica's cache is empty."""
+        self._replicas[number].book.clear()
+
+    def choose(self, query: Query, among: int) -> Choice:
+        """The replica, of a set that is not empty, that a request should get. Changes no book but
+        the policy's own."""
+        return self._policy.choose(query, among)
+
+    def begin(self, query: Query, choice: Choice) -> Sent:
+        """Note that a request was sent to its replica."""
+        number, cached = choice
+        replica = self._replicas[number]
+        chains = query.chains
+        keys = chains[replica.chain].keys if replica.chain < len(chains) else ()
+        uncached = max(query.tokens - cached, 1)
+        replica.book.begin(keys)
+        self.loads.change(number, requests=1, prefill=uncached)
+        self.loads.give(number, uncached)
+        return Sent(number, replica, cached, uncached, keys)
+
+    def prefilled(self, sent: Sent) -> None:
+        """Note that a request's first token has come; only the first call counts."""
+        if sent.prefilling:
+            sent.prefilling = False
+            if self._replicas.get(sent.replica) is sent.at:
+                self.loads.change(sent.replica, prefill=-sent.uncached, decoding=1)
+
+    def end(self, sent: Sent) -> None:
+        """Note that a request has ended, whatever way; only the first call counts."""
+        if sent.prefilling is None:
+            return
+        prefill, decoding = (-sent.uncached, 0) if sent.prefilling else (0, -1)
+        sent.prefilling = None
+        if self._replicas.get(sent.replica) is sent.at:  # it has not left
+            self.loads.change(sent.replica, requests=-1, prefill=prefill, decoding=decoding)
+            sent.at.book.end(sent.keys)
+
+
+__all__ = ["Chain", "Choice", "Query", "Router", "Sent"]

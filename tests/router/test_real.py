@@ -1,0 +1,351 @@
+"""``penstock route`` before three ``penstock serve``, with the demo model."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from support.served import Served
+from support.waiting import PATIENCE_S, until
+
+from penstock.router.resume import ChoiceStream
+from penstock.router.resume_responses import ResponseStream
+
+pytestmark = pytest.mark.slow
+
+ADMIN = "an-admin-key"
+OPTIONS = ("--threads", "1", "--kv-cache-bytes", "32MiB", "--no-access-log")
+MODEL = "penstock-demo"
+
+
+def root(served: Served) -> str:
+    return served.url.removesuffix("/v1")
+
+
+class Client(httpx.Client):
+    """A client of a router, whose process it knows."""
+
+    router: subprocess.Popen[str]
+
+
+@contextmanager
+def routed(*urls: str, **more: str) -> Iterator[Client]:
+    """``penstock route`` before these, and a client of it."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    command = [sys.executable, "-m", "penstock", "route", *urls, "--port", "0"]
+    command += [word for name, value in more.items() for word in ("--" + name, value)]
+    environment = {**os.environ, "PYTHONPATH": path, "PENSTOCK_ADMIN_KEY": ADMIN}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    try:
+        found = re.search(r"routes at (http://\S+)/v1", process.stdout.readline())
+        assert found is not None
+        with Client(base_url=found[1], timeout=PATIENCE_S, trust_env=False) as client:
+            client.router = process
+            until(lambda: client.get("/ready").status_code == 200, PATIENCE_S, "a replica")
+            yield client
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@contextmanager
+def started(*words: str) -> Iterator[Served]:
+    """``penstock serve``, which a test may kill."""
+    path = os.pathsep.join(entry for entry in sys.path if entry)
+    environment = {**os.environ, "PYTHONPATH": path, "PENSTOCK_ADMIN_KEY": ADMIN}
+    command = [sys.executable, "-m", "penstock", "serve", *OPTIONS, *words, "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    try:
+        yield Served(process)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(PATIENCE_S)
+        process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A chat template for a model that has none."""
+    path = tmp_path_factory.mktemp("template") / "chat.jinja"
+    path.write_text(
+        "{% for tool in tools or [] %}# {{ tool.function.name }}\n{% endfor %}"
+        "{% for message in messages %}{{ message.content }}\n{% endfor %}"
+    )
+    return path
+
+
+@pytest.fixture
+def three(template: Path) -> Iterator[list[Served]]:
+    words = ("--chat-template", str(template), "--tool-call-parser", "hermes")
+    with ExitStack() as stack:
+        yield [stack.enter_context(started(*words)) for _ in range(3)]
+
+
+def metric(client: httpx.Client, name: str) -> float:
+    """The sum of a metric over replicas."""
+    lines = client.get("/metrics").text.splitlines()
+    found = [line for line in lines if line.startswith((f"penstock_router:{name}",))]
+    assert found, name
+    return sum(float(line.rpartition(" ")[2]) for line in found if not line.startswith("#"))
+
+
+def conversations() -> list[list[int]]:
+    """Prompts of 12 users in turns: each begins with one of three long instructions and goes on
+    with what the same user has asked before."""
+    draw = random.Random(1)
+
+    def text(tokens: int) -> list[int]:
+        return [draw.randrange(10, 200) for _ in range(tokens)]
+
+    beginnings = [text(96) for _ in range(3)]
+    talks = [[*beginnings[user % 3], *text(64)] for user in range(12)]
+    prompts = []
+    for _ in range(5):
+        for talk in draw.sample(talks, len(talks)):
+            talk += text(48)
+            prompts.append(list(talk))
+    return prompts
+
+
+def found_tokens(client: httpx.Client, prompts: list[list[int]]) -> int:
+    found = 0
+    for prompt in prompts:
+        body = {"prompt": prompt, "max_tokens": 4, "temperature": 0, "ignore_eos": True}
+        answer = client.post("/v1/completions", json=body)
+        assert answer.status_code == 200, answer.text
+        found += answer.json()["usage"]["prompt_tokens_details"]["cached_tokens"]
+        time.sleep(0.02)
+    return found
+
+
+def test_three_caches_find_what_one_finds(three: list[Served]) -> None:
+    prompts = conversations()
+    with httpx.Client(base_url=root(three[0]), timeout=PATIENCE_S, trust_env=False) as one:
+        whole = found_tokens(one, prompts)
+        headers = {"authorization": f"Bearer {ADMIN}"}
+        assert one.post("/admin/cache/clear", headers=headers, json={}).status_code == 200
+    with routed(*map(root, three)) as client:
+        until(lambda: metric(client, "cache_followed") == 3, PATIENCE_S, "the caches' events")
+        shared = found_tokens(client, prompts)
+        asked = sum(map(len, prompts))
+        print(f"found of {asked}: {whole} by one cache, {shared} by three")
+        assert shared >= 0.9 * whole
+        assert whole > 0.5 * asked
+        assert abs(metric(client, "prompt_tokens_cached_total") - shared) <= 0.1 * shared
+    with routed(*map(root, three), policy="random") as client:
+        for each in three:
+            httpx.post(f"{root(each)}/admin/cache/clear", headers=headers, json={})
+        assert found_tokens(client, prompts) < shared  # which is not what any router finds
+
+
+def engine_pid(served: Served) -> int:
+    headers = {"authorization": f"Bearer {ADMIN}"}
+    status = httpx.get(f"{root(served)}/admin/status", headers=headers).json()
+    pid: int = status["engine"]["pid"]
+    return pid
+
+
+def test_an_engine_that_begins_anew_holds_nothing(three: list[Served]) -> None:
+    one, two, _ = three
+    body = {"prompt": list(range(10, 200)), "max_tokens": 2, "temperature": 0}
+    with routed(root(one), root(two)) as client:
+        until(lambda: metric(client, "cache_followed") == 2, PATIENCE_S, "the caches' events")
+        client.post("/v1/completions", json=body)
+        time.sleep(0.3)
+        client.post("/v1/completions", json=body)
+        expected = metric(client, "prompt_tokens_cached_total")
+        assert expected == 160
+        for each in (one, two):
+            os.kill(engine_pid(each), signal.SIGKILL)
+
+        def ready() -> bool:
+            return (
+                metric(client, "ready") == 2
+                and client.post("/v1/completions", json={**body, "prompt": [5]}).is_success
+            )
+
+        time.sleep(0.5)
+        until(ready, PATIENCE_S, "engines that serve again")
+        time.sleep(0.5)
+        client.post("/v1/completions", json=body)
+        assert metric(client, "prompt_tokens_cached_total") == expected
+        time.sleep(0.3)
+        client.post("/v1/completions", json=body)
+        assert metric(client, "prompt_tokens_cached_total") == 2 * expected
+
+
+def test_a_router_that_is_stopped_ends_what_it_has_begun(three: list[Served]) -> None:
+    body = {"prompt": "def f", "stream": True, "max_tokens": 400, "ignore_eos": True}
+    with routed(root(three[0])) as client:
+        stop = iter([client.router.terminate])  # a second signal would end it at once
+        lines = streamed(client, "/v1/completions", body, lambda: next(stop, lambda: None)())
+        assert lines[-1] == "[DONE]"
+        assert client.router.wait(PATIENCE_S) == 0
+        with pytest.raises(httpx.ConnectError):
+            client.get("/health")
+
+
+def test_a_stream_outlives_its_engine(three: list[Served]) -> None:
+    """The server lives on, and says within the stream that its engine is gone."""
+    body = {"prompt": "def f", "stream": True, "max_tokens": 300, "seed": 4, "ignore_eos": True}
+    with routed(*map(root, three)) as client:
+
+        def kill() -> None:
+            text = client.get("/metrics").text
+            busy = re.findall(r'penstock_router:decoding\{replica="([^"]+)"\} 1\.0', text)
+            for each in three:
+                if root(each) in busy:
+                    os.kill(engine_pid(each), signal.SIGKILL)
+
+        lines = streamed(client, "/v1/completions", body, kill)
+        assert lines[-1] == "[DONE]", lines[-1]
+        assert metric(client, "resumed_streams_total") == 2
+        with httpx.Client(base_url=root(three[2]), timeout=PATIENCE_S, trust_env=False) as last:
+            until(lambda: last.get("/ready").is_success, PATIENCE_S, "the third")
+            whole = streamed(last, "/v1/completions", body)
+            assert parts("completions", lines) == parts("completions", whole)
+
+
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "strict": True,
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "places": {"type": "array", "items": {"type": "string"}, "minItems": 60},
+            },
+            "required": ["places"],
+            "additionalProperties": False,
+        },
+    },
+}
+HELLO = [{"role": "user", "content": "def add(a, b):"}]
+REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "text": ("completions", {"prompt": "def fib(n):", "temperature": 1.0, "logprobs": 2}),
+    "several": (
+        "completions",
+        {"prompt": ["def a():", "x = "], "n": 2, "temperature": 0.7, "seed": 5},
+    ),
+    "penalties": (
+        "completions",
+        {
+            "prompt": "import ",
+            "presence_penalty": 0.5,
+            "frequency_penalty": 0.3,
+            "stop": ["never said"],
+            "temperature": 0.9,
+        },
+    ),
+    "grammar": (
+        "completions",
+        {
+            "prompt": "[",
+            "structured_outputs": {"regex": "[a-z ]{900,}"},
+            "temperature": 1.2,
+            "seed": 3,
+        },
+    ),
+    "chat": ("chat/completions", {"messages": HELLO, "logprobs": True, "top_logprobs": 2}),
+    "tools": (
+        "chat/completions",
+        {"messages": HELLO, "tools": [WEATHER], "tool_choice": "required", "seed": 11},
+    ),
+    "response": ("responses", {"input": "def add(a, b):", "temperature": 0}),
+    "response's tools": (
+        "responses",
+        {
+            "input": "def add(a, b):",
+            "tools": [{"type": "function", **WEATHER["function"]}],
+            "tool_choice": "required",
+            "temperature": 0,
+        },
+    ),
+    "greedy": (
+        "chat/completions",
+        {"messages": HELLO, "temperature": 0, "stream_options": {"include_usage": True}},
+    ),
+}
+
+
+def parts(endpoint: str, lines: list[str]) -> dict[Any, Any]:
+    """What a stream says, part by part, but for names of calls."""
+    stream = ResponseStream() if endpoint == "responses" else ChoiceStream()
+    stream.add("".join(f"data: {line}\n\n" for line in lines if line != "[DONE]").encode())
+    stream.fold()
+    return {path: value for path, value in stream.parts.has.items() if path[-1] != "id"}
+
+
+def streamed(
+    client: httpx.Client, path: str, body: dict[str, Any], kill: Callable[[], None] | None = None
+) -> list[str]:
+    """The events of a stream; ``kill`` is called when the fifth has come, and the 80th."""
+    lines: list[str] = []
+    with client.stream("POST", path, json=body) as response:
+        assert response.status_code == 200, response.read()
+        for line in response.iter_lines():
+            if line.startswith("data: "):
+                lines.append(line.removeprefix("data: "))
+                if len(lines) in (5, 80) and kill is not None:
+                    kill()
+    return lines
+
+
+@pytest.mark.parametrize("kind", REQUESTS)
+def test_streams_outlive_their_replicas(kind: str, three: list[Served]) -> None:
+    endpoint, asked = REQUESTS[kind]
+    body = {"stream": True, "max_tokens": 400, "ignore_eos": True, **asked}
+    if endpoint == "responses":  # which has no options beyond OpenAI's
+        body["max_output_tokens"] = body.pop("max_tokens")
+        del body["ignore_eos"]
+    killed: list[int] = []
+    with routed(*map(root, three)) as client:
+
+        def kill() -> None:
+            """Kill the server that answers: its guardian, and with it all the others."""
+            text = client.get("/metrics").text
+            busy = re.findall(r'penstock_router:decoding\{replica="([^"]+)"\} 1\.0', text)
+            for number, each in enumerate(three):
+                if root(each) in busy and number not in killed:
+                    os.kill(each.process.pid, signal.SIGKILL)
+                    killed.append(number)
+
+        lines = streamed(client, f"/v1/{endpoint}", body, kill)
+        end = '{"type":"response.' if endpoint == "responses" else "[DONE]"
+        assert lines[-1].startswith(end), lines[-1]
+        assert len(killed) == 2, "the stream had ended"
+        assert metric(client, "resumed_streams_total") == len(killed)
+        left = next(each for number, each in enumerate(three) if number not in killed)
+        if endpoint == "responses":
+            numbers = [json.loads(line)["sequence_number"] for line in lines]
+            assert numbers == list(range(len(lines)))
+            names = re.findall(r'"(?:id|item_id)":"([a-z]+)_[0-9a-f]+"', "".join(lines))
+            assert len(set(re.findall(r'"((?:resp|msg|fc)_[0-9a-f]+)"', "".join(lines)))) == len(
+                set(names)
+            )
+        else:
+            assert len({json.loads(line)["id"] for line in lines[:-1]}) == 1
+        if "seed" in asked or asked.get("temperature") == 0:
+            with httpx.Client(base_url=root(left), timeout=PATIENCE_S, trust_env=False) as one:
+                whole = streamed(one, f"/v1/{endpoint}", body)
+                assert parts(endpoint, lines) == parts(endpoint, whole)
+    for number in killed:
+        three[number].process.wait()

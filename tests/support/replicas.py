@@ -1,0 +1,224 @@
+"""A router in the test's own event loop, and servers behind it that do what a test says."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from penstock.engine.prompt_keys import KEY_TOKENS, prompt_keys
+from penstock.router.app import build_app
+from penstock.router.fleet import Fleet
+from penstock.router.options import RouterOptions
+from penstock.router.probes import Prober
+from penstock.server.http_server import HttpServer
+from penstock.server.open_requests import OpenRequests
+from support.mock_api import Step, plain
+from support.waiting import PATIENCE_S
+
+ALIVE = plain("200 OK", b'{"status":"alive"}')
+ADMIN_KEY = "the-admin-key"
+
+
+@dataclass
+class Request:
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.body)
+        return found
+
+
+@dataclass
+class FakeReplica:
+    """``answer`` gives what is sent for a request, as in ``mock_api.py``."""
+
+    answer: Callable[[Request], Sequence[Step]]
+    models: tuple[str, ...] = ("m",)
+    is_ours: bool = False
+    ready: bytes = plain("200 OK", b'{"status":"ready"}')
+    events: asyncio.Queue[bytes] | None = None
+    """Events of its cache, each as JSON, to be sent to who follows; None: it has none."""
+    follows: list[str] = field(default_factory=list)
+    """The paths by which its events were asked for."""
+    asked: list[Request] = field(default_factory=list)
+    keys_asked: int = 0
+    url: str = ""
+    _server: asyncio.Server | None = None
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set)
+
+    async def start(self) -> None:
+        port = int(self.url.rpartition(":")[2]) if self.url else 0
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def kill(self) -> None:
+        """Cut all connections, and take no more."""
+        if self._server is not None:
+            self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        gone = (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError)
+        with contextlib.suppress(*gone):
+            while await self._one(reader, writer):
+                pass
+        self._writers.discard(writer)
+        writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+        method, path, _ = lines[0].split()
+        headers = {
+            name.lower(): value
+            for name, _, value in (line.partition(": ") for line in lines[1:] if line)
+        }
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        request = Request(method, path, headers, body)
+        if path.startswith("/admin/cache/events"):
+            await self._tell(request, reader, writer)
+            return False
+        for step in self._steps(request):
+            if isinstance(step, bytes):
+                writer.write(step)
+                await writer.drain()
+            elif callable(step):
+                while not step():
+                    await asyncio.sleep(0.001)
+            elif step == 0:
+                return False
+            else:
+                await asyncio.sleep(step)
+        return True
+
+    def _steps(self, request: Request) -> Sequence[Step]:
+        path = request.path
+        admin = request.headers.get("authorization") == f"Bearer {ADMIN_KEY}"
+        if path == "/ready":
+            return [self.ready]
+        if path == "/health":
+            return [ALIVE if self.is_ours else plain("200 OK", b"")]
+        if path == "/v1/models":
+            cards = [{"id": name, "object": "model"} for name in self.models]
+            return [plain("200 OK", json.dumps({"object": "list", "data": cards}).encode())]
+        if path.startswith("/admin/"):
+            if not admin or self.events is None:
+                return [plain("403 Forbidden", b'{"error":{"message":"no"}}')]
+            if path.startswith("/admin/cache/keys"):
+                self.keys_asked += 1
+                return [plain("200 OK", json.dumps(self._keys(request.json)).encode())]
+            return [plain("200 OK", b"{}")]
+        self.asked.append(request)
+        return self.answer(request)
+
+    @staticmethod
+    def _keys(body: dict[str, Any]) -> dict[str, Any]:
+        """The keys of a prompt of token ids."""
+        keys = b"".join(prompt_keys(body["prompt"]))
+        return {
+            "block_size": KEY_TOKENS,
+            "prompt_tokens": len(body["prompt"]),
+            "keys": base64.b64encode(keys).decode(),
+        }
+
+    async def _tell(
+        self, request: Request, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.follows.append(request.path)
+        assert self.events is not None
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        left = asyncio.ensure_future(reader.read())
+        while not left.done():
+            told = asyncio.ensure_future(self.events.get())
+            await asyncio.wait({left, told}, return_when=asyncio.FIRST_COMPLETED)
+            if not told.done():
+                told.cancel()
+            elif event := told.result():
+                writer.write(b"data: " + event + b"\n\n")
+                await writer.drain()
+            else:  # the test breaks the connection
+                left.cancel()
+                return
+
+
+def cache_event(
+    epoch: str, since: int | None, until: int, added: Sequence[bytes], removed: Sequence[bytes] = ()
+) -> bytes:
+    """An event of a cache, as JSON."""
+    fields = {
+        "epoch": epoch,
+        "since": since,
+        "until": until,
+        "added": base64.b64encode(b"".join(added)).decode(),
+        "removed": base64.b64encode(b"".join(removed)).decode(),
+    }
+    return json.dumps(fields).encode()
+
+
+@dataclass
+class Routed:
+    """A router that runs."""
+
+    url: str
+    fleet: Fleet
+    probers: list[Prober]
+    requests: OpenRequests
+    http: httpx.AsyncClient
+
+    async def look(self) -> None:
+        """Probe all replicas once."""
+        for prober in self.probers:
+            await prober.look()
+
+    async def complete(self, **body: Any) -> httpx.Response:
+        return await self.http.post("/v1/completions", json={"model": "m", **body})
+
+    async def metric(self, name: str, url: str) -> float:
+        for line in (await self.http.get("/metrics")).text.splitlines():
+            sample = line.rpartition(" ")[0].replace("_total{", "{")
+            if sample == f'penstock_router:{name}{{replica="{url}"}}':
+                return float(line.rpartition(" ")[2])
+        raise AssertionError(f"no metric {name} of {url}")
+
+
+@contextlib.asynccontextmanager
+async def routing(*replicas: FakeReplica, **options: Any) -> AsyncIterator[Routed]:
+    """Start the replicas, but for those that have a URL, and a router before them; nothing is
+    probed by itself."""
+    for replica in replicas:
+        if not replica.url:
+            await replica.start()
+    fleet = Fleet(RouterOptions(tuple(each.url for each in replicas), **options))
+    probers = [Prober(fleet, each) for each in fleet.replicas]
+    requests = OpenRequests()
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        http = HttpServer(build_app(fleet, requests), listener, 5.0, lambda: None)
+        serving = asyncio.ensure_future(http.serve([listener]))
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE_S, trust_env=False) as client:
+            routed = Routed(url, fleet, probers, requests, client)
+            await routed.look()
+            try:
+                yield routed
+            finally:
+                http.should_exit = True
+                await serving
+                for prober in probers:
+                    prober.close()
+                for replica in replicas:
+                    replica.kill()
+                fleet.close()
