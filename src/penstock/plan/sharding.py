@@ -54,22 +54,22 @@ class Sharding(Shares):
             self._append(op)
         result, whole = self._read_by_first, self._whole
         layers = tuple(map(self._own_cache, range(len(whole.kv_layers))))
-        results = {
-            "logits": result(whole.logits),
-            "argmax": result(whole.argmax),
-            "hidden": result(whole.hidden),
-            "taps": None if whole.taps is None else result(whole.taps),
-            "more_logits": tuple(map(result, whole.more_logits)),
-        }
-        return replace(
+        own = replace(  # which may append ops that gather
             whole,
+            logits=result(whole.logits),
+            argmax=result(whole.argmax),
+            hidden=result(whole.hidden),
+            taps=None if whole.taps is None else result(whole.taps),
+            more_logits=tuple(map(result, whole.more_logits)),
+        )
+        return replace(
+            own,
             ops=tuple(self._ops),
             buffers=self._buffers,
             weights=self._weights,
             kv_layers=layers,
             kv_runs=tuple(group.layers for group in whole.kv_groups),
             state_layers=tuple(state_layer(own.spec) for own in self._states),
-            **results,
         )
 
     def _own_cache(self, number: int) -> KvLayer:

@@ -90,8 +90,8 @@ def eagle3(folder: Path) -> str:
 
 @pytest.mark.parametrize("world", [2, slow(4)])
 def test_a_head_that_reads_taps_of_several_layers(tmp_path: Path, world: int) -> None:
-    """Each rank has columns of the streams that are tapped, of which rank 0 needs all; it is
-    preempted, since the cache holds two requests of four."""
+    """Rank 0 drafts from streams to which all ranks add columns, in a cache of two requests of
+    four."""
     model: dict[str, Any] = {
         "model": str(target_folder()),
         "dtype": "float32",
@@ -118,7 +118,6 @@ def test_a_head_that_reads_taps_of_several_layers(tmp_path: Path, world: int) ->
         drafts = several.stats().drafts
         assert drafts is not None
         assert drafts.draft_tokens > 50
-        assert several.stats().preemptions > 0
         several.check_integrity()
 
 
