@@ -283,9 +283,9 @@ void bind_executor(nb::module_& m) {
       .def("profile",
            with_step([](Executor& executor, const StepView& step,
                         const CacheEdits& edits) {
-             std::vector<std::pair<double, double>> times;
+             std::vector<std::tuple<double, double, double>> times;
              for (const OpTime& op : executor.profile(step, edits))
-               times.emplace_back(op.seconds, op.waiting);
+               times.emplace_back(op.seconds, op.waiting, op.for_ranks);
              return times;
            }),
            exact("token_ids"), exact("positions"), exact("query_starts"), exact("context_lens"),

@@ -25,6 +25,12 @@ Scores parse_scores(std::string_view name) {
 }
 
 // clamp: limit and alpha.
+std::vector<ColumnRange> rank_columns(const std::vector<std::pair<int64_t, int64_t>>& ranks) {
+  std::vector<ColumnRange> columns;
+  for (const auto& [first, end] : ranks) columns.push_back({first, end});
+  return columns;
+}
+
 Gating parse_gating(std::string_view name, std::optional<std::pair<float, float>> clamp) {
   const Gating plain = parse_activation(name);
   if (!clamp) return plain;
@@ -309,11 +315,16 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           "append_all_gather",
           [](PyExecutor& self, BufferId x, BufferId out,
              const std::vector<std::pair<int64_t, int64_t>>& ranks) {
-            std::vector<ColumnRange> columns;
-            for (const auto& [first, end] : ranks) columns.push_back({first, end});
-            self.get().append_all_gather(x, out, std::move(columns));
+            self.get().append_all_gather(x, out, rank_columns(ranks));
           },
           "x"_a, "out"_a, "ranks"_a)
+      .def(
+          "append_gather_to_first",
+          [](PyExecutor& self, BufferId x, std::optional<BufferId> out,
+             const std::vector<std::pair<int64_t, int64_t>>& ranks) {
+            self.get().append_gather_to_first(x, out.value_or(kNone), rank_columns(ranks));
+          },
+          "x"_a, "out"_a.none(), "ranks"_a)
       .def(
           "append_argmax",
           [](PyExecutor& self, BufferId x, BufferId out) { self.get().append_argmax(x, out); },

@@ -63,10 +63,10 @@ constexpr int kNone = -1;
 
 constexpr int kMostRowsOfOne = 1 << 16;  // RowKind::times
 
-// Seconds of an op, until the last thread had done its part, and how long the mean thread waited for
-// that one.
+// Seconds of an op, until the last thread had done its part, how long the mean thread waited for that
+// one, and how long the first one waited for other ranks.
 struct OpTime {
-  double seconds = 0, waiting = 0;
+  double seconds = 0, waiting = 0, for_ranks = 0;
 };
 
 class Executor {
@@ -220,6 +220,8 @@ class Executor {
                          int kernel);
   // ranks: the columns of `out` that each rank has, which together are all; x is this rank's.
   void append_all_gather(BufferId x, BufferId out, std::vector<ColumnRange> ranks);
+  // The same for rank 0 alone; the others have no out (kNone).
+  void append_gather_to_first(BufferId x, BufferId out, std::vector<ColumnRange> ranks);
   // Into the columns of `out` from `first` on.
   void append_select_rows(BufferId x, BufferId out, int64_t first);
   void append_argmax(BufferId x, BufferId out);
@@ -333,6 +335,7 @@ class Executor {
   const Array& token_floats(BufferId id, int64_t cols, const char* what) const;
   NormArgs norm(BufferId x, BufferId out, ConstantId weight, ConstantId bias, float eps) const;
   // Input, output and row kind of a product, checked against n, k and gated of its matrix.
+  void check_gather(BufferId x, BufferId out, const std::vector<ColumnRange>& ranks) const;
   RowKind check_product(int64_t n, int64_t k, bool gated, BufferId x, BufferId out,
                         Gating gate) const;
   // The first product with the matrix.

@@ -105,22 +105,40 @@ void Executor::join_ranks(int fd, const RankGroup::Place& place) {
 }
 
 void Executor::append_all_gather(BufferId x, BufferId out, std::vector<ColumnRange> ranks) {
+  check_gather(x, out, ranks);
+  ops_.push_back(
+      AllGatherOp{{bound(x).array, bound(out).array, std::move(ranks)}, bound(x).rows});
+}
+
+void Executor::append_gather_to_first(BufferId x, BufferId out, std::vector<ColumnRange> ranks) {
+  if (ranks_ && (out != kNone) != (ranks_->rank() == 0))
+    refuse("of what is gathered for rank 0 that rank alone has all columns");
+  check_gather(x, out, ranks);
+  const Array all = out == kNone ? Array{nullptr, bound(x).array.elem, 0} : bound(out).array;
+  ops_.push_back(AllGatherOp{{bound(x).array, all, std::move(ranks), true}, bound(x).rows});
+}
+
+// out may be kNone: the rank only gives what it has.
+void Executor::check_gather(BufferId x, BufferId out,
+                            const std::vector<ColumnRange>& ranks) const {
   const Array& own = typed(x, {Elem::f32, Elem::bf16, Elem::f16}, "what is gathered");
-  const Array& all = typed(out, {Elem::f32, Elem::bf16, Elem::f16}, "all columns");
-  const RowKind rows = bound(out).rows;
-  if (bound(x).rows != rows || own.elem != all.elem)
-    refuse("what is gathered and all columns differ in rows or types");
-  require_apart(x, out);
+  const RowKind rows = bound(x).rows;
   int64_t covered = 0, widest = 0;
   for (const auto [first, end] : ranks) {
-    if (first < 0 || first > covered || end <= first || end > all.cols)
-      refuse("the columns of ranks follow each other in the order of ranks, within the output");
+    if (first < 0 || first > covered || end <= first)
+      refuse("the columns of ranks follow each other in the order of ranks");
     covered = std::max(covered, end);
     widest = std::max(widest, end - first);
   }
-  if (covered != all.cols)
-    refuse("the ranks have " + std::to_string(covered) + " columns for an output of " +
-           std::to_string(all.cols));
+  if (out != kNone) {
+    const Array& all = typed(out, {Elem::f32, Elem::bf16, Elem::f16}, "all columns");
+    if (bound(out).rows != rows || own.elem != all.elem)
+      refuse("what is gathered and all columns differ in rows or types");
+    require_apart(x, out);
+    if (covered != all.cols)
+      refuse("the ranks have " + std::to_string(covered) + " columns for an output of " +
+             std::to_string(all.cols));
+  }
   if (!ranks_ && !shape_.trial)
     refuse("the plan is one rank's of several, and this executor has joined no ranks");
   if (ranks_) {
@@ -134,7 +152,6 @@ void Executor::append_all_gather(BufferId x, BufferId out, std::vector<ColumnRan
     if (size_t(most_rows(rows)) * size_t(widest) * elem_bytes(own.elem) > ranks_->slot_bytes())
       refuse("what is gathered is larger than the ranks' slots");
   }
-  ops_.push_back(AllGatherOp{{own, all, std::move(ranks)}, rows});
 }
 
 void Executor::append_select_rows(BufferId x, BufferId out, int64_t first) {

@@ -221,7 +221,7 @@ struct ClampOp {
 struct AllGatherOp {
   AllGatherArgs args;
   RowKind rows;
-  const char* name() const { return "AllGather"; }
+  const char* name() const { return args.to_first ? "GatherToFirst" : "AllGather"; }
 };
 struct ScaleByPositionOp {
   ScaleByPositionArgs args;

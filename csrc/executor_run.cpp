@@ -186,15 +186,18 @@ std::vector<OpTime> Executor::profile(const StepView& step, const CacheEdits& ed
   const Writing writing(pages_ahead_.get(), step);
   const size_t ops = ops_.size(), threads = size_t(pool_.threads());
   std::vector<Clock::time_point> done(threads * ops), over(ops + 1);
+  std::vector<Clock::duration> waited(ops + 1);  // for ranks, until each op
   pool_.run([&](Worker& worker) {
     if (!edits.empty()) edit_cache(edits, worker);
     worker.barrier->wait(worker);
+    if (worker.id == 0 && ranks_) waited[0] = ranks_->waited();
     if (worker.id == 0) over[0] = Clock::now();
     Clock::time_point* const own = &done[size_t(worker.id) * ops];
     for (size_t i = 0; i < ops; ++i) {
       std::visit(Runner{step, worker, shared_.data(), ranks_.get()}, ops_[i]);
       own[i] = Clock::now();
       worker.barrier->wait(worker);
+      if (worker.id == 0 && ranks_) waited[i + 1] = ranks_->waited();
       if (worker.id == 0) over[i + 1] = Clock::now();
     }
   });
@@ -202,6 +205,7 @@ std::vector<OpTime> Executor::profile(const StepView& step, const CacheEdits& ed
   std::vector<OpTime> times(ops);
   for (size_t i = 0; i < ops; ++i) {
     times[i].seconds = seconds_of(over[i + 1] - over[i]);
+    times[i].for_ranks = seconds_of(waited[i + 1] - waited[i]);
     for (size_t t = 0; t < threads; ++t) {
       // One that was first through the barrier before may have begun, and ended, before over[i].
       const auto since = std::max(done[t * ops + i], over[i]);

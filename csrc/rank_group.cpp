@@ -99,6 +99,13 @@ std::byte* RankGroup::slot(int rank, uint32_t gather) const {
 
 bool RankGroup::given_up() const { return word(0).load(std::memory_order_relaxed) != 0; }
 
+void RankGroup::may_write(uint32_t gather) {
+  // The slot was written two gathers ago, and who has published the gather between has read it. All
+  // have, since this rank has waited for them, unless that gather was for rank 0 alone.
+  for (int r = 0; r < place_.world; ++r)
+    if (r != place_.rank && !wait(r, gather - 1)) return;
+}
+
 void RankGroup::publish() {
   Word& own = published(place_.rank);
   own.store(++gathers_, std::memory_order_seq_cst);

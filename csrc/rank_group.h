@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -33,6 +34,9 @@ class SharedMapping {
 // All ranks make the same gathers in the same order. A rank waits for the others by spinning for a
 // while, or hardly at all where the ranks are more than the cores, and then sleeps in the kernel on
 // the word of the rank that it waits for.
+//
+// Of some gathers rank 0 alone reads what the others have. These do not wait for each other then, so
+// who writes into a slot makes sure first that all have read what lay there (may_write).
 class RankGroup {
  public:
   struct Place {
@@ -54,6 +58,9 @@ class RankGroup {
   // The number of the gather that comes next, from 1 on, modulo 2^32. Every worker asks for it
   // before the barrier behind which one of them publishes.
   uint32_t next() const { return gathers_ + 1; }
+  // Returns once nobody reads any more what lies in the slot that this rank writes for the gather, or
+  // the group has been given up, when that matters no longer. For every worker that writes.
+  void may_write(uint32_t gather);
   std::byte* slot(int rank, uint32_t gather) const;
   // Has the others see what was written into this rank's slot: for one worker, once all have.
   void publish();
@@ -61,6 +68,9 @@ class RankGroup {
   // where that takes longer than any step.
   bool wait(int other, uint32_t gather);
   bool given_up() const;
+  // The time that worker 0 has waited for other ranks, in all gathers so far.
+  std::chrono::steady_clock::duration waited() const { return waited_; }
+  void add_waited(std::chrono::steady_clock::duration time) { waited_ += time; }
 
  private:
   using Word = std::atomic<uint32_t>;
@@ -76,6 +86,7 @@ class RankGroup {
   Place place_;
   std::shared_ptr<const SharedMapping> memory_;
   uint32_t gathers_ = 0;  // that this rank has published
+  std::chrono::steady_clock::duration waited_{};
 };
 
 }  // namespace penstock

@@ -137,7 +137,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="How many processes of this machine share every layer of the model, each "
             "with a part of the weights, of the KV cache and of the threads. Output is the same "
-            "bit by bit. On the CPU alone, and not with --speculative."
+            "bit by bit. On the CPU alone."
         ),
     ] = 1
     deterministic: Annotated[

@@ -17,14 +17,14 @@ from penstock.bench.account_table import account_table
 from penstock.bench.machine import Speeds, describe_machine
 from penstock.bench.meter import (
     ExecutorRun,
-    OpTime,
     Step,
     StepProfile,
     linear_flops,
     weight_bytes_per_step,
 )
-from penstock.bench.op_account import Steps, account
+from penstock.bench.op_account import WAITING, Steps, account
 from penstock.cli import main as cli
+from penstock.interface.executor import OpTime
 from penstock.plan import ops
 from penstock.plan.costs import StepSize, op_cost
 from penstock.plan.fuse import fuse
@@ -138,5 +138,30 @@ def test_the_command_accounts_for_prompts_and_steps(
         assert line["seconds"] > 0
     assert cli.main([*words, "--backend", "reference"]) != 0
     assert "does not time single ops" in capsys.readouterr().err
-    assert cli.main([*words, "--backend", "cpu", "--tensor-parallel", "2"]) != 0
-    assert "ops of several ranks are not timed yet" in capsys.readouterr().err
+
+
+@needs_native
+def test_waiting_for_ranks_is_a_line_of_its_own(
+    tiny_model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "measure_speeds", lambda threads: SPEEDS)
+    out = tmp_path / "out.json"
+    words = ["bench", "latency", str(tiny_model), "--load-format", "dummy", "--ops"]
+    words += ["--kv-cache-bytes", "1MiB", "--input-len", "40", "--output-len", "3"]
+    words += ["--tensor-parallel", "2", "--repeats", "2", "--no-artifact"]
+    assert cli.main([*words, "--backend", "cpu", "--json", str(out)]) == 0
+    assert WAITING in capsys.readouterr().out
+    for each in json.loads(out.read_text())["ops"].values():
+        lines = {line["op"]: line for line in each["ops"]}
+        waited, gathers = lines[WAITING], lines["AllGather"]
+        assert waited["count"] == gathers["count"] + lines["GatherToFirst"]["count"]
+        assert waited["seconds"] > 0
+        assert gathers["seconds"] > 0
+        parts = sum(line["seconds"] for line in each["ops"])
+        parts += each["call_s"] + each["sampling_s"] + each["host_s"]
+        assert parts == pytest.approx(each["seconds"])
+    assert cli.main([*words, "--backend", "reference"]) != 0
+    assert "does not time single ops" in capsys.readouterr().err

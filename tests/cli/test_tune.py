@@ -185,6 +185,7 @@ def test_ctrl_c_between_search_and_verification_keeps_what_was_found(
         (["--slo", "ttft:30ms", "--arrivals", "poisson"], "needs a --rate"),
         (["--slo", "ttft:30ms", "--rate", "1", "--arrivals", "now"], "--arrivals now"),
         (["--slo", "ttft:30ms", "--quantization", "int8"], "no calibration is of what it runs"),
+        (["--slo", "ttft:30ms", "--tensor-parallel", "2"], "tensor_parallel cannot be simulated"),
     ],
 )
 def test_what_cannot_be(

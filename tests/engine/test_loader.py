@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from support.overlapped import tiny_engine_plan
 
+from penstock.backends import registry
 from penstock.config import EngineConfig
-from penstock.engine import loader
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import load, load_models, plan_engine
 from penstock.errors import WeightError
@@ -23,7 +23,7 @@ class Bound:
         self.open: list[Any] = []
         self.made = 0
         self.fails: int | None = None
-        backend = type(loader.backend("reference"))
+        backend = type(registry.backend("reference"))
         self._bind = backend.bind
         monkeypatch.setattr(backend, "bind", lambda own, *args: self(own, *args))
 

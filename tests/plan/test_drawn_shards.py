@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from support.drawn_specs import UNEVEN_HEADS, ranks_can_share, specs
+from support.rank_steps import own_logits
 from support.ranks import in_ranks
 from support.state_steps import with_states
 from support.tame_weights import TameWeights
@@ -79,8 +80,9 @@ def check(spec: ModelSpec, dtype: Any, fused: bool, world: int) -> None:
     def of_rank(rank: ThreadRank) -> Any:
         return logits(plan, shard(plan, rank.rank, rank.world), fused, rank)
 
-    for got in in_ranks(world, of_rank):
-        np.testing.assert_array_equal(got, expected)
+    for rank, got in enumerate(in_ranks(world, of_rank)):
+        own = shard(plan, rank, world)
+        np.testing.assert_array_equal(got, own_logits(own, rank, expected))
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=SLOW)

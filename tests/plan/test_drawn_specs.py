@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from support.drawn_specs import ranks_can_share, specs
 from support.kv_tables import in_groups
 from support.naive_decoder import logits_of
+from support.rank_steps import own_logits
 from support.ranks import in_ranks
 from support.state_steps import with_states
 from support.tame_weights import TameWeights
@@ -85,8 +86,10 @@ def test_ranks_compute_what_one_does(spec: ModelSpec, fused: bool) -> None:
         return
     assert ranks_can_share(spec, 2)
     alone = logits_along(made(plan))
-    for several in in_ranks(2, lambda rank: logits_along(made(shares[rank.rank]), rank)):
-        np.testing.assert_allclose(several, alone, rtol=0, atol=2e-5 * np.abs(alone).max())
+    found = in_ranks(2, lambda rank: logits_along(made(shares[rank.rank]), rank))
+    for own, rank, several in zip(shares, range(2), found, strict=True):
+        of_alone = own_logits(own, rank, alone)
+        np.testing.assert_allclose(several, of_alone, rtol=0, atol=2e-5 * np.abs(alone).max())
 
 
 @settings(deadline=None, max_examples=60, suppress_health_check=SLOW)

@@ -12,15 +12,15 @@ import pytest
 from support.checkpoints import tiny_checkpoint
 from support.gptq_checkpoints import gptq_checkpoint
 from support.needs import needs_native
+from support.rank_steps import LIMITS, STEPS, own_logits
 from support.ranks import in_ranks
 from support.state_steps import with_states
-from support.tiny_plans import Chunk, make_spec, step_of, tokens_of
+from support.tiny_plans import make_spec
 
 from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.backends.registry import backend
 from penstock.errors import ConfigError
 from penstock.interface.collective import ThreadRank
-from penstock.interface.executor import Limits
 from penstock.interface.sources import RowsOf
 from penstock.interface.step import StepInput, StepResult
 from penstock.interface.weights import WeightSource
@@ -38,18 +38,6 @@ from penstock.weights.checkpoint import open_weights
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.model_folder import load_model_spec
 
-LIMITS = Limits(
-    num_blocks=40, max_tokens=96, max_logit_rows=96, max_sequences=4, threads=1, num_states=40
-)
-
-A, B, C = tokens_of(1, 90), tokens_of(2, 70), tokens_of(3, 8)
-A_BLOCKS, B_BLOCKS = [7, 0, 39], [12, 5, 31]
-STEPS = [
-    step_of([Chunk(A, 0, 60, A_BLOCKS), Chunk(C, 0, 5, [2], rows=[1, 2, 4], hidden=[0])]),
-    step_of([Chunk(A, 60, 61, A_BLOCKS), Chunk(B, 0, 64, B_BLOCKS, rows=range(64))]),
-    step_of([Chunk(B, 64, 65, B_BLOCKS), Chunk(A, 61, 62, A_BLOCKS), Chunk(C, 5, 6, [2])]),
-    step_of([Chunk(A, 62, 63, A_BLOCKS)]),
-]
 SPECS = {
     "plain": make_spec(heads=(12, 6)),
     "bias": make_spec(bias=True, tie=False, heads=(6, 6)),
@@ -87,10 +75,12 @@ def check(
             executor = ReferenceExecutor(made(own), weights(own), LIMITS, rank)
             return run_all(executor, steps)
 
-        for results in in_ranks(world, ranks_results):
+        for rank, results in enumerate(in_ranks(world, ranks_results)):
+            own = made(shard(plan, rank, world))
             for one, several in zip(alone, results, strict=True):
-                np.testing.assert_array_equal(several.logits, one.logits)
-                np.testing.assert_array_equal(several.argmax, one.argmax)
+                np.testing.assert_array_equal(several.logits, own_logits(own, rank, one.logits))
+                if rank == 0:
+                    np.testing.assert_array_equal(several.argmax, one.argmax)
                 np.testing.assert_array_equal(several.hidden, one.hidden)
 
 
@@ -133,9 +123,10 @@ def test_ranks_read_their_rows_of_a_checkpoint(tmp_path: Path, family: str) -> N
             weights = open_weights(folder, spec, own.weights)  # noqa: B023
             return run_all(ReferenceExecutor(own, weights, LIMITS, rank), STEPS)
 
-        for results in in_ranks(2, of_rank):
+        for rank, results in enumerate(in_ranks(2, of_rank)):
             for one, several in zip(expected, results, strict=True):
-                np.testing.assert_array_equal(several.logits, one.logits)
+                own = own_logits(shard(plan, rank, 2), rank, one.logits)
+                np.testing.assert_array_equal(several.logits, own)
 
 
 def check_checkpoint(folder: Path, world: int, fused: bool, dtype: Any = "float32") -> None:
@@ -293,7 +284,10 @@ def test_all_ranks_gather_alike_and_no_more_than_is_read(fused: bool) -> None:
     plans = [fuse(plan) for plan in plans] if fused else plans
     first, second = ([op.kind for op in plan.ops] for plan in plans)
     assert first == second
-    assert first.count("AllGather") == 2 * 4 + 1  # attended, o, inner, down; and logits
+    assert first.count("AllGather") == 2 * 4  # attended, o, inner, down
+    assert first.count("GatherToFirst") == 1  # logits
+    assert "logits" in plans[0].buffers
+    assert "logits" not in plans[1].buffers
     if fused:
         assert {"RopeWrite", "AddNorm"} <= set(first)
         assert not {"Rope", "RmsNorm", "Gate", "KvWrite", "HeadNorm"} & set(first)

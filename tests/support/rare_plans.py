@@ -27,7 +27,7 @@ def ops_of_dense_models() -> set[type[ops.Op]]:
         for value in vars(module).values()
     ]
     kinds = {kind for kind in named if isinstance(kind, type) and issubclass(kind, ops.Op)}
-    return kinds - {ops.Op, ops.AllGather}
+    return kinds - {ops.Op, ops.AllGather, ops.GatherToFirst}
 
 
 @dataclass(frozen=True)

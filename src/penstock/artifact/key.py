@@ -57,6 +57,9 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
     """The files of the tokenizer of that text, but for those among ``weights``."""
     plan: str
     """Digest of the plan's ops that have weights, and of where the checkpoint has these."""
+    rank: int = 0
+    world: int = 1
+    """Of how many ranks, which share the model, ``rank`` has these weights."""
     machine: str
     isa: str
     layout: int
@@ -69,6 +72,11 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
         if self.linear == "none":
             return self.dtype
         return self.linear.replace(" by ", "-g").replace(" with zero points", "z")
+
+    @property
+    def part(self) -> str:
+        """Whose weights these are, as part of a file's name; empty where one process has all."""
+        return "" if self.world == 1 else f"-rank{self.rank}of{self.world}"
 
     def digest(self) -> str:
         encoded = msgspec.json.encode(self)
@@ -97,6 +105,8 @@ _IN_WORDS: Final = {
     "weights": "other weight files",
     "dummy_seed": "another seed",
     "plan": "another plan of operations",
+    "rank": "another rank",
+    "world": "another number of ranks",
     "calibration": "another text to calibrate by",
     "tokenizer": "another tokenizer of the text to calibrate by",
 }
@@ -118,8 +128,10 @@ class ArtifactSource:
         plan: Plan,
         packing: Packing,
         opened: ModelFiles | None = None,
+        rank: int = 0,
     ) -> ArtifactSource:
-        """Return the source for an engine with this ``config`` and ``plan``.
+        """Return the source for an engine with this ``config`` and ``plan``, which is that of a
+        ``rank`` where several share the model.
 
         Reads the headers of the weight files, unless the model was ``opened`` before. Raises
         ModelError or WeightError where files cannot be read.
@@ -147,6 +159,8 @@ class ArtifactSource:
             head=str(schemes.head or "none"),
             calibration=_calibration(plan) if config.quantization_calibration else "",
             plan=_digest(_described(plan).encode()),
+            rank=rank,
+            world=config.tensor_parallel,
             machine=platform.machine(),
             isa=packing.isa,
             layout=packing.layout,

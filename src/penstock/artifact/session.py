@@ -43,12 +43,18 @@ class ArtifactSession:
     nothing."""
 
     def __init__(
-        self, config: ResolvedConfig, plan: Plan, note: Note, source: ArtifactSource | None
+        self,
+        config: ResolvedConfig,
+        plan: Plan,
+        note: Note,
+        source: ArtifactSource | None,
+        rank: int = 0,
     ) -> None:
         self._config = config
         self._plan = plan
         self._note = note
         self._source = source
+        self._rank = rank
         root = Path(config.artifact_dir or ".")
         self._store = ArtifactStore(root)
         self._digests = DigestFile(root)
@@ -59,13 +65,19 @@ class ArtifactSession:
 
     @classmethod
     def of(
-        cls, config: ResolvedConfig, plan: Plan, note: Note, opened: ModelFiles | None = None
+        cls,
+        config: ResolvedConfig,
+        plan: Plan,
+        note: Note,
+        opened: ModelFiles | None = None,
+        rank: int = 0,
     ) -> ArtifactSession:
-        """``opened`` is the model, where its files were opened before. Raises ModelError,
-        WeightError or ConfigError, as loading the model would."""
+        """``opened`` is the model, where its files were opened before, and ``plan`` that of
+        ``rank``, where several share it. Raises ModelError, WeightError or ConfigError, as loading
+        the model would."""
         form = backend(config.backend).packing() if config.artifact_dir is not None else None
-        source = None if form is None else ArtifactSource.of(config, plan, form, opened)
-        return cls(config, plan, note, source)
+        source = None if form is None else ArtifactSource.of(config, plan, form, opened, rank)
+        return cls(config, plan, note, source, rank)
 
     @contextlib.contextmanager
     def take(
@@ -272,7 +284,7 @@ class ArtifactSession:
         form = backend(self._config.backend).packing()
         try:
             if form is not None:
-                now = ArtifactSource.of(self._config, self._plan, form)
+                now = ArtifactSource.of(self._config, self._plan, form, rank=self._rank)
                 if now == before:
                     key = self._identify()
                     if before.conclusive or now.identified(self._digests) == key:

@@ -116,14 +116,16 @@ class ArtifactStore:
         """Describe how the artifact most similar to ``pending`` differs from it; None if there is
         none.
 
-        Looks at the same model, quantized likewise: those in whose place ``pending`` comes.
+        Looks at the same model and rank, quantized likewise: those in whose place ``pending``
+        comes.
         """
         found: list[tuple[int, str]] = []
         for name, _, manifest, _ in self.entries():
             if manifest is None or manifest.model_path != pending.model_path:
                 continue
             key, wanted = manifest.key, pending.key
-            if (key.dtype, key.linear, key.head) == (wanted.dtype, wanted.linear, wanted.head):
+            quantized = (key.dtype, key.linear, key.head)
+            if quantized == (wanted.dtype, wanted.linear, wanted.head) and key.rank == wanted.rank:
                 # Equal keys under another name: it was made before keys had all their fields.
                 differences = key.differences(wanted) or ["an earlier form of artifacts"]
                 found.append((len(differences), f"{name} is of " + ", ".join(differences)))
@@ -146,7 +148,7 @@ class ArtifactStore:
         ArtifactError with the reason where it cannot be kept; nothing is left behind then.
         """
         key = pending.key
-        name = f"{plain(pending.model)}-{key.scheme}-{key.isa}-{key.digest()}"
+        name = f"{plain(pending.model)}-{key.scheme}-{key.isa}{key.part}-{key.digest()}"
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._require_safe_root()

@@ -83,6 +83,20 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     packages: dict[str, str]
 
+    def among(self, ranks: int) -> Machine:
+        """Return the machine with the part of its speeds that each of ``ranks`` has."""
+
+        def part(speed: float | None) -> float | None:
+            return None if speed is None else speed / ranks
+
+        return msgspec.structs.replace(
+            self,
+            read_bandwidth_bytes_per_s=part(self.read_bandwidth_bytes_per_s),
+            f32_flops=part(self.f32_flops),
+            bf16_flops=part(self.bf16_flops),
+            int8_ops=part(self.int8_ops),
+        )
+
 
 def measure_speeds(threads: int) -> Speeds:
     """Read bandwidth and peak arithmetic of the native kernels' own threads; takes seconds."""

@@ -6,13 +6,13 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from penstock.cache.geometry import BLOCK_SIZE, Window, float_dtype
 from penstock.config import ResolvedConfig
-from penstock.interface.executor import Executor, run
+from penstock.interface.executor import Executor, OpTime, run
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
@@ -34,14 +34,6 @@ class SteppedCore(Protocol):
     def add_request(self, request: EngineRequest) -> None: ...
 
     def step(self) -> list[SequenceUpdate]: ...
-
-
-class OpTime(NamedTuple):
-    """What an op took."""
-
-    seconds: float
-    waiting: float
-    """The part of ``seconds`` that the mean thread waited for the last one."""
 
 
 @dataclass(frozen=True)

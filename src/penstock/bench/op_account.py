@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
@@ -12,6 +13,9 @@ from penstock.bench.meter import Step, StepProfile
 from penstock.plan.costs import Arithmetic, op_cost
 from penstock.plan.ops import ExpertLinear, HeadLinear, Linear, Op
 from penstock.plan.plan import Plan
+
+WAITING: Final = "waiting for other ranks"
+"""The title of what several ranks take to meet, beside the copies of what they exchange."""
 
 
 class OpLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,8 +85,13 @@ class Steps:
         return sum(step.host_seconds for step in self.all) - self.sampling
 
     def seconds_of(self, index: int) -> float:
-        """Seconds of the plan's op at ``index``."""
-        return sum(profile.ops[index].seconds for profile in self.profiles)
+        """Seconds of the plan's op at ``index``, without those in which it waited for ranks."""
+        ops = (profile.ops[index] for profile in self.profiles)
+        return sum(op.seconds - op.for_ranks for op in ops)
+
+    def for_ranks(self, index: int) -> float:
+        """Seconds in which the op at ``index`` waited for other ranks."""
+        return sum(profile.ops[index].for_ranks for profile in self.profiles)
 
     @property
     def call(self) -> float:
@@ -103,6 +112,7 @@ def account(plan: Plan, samples: Sequence[Steps], machine: Machine) -> StepAccou
         line = _together([_line(plan, index, sample, machine) for index in places])
         least = min(sum(map(each.seconds_of, places)) for each in samples)
         lines.append(msgspec.structs.replace(line, least_s=least))
+    lines += _waits(sample, samples, len(plan.ops))
     return StepAccount(
         steps=len(sample.all),
         tokens=sum(profile.size.tokens for profile in sample.profiles),
@@ -112,6 +122,25 @@ def account(plan: Plan, samples: Sequence[Steps], machine: Machine) -> StepAccou
         sampling_s=sample.sampling,
         host_s=sample.host,
     )
+
+
+def _waits(sample: Steps, samples: Sequence[Steps], ops: int) -> list[OpLine]:
+    """The line of waiting for other ranks, as of an op of its own; none of one process alone."""
+    waited = [seconds for index in range(ops) if (seconds := sample.for_ranks(index))]
+    if not waited:
+        return []
+    line = OpLine(
+        op=WAITING,
+        count=len(waited),
+        seconds=sum(waited),
+        least_s=min(sum(map(each.for_ranks, range(ops))) for each in samples),
+        waiting_s=0.0,
+        share=sum(waited) / sample.seconds,
+        bytes=0,
+        operations=0,
+        floor_s=0.0,
+    )
+    return [line]
 
 
 def _line(plan: Plan, index: int, sample: Steps, machine: Machine) -> OpLine:

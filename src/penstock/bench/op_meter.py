@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
-from penstock.bench.meter import MeteredExecutor, OpTime, StepProfile
+from penstock.bench.meter import MeteredExecutor, StepProfile
 from penstock.config import ResolvedConfig
 from penstock.errors import ConfigError
-from penstock.interface.executor import Executor
+from penstock.interface.executor import Executor, OpTime, Profiling
 from penstock.interface.mask import TokenMask
 from penstock.interface.sampler import Sampled, SamplingState
 from penstock.interface.step import StepInput, StepResult
@@ -17,35 +16,22 @@ from penstock.models.spec import ModelSpec
 from penstock.plan.costs import StepSize
 
 
-@runtime_checkable
-class Profiling(Protocol):
-    """An executor that can time its ops."""
-
-    def profile(self, step: StepInput) -> tuple[StepResult, list[tuple[float, float]]]:
-        """What the step gives, and of each op the fields of an ``OpTime``."""
-        ...
-
-
 class OpMeter(MeteredExecutor):
     """A :class:`MeteredExecutor` that also keeps what each op took, and sampling.
 
     The same ops run in the same order, so every bit is as without it; each takes two looks at the
-    clock more.
+    clock more. Of several ranks those of rank 0 are timed.
     """
 
     def __init__(self, executor: Executor, spec: ModelSpec, config: ResolvedConfig) -> None:
         super().__init__(executor, spec, config)
-        if config.tensor_parallel > 1:
-            raise ConfigError(
-                "ops of several ranks are not timed yet; leave --ops or --tensor-parallel out"
-            )
         if not isinstance(executor, Profiling):
             raise ConfigError(
                 f"the {config.backend} backend does not time single ops; leave --ops out, or "
                 "choose --backend cpu"
             )
         self._profiling = executor
-        self._ops: list[tuple[float, float]] = []
+        self._ops: Sequence[OpTime] = ()
         self._sampling = 0.0
 
     def compute(self, step: StepInput) -> StepResult:
@@ -54,9 +40,7 @@ class OpMeter(MeteredExecutor):
         return result
 
     def profiled(self, step: StepInput) -> StepProfile:
-        return StepProfile(
-            StepSize.of(step), [OpTime(*times) for times in self._ops], self._sampling
-        )
+        return StepProfile(StepSize.of(step), self._ops, self._sampling)
 
     def _draw(
         self,

@@ -116,11 +116,13 @@ def run(args: argparse.Namespace) -> int:
 def _accounts(
     engine_plan: EnginePlan, phases: PhaseSteps, machine: Machine
 ) -> dict[str, StepAccount]:
-    """Where the time of prompts and of steps went, op by op."""
+    """Where the time of prompts and of steps went, op by op: of several ranks the first's, whose
+    floors are its share of the machine."""
     from penstock.backends.cpu.ordered import gathered
     from penstock.bench.op_account import Steps, account
 
-    plan = gathered(engine_plan.plan)
+    plan = gathered(engine_plan.own_plan(0))
+    machine = machine.among(engine_plan.config.tensor_parallel)
     return {
         "prefill": account(plan, [Steps(s) for s in phases.prefill], machine),
         "decode_step": account(plan, [Steps([s]) for s in phases.decode], machine),

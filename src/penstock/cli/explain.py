@@ -84,7 +84,7 @@ def _tuned(engine_plan: EnginePlan) -> list[str]:
 
     try:
         artifacts = ArtifactSession.of(
-            engine_plan.config, engine_plan.plan, lambda level, text: None
+            engine_plan.config, engine_plan.own_plan(0), lambda level, text: None
         )
     except (ConfigError, ModelError, WeightError):  # a plan can be shown without weights
         return []

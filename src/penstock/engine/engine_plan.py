@@ -27,6 +27,10 @@ class EnginePlan:
     ranks: tuple[Plan, ...] = ()
     """The part of the plan that each rank runs, where there are several; else none."""
 
+    def own_plan(self, rank: int) -> Plan:
+        """The plan that ``rank`` runs: all of it, where there is one."""
+        return self.ranks[rank] if self.ranks else self.plan
+
 
 def step_limits(engine_plan: EnginePlan) -> Limits:
     """The limits with which the executor of ``engine_plan`` is bound."""

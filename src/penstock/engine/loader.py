@@ -5,34 +5,31 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.artifact.format import Artifact, BuiltLengths
+from penstock.artifact.format import BuiltLengths
 from penstock.artifact.session import ArtifactSession, Keeping, Note
-from penstock.backends.registry import backend, looked_for, native_automaton
-from penstock.config import EngineConfig, ResolvedConfig
+from penstock.backends.registry import looked_for, native_automaton
+from penstock.config import EngineConfig
 from penstock.demo_model import demo_model_path
 from penstock.engine.engine_plan import EnginePlan as EnginePlan
 from penstock.engine.engine_plan import state_limits as state_limits
 from penstock.engine.engine_plan import step_limits as step_limits
 from penstock.engine.plan_weights import Mark as Mark
-from penstock.engine.plan_weights import calibrated, open_plan_weights
-from penstock.errors import ArtifactError, ConfigError, ModelError, WeightError
+from penstock.engine.plan_weights import calibrated
+from penstock.engine.start import Start, closed_on_error
+from penstock.errors import ConfigError, ModelError, WeightError
 from penstock.gguf.names import is_gguf
 from penstock.hardware import Hardware, detect
 from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor
 from penstock.interface.loading import ProgressCallback, no_progress
-from penstock.interface.tuning import Tuning
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
-from penstock.plan.weight_bytes import weight_bytes
 from penstock.resolve import draft_block_bytes, resolve
 from penstock.speculate.draft_choice import (
     draft_engine_config,
@@ -42,10 +39,8 @@ from penstock.speculate.draft_choice import (
 )
 from penstock.speculate.draft_heads_choice import refuse_draft_heads
 from penstock.speculative_config import Ngram
-from penstock.weights.counted import CountedWeights
 from penstock.weights.gguf_spec import gguf_name
 from penstock.weights.hub import resolve_model_folder
-from penstock.weights.measured import MeasuredWeights
 from penstock.weights.model_files import ModelFiles
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.token_map import Int32s, read_token_map
@@ -54,8 +49,6 @@ if TYPE_CHECKING:
     from penstock.speculate.make import LoadedDraft
 
 _log = logging.getLogger("penstock.artifact")
-
-_RESTORING: Final = "packed weights of before"
 
 
 def open_model(config: EngineConfig) -> ModelFiles:
@@ -121,7 +114,8 @@ def plan_engine(
 def _built(drawn: EnginePlan, files: ModelFiles) -> tuple[str, BuiltLengths] | None:
     """The engine artifact that a start would restore, and the lengths that it was built for."""
     try:
-        session = ArtifactSession.of(drawn.config, drawn.plan, lambda level, text: None, files)
+        own = drawn.own_plan(0)
+        session = ArtifactSession.of(drawn.config, own, lambda level, text: None, files)
         return session.built_lengths()
     except (ConfigError, ModelError, WeightError):  # what is wrong with weights, loading says
         return None
@@ -173,7 +167,7 @@ def _draw(
     if draft_plan.takes_from_target:
         its = msgspec.structs.replace(drafted.config, target_path=resolved.model_path)
         drafted = replace(drafted, config=its)
-    return EnginePlan(resolved, spec, decided.plan, config, drafted)
+    return EnginePlan(resolved, spec, decided.plan, config, drafted, decided.ranks)
 
 
 def draft_tokens(engine_plan: EnginePlan) -> Int32s | None:
@@ -231,7 +225,7 @@ def load_models(
         return LoadedModels(engine_plan, executor, automaton=automaton)
     from penstock.speculate.make import LoadedDraft
 
-    with _closed_on_error(executor):
+    with closed_on_error(executor):
         draft = engine_plan.draft
         token_ids = draft_tokens(draft)
         drafting = load(
@@ -239,16 +233,6 @@ def load_models(
         )
         loaded = LoadedDraft(drafting, draft.config, draft.spec, draft.plan, token_ids)
         return LoadedModels(engine_plan, executor, loaded)
-
-
-@contextmanager
-def _closed_on_error(executor: Executor) -> Iterator[None]:
-    """Close the executor if what follows fails: its threads and memory would outlive the start."""
-    try:
-        yield
-    except BaseException:
-        executor.close()
-        raise
 
 
 def load(
@@ -268,87 +252,14 @@ def load(
     if ``keeping`` is "always" and the artifact cannot be kept. Any other trouble with artifacts is
     logged, and the weights are packed.
     """
-    config, limits = engine_plan.config, step_limits(engine_plan)
-    if config.tensor_parallel > 1:
+    if engine_plan.config.tensor_parallel > 1:
         from penstock.engine.ranks.loading import load_ranks  # of engines that have any
 
-        if keeping == "always":
-            raise ConfigError(
-                "packed weights of several ranks are not kept yet; leave tensor_parallel out, or "
-                "start without an engine artifact"
-            )
-        return load_ranks(engine_plan, mark, note, files, progress)
-    binds = backend(config.backend)
-    num_bytes = 0 if progress is no_progress else weight_bytes(engine_plan.plan)
-    artifacts = ArtifactSession.of(config, engine_plan.plan, note, files)
-    with artifacts.take(lambda part: progress(_RESTORING, part, num_bytes)) as kept:
-        if kept is not None:
-            try:
-                executor = binds.bind(engine_plan.plan, kept, limits)
-            except ArtifactError as error:
-                artifacts.is_damaged(error)
-            else:
-                with _closed_on_error(executor):
-                    mark("restore weights")
-                    artifacts.is_restored(kept)
-                    _tune_restored(executor, artifacts, kept, mark, keeping)
-                    if keeping == "always":
-                        artifacts.set_lengths(kept, _lengths(config))
-                    return executor
-    if keeping == "always":
-        artifacts.require_room()
-    start = time.monotonic()
-    measured = calibrated(engine_plan, files, mark, progress)
-    weights, warning = open_plan_weights(
-        engine_plan, files, {} if measured is None else measured.inputs
-    )
-    if progress is not no_progress:
-        declared = engine_plan.plan.weights
-        weights = CountedWeights(
-            weights, declared, lambda part: progress("weights", part, num_bytes)
-        )
-    if measured is not None and measured.keys:
-        weights = MeasuredWeights(weights, measured.keys)
-    mark("open weights")
-    executor = binds.bind(engine_plan.plan, weights, limits)
-    with _closed_on_error(executor):
-        mark("pack weights")
-        if (odd := warning()) is not None:
-            note(logging.WARNING, f"{config.model_path}: {odd}")
-        packed_in = time.monotonic() - start
-        progress("tuning, and keeping packed weights", 1.0, 0)
-        lengths = _lengths(config) if keeping == "always" else None
-        if artifacts.keep(
-            executor.packed, packed_in, keeping, lambda: _measure(executor, mark), lengths
-        ):
-            mark("keep artifact")
+        return load_ranks(engine_plan, mark, note, keeping, files, progress)
+    start = Start(engine_plan, files, mark, note, keeping, progress)
+    executor = start.restored()
+    if executor is not None:
         return executor
-
-
-def _lengths(config: ResolvedConfig) -> BuiltLengths | None:
-    """What an engine that is built now is built for."""
-    if config.max_input_len is None and config.max_output_len is None:
-        return None
-    return BuiltLengths(config.max_input_len, config.max_output_len)
-
-
-def _tune_restored(
-    executor: Executor, artifacts: ArtifactSession, kept: Artifact, mark: Mark, keeping: Keeping
-) -> None:
-    """Tune products by the artifact's measurements, or measure where the results can be kept."""
-    tunable = executor.tunable
-    if tunable is None or artifacts.tune(kept, tunable):
-        return
-    if keeping == "never" or not artifacts.takes_tuning(kept):
-        return
-    tuning = _measure(executor, mark)
-    if tuning is not None:
-        artifacts.add_tuning(kept, tuning)
-
-
-def _measure(executor: Executor, mark: Mark) -> Tuning | None:
-    if executor.tunable is None:
-        return None
-    tuning = executor.tunable.measure()
-    mark("tune products")
-    return tuning
+    start.require_room()
+    began = time.monotonic()
+    return start.packed(calibrated(engine_plan, files, mark, progress), began)

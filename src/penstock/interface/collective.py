@@ -33,6 +33,10 @@ class Collective(Protocol):
         """
         ...
 
+    def gather_to_first(self, columns: NDArray[Any]) -> Sequence[NDArray[Any]] | None:
+        """For rank 0 what :meth:`all_gather` returns; None for others, which need not wait."""
+        ...
+
 
 @dataclass(frozen=True)
 class RankSeat:
@@ -66,6 +70,10 @@ class ThreadRank:
         except threading.BrokenBarrierError as e:
             raise RuntimeError(f"rank {self.rank} waits for ranks that have failed") from e
         return parts
+
+    def gather_to_first(self, columns: NDArray[Any]) -> Sequence[NDArray[Any]] | None:
+        parts = self.all_gather(columns)
+        return None if self.rank else parts
 
     def fail(self) -> None:
         """Have the other ranks raise what they would wait for."""

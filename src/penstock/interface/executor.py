@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from numpy.typing import NDArray
@@ -195,6 +195,26 @@ class Executor(Protocol):
         """Release threads and memory; the executor cannot run afterwards.
 
         Submissions that were not waited for are abandoned."""
+        ...
+
+
+class OpTime(NamedTuple):
+    """What an op took."""
+
+    seconds: float
+    waiting: float
+    """The part of ``seconds`` that the mean thread waited for the last one."""
+    for_ranks: float = 0.0
+    """The part of ``seconds`` that the first thread waited for other ranks."""
+
+
+@runtime_checkable
+class Profiling(Protocol):
+    """An executor that can time its ops."""
+
+    def profile(self, step: StepInput) -> tuple[StepResult, Sequence[OpTime]]:
+        """Run a step from which nothing is drawn; return what it gives, and what each op of the
+        plan took."""
         ...
 
 

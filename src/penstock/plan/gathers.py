@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.plan.ops import AllGather
+from penstock.plan.ops import AllGather, GatherToFirst
 from penstock.plan.plan import Plan
 
 
@@ -11,9 +11,9 @@ def slot_bytes(plan: Plan, max_tokens: int, max_selected_rows: int) -> int:
     steps of so many tokens and selected rows: the same for the plans of all ranks."""
     most = 0
     for op in plan.ops:
-        if isinstance(op, AllGather):
-            out = plan.buffers[op.out]
-            rows = out.rows.count(max_tokens, max_selected_rows, max_selected_rows)
+        if isinstance(op, AllGather | GatherToFirst):
+            own = plan.buffers[op.x]
+            rows = own.rows.count(max_tokens, max_selected_rows, max_selected_rows)
             widest = max(end - first for first, end in op.ranks)
-            most = max(most, rows * widest * (out.row_bytes // out.cols))
+            most = max(most, rows * widest * (own.row_bytes // own.cols))
     return most

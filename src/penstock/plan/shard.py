@@ -8,8 +8,9 @@ latents. Of layers that keep a state it has some of the heads, and of convolutio
 columns.
 
 What works column by column or head by head stays cut. Where an op reads whole rows, an
-``AllGather`` puts the ranks' columns together before it. Every sum is computed whole by one rank,
-so no bit depends on the number of ranks. Embeddings, norms, products of fewer columns than ranks,
+``AllGather`` puts the ranks' columns together before it; what a step returns, such as logits, rank
+0 alone has whole (``GatherToFirst``). Every sum is computed whole by one rank, so no bit depends on
+the number of ranks. Embeddings, norms, products of fewer columns than ranks,
 and whatever this pass does not know are computed by all.
 """
 

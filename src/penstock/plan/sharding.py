@@ -7,6 +7,7 @@ from dataclasses import replace
 from penstock.models.spec import GatedDeltaSpec, SelectiveSpec, StateSpec
 from penstock.plan.kv_groups import KvLayer
 from penstock.plan.ops import (
+    Argmax,
     Attention,
     BufferName,
     CombineExperts,
@@ -20,6 +21,7 @@ from penstock.plan.ops import (
     Linear,
     LinearPart,
     Op,
+    Route,
     ScaleRows,
     SelectiveScan,
     ShortConv,
@@ -39,6 +41,8 @@ class Sharding(Shares):
     def __init__(self, plan: Plan, rank: int, world: int) -> None:
         super().__init__(plan, rank, world)
         self._apart = kept_apart(plan, world)
+        self._routed_by = {op.logits for op in plan.ops if isinstance(op, Route)}
+        """What routers write: products so small that ranks compute all sooner than they meet."""
         mixers = (mixer for layer in plan.spec.layers for mixer in layer.mixers)
         specs = [mixer for mixer in mixers if isinstance(mixer, StateSpec)]
         self._states = [own_state(spec, rank, world) for spec in specs]
@@ -48,16 +52,23 @@ class Sharding(Shares):
     def plan(self) -> Plan:
         for op in self._whole.ops:
             self._append(op)
-        for name in self._whole.results:
-            self._read_whole(name)
-        layers = tuple(map(self._own_cache, range(len(self._whole.kv_layers))))
+        result, whole = self._read_by_first, self._whole
+        layers = tuple(map(self._own_cache, range(len(whole.kv_layers))))
+        own = replace(  # which may append ops that gather
+            whole,
+            logits=result(whole.logits),
+            argmax=result(whole.argmax),
+            hidden=result(whole.hidden),
+            taps=None if whole.taps is None else result(whole.taps),
+            more_logits=tuple(map(result, whole.more_logits)),
+        )
         return replace(
-            self._whole,
+            own,
             ops=tuple(self._ops),
             buffers=self._buffers,
             weights=self._weights,
             kv_layers=layers,
-            kv_runs=tuple(group.layers for group in self._whole.kv_groups),
+            kv_runs=tuple(group.layers for group in whole.kv_groups),
             state_layers=tuple(state_layer(own.spec) for own in self._states),
         )
 
@@ -105,6 +116,9 @@ class Sharding(Shares):
                 self._ops.append(replace(op, k=k, v=v, kv_heads=heads))
             case Join() if op.heads is not None and self._own_heads(op.xs, op.heads) is not None:
                 self._join(op, op.heads)
+            case Argmax():  # of logits, from which rank 0 draws
+                self._write_whole(op.out)
+                self._ops.append(replace(op, x=self._read_by_first(op.x)))
             case ScaleRows() | CombineExperts():
                 self._weighed(op)
             case _ if is_local(op) and self._stays_cut(op):
@@ -197,7 +211,7 @@ class Sharding(Shares):
         self._read_whole(op.x)
         (part,) = op.parts
         cut = self._apart.get(op.out) or self._share(part.n)
-        if cut is None:
+        if cut is None or op.out in self._routed_by:
             self._by_all(op)
             return
         columns = self._mine(cut)

@@ -8,7 +8,15 @@ from dataclasses import replace
 from penstock.errors import ConfigError
 from penstock.interface.plan_weights import PlanWeight, Share
 from penstock.interface.sources import RowsOf, RowsOfEach, Source
-from penstock.plan.ops import AllGather, Buffer, BufferName, Columns, Op, WeightName
+from penstock.plan.ops import (
+    AllGather,
+    Buffer,
+    BufferName,
+    Columns,
+    GatherToFirst,
+    Op,
+    WeightName,
+)
 from penstock.plan.plan import Plan
 from penstock.plan.shard_columns import BY_HEAD
 from penstock.plan.shard_heads import Cut, Range, evenly
@@ -29,6 +37,8 @@ class Shares:
         by them is decided by those of all ranks, so that all run the same ops."""
         self._gathered: set[BufferName] = set()
         """Those of them that all ranks have whole as well."""
+        self._at_first: set[BufferName] = set()
+        """Those of them that rank 0 has whole as well, and no other rank."""
 
     def _share(self, n: int) -> Cut | None:
         """The columns of ``n`` that each rank has; None where there are fewer than ranks, so that
@@ -78,10 +88,24 @@ class Shares:
             self._buffers[name] = self._whole.buffers[name]
             self._gathered.add(name)
 
+    def _read_by_first(self, name: BufferName) -> BufferName:
+        """Return the buffer in which rank 0 has all of a buffer's columns, and other ranks have
+        their own, if they have not all."""
+        if name not in self._cut or name in self._gathered:
+            return name
+        own, first = share_name(name), self._rank == 0
+        if name not in self._at_first:
+            self._ops.append(GatherToFirst(own, name if first else None, self._cut[name]))
+            self._at_first.add(name)
+        if first:
+            self._buffers[name] = self._whole.buffers[name]
+        return name if first else own
+
     def _write_whole(self, name: BufferName) -> None:
         self._buffers[name] = self._whole.buffers[name]
         self._cut.pop(name, None)
         self._gathered.discard(name)
+        self._at_first.discard(name)
 
     def _write_cut(self, name: BufferName, cut: Cut) -> BufferName:
         own = share_name(name)
@@ -89,6 +113,7 @@ class Shares:
         self._buffers[own] = replace(self._whole.buffers[name], name=own, cols=end - first)
         self._cut[name] = cut
         self._gathered.discard(name)
+        self._at_first.discard(name)
         return own
 
     def _rows(self, name: WeightName, *runs: Range, each: bool = False) -> WeightName:

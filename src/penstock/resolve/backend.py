@@ -44,7 +44,6 @@ class ArtifactDecision:
     folder: str | None
     """None: none are read or kept."""
     reasons: Reasons
-    notes: tuple[str, ...] = ()
 
 
 def decide_backend(inputs: Inputs) -> BackendDecision:
@@ -92,24 +91,11 @@ def decide_threads(inputs: Inputs, backend: Backend) -> ThreadsDecision:
 def decide_artifacts(config: EngineConfig, backend: Backend) -> ArtifactDecision:
     """Return the folder asked for, or else the default one, if the backend packs weights."""
     folder, why = _artifact_dir(config, backend)
-    notes: tuple[str, ...] = ()
-    if config.tensor_parallel > 1 and config.artifact and backend.keeps_weights:
-        notes = (
-            "weights are packed again at each start, since those of several ranks are not kept as "
-            "an engine artifact yet",
-        )
-    return ArtifactDecision(folder, {"artifact_dir": why}, notes)
+    return ArtifactDecision(folder, {"artifact_dir": why})
 
 
 def _artifact_dir(config: EngineConfig, backend: Backend) -> tuple[str | None, str]:
     asked = config.artifact_dir
-    if config.tensor_parallel > 1:
-        if asked is not None:
-            raise ConfigError(
-                f"artifact_dir {asked} has no effect, since ranks pack their weights at each "
-                "start; leave it out"
-            )
-        return None, "ranks pack their weights at each start"
     if asked is not None and not (backend.keeps_weights and config.artifact):
         why = f"{backend.name} keeps no packed weights" if config.artifact else "artifacts are off"
         raise ConfigError(f"artifact_dir {asked} has no effect, since {why}; leave it out")

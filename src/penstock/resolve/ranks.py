@@ -33,10 +33,6 @@ def decide_ranks(config: EngineConfig) -> RanksDecision:
         )
     if world == 1:
         return RanksDecision(1, {})
-    if config.speculative is not None:
-        raise ConfigError(
-            f"tensor_parallel {world} does not go with speculative yet; leave one of them out"
-        )
     why = "as asked: so many processes, each with a part of every layer"
     return RanksDecision(world, {"tensor_parallel": why})
 

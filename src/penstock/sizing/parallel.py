@@ -2,10 +2,11 @@
 
 With N ranks that share every layer (tensor parallelism), ours cut all products by output columns
 and gather what the next op reads whole, so that no bit depends on N; each rank receives ``(N - 1) /
-N`` of ``attention out + hidden + MLP + hidden`` numbers a layer and token. Others cut every second
-product by input columns and add up partial sums: two ring all-reduces a layer, of which a rank
-receives ``2 (N - 1) / N`` of ``hidden`` numbers each. Stages (pipeline parallelism) hand over the
-residual stream of a token once each.
+N`` of ``2 (attention out + MLP) + 4 (hidden + hidden)`` bytes a layer and token: what products read
+has 16 bits, and what is added to the residual stream is float32. Others cut every second product by
+input columns and add up partial sums: two ring all-reduces a layer, of which a rank receives ``2 (N
+- 1) / N`` of ``hidden`` 16-bit numbers each. Of logits, float32, rank 0 receives those of the other
+ranks. Stages (pipeline parallelism) hand over the residual stream of a token once each.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ from penstock.sizing.accelerator import Link
 Exchange = Literal["gather", "reduce"]
 """How ranks put a layer together: ``gather`` columns, as ours, or ``reduce`` sums, as others."""
 
-_ELEMENT_BYTES = 2  # both exchange 16-bit numbers
+_READ_BYTES, _ADDED_BYTES = 2, 4
+"""Bytes of a number that the next product reads, and of one that is added to the residual stream,
+or a logit."""
 
 
 @dataclass(frozen=True)
@@ -82,50 +85,61 @@ class Traffic:
     """Exchanges that wait for each other, whatever their size."""
     per_exchange: int
     """Hops of each."""
+    row_bytes: float = 0.0
+    """Bytes that rank 0 receives for each row of logits, in one more exchange."""
 
-    def seconds(self, link: Link, tokens: int) -> float:
-        hops = self.exchanges * self.per_exchange
-        return self.token_bytes * tokens / (link.gb_per_s * 1e9) + hops * link.us * 1e-6
+    def seconds(self, link: Link, tokens: int, rows: int = 0) -> float:
+        """Time of a step of so many tokens, of which ``rows`` have logits."""
+        hops = self.exchanges * self.per_exchange + (rows > 0 and self.row_bytes > 0)
+        received = self.token_bytes * tokens + self.row_bytes * rows
+        return received / (link.gb_per_s * 1e9) + hops * link.us * 1e-6
 
 
 def traffic(spec: ModelSpec, parallel: Parallelism) -> Traffic:
     """Return what ranks receive of each other, stages' hand-overs included."""
     n, token_bytes, exchanges, hops = parallel.tensor, 0.0, 0, 1
+    others = (n - 1) / n
     if n > 1:
-        others = (n - 1) / n
         for layer in spec.layers:
             if parallel.exchange == "gather":
-                widths = gathered(spec, layer)
-                token_bytes += others * sum(widths) * _ELEMENT_BYTES
-                exchanges += len(widths)
+                sizes = gathered_bytes(spec, layer)
+                token_bytes += others * sum(sizes)
+                exchanges += len(sizes)
             else:
                 parts = (layer.mixer is not None) + (layer.mlp is not None)
-                token_bytes += 2 * others * parts * spec.hidden_size * _ELEMENT_BYTES
+                token_bytes += 2 * others * parts * spec.hidden_size * _READ_BYTES
                 exchanges += parts
         # Of a gather all come at once, around a ring one after the other, twice.
         hops = 1 if parallel.exchange == "gather" else 2
     stages = parallel.pipeline - 1
-    return Traffic(token_bytes + stages * spec.hidden_size * 4, exchanges + stages, hops)
+    return Traffic(
+        token_bytes + stages * spec.hidden_size * 4,
+        exchanges + stages,
+        hops,
+        others * spec.vocab_size * _ADDED_BYTES,
+    )
 
 
-def gathered(spec: ModelSpec, layer: LayerSpec) -> tuple[int, ...]:
-    """Return the columns of what ranks that cut products by output columns put together."""
-    widths: list[int] = []
+def gathered_bytes(spec: ModelSpec, layer: LayerSpec) -> tuple[int, ...]:
+    """Return the bytes of a token of each gather in which ranks that cut products by output columns
+    put a layer together, of all ranks."""
+    sizes: list[int] = []
     for mixer in layer.mixers:
         if isinstance(mixer, AttentionSpec):
             dim = mixer.head_dim if mixer.latent is None else mixer.latent.v_dim
-            widths.append(mixer.num_heads * dim)
+            width = mixer.num_heads * dim
         elif isinstance(mixer, GatedDeltaSpec):
-            widths.append(mixer.value_size)
+            width = mixer.value_size
         elif isinstance(mixer, SelectiveSpec):
-            widths.append(mixer.inner_size)
+            width = mixer.inner_size
         else:
-            widths.append(mixer.size)
+            width = mixer.size
+        sizes.append(width * _READ_BYTES)
     if layer.mixer is not None:
-        widths.append(spec.hidden_size)
-    if isinstance(layer.mlp, MlpSpec):
-        widths += [layer.mlp.intermediate_size, spec.hidden_size]
-    elif layer.mlp is not None:
-        experts = layer.mlp
-        widths += [experts.top_k * experts.intermediate_size, spec.hidden_size]
-    return tuple(widths)
+        sizes.append(spec.hidden_size * _ADDED_BYTES)
+    if layer.mlp is not None:
+        inner = layer.mlp.intermediate_size
+        if not isinstance(layer.mlp, MlpSpec):
+            inner *= layer.mlp.top_k
+        sizes += [inner * _READ_BYTES, spec.hidden_size * _ADDED_BYTES]
+    return tuple(sizes)

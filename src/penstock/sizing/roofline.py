@@ -115,7 +115,7 @@ class Roofline:
         bound = compute > memory
         sent = 0.0
         if self.device.link is not None and self.traffic.exchanges:
-            sent = self.traffic.seconds(self.device.link, size.tokens)
+            sent = self.traffic.seconds(self.device.link, size.tokens, size.logits)
         host = self.attained.step_us + self.attained.op_us * float(counts.sum())
         return Bounds(
             compute=float((compute * counts)[bound].sum()),

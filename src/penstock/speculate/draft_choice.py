@@ -144,6 +144,8 @@ def draft_engine_config(
         ),
         "speculative": None,
         "profile": None,
+        # Of a target that ranks share, rank 0 drafts alone, on the threads of all: they wait.
+        "tensor_parallel": 1,
     }
     changes |= _quantization(config, spec)
     if resolved.threads > 1 and plan.num_parameters * 2 <= _FEW_WEIGHTS:

@@ -12,7 +12,7 @@ from support.needs import needs_native
 
 from penstock.config import EngineConfig
 from penstock.engine.engine_plan import rank_limits
-from penstock.engine.loader import load, plan_engine
+from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.threads import divided
@@ -25,27 +25,11 @@ from penstock.threads import divided
         ({"tensor_parallel": -1}, "must be 1 to 256, not -1"),
         ({"tensor_parallel": 1000}, "must be 1 to 256, not 1000"),
         ({"tensor_parallel": 5}, "tensor_parallel 5: 5 ranks cannot share 4 heads .* at most 4"),
-        ({"tensor_parallel": 2, "artifact_dir": "/x"}, "ranks pack their weights at each start"),
     ],
 )
 def test_what_is_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         plan_engine(EngineConfig(backend="reference", **options))
-
-
-def test_speculation_is_refused() -> None:
-    from penstock.speculative_config import Ngram
-
-    config = EngineConfig(backend="reference", tensor_parallel=2, speculative=Ngram())
-    with pytest.raises(ConfigError, match="tensor_parallel 2 does not go with speculative yet"):
-        plan_engine(config)
-
-
-@needs_native
-def test_an_artifact_of_ranks_is_not_built() -> None:
-    engine_plan = plan_engine(EngineConfig(backend="cpu", tensor_parallel=2))
-    with pytest.raises(ConfigError, match="packed weights of several ranks are not kept yet"):
-        load(engine_plan, keeping="always")
 
 
 @needs_native
@@ -54,11 +38,8 @@ def test_what_is_decided_and_why() -> None:
     several = plan_engine(EngineConfig(backend="cpu", threads=6, tensor_parallel=4))
     config = several.config
     assert config.tensor_parallel == 4
-    assert (config.threads, config.artifact_dir) == (6, None)
+    assert (config.threads, config.artifact_dir) == (6, one.config.artifact_dir)
     assert config.reasons["threads"] == "as asked; 4 ranks have 1 or 2 threads each"
-    assert config.reasons["artifact_dir"] == "ranks pack their weights at each start"
-    assert any("weights are packed again at each start" in note for note in config.notes)
-    assert not any("packed again" in note for note in one.config.notes)
     assert re.search(r"^tensor_parallel +4  \(as asked: so many", config.explain(), re.MULTILINE)
     assert [rank_limits(several, rank).threads for rank in range(4)] == [1, 2, 1, 2]
     # Two KV heads, each of which two ranks cache.

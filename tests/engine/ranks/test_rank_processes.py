@@ -179,7 +179,14 @@ def join_of(config: EngineConfig, processes: RankProcesses, **changes: Any) -> A
     def join(rank: int, columns: int) -> JoinGroup:
         segment = processes.segment
         return JoinGroup(
-            config, engine_plan.config, identity, rank, segment.fd, segment.slot_bytes, columns
+            config,
+            engine_plan.config,
+            identity,
+            rank,
+            segment.fd,
+            segment.slot_bytes,
+            columns,
+            "never",
         )
 
     return join

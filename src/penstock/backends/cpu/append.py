@@ -103,6 +103,11 @@ def _all_gather(b: Binder, op: ops.AllGather) -> None:
     b.native.append_all_gather(b.buffers[op.x], b.buffers[op.out], list(op.ranks))
 
 
+def _gather_to_first(b: Binder, op: ops.GatherToFirst) -> None:
+    out = None if op.out is None else b.buffers[op.out]
+    b.native.append_gather_to_first(b.buffers[op.x], out, list(op.ranks))
+
+
 def _kv_write(b: Binder, op: ops.KvWrite) -> None:
     v = None if op.v is None else b.buffers[op.v]
     b.native.append_kv_write(layer=op.layer, k=b.buffers[op.k], v=v)
@@ -137,6 +142,7 @@ APPENDERS: Final[ops.OpTable[Binder]] = ops.op_table(
     ops.handles(ops.CombineExperts, _combine_experts),
     ops.handles(ops.Attention, _attention),
     ops.handles(ops.AllGather, _all_gather),
+    ops.handles(ops.GatherToFirst, _gather_to_first),
     ops.handles(ops.KvWrite, _kv_write),
     ops.handles(ops.RopeWrite, _rope_write),
 )

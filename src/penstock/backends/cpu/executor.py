@@ -14,6 +14,7 @@ from penstock.backends.cpu.native import load
 from penstock.backends.cpu.rope_tables import RopeTables
 from penstock.backends.cpu.sampler import NativeSampler
 from penstock.backends.cpu.tune import ProductTuner
+from penstock.interface.executor import OpTime
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.step import Float32s, Int32s, StepInput, StepResult
 from penstock.interface.weights import PackedRegions
@@ -87,11 +88,11 @@ class CpuExecutor(HostExecutor):
         self._call(self._native.run, step)
         return self._result(step)
 
-    def profile(self, step: StepInput) -> tuple[StepResult, list[tuple[float, float]]]:
-        """Run one step as :meth:`run` does, and return the seconds that each op took, in the order
-        of ``op_kinds``, and how many of these the mean thread waited for the last one."""
+    def profile(self, step: StepInput) -> tuple[StepResult, list[OpTime]]:
+        """Run one step as :meth:`run` does, and return what each op took, in the order of
+        ``op_kinds``."""
         times = self._call(self._native.profile, step)
-        return self._result(step), times
+        return self._result(step), [OpTime(*each) for each in times]
 
     @property
     def op_kinds(self) -> list[str]:

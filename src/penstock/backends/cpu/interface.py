@@ -193,9 +193,10 @@ class NativeExecutor(NativeOps, Protocol):
 
     def profile(
         self, *step: *StepArrays, features: Float32s | None, states: StateArrays | None
-    ) -> list[tuple[float, float]]:
-        """Run a step as :meth:`run` does; return the seconds that each op took, and of these those
-        that the mean thread waited for the last one."""
+    ) -> list[tuple[float, float, float]]:
+        """Run a step as :meth:`run` does; return the seconds that each op took, of these those that
+        the mean thread waited for the last one, and those that the first one waited for other
+        ranks."""
         ...
 
     def close(self) -> None: ...

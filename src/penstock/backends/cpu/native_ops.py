@@ -61,6 +61,12 @@ class NativeOps(Protocol):
         """``ranks``: the columns of out that each rank has, of which x are this rank's."""
         ...
 
+    def append_gather_to_first(
+        self, x: BufferId, out: BufferId | None, ranks: list[tuple[int, int]]
+    ) -> None:
+        """The same for rank 0 alone: others have no out."""
+        ...
+
     def append_route(
         self,
         *,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import chain
 from typing import Any
@@ -46,7 +46,9 @@ class ReferenceExecutor(HostExecutor):
         limits: Limits,
         collective: Collective | None = None,
     ) -> None:
-        if collective is None and any(isinstance(op, ops.AllGather) for op in plan.ops):
+        if collective is None and any(
+            isinstance(op, ops.AllGather | ops.GatherToFirst) for op in plan.ops
+        ):
             raise ValueError("the plan is one rank's of several; give the group of ranks, too")
         self._collective = collective
         self.num_blocks = limits.num_blocks
@@ -73,6 +75,7 @@ class ReferenceExecutor(HostExecutor):
             ops.Linear: self._linear,
             ops.Attention: self._attention,
             ops.AllGather: self._all_gather,
+            ops.GatherToFirst: self._gather_to_first,
             ops.SelectRows: self._select_rows,
             ops.Argmax: self._argmax,
             ops.Rope: self._rope,
@@ -183,12 +186,14 @@ class ReferenceExecutor(HostExecutor):
 
     def _all_gather(self, op: ops.AllGather, step: StepInput) -> None:
         assert self._collective is not None
-        own = self._buffers[op.x]
-        whole = np.empty((len(own), self._plan.buffers[op.out].cols), own.dtype)
-        parts = self._collective.all_gather(own)
-        for (first, end), part in zip(op.ranks, parts, strict=True):
-            whole[:, first:end] = part
-        self._buffers[op.out] = whole
+        parts = self._collective.all_gather(self._buffers[op.x])
+        self._buffers[op.out] = _whole(parts, op.ranks)
+
+    def _gather_to_first(self, op: ops.GatherToFirst, step: StepInput) -> None:
+        assert self._collective is not None
+        parts = self._collective.gather_to_first(self._buffers[op.x])
+        if op.out is not None and parts is not None:
+            self._buffers[op.out] = _whole(parts, op.ranks)
 
     def _select_rows(self, op: ops.SelectRows, step: StepInput) -> None:
         rows = np.concatenate([step.logit_rows, step.hidden_rows])
@@ -257,6 +262,14 @@ class ReferenceExecutor(HostExecutor):
 
     def _features(self, op: ops.Features, step: StepInput) -> None:
         self._put(op.out, step.features[:, op.first : op.first + op.cols])
+
+
+def _whole(parts: Sequence[F32], ranks: Sequence[tuple[int, int]]) -> F32:
+    """The columns of all ranks, each in its place."""
+    whole = np.empty((len(parts[0]), max(end for _, end in ranks)), parts[0].dtype)
+    for (first, end), part in zip(ranks, parts, strict=True):
+        whole[:, first:end] = part
+    return whole
 
 
 def _lines(step: StepInput, sequence: int) -> Iterator[tuple[slice, NDArray[np.int64]]]:

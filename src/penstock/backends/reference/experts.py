@@ -81,7 +81,8 @@ def _out_of_groups(decides: F32, routing: Routing) -> NDArray[np.bool_] | None:
     """Which experts are in groups that are not chosen; None where there are no groups."""
     if routing.groups == 1:
         return None
-    grouped = decides.reshape(len(decides), routing.groups, -1)
+    size = decides.shape[1] // routing.groups  # which NumPy cannot tell of no rows
+    grouped = decides.reshape(len(decides), routing.groups, size)
     ordered = -np.sort(-grouped, axis=2)  # NaN last
     value = ordered[:, :, 0]
     if routing.group_score == "top2":

@@ -13,10 +13,13 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from penstock.collector import uncollected
 from penstock.engine.ranks.wire import (
@@ -24,6 +27,7 @@ from penstock.engine.ranks.wire import (
     Failed,
     JoinGroup,
     Loaded,
+    Looked,
     Measured,
     ToRank,
 )
@@ -31,6 +35,10 @@ from penstock.errors import ConfigError, EngineDeadError, PenstockError
 from penstock.interface.executor import Executor
 from penstock.processes.family import end_with_parent
 from penstock.processes.frames import FrameReader, WireError, encode
+
+if TYPE_CHECKING:
+    from penstock.engine.calibration import Measured as MeasuredArrays
+    from penstock.engine.start import Start
 
 _ENOUGH: Final = 1 << 62
 """Bytes of memory that a rank's plan is made for: rank 0 has decided how what there is is used."""
@@ -61,19 +69,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(sock: socket.socket) -> None:
     messages = _messages(sock)
-    join, measured = next(messages, None), next(messages, None)
-    if join is None or measured is None:
+    join = next(messages, None)
+    if join is None:
         return  # rank 0 has ended, or closed the group
-    if not isinstance(join, JoinGroup) or not isinstance(measured, Measured):
-        raise WireError("the first messages must be JoinGroup and Measured")
-    executor = _load(join, measured)
+    if not isinstance(join, JoinGroup):
+        raise WireError("the first message must be JoinGroup")
+    notes: list[tuple[int, str]] = []
+    start = _start(join, notes)
+    began = time.monotonic()
+    executor = start.restored()
     try:
-        sock.sendall(encode(Loaded()))
+        sock.sendall(encode(Looked(executor is None)))
+        measured = next(messages, None)
+        if measured is None:
+            return
+        if not isinstance(measured, Measured):
+            raise WireError("the second message must be Measured")
+        if executor is None:
+            executor = start.packed(_as_arrays(measured), began)
+        os.close(join.segment)  # a mapping needs none
+        sock.sendall(encode(Loaded(notes)))
         gc.collect()
         gc.freeze()
         _serve(executor, messages)
     finally:
-        executor.close()
+        if executor is not None:
+            executor.close()
         gc.unfreeze()
 
 
@@ -84,18 +105,20 @@ def _messages(sock: socket.socket) -> Iterator[ToRank]:
         yield from received
 
 
-def _load(join: JoinGroup, measured: Measured) -> Executor:
+def _start(join: JoinGroup, notes: list[tuple[int, str]]) -> Start:
+    """Plan the rank's part of the model, and take its seat among the ranks; ``notes`` gets what is
+    noted as it starts. Raises ConfigError where it would be another model than that of rank 0."""
     with uncollected():
         from penstock.engine.loader import open_model, plan_engine
         from penstock.engine.ranks.columns import SocketRank
         from penstock.engine.ranks.identity import RankIdentity
-        from penstock.engine.ranks.loading import load_rank
+        from penstock.engine.start import Start
         from penstock.hardware import detect
         from penstock.interface.collective import RankSeat
 
     files = open_model(join.asked)
     hardware = replace(detect(), memory_available=_ENOUGH)
-    made = plan_engine(join.asked, files, hardware=hardware)
+    made = plan_engine(join.asked, files, as_built=False, hardware=hardware)
     length = join.resolved.max_model_len
     ranks = tuple(replace(own, max_positions=length) for own in made.ranks)
     made = replace(made, config=join.resolved, ranks=ranks)
@@ -108,9 +131,22 @@ def _load(join: JoinGroup, measured: Measured) -> Executor:
     world = join.resolved.tensor_parallel
     collective = SocketRank(join.rank, world, [socket.socket(fileno=join.columns)])
     seat = RankSeat(collective, join.segment, join.slot_bytes, join.resolved.threads)
-    executor, _ = load_rank(made, seat, measured, files)
-    os.close(join.segment)  # a mapping needs none
-    return executor
+
+    def note(level: int, text: str) -> None:
+        notes.append((level, text))
+
+    return Start(made, files, lambda phase: None, note, join.keeping, seat=seat)
+
+
+def _as_arrays(measured: Measured) -> MeasuredArrays | None:
+    from penstock.engine.calibration import Measured as MeasuredArrays
+
+    if not measured.inputs and not measured.keys:
+        return None
+    return MeasuredArrays(
+        {name: np.frombuffer(data, np.float64) for name, data in measured.inputs.items()},
+        {name: np.frombuffer(data, np.float32) for name, data in measured.keys.items()},
+    )
 
 
 def _serve(executor: Executor, messages: Iterator[ToRank]) -> None:

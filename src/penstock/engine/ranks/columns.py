@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -30,18 +31,33 @@ class SocketRank:
 
     def all_gather(self, columns: NDArray[Any]) -> Sequence[NDArray[Any]]:
         own = np.ascontiguousarray(columns)
-        try:
-            if self.rank:
+        with self._failing():
+            parts = self._to_first(own)
+            if parts is None:
                 (hub,) = self._sockets
-                _send(hub, own)
                 return [_receive(hub, own) for _ in range(self.world)]
-            parts = [own, *(_receive(sock, own) for sock in self._sockets)]
             for sock in self._sockets:
                 for part in parts:
                     _send(sock, part)
+        return parts
+
+    def gather_to_first(self, columns: NDArray[Any]) -> Sequence[NDArray[Any]] | None:
+        with self._failing():
+            return self._to_first(np.ascontiguousarray(columns))
+
+    def _to_first(self, own: NDArray[Any]) -> Sequence[NDArray[Any]] | None:
+        if self.rank:
+            (hub,) = self._sockets
+            _send(hub, own)
+            return None
+        return [own, *(_receive(sock, own) for sock in self._sockets)]
+
+    @contextlib.contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise RuntimeError(f"rank {self.rank} waits for ranks that have failed") from error
-        return parts
 
     def give_up(self) -> None:
         """Have whoever waits for columns fail. From any thread."""

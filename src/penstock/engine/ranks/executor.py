@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Any, Final, TypeVar
 
 from penstock.engine.ranks.processes import RankProcesses
 from penstock.engine.ranks.steps import encoded
-from penstock.interface.executor import Executor, run
+from penstock.interface.executor import Executor, OpTime, Profiling, run
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
+
+R = TypeVar("R")
 
 _PATIENCE_S: Final = 5.0
 """Seconds in which the end of another rank becomes known after a step has failed for it."""
@@ -39,11 +42,18 @@ class RankedExecutor(HostExecutor):
         return self._own.sampler
 
     def run(self, step: StepInput) -> StepResult:
+        return self._by_all(step, self._run_own)
+
+    def _run_own(self, step: StepInput) -> StepResult:
+        return run(self._own, step)
+
+    def _by_all(self, step: StepInput, by_own: Callable[[StepInput], R]) -> R:
+        """Have the other ranks run the step, and rank 0 in its own way."""
         self.processes.check()
         frame = encoded(step)
         try:
             self.processes.send(frame)
-            return run(self._own, step)
+            return by_own(step)
         except RuntimeError as error:
             failure = self.processes.failure(_PATIENCE_S)
             if failure is None:
@@ -56,3 +66,20 @@ class RankedExecutor(HostExecutor):
     def close(self) -> None:
         self._end()
         self._own.close()
+
+
+class ProfilingRanks(RankedExecutor):
+    """Ranks of which rank 0 can time its ops, and how long it waits for the others."""
+
+    def __init__(self, own: Executor, processes: RankProcesses) -> None:
+        assert isinstance(own, Profiling)
+        super().__init__(own, processes)
+        self._profiling: Profiling = own
+
+    def profile(self, step: StepInput) -> tuple[StepResult, Sequence[OpTime]]:
+        return self._by_all(step, self._profiling.profile)
+
+
+def ranked(own: Executor, processes: RankProcesses) -> RankedExecutor:
+    """Return the executor of all ranks, of which ``own`` is rank 0's; it can do what that can."""
+    return (ProfilingRanks if isinstance(own, Profiling) else RankedExecutor)(own, processes)

@@ -10,13 +10,22 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import penstock.errors as errors
 from penstock.engine.ranks.columns import SocketRank
-from penstock.engine.ranks.wire import MAX_FRAME_BYTES, Failed, FromRank, JoinGroup, Loaded, ToRank
+from penstock.engine.ranks.wire import (
+    MAX_FRAME_BYTES,
+    Failed,
+    FromRank,
+    JoinGroup,
+    Loaded,
+    Looked,
+    ToRank,
+)
 from penstock.errors import EngineDeadError, PenstockError
+from penstock.interface.collective import WAIT_S
 from penstock.interface.rank_segment import RankSegment
 from penstock.processes.family import describe_exit
 from penstock.processes.frames import PIECE_BYTES, FrameReader, WireError, encode
@@ -50,7 +59,10 @@ class RankProcesses:
         self._sockets: list[socket.socket] = []
         self._changed = threading.Condition()
         self._started = False
-        self._loaded = 0
+        self._looked: dict[int, bool] = {}
+        """Of each rank that has looked for an engine artifact, whether it packs its weights."""
+        self._loaded: dict[int, list[tuple[int, str]]] = {}
+        """Of each rank that is ready for steps, its notes."""
         self._failure: PenstockError | None = None
         self._closing_at: float | None = None
         self._thread: threading.Thread | None = None
@@ -86,18 +98,32 @@ class RankProcesses:
                 sock.sendall(frame)
         except OSError as error:
             raise self.failure(_EXIT_GRACE_S) or EngineDeadError(
-                f"a rank has closed its socket: {error}"
+                f"a rank takes in no more steps: {error}"
             ) from error
 
-    def wait_loaded(self) -> None:
-        """Return once every rank is ready for steps. Raises the error of one that failed."""
+    def wait_looked(self) -> bool:
+        """Return whether any rank packs its weights, once all know. Raises the error of one that
+        failed."""
+        self._wait_for_all(self._looked)
+        return any(self._looked.values())
+
+    def wait_loaded(self) -> list[tuple[int, int, str]]:
+        """Return once every rank is ready for steps: notes, each with its rank and its level.
+        Raises the error of one that failed."""
+        self._wait_for_all(self._loaded)
+        for sock in self._sockets:  # a step that a stopped process does not take in
+            sock.settimeout(WAIT_S)
+        notes = sorted(self._loaded.items())
+        return [(rank, *note) for rank, its in notes for note in its]
+
+    def _wait_for_all(self, told: Mapping[int, object]) -> None:
+        others = self.world - 1
         with self._changed:
             self._changed.wait_for(
-                lambda: self._failure is not None or self._loaded == self.world - 1,
-                START_TIMEOUT_S,
+                lambda: self._failure is not None or len(told) == others, START_TIMEOUT_S
             )
         self.check()
-        if self._loaded < self.world - 1:
+        if len(told) < others:
             raise EngineDeadError(f"the ranks were not ready within {START_TIMEOUT_S:.0f} seconds")
 
     def failure(self, patience: float) -> PenstockError | None:
@@ -123,7 +149,10 @@ class RankProcesses:
         for sock in self._sockets:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_WR)
-        if self._thread is not None:
+        if self._thread is None:  # nothing was started
+            for theirs in self._theirs:
+                theirs.close()
+        else:
             self._thread.join(3 * _EXIT_GRACE_S)
         self.collective.close()
         self.segment.close()
@@ -194,9 +223,13 @@ class RankProcesses:
             return False
         for message in messages:
             match message:
-                case Loaded():
+                case Looked(packs):
                     with self._changed:
-                        self._loaded += 1
+                        self._looked[rank] = packs
+                        self._changed.notify_all()
+                case Loaded(notes):
+                    with self._changed:
+                        self._loaded[rank] = notes
                         self._changed.notify_all()
                 case Failed():
                     self._fail(_error(rank, message))

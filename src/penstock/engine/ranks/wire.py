@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 
+from penstock.artifact.session import Keeping
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.ranks.identity import RankIdentity
 from penstock.engine.ranks.steps import StepFrame
@@ -27,6 +28,8 @@ class JoinGroup(msgspec.Struct, tag="join", frozen=True):
     slot_bytes: int
     columns: int
     """That of the socket to rank 0 by which columns go where no memory is shared."""
+    keeping: Keeping
+    """Whether packed weights are kept (``loader.load``)."""
 
 
 class Measured(msgspec.Struct, tag="measured", frozen=True):
@@ -37,8 +40,18 @@ class Measured(msgspec.Struct, tag="measured", frozen=True):
     keys: dict[str, bytes]
 
 
+class Looked(msgspec.Struct, tag="looked", frozen=True):
+    """The rank has looked for an engine artifact of its part."""
+
+    packs: bool
+    """Whether there is none to restore, so that it needs what a text says of the model."""
+
+
 class Loaded(msgspec.Struct, tag="loaded", frozen=True):
     """The rank is ready for steps."""
+
+    notes: list[tuple[int, str]]
+    """Lines about its engine artifact and its weights, with their levels as in logging."""
 
 
 class Failed(msgspec.Struct, tag="failed", frozen=True):
@@ -49,4 +62,4 @@ class Failed(msgspec.Struct, tag="failed", frozen=True):
 
 
 ToRank = JoinGroup | Measured | StepFrame
-FromRank = Loaded | Failed
+FromRank = Looked | Loaded | Failed

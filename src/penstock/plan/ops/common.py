@@ -185,6 +185,25 @@ class AllGather(Op):
 
 
 @dataclass(frozen=True)
+class GatherToFirst(Op):
+    """What :class:`AllGather` does, for rank 0 alone: other ranks only give what they have, and
+    their out is None.
+
+    Logits are gathered so, since rank 0 alone draws. It receives all of them. Sums of probabilities
+    are whole numbers, so ranks could sum, sort and cut their own columns with the same bits; but
+    penalties, grammars and reports of log-probabilities would have to go to every rank then, all to
+    save one copy: of a row of 128,256 logits at two ranks 250 KiB, beside the gigabytes of weights
+    that a step of such a model reads.
+    """
+
+    _reads = ("x",)
+    _writes = ("out",)
+    x: BufferName
+    out: BufferName | None
+    ranks: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
 class SelectRows(Op):
     """``out[:, first : first + c] = x[[*logit_rows, *hidden_rows]]``: ``[T, c]`` to ``[S, ...]``.
 
