@@ -37,6 +37,7 @@ COMMANDS = (
     Command(("chat",), "chat", "talk to a model in the terminal"),
     Command(("generate",), "generate", "complete prompts on the command line"),
     Command(("serve",), "serve", "serve a model over the OpenAI API"),
+    Command(("stage",), "stage", "run a part of a model's layers for an engine elsewhere"),
     Command(("convert",), "convert", "write a model to a GGUF file, quantized or not"),
     Command(("build",), "build", "pack a model's weights ahead, for fast starts"),
     Command(("explain",), "explain", "show what a model runs as on this machine, and why"),

@@ -29,6 +29,10 @@ placeholder tokens (scheduler/sequence.py) counted as known. A sequence that rea
 one, or cannot sample before it is known, is left out of the step; another end wastes a row, whose
 token is dropped. Blocks change hands while steps in flight use them: steps run in order.
 
+Where no token is known ahead (the stages of a pipeline), several steps are in flight, and each
+sequence that decodes is in one of them at a time. So that all have work, a step takes its share of
+the running sequences that decode, and of the tokens that a step may have.
+
 A sequence whose next mask is not there (``awaits_mask``) is computed up to its last known token,
 which is left for later; one whose mask did not come while its step ran (``update``, ``late``) has
 that token computed again. While all running ones wait so, there is work and no step.
@@ -91,19 +95,24 @@ class Scheduler:
         all_hidden: bool = False,
         max_prompt_rows: int | None = None,
         surely: bool = False,
+        batches: int = 1,
+        depth: int = 2,
     ) -> None:
         """``all_hidden``: the hidden states of every token are wanted. ``max_prompt_rows``: tokens
         of a step that may get logits because their prompts want them; those that want more take
         more steps. None: all. ``surely``: no more sequences run than the cache holds to their
-        ends."""
+        ends. ``batches``: among how many steps the running sequences are divided, where several are
+        in flight. ``depth``: how many may be."""
         check_step_limits(max_num_seqs, max_num_batched_tokens)
         self.cache = cache
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
+        self._batches = batches
+        self._step_tokens = -(-max_num_batched_tokens // batches)
         self._lengths = lengths
         self._queues = Queues()
         self.running = self._queues.running
-        self._in_flight = InFlight()
+        self._in_flight = InFlight(depth)
         self._most_prompt_rows = max_prompt_rows or max_num_batched_tokens
         self._accepted = AcceptedDrafts(cache)
         self._preemption = Preemption(cache, self._queues, self._in_flight)
@@ -203,9 +212,10 @@ class Scheduler:
                 self._preemption.preempt(victim)
         chosen: list[ScheduledSequence] = []
         copies: list[BlockCopy] = []
-        prefills = self._continuation.decodes(chosen, copies, masks_pending)
+        most = -(-len(self.running) // self._batches)
+        prefills = self._continuation.decodes(chosen, copies, masks_pending, most)
         decoded = len(chosen)
-        left = StepBudget(self.max_num_batched_tokens - decoded, self._most_prompt_rows)
+        left = StepBudget(self._step_tokens - decoded, self._most_prompt_rows)
         if prefills:
             self._continuation.prefills(prefills, left, chosen, copies)
         # If someone above came short, no block is left that would let anyone in.
@@ -217,7 +227,7 @@ class Scheduler:
         if drafts and left.tokens:
             drafted = place_drafts(self.cache, chosen, drafts, left.tokens, copies)
         self._steps += 1
-        num_tokens = self.max_num_batched_tokens - left.tokens + drafted
+        num_tokens = self._step_tokens - left.tokens + drafted
         if not shares.contended:
             shares.uncharged += num_tokens
         moves, self._accepted.moves = self._accepted.moves, []

@@ -196,6 +196,15 @@ def _results(binder: Binder) -> ResultViews:
     def view(name: BufferName, dtype: DTypeLike) -> NDArray[Any]:
         return binder.native.view(binder.buffers[name]).view(dtype)
 
+    if plan.logits is None or plan.argmax is None or plan.hidden is None:
+        return ResultViews(
+            logits=np.empty((0, 0), np.float32),
+            argmax=np.empty(0, np.int32),
+            hidden=None,
+            taps=None,
+            more_logits=(),
+            leaving=tuple(view(name, DTYPES[plan.buffers[name].element]) for name in plan.leaving),
+        )
     rounded = plan.buffers[plan.hidden].element == "bfloat16"
     return ResultViews(
         logits=view(plan.logits, np.float32),

@@ -1,0 +1,150 @@
+"""What a stage does for an engine: load its part of the model, then run steps, until it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.config import ChosenBackend
+from penstock.engine.ranks.wire import Failed, Loaded, Measured
+from penstock.engine.stages.channel import Channel
+from penstock.engine.stages.wire import (
+    BEAT_S,
+    Alive,
+    JoinPipeline,
+    StageResult,
+    StageStep,
+    ToStage,
+)
+from penstock.errors import EngineDeadError, PenstockError
+from penstock.interface.executor import Executor
+from penstock.plan.stages import Stage
+from penstock.processes.frames import WireError
+
+_ENDED: Final = None
+
+
+@dataclass(frozen=True)
+class StageOptions:
+    """The options of a stage that waits for engines: where its part of the model comes from, and
+    what computes."""
+
+    model: str
+    """The model as its user names it; an engine's own options say all else of it."""
+    revision: str | None
+    backend: ChosenBackend | None
+    """None: the engine's."""
+    threads: int | str | None
+
+
+def serve_engine(
+    channel: Channel[ToStage],
+    options: StageOptions | None = None,
+    say: Callable[[str], None] = lambda line: None,
+) -> None:
+    """Serve the engine behind ``channel`` until it ends, and tell it of an error that ends this.
+
+    ``options``: of a stage that is no child of the engine. ``say`` is told what goes on.
+    """
+    try:
+        _serve(channel, options, say)
+        return
+    except PenstockError as error:
+        failed = Failed(type(error).__name__, str(error))
+    except (BrokenPipeError, ConnectionResetError):
+        return  # the engine is gone: there is nobody to report to
+    except OSError as error:
+        failed = Failed(EngineDeadError.__name__, f"its connection failed: {error}")
+    except BaseException as error:
+        failed = Failed(EngineDeadError.__name__, f"it failed:\n{traceback.format_exc()}")
+        if isinstance(error, KeyboardInterrupt):
+            raise
+    say(failed.message)
+    with contextlib.suppress(OSError, WireError):
+        channel.send(failed)
+
+
+def _serve(
+    channel: Channel[ToStage], options: StageOptions | None, say: Callable[[str], None]
+) -> None:
+    join = channel.receive()
+    if join is None:
+        return
+    if not isinstance(join, JoinPipeline):
+        raise WireError(f"a {type(join).__name__} message came first")
+    with _beating(channel):
+        from penstock.engine.stages.loading import plan_stage
+
+        planned = plan_stage(join, options)
+        measured = channel.receive()
+        if measured is None:
+            return
+        if not isinstance(measured, Measured):
+            raise WireError(f"a {type(measured).__name__} message came out of turn")
+        executor, stage = planned.load(measured)
+        try:
+            channel.send(Loaded())
+            say(f"layers {stage.layers[0]} to {stage.layers[1] - 1} are loaded")
+            gc.collect()
+            gc.freeze()
+            _run(channel, executor, stage)
+        finally:
+            executor.close()
+            gc.unfreeze()
+
+
+def _run(channel: Channel[ToStage], executor: Executor, stage: Stage) -> None:
+    """Run steps in the order in which they come, while the next ones arrive."""
+    from penstock.engine.ranks.steps import decoded
+    from penstock.engine.stages.columns import handed_on, own_step
+    from penstock.interface.executor import run
+
+    arrived: queue.SimpleQueue[StageStep | BaseException | None] = queue.SimpleQueue()
+    reader = threading.Thread(target=_read, args=(channel, arrived), daemon=True)
+    reader.start()
+    while (message := arrived.get()) is not _ENDED:
+        if isinstance(message, BaseException):
+            raise message
+        try:
+            result = run(executor, own_step(stage, decoded(message.step), message.columns))
+        except ValueError as error:
+            raise WireError(f"a step is malformed: {error}") from error
+        channel.send(StageResult(message.number, handed_on(stage, result)))
+
+
+def _read(
+    channel: Channel[ToStage], arrived: queue.SimpleQueue[StageStep | BaseException | None]
+) -> None:
+    try:
+        while (message := channel.receive()) is not None:
+            if not isinstance(message, StageStep):
+                raise WireError(f"a {type(message).__name__} message came out of turn")
+            arrived.put(message)
+    except BaseException as error:
+        arrived.put(error)
+    arrived.put(_ENDED)
+
+
+@contextlib.contextmanager
+def _beating(channel: Channel[ToStage]) -> Iterator[None]:
+    """Send signs of life meanwhile, from a thread of their own."""
+    stop = threading.Event()
+
+    def beat() -> None:
+        with contextlib.suppress(OSError):  # the engine is gone, as whoever receives will see
+            while not stop.wait(BEAT_S):
+                channel.send(Alive())
+
+    thread = threading.Thread(target=beat, name="penstock-stage-beat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
