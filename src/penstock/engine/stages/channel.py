@@ -88,7 +88,7 @@ class Channel(Generic[Message]):
         header = self._exactly(_HEADER.size + _SEAL_BYTES, at_start=True)
         if header is None:
             return None
-        magic, version, _, size = _HEADER.unpack_from(header)
+        magic, version, flags, size = _HEADER.unpack_from(header)
         if magic != MAGIC:
             raise WireError(f"the peer is no stage of a pipeline: it sends {bytes(header[:16])!r}")
         if version != VERSION:
@@ -96,6 +96,8 @@ class Channel(Generic[Message]):
                 f"the peer speaks version {version} of the stages' protocol, and this is version "
                 f"{VERSION}; run the same version of Penstock on both hosts"
             )
+        if flags:
+            raise WireError(f"a frame has flags {flags:#x}, and none are known")
         if size > self._limit:
             raise WireError(f"a frame announces {size} bytes, more than {self._limit}")
         body = self._exactly(size, at_start=False)
