@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -122,28 +124,27 @@ def story(
     same(*stories)
 
 
-STORIES = (
-    st.lists(arrivals(), min_size=1, max_size=7),
-    st.sampled_from([2, 3, 5]),
-    st.integers(1, 5),
-    st.sampled_from([0, 7, 100]),
-    st.sampled_from([5, 6, 8, 30]),
-    st.sampled_from(
+STORIES = {
+    "happening": st.lists(arrivals(), min_size=1, max_size=7),
+    "depth": st.sampled_from([2, 3, 5]),
+    "seqs": st.integers(1, 5),
+    "more": st.sampled_from([0, 7, 100]),
+    "num_blocks": st.sampled_from([5, 6, 8, 30]),
+    "windows": st.sampled_from(
         [(None, None), (None, None), (None, 33), (40, 40), (50, 3), (None, Chunk(40))]
     ),
-    st.sampled_from([None, None, 0, 2, 9]),
-)
-SLOW = [HealthCheck.too_slow]
+    "spare": st.sampled_from([None, None, 0, 2, 9]),
+}
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=SLOW)
-@given(*STORIES)
-def test_what_happens_is_the_same(engine_plan: EnginePlan, happening, *rest) -> None:  # type: ignore[no-untyped-def]
-    story(engine_plan, happening, *rest)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.fixed_dictionaries(STORIES))
+def test_what_happens_is_the_same(engine_plan: EnginePlan, drawn: dict[str, Any]) -> None:
+    story(engine_plan, **drawn)
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
-@given(*STORIES)
-def test_whatever_happens_it_is_the_same(engine_plan: EnginePlan, happening, *rest) -> None:  # type: ignore[no-untyped-def]
-    story(engine_plan, happening, *rest)
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.fixed_dictionaries(STORIES))
+def test_whatever_happens_it_is_the_same(engine_plan: EnginePlan, drawn: dict[str, Any]) -> None:
+    story(engine_plan, **drawn)

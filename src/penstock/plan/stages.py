@@ -45,7 +45,7 @@ from penstock.plan.ops import (
 from penstock.plan.plan import Plan
 
 _SEQUENCES: Final = 8
-_CONTEXT: Final = 32 * BLOCK_SIZE
+_CONTEXT: Final = 16 * BLOCK_SIZE
 """The step by which stages are balanced: so many sequences decode, each behind so many tokens."""
 
 _CACHED = (Attention, KvWrite, RopeWrite, ShortConv)
@@ -231,10 +231,7 @@ def _stage(primitive: Plan, whole: Plan, number: int, first: _Cut, end: _Cut) ->
         primitive,
         ops=(
             *_arrival(entering, buffers),
-            *(
-                _moved(op, state_first if isinstance(op, _STATEFUL) else kv_first)
-                for op in ops
-            ),
+            *(_moved(op, state_first if isinstance(op, _STATEFUL) else kv_first) for op in ops),
         ),
         buffers=buffers,
         kv_layers=kv_layers,

@@ -137,10 +137,7 @@ def resolve(
     return Resolved(
         resolved,
         replace(plans.target.plan, spec=spec, max_positions=resolved.max_model_len),
-        tuple(
-            replace(own, spec=spec, max_positions=resolved.max_model_len)
-            for own in plans.ranks
-        ),
+        tuple(replace(own, spec=spec, max_positions=resolved.max_model_len) for own in plans.ranks),
         tuple(
             replace(
                 stage,

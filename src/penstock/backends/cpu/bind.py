@@ -203,7 +203,7 @@ def _results(binder: Binder) -> ResultViews:
             hidden=None,
             taps=None,
             more_logits=(),
-            leaving=tuple(view(name, DTYPES[plan.buffers[name].element]) for name in plan.leaving),
+            leaving=tuple(view(name, _float(plan, name)) for name in plan.leaving),
         )
     rounded = plan.buffers[plan.hidden].element == "bfloat16"
     return ResultViews(
@@ -213,6 +213,12 @@ def _results(binder: Binder) -> ResultViews:
         taps=None if plan.taps is None else view(plan.taps, np.float32),
         more_logits=tuple(view(name, np.float32) for name in plan.more_logits),
     )
+
+
+def _float(plan: Plan, name: BufferName) -> DTypeLike:
+    element = plan.buffers[name].element
+    assert element != "int32"
+    return DTYPES[element]
 
 
 def _tuner(binder: Binder, threads: int) -> ProductTuner | None:

@@ -81,7 +81,7 @@ def _out_of_groups(decides: F32, routing: Routing) -> NDArray[np.bool_] | None:
     """Which experts are in groups that are not chosen; None where there are no groups."""
     if routing.groups == 1:
         return None
-    grouped = decides.reshape(len(decides), routing.groups, -1)
+    grouped = decides.reshape(len(decides), routing.groups, decides.shape[1] // routing.groups)
     ordered = -np.sort(-grouped, axis=2)  # NaN last
     value = ordered[:, :, 0]
     if routing.group_score == "top2":

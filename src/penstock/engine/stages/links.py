@@ -149,7 +149,10 @@ class StageLinks:
         cannot be had."""
         for number, join in enumerate(joins):
             thread = threading.Thread(
-                target=self._serve, args=(number, join), name=f"penstock-stage-{number}", daemon=True
+                target=self._serve,
+                args=(number, join),
+                name=f"penstock-stage-{number}",
+                daemon=True,
             )
             self._threads.append(thread)
             thread.start()
@@ -331,4 +334,8 @@ def _error(failed: Failed) -> PenstockError:
 def _named(error: PenstockError, name: str) -> PenstockError:
     """The same error, which says whose it is."""
     kind = type(error) if hasattr(errors, type(error).__name__) else EngineDeadError
-    return kind(f"{name}: {error}" if not str(error).startswith(("has ", "was ", "ended ")) else f"{name} {error}")
+    return kind(
+        f"{name}: {error}"
+        if not str(error).startswith(("has ", "was ", "ended "))
+        else f"{name} {error}"
+    )

@@ -96,10 +96,7 @@ def _stages(engine_plan: EnginePlan) -> list[NearStage | FarStage]:
 def _join(engine_plan: EnginePlan, files: ModelFiles, number: int) -> JoinPipeline:
     config, asked = engine_plan.config, engine_plan.asked
     near = number >= len(config.pipeline_stages)
-    count, cpus = 1, ()
-    if near:
-        limits = stage_limits(engine_plan, number)
-        count, cpus = limits.threads, limits.cpus
+    limits = stage_limits(engine_plan, number) if near else step_limits(engine_plan)
     asked = msgspec.structs.replace(
         asked,
         # The path, so that no stage looks for the model again; those on other hosts have their own.
@@ -115,7 +112,7 @@ def _join(engine_plan: EnginePlan, files: ModelFiles, number: int) -> JoinPipeli
         artifact_dir=None,
     )
     identity = StageIdentity.of(engine_plan, files, number, near=near)
-    return JoinPipeline(asked, config, identity, number, count, cpus)
+    return JoinPipeline(asked, config, identity, number, limits.threads, limits.cpus)
 
 
 @dataclass(frozen=True)
@@ -201,7 +198,8 @@ def load_stage(
     the backend, if it is not the engine's. Raises WeightError or ConfigError."""
     plan = stage.plan
     inputs = {name: np.frombuffer(data, np.float64) for name, data in measured.inputs.items()}
-    weights, warning = open_plan_weights(replace(engine_plan, plan=plan), files, inputs)
+    # All of the model's, of which a stage reads its own: the checkpoint is looked at as a whole.
+    weights, warning = open_plan_weights(engine_plan, files, inputs)
     if progress is not no_progress:
         num_bytes = weight_bytes(plan)
         weights = CountedWeights(
