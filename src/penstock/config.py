@@ -152,8 +152,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         Meta(
             description="Where the first stages wait, HOST:PORT,HOST:PORT in their order, each "
-            "started by 'penstock stage MODEL --host HOST --port PORT'. The last stage is the engine "
-            "itself; --pipeline-parallel is one more than there are, or names more, which are "
+            "started by 'penstock stage MODEL --host HOST --port PORT'. The engine itself is the "
+            "last stage; --pipeline-parallel is one more than there are, or names more, which are "
             "processes of this machine."
         ),
     ] = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -167,7 +168,7 @@ def test_stages_have_all_layers_and_weights_once() -> None:
         bounds = [stage.layers for stage in stages]
         assert bounds[0][0] == 0
         assert bounds[-1][1] == 7
-        assert all(a[1] == b[0] < b[1] for a, b in zip(bounds, bounds[1:], strict=False))
+        assert all(a[1] == b[0] < b[1] for a, b in pairwise(bounds))
         named = [name for stage in stages for name in stage.plan.weights]
         assert sorted(named) == sorted(fuse(plan).weights)
         cached = [layer for stage in stages for layer in stage.plan.kv_layers]

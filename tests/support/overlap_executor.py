@@ -2,8 +2,8 @@
 
 ``HashExecutor`` has no weights: its logits are a hash of what it reads in the cache, so that a slot
 read too early, too late or by the wrong sequence changes everything after it. ``Deferred`` makes
-an executor of several submissions of any other: it does nothing before it is waited for, which is as late as
-a device may be.
+an executor of several submissions of any other: it does nothing before it is waited for, which is
+as late as a device may be.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
@@ -35,8 +36,8 @@ from penstock.plan.ops import (
     Join,
     KvWrite,
     Op,
-    Rows,
     RopeWrite,
+    Rows,
     SelectiveScan,
     ShortConv,
     StateConv,
@@ -103,13 +104,13 @@ def cut(primitive: Plan, whole: Plan, count: int) -> tuple[Stage, ...]:
     )
     costs = [op_cost(primitive, op, size).num_bytes for op in primitive.ops]
     places = [0, *(each.place for each in cuts), len(primitive.ops)]
-    sums = [sum(costs[a:b]) for a, b in zip(places, places[1:], strict=False)]
+    sums = [sum(costs[a:b]) for a, b in pairwise(places)]
     ends = _balanced(sums, count)
     bounds = [0, *ends, len(sums)]
     inner = [_Cut(0, 0, ()), *cuts, _Cut(len(primitive.ops), len(primitive.spec.layers), ())]
     return tuple(
         _stage(primitive, whole, number, inner[first], inner[end])
-        for number, (first, end) in enumerate(zip(bounds, bounds[1:], strict=False))
+        for number, (first, end) in enumerate(pairwise(bounds))
     )
 
 

@@ -85,7 +85,7 @@ def test_what_is_no_frame_of_ours() -> None:
 
 
 def test_a_frame_that_is_too_large_is_refused_before_it_is_read() -> None:
-    with pytest.raises(WireError, match="announces .* bytes, more than 64"):
+    with pytest.raises(WireError, match=r"announces .* bytes, more than 64"):
         raw(frame_of(RESULT), limit=64).receive()
 
 

@@ -133,9 +133,9 @@ def test_where_the_secret_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyP
     file.chmod(0o600)
     assert read_secret(str(file)) == OTHER
     file.chmod(0o644)
-    with pytest.raises(ConfigError, match="others may read .*; chmod 600 it"):
+    with pytest.raises(ConfigError, match=r"others may read .*; chmod 600 it"):
         read_secret(str(file))
-    with pytest.raises(ConfigError, match="cannot read .*: No such file"):
+    with pytest.raises(ConfigError, match=r"cannot read .*: No such file"):
         read_secret(str(tmp_path / "none"))
     monkeypatch.setenv(SECRET_VARIABLE, "short")
     with pytest.raises(ConfigError, match="has 5 bytes of secret, and 16 are needed"):

@@ -82,8 +82,9 @@ class Channel(Generic[Message]):
     def receive(self) -> Message | None:
         """Return the next message; None at the end of the stream.
 
-        Raises WireError on a frame that is none of ours, damaged, cut off or too large, TimeoutError
-        where nothing comes for the socket's time limit, and OSError if the connection fails.
+        Raises WireError on a frame that is none of ours, damaged, cut off or too large,
+        TimeoutError where nothing comes for the socket's time limit, and OSError if the connection
+        fails.
         """
         header = self._exactly(_HEADER.size + _SEAL_BYTES, at_start=True)
         if header is None:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import threading
-import time
 from collections.abc import Sequence
 from typing import Final
 
@@ -163,7 +161,8 @@ class StageLinks:
         self.check()
 
     def tell(self, measured: Measured) -> None:
-        """Send what a text says of the model to every stage. Raises the error of one that failed."""
+        """Send what a text says of the model to every stage. Raises the error of one that
+        failed."""
         for number in range(len(self.stages)):
             self._send(number, measured)
 
