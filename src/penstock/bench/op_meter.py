@@ -39,6 +39,10 @@ class OpMeter(MeteredExecutor):
             raise ConfigError(
                 "ops of several ranks are not timed yet; leave --ops or --tensor-parallel out"
             )
+        if config.pipeline_parallel > 1:
+            raise ConfigError(
+                "ops of several stages are not timed yet; leave --ops or --pipeline-parallel out"
+            )
         if not isinstance(executor, Profiling):
             raise ConfigError(
                 f"the {config.backend} backend does not time single ops; leave --ops out, or "

@@ -42,7 +42,9 @@ class StageServer:
         secret: bytes | None,
         say: Callable[[str], None],
     ) -> None:
-        """``say`` is told of engines that come and go."""
+        """``listener`` is bound, and listens from now on. ``say`` is told of engines that come and
+        go. Raises OSError."""
+        listener.listen()
         self._listener = listener
         self._options = options
         self._secret = secret
@@ -50,15 +52,15 @@ class StageServer:
         self._arrived: queue.SimpleQueue[_Engine | OSError] = queue.SimpleQueue()
         self._strangers = threading.BoundedSemaphore(_STRANGERS)
         self._busy = threading.Lock()
+        self._stopped = False
 
     def run(self) -> None:
         """Serve until :meth:`stop`, or an interrupt. Raises OSError where the port is lost."""
-        self._listener.listen()
         threading.Thread(target=self._accept, name="penstock-stage-accept", daemon=True).start()
         while True:
             engine = self._arrived.get()
             if isinstance(engine, OSError):
-                if self._listener.fileno() < 0:
+                if self._stopped:
                     return
                 raise engine
             self._say(f"engine {engine.name} is here")
@@ -72,6 +74,7 @@ class StageServer:
 
     def stop(self) -> None:
         """Take no further engines. From any thread."""
+        self._stopped = True
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

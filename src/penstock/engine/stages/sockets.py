@@ -16,13 +16,13 @@ _IDLE_S, _INTERVAL_S, _PROBES = 10, 5, 4
 """A host that answers no probes is taken to be gone after half a minute."""
 
 
-def connect(address: str, patience: float = CONNECT_S) -> socket.socket:
+def connect(address: str) -> socket.socket:
     """Return a connection to ``HOST:PORT``. Raises EngineDeadError where there is none in time."""
     host, port = split_address(address)
-    until = time.monotonic() + patience
+    until = time.monotonic() + CONNECT_S
     while True:
         try:
-            sock = socket.create_connection((host, port), timeout=max(patience, 1.0))
+            sock = socket.create_connection((host, port), timeout=CONNECT_S)
         except OSError as error:
             if time.monotonic() < until and not isinstance(error, socket.gaierror):
                 time.sleep(_PAUSE_S)
