@@ -23,9 +23,11 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import load, open_model, plan_engine
 from penstock.engine.ranks.wire import Measured
 from penstock.engine.stages import links as links_module
+from penstock.engine.stages import places
 from penstock.engine.stages.executor import StagedExecutor
-from penstock.engine.stages.links import NearStage, StageLinks
+from penstock.engine.stages.links import StageLinks
 from penstock.engine.stages.loading import _join
+from penstock.engine.stages.places import NearStage
 from penstock.engine.stages.wire import JoinPipeline
 from penstock.errors import ConfigError, EngineDeadError, PenstockError
 
@@ -61,8 +63,8 @@ def test_a_stage_that_is_killed_ends_the_engine_with_its_cause(backend: str) -> 
 @needs_native
 def test_a_stage_that_hangs_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is stopped sends no signs of life."""
-    monkeypatch.setattr(links_module, "SILENCE_S", 3.0)
-    monkeypatch.setattr(links_module, "_EXIT_GRACE_S", 0.5)
+    monkeypatch.setattr(places, "SILENCE_S", 3.0)
+    monkeypatch.setattr(links_module, "EXIT_GRACE_S", 0.5)
     with LLM(backend="cpu", pipeline_parallel=2) as llm:
         (pid,) = executor_of(llm).links.pids
         os.kill(pid, signal.SIGSTOP)

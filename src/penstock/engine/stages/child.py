@@ -1,6 +1,6 @@
 """The process of a stage of this machine, which the engine starts.
 
-Started by :class:`penstock.engine.stages.links.StageLinks` as
+Started by :class:`penstock.engine.stages.places.NearStage` as
 ``python -m penstock.engine.stages.child --fd N``.
 """
 

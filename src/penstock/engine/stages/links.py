@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
-import subprocess
 import threading
 from collections.abc import Sequence
 from typing import Final
@@ -14,8 +11,7 @@ import penstock.errors as errors
 from penstock.engine.ranks.steps import StepFrame
 from penstock.engine.ranks.wire import Failed, Loaded, Measured
 from penstock.engine.stages.channel import Channel
-from penstock.engine.stages.handshake import as_engine
-from penstock.engine.stages.sockets import connect
+from penstock.engine.stages.places import EXIT_GRACE_S, FarStage, NearStage
 from penstock.engine.stages.wire import (
     SILENCE_S,
     Alive,
@@ -25,92 +21,12 @@ from penstock.engine.stages.wire import (
     StageStep,
 )
 from penstock.errors import EngineDeadError, PenstockError
-from penstock.processes.family import describe_exit
 from penstock.processes.frames import WireError
-from penstock.processes.spawn import spawn
 
 START_TIMEOUT_S: Final = 1800.0
 """Seconds after which a start counts as hung, as that of an engine's process."""
 STEP_TIMEOUT_S: Final = 600.0
 """Seconds that the stages may take for a step: it is far shorter, even on a busy machine."""
-_EXIT_GRACE_S: Final = 5.0
-
-MODULE: Final = "penstock.engine.stages.child"
-
-
-class NearStage:
-    """A stage that is a child process of this one."""
-
-    def __init__(self, module: str = MODULE) -> None:
-        self._module = module
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def __str__(self) -> str:
-        return "" if self.process is None else f" (pid {self.process.pid})"
-
-    def open(self) -> Channel[FromStage]:
-        try:
-            self.process, sock = spawn(self._module, stdout=2, environment=os.environ)
-        except OSError as error:
-            raise EngineDeadError(f"its process cannot be started: {error}") from error
-        sock.settimeout(SILENCE_S)
-        return Channel(sock, "engine", FromStage)
-
-    def end(self) -> str:
-        """Return why the stage has closed its end."""
-        assert self.process is not None
-        try:
-            code = self.process.wait(_EXIT_GRACE_S)
-        except subprocess.TimeoutExpired:
-            return "has closed its socket"
-        hint = "; see its messages above" if code >= 0 else ""
-        if code == -signal.SIGKILL:
-            hint = "; if nobody killed it, memory ran out: lower kv_cache_bytes"
-        return f"{describe_exit(code)}{hint}"
-
-    def close(self, patience: float) -> None:
-        if self.process is None:
-            return
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(patience)
-            return
-        self.process.kill()
-        self.process.wait()
-
-
-class FarStage:
-    """A stage that waits at an address, which some ``penstock stage`` listens on."""
-
-    process: subprocess.Popen[bytes] | None = None
-
-    def __init__(self, address: str, secret: bytes | None) -> None:
-        self._address = address
-        self._secret = secret
-
-    def __str__(self) -> str:
-        return f" ({self._address})"
-
-    def open(self) -> Channel[FromStage]:
-        sock = connect(self._address)
-        try:
-            channel = as_engine(sock, self._secret)
-        except WireError as error:
-            sock.close()
-            raise EngineDeadError(f"{error}; is 'penstock stage' what listens there?") from error
-        except TimeoutError as error:
-            sock.close()
-            raise EngineDeadError("it does not answer; see what listens there") from error
-        except BaseException:
-            sock.close()
-            raise
-        sock.settimeout(SILENCE_S)
-        return channel
-
-    def end(self) -> str:
-        return "has ended the connection; see its messages on its host"
-
-    def close(self, patience: float) -> None:
-        """Its process goes on, and waits for the next engine."""
 
 
 class StageLinks:
@@ -228,7 +144,7 @@ class StageLinks:
         for channel in channels:
             channel.shutdown()
         for thread in self._threads:
-            thread.join(3 * _EXIT_GRACE_S)
+            thread.join(3 * EXIT_GRACE_S)
 
     # What the threads do.
 
@@ -264,7 +180,7 @@ class StageLinks:
             opened = self._channels[number]
             if opened is not None:
                 opened.shutdown()
-            stage.close(_EXIT_GRACE_S)
+            stage.close(EXIT_GRACE_S)
             if opened is not None:
                 opened.close()
 
@@ -282,8 +198,7 @@ class StageLinks:
                 case Alive():
                     pass
         if not self._closing:
-            end = self.stages[number].end()
-            raise EngineDeadError(end)
+            self._fail(EngineDeadError(f"{self._name(number)} {self.stages[number].end()}"))
 
     def _pass_on(self, number: int, result: StageResult) -> None:
         step = self._frames.get(result.number)
@@ -305,7 +220,7 @@ class StageLinks:
         try:
             channel.send(message)
         except OSError as error:
-            raise self.failure(_EXIT_GRACE_S) or EngineDeadError(
+            raise self.failure(EXIT_GRACE_S) or EngineDeadError(
                 f"{self._name(number)} takes nothing in: {error}"
             ) from error
 
@@ -333,8 +248,4 @@ def _error(failed: Failed) -> PenstockError:
 def _named(error: PenstockError, name: str) -> PenstockError:
     """The same error, which says whose it is."""
     kind = type(error) if hasattr(errors, type(error).__name__) else EngineDeadError
-    return kind(
-        f"{name}: {error}"
-        if not str(error).startswith(("has ", "was ", "ended "))
-        else f"{name} {error}"
-    )
+    return kind(f"{name}: {error}")

@@ -19,7 +19,8 @@ from penstock.engine.ranks.wire import Measured
 from penstock.engine.stages.executor import StagedExecutor
 from penstock.engine.stages.handshake import is_own_address, read_secret
 from penstock.engine.stages.identity import StageIdentity
-from penstock.engine.stages.links import FarStage, NearStage, StageLinks
+from penstock.engine.stages.links import StageLinks
+from penstock.engine.stages.places import FarStage, NearStage
 from penstock.engine.stages.serving import StageOptions
 from penstock.engine.stages.wire import JoinPipeline
 from penstock.errors import ConfigError
@@ -141,7 +142,16 @@ def plan_stage(join: JoinPipeline, options: StageOptions | None) -> PlannedStage
 
     asked, hardware = join.asked, detect()
     if options is not None:
-        asked = msgspec.structs.replace(asked, model=options.model, revision=options.revision)
+        # Nothing but the stage's own model is looked for here, whatever an engine names.
+        asked = msgspec.structs.replace(
+            asked,
+            model=options.model,
+            revision=options.revision,
+            tokenizer=None,
+            speculative=None,
+            profile=None,
+            threads=None,
+        )
     files = open_model(asked)
     made = plan_engine(asked, files, hardware=replace(hardware, memory_available=_ENOUGH))
     length = join.resolved.max_model_len
@@ -150,7 +160,8 @@ def plan_stage(join: JoinPipeline, options: StageOptions | None) -> PlannedStage
     )
     if not 0 <= join.stage < len(stages) - 1:
         raise ConfigError(f"there is no stage {join.stage} of {len(stages)} to load")
-    made = replace(made, config=join.resolved, stages=stages)
+    resolved = msgspec.structs.replace(join.resolved, target_path=None)
+    made = replace(made, config=resolved, stages=stages)
     own = StageIdentity.of(made, files, join.stage, near=options is None)
     if differences := own.differences(join.identity):
         raise ConfigError(

@@ -9,7 +9,9 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import TypeVar
+
+import msgspec
 
 from penstock.config import ChosenBackend
 from penstock.engine.ranks.wire import Failed, Loaded, Measured
@@ -27,7 +29,7 @@ from penstock.interface.executor import Executor
 from penstock.plan.stages import Stage
 from penstock.processes.frames import WireError
 
-_ENDED: Final = None
+M = TypeVar("M", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True)
@@ -70,65 +72,73 @@ def serve_engine(
         channel.send(failed)
 
 
+class _Arrivals:
+    """What an engine sends, taken in by a thread of its own: so the engine never waits for a stage
+    that loads or computes."""
+
+    def __init__(self, channel: Channel[ToStage]) -> None:
+        self._channel = channel
+        self._queue: queue.SimpleQueue[ToStage | BaseException | None] = queue.SimpleQueue()
+        thread = threading.Thread(target=self._read, name="penstock-stage-read", daemon=True)
+        thread.start()
+
+    def next(self, kind: type[M]) -> M | None:
+        """Wait for the next message, which must be a ``kind``; None where the engine has ended.
+        Raises WireError, and OSError where the connection failed."""
+        message = self._queue.get()
+        if isinstance(message, BaseException):
+            raise message
+        if message is None or isinstance(message, kind):
+            return message
+        raise WireError(f"a {type(message).__name__} message came out of turn")
+
+    def _read(self) -> None:
+        try:
+            while (message := self._channel.receive()) is not None:
+                self._queue.put(message)
+        except BaseException as error:
+            self._queue.put(error)
+        self._queue.put(None)
+
+
 def _serve(
     channel: Channel[ToStage], options: StageOptions | None, say: Callable[[str], None]
 ) -> None:
-    join = channel.receive()
+    arrivals = _Arrivals(channel)
+    join = arrivals.next(JoinPipeline)
     if join is None:
         return
-    if not isinstance(join, JoinPipeline):
-        raise WireError(f"a {type(join).__name__} message came first")
     with _beating(channel):
         from penstock.engine.stages.loading import plan_stage
 
         planned = plan_stage(join, options)
-        measured = channel.receive()
+        measured = arrivals.next(Measured)
         if measured is None:
             return
-        if not isinstance(measured, Measured):
-            raise WireError(f"a {type(measured).__name__} message came out of turn")
         executor, stage = planned.load(measured)
         try:
             channel.send(Loaded())
             say(f"layers {stage.layers[0]} to {stage.layers[1] - 1} are loaded")
             gc.collect()
             gc.freeze()
-            _run(channel, executor, stage)
+            _run(channel, arrivals, executor, stage)
         finally:
             executor.close()
             gc.unfreeze()
 
 
-def _run(channel: Channel[ToStage], executor: Executor, stage: Stage) -> None:
-    """Run steps in the order in which they come, while the next ones arrive."""
+def _run(channel: Channel[ToStage], arrivals: _Arrivals, executor: Executor, stage: Stage) -> None:
+    """Run steps in the order in which they come."""
     from penstock.engine.ranks.steps import decoded
     from penstock.engine.stages.columns import handed_on, own_step
     from penstock.interface.executor import run
 
-    arrived: queue.SimpleQueue[StageStep | BaseException | None] = queue.SimpleQueue()
-    reader = threading.Thread(target=_read, args=(channel, arrived), daemon=True)
-    reader.start()
-    while (message := arrived.get()) is not _ENDED:
-        if isinstance(message, BaseException):
-            raise message
+    while (message := arrivals.next(StageStep)) is not None:
         try:
             result = run(executor, own_step(stage, decoded(message.step), message.columns))
         except ValueError as error:
             raise WireError(f"a step is malformed: {error}") from error
         channel.send(StageResult(message.number, handed_on(stage, result)))
-
-
-def _read(
-    channel: Channel[ToStage], arrived: queue.SimpleQueue[StageStep | BaseException | None]
-) -> None:
-    try:
-        while (message := channel.receive()) is not None:
-            if not isinstance(message, StageStep):
-                raise WireError(f"a {type(message).__name__} message came out of turn")
-            arrived.put(message)
-    except BaseException as error:
-        arrived.put(error)
-    arrived.put(_ENDED)
 
 
 @contextlib.contextmanager
