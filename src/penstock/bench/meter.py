@@ -14,7 +14,7 @@ import numpy as np
 from penstock.cache.geometry import BLOCK_SIZE, Window, float_dtype
 from penstock.config import ResolvedConfig
 from penstock.interface.executor import Executor, Pending, Sampling, StepOutcome, run
-from penstock.interface.host_executor import FinishedStep, HostExecutor
+from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
@@ -98,9 +98,7 @@ class MeteredExecutor(HostExecutor):
         if self._pipeline:
             self.capabilities = executor.capabilities
 
-    def submit(
-        self, step: StepInput, sampling: Sampling | None = None
-    ) -> FinishedStep | MeteredStep:
+    def submit(self, step: StepInput, sampling: Sampling | None = None) -> Pending:
         if not self._pipeline:
             return super().submit(step, sampling)
         return MeteredStep(self._executor.submit(step, sampling), partial(self._note, step))

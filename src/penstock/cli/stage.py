@@ -43,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.engine.loader import open_model
     from penstock.engine.stages.handshake import SECRET_VARIABLE, is_own_address, read_secret
     from penstock.engine.stages.listening import StageServer
-    from penstock.engine.stages.serving import StageOptions
+    from penstock.engine.stages.options import StageOptions
     from penstock.errors import ConfigError
 
     config = engine_config(args)

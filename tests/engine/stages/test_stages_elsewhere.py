@@ -25,7 +25,7 @@ from penstock.cli.listen import bind
 from penstock.cli.main import main
 from penstock.engine.stages import sockets
 from penstock.engine.stages.listening import StageServer
-from penstock.engine.stages.serving import StageOptions
+from penstock.engine.stages.options import StageOptions
 from penstock.errors import ConfigError, EngineDeadError, ModelError
 
 REQUESTS = Requests.product(

@@ -13,7 +13,8 @@ from typing import Final
 from penstock.engine.ranks.wire import Failed
 from penstock.engine.stages.channel import Channel
 from penstock.engine.stages.handshake import as_stage
-from penstock.engine.stages.serving import StageOptions, serve_engine
+from penstock.engine.stages.options import StageOptions
+from penstock.engine.stages.serving import serve_engine
 from penstock.engine.stages.sockets import prepare
 from penstock.engine.stages.wire import ToStage
 from penstock.errors import ConfigError, PenstockError

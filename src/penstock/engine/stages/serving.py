@@ -8,14 +8,13 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
 
-from penstock.config import ChosenBackend
 from penstock.engine.ranks.wire import Failed, Loaded, Measured
 from penstock.engine.stages.channel import Channel
+from penstock.engine.stages.options import StageOptions
 from penstock.engine.stages.wire import (
     BEAT_S,
     Alive,
@@ -30,19 +29,6 @@ from penstock.plan.stages import Stage
 from penstock.processes.frames import WireError
 
 M = TypeVar("M", bound=msgspec.Struct)
-
-
-@dataclass(frozen=True)
-class StageOptions:
-    """The options of a stage that waits for engines: where its part of the model comes from, and
-    what computes."""
-
-    model: str
-    """The model as its user names it; an engine's own options say all else of it."""
-    revision: str | None
-    backend: ChosenBackend | None
-    """None: the engine's."""
-    threads: int | str | None
 
 
 def serve_engine(
@@ -109,7 +95,7 @@ def _serve(
     if join is None:
         return
     with _beating(channel):
-        from penstock.engine.stages.loading import plan_stage
+        from penstock.engine.stages.planning import plan_stage
 
         planned = plan_stage(join, options)
         measured = arrivals.next(Measured)
