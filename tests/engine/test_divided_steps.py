@@ -73,6 +73,20 @@ def test_a_prompt_is_in_several_steps_at_once(engine_plan: EnginePlan) -> None:
     assert [behind for _, _, behind in executor.seen[:10]] == [0, 1, *[2] * 8]
 
 
+def test_prompts_are_divided_so_that_all_stages_have_some(engine_plan: EnginePlan) -> None:
+    executor = Watched(HashExecutor(60, VOCAB), depth=2, placeholders=False)
+    core = make_core(engine_plan, executor, max_num_seqs=4, max_num_batched_tokens=800)
+    add(core, "one", list(range(3, 53)) * 3, max_tokens=2)
+    finish(core)
+    assert [tokens for _, tokens, _ in executor.seen] == [64, 64, 22, 1]
+    executor.seen.clear()
+    for i in range(4):
+        add(core, str(i), [4 + i, *range(3, 53)] * 3, max_tokens=1)
+    finish(core)
+    # 612 tokens: a fourth of what is left each time, and 64 at least
+    assert [tokens for _, tokens, _ in executor.seen][:4] == [153, 115, 86, 65]
+
+
 def test_a_sequence_alone_is_in_one_step_at_a_time(engine_plan: EnginePlan) -> None:
     executor = Watched(HashExecutor(60, VOCAB), depth=4, placeholders=False)
     core = make_core(engine_plan, executor)

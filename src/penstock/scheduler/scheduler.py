@@ -31,7 +31,8 @@ token is dropped. Blocks change hands while steps in flight use them: steps run 
 
 Where no token is known ahead (the stages of a pipeline), several steps are in flight, and each
 sequence that decodes is in one of them at a time. So that all have work, a step takes its share of
-the running sequences that decode, and of the tokens that a step may have.
+the running sequences that decode, of the prompts that are to be computed, and of the tokens that a
+step may have.
 
 A sequence whose next mask is not there (``awaits_mask``) is computed up to its last known token,
 which is left for later; one whose mask did not come while its step ran (``update``, ``late``) has
@@ -79,6 +80,10 @@ from penstock.scheduler.step_budget import StepBudget
 from penstock.scheduler.step_results import StepResults
 from penstock.scheduler.step_states import step_states
 from penstock.scheduler.updates import sequence_update
+
+LEAST_CHUNK = 64
+"""Tokens of prompts below which a step is not divided further: products of fewer rows take hardly
+less time."""
 
 _RUNNING = Status.RUNNING  # a name is cheaper than an enum's member
 
@@ -215,7 +220,10 @@ class Scheduler:
         most = -(-len(self.running) // self._batches)
         prefills = self._continuation.decodes(chosen, copies, masks_pending, most)
         decoded = len(chosen)
-        left = StepBudget(self._step_tokens - decoded, self._most_prompt_rows)
+        budget = self._step_tokens - decoded
+        if self._batches > 1:
+            budget = min(budget, self._share_of_prompts(prefills))
+        left = StepBudget(budget, self._most_prompt_rows)
         if prefills:
             self._continuation.prefills(prefills, left, chosen, copies)
         # If someone above came short, no block is left that would let anyone in.
@@ -227,7 +235,7 @@ class Scheduler:
         if drafts and left.tokens:
             drafted = place_drafts(self.cache, chosen, drafts, left.tokens, copies)
         self._steps += 1
-        num_tokens = self._step_tokens - left.tokens + drafted
+        num_tokens = decoded + budget - left.tokens + drafted
         if not shares.contended:
             shares.uncharged += num_tokens
         moves, self._accepted.moves = self._accepted.moves, []
@@ -326,6 +334,16 @@ class Scheduler:
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
         requests = self._queues.requests.values()
         self._in_flight.check_integrity(s for sequences in requests for s in sequences)
+
+    def _share_of_prompts(self, prefills: Sequence[SequenceState]) -> int:
+        """Return the tokens of prompts that a step may have so that others have some, too: two
+        steps for each that may be in flight share what is to be computed."""
+        if self._queues.num_waiting > self.max_num_seqs:
+            return self._step_tokens
+        left = sum(len(s.token_ids) - s.num_computed for s in prefills)
+        if self._queues.num_waiting:
+            left += sum(len(s.token_ids) for s in self._queues.waiting)
+        return max(LEAST_CHUNK, -(-left // (2 * self._batches)))
 
     def _finish(self, sequence: SequenceState) -> None:
         if sequence.status is _RUNNING:
