@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.engine.ranks.wire import Failed
 from penstock.engine.stages.channel import Channel
-from penstock.engine.stages.handshake import as_stage
+from penstock.engine.stages.handshake import HANDSHAKE_S, as_stage
 from penstock.engine.stages.options import StageOptions
 from penstock.engine.stages.serving import serve_engine
 from penstock.engine.stages.sockets import prepare
@@ -21,6 +21,8 @@ from penstock.errors import ConfigError, PenstockError
 
 _STRANGERS: Final = 8
 """Connections that may be in their handshake at once; more are closed."""
+_PIECES: Final = 64
+"""Pieces that are taken in at most of an engine that is refused."""
 
 
 @dataclass(frozen=True)
@@ -114,4 +116,10 @@ class StageServer:
             busy = "it serves another engine; end that, or start another stage"
             channel.send(Failed(ConfigError.__name__, busy))
             channel.finish()
+            sock.settimeout(HANDSHAKE_S)
+            # Else the connection would be reset before that is read: what an engine says first is
+            # taken in.
+            for _ in range(_PIECES):
+                if not sock.recv(1 << 16):
+                    break
         sock.close()

@@ -8,7 +8,7 @@ import queue
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -30,6 +30,9 @@ from penstock.processes.frames import WireError
 
 M = TypeVar("M", bound=msgspec.Struct)
 
+_GRACE_S: Final = 5.0
+"""Seconds in which an engine that was told of an error ends the connection."""
+
 
 def serve_engine(
     channel: Channel[ToStage],
@@ -40,8 +43,9 @@ def serve_engine(
 
     ``options``: of a stage that is no child of the engine. ``say`` is told what goes on.
     """
+    arrivals = _Arrivals(channel)
     try:
-        _serve(channel, options, say)
+        _serve(channel, arrivals, options, say)
         return
     except PenstockError as error:
         failed = Failed(type(error).__name__, str(error))
@@ -56,6 +60,10 @@ def serve_engine(
     say(failed.message)
     with contextlib.suppress(OSError, WireError):
         channel.send(failed)
+        # What is still on its way is taken in: closed before, the connection would be reset, and
+        # the engine might never read the error.
+        channel.finish()
+        arrivals.drain(_GRACE_S)
 
 
 class _Arrivals:
@@ -65,8 +73,8 @@ class _Arrivals:
     def __init__(self, channel: Channel[ToStage]) -> None:
         self._channel = channel
         self._queue: queue.SimpleQueue[ToStage | BaseException | None] = queue.SimpleQueue()
-        thread = threading.Thread(target=self._read, name="penstock-stage-read", daemon=True)
-        thread.start()
+        self._thread = threading.Thread(target=self._read, name="penstock-stage-read", daemon=True)
+        self._thread.start()
 
     def next(self, kind: type[M]) -> M | None:
         """Wait for the next message, which must be a ``kind``; None where the engine has ended.
@@ -78,6 +86,10 @@ class _Arrivals:
             return message
         raise WireError(f"a {type(message).__name__} message came out of turn")
 
+    def drain(self, patience: float) -> None:
+        """Wait for the end of what the engine sends, at most so many seconds."""
+        self._thread.join(patience)
+
     def _read(self) -> None:
         try:
             while (message := self._channel.receive()) is not None:
@@ -88,9 +100,11 @@ class _Arrivals:
 
 
 def _serve(
-    channel: Channel[ToStage], options: StageOptions | None, say: Callable[[str], None]
+    channel: Channel[ToStage],
+    arrivals: _Arrivals,
+    options: StageOptions | None,
+    say: Callable[[str], None],
 ) -> None:
-    arrivals = _Arrivals(channel)
     join = arrivals.next(JoinPipeline)
     if join is None:
         return
