@@ -189,7 +189,7 @@ def test_stages_are_balanced_by_what_they_read() -> None:
     small, large = (stages_of(lower(deep(12, vocab, tie=False)), 3) for vocab in (64, 15_000))
     assert [stage.layers[1] - stage.layers[0] for stage in small] == [4, 4, 4]
     layers = [stage.layers[1] - stage.layers[0] for stage in large]
-    assert layers[2] < layers[0] == layers[1]
+    assert layers[2] < min(layers[:2])
     embedding = weight_bytes(large[0].plan) - weight_bytes(large[1].plan)
     assert embedding > 0  # of which a step reads a row for each token
 
