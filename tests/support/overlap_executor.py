@@ -81,7 +81,7 @@ class Deferred:
     draws_ahead: bool = True
     depth: int = 2
     placeholders: bool = True
-    """Without, like stages of a pipeline: a sequence is in one submission at a time, as long as its
+    """If not, as of stages of a pipeline, a sequence is in one submission at a time, as long as its
     token is not known."""
     failed_token: int = 0
     """What a placeholder stands for that could not be sampled."""

@@ -59,7 +59,7 @@ class Plan:
     """The cached layers of each group, where a plan is one rank's: those of the whole plan, since
     one scheduler has the tables of all ranks. None: chosen by the layers' sizes."""
     leaving: tuple[BufferName, ...] = ()
-    """Of a stage that is not the last: the buffers, of token rows, that the next stages read
+    """The buffers, of token rows, that a stage which is not the last hands to the next ones
     (``plan/stages.py``). They are a step's result, too."""
     token_offsets: Stored | None = None
     """The tensor, integers ``[outputs]``, that says what to add to the number of each column of the

@@ -125,7 +125,7 @@ def test_a_peer_that_says_nothing() -> None:
 @settings(max_examples=200, deadline=None)
 @given(st.data())
 def test_damage_is_noticed_wherever_it_is(data: st.DataObject) -> None:
-    """Of any byte of a frame; one that announces more than comes is cut off."""
+    """Any byte of a frame may be damaged; one that announces more than comes is cut off."""
     frame = bytearray(frame_of(RESULT))
     at = data.draw(st.integers(0, len(frame) - 1))
     frame[at] ^= data.draw(st.integers(1, 255))

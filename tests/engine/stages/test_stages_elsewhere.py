@@ -74,7 +74,7 @@ def waiting(model: str = "", secret: bytes | None = None, **options: Any) -> Ite
     ],
 )
 def test_bits_are_those_of_one_process(engine: str, stage: Any) -> None:
-    """Of a stage on another backend those that both backends give, which is tokens at least."""
+    """A stage on another backend leaves the tokens of this model as they are, if not all bits."""
     folder = str(tiny_checkpoint("qwen3"))
     with LLM(model=folder, backend=engine, artifact=False) as one:
         expected = REQUESTS.together(one)

@@ -22,7 +22,7 @@ from penstock.processes.frames import PIECE_BYTES, WireError
 
 MAGIC: Final = b"PSTG"
 VERSION: Final = 1
-"""Of frames and messages. Peers of another one are refused, by the first frame."""
+"""The version of frames and messages. Peers of another one are refused, by the first frame."""
 MAX_MESSAGE_BYTES: Final = 1 << 31
 """Largest message: what a stage hands on of 8,192 tokens takes 256 MiB at 8,192 columns."""
 
