@@ -9,8 +9,9 @@ import pytest
 from support.bitwise import Requests, Served, growing, prompt, run, served
 from support.checkpoints import tiny_checkpoint
 from support.gptq_checkpoints import gptq_checkpoint
+from support.needs import needs_native
 
-from penstock import PoolingParams, SamplingParams
+from penstock import LLM, PoolingParams, SamplingParams, StructuredOutputsParams
 
 REQUESTS: Final = Requests.product(
     [prompt(seed, length, 256) for seed, length in enumerate((1, 33, 70))],
@@ -90,7 +91,7 @@ def test_preemption(tmp_path: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("backend", ["cpu", slow("reference")])
-def test_forks_reports_of_prompts_embeddings_and_grammars(tmp_path: Path, backend: str) -> None:
+def test_forks_reports_of_prompts_and_embeddings(tmp_path: Path, backend: str) -> None:
     model, tokens = dense(tmp_path), [prompt(seed, 45, 256) for seed in (1, 2)]
     forked = SamplingParams(n=3, temperature=1.0, seed=3, max_tokens=8, ignore_eos=True, logprobs=2)
     reported = SamplingParams(temperature=0, max_tokens=2, prompt_logprobs=2)
@@ -102,6 +103,29 @@ def test_forks_reports_of_prompts_embeddings_and_grammars(tmp_path: Path, backen
             embedded = llm.embed([{"prompt_token_ids": t} for t in tokens], mean)
             vectors = [each.embedding.tolist() for each in embedded]
             found.append((run(llm, tokens, forked), output.prompt_logprobs, vectors))
+    assert found[0] == found[1]
+
+
+@needs_native
+def test_grammars() -> None:
+    """Beside requests without: who has a grammar waits for its mask, and holds nobody up."""
+    constrained = [
+        SamplingParams(
+            temperature=temperature,
+            seed=5,
+            max_tokens=12,
+            logprobs=2,
+            structured_outputs=StructuredOutputsParams(regex="[a-f]{3,8}( [0-9]+)*"),
+        )
+        for temperature in (0, 1.0)
+    ]
+    free = SamplingParams(temperature=0, max_tokens=12, logprobs=2)
+    prompts = [prompt(seed, 9, 200) for seed in range(4)]
+    found = []
+    for count in (1, 3):
+        with LLM(backend="cpu", threads=1, pipeline_parallel=count) as llm:
+            found.append(run(llm, prompts, [*constrained, free, free]))
+            llm.check_integrity()
     assert found[0] == found[1]
 
 
