@@ -140,6 +140,30 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
             "bit by bit. On the CPU alone."
         ),
     ] = 1
+    pipeline_parallel: Annotated[
+        int,
+        Meta(
+            description="Into how many stages the model's layers are cut, each a process with its "
+            "own weights and KV cache. Several steps are in flight, so that all stages work. "
+            "Output is the same bit by bit. Not with --speculative nor --tensor-parallel."
+        ),
+    ] = 1
+    pipeline_stages: Annotated[
+        str | None,
+        Meta(
+            description="Where the first stages wait, HOST:PORT,HOST:PORT in their order, each "
+            "started by 'penstock stage MODEL --host HOST --port PORT'. The engine itself is the "
+            "last stage; --pipeline-parallel is one more than there are, or names more, which are "
+            "processes of this machine."
+        ),
+    ] = None
+    pipeline_secret_file: Annotated[
+        str | None,
+        Meta(
+            description="A file with the secret that stages on other hosts were given. The "
+            "default is the environment variable PENSTOCK_PIPELINE_SECRET."
+        ),
+    ] = None
     deterministic: Annotated[
         bool,
         Meta(
@@ -324,6 +348,10 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[str, str]
     tensor_parallel: int = 1
     """Number of ranks that share every layer, each a process of its own; this one is the first."""
+    pipeline_parallel: int = 1
+    """Number of stages that have a part of the layers, each a process; this one is the last."""
+    pipeline_stages: tuple[str, ...] = ()
+    """Where the first of these wait, HOST:PORT each; the others are processes of this machine."""
     window_columns: WindowColumns = 16
     """Columns of a window of weights in 4 bits: the backend's."""
     built: str | None = None

@@ -49,7 +49,7 @@ _NEVER: Final = "there is nothing of the kind here"
 
 _FOREIGN: Final[Mapping[str, Foreign | _Advice]] = {
     "tensor_parallel_size": Foreign((1,), "it is called tensor_parallel"),
-    "pipeline_parallel_size": Foreign((1,), _ONE_DEVICE),
+    "pipeline_parallel_size": Foreign((1,), "it is called pipeline_parallel"),
     "data_parallel_size": Foreign((1,), _ONE_DEVICE),
     "enable_expert_parallel": Foreign((False,), _ONE_DEVICE),
     "distributed_executor_backend": Foreign(("mp", "uni"), _ONE_DEVICE),

@@ -36,9 +36,9 @@ class Served:
     """Bytes of a state slot, where layers keep states."""
     kept_states: int = 0
     """State slots for prefixes, at most, for each sequence that may run."""
-    ranks: tuple[Plan, ...] = ()
-    """The part of the plan that each rank runs, where several share it: weights, blocks and states
-    take the memory of all of them."""
+    parts: tuple[Plan, ...] = ()
+    """What each process of this machine runs of the plan, where several ranks share it or stages
+    have its layers: weights take the memory of all of them, as blocks and states do."""
 
     @property
     def windows(self) -> tuple[Window | None, ...]:
@@ -85,7 +85,7 @@ def host_budget(
 ) -> Budget:
     """Divide the host's ``available`` bytes; ``bytes_of``: those that a plan's weights take."""
     served = demand.served
-    weights = sum(map(bytes_of, served.ranks or (served.plan,)))
+    weights = sum(map(bytes_of, served.parts or (served.plan,)))
     if demand.kv_cache_bytes is not None:
         return Budget(weights, demand.kv_cache_bytes, "as asked")
     if demand.draft is not None:

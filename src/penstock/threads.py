@@ -44,19 +44,19 @@ def choose_threads(asked: int | str | None, hardware: Hardware) -> Threads:
     return _counted(int(asked), hardware)
 
 
-def among_ranks(threads: Threads, world: int, hardware: Hardware) -> Threads:
-    """Return the threads of ``world`` ranks together: those of one process, and one of each rank at
-    least."""
+def among_ranks(threads: Threads, world: int, hardware: Hardware, what: str = "ranks") -> Threads:
+    """Return the threads of ``world`` ranks, or stages, together: those of one process, and one of
+    each rank at least. ``what`` they are called."""
     if world == 1:
         return threads
     if threads.count < world:
         cores = _cores(hardware.physical_cores)
-        note = f"{world} ranks, each with a thread of its own, take turns on {cores}"
+        note = f"{world} {what}, each with a thread of its own, take turns on {cores}"
         notes = (*threads.notes, note) if world > hardware.physical_cores else threads.notes
-        return Threads(world, (), f"one for each of {world} ranks", notes)
+        return Threads(world, (), f"one for each of {world} {what}", notes)
     each = threads.count // world
     share = format_count(each) if threads.count % world == 0 else f"{each} or {each + 1} threads"
-    reason = f"{threads.reason}; {world} ranks have {share} each"
+    reason = f"{threads.reason}; {world} {what} have {share} each"
     return Threads(threads.count, threads.cpus, reason, threads.notes)
 
 

@@ -2,8 +2,8 @@
 
 ``HashExecutor`` has no weights: its logits are a hash of what it reads in the cache, so that a slot
 read too early, too late or by the wrong sequence changes everything after it. ``Deferred`` makes
-an executor of depth 2 of any other: it does nothing before it is waited for, which is as late as
-a device may be.
+an executor of several submissions of any other: it does nothing before it is waited for, which is
+as late as a device may be.
 """
 
 from __future__ import annotations
@@ -79,6 +79,10 @@ class Deferred:
 
     inner: HostExecutor
     draws_ahead: bool = True
+    depth: int = 2
+    placeholders: bool = True
+    """If not, as of stages of a pipeline, a sequence is in one submission at a time, as long as its
+    token is not known."""
     failed_token: int = 0
     """What a placeholder stands for that could not be sampled."""
     submissions: int = 0
@@ -96,7 +100,9 @@ class Deferred:
 
     def __post_init__(self) -> None:
         self.num_blocks = self.inner.num_blocks
-        self.capabilities = Capabilities(2, placeholders=True, draws_ahead=self.draws_ahead)
+        self.capabilities = Capabilities(
+            self.depth, self.placeholders, draws_ahead=self.draws_ahead and self.placeholders
+        )
         self.choose: Sampler[Any] = self.inner.sampler
 
     @property
@@ -105,15 +111,17 @@ class Deferred:
 
     def submit(self, step: StepInput, sampling: Sampling | None = None) -> DeferredStep:
         sampled = [each for each in self.pending if each.sampling is not None]
-        assert sampling is None or len(sampled) < 2, "a third submission"
+        assert sampling is None or len(sampled) < self.depth, "one submission too many"
+        assert self.placeholders or step.token_ids.min() >= 0
         assert not any(each.sampling.logits for each in sampled if each.sampling), "not verified"
         if sampling is not None:
             assert len(sampling.rows) == len(sampling.states)
             assert not (sampling.logits and sampling.rows)
             for state in sampling.states:
-                if sampled and not self.draws_ahead and not state.greedy:
-                    assert sampled[-1].sampling is not None
-                    assert state not in sampled[-1].sampling.states, "it must be told first"
+                if not self.capabilities.draws_ahead and not (self.placeholders and state.greedy):
+                    for before in sampled:
+                        assert before.sampling is not None
+                        assert state not in before.sampling.states, "it must be told first"
             self.verified += sampling.logits
             self.rows += len(sampling.rows)
         self.submissions += 1

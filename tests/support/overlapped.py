@@ -82,8 +82,7 @@ def check(core: EngineCore, inner: HashExecutor) -> None:
     core.check_integrity()
     cache = core._scheduler.cache
     assert isinstance(cache, ToldCache)
-    in_flight = core._runner._in_flight
-    moves = [] if in_flight is None else in_flight.step.slot_moves
+    moves = core._runner.slot_moves
     if inner.model.states is not None:
         cache.check_states(inner.model.states.memory)
     cache.check_content(moved(inner.model.memory, [*moves, *core._scheduler._accepted.moves]))

@@ -89,7 +89,7 @@ def fuse_apart(plan: Plan, cuts: Sequence[int]) -> Plan:
         done = [op for run in runs for op in rewrite(run, buffers)]
     mentioned = {name for op in done for name in (*op.reads, *op.writes)}
     kept = {name: buffer for name, buffer in buffers.items() if name in mentioned}
-    hidden = renamed.get(plan.hidden, plan.hidden)
+    hidden = None if plan.hidden is None else renamed.get(plan.hidden, plan.hidden)
     return replace(plan, ops=tuple(done), buffers=kept, hidden=hidden)
 
 

@@ -97,6 +97,9 @@ class Backend(ABC):
     runs_ranks: ClassVar[bool] = False
     """Whether it runs the plan of one rank of several (``plan/shard.py``)."""
 
+    runs_stages: ClassVar[bool] = False
+    """Whether it runs the plan of one stage of several (``plan/stages.py``)."""
+
     centers_keys: ClassVar[bool] = False
     """Whether it caches keys centered and scaled (``Plan.key_columns``)."""
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
 
 from penstock.cache.geometry import BLOCK_SIZE, Window, float_dtype
 from penstock.config import ResolvedConfig
-from penstock.interface.executor import Executor, OpTime, run
+from penstock.interface.executor import Executor, OpTime, Pending, Sampling, StepOutcome, run
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.messages import EngineRequest, SequenceUpdate
 from penstock.interface.sampler import Sampler
@@ -73,7 +74,9 @@ class Step:
 class MeteredExecutor(HostExecutor):
     """Passes every call on, and remembers how long the last one took and what it moved.
 
-    It does not work ahead: steps run one after the other, so that each can be measured alone.
+    It does not work ahead: steps run one after the other, so that each can be measured alone. Of a
+    pipeline as many are in flight as it takes, since stages would idle otherwise, and a step takes
+    the time that is waited for it.
     """
 
     def __init__(self, executor: Executor, spec: ModelSpec, config: ResolvedConfig) -> None:
@@ -83,6 +86,17 @@ class MeteredExecutor(HostExecutor):
         self.num_blocks = executor.num_blocks
         self.packed = executor.packed
         self.tunable = executor.tunable
+        self._pipeline = config.pipeline_parallel > 1
+        if self._pipeline:
+            self.capabilities = executor.capabilities
+
+    def submit(self, step: StepInput, sampling: Sampling | None = None) -> Pending:
+        if not self._pipeline:
+            return super().submit(step, sampling)
+        return MeteredStep(self._executor.submit(step, sampling), partial(self._note, step))
+
+    def _note(self, step: StepInput, seconds: float) -> None:
+        self._last = seconds, step
 
     def run(self, step: StepInput) -> StepResult:
         start = time.perf_counter()
@@ -118,6 +132,20 @@ class MeteredExecutor(HostExecutor):
 
     def close(self) -> None:
         self._executor.close()
+
+
+class MeteredStep:
+    """A step of a pipeline, whose time is that for which it is waited."""
+
+    def __init__(self, pending: Pending, note: Callable[[float], None]) -> None:
+        self._pending = pending
+        self._note = note
+
+    def wait(self) -> StepOutcome:
+        start = time.perf_counter()
+        outcome = self._pending.wait()
+        self._note(time.perf_counter() - start)
+        return outcome
 
 
 class _KvTraffic:

@@ -25,6 +25,10 @@ class OpMeter(MeteredExecutor):
 
     def __init__(self, executor: Executor, spec: ModelSpec, config: ResolvedConfig) -> None:
         super().__init__(executor, spec, config)
+        if config.pipeline_parallel > 1:
+            raise ConfigError(
+                "ops of several stages are not timed yet; leave --ops or --pipeline-parallel out"
+            )
         if not isinstance(executor, Profiling):
             raise ConfigError(
                 f"the {config.backend} backend does not time single ops; leave --ops out, or "

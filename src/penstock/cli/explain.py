@@ -51,10 +51,16 @@ def run(args: argparse.Namespace) -> int:
     lines += [f"note     {note}" for note in config.notes]
     lines += [f"tuned    {line}" for line in _tuned(engine_plan)]
     print(harmless("\n".join(lines), sys.stdout))  # notes repeat what checkpoints say
+    if engine_plan.stages:
+        print("\n".join(_stages(engine_plan)))
     if not args.no_plan:
-        plan = engine_plan.ranks[0] if engine_plan.ranks else engine_plan.plan
+        plan = engine_plan.plan
         if engine_plan.ranks:
+            plan = engine_plan.ranks[0]
             print(f"\nthe part of rank 0 of {len(engine_plan.ranks)}:")
+        elif engine_plan.stages:
+            plan = engine_plan.stages[0].plan
+            print(f"\nthe part of stage 0 of {len(engine_plan.stages)}:")
         memory = plan_memory(
             plan,
             config.max_num_batched_tokens,
@@ -75,6 +81,26 @@ def _kernels(name: ChosenBackend) -> list[str]:
     except ConfigError as error:
         return [f"none: {error}"]
     return [] if told is None else [told]
+
+
+def _stages(engine_plan: EnginePlan) -> list[str]:
+    """Where the stages of a pipeline are, which layers each has, and what it hands on."""
+    from penstock.plan.weight_bytes import weight_bytes
+
+    places = engine_plan.config.pipeline_stages
+    lines = []
+    for stage in engine_plan.stages:
+        number, (first, end) = stage.number, stage.layers
+        where = places[number] if number < len(places) else "a process of this machine"
+        if stage.is_last:
+            where = "the engine's own process"
+        size = weight_bytes(stage.plan) / 2**20
+        sent = "draws tokens" if stage.is_last else f"hands on {stage.sent_bytes:,} bytes a token"
+        lines.append(
+            f"stage    {number}  layers {first} to {end - 1}, {size:,.1f} MiB of weights, {sent}  "
+            f"({where})"
+        )
+    return lines
 
 
 def _tuned(engine_plan: EnginePlan) -> list[str]:

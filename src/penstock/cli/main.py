@@ -38,6 +38,7 @@ COMMANDS = (
     Command(("generate",), "generate", "complete prompts on the command line"),
     Command(("serve",), "serve", "serve a model over the OpenAI API"),
     Command(("route",), "route", "route requests to several servers, by their caches and loads"),
+    Command(("stage",), "stage", "run a part of a model's layers for an engine elsewhere"),
     Command(("convert",), "convert", "write a model to a GGUF file, quantized or not"),
     Command(("build",), "build", "pack a model's weights ahead, for fast starts"),
     Command(("explain",), "explain", "show what a model runs as on this machine, and why"),

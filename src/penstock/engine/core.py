@@ -64,7 +64,8 @@ class EngineCore:
 
     With an executor of depth 2 a step is scheduled and submitted while the one before it runs, of
     which :meth:`step` then returns what came; what comes is the same. Before a step for which
-    there may be drafts, and after one that has some, the step in flight is taken in first.
+    there may be drafts, and after one that has some, the step in flight is taken in first. Of
+    deeper ones, and of those that know no placeholders, sequences are divided among as many steps.
     """
 
     def __init__(
@@ -80,9 +81,10 @@ class EngineCore:
         self._engine_plan = engine_plan
         self._executor = executor
         self._speculation = speculation
-        self._works_ahead = executor.capabilities.depth > 1
-        self._draws_ahead = executor.capabilities.draws_ahead
-        self._late_masks = executor.capabilities.late_masks
+        able = executor.capabilities
+        self._places_ahead = able.depth > 1 and able.placeholders
+        self._draws_ahead = able.draws_ahead
+        self._late_masks = able.late_masks
         cache = KvCache(
             executor.num_blocks,
             BLOCK_SIZE,
@@ -98,6 +100,8 @@ class EngineCore:
             self._speculation is not None and self._speculation.reads_all_hidden,
             PROMPT_LOGIT_ROWS if config.max_logit_rows < config.max_num_batched_tokens else None,
             config.lengths.bounded,
+            batches=1 if able.placeholders else able.depth,
+            depth=max(able.depth, 2),
         )
         self._sampler = executor.sampler
         self._seeds = random.Random(config.seed)
@@ -203,7 +207,7 @@ class EngineCore:
                 )
             )
             # The next mask depends on the token.
-            if self._works_ahead and not params.is_constrained:
+            if self._places_ahead and not params.is_constrained:
                 sequence.runs_ahead = self._draws_ahead or state.greedy
         constraint = params.constraint
         if constraint is None:

@@ -9,6 +9,7 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.interface.executor import Limits
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
+from penstock.plan.stages import Stage
 from penstock.threads import divided
 
 
@@ -26,6 +27,9 @@ class EnginePlan:
     ``models/draft_heads.py``."""
     ranks: tuple[Plan, ...] = ()
     """The part of the plan that each rank runs, where there are several; else none."""
+    stages: tuple[Stage, ...] = ()
+    """The part of the plan that each stage of a pipeline runs, where there are several; else
+    none."""
 
     def own_plan(self, rank: int) -> Plan:
         """The plan that ``rank`` runs: all of it, where there is one."""
@@ -65,4 +69,14 @@ def rank_limits(engine_plan: EnginePlan, rank: int) -> Limits:
     with its part of the threads."""
     config = engine_plan.config
     count, cpus = divided(config.threads, config.cpus, config.tensor_parallel)[rank]
+    return replace(step_limits(engine_plan), threads=count, cpus=cpus)
+
+
+def stage_limits(engine_plan: EnginePlan, stage: int) -> Limits:
+    """The limits with which the executor of a stage on this machine is bound: those of one process,
+    with its part of the threads."""
+    config = engine_plan.config
+    others = len(config.pipeline_stages)
+    shares = divided(config.threads, config.cpus, config.pipeline_parallel - others)
+    count, cpus = shares[stage - others]
     return replace(step_limits(engine_plan), threads=count, cpus=cpus)

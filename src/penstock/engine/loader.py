@@ -148,7 +148,9 @@ def _draw(
     decided = resolve(config, hardware, spec, folder, tokenizer, draft, drafts, plan)
     resolved = decided.config
     if drafting is None or draft is None or decided.draft is None:
-        return EnginePlan(resolved, spec, decided.plan, config, ranks=decided.ranks)
+        return EnginePlan(
+            resolved, spec, decided.plan, config, ranks=decided.ranks, stages=decided.stages
+        )
     draft, notes = reaching(config.speculative, draft, resolved.max_model_len, drafting)
     resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *notes))
     draft_plan = replace(decided.draft, spec=draft)
@@ -256,6 +258,15 @@ def load(
         from penstock.engine.ranks.loading import load_ranks  # of engines that have any
 
         return load_ranks(engine_plan, mark, note, keeping, files, progress)
+    if config.pipeline_parallel > 1:
+        from penstock.engine.stages.loading import load_stages  # of engines that have any
+
+        if keeping == "always":
+            raise ConfigError(
+                "packed weights of several stages are not kept yet; leave pipeline_parallel out, "
+                "or start without an engine artifact"
+            )
+        return load_stages(engine_plan, mark, note, files, progress)
     start = Start(engine_plan, files, mark, note, keeping, progress)
     executor = start.restored()
     if executor is not None:

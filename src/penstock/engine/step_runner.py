@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
@@ -16,7 +17,7 @@ from penstock.interface.executor import Executor, Pending, PromptRows, Sampling,
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.mask import NO_MASKS, StepMasks
 from penstock.interface.sampler import Sampled
-from penstock.scheduler.output import ScheduledStep
+from penstock.scheduler.output import ScheduledStep, SlotMove
 from penstock.scheduler.scheduler import Scheduler
 from penstock.scheduler.sequence import SequenceState
 from penstock.speculate.typical import Typical
@@ -52,13 +53,13 @@ class _InFlight(msgspec.Struct, frozen=True):
 
 
 class StepRunner:
-    """Runs scheduled steps on an executor, working ahead by one where it can. Not thread-safe.
+    """Runs scheduled steps on an executor, working ahead where it can. Not thread-safe.
 
-    With an executor of depth 1, a step is taken in as soon as it is submitted. With one of depth 2
-    it stays in flight until the next was submitted, or until it is asked for (:meth:`take_in`). A
-    step with drafts must be taken in before the next is scheduled: what follows depends on how many
-    of them are accepted. Its tokens are drawn here, by ``verify``, and so are those of a step whose
-    masks may come late.
+    With an executor of depth 1, a step is taken in as soon as it is submitted. With a deeper one it
+    stays in flight until as many as may be outstanding are, until there is none to submit, or until
+    it is asked for (:meth:`take_in`). A step with drafts must be taken in before the next is
+    scheduled: what follows depends on how many of them are accepted. Its tokens are drawn here, by
+    ``verify``, and so are those of a step whose masks may come late.
     """
 
     def __init__(
@@ -74,23 +75,29 @@ class StepRunner:
         keys and values."""
         self._executor = executor
         self._sampler = executor.sampler
-        self._works_ahead = executor.capabilities.depth > 1
+        self._depth = executor.capabilities.depth
+        self._works_ahead = self._depth > 1
         self._scheduler = scheduler
         self._constraints = constraints
         self._prompts = prompts
         self._typical = typical
         self._caches = caches
-        self._in_flight: _InFlight | None = None
+        self._in_flight: deque[_InFlight] = deque()
 
     @property
     def in_flight(self) -> bool:
         """Whether it holds a step that was not taken in yet."""
-        return self._in_flight is not None
+        return bool(self._in_flight)
 
     @property
     def can_go_on(self) -> bool:
-        """Whether the next step may be scheduled before the one in flight is taken in."""
-        return self._in_flight is None or not self._in_flight.verifies
+        """Whether the next step may be scheduled before those in flight are taken in."""
+        return not any(each.verifies for each in self._in_flight)
+
+    @property
+    def slot_moves(self) -> list[SlotMove]:
+        """The moves of the steps that were not taken in yet."""
+        return [move for each in self._in_flight for move in each.step.slot_moves]
 
     def advance(
         self, step: ScheduledStep | None, features: bool = False, may_be_late: bool = False
@@ -100,16 +107,15 @@ class StepRunner:
         ``features``: ``Executed.features`` are wanted of this step. ``may_be_late``: its masks may
         not be ready, so that an executor without ``Capabilities.late_masks`` cannot draw from it.
         """
-        submitted = None if step is None else self._submit(step, features, may_be_late)
-        before = submitted
-        if self._works_ahead:
-            before, self._in_flight = self._in_flight, submitted
-        return None if before is None else self._take_in(before)
+        if step is not None:
+            self._in_flight.append(self._submit(step, features, may_be_late))
+            if len(self._in_flight) < self._depth:
+                return None
+        return self.take_in()
 
     def take_in(self) -> Executed | None:
-        """Wait for the step in flight, if there is one."""
-        before, self._in_flight = self._in_flight, None
-        return None if before is None else self._take_in(before)
+        """Wait for the first step in flight, if there is one."""
+        return self._take_in(self._in_flight.popleft()) if self._in_flight else None
 
     def _submit(self, step: ScheduledStep, features: bool, may_be_late: bool) -> _InFlight:
         masks = None

@@ -67,8 +67,9 @@ class Capabilities:
     """What an executor can do besides running one step after the other."""
 
     depth: int = 1
-    """Number of submissions with a ``Sampling`` that may be outstanding: 1 or 2. Submissions
-    without one are not counted."""
+    """Number of submissions with a ``Sampling`` that may be outstanding: 2 where the next waits
+    behind the one that runs, or as many as there are stages that work at once. Submissions without
+    one are not counted."""
     placeholders: bool = False
     """Whether ``~i`` in ``StepInput.token_ids`` stands for what the submission before chose: for
     its sample ``i``, or, where it had no ``Sampling``, for ``argmax[i]``."""
@@ -125,8 +126,8 @@ _NOTHING = Sampled([])
 class StepOutcome(msgspec.Struct, frozen=True):
     """The results of a step, on the host.
 
-    Arrays may be views that the next submission overwrites; where ``Capabilities.depth`` is 2, only
-    ``result`` is.
+    Arrays may be views that the next submission overwrites; where ``Capabilities.depth`` is more
+    than 1, only ``result`` is, until the next submission is waited for.
     """
 
     sampled: Sampled = _NOTHING

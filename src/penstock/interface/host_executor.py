@@ -11,6 +11,7 @@ import msgspec
 from penstock.errors import RequestError
 from penstock.interface.executor import (
     Capabilities,
+    Pending,
     PromptReport,
     PromptRows,
     Sampling,
@@ -58,7 +59,7 @@ class HostExecutor(ABC):
     @abstractmethod
     def close(self) -> None: ...
 
-    def submit(self, step: StepInput, sampling: Sampling | None = None) -> FinishedStep:
+    def submit(self, step: StepInput, sampling: Sampling | None = None) -> Pending:
         result = self.run(step)
         if sampling is None:
             return FinishedStep(StepOutcome(result=result))

@@ -169,6 +169,9 @@ class StepResult:
     taps, side by side. None if it taps none."""
     more_logits: tuple[Float32s, ...] = ()
     """Logits ``[R, outputs]`` of each head after the first."""
+    leaving: tuple[NDArray[Any], ...] = ()
+    """What a stage of a pipeline hands on: ``[T, columns]`` each, float32 or a 16-bit type. A stage
+    that hands something on has no logits: theirs are ``[0, 0]``, and ``argmax`` is ``[0]``."""
 
     def peaks(self, rows: Int32s) -> Float32s:
         """The largest logit of each of these rows; a NaN of a row that has one."""

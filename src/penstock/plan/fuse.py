@@ -41,7 +41,7 @@ def fuse(plan: Plan) -> Plan:
         ops = rewrite(ops, buffers)
     mentioned = {name for op in ops for name in (*op.reads, *op.writes)}
     kept = {name: buffer for name, buffer in buffers.items() if name in mentioned}
-    hidden = renamed.get(plan.hidden, plan.hidden)
+    hidden = None if plan.hidden is None else renamed.get(plan.hidden, plan.hidden)
     return replace(plan, ops=tuple(ops), buffers=kept, hidden=hidden)
 
 
@@ -50,12 +50,14 @@ def _narrow_last_layer(ops: Ops, buffers: Buffers) -> tuple[Ops, dict[BufferName
 
     After it every op works row by row, so a prefill chunk of a request that generates skips the
     last layer's output projection and MLP for all rows but one. Also returns the new names of the
-    buffers after that op. A model whose rows are independent of each other is left as it is.
+    buffers after that op. A model whose rows are independent of each other is left as it is, and
+    so is a stage of a pipeline that selects none.
     """
     mixing = max((i for i, op in enumerate(ops) if op.mixes), default=None)
-    if mixing is None:
+    selects = [i for i, op in enumerate(ops) if isinstance(op, SelectRows)]
+    if mixing is None or not selects:
         return ops, {}
-    *taps, select = (i for i, op in enumerate(ops) if isinstance(op, SelectRows))
+    *taps, select = selects
     mixing = max(
         [mixing, *taps]
     )  # a tap selects of all rows: those of layers that mix nothing, too
@@ -73,9 +75,9 @@ def _narrow_last_layer(ops: Ops, buffers: Buffers) -> tuple[Ops, dict[BufferName
         if name != selected.out:
             rows = replace(buffers[name].rows, base="S")
             buffers[new] = replace(buffers[name], name=new, rows=rows)
-    selects: Ops = [SelectRows(name, renamed[name]) for name in entering]
+    first: Ops = [SelectRows(name, renamed[name]) for name in entering]
     tail = [op.renamed(renamed) for op in (*region, *ops[select + 1 :])]
-    return [*ops[: mixing + 1], *selects, *tail], renamed
+    return [*ops[: mixing + 1], *first, *tail], renamed
 
 
 def _join_qkv(ops: Ops, buffers: Buffers) -> Ops:

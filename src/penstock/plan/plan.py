@@ -36,9 +36,10 @@ class Plan:
     buffers: dict[BufferName, Buffer]
     ropes: tuple[RopeSpec, ...]  # distinct tables; ops refer to them by index
     kv_layers: tuple[KvLayer, ...]
-    logits: BufferName
-    argmax: BufferName
-    hidden: BufferName
+    logits: BufferName | None
+    """None, as are the two that follow, for a stage of a pipeline that is not the last."""
+    argmax: BufferName | None
+    hidden: BufferName | None
     """The selected rows after the final norm, as the output matrix reads them. For a draft head,
     what its next row is given as features."""
     max_positions: int
@@ -57,6 +58,9 @@ class Plan:
     kv_runs: tuple[tuple[int, ...], ...] | None = None
     """The cached layers of each group, where a plan is one rank's: those of the whole plan, since
     one scheduler has the tables of all ranks. None: chosen by the layers' sizes."""
+    leaving: tuple[BufferName, ...] = ()
+    """The buffers, of token rows, that a stage which is not the last hands to the next ones
+    (``plan/stages.py``). They are a step's result, too."""
     token_offsets: Stored | None = None
     """The tensor, integers ``[outputs]``, that says what to add to the number of each column of the
     logits to get its token; None where a column is the token of its number."""
@@ -116,5 +120,5 @@ class Plan:
     @property
     def results(self) -> tuple[BufferName, ...]:
         """The buffers that make up a step's result."""
-        taps = () if self.taps is None else (self.taps,)
-        return (self.logits, self.argmax, self.hidden, *taps, *self.more_logits)
+        single = (self.logits, self.argmax, self.hidden, self.taps)
+        return (*filter(None, single), *self.more_logits, *self.leaving)

@@ -14,6 +14,7 @@ from penstock.plan.lower import lower
 from penstock.resolve.inputs import Inputs, Reasons, model_types, reason
 from penstock.resolve.quantization import as_read
 from penstock.resolve.ranks import only_alone
+from penstock.resolve.stages import count_stages, local_stages, only_whole
 from penstock.threads import Threads, among_ranks
 
 
@@ -69,7 +70,7 @@ def decide_backend(inputs: Inputs) -> BackendDecision:
         return found
 
     choice = choose_backend(config.backend, inputs.hardware, obstacle)
-    alone = only_alone(config, choice.backend)
+    alone = only_alone(config, choice.backend) or only_whole(config, choice.backend)
     if alone is not None:
         raise ConfigError(str(alone))
     choice.backend.check_deterministic(config.deterministic)
@@ -84,6 +85,7 @@ def decide_threads(inputs: Inputs, backend: Backend) -> ThreadsDecision:
     """Return the threads asked for, or else those that suit the backend on this machine."""
     threads = backend.threads(inputs.config.threads, inputs.hardware)
     threads = among_ranks(threads, inputs.config.tensor_parallel, inputs.hardware)
+    threads = among_ranks(threads, local_stages(inputs.config), inputs.hardware, "stages")
     cpus = "one for each thread" if threads.cpus else "placed by the system"
     return ThreadsDecision(threads, {"threads": threads.reason, "cpus": cpus})
 
@@ -91,11 +93,24 @@ def decide_threads(inputs: Inputs, backend: Backend) -> ThreadsDecision:
 def decide_artifacts(config: EngineConfig, backend: Backend) -> ArtifactDecision:
     """Return the folder asked for, or else the default one, if the backend packs weights."""
     folder, why = _artifact_dir(config, backend)
-    return ArtifactDecision(folder, {"artifact_dir": why})
+    notes: tuple[str, ...] = ()
+    if count_stages(config) > 1 and config.artifact and backend.keeps_weights:
+        notes = (
+            "weights are packed again at each start, since those of several stages are not kept as "
+            "an engine artifact yet",
+        )
+    return ArtifactDecision(folder, {"artifact_dir": why}, notes)
 
 
 def _artifact_dir(config: EngineConfig, backend: Backend) -> tuple[str | None, str]:
     asked = config.artifact_dir
+    if count_stages(config) > 1:
+        if asked is not None:
+            raise ConfigError(
+                f"artifact_dir {asked} has no effect, since stages pack their weights at each "
+                "start; leave it out"
+            )
+        return None, "stages pack their weights at each start"
     if asked is not None and not (backend.keeps_weights and config.artifact):
         why = f"{backend.name} keeps no packed weights" if config.artifact else "artifacts are off"
         raise ConfigError(f"artifact_dir {asked} has no effect, since {why}; leave it out")
@@ -111,3 +126,4 @@ def _artifact_dir(config: EngineConfig, backend: Backend) -> tuple[str | None, s
     if root is None:
         return None, "there is no home folder; name one with artifact_dir"
     return str(root), "the default"
+

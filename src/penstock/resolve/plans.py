@@ -20,10 +20,12 @@ from penstock.plan.kv_groups import KvGroups, group_layers, kv_layers
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.plan.ranks import rank_plans
+from penstock.plan.stages import Stage, cut
 from penstock.quant.scheme import Quantization
 from penstock.resolve.calibration import CalibrationDecision
 from penstock.resolve.inputs import Inputs, model_types
 from penstock.resolve.lengths import LengthDecision
+from penstock.resolve.stages import StagesDecision
 from penstock.resolve.step_limits import StepLimits
 from penstock.scheduler.limits import most_logit_rows
 from penstock.speculate.draft_choice import draft_logit_rows, served_draft
@@ -34,6 +36,11 @@ class PlanDecision:
     """The plans to run, as far as memory planning must know them."""
 
     target: Served
+    ranks: tuple[Plan, ...]
+    """The part of the plan that each rank runs, where there are several; else none."""
+    stages: tuple[Stage, ...]
+    """The parts of the plan that the stages of a pipeline run, where there are several; else
+    none."""
     draft: Served | None
     """The model or the heads that draft, with as many positions as there could be."""
     plan_with: Callable[[Quantization], Plan]
@@ -48,11 +55,13 @@ def decide_plans(
     limits: StepLimits,
     calibration: CalibrationDecision,
     lengths: LengthDecision,
+    pipeline: StagesDecision,
 ) -> PlanDecision:
     """Return the plans of the model, fused and balanced, and of its draft, fused; the backend runs
     both.
 
-    ``calibration``: what of the model is measured before its weights are read.
+    ``calibration``: what of the model is measured before its weights are read. ``pipeline``: the
+    stages that are asked for.
     """
     config, spec, draft = inputs.config, inputs.spec, inputs.draft
     context, max_len = lengths.context, lengths.longest
@@ -89,7 +98,15 @@ def decide_plans(
         return fused(lowered(quantization))
 
     ranks: tuple[Plan, ...] = ()
-    if config.tensor_parallel > 1:
+    stages: tuple[Stage, ...] = ()
+    if pipeline.count > 1:
+        primitive = lowered(schemes)
+        plan = fused(primitive)
+        try:
+            stages = cut(primitive, plan, pipeline.count)
+        except ConfigError as error:
+            raise ConfigError(f"pipeline_parallel {pipeline.count}: {error}") from error
+    elif config.tensor_parallel > 1:
         primitive = lowered(schemes)
         plan = fused(primitive)
         try:
@@ -100,6 +117,7 @@ def decide_plans(
         plan = inputs.plan or plan_with(schemes)
     groups = plan.kv_groups
     draft_bytes = 0 if draft is None else draft_block_bytes(config, draft, groups, max_len)
+    parts = ranks or tuple(stage.plan for stage in stages) or (plan,)
     seqs, tokens = limits.max_num_seqs, limits.max_num_batched_tokens
     if inputs.drafts:
         logit_rows = draft_logit_rows(seqs, tokens)
@@ -111,13 +129,13 @@ def decide_plans(
         max_sequences=seqs,
         max_tokens=tokens,
         max_logit_rows=logit_rows,
-        block_bytes=sum(own.kv_groups.page_bytes for own in ranks or (plan,)) + draft_bytes,
+        block_bytes=sum(own.kv_groups.page_bytes for own in parts) + draft_bytes,
         deterministic=config.deterministic,
-        state_bytes=sum(backend.state_bytes(own, taken_back) for own in ranks or (plan,)),
+        state_bytes=sum(backend.state_bytes(own, taken_back) for own in parts),
         kept_states=KEPT_STATES if config.enable_prefix_caching else 0,
-        ranks=ranks,
+        parts=parts[len(pipeline.addresses) :],
     )
-    for own in ranks or (plan,):
+    for own in parts:
         backend.check_runnable(own, inputs.trees)
     drafting = None
     if draft is not None:
@@ -134,7 +152,7 @@ def decide_plans(
     notes: tuple[str, ...] = ()
     if inputs.plan is None:  # a draft's was made with its target's
         notes = longrope_notes(plan.ropes, context, config.max_model_len is not None)
-    return PlanDecision(target, drafting, plan_with, notes)
+    return PlanDecision(target, ranks, stages, drafting, plan_with, notes)
 
 
 def draft_block_bytes(

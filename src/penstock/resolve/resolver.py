@@ -11,6 +11,7 @@ from penstock.config import EngineConfig, ResolvedConfig
 from penstock.hardware import Hardware
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
+from penstock.plan.stages import Stage
 from penstock.resolve.backend import decide_artifacts, decide_backend, decide_threads
 from penstock.resolve.calibration import decide_calibration
 from penstock.resolve.inputs import Inputs, Reasons, check_options, reason
@@ -21,6 +22,7 @@ from penstock.resolve.profile import use_of_profile
 from penstock.resolve.quantization import as_read, decide_quantization
 from penstock.resolve.ranks import decide_ranks
 from penstock.resolve.sampling import decide_sampling
+from penstock.resolve.stages import decide_stages
 from penstock.resolve.step_limits import decide_step_limits
 from penstock.speculative_config import describe
 
@@ -34,6 +36,9 @@ class Resolved:
     """Fused, and with rope tables for ``max_model_len`` positions."""
     ranks: tuple[Plan, ...]
     """The part of the plan that each rank runs, where there are several; else none."""
+    stages: tuple[Stage, ...]
+    """The parts of the plan that the stages of a pipeline run, where there are several; else
+    none."""
     draft: Plan | None
     """The fused plan of the model or the heads that draft, if there are any, with as many positions
     as there could be."""
@@ -56,6 +61,7 @@ def resolve(
     inputs = Inputs(config, hardware, spec, draft, drafts, plan)
     check_options(inputs)
     ranks = decide_ranks(config)
+    pipeline = decide_stages(config)
     chosen = decide_backend(inputs)
     backend = chosen.backend
     quantization = decide_quantization(inputs, backend)
@@ -67,13 +73,17 @@ def resolve(
     compute = decide_threads(inputs, backend)
     limits = decide_step_limits(config, backend.defaults)
     lengths = decide_lengths(config, spec)
-    plans = decide_plans(inputs, backend, quantization.schemes, limits, calibration, lengths)
+    plans = decide_plans(
+        inputs, backend, quantization.schemes, limits, calibration, lengths, pipeline
+    )
     memory = decide_memory(inputs, chosen, quantization.schemes, plans, lengths)
     speculation = _check_speculation(config)
     sampling = decide_sampling(inputs)
     artifacts = decide_artifacts(config, backend)
     reasons = {"dtype": reason(config.dtype, _dtype_reason(spec))}
-    for decision in (chosen, quantization, calibration, compute, ranks, limits, memory, lengths):
+    for decision in (
+        *(chosen, quantization, calibration, compute, ranks, pipeline, limits, memory, lengths),
+    ):
         reasons.update(decision.reasons)
     threads, weights = compute.threads, quantization.weights
     notes = (*chosen.choice.notes, *threads.notes, *backend.notes())
@@ -95,6 +105,8 @@ def resolve(
         threads=threads.count,
         cpus=threads.cpus,
         tensor_parallel=ranks.world,
+        pipeline_parallel=pipeline.count,
+        pipeline_stages=pipeline.addresses,
         deterministic=config.deterministic,
         max_model_len=memory.max_model_len,
         max_input_len=config.max_input_len,
@@ -125,9 +137,13 @@ def resolve(
     return Resolved(
         resolved,
         replace(plans.target.plan, spec=spec, max_positions=resolved.max_model_len),
+        tuple(replace(own, spec=spec, max_positions=resolved.max_model_len) for own in plans.ranks),
         tuple(
-            replace(own, spec=spec, max_positions=resolved.max_model_len)
-            for own in plans.target.ranks
+            replace(
+                stage,
+                plan=replace(stage.plan, spec=spec, max_positions=resolved.max_model_len),
+            )
+            for stage in plans.stages
         ),
         None if plans.draft is None else plans.draft.plan,
     )

@@ -22,10 +22,10 @@ class Continuation:
     wait go before the prompts of others.
 
     What lies behind windows comes back when the step in flight is taken in, and so does what a
-    sequence holds that is sure to end there. So while one is in flight, a sequence that finds no
-    block is left out of this step, and preempts nobody, if that one brings what it lacks or has the
-    sequence in it; nor does anybody behind it preempt. It is asked again, in its turn, when that is
-    taken in, and preempts where nothing more is to come.
+    sequence holds that is sure to end there. So while some are in flight, a sequence that finds no
+    block is left out of this step, and preempts nobody, if those bring what it lacks or have the
+    sequence in them; nor does anybody behind it preempt. It is asked again, in its turn, when they
+    are taken in, and preempts where nothing more is to come.
     """
 
     def __init__(
@@ -51,10 +51,12 @@ class Continuation:
         chosen: list[ScheduledSequence],
         copies: list[BlockCopy],
         masks_pending: bool,
+        most: int,
     ) -> list[SequenceState]:
-        """Choose the running sequences that need one token; returns those that need more, in turn.
+        """Choose the running sequences that need one token, at most so many; returns those that
+        need more, in turn.
 
-        Every step has a token for each running sequence, so none of these looks at the budget.
+        Every step has a token for each of these, so none of them looks at the budget.
         """
         queues, extend, all_hidden = self._queues, self._cache.extend, self._all_hidden
         contended = queues.shares.contended
@@ -72,8 +74,8 @@ class Continuation:
                 if count > 1 and not contended:
                     prefills.append(sequence)
                 continue
-            if sequence.status is not RUNNING:
-                continue  # preempted for one before it
+            if sequence.status is not RUNNING or len(chosen) >= most:
+                continue  # preempted for one before it, or left for the next step
             if uncommon:
                 if sequence.awaits_mask:
                     continue

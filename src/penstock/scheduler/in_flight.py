@@ -11,19 +11,20 @@ from penstock.scheduler.sequence import SequenceState, Status
 
 
 class InFlight:
-    """The steps in flight: at most one while a step is scheduled, and two between its submission
-    and taking in the first.
+    """The steps in flight: fewer than ``depth`` while a step is scheduled, and at most so many
+    between its submission and taking in the first.
 
     It stays empty where every step is taken in before the next.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 2) -> None:
+        self._depth = depth
         self.steps: deque[ScheduledStep] = deque()
         self._barred: set[SequenceState] = set()
 
     def submit(self, step: ScheduledStep, cache: KvCache) -> None:
         """Count what the step computes as computed, and put placeholders for what it samples."""
-        assert len(self.steps) < 2, "a third step in flight"
+        assert len(self.steps) < self._depth, f"more than {self._depth} steps in flight"
         self.steps.append(step)
         for each in step.sequences:
             sequence = each.sequence
@@ -36,23 +37,21 @@ class InFlight:
                 sequence.token_ids.append(~i)
 
     def involves(self, sequence: SequenceState) -> bool:
-        """Whether the step that was submitted last computes or samples the sequence."""
-        return bool(self.steps) and _involves(self.steps[-1], sequence)
+        """Whether a step computes or samples the sequence."""
+        return any(_involves(step, sequence) for step in self.steps)
 
     def brings_place(self, cache: KvCache) -> bool:
-        """Whether a sequence finds a block of every group once the step that was submitted last is
-        taken in, which gives back what lies behind windows, and what sequences hold that end."""
+        """Whether a sequence finds a block of every group once all steps are taken in, which give
+        back what lies behind windows, and what sequences hold that end."""
         if not self.steps:
             return False
-        published, freed = [], []
-        for each in self.steps[-1].sequences:
-            sequence = each.sequence
-            if sequence.status is not Status.RUNNING:
-                continue
-            if _ends(sequence):
-                freed.append(sequence.table)
-            else:
-                published.append((sequence.table, each.start + each.num_tokens))
+        reached: dict[SequenceState, int] = {}
+        for step in self.steps:
+            for each in step.sequences:
+                if each.sequence.status is Status.RUNNING:
+                    reached[each.sequence] = each.start + each.num_tokens
+        freed = [sequence.table for sequence in reached if _ends(sequence)]
+        published = [(s.table, end) for s, end in reached.items() if not _ends(s)]
         return cache.has_place_after(published, freed)
 
     def bar(self, sequence: SequenceState) -> None:
@@ -71,8 +70,7 @@ class InFlight:
         first = self.steps.popleft()
         assert first is step, "a step was taken in out of order"
         if self._barred:
-            self._barred.difference_update(e.sequence for e in step.sequences)
-            self._barred.difference_update(step.samples)
+            self._barred = {sequence for sequence in self._barred if self.involves(sequence)}
 
     def check_integrity(self, live: Iterable[SequenceState]) -> None:
         """Raise AssertionError unless every placeholder is for a token of a step in flight."""
@@ -89,11 +87,8 @@ class InFlight:
             ]
             assert all(placed), "a placeholder is of no step in flight"
             left = len(tokens) - sequence.num_computed
-            assert left > 0 or (left == 0 and self._any(sequence)), "nothing left to compute"
-        assert all(map(self._any, self._barred)), "a sequence is barred for ever"
-
-    def _any(self, sequence: SequenceState) -> bool:
-        return any(_involves(step, sequence) for step in self.steps)
+            assert left > 0 or (left == 0 and self.involves(sequence)), "nothing left to compute"
+        assert all(map(self.involves, self._barred)), "a sequence is barred for ever"
 
 
 def _ends(sequence: SequenceState) -> bool:

@@ -29,6 +29,11 @@ placeholder tokens (scheduler/sequence.py) counted as known. A sequence that rea
 one, or cannot sample before it is known, is left out of the step; another end wastes a row, whose
 token is dropped. Blocks change hands while steps in flight use them: steps run in order.
 
+Where no token is known ahead (the stages of a pipeline), several steps are in flight, and each
+sequence that decodes is in one of them at a time. So that all have work, a step takes its share of
+the running sequences that decode, of the prompts that are to be computed, and of the tokens that a
+step may have.
+
 A sequence whose next mask is not there (``awaits_mask``) is computed up to its last known token,
 which is left for later; one whose mask did not come while its step ran (``update``, ``late``) has
 that token computed again. While all running ones wait so, there is work and no step.
@@ -76,6 +81,10 @@ from penstock.scheduler.step_results import StepResults
 from penstock.scheduler.step_states import step_states
 from penstock.scheduler.updates import sequence_update
 
+LEAST_CHUNK = 64
+"""Tokens of prompts below which a step is not divided further: products of fewer rows take hardly
+less time."""
+
 _RUNNING = Status.RUNNING  # a name is cheaper than an enum's member
 
 
@@ -91,19 +100,24 @@ class Scheduler:
         all_hidden: bool = False,
         max_prompt_rows: int | None = None,
         surely: bool = False,
+        batches: int = 1,
+        depth: int = 2,
     ) -> None:
         """``all_hidden``: the hidden states of every token are wanted. ``max_prompt_rows``: tokens
         of a step that may get logits because their prompts want them; those that want more take
         more steps. None: all. ``surely``: no more sequences run than the cache holds to their
-        ends."""
+        ends. ``batches``: among how many steps the running sequences are divided, where several are
+        in flight. ``depth``: how many may be."""
         check_step_limits(max_num_seqs, max_num_batched_tokens)
         self.cache = cache
         self.max_num_seqs = max_num_seqs
         self.max_num_batched_tokens = max_num_batched_tokens
+        self._batches = batches
+        self._step_tokens = -(-max_num_batched_tokens // batches)
         self._lengths = lengths
         self._queues = Queues()
         self.running = self._queues.running
-        self._in_flight = InFlight()
+        self._in_flight = InFlight(depth)
         self._most_prompt_rows = max_prompt_rows or max_num_batched_tokens
         self._accepted = AcceptedDrafts(cache)
         self._preemption = Preemption(cache, self._queues, self._in_flight)
@@ -203,9 +217,13 @@ class Scheduler:
                 self._preemption.preempt(victim)
         chosen: list[ScheduledSequence] = []
         copies: list[BlockCopy] = []
-        prefills = self._continuation.decodes(chosen, copies, masks_pending)
+        most = -(-len(self.running) // self._batches)
+        prefills = self._continuation.decodes(chosen, copies, masks_pending, most)
         decoded = len(chosen)
-        left = StepBudget(self.max_num_batched_tokens - decoded, self._most_prompt_rows)
+        budget = self._step_tokens - decoded
+        if self._batches > 1:
+            budget = min(budget, self._share_of_prompts(prefills))
+        left = StepBudget(budget, self._most_prompt_rows)
         if prefills:
             self._continuation.prefills(prefills, left, chosen, copies)
         # If someone above came short, no block is left that would let anyone in.
@@ -217,7 +235,7 @@ class Scheduler:
         if drafts and left.tokens:
             drafted = place_drafts(self.cache, chosen, drafts, left.tokens, copies)
         self._steps += 1
-        num_tokens = self.max_num_batched_tokens - left.tokens + drafted
+        num_tokens = decoded + budget - left.tokens + drafted
         if not shares.contended:
             shares.uncharged += num_tokens
         moves, self._accepted.moves = self._accepted.moves, []
@@ -316,6 +334,16 @@ class Scheduler:
         assert held == self.cache.num_held_blocks, "a sequence that is not running holds blocks"
         requests = self._queues.requests.values()
         self._in_flight.check_integrity(s for sequences in requests for s in sequences)
+
+    def _share_of_prompts(self, prefills: Sequence[SequenceState]) -> int:
+        """Return the tokens of prompts that a step may have so that others have some, too: two
+        steps for each that may be in flight share what is to be computed."""
+        if self._queues.num_waiting > self.max_num_seqs:
+            return self._step_tokens
+        left = sum(len(s.token_ids) - s.num_computed for s in prefills)
+        if self._queues.num_waiting:
+            left += sum(len(s.token_ids) for s in self._queues.waiting)
+        return max(LEAST_CHUNK, -(-left // (2 * self._batches)))
 
     def _finish(self, sequence: SequenceState) -> None:
         if sequence.status is _RUNNING:

@@ -148,7 +148,7 @@ class Planned:
         )
         _refuse(
             asked.engine,
-            ("tensor_parallel",),
+            ("tensor_parallel", "pipeline_parallel", "pipeline_stages"),
             "cannot be simulated yet: steps are modelled of one process; leave it out",
         )
         if asked.tensor != 1:

@@ -31,6 +31,7 @@ class CpuBackend(Backend):
     runs_clamped_gates = True
     runs_states = True
     runs_ranks = True
+    runs_stages = True
     centers_keys = True
 
     def asked(self, hardware: Hardware) -> BackendChoice:

@@ -206,6 +206,15 @@ def _results(binder: Binder) -> ResultViews:
     def view(name: BufferName, dtype: DTypeLike) -> NDArray[Any]:
         return binder.native.view(binder.buffers[name]).view(dtype)
 
+    if plan.logits is None or plan.argmax is None or plan.hidden is None:
+        return ResultViews(
+            logits=np.empty((0, 0), np.float32),
+            argmax=np.empty(0, np.int32),
+            hidden=None,
+            taps=None,
+            more_logits=(),
+            leaving=tuple(view(name, _float(plan, name)) for name in plan.leaving),
+        )
     rounded = plan.buffers[plan.hidden].element == "bfloat16"
     return ResultViews(
         logits=view(plan.logits, np.float32),
@@ -214,6 +223,12 @@ def _results(binder: Binder) -> ResultViews:
         taps=None if plan.taps is None else view(plan.taps, np.float32),
         more_logits=tuple(view(name, np.float32) for name in plan.more_logits),
     )
+
+
+def _float(plan: Plan, name: BufferName) -> DTypeLike:
+    element = plan.buffers[name].element
+    assert element != "int32"
+    return DTYPES[element]
 
 
 def _tuner(binder: Binder, threads: int) -> ProductTuner | None:

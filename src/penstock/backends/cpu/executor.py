@@ -33,21 +33,25 @@ class ResultViews:
     """``[rows, vocabulary]``."""
     argmax: Int32s
     """``[rows]``."""
-    hidden: NDArray[Any]
-    """``[rows, hidden size]``, float32 or bfloat16."""
+    hidden: NDArray[Any] | None
+    """``[rows, hidden size]``, float32 or bfloat16; None of a stage that hands something on."""
     taps: Float32s | None
     """``[rows, columns]``; None if the plan taps no layer."""
     more_logits: tuple[Float32s, ...]
     """Each ``[rows, outputs]``, of heads that draft several tokens."""
+    leaving: tuple[NDArray[Any], ...] = ()
+    """Each ``[tokens, columns]``, of a stage that hands something on; it has no logits."""
 
-    def first(self, rows: int, selected: int) -> StepResult:
-        """The result of a step with ``rows`` rows of logits and ``selected`` of hidden states."""
+    def first(self, rows: int, selected: int, tokens: int) -> StepResult:
+        """The result of a step with ``rows`` rows of logits, ``selected`` of hidden states, and
+        ``tokens`` of all."""
         return StepResult(
             logits=self.logits[:rows],
             argmax=self.argmax[:rows],
-            hidden=self.hidden[:selected],
+            hidden=None if self.hidden is None else self.hidden[:selected],
             taps=None if self.taps is None else self.taps[:selected],
             more_logits=tuple(logits[:rows] for logits in self.more_logits),
+            leaving=tuple(buffer[:tokens] for buffer in self.leaving),
         )
 
 
@@ -110,7 +114,7 @@ class CpuExecutor(HostExecutor):
 
     def _result(self, step: StepInput) -> StepResult:
         rows = len(step.logit_rows)
-        return self._results.first(rows, rows + len(step.hidden_rows))
+        return self._results.first(rows, rows + len(step.hidden_rows), step.num_tokens)
 
     def _reach(self, step: StepInput) -> None:
         """Fill rotary tables for the step's positions, which lie beyond them."""

@@ -121,6 +121,7 @@ def step_bounds(plan: Plan, limits: Limits) -> StepBounds:
 
 def sampler_sizes(plan: Plan, limits: Limits) -> Sizes:
     """Sizes of the sampler's buffers; a step samples one token per sequence."""
+    assert plan.logits is not None, "a stage that is not the last samples nothing"
     return Sizes(
         vocab=plan.buffers[plan.logits].cols,
         rows=limits.max_sequences,

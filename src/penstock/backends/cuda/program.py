@@ -81,6 +81,9 @@ class Program:
         for launch in self._launches:
             launch(views, step)
         plan = self._plan
+        assert plan.logits is not None
+        assert plan.argmax is not None
+        assert plan.hidden is not None
         return Results(
             views[plan.logits],
             views[plan.argmax],

@@ -26,6 +26,7 @@ class ReferenceBackend(Backend):
     block_formats = frozenset(BLOCK_FORMATS)
     runs_states = True
     runs_ranks = True
+    runs_stages = True
     centers_keys = True
     defaults = Defaults(64, 512, True, "products of integers are exact")
 

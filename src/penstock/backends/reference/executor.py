@@ -108,6 +108,12 @@ class ReferenceExecutor(HostExecutor):
                 else:
                     self._run[type(op)](op, step)
         plan, buffers = self._plan, self._buffers
+        if plan.logits is None or plan.argmax is None or plan.hidden is None:
+            return StepResult(
+                logits=np.empty((0, 0), np.float32),
+                argmax=np.empty(0, np.int32),
+                leaving=tuple(buffers[name] for name in plan.leaving),
+            )
         return StepResult(
             logits=buffers[plan.logits],
             argmax=buffers[plan.argmax][:, 0],

@@ -296,6 +296,11 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
         architecture=core.spec.architecture,
         parameters=engine_plan.plan.num_parameters,
     )
+    if core.config.pipeline_parallel > 1:
+        from penstock.engine.stages.executor import StagedExecutor
+
+        assert isinstance(models.executor, StagedExecutor)
+        return LoadedCore(core, facts, core.config, partial(models.executor.links.failure, 0.0))
     if core.config.tensor_parallel == 1:
         return LoadedCore(core, facts, core.config)
     from penstock.engine.ranks.executor import RankedExecutor

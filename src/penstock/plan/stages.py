@@ -1,0 +1,280 @@
+"""Stages: a pass between lowering and fusion that cuts a plan into the plans of a pipeline.
+
+A stage has a contiguous range of layers; what precedes the first layer is the first stage's, and
+what follows the last layer, with the output matrix, the last one's. Cuts are found in the plan's
+ops alone: between two layers, where the fewest bytes are alive that later ops read. These buffers,
+in most models the residual stream alone, are what a stage hands on
+(:attr:`~penstock.plan.plan.Plan.leaving`); the next stage has them as the step's features, and ops
+that read them as before. So every row is computed by the same ops on the same values, and no bit
+depends on the number of stages.
+
+A stage caches keys, values and states of its own layers. Layers that read another layer's keys and
+values are on its stage: between them there is no cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from penstock.cache.geometry import BLOCK_SIZE
+from penstock.errors import ConfigError
+from penstock.plan.costs import StepSize, op_cost
+from penstock.plan.fuse import fuse
+from penstock.plan.key_columns import key_columns
+from penstock.plan.ops import (
+    AddNorm,
+    Attention,
+    Buffer,
+    BufferName,
+    Features,
+    GatedDelta,
+    Join,
+    KvWrite,
+    Op,
+    RopeWrite,
+    Rows,
+    SelectiveScan,
+    ShortConv,
+    StateConv,
+    WeightName,
+)
+from penstock.plan.plan import Plan
+
+_SEQUENCES: Final = 8
+_CONTEXT: Final = 16 * BLOCK_SIZE
+"""The step by which stages are balanced: so many sequences decode, each behind so many tokens. With
+half of the context, Qwen3 0.6B's shape has 18 layers on the first of two stages rather than 17, and
+did about 5 % less, with 32 sequences as with prompts, beside one process in either run."""
+
+_CACHED = (Attention, KvWrite, RopeWrite, ShortConv)
+_STATEFUL = (GatedDelta, SelectiveScan, StateConv)
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a pipeline, and what it takes of the steps of all."""
+
+    plan: Plan
+    """Fused. Of its features the columns of ``entering``, in their order."""
+    number: int
+    layers: tuple[int, int]
+    """The first of its layers, and the one behind its last."""
+    kv_first: int
+    """Number of the cached layers (``Plan.kv_layers``) of all stages before it."""
+    groups: tuple[int, ...]
+    """The whole plan's groups of cached layers that it has a part of, in the order of its own."""
+    entering: tuple[Buffer, ...]
+    """The buffers that the stage before it hands on; none of the first."""
+
+    @property
+    def is_last(self) -> bool:
+        return not self.plan.leaving
+
+    @property
+    def sent_bytes(self) -> int:
+        """Bytes that it hands on for each token of a step; 0 of the last."""
+        return sum(self.plan.buffers[name].row_bytes for name in self.plan.leaving)
+
+    @property
+    def feature_size(self) -> int:
+        return sum(buffer.cols for buffer in self.entering)
+
+
+def cut(primitive: Plan, whole: Plan, count: int) -> tuple[Stage, ...]:
+    """Return ``count`` stages of ``primitive``, at least two, balanced by what their ops read and
+    multiply in a step.
+
+    ``whole`` is the plan of one process: what fusion, balancing and scaling make of ``primitive``.
+    Raises ConfigError, which says how many stages fit, where there cannot be so many.
+    """
+    if any(isinstance(op, AddNorm | RopeWrite) for op in primitive.ops):
+        raise ValueError("a plan is cut before it is fused")
+    cuts = _cuts(primitive)
+    if count > len(cuts) + 1:
+        raise ConfigError(f"{_why_not(primitive, len(cuts) + 1)}; take {_fitting(len(cuts) + 1)}")
+    size = StepSize(
+        tokens=_SEQUENCES,
+        selected=_SEQUENCES,
+        logits=_SEQUENCES,
+        context_lens=np.full(_SEQUENCES, _CONTEXT, np.int32),
+        positions=np.full(_SEQUENCES, _CONTEXT - 1, np.int32),
+    )
+    costs = [op_cost(primitive, op, size).num_bytes for op in primitive.ops]
+    places = [0, *(each.place for each in cuts), len(primitive.ops)]
+    sums = [sum(costs[a:b]) for a, b in pairwise(places)]
+    ends = _balanced(sums, count)
+    bounds = [0, *ends, len(sums)]
+    inner = [_Cut(0, 0, ()), *cuts, _Cut(len(primitive.ops), len(primitive.spec.layers), ())]
+    return tuple(
+        _stage(primitive, whole, number, inner[first], inner[end])
+        for number, (first, end) in enumerate(pairwise(bounds))
+    )
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """A place between two ops at which a plan can be cut."""
+
+    place: int
+    layer: int
+    """The layer that follows."""
+    crossing: tuple[BufferName, ...]
+    """What later ops read of what earlier ones wrote."""
+
+
+def _cuts(plan: Plan) -> list[_Cut]:
+    """The places at which ``plan`` can be cut, at most one before each layer but the first."""
+    weighted: dict[int, list[int]] = {}
+    for i, op in enumerate(plan.ops):
+        for layer in _layers(op.weights):
+            weighted.setdefault(layer, []).append(i)
+    found: list[_Cut] = []
+    for layer in range(1, len(plan.spec.layers)):
+        before, after = weighted.get(layer - 1), weighted.get(layer)
+        if not before or not after:
+            continue
+        places = range(max(before) + 1, min(after) + 1)
+        options = [_Cut(i, layer, _entering(plan.ops[i:])) for i in places]
+        options = [each for each in options if _can_cross(plan, each)]
+        if options:
+            found.append(min(options, key=lambda each: _row_bytes(plan, each.crossing)))
+    return found
+
+
+def _layers(weights: Iterable[WeightName]) -> set[int]:
+    return {int(name.split(".")[1]) for name in weights if name.startswith("layers.")}
+
+
+def _entering(ops: Sequence[Op]) -> tuple[BufferName, ...]:
+    """The buffers that ``ops`` read before they write them."""
+    written: set[BufferName] = set()
+    entering: dict[BufferName, None] = {}
+    for op in ops:
+        entering.update(dict.fromkeys(name for name in op.reads if name not in written))
+        written.update(op.writes)
+    return tuple(entering)
+
+
+def _can_cross(plan: Plan, at: _Cut) -> bool:
+    before, after = plan.ops[: at.place], plan.ops[at.place :]
+    rows = all(plan.buffers[name].rows == Rows.TOKENS for name in at.crossing)
+    numbers = all(plan.buffers[name].element != "int32" for name in at.crossing)
+    apart = all(not _indices(before, kind) & _indices(after, kind) for kind in (_CACHED, _STATEFUL))
+    return rows and numbers and apart
+
+
+def _indices(ops: Iterable[Op], kinds: tuple[type[Op], ...]) -> set[int]:
+    """The layers, by their places in the plan's caches or states, that ops of these kinds use."""
+    return {op.layer for op in ops if isinstance(op, kinds)}  # type: ignore[attr-defined]
+
+
+def _row_bytes(plan: Plan, names: Iterable[BufferName]) -> int:
+    return sum(plan.buffers[name].row_bytes for name in names)
+
+
+def _why_not(plan: Plan, most: int) -> str:
+    layers = len(plan.spec.layers)
+    if most == layers:
+        return f"the model has {layers} layer{'s' if layers > 1 else ''}"
+    return (
+        f"the {layers} layers of the model can be cut at {most - 1} place{'s' * (most != 2)}, "
+        "since layers that share keys and values stay together"
+    )
+
+
+def _fitting(most: int) -> str:
+    return "one stage, which is no pipeline" if most == 1 else f"at most {most} stages"
+
+
+def _balanced(costs: Sequence[int], count: int) -> list[int]:
+    """Where to cut ``costs`` into ``count`` parts, so that the largest sum is as small as can be,
+    and of equal ones the last part: its stage has the rest of the engine beside it."""
+    total = [0]
+    for cost in costs:
+        total.append(total[-1] + cost)
+    # best[end]: the largest part of the first `end` costs in so many parts, and where these end.
+    best: dict[int, tuple[int, tuple[int, ...]]] = {
+        end: (total[end], ()) for end in range(1, len(costs) + 1)
+    }
+    for parts in range(2, count + 1):
+        best = {
+            end: min(
+                (
+                    (max(best[at][0], total[end] - total[at]), (*best[at][1], at))
+                    for at in range(parts - 1, end)
+                ),
+                key=lambda each: (each[0], -each[1][-1]),
+            )
+            for end in range(parts, len(costs) + 1)
+        }
+    return list(best[len(costs)][1])
+
+
+def _stage(primitive: Plan, whole: Plan, number: int, first: _Cut, end: _Cut) -> Stage:
+    ops = primitive.ops[first.place : end.place]
+    cached, stateful = _indices(ops, _CACHED), _indices(ops, _STATEFUL)
+    kv_first, state_first = min(cached, default=0), min(stateful, default=0)
+    kv_layers = primitive.kv_layers[kv_first : max(cached, default=-1) + 1]
+    groups: list[int] = []
+    runs: list[tuple[int, ...]] = []
+    for index, group in enumerate(primitive.kv_groups):
+        own = tuple(layer - kv_first for layer in group.layers if layer in cached)
+        if own:
+            groups.append(index)
+            runs.append(own)
+    entering = tuple(primitive.buffers[name] for name in first.crossing)
+    buffers = dict(primitive.buffers)
+    last = end.place == len(primitive.ops)
+    plan = replace(
+        primitive,
+        ops=(
+            *_arrival(entering, buffers),
+            *(_moved(op, state_first if isinstance(op, _STATEFUL) else kv_first) for op in ops),
+        ),
+        buffers=buffers,
+        kv_layers=kv_layers,
+        kv_runs=tuple(runs),
+        state_layers=primitive.state_layers[state_first : max(stateful, default=-1) + 1],
+        logits=primitive.logits if last else None,
+        argmax=primitive.argmax if last else None,
+        hidden=primitive.hidden if last else None,
+        leaving=end.crossing,
+    )
+    fused = fuse(plan)
+    names = {name for op in fused.ops for name in op.weights}
+    fused = replace(
+        fused,
+        weights={name: weight for name, weight in whole.weights.items() if name in names},
+        max_positions=whole.max_positions,
+        key_columns=key_columns(fused.ops, kv_layers) if whole.key_columns else (),
+    )
+    return Stage(fused, number, (first.layer, end.layer), kv_first, tuple(groups), entering)
+
+
+def _arrival(entering: Sequence[Buffer], buffers: dict[BufferName, Buffer]) -> list[Op]:
+    """Ops that put a step's features into the buffers that enter: those of 16 bits are rounded to
+    what they were."""
+    ops: list[Op] = []
+    first = 0
+    for buffer in entering:
+        if buffer.element == "float32":
+            ops.append(Features(buffer.name, first, buffer.cols))
+        else:
+            wide = replace(buffer, name=f"{buffer.name}.entering", element="float32")
+            buffers[wide.name] = wide
+            ops += [Features(wide.name, first, buffer.cols), Join((wide.name,), buffer.name)]
+        first += buffer.cols
+    return ops
+
+
+def _moved(op: Op, by: int) -> Op:
+    """``op`` with its cached layer, or its state, counted from the stage's first."""
+    if not isinstance(op, (*_CACHED, *_STATEFUL)):
+        return op
+    moved: Any = op
+    return replace(moved, layer=moved.layer - by)  # type: ignore[no-any-return]
