@@ -11,6 +11,7 @@ import time
 from penstock.config import EngineConfig
 from penstock.engine.ipc.wire import Start, encode_frame
 from penstock.errors import EngineDeadError
+from penstock.handover_config import Role
 from penstock.processes.spawn import spawn
 
 DEFAULT_CORE = "penstock.engine.ipc.child:load_core"
@@ -24,11 +25,14 @@ class EngineChild:
         self.socket = sock
 
     @classmethod
-    def spawn(cls, config: EngineConfig, core: str = DEFAULT_CORE) -> EngineChild:
+    def spawn(
+        cls, config: EngineConfig, core: str = DEFAULT_CORE, role: Role | None = None
+    ) -> EngineChild:
         """Start ``python -m penstock.engine.ipc.child`` and send it what to load.
 
         The kernel kills the child when the calling thread ends, so call this from one that lives as
-        long as the engine. ``core`` is as in penstock.engine.ipc.child. Raises EngineDeadError.
+        long as the engine. ``core`` is as in penstock.engine.ipc.child. With a ``role``, prompts are computed apart.
+        Raises EngineDeadError.
         """
         spawned_at = time.monotonic()
         try:
@@ -42,7 +46,7 @@ class EngineChild:
             raise EngineDeadError(f"the engine process cannot be started: {error}") from error
         # The reader of the socket notices an engine that dies at once, with its exit code.
         with contextlib.suppress(BrokenPipeError):
-            sock.sendall(encode_frame(Start(config, spawned_at)))
+            sock.sendall(encode_frame(Start(config, spawned_at, role)))
         return cls(process, sock)
 
     def kill(self) -> None:

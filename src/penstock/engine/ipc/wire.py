@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Sequence
@@ -10,9 +11,11 @@ import msgspec
 
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.ipc.startup import Phase
+from penstock.handover_config import Role
 from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
 from penstock.length_limits import LengthLimits
 from penstock.processes.frames import PIECE_BYTES, FrameReader, WireError, encode
+from penstock.processes.wake import Wake
 from penstock.sampling.defaults import SamplingDefaults
 
 MAX_FRAME_BYTES = 64 << 20
@@ -29,6 +32,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
 
     config: EngineConfig
     spawned_at: float  # time.monotonic() just before the process was created
+    role: Role | None = None  # whether prompts are computed apart, and by whom
 
 
 class StatsQuery(msgspec.Struct, tag="stats_query", frozen=True):
@@ -182,11 +186,17 @@ class FrameSocket:
         """Have :meth:`receive` return None, as at the end of the stream. From any thread."""
         self._socket.shutdown(socket.SHUT_RD)
 
-    def receive(self, wait: bool) -> list[ToEngine] | None:
-        """Messages received so far; with ``wait``, block for at least some bytes.
+    def receive(self, wait: bool, wake: Wake | None = None) -> list[ToEngine] | None:
+        """Messages received so far; with ``wait``, block for at least some bytes, or until somebody
+        has woken whoever waits here.
 
         Returns None at the end of the stream: the front end has closed or died.
         """
+        if wait and wake is not None:
+            readable, _, _ = select.select([self._socket, wake.fd], [], [])
+            if wake.fd in readable:
+                wake.clear()
+                wait = False
         flags = 0 if wait else socket.MSG_DONTWAIT
         messages: list[ToEngine] = []
         while True:
