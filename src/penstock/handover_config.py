@@ -43,7 +43,8 @@ class Address(msgspec.Struct, frozen=True):
 
 
 class PrefillRole(msgspec.Struct, tag="prefill", frozen=True, kw_only=True):
-    """The engine computes prompts for decode engines that connect to it, beside its own requests."""
+    """The engine computes prompts for decode engines that connect to it, beside those that it
+    answers itself."""
 
     listen: Address
     key: bytes = b""

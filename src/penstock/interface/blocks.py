@@ -1,19 +1,19 @@
 """Blocks of a KV cache as bytes: what one executor reads, another one writes, whatever they are.
 
-A *block* holds what the layers of one group (``Plan.kv_groups``) cache of :data:`BLOCK_SIZE` tokens.
-Its bytes, in layout :data:`BLOCK_LAYOUT`, are those of the group's layers one behind the other, in
-the order of their numbers, without anything between them. They depend on the model and on the type
-of the cache, never on a backend or an instruction set. Numbers are little-endian. Of a layer that
-caches
+A *block* holds what the layers of one group (``Plan.kv_groups``) cache of :data:`BLOCK_SIZE`
+tokens. Its bytes, in layout :data:`BLOCK_LAYOUT`, are those of the group's layers one behind the
+other, in the order of their numbers, without anything between them. They depend on the model and on
+the type of the cache, never on a backend or an instruction set. Numbers are little-endian. Of a
+layer that caches
 
-- keys and values: for each KV head its keys, then its values. With ``D`` components and ``n`` tokens
-  to a *run*, keys lie as ``[D / n][32][n]`` (components outside, tokens, components of a run) and
-  values as ``[32 / n][D][n]`` (runs of tokens, components, tokens of a run). ``n`` is 1 for float32
-  and float16, 2 for bfloat16 and fp8 (E4M3), 4 for int8 and int4. An int4 byte has the code of
+- keys and values: for each KV head its keys, then its values. With ``D`` components and runs of
+  ``n``, keys lie as ``[D / n][32][n]`` (runs of components, tokens, components of a run) and values
+  as ``[32 / n][D][n]`` (runs of tokens, components, tokens of a run). ``n`` is 1 for float32 and
+  float16, 2 for bfloat16 and fp8 (E4M3), 4 for int8 and int4. An int4 byte has the code of
   component d in its low half and that of component d + D/2 in its high half, and counts as one
   component; int8's D is rounded up to a multiple of 4. Behind the keys and behind the values, where
-  they are codes, are their scales: one bfloat16 for each of the 32 tokens. ``k8v4`` has keys as int8
-  and values as int4.
+  they are codes, are their scales: one bfloat16 for each of the 32 tokens. ``k8v4`` has keys as
+  int8 and values as int4.
 - latents: a row for each token, ``[32][D]``, D rounded up to an even number, for int8 to a multiple
   of 4. Behind rows of codes lie the 32 scales of the latents and the 32 of the rotated keys.
 - rows (of convolutions): ``[rows][D]``, D rounded up to a multiple of 16.

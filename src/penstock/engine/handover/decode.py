@@ -198,7 +198,7 @@ class DecodeCore:
         return True
 
     def _peer_for(self, tokens: int) -> Peer | None:
-        """The prefill engine that computes so many tokens first, if it is worth it (``rule.py``)."""
+        """The prefill engine that computes so many tokens first, if that is worth it."""
         connected = [(peer.load, peer) for peer in self._peers if peer.connected]
         if not connected:
             return None

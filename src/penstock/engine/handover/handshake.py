@@ -1,8 +1,8 @@
 """Who talks to whom: versions, identities and keys are compared before anything else is said.
 
-Each side sends a Hello with a nonce, and then a Proof: HMAC-SHA256 by the secret over both Hellos and
-the name of its side, so that a proof is of this connection and cannot be sent back. Keys of frames
-are made of the same.
+Each side sends a Hello with a nonce, and then a Proof: HMAC-SHA256 by the secret over both Hellos
+and the name of its side, so that a proof is of this connection and cannot be sent back. Keys of
+frames are made of the same.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Frames on a TCP connection: a message of bounded size, the bytes that go with it, and a tag.
 
-A frame is a little-endian uint32, the size of the message; the message as msgpack; for ``Blocks`` as
-many bytes as its blocks have; and 16 bytes of BLAKE2b over the frame's number, the message and, once
-both sides have proved to have a key, the bytes that go with it, keyed by a key of the connection and
-direction. Without a key the tag is a checksum of the message, whose checksums vouch for the bytes.
-So a frame that is damaged, repeated, left out or made by somebody else ends the connection. Nothing
-is encrypted.
+A frame is a little-endian uint32, the size of the message; the message as msgpack; for ``Blocks``
+as many bytes as its blocks have; and 16 bytes of BLAKE2b over the frame's number, the message and,
+once both sides have proved to have a key, the bytes that go with it, keyed by a key of the
+connection and direction. Without a key the tag is a checksum of the message, whose checksums vouch
+for the bytes. So a frame that is damaged, repeated, left out or made by somebody else ends the
+connection. Nothing is encrypted.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Link:
                 raise WireError(f"there is no group {message.group} of layers")
             content = np.empty(len(message.checksums) * self.group_bytes[message.group], np.uint8)
             began = time.perf_counter()
-            self._fill(memoryview(content))
+            self._fill(content.data)
             self.content_s = time.perf_counter() - began
         tag = self._exactly(_TAG_BYTES)
         if tag != _tag(self._keys[1], self._received, body, content):

@@ -1,5 +1,5 @@
-"""Takes the connections of decode engines: threads that receive what they ask for, and send what the
-engine's thread gives them."""
+"""Takes the connections of decode engines: threads that receive what they ask for, and send what
+the engine's thread gives them."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A prefill engine as a decode engine sees it: a connection that is made again whenever it ends, and
-threads that wait for it."""
+"""A prefill engine as a decode engine sees it: a connection that is made again whenever it ends,
+and threads that wait for it."""
 
 from __future__ import annotations
 

@@ -7,9 +7,9 @@ its sequences wait for. So it pays from
     n = overhead_s / (1 / rate - token_bytes / bandwidth)
 
 tokens on that are not cached, and never where bytes take longer than tokens. And it pays only while
-the prefill engine is not much in arrears: what it was asked for, and this prompt, must be done within
-``max_wait_s``. ``rate`` and ``bandwidth`` are measured as prompts are computed and blocks come; the
-other two are constants.
+the prefill engine is not much in arrears: what it was asked for, and this prompt, must be done
+within ``max_wait_s``. ``rate`` and ``bandwidth`` are measured as prompts are computed and blocks
+come; the other two are constants.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from typing import Final
 from penstock.cache.geometry import BLOCK_SIZE
 
 OVERHEAD_S: Final = 0.02
-"""What a handover costs besides its bytes, in seconds: a message there, the end of the step that runs
-there, and a step here for the tokens behind the last whole block (docs/disaggregation.md has the
-measurements)."""
+"""What a handover costs besides its bytes, in seconds: a message there, the end of the step that
+runs there, and a step here for the tokens behind the last whole block (docs/disaggregation.md has
+the measurements)."""
 LEAST_TOKENS: Final = 4 * BLOCK_SIZE
 """Fewest tokens that are handed over, whatever was measured: those of a short step."""
 FIRST_BANDWIDTH: Final = 200e6

@@ -1,5 +1,5 @@
-"""Makes the core of an engine with a role: before weights are read what can be refused, and after it
-the threads."""
+"""Makes the core of an engine with a role: refuses what can be refused before weights are read, and
+starts the threads when they are."""
 
 from __future__ import annotations
 

@@ -54,6 +54,7 @@ from penstock.engine.ipc.wire import (  # noqa: E402
     encode_updates,
 )
 from penstock.errors import ConfigError, EngineDeadError, PenstockError, RequestError  # noqa: E402
+from penstock.handover_config import Role  # noqa: E402
 from penstock.interface.messages import (  # noqa: E402
     Abort,
     EngineRequest,
@@ -61,7 +62,6 @@ from penstock.interface.messages import (  # noqa: E402
     FinishReason,
     SequenceUpdate,
 )
-from penstock.handover_config import Role  # noqa: E402
 from penstock.processes.family import end_with_parent  # noqa: E402
 from penstock.processes.frames import WireError  # noqa: E402
 from penstock.processes.wake import Wake  # noqa: E402

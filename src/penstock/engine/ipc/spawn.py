@@ -31,8 +31,8 @@ class EngineChild:
         """Start ``python -m penstock.engine.ipc.child`` and send it what to load.
 
         The kernel kills the child when the calling thread ends, so call this from one that lives as
-        long as the engine. ``core`` is as in penstock.engine.ipc.child. With a ``role``, prompts are computed apart.
-        Raises EngineDeadError.
+        long as the engine. ``core`` is as in penstock.engine.ipc.child. With a ``role``,
+        prompts are computed apart. Raises EngineDeadError.
         """
         spawned_at = time.monotonic()
         try:

@@ -193,7 +193,7 @@ class FrameSocket:
         Returns None at the end of the stream: the front end has closed or died.
         """
         if wait and wake is not None:
-            readable, _, _ = select.select([self._socket, wake.fd], [], [])
+            readable, _, _ = select.select([self._socket.fileno(), wake.fd], [], [])
             if wake.fd in readable:
                 wake.clear()
                 wait = False
