@@ -101,6 +101,15 @@ def received(link: Link) -> tuple[list[Blocks], Ended]:
             assert isinstance(message, Beat)
 
 
+def left(link: Link) -> None:
+    """The connection is ended by the other side, soon."""
+    with pytest.raises((LinkEndedError, OSError, WireError)):
+        received(link)
+    link.set_timeout(0.01)  # that was its end, and no timeout
+    with pytest.raises((LinkEndedError, ConnectionError, WireError)):
+        link.receive()
+
+
 def test_blocks_come_while_the_prompt_is_computed(
     prefill: tuple[PrefillCore, Address], introduction: Introduction
 ) -> None:
@@ -151,8 +160,7 @@ def test_those_that_leave_are_forgotten(
     link.send(ask(0, array("i", prompt(30, 30 * BLOCK_SIZE))))
     link.send(Cancel(0))
     link.send(ask(1))
-    pieces, ended = received(link)
-    assert ended == Ended(1)
+    assert received(link)[1] == Ended(1)
     until(lambda: handovers(core).peers == 1)
     link.close()
     until(lambda: handovers(core).peers == 0)
@@ -192,9 +200,7 @@ def test_what_no_decode_engine_says_ends_the_connection(
 ) -> None:
     link = visit(prefill[1], introduction)
     link.send(message)
-    with pytest.raises((LinkEndedError, OSError, WireError)):
-        while True:
-            link.receive()
+    left(link)
     link.close()
 
 
@@ -202,9 +208,7 @@ def test_numbers_ascend(prefill: tuple[PrefillCore, Address], introduction: Intr
     link = visit(prefill[1], introduction)
     link.send(ask(4))
     link.send(ask(4))
-    with pytest.raises((LinkEndedError, OSError, WireError)):
-        while True:
-            link.receive()
+    left(link)
     link.close()
 
 
@@ -252,7 +256,7 @@ def test_another_protocol_is_refused_by_name(
         replace(introduction, side="prefill").shake(link)
     link.close()
     link = connect(prefill[1])
-    with pytest.raises(RefusedError, match=r"has blocks of \(7,\) bytes"):
+    with pytest.raises(RefusedError, match=r"has blocks of \(.*\) bytes, not"):
         replace(introduction, group_bytes=(7,)).shake(link)
     link.close()
 
@@ -266,9 +270,7 @@ def test_frames_are_of_their_connection(asked: EngineConfig, introduction: Intro
         assert received(link)[1] == Ended(0)
         body = msgspec.msgpack.encode(ask(1))
         link._socket.sendall(len(body).to_bytes(4, "little") + body + bytes(16))
-        with pytest.raises((LinkEndedError, OSError, WireError)):
-            while True:
-                link.receive()
+        left(link)
         link.close()
         until(lambda: handovers(core).peers == 0)
 

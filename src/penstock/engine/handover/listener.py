@@ -10,7 +10,7 @@ import queue
 import socket
 import threading
 import time
-from typing import Final
+from typing import Any, Final
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.engine.handover.handshake import Introduction, RefusedError
@@ -129,9 +129,7 @@ class Listener:
             family, *_, found = socket.getaddrinfo(
                 address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
-            self._socket = socket.socket(family, socket.SOCK_STREAM)
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            self._socket.bind(found)
+            self._socket = _bound(family, found)
         except OSError as error:
             raise ConfigError(
                 f"--handover-listen {address}: {error.strerror or error}; choose another address "
@@ -240,6 +238,17 @@ class Listener:
                 case _:
                     raise WireError(f"a {type(message).__name__} message came out of turn")
             self.inbox.put((visitor, message))
+
+
+def _bound(family: int, found: Any) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(found)
+    except OSError:
+        sock.close()
+        raise
+    return sock
 
 
 def _check(ask: Ask, last: int) -> None:

@@ -20,6 +20,7 @@ from penstock.processes.wake import Wake
 from penstock.sampling.params import SamplingParams
 
 _PREFIX = "handover:"
+_MOST_OPEN = 4096
 _ONE_TOKEN = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
 
 
@@ -150,6 +151,10 @@ class PrefillCore:
                 for window in self._blocks.windows
             ],
         )
+        if len(self._exports) >= _MOST_OPEN:
+            self._failed += 1
+            visitor.send(Ended(ask.number, f"{_MOST_OPEN} handovers are open there"))
+            return
         self._exports[visitor, ask.number] = export
         if self._all_there(export):
             self._send(export)
