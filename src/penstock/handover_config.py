@@ -22,9 +22,11 @@ class Address(msgspec.Struct, frozen=True):
     @classmethod
     def parse(cls, text: str, least_port: int = 1) -> Address:
         """``HOST:PORT``, or ``[HOST]:PORT`` of IPv6. Raises ConfigError."""
-        host, colon, port = text.rpartition(":")
-        host = host.removeprefix("[").removesuffix("]") if host.startswith("[") else host
-        if not colon or not host or not port.isdecimal() or not least_port <= int(port) < 1 << 16:
+        host, _, port = text.rpartition(":")
+        bracketed = host.startswith("[") and host.endswith("]")
+        host = host[1:-1] if bracketed else host
+        valid = port.isdecimal() and least_port <= int(port) < 1 << 16
+        if not host or not valid or (":" in host) != bracketed:
             raise ConfigError(f"not HOST:PORT: {text!r} (like 10.0.0.7:8100, or [::1]:8100)")
         return cls(host, int(port))
 

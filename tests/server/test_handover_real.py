@@ -48,14 +48,18 @@ def expected() -> Iterator[list[str]]:
         yield [text(server, prompt) for prompt in PROMPTS]
 
 
+def root(server: Served) -> str:
+    return server.url.removesuffix("/v1")
+
+
 def text(server: Served, prompt: str) -> str:
     body: dict[str, Any] = {"prompt": prompt, "max_tokens": 20, "temperature": 0}
-    answer = httpx.post(f"{server.url}/v1/completions", json=body, timeout=PATIENCE_S).json()
+    answer = httpx.post(f"{server.url}/completions", json=body, timeout=PATIENCE_S).json()
     return str(answer["choices"][0]["text"])
 
 
 def metric(server: Served, name: str) -> float:
-    for line in httpx.get(f"{server.url}/metrics").text.splitlines():
+    for line in httpx.get(f"{root(server)}/metrics").text.splitlines():
         if line.startswith(f"penstock:{name}{{"):
             return float(line.rpartition(" ")[2])
     raise AssertionError(f"there is no metric {name}")
@@ -86,7 +90,7 @@ def test_it_goes_on_without_the_other_and_with_it_again(
 ) -> None:
     """The prefill engine is killed; its server starts another one, on the same port."""
     headers = {"Authorization": "Bearer admin"}
-    status = httpx.get(f"{prefill.url}/admin/status", headers=headers).json()
+    status = httpx.get(f"{root(prefill)}/admin/status", headers=headers).json()
     os.kill(status["engine"]["pid"], signal.SIGKILL)
     until(decode, "handover_peers", 0)
     assert text(decode, PROMPTS[3]) == expected[3]

@@ -177,8 +177,9 @@ class DecodeCore:
         if not any(missing):
             return False
         peer = self._peer_for(max(missing) * size)
-        room = self._blocks.num_free - self._core.num_running * len(windows)
-        if peer is None or sum(missing) > room:
+        # What others have handed over is to stay until they run.
+        coming = sum(len(held.keys) for held in self._held.values()) * len(windows)
+        if peer is None or sum(missing) > self._room - coming:
             self._declined += 1
             return False
         self._count += 1
@@ -218,11 +219,15 @@ class DecodeCore:
         whole = sum(size for size, window in sizes if window is None)
         return Costs(whole / self._blocks.block_size, peer.bandwidth, rate)
 
+    @property
+    def _room(self) -> int:
+        """Blocks that can be taken, without those that running sequences will want soon."""
+        return self._blocks.num_free - self._core.num_running * len(self._blocks.windows)
+
     def _put(self, held: _Held, piece: Piece) -> str:
         """Put blocks into the cache; returns why the handover has failed, if it has."""
         end = piece.first + len(piece.content.checksums)
-        room = self._blocks.num_free - self._core.num_running * len(self._blocks.windows)
-        if end - piece.first > room:
+        if end - piece.first > self._room:
             return "there is no room in the KV cache"
         try:
             self._blocks.write(held.keys[piece.first : end], piece.group, piece.content)

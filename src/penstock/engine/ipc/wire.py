@@ -192,11 +192,9 @@ class FrameSocket:
 
         Returns None at the end of the stream: the front end has closed or died.
         """
-        if wait and wake is not None:
-            readable, _, _ = select.select([self._socket.fileno(), wake.fd], [], [])
-            if wake.fd in readable:
-                wake.clear()
-                wait = False
+        if wait and wake is not None and wake.fd in _readable(self._socket.fileno(), wake.fd):
+            wake.clear()
+            wait = False
         flags = 0 if wait else socket.MSG_DONTWAIT
         messages: list[ToEngine] = []
         while True:
@@ -212,3 +210,11 @@ class FrameSocket:
             # A whole buffer may mean that more waits; a short read emptied the socket.
             if len(data) < PIECE_BYTES:
                 return messages
+
+
+def _readable(*fds: int) -> set[int]:
+    """Wait until one of these can be read, or has come to its end; returns which."""
+    poll = select.poll()  # select() takes no descriptors above 1023
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return {fd for fd, _ in poll.poll()}
