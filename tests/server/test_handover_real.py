@@ -75,6 +75,8 @@ def until(server: Served, name: str, value: float) -> None:
 def test_prompts_are_computed_by_the_other(
     decode: Served, prefill: Served, expected: list[str]
 ) -> None:
+    assert any("computes prompts for the decode engines" in line for line in prefill.lines)
+    assert any("has long prompts computed by 127.0.0.1:" in line for line in decode.lines)
     until(decode, "handover_peers", 1)
     assert [text(decode, prompt) for prompt in PROMPTS[:3]] == expected[:3]
     assert metric(decode, "handovers_total") == metric(prefill, "handovers_total") == 3

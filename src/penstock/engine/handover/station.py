@@ -18,7 +18,7 @@ from penstock.engine.handover.listener import Listener
 from penstock.engine.handover.peer import Over, Peer, Piece
 from penstock.engine.handover.prefill import PrefillCore
 from penstock.errors import ConfigError
-from penstock.handover_config import DecodeRole, PrefillRole, Role
+from penstock.handover_config import Address, DecodeRole, PrefillRole, Role
 from penstock.processes.wake import Wake
 from penstock.weights.model_files import ModelFiles
 
@@ -49,6 +49,15 @@ class Station:
         wake = Wake()
         listener = Listener(role.listen, wake) if isinstance(role, PrefillRole) else None
         return cls(role, engine_plan, wake, listener)
+
+    @property
+    def told(self) -> str:
+        """A line for the user who starts the engine."""
+        if isinstance(self.role, DecodeRole):
+            return f"has long prompts computed by {', '.join(map(str, self.role.prefill))}"
+        assert self.listener is not None
+        address = Address(self.role.listen.host, self.listener.port)
+        return f"computes prompts for the decode engines that connect to {address}"
 
     def begin(self, core: EngineCore, files: ModelFiles) -> PrefillCore | DecodeCore:
         """Wrap the core, which is closed with what is returned, and start the threads.

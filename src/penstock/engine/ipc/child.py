@@ -16,6 +16,7 @@ import argparse  # noqa: E402
 import contextlib  # noqa: E402
 import gc  # noqa: E402
 import importlib  # noqa: E402
+import logging  # noqa: E402
 import os  # noqa: E402
 import signal  # noqa: E402
 import socket  # noqa: E402
@@ -292,6 +293,7 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
     )
     if station is not None:
         apart = station.begin(core, files)
+        startup.ledger.note(logging.INFO, station.told)
         mark("digest of the weights")
         return LoadedCore(apart, facts, core.config, wake=station.wake)
     if core.config.tensor_parallel == 1:
