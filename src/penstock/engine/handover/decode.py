@@ -37,7 +37,7 @@ STEP_BYTES: Final = PIECE_BYTES
 _log = logging.getLogger("penstock.handover")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Held:
     """A request whose prompt is computed elsewhere."""
 
