@@ -3,6 +3,7 @@ make up."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import select
 import socket
@@ -195,6 +196,8 @@ class FakePrefill:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
         self._socket.close()
         for link in self._links:
             link.close()
