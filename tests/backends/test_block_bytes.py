@@ -114,7 +114,7 @@ class Written:
 
 
 def tolerance_of(dtype: DType, kv: KvDType) -> float:
-    """Of logits of kernels: those of bfloat16 or of an fp8 cache multiply in bfloat16."""
+    """How far logits of kernels are off: those of bfloat16 or an fp8 cache multiply in bfloat16."""
     return 0.1 if dtype == "bfloat16" or kv == "fp8" else 2e-3
 
 

@@ -151,7 +151,7 @@ def request(name: str, tokens: Sequence[int], salt: str = "", **params: Any) -> 
 
 
 Answers = dict[tuple[str, int], list[tuple[int, Any]]]
-"""Of each sequence its tokens, with what is reported of each."""
+"""The tokens of each sequence, with what is reported of each."""
 
 
 def complete(core: Any, requests: Sequence[EngineRequest]) -> Answers:

@@ -17,7 +17,7 @@ class Wake:
         self._end = weakref.finalize(self, _close, self.fd, self._write)
 
     def set(self) -> None:
-        """From any thread."""
+        """Make it readable. Any thread may."""
         with contextlib.suppress(BlockingIOError):  # it is full, and so readable
             os.write(self._write, b"\0")
 

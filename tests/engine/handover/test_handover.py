@@ -55,7 +55,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def requests() -> list[EngineRequest]:
-    """Of whole blocks and of parts, one of several sequences, two that share a prefix."""
+    """Prompts of whole blocks and of parts, one for several sequences, two that share a prefix."""
     shared = prompt(1, 200)
     return [
         request("a", shared),

@@ -54,7 +54,7 @@ class NotTaken(msgspec.Struct, tag="not_taken", frozen=True):
 
 
 class Ask(msgspec.Struct, tag="ask", frozen=True, kw_only=True):
-    """From a decode engine: compute whole blocks of a prompt, and send them."""
+    """A decode engine asks: compute whole blocks of a prompt, and send them."""
 
     number: int
     """Names the handover on this connection; ascending."""
@@ -68,13 +68,13 @@ class Ask(msgspec.Struct, tag="ask", frozen=True, kw_only=True):
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True):
-    """From a decode engine: what comes of this handover is not wanted any more."""
+    """A decode engine says: what comes of this handover is not wanted any more."""
 
     number: int
 
 
 class Blocks(msgspec.Struct, tag="blocks", frozen=True, kw_only=True):
-    """From a prefill engine: consecutive blocks of a group of layers, whose bytes
+    """A prefill engine sends consecutive blocks of a group of layers, whose bytes
     (``interface/blocks.py``) follow the message."""
 
     number: int
@@ -86,7 +86,7 @@ class Blocks(msgspec.Struct, tag="blocks", frozen=True, kw_only=True):
 
 
 class Ended(msgspec.Struct, tag="ended", frozen=True):
-    """From a prefill engine: nothing more comes of this handover. ``error`` says why it is not
+    """A prefill engine says: nothing more comes of this handover. ``error`` says why it is not
     all."""
 
     number: int
@@ -94,7 +94,7 @@ class Ended(msgspec.Struct, tag="ended", frozen=True):
 
 
 class Beat(msgspec.Struct, tag="beat", frozen=True):
-    """From a prefill engine, at least every BEAT_S seconds: how busy it is."""
+    """A prefill engine says, at least every BEAT_S seconds, how busy it is."""
 
     queued_tokens: int
     """Tokens of prompts that it was asked for and has not computed."""
