@@ -53,7 +53,7 @@ class Link:
         self._closing = threading.Lock()
 
     def secure(self, sends: bytes, receives: bytes) -> None:
-        """From the next frame on, tags are keyed."""
+        """Key the tags of all frames that follow."""
         self._keys = (sends, receives)
 
     def set_timeout(self, seconds: float | None) -> None:

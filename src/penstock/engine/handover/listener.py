@@ -41,7 +41,7 @@ _log = logging.getLogger("penstock.handover")
 
 
 class Gone(enum.Enum):
-    """In the place of a message: the decode engine is gone."""
+    """What stands in the place of a message: the decode engine is gone."""
 
     GONE = enum.auto()
 
