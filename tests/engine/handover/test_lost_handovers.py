@@ -111,6 +111,12 @@ def announces_too_much(source: EngineCore, link: Link, ask: Ask) -> None:
     link._socket.sendall((1 << 31).to_bytes(4, "little"))
 
 
+def announces_too_many_blocks(source: EngineCore, link: Link, ask: Ask) -> None:
+    sums = (7,) * 2000
+    body = msgspec.msgpack.encode(Blocks(number=ask.number, group=0, first=0, checksums=sums))
+    link._socket.sendall(len(body).to_bytes(4, "little") + body)
+
+
 def damages_a_block(source: EngineCore, link: Link, ask: Ask) -> None:
     send(source, link, ask.number, 0, 2)
     send(source, link, ask.number, 2, WHOLE, flip=1234)
@@ -163,6 +169,7 @@ LOST: list[tuple[Behaviour, int, str]] = [
     (dies_in_a_block, 2, "ended inside a frame"),
     (babbles, 0, "announces|known message"),
     (announces_too_much, 0, "announces 2147483648 bytes"),
+    (announces_too_many_blocks, 0, "2000 blocks of 12288 bytes come at once"),
     (damages_a_block, 2, "block 0 of 4 is not what its checksum says"),
     (sends_what_is_no_part, 0, "blocks 4 to 7 came of a prompt of 6"),
     (sends_a_group_too_many, 0, "no group 1"),

@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 
-from penstock.engine.handover.wire import MESSAGE_BYTES, Blocks, Message
+from penstock.engine.handover.wire import MESSAGE_BYTES, PIECE_BYTES, Blocks, Message
 from penstock.interface.blocks import Bytes
 from penstock.processes.frames import WireError
 
@@ -90,7 +90,10 @@ class Link:
         if isinstance(message, Blocks):
             if not 0 <= message.group < len(self.group_bytes):
                 raise WireError(f"there is no group {message.group} of layers")
-            content = np.empty(len(message.checksums) * self.group_bytes[message.group], np.uint8)
+            each = self.group_bytes[message.group]
+            if len(message.checksums) * each > max(PIECE_BYTES, each):
+                raise WireError(f"{len(message.checksums)} blocks of {each} bytes come at once")
+            content = np.empty(len(message.checksums) * each, np.uint8)
             began = time.perf_counter()
             self._fill(content.data)
             self.content_s = time.perf_counter() - began

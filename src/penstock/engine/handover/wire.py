@@ -22,7 +22,7 @@ HANDSHAKE_S: Final = 5.0
 MESSAGE_BYTES: Final = 64 << 10
 """Most bytes of a message, besides the tokens of :class:`Ask`."""
 PIECE_BYTES: Final = 8 << 20
-"""About as many bytes of blocks go with one message; one block may be larger."""
+"""Most bytes of blocks that go with one message, but for a single block that is larger."""
 
 Side = Literal["decode", "prefill"]
 
