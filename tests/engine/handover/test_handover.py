@@ -26,6 +26,7 @@ from support.needs import needs_native
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.interface.messages import EngineRequest
+from penstock.speculative_config import Ngram
 
 pytestmark = needs_native
 
@@ -50,6 +51,7 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "windows": (WINDOWS, {}),
     "latents": (LATENTS, {}),
     "convolutions": (CONVOLVED, {}),
+    "drafts": (LLAMA, {"speculative": Ngram(num_tokens=3)}),
     "reference": (LLAMA, {"backend": "reference", "threads": None}),
 }
 
