@@ -20,7 +20,7 @@ from typing import Final
 
 from penstock.cache.geometry import BLOCK_SIZE
 
-OVERHEAD_S: Final = 0.02
+OVERHEAD_S: Final = 0.04
 """What a handover costs besides its bytes, in seconds: a message there, the end of the step that
 runs there, and a step here for the tokens behind the last whole block (docs/disaggregation.md has
 the measurements)."""
