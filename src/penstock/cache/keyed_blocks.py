@@ -38,12 +38,15 @@ class KeyedBlocks:
         once ``write`` has filled it; returns how many.
 
         ``write`` is given the places among ``keys`` and the blocks. If it raises, nothing was
-        adopted, and the blocks are blank. So many blocks must be free (:attr:`num_free`). No step
-        may be in flight that still reads free blocks.
+        adopted, and the blocks are blank. As many blocks as there are keys must be free
+        (:attr:`num_free`); then none of those that can be found is taken. No step may be in flight
+        that still reads free blocks.
         """
         places = [i for i, key in enumerate(keys) if self._index.find(key, group) is None]
         if not places:
             return 0
+        if len(places) < len(keys):
+            self.renew(keys, group)
         blocks = self._pool.take_several(len(places))
         self._index.drop_several(blocks)
         try:
