@@ -32,7 +32,7 @@ from penstock.processes.wake import Wake
 INBOX_BYTES: Final = 256 << 20
 """Most bytes of blocks that wait to be put into the cache."""
 STEP_BYTES: Final = PIECE_BYTES
-"""About as many bytes are put into the cache between two steps: 2 ms."""
+"""About as many bytes are put into the cache between two steps, which takes 1 to 2 ms."""
 
 _log = logging.getLogger("penstock.handover")
 
