@@ -197,6 +197,7 @@ auto with_step(F f) {
 void bind_executor(nb::module_& m) {
   nb::class_<PyExecutor> executor(m, "Executor");
   bind_ops(executor);
+  bind_blocks(executor);
   bind_matrices(executor);
   executor
       .def("__init__", &construct, nb::kw_only(), "threads"_a, "cpus"_a, "crowded"_a,

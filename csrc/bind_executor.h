@@ -19,6 +19,7 @@ struct PyExecutor {
   }
 };
 
+void bind_blocks(nanobind::class_<PyExecutor>& executor);
 void bind_matrices(nanobind::class_<PyExecutor>& executor);
 void bind_ops(nanobind::class_<PyExecutor>& executor);
 

@@ -246,6 +246,19 @@ class Executor {
   void append_scale_by_position(BufferId x, BufferId out, ConstantId factors, int64_t period,
                                 int64_t offset);
 
+  // --- blocks as bytes, between steps: in the layout of types.h without what pages waste, those of a
+  // group's layers one behind the other, ascending (interface/blocks.py)
+  int groups() const { return kv_groups_; }
+  // Of one block.
+  size_t group_bytes(int group) const;
+  // Copies blocks of a group to `out`, one behind the other; the CRC-32C of each.
+  std::vector<uint32_t> read_blocks(int group, std::span<const int32_t> blocks,
+                                    std::span<std::byte> out);
+  // The reverse. If a checksum is not that of its bytes nothing is written, and the number of the
+  // first such block among `blocks` returned; else -1.
+  int64_t write_blocks(int group, std::span<const int32_t> blocks,
+                       std::span<const std::byte> bytes, std::span<const uint32_t> checksums);
+
   // --- tuning: how products are carried out, of which no result and no region depends
   struct Parameter {
     std::string_view name;
@@ -319,6 +332,9 @@ class Executor {
   const float* optional_floats(ConstantId id, int64_t count, const char* what) const {
     return id == kNone ? nullptr : floats(id, count, what);
   }
+  // The layers of a group, ascending.
+  std::vector<const KvLayer*> layers_of(int group) const;
+  void check_blocks(int group, std::span<const int32_t> blocks, size_t bytes) const;
   // A layer of heads, or of latents.
   const KvLayer& attended(int layer) const;
   Matrix& matrix(MatrixId id);

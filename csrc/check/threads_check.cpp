@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <thread>
 #include <vector>
@@ -164,12 +165,25 @@ class Layer {
         seen.insert(seen.end(), row, row + kVocabulary);
         seen.push_back(float(*executor_.buffer(best_).row<int32_t>(r)));
       }
+      move_blocks();
     }
     return seen;
   }
 
  private:
   static constexpr int kVocabulary = 300, kLatent = 9;
+
+  // Reads all blocks as bytes and writes them where they are; those that are damaged are named.
+  void move_blocks() {
+    std::vector<int32_t> blocks(kBlocks);
+    std::iota(blocks.begin(), blocks.end(), 0);
+    std::vector<std::byte> bytes(kBlocks * executor_.group_bytes(0));
+    const std::vector<uint32_t> sums = executor_.read_blocks(0, blocks, bytes);
+    expect(executor_.write_blocks(0, blocks, bytes, sums) == -1, "blocks are as they were read");
+    for (const size_t damaged : {bytes.size() - 1, executor_.group_bytes(0) * 3})
+      bytes[damaged] ^= std::byte{1};
+    expect(executor_.write_blocks(0, blocks, bytes, sums) == 3, "the first damaged block is found");
+  }
 
   // The second layer: a line of mathematics each, and all that attention does to scores.
   void append_apart(BufferId x, BufferId normed, BufferId q, BufferId out) {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from support.http_client import Server, running
 from support.streams import bystanders
 from support.waiting import PATIENCE_S, until
 
-from penstock.interface.messages import EngineStats
+from penstock.interface.messages import EngineStats, HandoverStats
 from penstock.server.metrics import Counts, ServerState, render
 
 ROUTER_NAMES = [  # vLLM's, which routers and dashboards read, with our prefix
@@ -122,3 +123,42 @@ def test_states_are_told_of_where_layers_keep_some() -> None:
     state.engine = msgspec.structs.replace(state.engine, states_total=8, states_used=2)
     text = render("m", Counts(), state)
     assert b'penstock:state_slots_usage_perc{model_name="m"} 0.25' in text
+
+
+@pytest.mark.parametrize("role", ["prefill", "decode"])
+def test_handovers_are_told_of_where_there_are_some(role: Literal["prefill", "decode"]) -> None:
+    stats = msgspec.convert(dict.fromkeys(_REQUIRED, 0), EngineStats)
+    state = ServerState()
+    state.engine = stats
+    assert b"handover" not in render("m", Counts(), state)
+    handover = HandoverStats(
+        role=role,
+        peers=2,
+        open=3,
+        completed=4,
+        failed=5,
+        declined=6,
+        bytes=7,
+        tokens=8,
+        recomputed_tokens=9,
+    )
+    state.engine = handover.added_to(stats)
+    assert state.engine.waiting == (3 if role == "decode" else 0)
+    text = render("m", Counts(), state).decode()
+    found = dict(
+        re.findall(r'^penstock:(handover\w+)\{model_name="m"\} (\S+)$', text, re.MULTILINE)
+    )
+    expected = {
+        "handover_peers": "2.0",
+        "handovers_open": "3.0",
+        "handovers_total": "4.0",
+        "handover_failures_total": "5.0",
+        "handover_bytes_total": "7.0",
+        "handover_tokens_total": "8.0",
+    }
+    if role == "decode":
+        expected |= {"handovers_declined_total": "6.0", "handover_recomputed_tokens_total": "9.0"}
+    assert found == expected
+
+
+_REQUIRED = [field.name for field in msgspec.structs.fields(EngineStats) if field.required]

@@ -97,6 +97,7 @@ class Deferred:
 
     packed = None
     tunable = None
+    blocks = None
 
     def __post_init__(self) -> None:
         self.num_blocks = self.inner.num_blocks

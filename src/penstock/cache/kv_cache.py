@@ -45,6 +45,7 @@ from penstock.cache.geometry import (
     window_size,
 )
 from penstock.cache.integrity import check_books
+from penstock.cache.keyed_blocks import KeyedBlocks
 from penstock.cache.pool import BlockPool
 from penstock.cache.prefix import PrefixIndex
 from penstock.cache.prefix_cache import CachedPrefix, PrefixCache
@@ -90,6 +91,8 @@ class KvCache:
         if states is not None:
             self._states = StateSlots(states, block_size, enable_prefix_caching)
         self._prefixes = PrefixCache(self._index, self.windows, block_size, self._states)
+        self.keyed = KeyedBlocks(self._pool, self._index)
+        """The blocks that can be found, by their keys."""
         self._tables: set[BlockTable] = set()  # those that hold blocks
 
     @property

@@ -100,6 +100,11 @@ class BlockPool:
         del self._kept[block]
         self._blank.append(block)
 
+    def renew(self, block: int) -> None:
+        """Let a kept block go last; one that is in use is left as it is."""
+        if self.ref_counts[block] == 0:
+            self._kept.move_to_end(block)
+
     def forget_kept(self) -> None:
         """Make every kept block blank: nobody can find their content any more."""
         self._blank.extend(reversed(self._kept))

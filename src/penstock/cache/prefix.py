@@ -30,6 +30,15 @@ def next_key(parent: Key, tokens: array[int]) -> Key:
     return blake2b(parent + tokens.tobytes(), digest_size=_KEY_BYTES).digest()
 
 
+def chain_keys(salt: str, tokens: array[int], count: int, block_size: int) -> list[Key]:
+    """The keys of the first ``count`` blocks of ``tokens``."""
+    key, keys = root_key(salt), []
+    for i in range(count):
+        key = next_key(key, tokens[i * block_size : (i + 1) * block_size])
+        keys.append(key)
+    return keys
+
+
 class PrefixIndex:
     """One block per key and group of layers, and one key and group per block.
 

@@ -23,6 +23,7 @@ from penstock.cli.main import debugging, drop_output, outcome
 from penstock.cli.options import engine_config
 from penstock.cli.serve_options import RARE, add_arguments
 from penstock.cli.serve_profile import engine_setup, notes, with_profile
+from penstock.cli.serve_roles import role
 from penstock.collector import uncollected
 from penstock.config import EngineConfig
 from penstock.engine.ipc.spawn import EngineChild
@@ -48,6 +49,7 @@ def run(args: argparse.Namespace) -> int:
     ledger = Ledger(process_started_at())
     check_tls(args.tls_cert, args.tls_key)
     _chat_template(args.chat_template)
+    role(args)  # raises for what would fail later
     raise_file_limit()
     with bind(args.host, args.port) as listener:
         config = engine_config(args)
@@ -79,7 +81,7 @@ def _live(
         config = engine_config(args)
     try:
         # First of all the engine's process, so that it loads while this one imports a server.
-        child = EngineChild.spawn(config)
+        child = EngineChild.spawn(config, role=role(args))
         try:
             _serve(life, child, config, kept, listener, args, ledger)
         finally:

@@ -7,12 +7,17 @@ import math
 from pathlib import Path
 
 from penstock.cli.options import RARE_ENGINE, add_engine_arguments, whole_number
+from penstock.cli.serve_roles import RARE_ROLES, add_role_arguments
 
-RARE = RARE_ENGINE | {
-    *("--max-waiting", "--max-restarts", "--step-timeout", "--stream-interval"),
-    *("--no-observe", "--best-priority", "--admin-key-file", "--cors-origin", "--allowed-host"),
-    *("--log-format", "--log-level", "--log-prompts", "--otlp-endpoint"),
-}
+RARE = (
+    RARE_ENGINE
+    | RARE_ROLES
+    | {
+        *("--max-waiting", "--max-restarts", "--step-timeout", "--stream-interval"),
+        *("--no-observe", "--best-priority", "--admin-key-file", "--cors-origin", "--allowed-host"),
+        *("--log-format", "--log-level", "--log-prompts", "--otlp-endpoint"),
+    }
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,6 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_answer_arguments(parser)
     _add_access_arguments(parser)
+    add_role_arguments(parser, _seconds)
     add_engine_arguments(parser)
     _add_log_arguments(parser)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from penstock.cli.serve_roles import role
 from penstock.config import EngineConfig
 from penstock.profile import Profile
 
@@ -22,7 +23,7 @@ def engine_setup(args: argparse.Namespace, config: EngineConfig) -> EngineSetup:
     from penstock.server.setups import EngineSetup
 
     told = () if config.profile is None else notes(args, config.profile)
-    return EngineSetup(config, _max_waiting(args, config), told)
+    return EngineSetup(config, _max_waiting(args, config), told, role=role(args))
 
 
 def notes(args: argparse.Namespace, profile: Profile) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from penstock.cache.changes import CacheChanges
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.kv_cache import KvCache
 from penstock.config import EngineConfig, ResolvedConfig
+from penstock.engine.cached_blocks import CachedBlocks
 from penstock.engine.constraints import Constraints
 from penstock.engine.loader import (
     EnginePlan,
@@ -176,6 +177,24 @@ class EngineCore:
     def tokens_computed(self) -> int:
         """Token positions that all steps so far have computed."""
         return self._scheduler.tokens_computed
+
+    @property
+    def blocks(self) -> CachedBlocks | None:
+        """The blocks of the cache as bytes, to be used between steps; None where the executor does
+        not give them, or steps overlap."""
+        memory = self._executor.blocks
+        if memory is None or self._works_ahead:
+            return None
+        return CachedBlocks(self._scheduler.cache, memory)
+
+    @property
+    def num_running(self) -> int:
+        """Sequences that hold blocks."""
+        return len(self._scheduler.running)
+
+    def holds(self, request_id: str) -> bool:
+        """Whether a request of this id waits or runs."""
+        return self._scheduler.holds(request_id) or self._constraints.holds(request_id)
 
     def check(self, request: EngineRequest) -> None:
         """Raise RequestError if the request could not be served; changes nothing."""

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import msgspec
 from numpy.typing import NDArray
 
+from penstock.interface.blocks import BlockIO
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.mask import MaskSource
 from penstock.interface.sampler import Sampled, Sampler, SamplingState
@@ -187,6 +188,10 @@ class Executor(Protocol):
         ...
 
     @property
+    def blocks(self) -> BlockIO | None:
+        """What reads and writes the blocks of the cache as bytes; None where nothing does yet."""
+        ...
+
     @property
     def sampler(self) -> Sampler[Any]:
         """What chooses tokens from this executor's logits: one, whoever asks."""

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import RequestError
+from penstock.interface.blocks import BlockIO
 from penstock.interface.executor import (
     Capabilities,
     Pending,
@@ -51,6 +52,11 @@ class HostExecutor(ABC):
 
         Raises what ``Executor.submit`` does.
         """
+
+    @property
+    def blocks(self) -> BlockIO | None:
+        """None: nothing reads and writes blocks."""
+        return None
 
     @property
     @abstractmethod

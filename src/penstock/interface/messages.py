@@ -6,6 +6,7 @@ A front end owns text (tokenizing, detokenizing, stop strings); the engine owns 
 from __future__ import annotations
 
 import enum
+from typing import Literal
 
 import msgspec
 
@@ -134,6 +135,26 @@ class DraftStats(msgspec.Struct, frozen=True, kw_only=True):
     draft_seconds: float  # what making drafts took
 
 
+class HandoverStats(msgspec.Struct, frozen=True, kw_only=True):
+    """Prompts that a decode engine had others compute, or that a prefill engine computed for
+    others."""
+
+    role: Literal["prefill", "decode"]
+    peers: int  # engines of the other role that are connected
+    open: int  # handovers that are not over
+    completed: int  # of which all blocks came, or went
+    failed: int  # that were over before
+    declined: int = 0  # prompts with blocks missing that were not worth a handover, or had no peer
+    bytes: int  # of blocks
+    tokens: int  # of prompts whose blocks came, or went
+    recomputed_tokens: int = 0  # of handovers, whose blocks had to be computed after all
+
+    def added_to(self, stats: EngineStats) -> EngineStats:
+        """``stats`` with these; requests of open handovers wait."""
+        waiting = stats.waiting + (self.open if self.role == "decode" else 0)
+        return msgspec.structs.replace(stats, waiting=waiting, handover=self)
+
+
 class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     """A snapshot of the engine's gauges and counters."""
 
@@ -157,3 +178,4 @@ class EngineStats(msgspec.Struct, tag="stats", frozen=True, kw_only=True):
     step_seconds: Buckets | None = None  # how long steps took
     step_tokens: Buckets | None = None  # token positions that steps computed
     drafts: DraftStats | None = None  # the results of speculation, where it is used
+    handover: HandoverStats | None = None  # where prompts are computed apart

@@ -15,7 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from penstock.interface.buckets import Buckets
-from penstock.interface.messages import DraftStats, EngineStats
+from penstock.interface.messages import DraftStats, EngineStats, HandoverStats
 
 CONTENT_TYPE = CONTENT_TYPE_LATEST
 
@@ -169,6 +169,29 @@ class _Collector:
 
         if stats.drafts is not None:
             yield from self._of_drafts(stats.drafts)
+        if stats.handover is not None:
+            yield from self._of_handovers(stats.handover)
+
+    def _of_handovers(self, handover: HandoverStats) -> Iterator[Metric]:
+        of_others = "Prefill" if handover.role == "decode" else "Decode"
+        for name, text, value in (
+            ("handover_peers", f"{of_others} engines that are connected", handover.peers),
+            ("handovers_open", "Prompts whose handover is not over", handover.open),
+        ):
+            yield self._gauge(name, text, value)
+        counters = [
+            ("handovers", "Prompts that were handed over whole", handover.completed),
+            ("handover_failures", "Prompts whose handover failed or was cut", handover.failed),
+            ("handover_bytes", "Bytes of KV blocks that were handed over", handover.bytes),
+            ("handover_tokens", "Prompt tokens that were handed over", handover.tokens),
+        ]
+        if handover.role == "decode":
+            text = "Prompts with tokens to compute that were not worth a handover"
+            counters.append(("handovers_declined", text, handover.declined))
+            text = "Prompt tokens of handovers that were computed here after all"
+            counters.append(("handover_recomputed_tokens", text, handover.recomputed_tokens))
+        for name, text, value in counters:
+            yield self._counter(name, text, value)
 
     def _of_drafts(self, drafts: DraftStats) -> Iterator[Metric]:
         for name, text, value in (

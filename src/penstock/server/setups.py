@@ -10,6 +10,7 @@ import msgspec
 from penstock.config import EngineConfig
 from penstock.engine.ipc.spawn import DEFAULT_CORE, EngineChild
 from penstock.frontend.open_sequences import MAX_WAITING
+from penstock.handover_config import Role
 from penstock.profile import Profile
 
 
@@ -28,6 +29,8 @@ class EngineSetup:
     notes: tuple[str, ...] = ()
     """What there is to say of the server's options beside those of its profile."""
     core: str = DEFAULT_CORE
+    role: Role | None = None
+    """Whether prompts are computed apart, and by whom."""
 
     @property
     def profile(self) -> Profile | None:
@@ -49,7 +52,7 @@ class EngineSetup:
 
     def spawn(self) -> EngineChild:
         """Start an engine's process. Raises EngineDeadError."""
-        return EngineChild.spawn(self.config, self.core)
+        return EngineChild.spawn(self.config, self.core, self.role)
 
     def same_engine(self, other: EngineSetup) -> bool:
         """Whether an engine of the other setup does all that one of this would."""

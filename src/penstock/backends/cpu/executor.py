@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
+from penstock.backends.cpu.blocks import CpuBlocks
 from penstock.backends.cpu.interface import NativeExecutor, StateArrays, StepArrays
 from penstock.backends.cpu.native import load
 from penstock.backends.cpu.rope_tables import RopeTables
@@ -120,6 +121,11 @@ class CpuExecutor(HostExecutor):
         """Fill rotary tables for the step's positions, which lie beyond them."""
         assert self._rope_tables is not None
         self._rope_tables.reach(int(step.positions.max()) + 1)
+
+    @cached_property
+    def blocks(self) -> CpuBlocks:
+        """Not to be used after :meth:`close`."""
+        return CpuBlocks(self._native)
 
     @cached_property
     def sampler(self) -> NativeSampler:

@@ -180,6 +180,22 @@ class NativeExecutor(NativeOps, Protocol):
         """A copy of a layer's cache, in the layout of ``csrc/types.h``."""
         ...
 
+    @property
+    def group_bytes(self) -> list[int]:
+        """Bytes of a block of each group of layers, as ``interface/blocks.py`` lays it out."""
+        ...
+
+    def read_blocks(self, group: int, blocks: Int32s, out: Bytes) -> list[int]:
+        """Copy blocks to ``out``; returns the CRC-32C of each."""
+        ...
+
+    def write_blocks(
+        self, group: int, blocks: Int32s, bytes: Bytes, checksums: NDArray[np.uint32]
+    ) -> int:
+        """Write blocks, or nothing if one is not as its checksum says: returns the number of the
+        first such among ``blocks``, or -1."""
+        ...
+
     def state_copy(self, slot: int) -> Bytes:
         """A copy of a state slot, in the layout of ``csrc/states.h``."""
         ...

@@ -57,6 +57,7 @@ class CudaExecutor:
     capabilities = Capabilities(MAX_IN_FLIGHT, placeholders=True, draws_ahead=True)
     packed = None
     tunable = None
+    blocks = None
 
     def __init__(
         self,

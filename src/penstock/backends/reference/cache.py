@@ -52,7 +52,7 @@ class KvStore:
         self.data: NDArray[Any] = np.zeros((slots, kv_heads, head_dim), _DTYPES[dtype])
         quantized = has_scales(dtype)
         self.scales = np.zeros((slots, kv_heads), ml_dtypes.bfloat16) if quantized else None
-        self._dtype = dtype
+        self.dtype: PartDType = dtype
         self._turned = turned
         self._columns = columns
 
@@ -62,11 +62,11 @@ class KvStore:
             x = (x - self._columns[0]) / self._columns[1]
         if self.scales is None:
             self.data[slots] = x.astype(self.data.dtype)
-        elif self._dtype == "fp8":
+        elif self.dtype == "fp8":
             self.data[slots], self.scales[slots] = float8_heads(x)
         else:
             turned = turn_heads(x) if self._turned else x
-            coded = quantize_heads(turned, *_CODES[self._dtype])
+            coded = quantize_heads(turned, *_CODES[self.dtype])
             self.data[slots], self.scales[slots] = coded
 
     def read(self, slots: NDArray[np.int32]) -> F32:
@@ -96,6 +96,11 @@ class LatentStore:
         self._latents = KvStore(dtype, num_blocks, 1, value_dim)
         self._keys = KvStore(dtype, num_blocks, 1, head_dim - value_dim)
         self._value_dim = value_dim
+
+    @property
+    def parts(self) -> tuple[KvStore, KvStore]:
+        """The latents, and the rotated keys."""
+        return self._latents, self._keys
 
     def write(self, slots: NDArray[np.int32], x: F32) -> None:
         """Store rows ``[n, 1, head_dim]``, rounded to the cache's type."""

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.backends.reference.blocks import ReferenceBlocks
 from penstock.backends.reference.cache import RowStore, Store, layer_stores
 from penstock.backends.reference.convolution import convolve
 from penstock.backends.reference.numerics import attend, gated, rms_norm, rotate
@@ -121,6 +122,10 @@ class ReferenceExecutor(HostExecutor):
             taps=None if plan.taps is None else buffers[plan.taps],
             more_logits=tuple(buffers[name] for name in plan.more_logits),
         )
+
+    @cached_property
+    def blocks(self) -> ReferenceBlocks:
+        return ReferenceBlocks(self._plan, self._cache, self.num_blocks)
 
     @cached_property
     def sampler(self) -> NumpySampler:

@@ -16,6 +16,7 @@ import argparse  # noqa: E402
 import contextlib  # noqa: E402
 import gc  # noqa: E402
 import importlib  # noqa: E402
+import logging  # noqa: E402
 import os  # noqa: E402
 import signal  # noqa: E402
 import socket  # noqa: E402
@@ -57,6 +58,7 @@ from penstock.engine.ipc.wire import (  # noqa: E402
     encode_updates,
 )
 from penstock.errors import ConfigError, EngineDeadError, PenstockError, RequestError  # noqa: E402
+from penstock.handover_config import Role  # noqa: E402
 from penstock.interface.messages import (  # noqa: E402
     Abort,
     EngineRequest,
@@ -66,6 +68,7 @@ from penstock.interface.messages import (  # noqa: E402
 )
 from penstock.processes.family import end_with_parent  # noqa: E402
 from penstock.processes.frames import WireError  # noqa: E402
+from penstock.processes.wake import Wake  # noqa: E402
 from penstock.sampling.params import SamplingParams  # noqa: E402
 
 _WARM_UP_ID = "penstock-warm-up"
@@ -108,13 +111,19 @@ class LoadedCore:
     failure: Callable[[], PenstockError | None] = lambda: None
     """Returns why the core cannot go on, where that is known though no step runs. Called by another
     thread, and does not know the core."""
+    wake: Wake | None = None
+    """Set when the core has work that no message brought; None where there is none such."""
 
 
 class Startup:
     """What a core's loader reports while it works."""
 
-    def __init__(self, ledger: Ledger, send: Callable[[FromEngine], None]) -> None:
+    def __init__(
+        self, ledger: Ledger, send: Callable[[FromEngine], None], role: Role | None = None
+    ) -> None:
         self.ledger = ledger
+        self.role = role
+        """Whether prompts are computed apart, and by whom."""
         self._send = send
         self._phase = ""
         self._next_told = 0.0
@@ -141,6 +150,7 @@ class EngineLoop:
     def __init__(self, loaded: LoadedCore, frames: FrameSocket) -> None:
         self._core = loaded.core
         self._failure = loaded.failure
+        self._wake = loaded.wake
         self._frames = frames
         self._meter = StepMeter()
         self._epoch = os.urandom(8).hex()
@@ -154,7 +164,7 @@ class EngineLoop:
     def _loop(self) -> None:
         while True:
             # Never wait while there is work: arrivals join the very next step.
-            messages = self._frames.receive(wait=not self._core.has_work)
+            messages = self._frames.receive(not self._core.has_work, self._wake)
             if messages is None:
                 return
             for message in messages:
@@ -280,6 +290,11 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
     engine_plan = plan_engine(config, files)
     startup.located(engine_plan.config.tokenizer_path)
     mark("config")
+    station = None
+    if startup.role is not None:
+        from penstock.engine.handover.station import Station
+
+        station = Station.open(startup.role, engine_plan)
     models = load_models(
         engine_plan, mark, startup.ledger.note, files=files, progress=startup.loading
     )
@@ -296,6 +311,11 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
         architecture=core.spec.architecture,
         parameters=engine_plan.plan.num_parameters,
     )
+    if station is not None:
+        apart = station.begin(core, files)
+        startup.ledger.note(logging.INFO, station.told)
+        mark("digest of the weights")
+        return LoadedCore(apart, facts, core.config, wake=station.wake)
     if core.config.pipeline_parallel > 1:
         from penstock.engine.stages.executor import StagedExecutor
 
@@ -366,7 +386,7 @@ def _run(frames: FrameSocket, loader: str) -> int:
     ledger = Ledger(start.spawned_at)
     ledger.mark("engine python", _ENTERED_AT - start.spawned_at)
     load = import_loader(loader)
-    startup = Startup(ledger, lambda m: frames.send(encode_frame(m)))
+    startup = Startup(ledger, lambda m: frames.send(encode_frame(m)), start.role)
     loaded = load(start.config, startup)
     startup.loading("the first token", 0.0, 0)
     warm_up(loaded.core)

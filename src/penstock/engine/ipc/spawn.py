@@ -11,6 +11,7 @@ import time
 from penstock.config import EngineConfig
 from penstock.engine.ipc.wire import Start, encode_frame
 from penstock.errors import ConfigError, EngineDeadError
+from penstock.handover_config import Role
 from penstock.processes.spawn import spawn
 
 DEFAULT_CORE = "penstock.engine.ipc.child:load_core"
@@ -24,15 +25,18 @@ class EngineChild:
         self.socket = sock
 
     @classmethod
-    def spawn(cls, config: EngineConfig, core: str = DEFAULT_CORE) -> EngineChild:
+    def spawn(
+        cls, config: EngineConfig, core: str = DEFAULT_CORE, role: Role | None = None
+    ) -> EngineChild:
         """Start ``python -m penstock.engine.ipc.child`` and send it what to load.
 
         The kernel kills the child when the calling thread ends, so call this from one that lives as
-        long as the engine. ``core`` is as in penstock.engine.ipc.child. Raises EngineDeadError, and
-        ConfigError for options that no message can hold.
+        long as the engine. ``core`` is as in penstock.engine.ipc.child. With a ``role``,
+        prompts are computed apart. Raises EngineDeadError, and ConfigError for options that no
+        message can hold.
         """
         spawned_at = time.monotonic()
-        frame = _start(config, spawned_at)
+        frame = _start(config, spawned_at, role)
         try:
             process, sock = spawn(
                 "penstock.engine.ipc.child",
@@ -54,10 +58,10 @@ class EngineChild:
         self.process.wait()
 
 
-def _start(config: EngineConfig, spawned_at: float) -> bytes:
+def _start(config: EngineConfig, spawned_at: float, role: Role | None) -> bytes:
     """The first message. Raises ConfigError where a number has more than 64 bits."""
     try:
-        return encode_frame(Start(config, spawned_at))
+        return encode_frame(Start(config, spawned_at, role))
     except OverflowError:
         large = (
             name

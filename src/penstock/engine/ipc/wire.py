@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 from collections.abc import Sequence
@@ -10,9 +11,11 @@ import msgspec
 
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.engine.ipc.startup import Phase
+from penstock.handover_config import Role
 from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
 from penstock.length_limits import LengthLimits
 from penstock.processes.frames import PIECE_BYTES, FrameReader, WireError, encode
+from penstock.processes.wake import Wake
 from penstock.sampling.defaults import SamplingDefaults
 
 MAX_FRAME_BYTES = 64 << 20
@@ -29,6 +32,7 @@ class Start(msgspec.Struct, tag="start", frozen=True):
 
     config: EngineConfig
     spawned_at: float  # time.monotonic() just before the process was created
+    role: Role | None = None  # whether prompts are computed apart, and by whom
 
 
 class StatsQuery(msgspec.Struct, tag="stats_query", frozen=True):
@@ -209,11 +213,15 @@ class FrameSocket:
         """Have :meth:`receive` return None, as at the end of the stream. From any thread."""
         self._socket.shutdown(socket.SHUT_RD)
 
-    def receive(self, wait: bool) -> list[ToEngine] | None:
-        """Messages received so far; with ``wait``, block for at least some bytes.
+    def receive(self, wait: bool, wake: Wake | None = None) -> list[ToEngine] | None:
+        """Messages received so far; with ``wait``, block for at least some bytes, or until somebody
+        has woken whoever waits here.
 
         Returns None at the end of the stream: the front end has closed or died.
         """
+        if wait and wake is not None and wake.fd in _readable(self._socket.fileno(), wake.fd):
+            wake.clear()
+            wait = False
         flags = 0 if wait else socket.MSG_DONTWAIT
         messages: list[ToEngine] = []
         while True:
@@ -229,3 +237,11 @@ class FrameSocket:
             # A whole buffer may mean that more waits; a short read emptied the socket.
             if len(data) < PIECE_BYTES:
                 return messages
+
+
+def _readable(*fds: int) -> set[int]:
+    """Wait until one of these can be read, or has come to its end; returns which."""
+    poll = select.poll()  # select() takes no descriptors above 1023
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    return {fd for fd, _ in poll.poll()}
