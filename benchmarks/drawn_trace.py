@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 _VARIATION = 2.0
-"""Of the times between requests: the standard deviation over the mean; a Poisson process has 1."""
+"""Standard deviation over the mean of the times between requests; a Poisson process has 1."""
 _PROMPTS, _ANSWERS = (300.0, 1.0), (150.0, 0.8)
 """Medians of lengths in tokens, and the standard deviations of their logarithms."""
 _LONGEST = 4096

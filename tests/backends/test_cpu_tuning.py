@@ -157,7 +157,7 @@ def test_defaults_lie_in_their_ranges(module: Any) -> None:
 
 @pytest.mark.parametrize("form", ["float32", "bfloat16", "int8 by 64"])
 def test_products_are_cut_for_the_cache_that_is_there(module: Any, form: str) -> None:
-    """By default; and any size that one can have may be tried."""
+    """The default is that cache, and any size that one can have may be tried."""
     product = bound(module, form)
     value, least, most = product.native.parameters(product.matrix)["cache_bytes"]
     assert (value, least, most) == (module.second_level_cache(), 128 << 10, 64 << 20)

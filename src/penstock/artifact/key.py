@@ -59,7 +59,7 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the plan's ops that have weights, and of where the checkpoint has these."""
     rank: int = 0
     world: int = 1
-    """Of how many ranks, which share the model, ``rank`` has these weights."""
+    """Number of ranks that share the model, of which ``rank`` has these weights."""
     machine: str
     isa: str
     layout: int

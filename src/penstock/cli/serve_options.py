@@ -86,7 +86,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_answer_arguments(parser)
     _add_access_arguments(parser)
-    add_role_arguments(parser, _seconds)
+    add_role_arguments(parser, seconds)
     add_engine_arguments(parser)
     _add_log_arguments(parser)
 

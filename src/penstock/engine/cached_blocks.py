@@ -99,7 +99,9 @@ class CachedBlocks:
         self._cache.keyed.renew(keys, group)
 
 
-def check_exchange(plan: Plan, backend: str, ranks: int, prefix_caching: bool, what: str) -> None:
+def check_exchange(
+    plan: Plan, backend: str, ranks: int, stages: int, prefix_caching: bool, what: str
+) -> None:
     """Raise ConfigError where ``what`` (a phrase: "--role decode") needs blocks as bytes, and an
     engine of this ``plan`` does not give or take them."""
     if not prefix_caching:
@@ -118,6 +120,11 @@ def check_exchange(plan: Plan, backend: str, ranks: int, prefix_caching: bool, w
         raise ConfigError(
             f"an engine of several ranks does not hand over its blocks yet; start with "
             f"tensor_parallel 1, or without {what}"
+        )
+    if stages > 1:
+        raise ConfigError(
+            f"an engine of several stages does not hand over its blocks yet; start with "
+            f"pipeline_parallel 1, or without {what}"
         )
     if backend == "cuda":
         raise ConfigError(

@@ -183,7 +183,7 @@ class EngineCore:
         """The blocks of the cache as bytes, to be used between steps; None where the executor does
         not give them, or steps overlap."""
         memory = self._executor.blocks
-        if memory is None or self._works_ahead:
+        if memory is None or self._executor.capabilities.depth > 1:
             return None
         return CachedBlocks(self._scheduler.cache, memory)
 

@@ -254,7 +254,8 @@ def load(
     if ``keeping`` is "always" and the artifact cannot be kept. Any other trouble with artifacts is
     logged, and the weights are packed.
     """
-    if engine_plan.config.tensor_parallel > 1:
+    config = engine_plan.config
+    if config.tensor_parallel > 1:
         from penstock.engine.ranks.loading import load_ranks  # of engines that have any
 
         return load_ranks(engine_plan, mark, note, keeping, files, progress)

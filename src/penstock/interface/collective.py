@@ -34,7 +34,7 @@ class Collective(Protocol):
         ...
 
     def gather_to_first(self, columns: NDArray[Any]) -> Sequence[NDArray[Any]] | None:
-        """For rank 0 what :meth:`all_gather` returns; None for others, which need not wait."""
+        """What :meth:`all_gather` returns, for rank 0; None for others, which need not wait."""
         ...
 
 

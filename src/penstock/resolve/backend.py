@@ -45,6 +45,7 @@ class ArtifactDecision:
     folder: str | None
     """None: none are read or kept."""
     reasons: Reasons
+    notes: tuple[str, ...] = ()
 
 
 def decide_backend(inputs: Inputs) -> BackendDecision:
@@ -126,4 +127,3 @@ def _artifact_dir(config: EngineConfig, backend: Backend) -> tuple[str | None, s
     if root is None:
         return None, "there is no home folder; name one with artifact_dir"
     return str(root), "the default"
-

@@ -126,7 +126,7 @@ def resolve(
         sampling_defaults=sampling.defaults,
         seed=config.seed,
         reasons={**reasons, **speculation, **sampling.reasons, **artifacts.reasons},
-        notes=(*spec.notes, *notes, *plans.notes, *quantization.notes),
+        notes=(*spec.notes, *notes, *plans.notes, *quantization.notes, *artifacts.notes),
     )
     use = use_of_profile(config, resolved, spec, plans.target.plan, hardware)
     resolved = msgspec.structs.replace(

@@ -37,8 +37,8 @@ class FrontTimes(msgspec.Struct, frozen=True, kw_only=True):
     prompt_token: float
     """The same for each token of its prompt: tokenizing."""
     handled: float = 0.0
-    """For how long of this time the event loop does nothing else, besides tokenizing: what comes
-    meanwhile waits."""
+    """The part of this time in which the event loop does nothing else, besides tokenizing: what
+    comes meanwhile waits."""
     answer: float
     """The time from the end of a step until the first of its chunks is received."""
     chunk: float

@@ -47,7 +47,7 @@ _REQUESTS, _LONGEST_S = 20, 20.0
 comes by then says nothing, and is left out."""
 _CHECK_PART: Final = 0.6
 _NEAR: Final = 0.2
-"""By how much medians of the check may be off; three calibrations had 7, 15 and 38 %."""
+"""Largest relative error of the check's medians; three calibrations had 7, 15 and 38 %."""
 
 _LEAST: Final = {
     "request": 1e-5,

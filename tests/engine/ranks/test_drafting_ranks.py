@@ -25,7 +25,7 @@ REQUESTS = Requests.product(
     SamplingParams(temperature=0, max_tokens=30, ignore_eos=True, logprobs=2),
     SamplingParams(temperature=0.8, seed=7, max_tokens=30, ignore_eos=True, logprobs=2),
 )
-"""Of the demo model, which has a draft model and heads of its own. Its keys are of two heads."""
+"""The demo model has a draft model and heads of its own. Its keys are of two heads."""
 
 
 def start(**options: Any) -> LLM:

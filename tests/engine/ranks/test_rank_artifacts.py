@@ -78,7 +78,7 @@ def test_a_second_start_restores_the_part_of_each(tmp_path: Path, more: dict[str
 
 
 def test_a_part_that_is_damaged_is_packed_again(tmp_path: Path) -> None:
-    """By its rank alone, which is told what rank 0 measures for it of the text."""
+    """Its rank alone packs, and is told what rank 0 measures for it of the text."""
     build(tmp_path, quantization="int8")
     second = tmp_path / entries(tmp_path)[1].name
     (weights,) = (file for file in second.iterdir() if file.stat().st_size > 20_000)

@@ -108,7 +108,7 @@ def test_forks_reports_of_prompts_and_embeddings(tmp_path: Path, backend: str) -
 
 @needs_native
 def test_grammars() -> None:
-    """Beside requests without: who has a grammar waits for its mask, and holds nobody up."""
+    """Who has a grammar waits for its mask, and holds up nobody who has none."""
     constrained = [
         SamplingParams(
             temperature=temperature,

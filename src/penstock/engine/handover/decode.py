@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from penstock.cache.changes import CacheChanges
 from penstock.cache.geometry import first_seen_block
 from penstock.cache.prefix import Key, chain_keys
 from penstock.engine.cached_blocks import CachedBlocks
@@ -141,6 +142,9 @@ class DecodeCore:
             recomputed_tokens=self._recomputed,
         )
         return handover.added_to(stats)
+
+    def cache_changes(self, position: int | None) -> CacheChanges:
+        return self._core.cache_changes(position)
 
     def reset_prefix_cache(self) -> None:
         self._core.reset_prefix_cache()

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from penstock.cache.changes import CacheChanges
 from penstock.cache.geometry import first_seen_block
 from penstock.cache.prefix import Key, chain_keys
 from penstock.engine.cached_blocks import CachedBlocks
@@ -115,6 +116,9 @@ class PrefillCore:
             tokens=self._sent_tokens,
         )
         return stats.added_to(self._core.stats())
+
+    def cache_changes(self, position: int | None) -> CacheChanges:
+        return self._core.cache_changes(position)
 
     def reset_prefix_cache(self) -> None:
         self._core.reset_prefix_cache()

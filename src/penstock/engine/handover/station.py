@@ -43,6 +43,7 @@ class Station:
             engine_plan.plan,
             config.backend,
             config.tensor_parallel,
+            config.pipeline_parallel,
             config.enable_prefix_caching,
             what,
         )

@@ -60,9 +60,9 @@ class RankProcesses:
         self._changed = threading.Condition()
         self._started = False
         self._looked: dict[int, bool] = {}
-        """Of each rank that has looked for an engine artifact, whether it packs its weights."""
+        """Whether each rank that has looked for an engine artifact packs its weights."""
         self._loaded: dict[int, list[tuple[int, str]]] = {}
-        """Of each rank that is ready for steps, its notes."""
+        """Notes of each rank that is ready for steps."""
         self._failure: PenstockError | None = None
         self._closing_at: float | None = None
         self._thread: threading.Thread | None = None

@@ -29,6 +29,7 @@ class StagedExecutor:
 
     packed = None
     tunable = None
+    blocks = None
 
     def __init__(self, own: Executor, stage: Stage, links: StageLinks) -> None:
         """``own``: the executor of the last stage, which is closed with this one."""

@@ -117,7 +117,7 @@ def _serve(
             return
         executor, stage = planned.load(measured)
         try:
-            channel.send(Loaded())
+            channel.send(Loaded([]))
             say(f"layers {stage.layers[0]} to {stage.layers[1] - 1} are loaded")
             gc.collect()
             gc.freeze()
