@@ -1,6 +1,7 @@
 #include "pages_ahead.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -14,7 +15,7 @@ namespace {
 constexpr std::chrono::milliseconds kIdle{5};
 
 // Contents stay: a step may write to them meanwhile. False where the system does not know how.
-bool clear(std::span<std::byte> pages) {
+bool clear_pages(std::span<std::byte> pages) {
 #if defined(MADV_POPULATE_WRITE)
   return madvise(pages.data(), pages.size(), MADV_POPULATE_WRITE) == 0;
 #else
@@ -25,69 +26,71 @@ bool clear(std::span<std::byte> pages) {
 }  // namespace
 
 PagesAhead::PagesAhead(std::vector<std::span<std::byte>> parts, size_t block_bytes, int64_t ahead)
-    : block_bytes_(block_bytes), ahead_(ahead) {
-  for (const auto& part : parts) parts_.push_back({part});
-  thread_ = std::thread([this] { run(); });
+    : process_(int(getpid())), state_(new State{block_bytes, ahead}) {
+  for (const auto& part : parts) state_->parts.push_back({part});
+  thread_ = std::thread([state = state_.get()] { state->run(); });
 }
 
 PagesAhead::~PagesAhead() {
-  {
-    const std::lock_guard lock(mutex_);
-    ends_ = true;
+  if (forked()) {  // it has the handles and not the thread, which may hold the mutex for ever
+    (void)new std::thread(std::move(thread_));
+    (void)state_.release();
+    return;
   }
-  changed_.notify_one();
+  {
+    const std::lock_guard lock(state_->mutex);
+    state_->ends = true;
+  }
+  state_->changed.notify_one();
   thread_.join();
 }
 
+bool PagesAhead::forked() const { return int(getpid()) != process_; }
+
 void PagesAhead::begin_step(int64_t last) {
-  const std::lock_guard lock(mutex_);
-  used_ = std::max(used_, last + 1);
-  runs_step_ = true;
+  if (forked()) return;
+  const std::lock_guard lock(state_->mutex);
+  state_->used = std::max(state_->used, last + 1);
+  state_->runs_step = true;
 }
 
 void PagesAhead::end_step() {
+  if (forked()) return;
   bool wakes;
   {
-    const std::lock_guard lock(mutex_);
-    runs_step_ = false;
-    ++steps_;
-    wakes = next() != nullptr;
+    const std::lock_guard lock(state_->mutex);
+    state_->runs_step = false;
+    ++state_->steps;
+    wakes = state_->next() != nullptr;
   }
-  if (wakes) changed_.notify_one();
+  if (wakes) state_->changed.notify_one();
 }
 
-size_t PagesAhead::cleared() const {
-  const std::lock_guard lock(mutex_);
-  size_t least = parts_.empty() ? 0 : SIZE_MAX;
-  for (const Part& part : parts_) least = std::min(least, part.cleared);
-  return least;
-}
-
-PagesAhead::Part* PagesAhead::next() {
+PagesAhead::Part* PagesAhead::State::next() {
   Part* behind = nullptr;
-  for (Part& part : parts_) {
-    const size_t wanted = std::min(part.bytes.size(), size_t(used_ + ahead_) * block_bytes_);
+  for (Part& part : parts) {
+    const size_t wanted = std::min(part.bytes.size(), size_t(used + ahead) * block_bytes);
     if (part.cleared < wanted && (!behind || part.cleared < behind->cleared)) behind = &part;
   }
   return behind;
 }
 
-void PagesAhead::run() {
-  std::unique_lock lock(mutex_);
-  while (!ends_) {
-    if (runs_step_ || !next()) {
-      changed_.wait(lock);
+void PagesAhead::State::run() {
+  std::unique_lock lock(mutex);
+  while (!ends) {
+    if (runs_step || !next()) {
+      changed.wait(lock);
       continue;
     }
-    const uint64_t steps = steps_;
-    changed_.wait_for(lock, kIdle, [&] { return ends_; });
-    while (idle() && steps == steps_) {
+    const uint64_t before = steps;
+    changed.wait_for(lock, kIdle, [&] { return ends; });
+    while (!runs_step && !ends && steps == before) {
       Part* const part = next();
       if (!part) break;
       const size_t size = std::min(kHugePage, part->bytes.size() - part->cleared);
       const std::span<std::byte> pages = part->bytes.subspan(part->cleared, size);
       lock.unlock();
-      const bool done = clear(pages);
+      const bool done = clear_pages(pages);
       lock.lock();
       if (!done) return;
       part->cleared += size;

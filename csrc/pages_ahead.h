@@ -4,6 +4,7 @@
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -15,7 +16,8 @@ namespace penstock {
 //
 // The system clears memory where it is first written, a huge page in 0.1 to 0.9 ms, and every layer begins huge
 // pages of its own. The pool hands out blocks that were never used in the order of their numbers, so those that come
-// next are known. Where the system cannot do it (Linux before 5.14, others) steps clear their pages themselves.
+// next are known. Where the system cannot do it (Linux before 5.14, others) steps clear their pages themselves. In a
+// process that was forked since, nothing is done, as nothing runs there.
 class PagesAhead {
  public:
   // parts: those of the cache, each of whole blocks of `block_bytes`. So many blocks `ahead` of the last one that was
@@ -27,29 +29,32 @@ class PagesAhead {
   void begin_step(int64_t last);
   void end_step();
 
-  // Bytes of each part that are clear.
-  size_t cleared() const;
-
  private:
   struct Part {
     std::span<std::byte> bytes;
     size_t cleared = 0;
   };
+  // What the thread reads, too.
+  struct State {
+    size_t block_bytes;
+    int64_t ahead;
+    std::mutex mutex;  // of all below
+    std::condition_variable changed;
+    std::vector<Part> parts;
+    int64_t used = 0;  // blocks
+    uint64_t steps = 0;
+    bool runs_step = false, ends = false;
 
-  void run();
-  // The part that is furthest behind; null where all are as far ahead as they should be.
-  Part* next();
-  bool idle() const { return !runs_step_ && !ends_; }
+    // The part that is furthest behind; null where all are as far ahead as they should be.
+    Part* next();
+    void run();
+  };
 
-  const size_t block_bytes_;
-  const int64_t ahead_;
-  mutable std::mutex mutex_;  // of all below
-  std::condition_variable changed_;
-  std::vector<Part> parts_;
-  int64_t used_ = 0;  // blocks
-  uint64_t steps_ = 0;
-  bool runs_step_ = false, ends_ = false;
-  std::thread thread_;  // last: it reads the others
+  bool forked() const;
+
+  const int process_;
+  std::unique_ptr<State> state_;
+  std::thread thread_;
 };
 
 }  // namespace penstock

@@ -53,7 +53,8 @@ class Sharding(Shares):
         for op in self._whole.ops:
             self._append(op)
         result, whole = self._read_by_first, self._whole
-        assert whole.logits is not None and whole.argmax is not None
+        assert whole.logits is not None
+        assert whole.argmax is not None
         assert whole.hidden is not None
         layers = tuple(map(self._own_cache, range(len(whole.kv_layers))))
         own = replace(  # which may append ops that gather

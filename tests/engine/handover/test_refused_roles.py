@@ -30,7 +30,7 @@ MAMBA: dict[str, Any] = edited("mamba2", num_hidden_layers=2, time_step_limit=[0
         (LLAMA, {"tensor_parallel": 2, "threads": 2}, "several ranks .* tensor_parallel 1"),
         (LLAMA, {"pipeline_parallel": 2, "threads": 2}, "several stages .* pipeline_parallel 1"),
     ],
-    ids=["states", "no prefixes", "ranks"],
+    ids=["states", "no prefixes", "ranks", "stages"],
 )
 def test_what_is_not_handed_over_yet(
     role: Role, model: dict[str, Any], options: dict[str, Any], message: str, tmp_path: Path
