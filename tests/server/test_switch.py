@@ -101,7 +101,10 @@ def phase(server: Server, name: str) -> None:
 
 
 def held(server: Server, number: int) -> None:
-    until(lambda: (pending(server) or {}).get("held") == number, PATIENCE_S, f"{number} are held")
+    try:
+        until(lambda: (pending(server) or {}).get("held") == number, PATIENCE_S, "held")
+    except AssertionError:
+        raise AssertionError(f"{number} are not held, as {server.status()} shows") from None
 
 
 def complete(server: Server, **fields: Any) -> Asked:
