@@ -26,7 +26,9 @@ bool clear_pages(std::span<std::byte> pages) {
 }  // namespace
 
 PagesAhead::PagesAhead(std::vector<std::span<std::byte>> parts, size_t block_bytes, int64_t ahead)
-    : process_(int(getpid())), state_(new State{block_bytes, ahead}) {
+    : process_(int(getpid())), state_(std::make_unique<State>()) {
+  state_->block_bytes = block_bytes;
+  state_->ahead = ahead;
   for (const auto& part : parts) state_->parts.push_back({part});
   thread_ = std::thread([state = state_.get()] { state->run(); });
 }

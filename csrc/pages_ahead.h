@@ -36,8 +36,8 @@ class PagesAhead {
   };
   // What the thread reads, too.
   struct State {
-    size_t block_bytes;
-    int64_t ahead;
+    size_t block_bytes = 0;
+    int64_t ahead = 0;  // blocks
     std::mutex mutex;  // of all below
     std::condition_variable changed;
     std::vector<Part> parts;
