@@ -37,8 +37,8 @@ class LeastCost:
     The cost is the replica's work (prompt tokens that are not computed yet, and what its sequences
     still decode) and what the request adds: the tokens of its prompt that are not in the cache
     there, and what is lost for them where the cache is full; all in grains (``LoadWeights``). Of
-    equal costs that of the session's last replica is taken, else the longest prefix, else the one
-    that has been given least to compute so far, whose cache has the oldest to give up.
+    equal costs that of the conversation's last replica is taken, else the longest prefix, else the
+    one that has been given least to compute so far, whose cache has the oldest to give up.
 
     Replicas of one entry of ``overlaps`` that are full, or are not, are alike but for their work,
     so the least loaded of each is the only candidate.
