@@ -236,7 +236,7 @@ def chosen_cases(args: argparse.Namespace) -> list[Case]:
 
 def report(results: Path, out: Path | None) -> int:
     comparison = read(results)
-    target = out or results.with_suffix(".md")
+    target = report_file(results, out)
     plots: dict[str, str] = {}
     for precision in comparison.precisions:
         picture = target.with_name(f"{target.stem}-{precision}.svg")
@@ -247,9 +247,33 @@ def report(results: Path, out: Path | None) -> int:
     return 0
 
 
+def report_file(results: Path, out: Path | None) -> Path:
+    """Return the file of a report: ``out``, or one named as ``results``, in that folder or beside
+    them.
+
+    Raises ConfigError where it could not be written, or would take the place of ``results``.
+    """
+    if out is None or out.is_dir():
+        out = (out or results.parent) / f"{results.stem}.md"
+    check_apart(out, results)
+    return out
+
+
+def check_apart(out: Path, results: Path) -> None:
+    """Raise ConfigError where ``out`` could not be written, or is the file of ``results``."""
+    if out.resolve() == results.resolve():
+        raise ConfigError(f"--out {out} would take the place of the results; name another file")
+    check_writable("--out", out)
+
+
 def picture(results: Path, precision: str, metrics: Sequence[Metric], out: Path) -> int:
-    if not draw(read(results), precision, out, metrics):
-        raise SystemExit(f"{results} has none of these figures in {precision!r}")
+    comparison = read(results)
+    check_apart(out, results)
+    if not draw(comparison, precision, out, metrics):
+        there = ", ".join(comparison.precisions) or "none"
+        raise SystemExit(
+            f"{results} has none of these figures in {precision!r}; its precisions: {there}"
+        )
     print(out)
     return 0
 

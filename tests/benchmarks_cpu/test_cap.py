@@ -21,7 +21,7 @@ from comparison.results import Comparison
 from comparison.text import Text
 from penstock.backends.cpu.variants import VARIANTS
 from penstock.bench.machine import Speeds, describe_machine
-from workers.onednn_isa import told
+from workers.onednn_isa import onednn_output, told
 
 TEXT = Text("three ids", [[1, 2, 3]], 1)
 AVX2, AVX512 = CAPS["avx2"], CAPS["avx512"]
@@ -145,3 +145,15 @@ def test_what_onednn_tells() -> None:
     lines = "onednn_verbose,v1,info,cpu,runtime:OpenMP\nonednn_verbose,v1,info,cpu,isa:Intel AVX2\n"
     assert told(lines) == "Intel AVX2"
     assert told("") == "unused"
+
+
+def test_a_product_that_fails_after_it_told_the_instructions_has_told_them() -> None:
+    output = onednn_output(
+        "print('onednn_verbose,v1,info,cpu,isa:Intel AVX2'); raise SystemExit(1)"
+    )
+    assert told(output) == "Intel AVX2"
+
+
+def test_a_product_that_fails_and_tells_nothing_is_an_error_with_its_last_line() -> None:
+    with pytest.raises(RuntimeError, match="failed: ValueError: no such primitive"):
+        onednn_output("raise ValueError('no such primitive')")

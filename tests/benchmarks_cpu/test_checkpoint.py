@@ -223,7 +223,8 @@ def test_compressed_tensors_are_near_the_weights(
     [
         ({"eos_token_id": [1101, 1102]}, r"eos_token_id \[1101, 1102\]; .* needs one number there"),
         ({"bos_token_id": None}, "bos_token_id null"),
-        ({"vocab_size": 96}, r"cannot be compared: the special tokens .* lie in \[256, 96\)"),
+        ({"vocab_size": 96}, r"cannot be compared: its vocabulary has 96 tokens, and .* are 258"),
+        ({"bos_token_id": 7}, r"special tokens 7 and \d+ must differ and lie in \[256, "),
     ],
 )
 def test_a_shape_without_a_vocabulary_for_all_is_refused_before_anything_is_written(

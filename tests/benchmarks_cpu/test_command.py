@@ -17,6 +17,7 @@ import pytest
 
 from comparison import line_up
 from comparison.artifacts import Shape
+from comparison.cases import Metric
 from comparison.environments import Environment, SetupError, run_logged
 from comparison.llama_build import SDIST, LlamaBuild
 from comparison.options import parse
@@ -143,6 +144,7 @@ def workers(work: Path) -> list[str]:
         (["run", "--gguf", "no.gguf"], "no.gguf"),
         (["report", "no.json"], "No such file or directory: 'no.json'"),
         (["report", __file__], "test_command.py is no result of a comparison: "),
+        (["report", "/tmp"], "/tmp is a folder; name a result in it"),
     ],
 )
 def test_bad_options(
@@ -276,6 +278,25 @@ def test_no_results_take_the_place_of_others(run: Any, tmp_path: Path) -> None:
         run.results_file(tmp_path / "name.md", "name.json")
     with pytest.raises(ConfigError, match="there is no folder"):
         run.results_file(tmp_path / "no" / "name.json", "name.json")
+
+
+def test_a_report_does_not_take_the_place_of_its_results(run: Any, tmp_path: Path) -> None:
+    results = ROOT / "benchmarks/cpu/results/llama-3.2-1b-zen5.json"
+    mine, folder = tmp_path / "mine.json", tmp_path / "folder"
+    mine.write_bytes(results.read_bytes())
+    folder.mkdir()
+    with pytest.raises(ConfigError, match="would take the place of the results"):
+        run.report(mine, tmp_path / "folder" / ".." / "mine.json")
+    with pytest.raises(ConfigError, match="would take the place of the results"):
+        run.picture(mine, "int4", (Metric.DECODE,), mine)
+    with pytest.raises(ConfigError, match="there is no folder"):
+        run.report(mine, tmp_path / "no" / "report.md")
+    assert sorted(tmp_path.iterdir()) == [folder, mine]
+    assert mine.read_bytes() == results.read_bytes()
+    run.report(mine, folder)
+    assert {"mine.md", "mine-int4.svg"} <= {path.name for path in folder.iterdir()}
+    with pytest.raises(SystemExit, match="in 'file'; its precisions: int4, int8, bf16"):
+        run.picture(mine, "file", (Metric.DECODE,), tmp_path / "picture.svg")
 
 
 def test_one_processor_of_each_core() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from msgspec import structs
+from msgspec import json, structs
 
 from comparison.cases import Case, Metric
 from comparison.measurement import Summary
@@ -24,6 +24,7 @@ from comparison.results import (
 )
 from penstock.backends.cpu.measure import Ceiling
 from penstock.bench.machine import Speeds, describe_machine
+from penstock.errors import ConfigError
 
 CASES = (
     Case("decode", "one stream", ((128, 128),), (Metric.DECODE,)),
@@ -199,6 +200,30 @@ def test_perplexities_stand_beside_speeds(comparison: Comparison) -> None:
         comparison.qualities.append(Quality(engine=name, precision="int4", perplexity=value))
     row = "| perplexity of 20 windows of 512 tokens of a.txt | 12.35 | - | 1234 | - |"
     assert row in render(comparison).splitlines()
+
+
+@pytest.mark.parametrize(
+    ("words", "others", "message"),
+    [
+        ('"DECODE":29}', '"DECODE":0}', "'penstock', case 'decode': DECODE is 0, and figures"),
+        ('"DECODE":29}', '"DECODE":-2.5}', "DECODE is -2.5, and figures are above 0"),
+        ('"DECODE":29}', '"SPEED":29}', "there is no metric 'SPEED'; there are DECODE"),
+        ('["TTFT"]', '["SPEED"]', "case 'prefill': there is no metric 'SPEED'"),
+        ('"precision":"int4"', '"precision":"../int4"', "there is no precision '../int4'"),
+        ('"samples"', '"samples', "JSON is malformed"),
+        ("llama", "\udcff", "utf-8"),  # versions of msgspec say it in different words
+    ],
+)
+def test_what_no_comparison_writes_is_refused(
+    words: str, others: str, message: str, comparison: Comparison, tmp_path: Path
+) -> None:
+    text = json.encode(comparison).decode()
+    assert words in text
+    path = tmp_path / "found.json"
+    path.write_bytes(text.replace(words, others).encode(errors="surrogateescape"))
+    with pytest.raises(ConfigError, match=r"found.json is no result of a comparison: ") as refused:
+        read(path)
+    assert message.lower() in str(refused.value).lower()
 
 
 def test_no_ratio_that_is_published_is_of_one_round() -> None:

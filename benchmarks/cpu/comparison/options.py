@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from pathlib import Path
 
 from comparison.cap import CAPS
-from comparison.cases import Metric
+from comparison.cases import Metric, standard_cases
 from comparison.peers import PEERS, PRECISIONS
 from comparison.text import WINDOW
 from penstock.cli.options import positive_int
@@ -60,6 +60,7 @@ def parse(description: str) -> argparse.Namespace:
     commands.add_parser(
         "checkpoints", parents=[common, shapes], help="write the models that they read"
     )
+    cases = standard_cases(*PROFILES["full"])
     run = commands.add_parser("run", parents=[common, shapes, held], help="measure and report")
     run.add_argument(
         "--gguf",
@@ -80,7 +81,13 @@ def parse(description: str) -> argparse.Namespace:
         help=f"of {WINDOW} tokens of the text, at most (default: %(default)s)",
     )
     run.add_argument(
-        "--cases", type=_listed, help="by name (default: all but depth4096 and depth32768)"
+        "--cases",
+        type=_listed,
+        help="of "
+        + ", ".join(case.name for case in cases)
+        + " (default: all but "
+        + " and ".join(case.name for case in cases if case.named_only)
+        + ")",
     )
     run.add_argument(
         "--kv-cache",
@@ -88,14 +95,26 @@ def parse(description: str) -> argparse.Namespace:
         default="16",
         help="bits of keys and values where an engine lets one choose (default: %(default)s)",
     )
-    run.add_argument("--profile", choices=tuple(PROFILES), default="full", help="lengths of output")
+    run.add_argument(
+        "--profile",
+        choices=tuple(PROFILES),
+        default="full",
+        help="lengths of output: of most cases "
+        + ", ".join(f"{output} tokens in {name}" for name, (_, output, _) in PROFILES.items())
+        + " (default: %(default)s)",
+    )
     run.add_argument(
         "--rounds", type=positive_int, default=3, help="(default: %(default)s; of one, no ratio)"
     )
     run.add_argument("--minutes", type=duration, help="begin no round that would not end in time")
     run.add_argument("--threads", type=positive_int, help="default: the physical cores")
-    run.add_argument("--timeout", type=duration, default=1800.0, help="seconds for one case")
-    run.add_argument("--seed", type=_seed, default=0, help="of the prompts")
+    run.add_argument(
+        "--timeout",
+        type=duration,
+        default=1800.0,
+        help="seconds for one case (default: %(default)s)",
+    )
+    run.add_argument("--seed", type=_seed, default=0, help="of the prompts (default: %(default)s)")
     run.add_argument(
         "--out",
         type=Path,
@@ -104,7 +123,9 @@ def parse(description: str) -> argparse.Namespace:
     )
     again = commands.add_parser("report", help="write Markdown and plots of a result again")
     again.add_argument("results", type=Path)
-    again.add_argument("--out", type=Path, help="default: beside the results")
+    again.add_argument(
+        "--out", type=Path, help="a file, or a folder for it (default: beside the results)"
+    )
     one = commands.add_parser("picture", help="draw some metrics of a result alone")
     one.add_argument("results", type=Path)
     one.add_argument("--precision", default="file", help="(default: %(default)s)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -152,7 +153,33 @@ def write(comparison: Comparison, path: Path) -> None:
 
 def read(path: Path) -> Comparison:
     """Raises OSError, or ConfigError where the file is not one of :func:`write`."""
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder; name a result in it, a .json file")
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Comparison)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        found = msgspec.json.decode(path.read_bytes(), type=Comparison)
+        _check(found)
+    except (msgspec.DecodeError, ValueError) as error:
         raise ConfigError(f"{path} is no result of a comparison: {error}") from None
+    return found
+
+
+def _check(found: Comparison) -> None:
+    """Raise ValueError for what no comparison writes and no report can show."""
+    for case in found.cases:
+        _check_metrics(f"case {case.name!r}", case.metrics)
+    for sample in found.samples:
+        where = f"a sample of {sample.engine!r}, case {sample.case!r}"
+        _check_metrics(where, sample.figures)
+        for name, figure in sample.figures.items():
+            if figure <= 0:
+                raise ValueError(f"{where}: {name} is {figure:g}, and figures are above 0")
+    for precision in found.precisions:  # it is part of a file's name
+        if not precision.isalnum():
+            raise ValueError(f"there is no precision {precision!r}")
+
+
+def _check_metrics(where: str, names: Iterable[str]) -> None:
+    unknown = next((name for name in names if name not in Metric.__members__), None)
+    if unknown is not None:
+        known = ", ".join(Metric.__members__)
+        raise ValueError(f"{where}: there is no metric {unknown!r}; there are {known}")

@@ -48,6 +48,11 @@ def build_vocabulary(size: int, bos_token_id: int, eos_token_id: int) -> Vocabul
 
     Raises ValueError if ids do not fit or there are not enough words of five letters.
     """
+    if size < NUM_BYTES + 2:
+        raise ValueError(
+            f"its vocabulary has {size} tokens, and one for each byte and two special ones are "
+            f"{NUM_BYTES + 2}"
+        )
     special = {bos_token_id: "<|begin_of_text|>", eos_token_id: "<|end_of_text|>"}
     if len(special) != 2 or not all(NUM_BYTES <= i < size for i in special):
         raise ValueError(
