@@ -1,40 +1,40 @@
 """Compare what ``penstock simulate`` predicts with what ``penstock serve`` does.
 
-The model is calibrated once (``penstock calibrate``). Then each configuration is served, its
-capacity is that of the first one with as many requests open as it runs, and ``penstock bench
-serve`` replays a trace at parts of it; the same command line is simulated. Lengths are shrunk so
-that the longest request fits into the context. Nothing is fitted to the trace.
+The model is calibrated once (``penstock calibrate``). Then all configurations are served, and
+``penstock bench serve`` replays a trace at parts of the capacity, which is that of the first one
+with as many requests open as it runs, in turn to each of them; the same command lines are
+simulated. Lengths are shrunk so that the longest request fits into the context. Nothing is fitted
+to the trace.
 
     python benchmarks/simulate.py --trace AzureLLMInferenceTrace_conv.csv --json simulate.json
     python benchmarks/simulate.py --trace other.jsonl --seconds 20 --loads 0.8
+
+What is measured can be kept, and compared with several calibrations:
+
+    python benchmarks/simulate.py --trace trace.csv --repeats 1 --capacity 87 --measure once.json
+    python benchmarks/simulate.py --trace trace.csv --measured once.json --calibration here.json
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import msgspec
+from simulate_measured import SLO, Bench, Measured, Run, engine_words, penstock
 
-from penstock.bench.load.trace_files import TraceScale, read_trace
-from penstock.bench.traces import read_lengths
-from penstock.simulate.server_process import serving
+from penstock.simulate.server_rounds import MOST_OTHERS
 from penstock.written_file import write_json
 
 CONFIGS = (
     "wide:max_num_seqs=64,max_num_batched_tokens=512",
     "narrow:max_num_seqs=16,max_num_batched_tokens=128",
 )
-CONTEXT = 2048
-SLO = ("ttft:100ms", "e2el:2s")
-TIMES = ("ttft", "itl", "e2el")
 LIMITS = {"p50": 0.09, "p99": 0.15, "goodput": 0.15}
 """The errors that are aimed at."""
 
@@ -60,6 +60,11 @@ class Line(msgspec.Struct, frozen=True):
         return self.simulated / self.measured - 1
 
     @property
+    def spread(self) -> float:
+        """How far the measurements are from their mean, as a part of it: the mean of these."""
+        return sum(abs(each / self.measured - 1) for each in self.runs) / len(self.runs)
+
+    @property
     def kind(self) -> str:
         """What its limit is called."""
         return self.figure.rpartition(".")[2]
@@ -77,98 +82,53 @@ class Ranking(msgspec.Struct, frozen=True):
     simulated: list[str]
 
 
-def penstock(*words: str) -> None:
-    """Run a command; what it prints is for the reader of its errors alone."""
-    command = [sys.executable, "-m", "penstock", *words]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, text=True)
-    if done.returncode:
-        sys.exit(f"failed: {' '.join(command)}")
-
-
-def words_of(config: str) -> list[str]:
-    """The words of ``penstock serve`` for a configuration."""
-    options = config.partition(":")[2].split(",")
-    return [w for each in options for w in ("--" + each.replace("_", "-")).split("=", 1)]
-
-
 class Comparison:
-    """Measures and simulates, and keeps all that comes of it."""
+    """Simulates what was measured."""
 
-    def __init__(self, args: argparse.Namespace, folder: Path) -> None:
-        self._args = args
+    def __init__(self, trace: Path, measured: Measured, calibration: Path, folder: Path) -> None:
+        self._trace = trace
+        self._measured = measured
+        self._calibration = calibration
         self._folder = folder
-        self.calibration = folder / "calibration.json"
-        lengths = read_lengths(args.trace)
-        longest = max(each.prompt + each.output for each in lengths)
-        self.scale = args.scale or round(min(1.0, 0.95 * CONTEXT / longest), 3)
         self.runs: list[dict[str, Any]] = []
+        self.left_out = 0
+        """Runs that others disturbed, where one remains that they did not."""
+        self.disturbed = 0
+        """Configurations under a load all of whose runs others disturbed."""
 
-    def calibrate(self) -> None:
-        model = [self._args.model] if self._args.model else []
-        penstock("calibrate", *model, *self._engine, "--out", str(self.calibration))
+    def lines(self) -> Iterator[Line]:
+        """Both, figure by figure."""
+        alike: dict[tuple[str, float], list[Run]] = {}
+        for run in self._measured.runs:
+            alike.setdefault((run.config, run.load), []).append(run)
+        for (config, load), all_runs in alike.items():
+            runs = [run for run in all_runs if run.others <= MOST_OTHERS] or all_runs
+            self.left_out += len(all_runs) - len(runs)
+            self.disturbed += runs[0].others > MOST_OTHERS
+            simulated = self._simulated(config, runs[0])
+            self.runs.append({"config": config, "load": load, "simulated": simulated})
+            for figure in runs[0].figures:
+                name, _, part = figure.partition(".")
+                value = simulated["distributions"][name][part] if part else None
+                yield Line(
+                    config,
+                    load,
+                    figure,
+                    [run.figures[figure] for run in runs],
+                    simulated["goodput_per_s"] if value is None else value,
+                )
 
-    @property
-    def _engine(self) -> list[str]:
-        threads = self._args.threads
-        return [] if threads is None else ["--threads", threads]
-
-    def served(self, config: str) -> AbstractContextManager[str]:
-        """A server of this configuration; gives its URL."""
-        model = [self._args.model] if self._args.model else []
-        return serving([*model, *words_of(config), *self._engine])
-
-    def capacity(self, url: str, config: str) -> float:
-        """Requests a second that a server completes while all of its places are taken."""
-        seqs = dict(zip(*[iter(words_of(config))] * 2, strict=True))["--max-num-seqs"]
-        count = str(int(seqs) * 8)
-        found = self._bench(url, "--arrivals", "at-once", "--concurrency", seqs, count=count)
-        part = found["steady"] or found["whole"]
-        return float(part["completed_per_s"])
-
-    def rate(self, count: int) -> float:
-        """Requests a second of the first of the trace, at its own times."""
-        recorded = read_trace(self._args.trace, TraceScale(), count).recorded
-        last = max(each.at_s or 0.0 for each in recorded)
-        return len(recorded) / last
-
-    def compare(self, url: str, config: str, load: float, per_s: float) -> list[Line]:
-        """Both, of the first requests of the trace, so many a second."""
-        count = max(int(per_s * self._args.seconds), 20)
-        speed = str(round(per_s / self.rate(count), 4))
-        slo = ["--slo", *SLO]
-        measured = [
-            self._bench(url, "--speed", speed, *slo, count=str(count))
-            for _ in range(self._args.repeats)
-        ]
-        out = self._folder / "simulated.json"
-        names = [config if not self._args.threads else f"{config},threads={self._args.threads}"]
-        model = ["--model", self._args.model] if self._args.model else []
+    def _simulated(self, config: str, run: Run) -> dict[str, Any]:
+        measured, out = self._measured, self._folder / "simulated.json"
+        name = config if not measured.threads else f"{config},threads={measured.threads}"
+        model = ["--model", measured.model] if measured.model else []
         penstock(
-            *("simulate", str(self._args.trace), *names, "--calibration", str(self.calibration)),
-            *(*model, "--speed", speed, *slo, "--num-prompts", str(count)),
-            *("--scale", str(self.scale), "--json", str(out)),
+            *("simulate", str(self._trace), name, "--calibration", str(self._calibration)),
+            *(*model, "--speed", run.speed, "--slo", *SLO, "--num-prompts", str(run.requests)),
+            *("--scale", str(measured.scale), "--json", str(out)),
         )
-        simulated = json.loads(out.read_text())["runs"][0]
-        self.runs.append({"config": config, "load": load, "simulated": simulated})
-        lines = []
-        for name in TIMES:
-            for part in ("p50", "p99"):
-                seen = [run["whole"]["distributions"][name]["summary"][part] for run in measured]
-                found = simulated["distributions"][name][part]
-                lines.append(Line(config, load, f"{name}.{part}", seen, found))
-        good = [run["whole"]["goodput_per_s"] for run in measured]
-        lines.append(Line(config, load, "goodput", good, simulated["goodput_per_s"]))
-        return lines
-
-    def _bench(self, url: str, *words: str, count: str) -> dict[str, Any]:
-        out = self._folder / "measured.json"
-        penstock(
-            *("bench", "serve", url, "--workload", str(self._args.trace), *words),
-            *("--num-prompts", count, "--scale", str(self.scale), "--scrape", "0"),
-            *("--json", str(out)),
-        )
-        run: dict[str, Any] = json.loads(out.read_text())["runs"][0]
-        return run
+        found: dict[str, Any] = json.loads(out.read_text())["runs"][0]
+        return found
 
 
 def table(lines: Sequence[Line]) -> Iterator[str]:
@@ -186,12 +146,13 @@ def table(lines: Sequence[Line]) -> Iterator[str]:
 
 def summary(lines: Sequence[Line]) -> Iterator[str]:
     for kind, most in LIMITS.items():
-        errors = [each.error for each in lines if each.kind == kind]
+        those = [each for each in lines if each.kind == kind]
+        errors = [each.error for each in those]
         within = sum(abs(error) <= most for error in errors)
-        mean = sum(map(abs, errors)) / len(errors)
         yield (
-            f"{kind}: {within} of {len(errors)} within {most:.0%}; mean absolute error {mean:.1%}, "
-            f"mean signed error {sum(errors) / len(errors):+.1%}"
+            f"{kind}: {within} of {len(errors)} within {most:.0%}; mean absolute error "
+            f"{fmean(map(abs, errors)):.1%}, mean signed error {fmean(errors):+.1%}; measurements "
+            f"repeat within {fmean(each.spread for each in those):.1%} of their means"
         )
 
 
@@ -221,24 +182,34 @@ def main() -> None:
     parser.add_argument("--threads", metavar="N|LIST", help="default: the engine's")
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="default: made anew")
     parser.add_argument("--json", type=Path, metavar="FILE")
+    parser.add_argument("--capacity", type=float, help="requests/s (default: measured)")
+    parser.add_argument("--measure", type=Path, metavar="FILE", help="only measure, and keep it")
+    parser.add_argument(
+        "--measured", type=Path, nargs="+", metavar="FILE", help="measure nothing, and take these"
+    )
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="penstock-simulate-") as folder:
-        comparison = Comparison(args, Path(folder))
-        if args.calibration is not None:
-            comparison.calibration = args.calibration
+        if args.measure is not None:
+            write_json(args.measure, Bench(args, Path(folder)).measured())
+            return
+        calibration = args.calibration or Path(folder) / "calibration.json"
+        if args.calibration is None:
+            model = [args.model] if args.model else []
+            words = [*model, *engine_words(args.threads), "--out", str(calibration)]
+            penstock("calibrate", *words)
+        if args.measured is None:
+            measured = Bench(args, Path(folder)).measured()
         else:
-            comparison.calibrate()
-        lines: list[Line] = []
-        capacity: float | None = None
-        for config in args.configs:
-            with comparison.served(config) as url:
-                capacity = capacity or comparison.capacity(url, config)
-                for load in args.loads:
-                    lines += comparison.compare(url, config, load, load * capacity)
-        calibration = json.loads(comparison.calibration.read_text())
-    lines.sort(key=lambda each: each.load)
+            measured = Measured.read(args.measured)
+        comparison = Comparison(args.trace, measured, calibration, Path(folder))
+        lines = sorted(comparison.lines(), key=lambda each: each.load)
+        calibrated = json.loads(calibration.read_text())
     ranked = rankings(lines)
-    print(f"lengths x {comparison.scale:g}, capacity {capacity:,.2f} requests/s\n")
+    print(
+        f"lengths x {measured.scale:g}, capacity {measured.capacity_per_s:,.2f} requests/s; "
+        f"{comparison.left_out} runs left out during which others had more than {MOST_OTHERS:g} "
+        f"processors, and {comparison.disturbed} of {len(comparison.runs)} loads have no others\n"
+    )
     print("\n".join(table(lines)))
     print()
     print("\n".join(summary(lines)))
@@ -247,15 +218,14 @@ def main() -> None:
         print(f"ranked at {each.load:g}: {same}")
     if args.json is not None:
         document = {
-            "scale": comparison.scale,
-            "capacity_per_s": capacity,
+            "measured": measured,
             "lines": [
                 msgspec.to_builtins(each) | {"measured": each.measured, "error": each.error}
                 for each in lines
             ],
             "rankings": msgspec.to_builtins(ranked),
             "simulated": comparison.runs,
-            "calibration": calibration,
+            "calibration": calibrated,
         }
         write_json(args.json, document)
 

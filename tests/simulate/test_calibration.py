@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import time
 from pathlib import Path
 
 import msgspec
 import pytest
-from support.calibrations import demo_calibration
 from support.needs import needs_native
 from support.simulated import EvenClock, setup_of
 
-from penstock.bench.progress import Unseen
 from penstock.cli import main as cli
 from penstock.cli.options import add_engine_arguments, engine_config, engine_words
 from penstock.cli.parser import Parser
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
 from penstock.errors import PenstockError
-from penstock.simulate import measured_server, measured_steps, server_loads
-from penstock.simulate.calibration import ObservedStep
+from penstock.simulate import measured_steps, server_loads, server_rounds
 from penstock.simulate.clock import StepShape
-from penstock.simulate.front_end import FrontTimes
-from penstock.simulate.measured_server import MeasuredServer
-from penstock.simulate.server_loads import ServerLoad, alike, mixed
+from penstock.simulate.others import Others
+from penstock.simulate.recording import RecordedLoad
+from penstock.simulate.server_loads import ServerLoad, alike
 from penstock.simulate.server_process import serving
+from penstock.simulate.step_times import ObservedStep
 
 
 def test_scenes_fit_into_the_engine_and_cover_its_steps() -> None:
@@ -58,6 +56,9 @@ def test_steps_count_with_the_middle_of_their_rounds() -> None:
     rounds = [[[step(9.0)]], [[step(2.0)]], [[step(4.0)]]]
     assert measured_steps._middles(rounds) == [step(3.0)]
     assert measured_steps._middles(rounds[:1]) == [step(9.0)]
+    # A round that was cut short has not come to the second scene.
+    cut_short = [[[step(9.0)], [step(8.0)]], [[step(2.0)]]]
+    assert measured_steps._middles(cut_short) == [step(2.0), step(8.0)]
     assert measured_steps._middles([*rounds[:2], []]) == [step(2.0)]
 
 
@@ -71,79 +72,47 @@ def test_loads_are_of_some_seconds_whatever_the_model() -> None:
         assert load.workload.output_tokens.low <= 96
 
 
-@pytest.mark.parametrize(
-    ("errors", "kept", "times"),
-    [
-        ([0.1, 0.0], 0.1, 1),
-        ([-0.3, 0.1], 0.1, 2),
-        ([0.3, -0.5], 0.3, 2),
-    ],
-)
-def test_what_was_disturbed_is_measured_once_more(
-    monkeypatch: pytest.MonkeyPatch, errors: list[float], kept: float, times: int
-) -> None:
-    asked: list[str] = []
+def test_what_others_disturbed_is_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it was, and as there is time; the less disturbed of both is kept."""
+    others = iter([0.3, 0.0, 0.5, 0.2, 0.05, 0.04])
+    asked: list[tuple[str, int]] = []
 
-    def once(url: str, *_: object) -> MeasuredServer:
-        asked.append(url)
-        error = errors[len(asked) - 1]
-        return MeasuredServer(
-            measured_server.NO_FRONT, 0, {"ttft.p50": error, "ttft.p99": 9.0, "itl.p50": 0.01}
+    def measured(name: str, load: ServerLoad, number: int, url: str) -> RecordedLoad:
+        asked.append((name, number))
+        return RecordedLoad(
+            name=name,
+            load=load,
+            round=number,
+            began=0.0,
+            seconds=1.0,
+            requests=[],
+            template=None,
+            others=Others(next(others), 0.0),
         )
 
-    monkeypatch.setattr(measured_server, "_measured_once", once)
-    bare = setup_of(EvenClock(1e-3))
-    found = measured_server.measure_server("http://there", bare, Unseen())
-    assert (found.checked["ttft.p50"], len(asked)) == (kept, times)
+    monkeypatch.setattr(server_rounds, "_measured", measured)
+    load = ServerLoad(alike(8, 8), 1, 1)
+    first = [measured(name, load, 0, "") for name in "abc"]
+    kept = server_rounds._again(first, "", time.monotonic() + 60)
+    assert asked[3:] == [("a", 0), ("c", 0), ("a", 0)]
+    assert [(each.name, each.disturbed) for each in kept] == [("a", 0.04), ("b", 0.0), ("c", 0.05)]
+    assert server_rounds._again(first, "", time.monotonic() - 1) == first
 
 
 def test_random_loads_are_of_enough_requests_or_none() -> None:
     def requests(rate: float) -> float | None:
-        load = measured_server._random(512, rate, 6.0)
+        load = server_rounds.random_load(512, rate)
         if load is None:
             return None
         assert load.rate is not None
         assert load.duration_s is not None
-        assert 6.0 <= load.duration_s <= 20.0
+        assert 3.0 <= load.duration_s <= 10.0
         return load.rate * load.duration_s
 
-    assert requests(50.0) == 300.0
-    assert requests(2.0) == 20.0
-    assert requests(0.5) == 10.0
+    assert requests(50.0) == 150.0
+    assert requests(2.0) == 8.0
+    assert requests(0.5) == 5.0
     assert requests(0.1) is None
-
-
-def test_what_a_server_takes_is_found_again() -> None:
-    """The figures that are fitted to are simulated with known constants here."""
-    true = FrontTimes(
-        request=2e-3,
-        prompt_token=1e-5,
-        answer=5e-4,
-        chunk=75e-6,
-        handled=1.5e-3,
-        step=1e-4,
-        slower=0.05,
-        sequence=2e-5,
-        lost_request=8e-4,
-    )
-    bare = setup_of(EvenClock(1e-3, 1e-5), context=512, seqs=16, blocks=600, budget=64)
-    real = replace(bare, front=true)
-    loads = [
-        ServerLoad(alike(32, output), count, rounds * count)
-        for count, output, rounds in ((1, 40, 4), (16, 40, 4), (12, 4, 10))
-    ]
-    loads += [ServerLoad(mixed(512), rate=rate, duration_s=3.0) for rate in (5.0, 20.0, 50.0)]
-    found = [each.simulated(real) for each in loads]
-    front = measured_server.fit(replace(bare, front=measured_server.NO_FRONT), loads, found)
-    assert 2.0 < (front.request + front.answer) * 1e3 < 4.5  # some of it may be the tokens'
-    assert front.handled * 1e3 == pytest.approx(1.5, abs=0.5)
-    # Of a step of a millisecond these are the same.
-    assert front.slower * 1e3 + front.step * 1e6 == pytest.approx(150, abs=20)
-    assert front.sequence * 1e6 == pytest.approx(20, abs=5)
-    held_out = ServerLoad(mixed(512), rate=35.0, duration_s=4.0)
-    ours, theirs = held_out.simulated(replace(bare, front=front)), held_out.simulated(real)
-    assert ours.ttft.p50 == pytest.approx(theirs.ttft.p50, rel=0.08)
-    assert ours.e2el.p99 == pytest.approx(theirs.e2el.p99, rel=0.1)
 
 
 @pytest.mark.parametrize(
@@ -176,39 +145,26 @@ def test_a_calibration_is_made_and_used(
     monkeypatch.setattr(measured_steps, "_ROUNDS", 2)
     monkeypatch.setattr(measured_steps, "_BATCHES", (1, 4, 8))
     monkeypatch.setattr(measured_steps, "_CHUNKS", (1, 33, 130))
-    monkeypatch.setattr(measured_server, "_CLOSED", ((1, 16, 8), (4, 100, 3)))
-    monkeypatch.setattr(measured_server, "_RANDOM_S", 1.0)
+    monkeypatch.setattr(server_rounds, "_CLOSED", ((1, 16, 8), (4, 100, 3)))
+    monkeypatch.setattr(server_rounds, "_PARTS", (0.3, 0.8))
+    monkeypatch.setattr(server_rounds, "_RANDOM_S", 1.0)
+    monkeypatch.setattr(server_rounds, "_BUDGET_S", 0.0)
     monkeypatch.setattr(server_loads, "CLOSED_S", 0.3)
-    monkeypatch.setattr(measured_server, "_CHECK_S", 1.0)
-    path, trace = tmp_path / "here.json", tmp_path / "trace.csv"
+    kept, path, trace = (tmp_path / name for name in ("kept", "here.json", "trace.csv"))
     few = ["--threads", "1", "--max-num-seqs", "8", "--max-num-batched-tokens", "128"]
-    assert cli.main(["calibrate", *few, "--out", str(path)]) == 0
+    assert cli.main(["calibrate", *few, "--recording", str(kept), "--out", str(path)]) == 0
     out = capsys.readouterr().out
     assert "the median error of the fit is" in out
     made = json.loads(path.read_text())
     assert made["covered"]["sequences"] == 8
-    assert set(made["checked"]) == {
-        f"{name}.{part}" for name in ("ttft", "itl", "e2el") for part in ("p50", "p99")
-    }
+    assert made["checked"]["rounds"] == 2
+    assert cli.main(["calibrate", *few, "--refit", str(kept), "--out", str(path)]) == 0
+    assert json.loads(path.read_text()) == made
+    assert cli.main(["calibrate", "--refit", str(kept), "--out", str(path)]) == 2
+    assert "the recording is of other options: " in capsys.readouterr().err
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n0.0,500,20\n1.5,300,10\n")
     here = ["--calibration", str(path), "--json", str(tmp_path / "out.json")]
     assert cli.main(["simulate", str(trace), "a:threads=1,max_num_seqs=4", *here]) == 0
     (run,) = msgspec.json.decode((tmp_path / "out.json").read_bytes())["runs"]
     assert run["completed"] == 2
     assert 0 < run["distributions"]["ttft"]["p50"] < 30
-
-
-@pytest.mark.parametrize(
-    ("checked", "told"),
-    [
-        ({}, ""),
-        ({"ttft.p50": 0.02}, "simulated beside measured: ttft.p50 +2.0%"),
-        (
-            {"ttft.p50": 0.02, "itl.p50": -0.9},
-            "simulated beside measured: ttft.p50 +2.0%, itl.p50 -90.0%; that is far off, so "
-            "calibrate again while nothing else runs",
-        ),
-    ],
-)
-def test_a_calibration_says_how_far_off_it_was(checked: dict[str, float], told: str) -> None:
-    assert msgspec.structs.replace(demo_calibration(), checked=checked).check == told

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from penstock.cache.geometry import Chunk, Window
 from penstock.plan.costs import StepSize, seen
-from penstock.simulate.calibration import MeasuredClock, ObservedStep, StepTimes, WindowShare
 from penstock.simulate.clock import StepShape, decode_reads, seen_by
-from penstock.simulate.plan_clock import PlanClock
+from penstock.simulate.plan_clock import PlanClock, windows_of
+from penstock.simulate.step_times import MeasuredClock, ObservedStep, StepTimes, WindowShare
 from penstock.sizing.catalogue import Catalogue
 from penstock.sizing.model import Precision, SizedModel
-from penstock.sizing.parallel import Parallelism
 from penstock.sizing.roofline import CostTable, Roofline
 from penstock.weights.model_folder import load_model_spec
 
@@ -51,9 +50,8 @@ def shape_of(parts: list[tuple[int, int]], windows: tuple[Window | None, ...]) -
 def test_the_clock_of_a_plan_is_its_step_time() -> None:
     model, precision = sized()
     costs = model.plan("gpu", precision, 512).costs
-    device = Catalogue.load().find("L4")
-    time = Roofline.of(model.spec, CostTable(costs), device)
-    clock = PlanClock.of_device(model.spec, costs, device, Parallelism())
+    time = Roofline.of(CostTable(costs), Catalogue.load().find("L4"))
+    clock = PlanClock.of(time, windows_of(costs))
     for parts in ([(0, 200)], [(9, 10)], [(40, 41), (7, 8), (0, 33)], [(1000, 1001)] * 16):
         expected = time.seconds(step_size(parts))
         assert clock.seconds(shape_of(parts, clock.windows)) == pytest.approx(expected, rel=1e-9)

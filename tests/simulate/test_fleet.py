@@ -35,7 +35,7 @@ def test_every_request_is_served_once_and_the_same_again(routing: str) -> None:
     )
     times = [(a.first_s, a.last_s, a.cached) for a in fleet.answers]
     assert times == [(a.first_s, a.last_s, a.cached) for a in again.answers]
-    assert all(replica.work.steps for replica in fleet.replicas)
+    assert all(replica.engine.work.steps for replica in fleet.replicas)
 
 
 def test_the_fewest_open_requests_are_looked_for_at_the_time_of_arrival() -> None:

@@ -33,8 +33,8 @@ def test_two_requests_by_hand() -> None:
     assert first.second_s == 9.0
     assert first.longest_gap == 4.0
     assert (first.tokens, second.tokens) == (3, 2)
-    assert fleet.replicas[0].work.steps == 3
-    assert fleet.replicas[0].work.busy_s == 11.0
+    assert fleet.replicas[0].engine.work.steps == 3
+    assert fleet.replicas[0].engine.work.busy_s == 11.0
 
 
 def test_the_way_in_and_the_way_out() -> None:

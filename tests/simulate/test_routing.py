@@ -24,7 +24,7 @@ def found(fleet: Fleet) -> int:
 def test_by_cost_each_beginning_is_computed_once() -> None:
     fleet = played(setup_of(EvenClock(0.01), replicas=3, routing="cost"), talks())
     assert sum(answer.cached > 0 for answer in fleet.answers) == 40 - 8
-    assert all(replica.work.steps for replica in fleet.replicas)
+    assert all(replica.engine.work.steps for replica in fleet.replicas)
     for routing in ("round-robin", "random", "least-requests"):
         other = played(setup_of(EvenClock(0.01), replicas=3, routing=routing), talks())
         assert found(other) < found(fleet)

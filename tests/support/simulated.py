@@ -11,7 +11,8 @@ from penstock.length_limits import LengthLimits
 from penstock.simulate.clock import StepShape
 from penstock.simulate.fleet import Fleet, Offered
 from penstock.simulate.front_end import FrontTimes
-from penstock.simulate.setup import ReplicaLimits, Setup
+from penstock.simulate.setup import Apart, ReplicaLimits, Setup
+from penstock.simulate.stages import Stages
 
 AT_ONCE = FrontTimes(request=0.0, prompt_token=0.0, answer=0.0, chunk=0.0, pause=0.0)
 """A front end that takes no time."""
@@ -51,7 +52,10 @@ def setup_of(
     block_size: int = 4,
     max_waiting: int = 1024,
     windows: tuple[Window | None, ...] = (None,),
+    stages: Stages | None = None,
+    apart: Apart | None = None,
 ) -> Setup:
+    """``stages`` take the place of ``clock``."""
     limits = ReplicaLimits(
         seqs,
         budget,
@@ -61,7 +65,8 @@ def setup_of(
         block_size=block_size,
         max_waiting=max_waiting,
     )
-    return Setup("tried", limits, clock or EvenClock(), front, replicas, routing)
+    stages = stages or Stages.one(clock or EvenClock())
+    return Setup("tried", limits, stages, front, replicas, routing, apart)
 
 
 def single(

@@ -31,8 +31,8 @@ from penstock.cli.simulate_options import RARE, add_options
 from penstock.written_file import check_writable, write_json
 
 if TYPE_CHECKING:
-    from penstock.bench.load.goodput import Limit
     from penstock.bench.load.workload import RecordedWorkload
+    from penstock.service_level import Limit
     from penstock.simulate.fleet import Offered
     from penstock.simulate.outcome import SimulatedRun
     from penstock.simulate.setup import Setup
@@ -59,9 +59,9 @@ class _Load:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.bench.load.figures import NAMES
-    from penstock.bench.load.goodput import parse_limit
     from penstock.bench.progress import Stopped
     from penstock.cli.simulate_table import print_report
+    from penstock.service_level import parse_limit
     from penstock.simulate.outcome import VERSION
     from penstock.simulate.report import SimulationReport, rankings
 
@@ -141,20 +141,24 @@ def _workload(args: argparse.Namespace, load: _Load) -> RecordedWorkload:
 def _setups(args: argparse.Namespace, progress: BenchProgress) -> list[Setup]:
     from penstock.cli.simulate_configs import read_configs
     from penstock.simulate.calibration import Calibration
-    from penstock.simulate.setups import Planned, measurable, on_device, on_this_machine
+    from penstock.simulate.device_setups import on_device
+    from penstock.simulate.machine_setups import Planned, measurable, on_this_machine
+    from penstock.sizing.catalogue import Catalogue
 
-    asked = read_configs(args.configs, args.model, args.ignore_config_field)
+    catalogue = Catalogue.load(args.catalogue)
+    asked = read_configs(args.configs, args.model, args.ignore_config_field, catalogue)
     if args.gpu is not None:
         from penstock.cli.size import read_spec_of
-        from penstock.sizing.catalogue import Catalogue
 
         if args.calibration:
             raise UsageError("--calibration is of this machine, --gpu of another; leave one out")
-        device = Catalogue.load(args.catalogue).find(args.gpu)
+        device = catalogue.find(args.gpu)
         spec = read_spec_of(args.model or None, args.ignore_config_field)
         return [on_device(each, spec, device) for each in asked]
-    if args.catalogue is not None:
-        raise UsageError("--catalogue is for --gpu; name an accelerator, or leave it out")
+    if args.catalogue is not None and all(each.network is None for each in asked):
+        raise UsageError(
+            "--catalogue is for --gpu and network=; name an accelerator, or leave it out"
+        )
     planned = [Planned.of(each) for each in asked]
     calibrations = [Calibration.read(path) for path in args.calibration]
     if not calibrations:
@@ -162,7 +166,8 @@ def _setups(args: argparse.Namespace, progress: BenchProgress) -> list[Setup]:
 
         for key in dict.fromkeys(each.key for each in planned):
             alike = [each for each in planned if each.key == key]
-            calibrations.append(calibrated(measurable(alike), progress))
+            neighbours = max(each.neighbours for each in alike)
+            calibrations.append(calibrated(measurable(alike), progress, neighbours))
     return [on_this_machine(each, calibrations) for each in planned]
 
 

@@ -15,24 +15,31 @@ from penstock.errors import ConfigError
 from penstock.simulate.routing import POLICIES
 
 if TYPE_CHECKING:
-    from penstock.simulate.setups import Configuration
+    from penstock.simulate.configuration import Configuration
+    from penstock.sizing.catalogue import Catalogue
 
-_COUNTS: Final = ("replicas", "max_waiting", "tp")
-_OWN: Final = (*_COUNTS, "routing")
+_COUNTS: Final = ("replicas", "max_waiting", "prefill")
+_OWN: Final = (*_COUNTS, "routing", "network")
 """Options of a configuration that are none of the engine's."""
+_SHORT: Final = {"tp": "tensor_parallel", "pp": "pipeline_parallel"}
+"""Short names of the engine's options."""
 _FIXED: Final = ("model", "revision")
 """Options of the engine that are the same for all configurations: those of the command."""
 DEFAULT: Final = "default"
 
 
 def read_configs(
-    texts: Sequence[str], model: str, ignore: Sequence[str] = ()
+    texts: Sequence[str],
+    model: str,
+    ignore: Sequence[str] = (),
+    catalogue: Catalogue | None = None,
 ) -> list[Configuration]:
     """The configurations of the command line, each with a name of its own.
 
     ``NAME:key=value,...``, ``key=value,...``, ``default``, or the path of a TOML file, whose keys
     are the options of one configuration, or whose tables are one each. ``ignore``: fields of the
-    model's config.json that are accepted unknown. Raises ConfigError, and OSError of a file.
+    model's config.json that are accepted unknown. ``catalogue``: where networks are from, by
+    default our own. Raises ConfigError, and OSError of a file.
     """
     found: list[Configuration] = []
     base = [word for each in ignore for word in ("--ignore-config-field", each)]
@@ -40,10 +47,9 @@ def read_configs(
         base.insert(0, model)
     for text in texts or (DEFAULT,):
         if text.endswith(".toml"):
-            found += _of_file(Path(text), base)
+            found += [_asked(*each, base, catalogue) for each in _of_file(Path(text))]
         else:
-            name, options = _parse(text)
-            found.append(_asked(name, options, base))
+            found.append(_asked(*_parse(text), base, catalogue))
     names = Counter(each.name for each in found)
     twice = next((name for name, count in names.items() if count > 1), None)
     if twice is not None:
@@ -72,7 +78,7 @@ def _parse(text: str) -> tuple[str, dict[str, str]]:
     return head or text, options
 
 
-def _of_file(path: Path, base: Sequence[str]) -> list[Configuration]:
+def _of_file(path: Path) -> list[tuple[str, dict[str, str]]]:
     with path.open("rb") as file:
         try:
             read = tomllib.load(file)
@@ -85,7 +91,7 @@ def _of_file(path: Path, base: Sequence[str]) -> list[Configuration]:
             "table for each"
         )
     made = tables or {path.stem: read}
-    return [_asked(name, _texts(path, value), base) for name, value in made.items()]
+    return [(name, _texts(path, value)) for name, value in made.items()]
 
 
 def _texts(path: Path, options: Mapping[str, Any]) -> dict[str, str]:
@@ -97,12 +103,23 @@ def _texts(path: Path, options: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _asked(name: str, options: Mapping[str, str], base: Sequence[str]) -> Configuration:
+def _asked(
+    name: str, options: Mapping[str, str], base: Sequence[str], catalogue: Catalogue | None
+) -> Configuration:
     from penstock.frontend.open_sequences import MAX_WAITING
-    from penstock.simulate.setups import Configuration
+    from penstock.simulate.configuration import Configuration
+    from penstock.sizing.catalogue import Catalogue
 
     own = {key: options[key] for key in _OWN if key in options}
-    engine = {key: value for key, value in options.items() if key not in own}
+    engine: dict[str, str] = {}
+    for key, value in options.items():
+        if key not in own:
+            if key in _SHORT and _SHORT[key] in options:
+                raise UsageError(f"{name}: {_SHORT[key]} and {key} are one option; leave one out")
+            engine[_SHORT.get(key, key)] = value
+    network = None
+    if "network" in own:
+        network = (catalogue or Catalogue.load()).find_network(own["network"])
     counts = {key: _count(name, key, value) for key, value in own.items() if key in _COUNTS}
     routing = own.get("routing", "round-robin")
     if routing not in POLICIES:
@@ -115,13 +132,14 @@ def _asked(name: str, options: Mapping[str, str], base: Sequence[str]) -> Config
         replicas=counts.get("replicas", 1),
         routing=routing,
         max_waiting=counts.get("max_waiting", MAX_WAITING if profiles is None else profiles),
-        tensor=counts.get("tp", 1),
+        prefill=counts.get("prefill", 0),
+        network=network,
         options=dict(options),
     )
 
 
 def _count(name: str, key: str, value: str) -> int:
-    least = 0 if key == "max_waiting" else 1
+    least = 1 if key == "replicas" else 0
     if not value.isdecimal() or int(value) < least:
         raise UsageError(f"{name}: {key} must be a whole number from {least} on, not {value!r}")
     return int(value)
@@ -133,7 +151,7 @@ def _engine(name: str, options: Mapping[str, str], base: Sequence[str]) -> Engin
     argv = list(base)
     for key, value in options.items():
         if key not in kinds or key in _FIXED:
-            known = [*_OWN, *(each for each in kinds if each not in _FIXED)]
+            known = [*_OWN, *_SHORT, *(each for each in kinds if each not in _FIXED)]
             hint = suggestion(key, known) or f"there are {', '.join(_OWN)} and the engine's options"
             raise UsageError(f"{name}: there is no option {key!r} of a configuration; {hint}")
         option = option_name(key)

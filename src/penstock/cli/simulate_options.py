@@ -27,7 +27,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="CONFIG",
         nargs="*",
         help="NAME:key=value,... of the engine's options (max_num_seqs=64, kv_cache_dtype=int8) "
-        "and replicas, routing, max_waiting, tp; or a TOML file (default: the defaults)",
+        "and replicas, routing, max_waiting, network; or a TOML file (default: the defaults)",
     )
     _add_load(parser.add_argument_group("load"))
     _add_clock(parser.add_argument_group("what steps take"))

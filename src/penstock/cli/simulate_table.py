@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from penstock.bench.digits import megabytes
 from penstock.cli.size_table import aligned, time_text
 from penstock.simulate.outcome import SimulatedRun
 from penstock.simulate.report import SimulationReport
@@ -73,6 +74,10 @@ def _row(run: SimulatedRun) -> tuple[str, ...]:
     )
 
 
+def _prompts(count: int) -> str:
+    return "1 prompt was" if count == 1 else f"{count:,} prompts were"
+
+
 def _load(run: SimulatedRun) -> str:
     rate = f"{run.rate:g}/s" if run.rate is not None else f"{run.offered_per_s:.3g}/s"
     return rate if run.concurrency is None else f"{rate}, {run.concurrency} at once"
@@ -81,6 +86,12 @@ def _load(run: SimulatedRun) -> str:
 def _notes(runs: Sequence[SimulatedRun]) -> Iterator[str]:
     """What is to be known of the figures; of several runs once."""
     for run in runs:
+        if (handed := run.handovers) is not None:
+            yield (
+                f"{run.config} at {_load(run)}: {_prompts(handed.completed)} handed over, of "
+                f"{handed.tokens:,} tokens and {megabytes(handed.bytes)}; {handed.declined:,} did "
+                f"not pay, {handed.failed:,} failed"
+            )
         if run.errors:
             kinds = ", ".join(f"{count:,} {kind}" for kind, count in run.errors.items())
             yield f"{run.config} at {_load(run)}: {kinds}"

@@ -50,9 +50,16 @@ class Asked(msgspec.Struct, gc=False):
 
     def sequence(self, params: SamplingParams, block_size: int | None) -> SequenceState:
         """The sequence to schedule; ``block_size`` None: nothing is looked for in the cache."""
+        return self.sequence_with(params, [] if block_size is None else self.keys(block_size))
+
+    def keys(self, block_size: int) -> list[bytes]:
+        """The keys of all blocks of its prompt and its answer."""
+        return block_keys(self._contents(), block_size)
+
+    def sequence_with(self, params: SamplingParams, keys: list[bytes]) -> SequenceState:
+        """The sequence to schedule, whose blocks have these keys."""
         table = BlockTable()
-        if block_size is not None:
-            table.keys = block_keys(self._contents(), block_size)
+        table.keys = keys
         return SequenceState(
             request_id=self.name,
             index=0,

@@ -1,209 +1,21 @@
-"""A model on this machine, measured: the constants of its steps and of its server, in a file.
-
-A step's time is fitted to steps of the model itself::
-
-    rows(tokens) + sequence * S + sample * L + chunk * C + read * R + pair * P + behind * B
-
-with S sequences, L sampled tokens, C parts of prompts, R cached tokens that attention reads and P
-tokens that rows see (of layers with windows, within these, weighted by the layers' bytes). ``rows``
-has straight lines between numbers of tokens that were measured: products take longer by steps, not
-in proportion. B is by how many tokens the step before was larger, up to 256: it has taken the
-caches that a small one would have found filled.
-"""
+"""A model on this machine, measured: the constants of its steps and of its server, in a file."""
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
-import numpy as np
 
-from penstock.cache.geometry import Chunk, Window
 from penstock.errors import ConfigError
-from penstock.plan.costs import PlanCosts
-from penstock.plan.plan import Plan
-from penstock.simulate.clock import StepShape, straight
 from penstock.simulate.front_end import FrontTimes
-from penstock.sizing.least_squares import nonnegative
+from penstock.simulate.model_key import Covered, ModelKey
+from penstock.simulate.self_check import SelfCheck
+from penstock.simulate.step_times import StepTimes
+from penstock.simulate.uneven import Unevenness
 
-VERSION: Final = 3
+VERSION: Final = 4
 """The version of calibration files."""
-_BEHIND: Final = 256
-"""Tokens beyond which a step leaves no more of what caches held."""
-_FAR: Final = 0.5
-"""The part by which a calibration's own check may be off before that is remarked upon."""
-
-
-class WindowShare(msgspec.Struct, frozen=True):
-    """Layers whose attention sees the same of a sequence."""
-
-    window: int | None
-    """None: all of it."""
-    chunk: bool
-    """Whether ``window`` is the size of chunks."""
-    share: float
-    """Their part of the bytes that are cached of a token."""
-
-    @property
-    def seen(self) -> Window | None:
-        return Chunk(self.window) if self.chunk and self.window is not None else self.window
-
-
-class ObservedStep(NamedTuple):
-    """A step that was measured."""
-
-    shape: StepShape
-    before: int
-    """Tokens of the step before it; 0 if there was none right before."""
-    seconds: float
-
-
-class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """The constants of a model's steps, in seconds."""
-
-    tokens: tuple[int, ...]
-    """Ascending numbers of tokens of a step."""
-    rows: tuple[float, ...]
-    """What a step of so many takes, whatever they are."""
-    sequence: float
-    sample: float
-    chunk: float
-    read: float
-    pair: float
-    behind: float
-    windows: tuple[WindowShare, ...]
-    error: float
-    """The median of the relative errors of the steps that it was fitted to."""
-
-    @classmethod
-    def fit(
-        cls,
-        observed: Sequence[ObservedStep],
-        windows: tuple[WindowShare, ...],
-    ) -> StepTimes:
-        """Fit the constants; ``reads`` and ``pairs`` of the shapes are for each of ``windows``."""
-        knots = _knots([each.shape.tokens for each in observed])
-        lines = [
-            (
-                *_climbs(each.shape.tokens, knots),
-                *(each.shape.sequences, each.shape.logits, each.shape.chunks),
-                *(_weighted(each.shape.reads, windows), _weighted(each.shape.pairs, windows)),
-                _excess(each.before, each.shape.tokens),
-            )
-            for each in observed
-        ]
-        matrix = np.array(lines, np.float64)
-        seconds = np.array([each.seconds for each in observed])
-        found = nonnegative(matrix, seconds)
-        *climbs, sequence, sample, chunk, read, pair, behind = found
-        predicted = matrix @ np.array(found)
-        return cls(
-            tokens=knots,
-            rows=tuple(accumulate(climbs)),
-            sequence=sequence,
-            sample=sample,
-            chunk=chunk,
-            read=read,
-            pair=pair,
-            behind=behind,
-            windows=windows,
-            error=float(np.median(np.abs(predicted / seconds - 1))),
-        )
-
-    def of_rows(self, tokens: int) -> float:
-        """Seconds of so many tokens; beyond those measured, on by the slope of their upper half: a
-        single stretch may be short, and its slope mostly noise."""
-        if len(self.tokens) == 1:
-            return self.rows[0] * tokens / self.tokens[0]
-        last = self.tokens[-1]
-        if tokens > last:
-            half = max(last // 2, self.tokens[0])
-            slope = (self.rows[-1] - self.of_rows(half)) / (last - half)
-            return self.rows[-1] + max(slope, 0.0) * (tokens - last)
-        at = min(max(bisect_right(self.tokens, tokens), 1), len(self.tokens) - 1)
-        (low, high), (first, second) = self.tokens[at - 1 : at + 1], self.rows[at - 1 : at + 1]
-        return first + (second - first) * max(tokens - low, 0) / (high - low)
-
-
-@dataclass(frozen=True)
-class MeasuredClock:
-    """The :class:`~penstock.simulate.clock.StepClock` of a model that was measured."""
-
-    times: StepTimes
-
-    @cached_property
-    def windows(self) -> tuple[Window | None, ...]:
-        return tuple(each.seen for each in self.times.windows)
-
-    def seconds(self, shape: StepShape) -> float:
-        times = self.times
-        return (
-            times.of_rows(shape.tokens)
-            + times.sequence * shape.sequences
-            + times.sample * shape.logits
-            + times.chunk * shape.chunks
-            + times.read * _weighted(shape.reads, times.windows)
-            + times.pair * _weighted(shape.pairs, times.windows)
-        )
-
-    def behind(self, before: int, tokens: int) -> float:
-        return self.times.behind * _excess(before, tokens)
-
-    def decoding(self, sequences: int, reads: Sequence[Sequence[float]]) -> list[float]:
-        times = self.times
-        fixed = times.of_rows(sequences) + (times.sequence + times.sample) * sequences
-        token = times.read + times.pair
-        return straight(fixed, [token * each.share for each in times.windows], reads)
-
-
-class ModelKey(msgspec.Struct, frozen=True, kw_only=True):
-    """What a calibration is of: steps of another model, in other types or on other threads, take
-    other times."""
-
-    architecture: str
-    parameters: int
-    weights: tuple[str, ...]
-    """The forms of its products' weights."""
-    kv_cache_dtype: str
-    backend: str
-    threads: int
-
-    @classmethod
-    def of(cls, plan: Plan, architecture: str, backend: str, threads: int) -> ModelKey:
-        costs = PlanCosts.of(plan)
-        return cls(
-            architecture=architecture,
-            parameters=plan.num_parameters,
-            weights=tuple(sorted({e.form for e, _ in costs.counts if e.work == "product"})),
-            kv_cache_dtype=plan.kv_dtype,
-            backend=backend,
-            threads=threads,
-        )
-
-    def differences(self, other: ModelKey) -> list[str]:
-        """What is not the same, in words."""
-        mine, theirs = msgspec.to_builtins(self), msgspec.to_builtins(other)
-        return [
-            f"{name} {_shown(theirs[name])} instead of {_shown(value)}"
-            for name, value in mine.items()
-            if value != theirs[name]
-        ]
-
-
-class Covered(msgspec.Struct, frozen=True, kw_only=True):
-    """How far steps were measured; beyond it, a clock guesses."""
-
-    rows: int
-    """Tokens of a step."""
-    sequences: int
-    context: int
-    """Tokens of a sequence."""
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True):
@@ -220,19 +32,13 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that the chat template adds to every prompt."""
     covered: Covered
     machine: dict[str, Any]
-    checked: dict[str, float] = {}
-    """Figures of a load that was measured and simulated after the fit: simulated / measured - 1."""
-
-    @property
-    def check(self) -> str:
-        """The figures of ``checked`` in words, with advice where one is far off; empty where
-        nothing was checked."""
-        if not self.checked:
-            return ""
-        figures = ", ".join(f"{name} {value:+.1%}" for name, value in self.checked.items())
-        far = max(map(abs, self.checked.values())) > _FAR
-        again = "; that is far off, so calibrate again while nothing else runs" if far else ""
-        return f"simulated beside measured: {figures}{again}"
+    beside: StepTimes | None = None
+    """What steps take while ``neighbours`` compute on the same machine; None: not measured."""
+    neighbours: int = 0
+    uneven: Unevenness | None = None
+    """How much steps of the same size differ under load; None: not known."""
+    checked: SelfCheck | None = None
+    """How well its rounds agree; None: nobody has looked."""
 
     @classmethod
     def read(cls, path: Path) -> Calibration:
@@ -251,56 +57,3 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True):
         if not found.steps.tokens or len(found.steps.tokens) != len(found.steps.rows):
             raise ConfigError(f"{path} is a damaged calibration: its steps have no times")
         return found
-
-
-def window_shares(plan: Plan) -> tuple[WindowShare, ...]:
-    """What the attention ops of a plan see, by the bytes that they read of a token."""
-    found: dict[Window | None, int] = {}
-    for each, count in PlanCosts.of(plan).counts:
-        if each.work == "attention":
-            found[each.window] = found.get(each.window, 0) + count * max(each.token_bytes, 1)
-    total = sum(found.values())
-    return tuple(
-        WindowShare(
-            window.size if isinstance(window, Chunk) else window,
-            isinstance(window, Chunk),
-            part / total,
-        )
-        for window, part in found.items()
-    )
-
-
-def _excess(before: int, tokens: int) -> int:
-    return min(max(before - tokens, 0), _BEHIND)
-
-
-def _knots(tokens: Sequence[int]) -> tuple[int, ...]:
-    """Numbers of tokens that were measured, the first of each stretch of a fifth, and the last."""
-    found: list[int] = []
-    for each in sorted(set(tokens)):
-        if not found or each > found[-1] * 6 / 5:
-            found.append(each)
-    last = max(tokens)
-    if found[-1] != last:
-        if len(found) > 1 and last <= found[-1] * 6 / 5:
-            found.pop()
-        found.append(last)
-    return tuple(found)
-
-
-def _climbs(tokens: int, knots: tuple[int, ...]) -> list[float]:
-    """The part of each climb, from a knot to the next, that is below ``tokens``. None of them is
-    negative: more tokens never take less time."""
-    at = bisect_right(knots, tokens)
-    parts = [1.0] * at + [0.0] * (len(knots) - at)
-    if at < len(knots):
-        parts[at] = (tokens - knots[at - 1]) / (knots[at] - knots[at - 1])
-    return parts
-
-
-def _weighted(each: Sequence[float], windows: Sequence[WindowShare]) -> float:
-    return sum(value * window.share for value, window in zip(each, windows, strict=True))
-
-
-def _shown(value: object) -> str:
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

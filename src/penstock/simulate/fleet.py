@@ -13,6 +13,7 @@ import numpy as np
 from penstock.bench.load.arrivals import Arrivals
 from penstock.bench.load.turn import Conversation, Piece
 from penstock.cache.changes import CacheChanges
+from penstock.simulate.apart import ApartReplica
 from penstock.simulate.asked import Asked, answer, prompt_of
 from penstock.simulate.front_end import NEVER, Answer
 from penstock.simulate.replica import Replica
@@ -72,7 +73,10 @@ class Fleet:
 
     def __init__(self, setup: Setup, offered: Offered) -> None:
         self.setup = setup
-        self.replicas = [Replica(setup, number) for number in range(setup.replicas)]
+        kind = Replica if setup.apart is None else ApartReplica
+        self.replicas: list[Replica] = [
+            kind(setup, number, offered.seed) for number in range(setup.replicas)
+        ]
         self.answers: list[Answer] = []
         self.skipped = 0
         """Turns that were never sent: those they follow had failed."""
@@ -102,7 +106,7 @@ class Fleet:
 
     def changes(self, replica: int, position: int | None) -> CacheChanges:
         """How its cache has changed by now since a position."""
-        return self._looked(replica).scheduler.cache.changes_after(position)
+        return self._looked(replica).changes(position)
 
     def run(
         self,

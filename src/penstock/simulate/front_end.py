@@ -64,6 +64,10 @@ class FrontTimes(msgspec.Struct, frozen=True, kw_only=True):
         return seconds * (1 + self.slower) + self.step + self.sequence * sequences
 
 
+NO_FRONT: Final = FrontTimes(request=0.0, prompt_token=0.0, answer=0.0, chunk=0.0)
+"""A front end of which nothing is known yet."""
+
+
 class Answer(msgspec.Struct, gc=False):
     """One request on its way through a replica, and what its client saw of it. Times are seconds
     from the run's start."""

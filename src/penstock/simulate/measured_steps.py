@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 
@@ -20,14 +21,10 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import EnginePlan
 from penstock.interface.step import StepInput
 from penstock.plan.costs import StepSize, seen
-from penstock.simulate.calibration import (
-    Covered,
-    ObservedStep,
-    StepTimes,
-    WindowShare,
-    window_shares,
-)
 from penstock.simulate.clock import StepShape
+from penstock.simulate.model_key import Covered
+from penstock.simulate.neighbours import check_neighbours, running
+from penstock.simulate.step_times import ObservedStep, StepTimes, WindowShare, window_shares
 
 _ROUNDS: Final = 9
 _BUDGET_S: Final = 25.0
@@ -68,40 +65,76 @@ class MeasuredSteps:
 
     engine_plan: EnginePlan
     times: StepTimes
+    alone: list[ObservedStep]
+    """What ``times`` are fitted to."""
     covered: Covered
+    beside: StepTimes | None
+    """Its steps while neighbours compute; None: there were none."""
 
 
-def measure_steps(config: EngineConfig, progress: Progress) -> MeasuredSteps:
+def measure_steps(config: EngineConfig, progress: Progress, neighbours: int = 0) -> MeasuredSteps:
     """Load the model and run scenes of steps: decoding by few and by many, short contexts and long
     ones, prompts in chunks of all sizes, alone and beside sequences that decode.
 
-    Rounds of them take half a minute, besides loading. Raises what loading raises.
+    Rounds of them take half a minute, besides loading; with ``neighbours``, engines in processes of
+    their own that do the same all the time, as long again. Raises what loading raises.
     """
+    check_neighbours(config, neighbours)
     with Session.open(config, _SizeMeter, progress) as session:
         plan = session.engine_plan
         windows = window_shares(plan.plan)
         scenes = list(_scenes(plan))
-        progress.begin("steps", len(scenes) * _ROUNDS, "scenes")
-        rounds: list[list[list[ObservedStep]]] = []
-        ends = time.monotonic() + _BUDGET_S
-        for number in range(_ROUNDS):
-            rounds.append([])
-            for place, scene in enumerate(scenes):
-                if number and time.monotonic() > ends:
-                    break  # a round that is cut short counts with what it has
-                seed = number * len(scenes) + place
-                rounds[-1].append(list(_played(session, scene, windows, seed)))
-                progress.advance(1)
-    observed = _middles(rounds)
+        observed = _observed(session, scenes, windows, progress, "steps")
+        beside = None
+        if neighbours:
+            with running(config, neighbours):
+                found = _observed(session, scenes, windows, progress, "steps beside others")
+            beside = StepTimes.fit(found, windows)
     return MeasuredSteps(
         plan,
         StepTimes.fit(observed, windows),
+        observed,
         Covered(
             rows=max(each.shape.tokens for each in observed),
             sequences=max(each.shape.sequences for each in observed),
             context=max(each.prompt + each.output for s in scenes for each in (*s.first, *s.later)),
         ),
+        beside,
     )
+
+
+def play_on(config: EngineConfig, begun: Callable[[], None]) -> NoReturn:
+    """Load the model, and run the scenes over and over; ``begun`` is called before the first."""
+    with Session.open(config, _SizeMeter) as session:
+        windows = window_shares(session.engine_plan.plan)
+        scenes = list(_scenes(session.engine_plan))
+        begun()
+        for seed in itertools.count():
+            for _ in _played(session, scenes[seed % len(scenes)], windows, seed):
+                pass
+    raise AssertionError("it goes on until its process is ended")
+
+
+def _observed(
+    session: Session,
+    scenes: Sequence[_Scene],
+    windows: Sequence[WindowShare],
+    progress: Progress,
+    name: str,
+) -> list[ObservedStep]:
+    """Run rounds of the scenes; returns each step with the median of its seconds."""
+    progress.begin(name, len(scenes) * _ROUNDS, "scenes")
+    rounds: list[list[list[ObservedStep]]] = []
+    ends = time.monotonic() + _BUDGET_S
+    for number in range(_ROUNDS):
+        rounds.append([])
+        for place, scene in enumerate(scenes):
+            if number and time.monotonic() > ends:
+                break  # a round that is cut short counts with what it has
+            seed = number * len(scenes) + place
+            rounds[-1].append(list(_played(session, scene, windows, seed)))
+            progress.advance(1)
+    return _middles(rounds)
 
 
 def _scenes(plan: EnginePlan) -> Iterator[_Scene]:
@@ -165,11 +198,10 @@ def _shape(profile: _Profile, windows: Sequence[WindowShare]) -> StepShape:
 
 def _middles(rounds: Sequence[Sequence[Sequence[ObservedStep]]]) -> list[ObservedStep]:
     """Each step with the median of its seconds over the rounds but the first, in which memory is
-    touched for the first time."""
-    counted = [each for each in rounds[1:] if each] or rounds[:1]
+    touched for the first time, unless none of the others came to it."""
     found = []
-    for place in range(max(map(len, counted))):
-        several = [scenes[place] for scenes in counted if place < len(scenes)]
-        for steps in zip(*several, strict=False):
+    for place, first in enumerate(rounds[0]):
+        later = [scenes[place] for scenes in rounds[1:] if place < len(scenes)]
+        for steps in zip(*(later or [first]), strict=False):
             found.append(steps[0]._replace(seconds=median(each.seconds for each in steps)))
     return found

@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.bench.load.goodput import Limit
 from penstock.bench.stats import Summary, summarize
+from penstock.service_level import Limit
+from penstock.simulate.apart import ApartReplica
 from penstock.simulate.asked import Asked
 from penstock.simulate.fleet import Fleet
 from penstock.simulate.front_end import Answer
@@ -40,6 +41,20 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens of the largest step."""
     most_sequences: int
     longest_context: int
+
+
+class Handovers(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of prompts that could be computed apart."""
+
+    completed: int
+    """Prompts that were handed over whole."""
+    failed: int
+    declined: int
+    """Prompts that did not pay."""
+    tokens: int
+    recomputed_tokens: int
+    """Tokens of handovers that the decode engine computed after all."""
+    bytes: int
 
 
 class Miss(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +98,8 @@ class SimulatedRun(msgspec.Struct, frozen=True, kw_only=True):
     missed: Miss | None
     """What kept most answers from being good; None without limits."""
     engine: Engine
+    handovers: Handovers | None
+    """None where one engine does all."""
     beyond: list[str]
     """Where the run went beyond what was measured."""
     notes: list[str]
@@ -142,6 +159,7 @@ def outcome(
         goodput_per_s=None if num_good is None else per_s(num_good),
         missed=_missed(limits, met, measured),
         engine=_engine(fleet, seconds),
+        handovers=_handovers(fleet),
         beyond=_beyond(fleet),
         notes=list(setup.notes),
         simulated_in_s=simulated_in_s,
@@ -217,7 +235,7 @@ def _missed(
 
 
 def _engine(fleet: Fleet, seconds: float) -> Engine:
-    works = [replica.work for replica in fleet.replicas]
+    works = [work for replica in fleet.replicas for work in replica.works]
     stats = [replica.scheduler.stats() for replica in fleet.replicas]
     busy = sum(work.busy_s for work in works)
     limits = fleet.setup.limits
@@ -235,12 +253,26 @@ def _engine(fleet: Fleet, seconds: float) -> Engine:
     )
 
 
+def _handovers(fleet: Fleet) -> Handovers | None:
+    found = [each.handovers for each in fleet.replicas if isinstance(each, ApartReplica)]
+    if not found:
+        return None
+    return Handovers(
+        completed=sum(each.completed for each in found),
+        failed=sum(each.failed for each in found),
+        declined=sum(each.declined for each in found),
+        tokens=sum(each.tokens for each in found),
+        recomputed_tokens=sum(each.recomputed_tokens for each in found),
+        bytes=sum(each.bytes for each in found),
+    )
+
+
 def _beyond(fleet: Fleet) -> list[str]:
     """How the run left what was measured."""
     covered = fleet.setup.covered
     if covered is None:
         return []
-    works = [replica.work for replica in fleet.replicas]
+    works = [work for replica in fleet.replicas for work in replica.works]
     pairs = (
         ("steps of", max(w.most_rows for w in works), covered.rows, "tokens"),
         ("steps of", max(w.most_sequences for w in works), covered.sequences, "sequences"),

@@ -7,17 +7,16 @@ Attention depends on how far sequences are, and is linear in it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from penstock.cache.geometry import Window
-from penstock.models.spec import ModelSpec
-from penstock.plan.costs import Demand, PlanCosts, StepSize
+from penstock.plan.costs import PlanCosts, StepSize
 from penstock.simulate.clock import StepShape, straight
-from penstock.sizing.accelerator import Accelerator
-from penstock.sizing.parallel import Parallelism
+from penstock.simulate.stages import HandOver, Stages
+from penstock.sizing.pipeline import PipelineTime
 from penstock.sizing.roofline import CostTable, Roofline
 from penstock.sizing.step_time import StepTime
 
@@ -48,36 +47,30 @@ class PlanClock:
 
     rest: StepTime
     attention: tuple[AttentionTime, ...]
+    windows: tuple[Window | None, ...]
+    """Those of all layers of the model, of which a stage has some."""
     _kept: dict[tuple[int, int, int], float] = field(default_factory=dict)
 
     @classmethod
-    def of_device(
-        cls, spec: ModelSpec, costs: PlanCosts, device: Accelerator, parallel: Parallelism
-    ) -> PlanClock:
-        """A device of the catalogue, or several that share the model."""
-        attended, rest = _split(costs)
-        table = CostTable(PlanCosts(tuple(attended)), parallel.tensor)
-        whole = Roofline.of(spec, table, device, parallel)
-        moved = 1 / (device.bandwidth * whole.attained.bandwidth)
-        operation = whole.seconds_per_operation
-        return cls(
-            Roofline.of(spec, CostTable(rest, parallel.tensor), device, parallel),
-            tuple(
+    def of(cls, whole: Roofline, windows: tuple[Window | None, ...]) -> PlanClock:
+        """The clock of a roofline."""
+        moved = 1 / (whole.device.bandwidth * whole.attained.bandwidth)
+        op, operation = whole.attained.op_us * 1e-6, whole.seconds_per_operation
+        attention, others = [], []
+        for place, (each, count) in enumerate(whole.table.costs.counts):
+            if each.work != "attention":
+                others.append((each, count))
+                continue
+            attention.append(
                 AttentionTime(
                     window=each.window,
-                    op=count * whole.attained.op_us * 1e-6,
+                    op=count * op,
                     read=count * each.token_bytes * moved,
                     pair=count * 2 * each.multiply_adds * float(operation[place]),
                 )
-                for place, (each, (_, count)) in enumerate(
-                    zip(table.demands, attended, strict=True)
-                )
-            ),
-        )
-
-    @cached_property
-    def windows(self) -> tuple[Window | None, ...]:
-        return tuple(dict.fromkeys(each.window for each in self.attention))
+            )
+        rest = replace(whole, table=CostTable(PlanCosts(tuple(others))))
+        return cls(rest, tuple(attention), windows)
 
     @cached_property
     def _places(self) -> tuple[tuple[AttentionTime, int], ...]:
@@ -113,7 +106,16 @@ class PlanClock:
         return found
 
 
-def _split(costs: PlanCosts) -> tuple[Sequence[tuple[Demand, int]], PlanCosts]:
-    attended = [(each, count) for each, count in costs.counts if each.work == "attention"]
-    rest = tuple((each, count) for each, count in costs.counts if each.work != "attention")
-    return attended, PlanCosts(rest)
+def windows_of(costs: PlanCosts) -> tuple[Window | None, ...]:
+    """What attention sees in the layers of a model: each kind once."""
+    attended = (each for each, _ in costs.counts if each.work == "attention")
+    return tuple(dict.fromkeys(each.window for each in attended))
+
+
+def stages_of(time: PipelineTime, windows: tuple[Window | None, ...]) -> Stages:
+    """The stages of a replica on devices of the catalogue."""
+    ways = [HandOver()]
+    for stage in range(len(time.stages) - 1):
+        token = time.hand_over(stage, 2) - time.hand_over(stage, 1)
+        ways.append(HandOver(time.hand_over(stage, 1) - token, token))
+    return Stages(tuple(PlanClock.of(stage, windows) for stage in time.stages), tuple(ways))

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.bench.load.goodput import Limit
+from penstock.service_level import Limit
 from penstock.simulate.outcome import SimulatedRun
 
 

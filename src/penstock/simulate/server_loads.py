@@ -3,7 +3,6 @@ times, so that what differs is the model's error and not the draw's."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Final
@@ -19,7 +18,7 @@ from penstock.bench.load.target import Target
 from penstock.bench.load.workload import RandomWorkload
 from penstock.bench.stats import Summary, summarize
 from penstock.simulate.fleet import Fleet, Offered
-from penstock.simulate.front_end import Answer
+from penstock.simulate.gaps import Gaps
 from penstock.simulate.setup import Setup
 
 CLOSED_S: Final = 3.0
@@ -28,16 +27,37 @@ _MOST_S: Final = 8.0
 """What one round of answers may take; longer ones are made shorter."""
 
 
-@dataclass(frozen=True)
 class Seen:
-    """What clients saw of a load, measured or simulated, in seconds."""
+    """What clients saw of a load, or of several: measured or simulated, in seconds."""
 
-    seconds: float
-    """Time between the first request and the last token."""
-    ttft: Summary
-    itl: Summary | None
-    """None where no answer had two chunks."""
-    e2el: Summary
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        """Time between the first request and the last token; of several loads, summed."""
+        self.ttfts: list[float] = []
+        self.gaps = Gaps()
+        """Times between chunks."""
+        self.e2els: list[float] = []
+
+    def add(self, sent_s: float, first_s: float, last_s: float) -> None:
+        """Add an answer, but for the times between its chunks."""
+        self.ttfts.append(first_s - sent_s)
+        self.e2els.append(last_s - sent_s)
+
+    def join(self, other: Seen) -> None:
+        """Add all that was seen of another load."""
+        self.seconds += other.seconds
+        self.ttfts += other.ttfts
+        self.e2els += other.e2els
+        self.gaps.join(other.gaps)
+
+    def summaries(self) -> dict[str, Summary]:
+        """``ttft``, ``itl`` and ``e2el``, of which there are any."""
+        found = {
+            "ttft": summarize(self.ttfts),
+            "itl": self.gaps.summary(),
+            "e2el": summarize(self.e2els),
+        }
+        return {name: each for name, each in found.items() if each is not None}
 
 
 @dataclass(frozen=True)
@@ -50,6 +70,8 @@ class ServerLoad:
     requests: int | None = None
     rate: float | None = None
     duration_s: float | None = None
+    seed: int = 0
+    """Draws lengths and times."""
 
     @classmethod
     def closed(cls, setup: Setup, count: int, workload: RandomWorkload) -> ServerLoad:
@@ -76,6 +98,7 @@ class ServerLoad:
             conversations=self.requests,
             duration_s=self.duration_s,
             warmup=2,
+            seed=self.seed,
             scrape_s=None,
             text_seed=int(np.random.default_rng().integers(1 << 30)),
         )
@@ -84,34 +107,30 @@ class ServerLoad:
         return campaign.runs[0]
 
     def simulated(self, setup: Setup) -> Seen:
-        """Play it against what ``setup`` says of a server. Raises ValueError where no request is
-        answered."""
+        """Play it against what ``setup`` says of a server."""
         fleet = Fleet(
             setup,
-            Offered(self._arrivals(self.rate), self.concurrency, self.requests, self.duration_s),
+            Offered(
+                self._arrivals(self.rate),
+                self.concurrency,
+                self.requests,
+                self.duration_s,
+                self.seed,
+            ),
         )
-        fleet.run(islice(self.workload.conversations(0), self.requests))
-        served = [each for each in fleet.answers if each.first_s is not None]
-        return Seen(
-            max((each.end_s for each in served), default=0.0),
-            _summary([ttft(each) for each in served]),
-            fleet.replicas[0].front.gaps.summary(),
-            _summary([each.last_s - each.asked.sent_s for each in served]),
-        )
+        fleet.run(islice(self.workload.conversations(self.seed), self.requests))
+        found = Seen()
+        for each in fleet.answers:
+            if each.first_s is not None:
+                found.add(each.asked.sent_s, each.first_s, each.last_s)
+                found.seconds = max(found.seconds, each.end_s)
+        for replica in fleet.replicas:
+            found.gaps.join(replica.front.gaps)
+        return found
 
     @staticmethod
     def _arrivals(rate: float | None) -> Arrivals | None:
         return None if rate is None else Gamma(rate)
-
-
-def seen(run: LoadedRun) -> Seen:
-    """What clients saw of a load that was measured. Raises ValueError where no request was
-    answered."""
-    found = run.whole.distributions
-    itl = found["itl"].summary if "itl" in found else None
-    if "ttft" not in found or "e2el" not in found:
-        raise ValueError("no request of a load was answered")
-    return Seen(run.seconds, found["ttft"].summary, itl, found["e2el"].summary)
 
 
 def alike(prompt: int, output: int) -> RandomWorkload:
@@ -124,16 +143,3 @@ def mixed(longest: int) -> RandomWorkload:
     return RandomWorkload(
         Sizes(8, max(min(400, longest // 3), 8)), Sizes(4, max(min(90, longest // 5), 4))
     )
-
-
-def ttft(answer: Answer) -> float:
-    """Time to the first token of an answer that has one."""
-    assert answer.first_s is not None
-    return answer.first_s - answer.asked.sent_s
-
-
-def _summary(samples: Sequence[float]) -> Summary:
-    found = summarize(samples)
-    if found is None:
-        raise ValueError("no request of a load was answered")
-    return found

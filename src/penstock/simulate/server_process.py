@@ -9,9 +9,12 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 
+from penstock.engine.ipc.spawn import CORE_VARIABLE
 from penstock.errors import PenstockError
+from penstock.simulate.recorded_core import CORE, LOG_VARIABLE
 
 _OF_USERS: Final = ("PENSTOCK_API_KEY", "PENSTOCK_ADMIN_KEY", "OTEL_")
 """How the names of variables begin that are for a server which users ask."""
@@ -23,15 +26,17 @@ def neutral(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 @contextmanager
-def serving(words: Sequence[str]) -> Iterator[str]:
+def serving(words: Sequence[str], log: Path | None = None) -> Iterator[str]:
     """The URL of a server that is ready, started with ``words`` after ``penstock serve``.
 
-    Raises PenstockError if it does not start.
+    Its engine notes its steps and requests in ``log``, which it writes when the server ends. Raises
+    PenstockError if it does not start.
     """
     command = [sys.executable, "-m", "penstock", "serve", *words, "--port", "0", "--no-access-log"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env=neutral(os.environ)
-    ) as process:
+    environment = neutral(os.environ)
+    if log is not None:
+        environment |= {CORE_VARIABLE: CORE, LOG_VARIABLE: str(log)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         try:
             url = None

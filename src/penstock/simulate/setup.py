@@ -1,4 +1,5 @@
-"""What is simulated: the limits of a replica, its clock, and how many replicas there are."""
+"""What is simulated: the limits of a replica, what its steps take, and how many replicas there
+are."""
 
 from __future__ import annotations
 
@@ -11,9 +12,11 @@ from penstock.cache.state_slots import StateLimits
 from penstock.frontend.open_sequences import MAX_WAITING
 from penstock.length_limits import LengthLimits
 from penstock.scheduler.scheduler import Scheduler
-from penstock.simulate.calibration import Covered
-from penstock.simulate.clock import StepClock
 from penstock.simulate.front_end import FrontTimes
+from penstock.simulate.handed import Way
+from penstock.simulate.model_key import Covered
+from penstock.simulate.stages import Stages
+from penstock.simulate.uneven import Unevenness
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class ReplicaLimits:
     """Requests that may wait besides those that run; more are refused, as ``penstock serve``
     does."""
 
-    def scheduler(self) -> Scheduler:
+    def scheduler(self, depth: int = 1) -> Scheduler:
+        """``depth``: the steps that may be in flight, among which sequences are divided."""
         cache = KvCache(
             self.num_blocks,
             self.block_size,
@@ -47,7 +51,23 @@ class ReplicaLimits:
             self.max_num_batched_tokens,
             self.lengths,
             surely=self.lengths.bounded,
+            batches=depth,
+            depth=max(depth, 2),
         )
+
+
+@dataclass(frozen=True)
+class Apart:
+    """Engines that compute the prompts of a replica, each like that which answers."""
+
+    engines: int
+    group_bytes: tuple[int, ...]
+    """Bytes of a block of the cache, for each group of layers."""
+    way: Way
+    """What joins them."""
+    least_tokens: int | None = None
+    max_wait_s: float = 10.0
+    """Both as of :class:`penstock.handover_config.DecodeRole`."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +76,18 @@ class Setup:
 
     name: str
     limits: ReplicaLimits
-    clock: StepClock
+    stages: Stages
     front: FrontTimes
     replicas: int = 1
     routing: str = "round-robin"
+    apart: Apart | None = None
+    """What computes prompts apart; None: one engine does all."""
     template: int = 0
     """Tokens that the chat template adds to every prompt."""
+    uneven: Unevenness | None = None
+    """How much steps of the same size differ; None: not at all."""
     covered: Covered | None = None
-    """How far the clock was measured; None: it is a bound, of steps of any size."""
+    """How far steps were measured; None: what they take is a bound, of steps of any size."""
     options: dict[str, str] = field(default_factory=dict)
     """The options that it was made of, as they were written."""
     notes: Sequence[str] = ()

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from penstock.bench.load.arrivals import Arrivals, parse_arrivals
-from penstock.bench.load.goodput import Limit
 from penstock.bench.load.load import Load
 from penstock.bench.load.turn import Conversation, Piece
 from penstock.bench.load.workload import RecordedWorkload
 from penstock.profile import Lengths, Workload
+from penstock.service_level import Limit
 from penstock.simulate.fleet import Offered
 
 

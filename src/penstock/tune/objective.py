@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Final, get_args
 
-from penstock.bench.load.goodput import Limit
 from penstock.errors import ConfigError
 from penstock.profile import Figure, ObjectiveName, Served
+from penstock.service_level import Limit
 from penstock.simulate.outcome import SimulatedRun, figure_of
 
 OBJECTIVES: Final = get_args(ObjectiveName)

@@ -13,10 +13,11 @@ from penstock.collector import paused
 from penstock.hardware import Hardware
 from penstock.profile import Served
 from penstock.simulate.calibration import Calibration
+from penstock.simulate.configuration import Configuration
 from penstock.simulate.fleet import Fleet
+from penstock.simulate.machine_setups import Planned, measurable, on_this_machine
 from penstock.simulate.outcome import SimulatedRun, outcome
 from penstock.simulate.setup import Setup
-from penstock.simulate.setups import Configuration, Planned, measurable, on_this_machine
 from penstock.tune.load import TraceLoad
 from penstock.tune.objective import served_of
 from penstock.tune.space import Candidate, Space
