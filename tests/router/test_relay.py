@@ -5,19 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import httpx
 import pytest
-from support.mock_api import HEAD, Step, chunk, end, event, plain, said
-from support.replicas import ADMIN_KEY, FakeReplica, Request, Routed, cache_event, routing
+from support.mock_api import HEAD, said
+from support.replicas import FakeReplica, routing
+from support.stepped_http import Request, Step, chunk, plain
 
-from penstock.engine.prompt_keys import prompt_keys
 from penstock.errors import ConfigError
 from penstock.router import probes, upstream
 from penstock.router.exchange import Timeouts
 from penstock.router.fleet import Fleet
 from penstock.router.options import RouterOptions
+from penstock.router.replica import Member
 
 SSE = {"content-type": "application/json"}
 
@@ -28,28 +28,12 @@ def echo(request: Request) -> Sequence[Step]:
     return [plain("200 OK", body, "Content-Type: application/json", "X-Own: 1")]
 
 
-def story(request: Request) -> Sequence[Step]:
-    """A stream of ten texts."""
-    return [HEAD, *[said(f" {i}") for i in range(10)], end(4, 10)]
-
-
 def refused(response: httpx.Response, status: int, code: str) -> str:
     assert response.status_code == status, response.text
     error = response.json()["error"]
     assert error["code"] == code
     message: str = error["message"]
     return message
-
-
-def texts(response: httpx.Response) -> str:
-    """What a stream says; it must be whole."""
-    lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
-    assert lines[-1] == "[DONE]", response.text
-    found = ""
-    for line in lines[:-1]:
-        for choice in json.loads(line)["choices"]:
-            found += choice["delta"].get("content", "")
-    return found
 
 
 def test_a_request_passes_as_it_is_and_so_does_its_answer() -> None:
@@ -88,7 +72,7 @@ def test_what_is_escaped_in_a_path_stays_so() -> None:
     async def main() -> None:
         replica = FakeReplica(echo)
         async with routing(replica) as routed:
-            for path in ("/v1/models/a%2Fb%20c", "/v1/a%20b%3Fc%01?q=%0d%0a&r=%c3%a4"):
+            for path in ("/v1/files/a%2Fb%20c", "/v1/a%20b%3Fc%01?q=%0d%0a&r=%c3%a4"):
                 answer = await routed.http.get(path)
                 assert answer.json()["path"].lower() == path.lower()
             assert (await routed.http.get("/v1/a%0d%0aX:%20y")).status_code == 404
@@ -200,6 +184,18 @@ def test_errors_that_name_their_cause() -> None:
     asyncio.run(main())
 
 
+def test_an_error_names_all_that_was_tried() -> None:
+    async def main() -> None:
+        silent = FakeReplica(lambda request: [0])
+        strange = FakeReplica(lambda request: [b"SSH-2.0-OpenSSH_9.6\r\n", 0])
+        async with routing(silent, strange) as routed:
+            message = refused(await routed.complete(prompt="a"), 503, "no_replica")
+            assert f"{silent.url}: it closed the connection before it answered" in message
+            assert f"{strange.url}: what it sent is no HTTP" in message
+
+    asyncio.run(main())
+
+
 def test_a_slow_replica_is_given_up() -> None:
     async def main() -> None:
         slow, good = FakeReplica(lambda request: [30.0]), FakeReplica(echo)
@@ -258,209 +254,24 @@ def test_models_are_those_of_all() -> None:
     asyncio.run(main())
 
 
-def test_equal_beginnings_meet_by_their_text() -> None:
+def test_models_that_nobody_lists_are_an_error() -> None:
     async def main() -> None:
-        replicas = [FakeReplica(echo) for _ in range(3)]
-        async with routing(*replicas) as routed:
-            for turn in range(4):
-                for talk in "abcdef":
-                    prompt = talk * 3000 + "x" * 300 * turn
-                    assert (await routed.complete(prompt=prompt)).status_code == 200
-            seen = [{request.json["prompt"][0] for request in r.asked} for r in replicas]
-            assert [len(each) for each in seen] == [2, 2, 2]
-            assert set.union(*seen) == set("abcdef")
-            cached = [await routed.metric("prompt_tokens_cached", r.url) for r in replicas]
-            assert min(cached) > 3000
-
-    asyncio.run(main())
-
-
-async def synchronized(routed: Routed) -> None:
-    while not all(replica.synchronized for replica in routed.fleet.replicas):
-        await asyncio.sleep(0.001)
-
-
-def ours(answer: Any, *events: bytes) -> FakeReplica:
-    queue: asyncio.Queue[bytes] = asyncio.Queue()
-    for each in events:
-        queue.put_nowait(each)
-    return FakeReplica(answer, is_ours=True, events=queue)
-
-
-def test_what_caches_report_decides() -> None:
-    async def main() -> None:
-        prompt = list(range(320))
-        keys = prompt_keys(prompt)
-        empty, full = (
-            ours(echo, cache_event("e", None, 0, [])),
-            ours(echo, cache_event("f", None, 10, keys)),
-        )
-        async with routing(empty, full, admin_key=ADMIN_KEY) as routed:
-            await synchronized(routed)
-            for _ in range(3):
-                await routed.complete(prompt=prompt)
-            assert (len(empty.asked), len(full.asked)) == (0, 3)
-            assert empty.keys_asked + full.keys_asked == 3
-            assert await routed.metric("prompt_tokens_cached", full.url) == 3 * 320
-            # It loses what it had.
-            assert full.events is not None
-            full.events.put_nowait(cache_event("f", 10, 20, [], keys))
-            while routed.fleet.router.index.holders(keys[0]):
-                await asyncio.sleep(0.001)
-            await routed.complete(prompt=prompt)
-            assert await routed.metric("prompt_tokens_cached", full.url) == 3 * 320
-
-    asyncio.run(main())
-
-
-def test_following_goes_on_after_a_cut_a_gap_and_a_restart() -> None:
-    async def main() -> None:
-        keys = prompt_keys(list(range(96)))
-        replica = ours(echo, cache_event("e", None, 5, keys[:1]))
-        async with routing(replica, admin_key=ADMIN_KEY) as routed:
-            await synchronized(routed)
-            book = routed.fleet.router.reported(0)
-            events = replica.events
-            assert events is not None
-            events.put_nowait(b"")  # the connection breaks
-            while len(replica.follows) < 2:
-                await asyncio.sleep(0.001)
-            assert replica.follows[1].endswith("?epoch=e&after=5")
-            events.put_nowait(cache_event("e", 5, 6, keys[1:2]))
-            while book.held != 2:
-                await asyncio.sleep(0.001)
-            events.put_nowait(cache_event("e", 7, 8, keys[2:]))  # one was lost
-            while len(replica.follows) < 3:
-                await asyncio.sleep(0.001)
-            assert replica.follows[2] == "/admin/cache/events"
-            events.put_nowait(cache_event("e", None, 9, keys))
-            while book.held != 3:
-                await asyncio.sleep(0.001)
-            events.put_nowait(cache_event("later", None, 0, []))  # the engine began anew
-            while book.held:
-                await asyncio.sleep(0.001)
-            for bad in (b"{", b'{"epoch":"later"}', cache_event("later", 0, 1, [b"half"])):
-                before = len(replica.follows)
-                events.put_nowait(bad)
-                while len(replica.follows) == before:
-                    await asyncio.sleep(0.001)
-                assert replica.follows[-1] == "/admin/cache/events"
-
-    asyncio.run(main())
-
-
-def test_the_admin_key_is_for_servers_of_ours_alone() -> None:
-    async def main() -> None:
-        other = FakeReplica(echo)
-        seen: list[str] = []
-        real = other._steps
-
-        def steps(request: Request) -> Sequence[Step]:
-            seen.append(request.headers.get("authorization", ""))
-            return real(request)
-
-        other._steps = steps  # type: ignore[method-assign]
-        async with routing(other, admin_key=ADMIN_KEY) as routed:
-            await routed.complete(prompt="a")
-        assert seen
-        assert not any(seen)
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("cut", range(0, 11, 2))
-def test_a_stream_of_ours_goes_on_at_another(cut: int) -> None:
-    async def main() -> None:
-        one, two, three = (FakeReplica(story, is_ours=True) for _ in range(3))
-        for dying, events in ((one, cut), (two, min(cut + 3, 10))):
-            steps = [HEAD, *[said(f" {i}") for i in range(events)], chunk(b'data: {"cho'), 0]
-            dying.answer = lambda request, steps=steps: steps  # type: ignore[misc]
-        async with routing(one, two, three) as routed:
-            body = {"model": "m", "stream": True, "messages": []}
-            answer = await routed.http.post("/v1/chat/completions", json=body)
-            assert texts(answer) == "".join(f" {i}" for i in range(10))
-            seeds = {request.json["seed"] for r in (one, two, three) for request in r.asked}
-            assert len(seeds) == 1
-            if cut:
-                assert await routed.metric("resumed_streams", one.url) == 1
-
-    asyncio.run(main())
-
-
-def test_a_seed_of_the_client_stays() -> None:
-    async def main() -> None:
-        replica = FakeReplica(story, is_ours=True)
-        async with routing(replica) as routed:
-            for seed in (7, None):
-                body = {"model": "m", "stream": True, "messages": [], "seed": seed}
-                texts(await routed.http.post("/v1/chat/completions", json=body))
-            assert replica.asked[0].json["seed"] == 7
-            assert isinstance(replica.asked[1].json["seed"], int)
-
-    asyncio.run(main())
-
-
-def test_another_answer_ends_in_one_error() -> None:
-    async def main() -> None:
-        dying = FakeReplica(lambda request: [HEAD, said("a"), said("b"), 0], is_ours=True)
-        other = FakeReplica(lambda request: [HEAD, said("a"), said("c"), end(1, 2)], is_ours=True)
-        async with routing(dying, other) as routed:
-            body = {"model": "m", "stream": True, "messages": []}
-            answer = await routed.http.post("/v1/chat/completions", json=body)
-            lines = [line for line in answer.text.splitlines() if line]
-            assert len(lines) == 3
-            error = json.loads(lines[2].removeprefix("data: "))["error"]
-            assert error["code"] == "stream_broken"
-            assert "answered differently" in error["message"]
-
-    asyncio.run(main())
-
-
-def test_a_stream_of_others_ends_in_one_error() -> None:
-    async def main() -> None:
-        dying = FakeReplica(lambda request: [HEAD, said("a"), chunk(b'data: {"x'), 0])
-        async with routing(dying, FakeReplica(story)) as routed:
-            body = {"model": "m", "stream": True, "messages": []}
-            answer = await routed.http.post("/v1/chat/completions", json=body)
-            first, half, error = answer.text.split("\n\n")[:3]
-            assert "content" in first
-            assert half == 'data: {"x'
-            assert json.loads(error.removeprefix("data: "))["error"]["code"] == "stream_broken"
-
-    asyncio.run(main())
-
-
-def test_an_engine_that_dies_behind_its_server_is_left() -> None:
-    async def main() -> None:
-        dead = event({"error": {"message": "gone", "code": "engine_dead"}})
-        # As msgspec writes it, without spaces.
-        dead = chunk(b'data: {"error":{"message":"gone","code":"engine_dead"}}\n\n')
-        dying = FakeReplica(lambda r: [HEAD, said(" 0"), dead, b"0\r\n\r\n"], is_ours=True)
-        async with routing(dying, FakeReplica(story, is_ours=True)) as routed:
-            body = {"model": "m", "stream": True, "messages": []}
-            answer = await routed.http.post("/v1/chat/completions", json=body)
-            assert texts(answer) == "".join(f" {i}" for i in range(10))
-
-    asyncio.run(main())
-
-
-def test_a_client_that_leaves_ends_the_work_at_the_replica() -> None:
-    async def main() -> None:
-        replica = FakeReplica(lambda request: [HEAD, *[said("a"), 0.01] * 9999])
-        async with routing(replica) as routed:
-            body = {"model": "m", "stream": True, "messages": []}
-            async with routed.http.stream("POST", "/v1/chat/completions", json=body) as response:
-                async for _ in response.aiter_raw():
-                    break
-            while len(routed.requests):
-                await asyncio.sleep(0.001)
-            assert await routed.metric("decoding", replica.url) == 0
-            assert await routed.metric("prefill_tokens", replica.url) == 0
+        one, two = FakeReplica(echo), FakeReplica(echo)
+        async with routing(one, two) as routed:
+            strange = plain("200 OK", b'{"data":' + b"[" * 5000)
+            broken = plain("500 Internal Server Error", b'{"error":{"message":"boom"}}')
+            for replica, answer in ((one, strange), (two, broken)):
+                replica._steps = lambda request, answer=answer: [answer]  # type: ignore[method-assign, misc]
+            message = refused(await routed.http.get("/v1/models"), 503, "no_models")
+            assert f"{one.url}: what it answers is no list of models" in message
+            assert f"{two.url}: boom" in message
 
     asyncio.run(main())
 
 
 def test_urls_that_are_none() -> None:
-    for urls in (("ftp://a",), ("http://a", "http://a/v1"), ("http://x:y@a",)):
+    fleet = Fleet(RouterOptions())
+    fleet.add(Member("http://a"))
+    for url in ("ftp://a", "http://a/v1", "http://x:y@a", "http://a:0"):
         with pytest.raises(ConfigError):
-            Fleet(RouterOptions(urls))
+            fleet.add(Member(url))

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.router.resume import ChoiceStream, DivergedError, datas, parts_of
@@ -63,6 +63,7 @@ TEXTS = st.dictionaries(st.integers(0, 2), st.text(min_size=1, max_size=20), min
 CUTS = st.lists(st.integers(0, 20), max_size=6)
 
 
+@settings(deadline=None)
 @given(TEXTS, st.lists(CUTS, min_size=9, max_size=9), st.data(), st.booleans(), st.booleans())
 def test_each_part_comes_once(
     texts: dict[int, str], cuts: list[list[int]], data: st.DataObject, tools: bool, logs: bool
@@ -90,6 +91,7 @@ def test_each_part_comes_once(
         assert not event["choices"] or list(parts_of(event))
 
 
+@settings(deadline=None)
 @given(TEXTS, CUTS, CUTS, st.data())
 def test_another_text_is_noticed(
     texts: dict[int, str], cuts: list[int], others: list[int], data: st.DataObject

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from penstock.errors import ConfigError
+from penstock.routing import known
 from penstock.routing.books import AssumedBook
 from penstock.routing.holders import HolderIndex
 from penstock.routing.levels import LoadLevels
@@ -19,7 +21,7 @@ from penstock.routing.query import Chain, Query, bits
 from penstock.routing.router import Router, Sent
 
 BLOCK = 10
-WEIGHTS = LoadWeights(decode_tokens=25, grain=4, given_grain=20, lost=1 / 2)
+WEIGHTS = LoadWeights(decode_tokens=25, grain=4, given_grain=20, uncached=3 / 2, lost=1 / 2)
 
 
 def chain(prompt: list[int]) -> list[tuple[int, ...]]:
@@ -164,7 +166,8 @@ class Books(RuleBasedStateMachine):
         costs = {}
         for replica in bits(among):
             uncached = asked.tokens - self.cached(replica, prompt)
-            costs[replica] = self.work(replica) - (-uncached // WEIGHTS.grain)
+            costs[replica] = self.work(replica)
+            costs[replica] += math.ceil(uncached * WEIGHTS.uncached / WEIGHTS.grain)
             if replica in self.full:
                 costs[replica] += int(uncached * WEIGHTS.lost) // WEIGHTS.grain
         equal = [replica for replica, cost in costs.items() if cost == min(costs.values())]
@@ -286,11 +289,13 @@ def test_a_loaded_replica_is_left_for_one_that_must_compute_the_prompt() -> None
     asked = Query((Chain([(i,) for i in range(100)], 32),), 3200)
     first = router.begin(asked, router.choose(asked, 3))
     assert first.replica == 0
-    # Where it runs, 3,200 tokens are left to compute; elsewhere there are as many.
-    other = Query((Chain([(i,) for i in range(50)], 32),), 1600)
+    # Where it runs, 3,200 tokens are left to compute; elsewhere 960, each of which counts three.
+    other = Query((Chain([(i,) for i in range(30)], 32),), 960)
     assert router.choose(other, 3).replica == 1
+    longer = Query((Chain([(i,) for i in range(50)], 32),), 1600)
+    assert router.choose(longer, 3) == (0, 1600)
     router.prefilled(first)
-    assert router.choose(other, 3) == (0, 1600)
+    assert router.choose(other, 3) == (0, 960)
 
 
 def test_who_was_away_has_nothing_to_make_up_for() -> None:
@@ -348,3 +353,24 @@ def test_a_replica_that_left_is_known_no_more() -> None:
 def test_a_policy_that_there_is_not() -> None:
     with pytest.raises(ConfigError, match="routing is one of cost, round-robin"):
         Router("best")
+
+
+def test_a_session_that_stays_where_it_is_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(known, "_SESSIONS", 2)
+    router = Router("cost", WEIGHTS)
+    for _ in range(3):
+        router.join()
+
+    def routed(session: str | None) -> int:
+        asked = query([])
+        choice = router.choose(asked if session is None else query([], session), 0b111)
+        return choice.replica
+
+    first = routed("a")
+    routed("b")
+    assert routed("a") == first  # it is used later than b now
+    routed("c")
+    routed(None)
+    assert routed("a") == first

@@ -3,41 +3,48 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from penstock.router.asked import Asked, Body, text_of
 from penstock.router.exchange import Headers, Timeouts, UpstreamError
 from penstock.router.fleet import Fleet
+from penstock.router.fleet_page import PAGE, fleet_page
+from penstock.router.fleet_status import fleet_status
+from penstock.router.headers import came_by, via
 from penstock.router.metrics import render
-from penstock.router.prompts import KEYED, Prompts, read_body
-from penstock.router.relay import Asked, Relay
+from penstock.router.prompts import KEYED, Prompts
+from penstock.router.reading import read, said
+from penstock.router.relay import Relay
 from penstock.router.replica import Replica
 from penstock.server.body_memory import BODIES_BYTES, BodyMemory
 from penstock.server.errors import RETRY_AFTER_S, ApiError, unavailable
 from penstock.server.gate import Gate
+from penstock.server.http_app import answered, cors, http_errors
 from penstock.server.metrics import CONTENT_TYPE
 from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
-from penstock.server.read_body import read_any_body
-from penstock.server.read_body import read_body as read_json_body
+from penstock.server.read_body import read_any_body, read_body
 from penstock.server.sites import SiteCheck
-from penstock.server.sse import ClientGone, explained, unless_ended
+from penstock.server.sse import unless_ended
 
 SESSION: Final = "x-session-id"
 _JSON_PATHS: Final = (*KEYED, "/v1/embeddings")
-_KEY_HEADERS: Final = (b"authorization", b"x-api-key", b"api-key")
+_ASKED_WITH: Final = (b"authorization", b"x-api-key", b"api-key", b"via")
+"""The headers with which the list of models is asked for."""
 _PATIENCE: Final = Timeouts(connect=2.0, head=5.0, idle=5.0)
 _MAX_LIST: Final = 4 << 20
-
-Answer = Callable[[Request], Awaitable[Any]]
+_METHODS: Final = ("GET", "POST", "DELETE")
+_THERE_IS: Final = (
+    "; the router passes on /v1/..., /tokenize and /detokenize, and has /health, /ready, /metrics "
+    "and /fleet"
+)
 
 
 class _List(msgspec.Struct):
@@ -57,18 +64,19 @@ class Handlers:
         """Pass a request on to a replica, and its answer back."""
         if self._requests.draining is not None:
             raise unavailable(self._requests.draining, "draining", RETRY_AFTER_S)
-        self._requests.begin_work(OpenRequest.of(request.scope), request.headers.get(TIMEOUT))
-        options, path = self._fleet.options, request.url.path
-        is_json = path in _JSON_PATHS
-        with self._memory.share() as share:
-            read = read_json_body if is_json else read_any_body
-            data = await read(request, options.max_body_bytes, options.body_timeout_s, share)
-        body = (
-            read_body(data) if data and "json" in request.headers.get("content-type", "") else None
-        )
-        named = request.headers.get(SESSION)
-        if body is not None:
-            named = named or body.prompt_cache_key or body.user
+        opened = OpenRequest.of(request.scope)
+        self._check_loop(request)
+        self._requests.begin_work(opened, request.headers.get(TIMEOUT))
+        options, path = self._fleet.options, request.scope["path"]
+        if not {".", ".."}.isdisjoint(path.split("/")):
+            raise ApiError(400, f"the path {path} has segments of dots; write where it leads to")
+        share = self._memory.share()
+        opened.on_leave = share.give_back  # a body is kept until its request is answered
+        read = read_body if path in _JSON_PATHS else read_any_body
+        data = await read(request, options.max_body_bytes, options.body_timeout_s, share)
+        is_json = bool(data) and "json" in request.headers.get("content-type", "")
+        body = Body.of(data) if is_json else None
+        session = None if body is None else body.session
         asked = Asked(
             method="GET" if request.method == "HEAD" else request.method,
             path=path,
@@ -76,13 +84,16 @@ class Handlers:
             headers=request.scope["headers"],
             data=data,
             body=body,
-            session=named,
+            model=_model_in(path) if body is None else text_of(body.model),
+            session=request.headers.get(SESSION) or session,
         )
         return Relay(request, asked, self._fleet, self._prompts)
 
     async def models(self, request: Request) -> Response:
         """The models of all replicas, each once."""
-        headers = [(n, v) for n, v in request.scope["headers"] if n in _KEY_HEADERS]
+        self._check_loop(request)
+        own = via(self._fleet.name)
+        headers = [*((n, v) for n, v in request.scope["headers"] if n in _ASKED_WITH), own]
         replicas = self._fleet.of(self._fleet.ready(None))
         if not replicas:
             raise self._nobody()
@@ -92,19 +103,27 @@ class Handlers:
             return await asking
 
         found: dict[str, dict[str, Any]] = {}
+        listed = False
         refusal: tuple[int, bytes] | None = None
-        for status, data in await unless_ended(request, request.receive, answers()):
-            try:
-                if status != 200:
-                    raise ValueError
-                for card in msgspec.json.decode(data, type=_List).data:
-                    found.setdefault(str(card["id"]), card)
-            except (msgspec.DecodeError, ValueError, KeyError):
+        troubles = []
+        asked = await unless_ended(request, request.receive, answers())
+        for replica, (status, data) in zip(replicas, asked, strict=True):
+            cards = read(data, _List) if status == 200 else None
+            if cards is not None:
+                listed = True
+                for card in cards.data:
+                    found.setdefault(str(card.get("id")), card)
+            elif status in (401, 403):
                 refusal = refusal or (status, data)
-        if not found and refusal is not None and refusal[0] in (401, 403):
+            else:
+                troubles.append(f"{replica.url}: {_why(status, data)}")
+        if not listed and refusal is not None:
             return Response(refusal[1], refusal[0], media_type="application/json")
-        cards = [found[name] for name in sorted(found)]
-        return _json({"object": "list", "data": cards})
+        if not listed:
+            why = f"no replica lists its models: {'; '.join(troubles)}"
+            raise unavailable(why, "no_models", RETRY_AFTER_S)
+        cards_of_all = [found[name] for name in sorted(found)]
+        return _json({"object": "list", "data": cards_of_all})
 
     async def health(self, request: Request) -> Response:
         """Whether this process is alive, which the answer itself shows."""
@@ -112,6 +131,7 @@ class Handlers:
 
     async def ready(self, request: Request) -> Response:
         """Whether a request that came now would find a replica."""
+        self._check_loop(request)
         if self._requests.draining is not None:
             raise unavailable(self._requests.draining, "not_ready", RETRY_AFTER_S)
         if not self._fleet.ready(None):
@@ -122,30 +142,66 @@ class Handlers:
         text = render(self._fleet, self._prompts, len(self._requests))
         return Response(text, media_type=CONTENT_TYPE)
 
+    async def status(self, request: Request) -> Response:
+        """What the page of the fleet shows."""
+        told = fleet_status(self._fleet, len(self._requests))
+        return Response(msgspec.json.encode(told), media_type="application/json")
+
+    def _check_loop(self, request: Request) -> None:
+        if came_by(request.scope["headers"], self._fleet.name):
+            raise ApiError(
+                508,
+                "this is the router that the request comes from; one of the servers that it is "
+                "given is itself, or a router that leads back to it: take that one out",
+                type="server_error",
+                code="loop",
+                retry=False,
+            )
+
     def _nobody(self) -> ApiError:
-        told = "; ".join(f"{r.url}: {r.trouble or r.state}" for r in self._fleet.replicas)
-        return unavailable(f"no replica is ready: {told}", "no_replica", RETRY_AFTER_S)
+        return unavailable(
+            f"no replica is ready: {self._fleet.troubles}", "no_replica", RETRY_AFTER_S
+        )
 
 
 def build_app(fleet: Fleet, requests: OpenRequests) -> ASGIApp:
     """The application that routes to a fleet."""
-    handlers = Handlers(fleet, requests)
+    handlers, page = Handlers(fleet, requests), fleet_page()
     middleware = [
         Middleware(Gate, requests=requests, tracing=None, model=""),
-        Middleware(SiteCheck, hosts=fleet.options.hosts, origins=(), keys_needed=False),
+        Middleware(
+            SiteCheck,
+            hosts=fleet.options.hosts,
+            origins=fleet.options.cors_origins,
+            keys_needed=False,
+        ),
+        *cors(fleet.options.cors_origins, _METHODS),
     ]
     routes = [
-        Route("/health", _answered(handlers.health), methods=["GET"]),
-        Route("/ready", _answered(handlers.ready), methods=["GET"]),
-        Route("/metrics", _answered(handlers.metrics_text), methods=["GET"]),
-        Route("/v1/models", _answered(handlers.models), methods=["GET"]),
-        Route("/v1/{rest:path}", _answered(handlers.relay), methods=["GET", "POST", "DELETE"]),
-        Route("/tokenize", _answered(handlers.relay), methods=["POST"]),
-        Route("/detokenize", _answered(handlers.relay), methods=["POST"]),
+        Route("/health", answered(handlers.health), methods=["GET"]),
+        Route("/ready", answered(handlers.ready), methods=["GET"]),
+        Route("/metrics", answered(handlers.metrics_text), methods=["GET"]),
+        Route("/", _to_page, methods=["GET"]),
+        Route(f"{PAGE}/status", answered(handlers.status), methods=["GET"]),
+        *(Route(path, page.answer, methods=["GET"]) for path in page.paths),
+        Route("/v1/models", answered(handlers.models), methods=["GET"]),
+        Route("/v1/{rest:path}", answered(handlers.relay), methods=_METHODS),
+        Route("/tokenize", answered(handlers.relay), methods=["POST"]),
+        Route("/detokenize", answered(handlers.relay), methods=["POST"]),
     ]
-    return Starlette(
-        middleware=middleware, routes=routes, exception_handlers={HTTPException: _http_error}
-    )
+    app = Starlette(middleware=middleware, routes=routes, exception_handlers=http_errors(_THERE_IS))
+    app.router.redirect_slashes = False  # it would send /v1 to /v1/
+    return app
+
+
+def _model_in(path: str) -> str | None:
+    """The model that a path of its card names."""
+    before, _, name = path.partition("/v1/models/")
+    return name if name and not before else None
+
+
+async def _to_page(request: Request) -> Response:
+    return RedirectResponse(PAGE)
 
 
 def _target(request: Request) -> str:
@@ -155,44 +211,18 @@ def _target(request: Request) -> str:
 
 
 async def _models(replica: Replica, headers: Headers) -> tuple[int, bytes]:
+    """Status and body; status 0, and why there is none."""
     try:
-        exchange = await replica.pool.exchange("GET", "/v1/models", headers, b"", _PATIENCE)
-        try:
-            return exchange.status, await exchange.read_all(_MAX_LIST)
-        finally:
-            exchange.close()
+        return await replica.pool.fetch("GET", "/v1/models", headers, b"", _PATIENCE, _MAX_LIST)
     except UpstreamError as error:
-        return 502, str(error).encode()
+        return 0, str(error).encode()
 
 
-def _answered(handler: Answer) -> Answer:
-    """Wrap ``handler`` so that its errors become responses in OpenAI's format."""
-
-    async def answer(request: Request) -> Any:
-        try:
-            return await handler(request)
-        except (ClientGone, ClientDisconnect):
-            return Response(status_code=499)  # nobody reads it
-        except Exception as error:
-            return explained(error).response()
-
-    return answer
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code == 405:
-        failure = ApiError(405, f"{request.method} is not allowed for {request.url.path}")
-    else:
-        failure = ApiError(
-            404,
-            f"there is nothing at {request.url.path}; the router passes on /v1/..., /tokenize and "
-            "/detokenize, and has /health, /ready and /metrics",
-            type="not_found_error",
-        )
-    response = failure.response()
-    response.headers.update(error.headers or {})
-    return response
+def _why(status: int, data: bytes) -> str:
+    """Why a replica lists no models."""
+    if status == 200:
+        return "what it answers is no list of models"
+    return data.decode() if not status else said(data) or f"status {status}"
 
 
 def _json(value: object) -> Response:

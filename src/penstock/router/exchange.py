@@ -35,11 +35,17 @@ class Connection(Protocol):
 
 
 class UpstreamError(PenstockError):
-    """A replica did not answer, or not to the end. ``stage`` says how far it came."""
+    """A replica did not answer, or not to the end. ``stage`` says how far it came; ``blameless``,
+    that the request cannot be the cause."""
 
-    def __init__(self, stage: Stage, message: str) -> None:
+    def __init__(self, stage: Stage, message: str, blameless: bool = False) -> None:
         super().__init__(message)
         self.stage = stage
+        self.blameless = blameless or stage == "connect"
+
+
+class EndedError(UpstreamError):
+    """A replica said within its answer that it cannot go on with any."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +86,12 @@ class Exchange:
         self._loop = asyncio.get_running_loop()
         self._reader: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._heard_at = time.monotonic()
+        self._silent_since = time.monotonic()
         self._head: asyncio.Future[None] = self._loop.create_future()
+
+    @property
+    def is_event_stream(self) -> bool:
+        return self.content_type.startswith("text/event-stream")
 
     @property
     def whole(self) -> bool:
@@ -97,6 +107,8 @@ class Exchange:
                 return b""
             if self._timer is None:
                 self._timer = self._loop.call_later(self._timeouts.idle, self._look)
+            # While nobody read, nothing may have been let in.
+            self._silent_since = time.monotonic()
             self._reader = self._loop.create_future()
             try:
                 await self._reader
@@ -108,14 +120,20 @@ class Exchange:
         self._connection.resume()
         return data
 
+    async def read_some(self, enough: int) -> bytes:
+        """What comes of the body up to its end, or until it is more than ``enough`` bytes. Raises
+        UpstreamError."""
+        body = bytearray()
+        while len(body) <= enough and (data := await self.read()):
+            body += data
+        return bytes(body)
+
     async def read_all(self, limit: int) -> bytes:
         """The whole body. Raises UpstreamError, also for one of more than ``limit`` bytes."""
-        body = bytearray()
-        while data := await self.read():
-            body += data
-            if len(body) > limit:
-                self.fail("body", f"its answer has more than {limit} bytes")
-        return bytes(body)
+        body = await self.read_some(limit)
+        if len(body) > limit:
+            raise UpstreamError("body", f"its answer has more than {limit} bytes")
+        return body
 
     async def head(self) -> None:
         """Wait for status and headers. Raises UpstreamError."""
@@ -137,8 +155,8 @@ class Exchange:
 
     @property
     def silent_s(self) -> float:
-        """Seconds since anything came, or since it was asked for."""
-        return time.monotonic() - self._heard_at
+        """Seconds for which nothing came that was waited for."""
+        return time.monotonic() - self._silent_since
 
     def _wake(self) -> None:
         reader = self._reader
@@ -161,7 +179,7 @@ class Exchange:
 
     def heard(self) -> None:
         self.begun = True
-        self._heard_at = time.monotonic()
+        self._silent_since = time.monotonic()
 
     def began(self) -> None:
         if not self._head.done():

@@ -53,6 +53,7 @@ class Follower:
         self._epoch = ""
         self._position: int | None = None
         self._timeouts = replace(fleet.options.timeouts, head=SILENCE_S, idle=SILENCE_S)
+        self._trouble = ""
         self.snapshots = 0
         """How often all keys came."""
 
@@ -61,10 +62,13 @@ class Follower:
             try:
                 await self._follow()
             except UpstreamError as error:
-                _log.info("%s: the events of its cache: %s", self._replica.url, error)
+                self._tell(str(error))
             except GapError as error:
                 self._position = None
                 _log.warning("%s: %s; all is read again", self._replica.url, error)
+            except Exception:  # a defect must not leave the cache without a follower
+                self._position = None
+                _log.exception("following the cache of %s failed", self._replica.url)
             await asyncio.sleep(_AGAIN_S)
 
     async def _follow(self) -> None:
@@ -82,12 +86,14 @@ class Follower:
             exchange.close()
 
     async def _read(self, exchange: Exchange) -> None:
-        waiting = bytearray()
+        waiting, seen = bytearray(), 0  # in what has been seen no event ends
         while data := await exchange.read():
             waiting += data
-            while (end := waiting.find(b"\n\n")) >= 0:
+            while (end := waiting.find(b"\n\n", seen)) >= 0:
                 self.take(bytes(waiting[:end]))
                 del waiting[: end + 2]
+                seen = 0
+            seen = max(len(waiting) - 1, 0)
             if len(waiting) > _MAX_EVENT:
                 raise UpstreamError("body", f"an event of more than {_MAX_EVENT >> 20} MiB")
 
@@ -96,7 +102,7 @@ class Follower:
         misplaced or malformed."""
         try:
             event = msgspec.json.decode(data.removeprefix(b"data: "), type=CacheEvent)
-        except (msgspec.DecodeError, UnicodeError) as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise GapError(f"an event of its cache is malformed: {error}") from None
         if len(event.added) % KEY_BYTES or len(event.removed) % KEY_BYTES:
             raise GapError("an event of its cache has half a key")
@@ -108,6 +114,7 @@ class Follower:
         if event.since is None:
             book.replace(added)
             self.snapshots += 1
+            self._check_alone(event.epoch)
         elif event.epoch != self._epoch or event.since != self._position:
             raise GapError(
                 f"an event of its cache follows {event.since} of {event.epoch}, and the last one "
@@ -117,6 +124,24 @@ class Follower:
             book.change(added, removed)
         self._epoch, self._position = event.epoch, event.until
         self._replica.synchronized = True
+        self._trouble = ""
+
+    def _check_alone(self, epoch: str) -> None:
+        """Tell whoever has named one server by two URLs."""
+        at = self._replica
+        at.epoch = epoch
+        for other in self._fleet.replicas:
+            if other is not at and other.epoch == epoch:
+                _log.warning(
+                    "%s and %s are one server: name it once, since it gets the requests of two",
+                    *(other.url, at.url),
+                )
+
+    def _tell(self, trouble: str) -> None:
+        """Log why the connection is gone, once for as long as it is for the same reason."""
+        if trouble != self._trouble:
+            self._trouble = trouble
+            _log.info("%s: the events of its cache: %s", self._replica.url, trouble)
 
 
 def split_keys(joined: bytes) -> list[bytes]:

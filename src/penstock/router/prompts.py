@@ -11,17 +11,20 @@ for those that do not report their caches, prompts are compared by their text: p
 
 from __future__ import annotations
 
+import asyncio
 from hashlib import blake2b
-from itertools import count
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 import msgspec
 
-from penstock.router.exchange import Headers, Timeouts, UpstreamError
+from penstock.router.asked import Body, text_of
+from penstock.router.exchange import Headers, Timeouts
 from penstock.router.fleet import TEXT_TOKENS, Fleet
 from penstock.router.follower import KEY_BYTES, split_keys
-from penstock.router.replica import Replica
+from penstock.router.reading import read
+from penstock.router.replica import LATE_S, Replica
+from penstock.routing.known import Turns
 from penstock.routing.query import Chain, Query
 
 PIECE_BYTES: Final = 256
@@ -30,24 +33,11 @@ _MOST_PIECES: Final = 4096
 """Pieces that are looked at: those of a MiB."""
 _BYTES_PER_TOKEN: Final = PIECE_BYTES // TEXT_TOKENS
 KEYED: Final = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
+_MOST_ASKED: Final = 2
+"""Replicas that are asked for the keys of one prompt."""
+_MAX_KEYS: Final = 64 << 20
 _PATIENCE: Final = Timeouts(connect=1.0, head=5.0, idle=5.0)
 _NO_KEYS: Final = Chain((), 1)
-
-
-class Body(msgspec.Struct):
-    """What the router reads of a request; all else passes unread."""
-
-    model: str | None = None
-    stream: bool | None = None
-    seed: int | float | None = None
-    prompt: msgspec.Raw = msgspec.Raw(b"")
-    messages: msgspec.Raw = msgspec.Raw(b"")
-    input: msgspec.Raw = msgspec.Raw(b"")
-    instructions: msgspec.Raw = msgspec.Raw(b"")
-    tools: msgspec.Raw = msgspec.Raw(b"")
-    cache_salt: str | None = None
-    prompt_cache_key: str | None = None
-    user: str | None = None
 
 
 class _Keys(msgspec.Struct):
@@ -61,7 +51,7 @@ class Prompts:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._turn = count()
+        self._turns = Turns()
         self.asked = 0
         """Prompts whose keys a replica was asked for."""
         self.unanswered = 0
@@ -71,44 +61,77 @@ class Prompts:
         self, path: str, data: bytes, body: Body, among: int, session: str | None
     ) -> Query:
         """The query for a request that one of a set of replicas will get."""
-        replicas = self._fleet.of(among)
-        reporting = [replica for replica in replicas if replica.synchronized]
-        size = sum(len(memoryview(part)) for part in _text(body))
+        sets = self._fleet.sets
+        reporting = among & sets.synchronized
+        parts = body.prompt_parts
+        size = sum(len(memoryview(part)) for part in parts)
         blocks, tokens = _NO_KEYS, max(size // _BYTES_PER_TOKEN, 1)
-        if reporting and path in KEYED and len(replicas) > 1:
-            keys = await self._keys(reporting[next(self._turn) % len(reporting)], path, data)
+        if reporting and path in KEYED and among.bit_count() > 1:
+            keys = await self._keys(self._in_turn(reporting), path, data)
             if keys is not None and keys.block_size > 0 and len(keys.keys) % KEY_BYTES == 0:
                 blocks = Chain(split_keys(keys.keys), keys.block_size)
                 tokens = max(keys.prompt_tokens, blocks.block * len(blocks.keys), 1)
-        if len(reporting) == len(replicas):
+        if reporting == among:
             return Query((blocks,), tokens, session)
-        text = b"".join(map(bytes, _text(body)))
-        pieces = Chain(pieces_of(text, body.cache_salt or ""), TEXT_TOKENS)
+        salt = text_of(body.cache_salt) or ""
+        pieces = Chain(pieces_of(b"".join(map(bytes, parts)), salt), TEXT_TOKENS)
         tokens = max(tokens, TEXT_TOKENS * len(pieces.keys))
         return Query((blocks, pieces), tokens, session)
 
-    async def _keys(self, replica: Replica, path: str, data: bytes) -> _Keys | None:
+    def _in_turn(self, reporting: int) -> list[Replica]:
+        """Those of a set that are asked for keys: another one first each time, and late ones
+        last."""
+        chosen: list[Replica] = []
+        while reporting and len(chosen) < _MOST_ASKED:
+            number = self._turns.first(self._fleet.sets.on_time(reporting))
+            reporting ^= 1 << number
+            chosen += self._fleet.of(1 << number)
+        return chosen
+
+    async def _keys(self, replicas: list[Replica], path: str, data: bytes) -> _Keys | None:
+        """The first answer of these, each of which is asked when the one before it failed or let
+        wait for ``LATE_S``."""
         self.asked += 1
-        key = self._fleet.options.admin_key
+        asked: set[asyncio.Future[_Keys | None]] = set()
+        try:
+            for number, replica in enumerate(replicas, 1):
+                asked.add(asyncio.ensure_future(self._ask(replica, path, data)))
+                patience = LATE_S if number < len(replicas) else None
+                while asked:
+                    waiting = asyncio.wait(
+                        asked, timeout=patience, return_when=asyncio.FIRST_COMPLETED
+                    )
+                    done, asked = await waiting
+                    for each in done:
+                        if each.exception() is None:
+                            return self._counted(each.result())
+                    if not done:
+                        break
+        finally:
+            for each in asked:
+                each.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        return self._counted(None)
+
+    def _counted(self, keys: _Keys | None) -> _Keys | None:
+        self.unanswered += keys is None
+        return keys
+
+    async def _ask(self, replica: Replica, path: str, data: bytes) -> _Keys | None:
+        """None for a request that cannot be served: the replica says why when it gets it. Raises
+        UpstreamError."""
+        key = replica.member.admin_key
         assert key is not None  # who has none hears of no cache
         headers: Headers = (
             (b"authorization", b"Bearer " + key.encode()),
             (b"content-type", b"application/json"),
         )
-        try:
-            where = f"/admin/cache/keys?path={quote(path, safe='')}"
-            exchange = await replica.pool.exchange("POST", where, headers, data, _PATIENCE)
-            try:
-                answer = await exchange.read_all(64 << 20)
-                if exchange.status == 200:
-                    return msgspec.json.decode(answer, type=_Keys)
-            finally:
-                exchange.close()
-        except (UpstreamError, msgspec.DecodeError):
-            pass
-        # Of a request that cannot be served the replica says why when it gets it.
-        self.unanswered += 1
-        return None
+        where = f"/admin/cache/keys?path={quote(path, safe='')}"
+        with replica.questioned():
+            status, answer = await replica.pool.fetch(
+                "POST", where, headers, data, _PATIENCE, _MAX_KEYS
+            )
+        return read(answer, _Keys) if status == 200 else None
 
 
 def pieces_of(text: bytes, salt: str = "") -> list[bytes]:
@@ -120,26 +143,3 @@ def pieces_of(text: bytes, salt: str = "") -> list[bytes]:
         running.update(text[at : at + PIECE_BYTES])
         keys.append(running.copy().digest())
     return keys
-
-
-def _text(body: Body) -> tuple[msgspec.Raw, ...]:
-    """What a prompt is made of, in the order in which templates write it."""
-    return body.tools, body.instructions, body.prompt, body.messages, body.input
-
-
-def read_body(data: bytes) -> Body | None:
-    """The body of a request; None for one that only a replica can say what is wrong with."""
-    try:
-        return msgspec.json.decode(data, type=Body)
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        return None
-
-
-def with_seed(data: bytes, seed: int) -> bytes:
-    """The same request, a JSON object without a seed, with one; all its bytes stay as they are."""
-    fields: dict[str, Any] = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    if "seed" in fields:  # it is null
-        return msgspec.json.encode({**fields, "seed": seed})
-    at = data.index(b"{") + 1
-    comma = b"," if fields else b""
-    return b'%b"seed":%d%b%b' % (data[:at], seed, comma, data[at:])

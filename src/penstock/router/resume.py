@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 
 from penstock.errors import PenstockError
+from penstock.router.reading import read
 
 FOLD_BYTES: Final = 16 << 10
 """Bytes of events that are kept as they were sent before they are read."""
@@ -265,10 +266,10 @@ def event_of(data: bytes) -> bytes:
 
 def decoded(data: bytes) -> Event:
     """Raises DivergedError for what is no JSON object."""
-    try:
-        return msgspec.json.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, UnicodeError, RecursionError):
-        raise strange() from None
+    event = read(data, dict[str, Any])
+    if event is None:
+        raise strange()
+    return event
 
 
 def _grown(value: Any, more: Any) -> Any:

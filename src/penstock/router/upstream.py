@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import ssl
-from typing import Final
+import struct
+from typing import Final, cast
 
 import httptools
 
@@ -18,6 +20,8 @@ _MAX_HEAD: Final = 64 << 10
 """Bytes of an answer's head."""
 _KEPT: Final = 256
 """Idle connections to one replica."""
+_RESET: Final = struct.pack("ii", 1, 0)
+"""Linger for no time: to close then sends a reset (socket(7))."""
 _SILENT_S: Final = 5.0
 """Seconds after which nothing more is expected of a replica that answers no probe either."""
 
@@ -49,12 +53,19 @@ class _Connection(asyncio.Protocol):
 
     def release(self, exchange: Exchange) -> None:
         if self._exchange is exchange:  # its answer is not whole, and nobody reads it
-            self._exchange = None
             self.abort()
+            self._exchange = None
 
     def abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+        """Close it at once. A replica that still answers learns by a reset that nobody reads on:
+        the mere end of a connection could be that of a client which waits for its answer."""
+        if self._transport is None:
+            return
+        sock = self._transport.get_extra_info("socket")
+        if self._exchange is not None and sock is not None:
+            with contextlib.suppress(OSError):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+        self._transport.abort()
 
     def pause(self) -> None:
         if self._transport is not None and not self._paused:
@@ -71,8 +82,7 @@ class _Connection(asyncio.Protocol):
     # asyncio.Protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's are no subclass of it
 
     def data_received(self, data: bytes) -> None:
         exchange = self._exchange
@@ -131,6 +141,8 @@ class _Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         status, exchange = self._parser.get_status_code(), self._exchange
+        if not 100 <= status < 600:
+            raise ValueError(f"its status is {status}")
         if exchange is None or status < 200:
             return  # 100 Continue
         for name, value in self._found:
@@ -180,13 +192,19 @@ class Pool:
         prefix. Raises UpstreamError.
 
         A replica closes connections that were idle for long. Where one did so just now, nothing has
-        come, and the request is sent once more over a new one.
+        come, and the request is sent once more over a new one. If there is none to be had, the
+        replica has ended meanwhile, and the request may be why.
         """
         message = self._message(method, path, headers, body)
         connection = self._take()
-        reused = connection is not None
+        reused = was_reused = connection is not None
         while True:
-            connection = connection or await self._connect(timeouts.connect)
+            if connection is None:
+                try:
+                    connection = await self._connect(timeouts.connect)
+                except UpstreamError as error:
+                    error.blameless = not was_reused
+                    raise
             exchange = Exchange(connection, timeouts, self._open.discard)
             self._open.add(exchange)
             connection.begin(message, exchange)
@@ -201,6 +219,23 @@ class Pool:
             except BaseException:
                 exchange.close()
                 raise
+
+    async def fetch(
+        self,
+        method: str,
+        path: str,
+        headers: Headers,
+        body: bytes,
+        timeouts: Timeouts,
+        limit: int,
+    ) -> tuple[int, bytes]:
+        """The status and the whole body, of at most ``limit`` bytes, of an answer. Raises
+        UpstreamError."""
+        exchange = await self.exchange(method, path, headers, body, timeouts)
+        try:
+            return exchange.status, await exchange.read_all(limit)
+        finally:
+            exchange.close()
 
     def give_up(self, why: str) -> None:
         """Fail the exchanges of which nothing has come for a while."""
@@ -244,8 +279,17 @@ class Pool:
                 )
         except TimeoutError:
             raise UpstreamError("connect", f"no connection within {seconds:g} s") from None
+        except ssl.SSLCertVerificationError as error:
+            raise UpstreamError(
+                "connect",
+                f"its certificate is not trusted here: {error.verify_message}; if it should be, "
+                "name a file that has it by SSL_CERT_FILE",
+            ) from None
         except ssl.SSLError as error:
-            raise UpstreamError("connect", f"TLS: {first_line(error)}") from None
+            why = f"TLS: {first_line(error)}"
+            if error.reason == "WRONG_VERSION_NUMBER":
+                why = "it does not speak TLS; if it serves plain HTTP, its URL begins with http://"
+            raise UpstreamError("connect", why) from None
         except socket.gaierror as error:
             raise UpstreamError("connect", f"its name: {error.strerror}") from None
         except OSError as error:

@@ -42,29 +42,31 @@ class ReportedBook:
         self._index = index
         self._replica = replica
         self._held: set[Key] = set()
-        self._expected: dict[Key, int] = {}
+        self._expected: set[Key] = set()
+        self._again: dict[Key, int] = {}
+        """How many open requests have a key besides the first, where that are any."""
 
     @property
     def held(self) -> int:
         return len(self._held)
 
     def begin(self, keys: Sequence[Key]) -> None:
-        expected = self._expected
-        for key in keys:
-            expected[key] = expected.get(key, 0) + 1
+        expected, again = self._expected, self._again
+        for key in expected.intersection(keys):
+            again[key] = again.get(key, 0) + 1
+        expected.update(keys)
         self._index.add(self._replica, keys)
 
     def end(self, keys: Sequence[Key]) -> None:
-        expected, held = self._expected, self._held
-        lost: list[Key] = []
-        for key in keys:
-            count = expected.get(key, 0)
-            if count > 1:
-                expected[key] = count - 1
-            elif count:
-                del expected[key]
-                if key not in held:
-                    lost.append(key)
+        again, ended = self._again, set(keys)
+        for key in again.keys() & ended:
+            ended.remove(key)
+            if again[key] > 1:
+                again[key] -= 1
+            else:
+                del again[key]
+        self._expected -= ended
+        lost = ended - self._held
         if lost:
             self._index.remove(self._replica, lost)
 
@@ -72,12 +74,13 @@ class ReportedBook:
         """Note what the replica reports: blocks that can be found now, and those that cannot any
         more. No key is in both."""
         self._held.update(added)
-        self._index.add(self._replica, added)
-        self._held.difference_update(removed)
+        new = set(added) - self._expected  # what was expected is in the index
+        if new:
+            self._index.add(self._replica, new)
         if removed:
+            self._held.difference_update(removed)
             self._index.full |= 1 << self._replica
-        expected = self._expected
-        self._index.remove(self._replica, [key for key in removed if key not in expected])
+            self._index.remove(self._replica, set(removed) - self._expected)
 
     def replace(self, held: Iterable[Key]) -> None:
         """Note all that the replica holds, whatever was known before."""

@@ -15,9 +15,10 @@ from penstock.routing.query import Key
 
 
 class Holders(NamedTuple):
-    """Replicas that hold equally many blocks of a prompt's beginning."""
+    """Replicas that hold equally much of a prompt's beginning."""
 
-    blocks: int
+    held: int
+    """Blocks, or tokens."""
     replicas: int
     """A set."""
 
@@ -41,35 +42,36 @@ class HolderIndex:
     def add(self, replica: int, keys: Iterable[Key]) -> None:
         """Note that a replica holds these keys; some may be known."""
         holders, bit = self._holders, 1 << replica
-        for key in keys:
-            holders[key] = holders.get(key, 0) | bit
+        added = dict.fromkeys(keys, bit)
+        for key in added.keys() & holders.keys():
+            added[key] = holders[key] | bit
+        holders.update(added)
 
     def remove(self, replica: int, keys: Iterable[Key]) -> None:
         """Note that a replica does not hold these keys; some may be known not to be there."""
         holders, bit = self._holders, 1 << replica
+        take = holders.pop
         for key in keys:
-            held = holders.get(key, 0)
-            if held & bit:
-                if held == bit:
-                    del holders[key]
-                else:
-                    holders[key] = held ^ bit
+            held = take(key, 0)
+            if held != bit and held:
+                holders[key] = held & ~bit
 
-    def prefixes(self, keys: Sequence[Key], among: int) -> list[Holders]:
-        """The replicas of a set by how many of the first ``keys`` they hold, the most first.
+    def prefixes(self, keys: Sequence[Key], among: int, block: int = 1) -> list[Holders]:
+        """The replicas of a set by how many of the first ``keys`` they hold, the most first, each
+        of which counts ``block``.
 
-        Each replica is in one of the entries; of equal numbers of blocks there is one entry.
+        Each replica is in one of the entries; of equal counts there is one entry.
         """
         found: list[Holders] = []
         left, get = among, self._holders.get
         for count, key in enumerate(keys):
             here = get(key, 0) & left
             if here != left:
-                found.append(Holders(count, left ^ here))
+                found.append(Holders(count * block, left ^ here))
                 left = here
                 if not left:
                     break
         if left:
-            found.append(Holders(len(keys), left))
+            found.append(Holders(len(keys) * block, left))
         found.reverse()
         return found

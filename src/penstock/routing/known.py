@@ -22,21 +22,15 @@ class Known:
         self.loads = loads
 
     def overlaps(self, query: Query, among: int) -> list[Holders]:
-        """The replicas of a set by how many tokens of the prompt they hold, the most first, with
-        tokens in the place of blocks."""
+        """The replicas of a set by how many tokens of the prompt they hold, the most first."""
         if len(query.chains) == 1:
             chain = query.chains[0]
-            size = chain.block
-            return [
-                Holders(blocks * size, replicas)
-                for blocks, replicas in self.index.prefixes(chain.keys, among)
-            ]
+            return self.index.prefixes(chain.keys, among, chain.block)
         sets: dict[int, int] = {}
         left = among
         for chain in query.chains:
-            for blocks, replicas in self.index.prefixes(chain.keys, left):
-                if blocks:  # a replica names what it holds in one way
-                    tokens = blocks * chain.block
+            for tokens, replicas in self.index.prefixes(chain.keys, left, chain.block):
+                if tokens:  # a replica names what it holds in one way
                     sets[tokens] = sets.get(tokens, 0) | replicas
                     left ^= replicas
         if left:
@@ -45,7 +39,7 @@ class Known:
 
     def cached(self, query: Query, replica: int) -> int:
         """Tokens of the prompt that one replica holds."""
-        return self.overlaps(query, 1 << replica)[0].blocks
+        return self.overlaps(query, 1 << replica)[0].held
 
 
 class Turns:

@@ -47,24 +47,27 @@ class LoadLevels:
         old = self._of.get(replica)
         if old == level:
             return
+        bit, replicas = 1 << replica, self._replicas
         if old is not None:
-            self._take(replica, old)
+            self._take(bit, old)
         self._of[replica] = level
-        bit = 1 << replica
-        if level in self._replicas:
-            self._replicas[level] |= bit
-        else:
-            self._replicas[level] = bit
+        there = replicas.get(level)
+        if there is None:
+            replicas[level] = bit
             insort(self._levels, level)
+        else:
+            replicas[level] = there | bit
 
     def drop(self, replica: int) -> None:
         """Forget a replica."""
-        self._take(replica, self._of.pop(replica))
+        self._take(1 << replica, self._of.pop(replica))
 
     def least(self, among: int) -> tuple[int, int]:
         """The least level of a set that is not empty, and the replicas of it that have it."""
+        of = self._of
+        if not among & among - 1:
+            return of[among.bit_length() - 1], among
         if among.bit_count() <= _FEW:
-            of = self._of
             least, chosen = -1, 0
             for replica in bits(among):
                 level = of[replica]
@@ -79,8 +82,8 @@ class LoadLevels:
                 return level, chosen
         raise KeyError("no replica of the set is known")
 
-    def _take(self, replica: int, level: int) -> None:
-        left = self._replicas[level] ^ (1 << replica)
+    def _take(self, bit: int, level: int) -> None:
+        left = self._replicas[level] ^ bit
         if left:
             self._replicas[level] = left
         else:

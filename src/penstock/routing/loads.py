@@ -18,6 +18,11 @@ class LoadWeights:
     """Tokens of a level."""
     given_grain: int = 4096
     """Tokens of a level of what replicas were given to compute: about those of a prompt."""
+    uncached: float = 3.0
+    """What a token of the prompt that must be computed counts, in tokens of work that stands before
+    it. It takes time of those who come later, too, and room: the same beginning is then in two
+    caches, and in one of them in vain. With 1 requests leave their beginnings for small differences
+    of load, which find less and answer no sooner; above 3 little more is found."""
     lost: float = 0.25
     """What computing a token costs besides, in tokens, where the cache is full: another one is
     given up for it, which would have been asked for again with about this probability. It keeps
@@ -25,61 +30,100 @@ class LoadWeights:
     caches of others have room."""
 
 
+@dataclass(slots=True)
 class _Load:
-    __slots__ = ("decoding", "given", "prefill", "requests")
-
-    def __init__(self, given: int) -> None:
-        self.given = given
-        self.requests = 0
-        self.prefill = 0
-        self.decoding = 0
+    given: int
+    requests: int = 0
+    prefill: int = 0
+    decoding: int = 0
 
 
 class LoadBook:
     """Open requests, prompt tokens that are not computed yet, and sequences that decode.
 
-    ``work`` has their levels in grains of work, ``requests`` in open requests, and ``given`` in
-    what they were given to compute so far.
+    Orders of replicas are kept for who asks for them: each costs a request about a microsecond for
+    each change.
     """
 
     def __init__(self, weights: LoadWeights) -> None:
         self.weights = weights
         self.work = LoadLevels()
-        self.requests = LoadLevels()
+        """Levels in grains of work."""
         self.given = LoadLevels()
+        """Levels in what replicas were given to compute so far."""
+        self._requests: LoadLevels | None = None
         self._loads: dict[int, _Load] = {}
+
+    @property
+    def requests(self) -> LoadLevels:
+        """Levels in open requests."""
+        if self._requests is None:
+            self._requests = LoadLevels()
+            for replica, load in self._loads.items():
+                self._requests.put(replica, load.requests)
+        return self._requests
 
     def join(self, replica: int) -> None:
         # One that is new has nothing to make up for.
         given = self.given.lowest * self.weights.given_grain if self._loads else 0
         self._loads[replica] = _Load(given)
         self.work.put(replica, 0)
-        self.requests.put(replica, 0)
         self.given.put(replica, given // self.weights.given_grain)
+        if self._requests is not None:
+            self._requests.put(replica, 0)
 
     def leave(self, replica: int) -> None:
         """Forget a replica."""
         del self._loads[replica]
         self.work.drop(replica)
-        self.requests.drop(replica)
         self.given.drop(replica)
+        if self._requests is not None:
+            self._requests.drop(replica)
 
-    def give(self, replica: int, tokens: int) -> None:
-        """Note that a replica was given so many tokens to compute."""
+    def begin(self, replica: int, tokens: int) -> None:
+        """Note a request, of whose prompt so many tokens are to be computed."""
         load = self._loads[replica]
+        load.requests += 1
+        load.prefill += tokens
         load.given += tokens
-        self.given.put(replica, load.given // self.weights.given_grain)
+        weights = self.weights
+        work = load.prefill + weights.decode_tokens * load.decoding
+        self.work.put(replica, work // weights.grain)
+        self.given.put(replica, load.given // weights.given_grain)
+        if self._requests is not None:
+            self._requests.put(replica, load.requests)
+
+    def prefilled(self, replica: int, tokens: int) -> None:
+        """Note that the prompt of a request is computed, which now decodes."""
+        load = self._loads[replica]
+        load.prefill -= tokens
+        load.decoding += 1
+        weights = self.weights
+        work = load.prefill + weights.decode_tokens * load.decoding
+        self.work.put(replica, work // weights.grain)
+
+    def end(self, replica: int, tokens: int) -> None:
+        """Note the end of a request: one that decoded, or of whose prompt so many ``tokens`` were
+        still to be computed."""
+        load = self._loads[replica]
+        load.requests -= 1
+        if tokens:
+            load.prefill -= tokens
+        else:
+            load.decoding -= 1
+        weights = self.weights
+        work = load.prefill + weights.decode_tokens * load.decoding
+        self.work.put(replica, work // weights.grain)
+        if self._requests is not None:
+            self._requests.put(replica, load.requests)
 
     def catch_up(self, replica: int, others: int) -> None:
         """Let a replica that got nothing for a while have nothing to make up for: it counts as
         given what the least given one of a set was."""
         if others:
-            least = self.given.least(others)[0] * self.weights.given_grain
-            self.give(replica, max(least - self._loads[replica].given, 0))
-
-    def grains(self, tokens: int) -> int:
-        """Grains of so many tokens, rounded up."""
-        return -(-tokens // self.weights.grain)
+            load, grain = self._loads[replica], self.weights.given_grain
+            load.given = max(load.given, self.given.least(others)[0] * grain)
+            self.given.put(replica, load.given // grain)
 
     def prefill(self, replica: int) -> int:
         """Prompt tokens that are not computed yet."""
@@ -88,27 +132,3 @@ class LoadBook:
     def decoding(self, replica: int) -> int:
         """Sequences that decode."""
         return self._loads[replica].decoding
-
-    def change(
-        self, replica: int, *, requests: int = 0, prefill: int = 0, decoding: int = 0
-    ) -> None:
-        """Add to a replica's load."""
-        load = self._loads[replica]
-        load.requests += requests
-        load.prefill += prefill
-        load.decoding += decoding
-        weights = self.weights
-        tokens = load.prefill + weights.decode_tokens * load.decoding
-        self.work.put(replica, tokens // weights.grain)
-        if requests:
-            self.requests.put(replica, load.requests)
-
-    def put(self, replica: int, requests: int, prefill: int, decoding: int) -> None:
-        """Set a replica's whole load, as it was looked up."""
-        load = self._loads[replica]
-        self.change(
-            replica,
-            requests=requests - load.requests,
-            prefill=prefill - load.prefill,
-            decoding=decoding - load.decoding,
-        )

@@ -6,6 +6,7 @@ place behind the last choice. Those that draw have a generator of their own, of 
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +37,8 @@ class LeastCost:
 
     The cost is the replica's work (prompt tokens that are not computed yet, and what its sequences
     still decode) and what the request adds: the tokens of its prompt that are not in the cache
-    there, and what is lost for them where the cache is full; all in grains (``LoadWeights``). Of
+    there, by their weight, and what is lost for them where the cache is full; all in grains
+    (``LoadWeights``). Of
     equal costs that of the conversation's last replica is taken, else the longest prefix, else the
     one that has been given least to compute so far, whose cache has the oldest to give up.
 
@@ -52,13 +54,13 @@ class LeastCost:
     def choose(self, query: Query, among: int) -> Choice:
         loads, full = self._known.loads, self._known.index.full
         weights, work = loads.weights, loads.work
-        grain, lost = weights.grain, weights.lost
+        grain, weight, lost = weights.grain, weights.uncached, weights.lost
         lowest, prompt = work.lowest, query.tokens
         least, chosen, cached = -1, 0, 0
         overlaps = self._known.overlaps(query, among)
         for tokens, replicas in overlaps:
             uncached = prompt - tokens
-            added = -(-uncached // grain)
+            added = math.ceil(uncached * weight / grain)
             if chosen and lowest + added >= least:
                 break  # neither this nor any shorter prefix costs less
             filled = replicas & full
@@ -71,18 +73,22 @@ class LeastCost:
                 level, equal = work.least(filled)
                 if not chosen or level + added < least:
                     least, chosen, cached = level + added, equal, tokens
-        last = self._sessions.last(query.session)
-        if last is not None and among >> last & 1:
-            held = next(tokens for tokens, replicas in overlaps if replicas >> last & 1)
-            if self._cost(last, prompt - held) == least:
-                return Choice(last, held)
+        session = query.session
+        if session is not None:
+            last = self._sessions.last(session)
+            if last is not None and among >> last & 1:
+                held = next(tokens for tokens, replicas in overlaps if replicas >> last & 1)
+                if self._cost(last, prompt - held) == least:
+                    self._sessions.went(session, last)
+                    return Choice(last, held)
         replica = self._turns.first(loads.given.least(chosen)[1])
-        self._sessions.went(query.session, replica)
+        self._sessions.went(session, replica)
         return Choice(replica, cached)
 
     def _cost(self, replica: int, uncached: int) -> int:
         weights = self._known.loads.weights
-        cost = self._known.loads.work.level(replica) - (-uncached // weights.grain)
+        cost = self._known.loads.work.level(replica)
+        cost += math.ceil(uncached * weights.uncached / weights.grain)
         if self._known.index.full >> replica & 1:
             cost += int(uncached * weights.lost) // weights.grain
         return cost
@@ -192,8 +198,8 @@ class Threshold:
             replica = self._turns.first(equal)
             return Choice(replica, known.cached(query, replica))
         longest = known.overlaps(query, among)[0]
-        if longest.blocks > bound.match * query.tokens:
-            return Choice(self._turns.first(longest.replicas), longest.blocks)
+        if longest.held > bound.match * query.tokens:
+            return Choice(self._turns.first(longest.replicas), longest.held)
         replica = min(bits(among), key=self._held)
         return Choice(replica, known.cached(query, replica))
 

@@ -113,8 +113,7 @@ class Router:
         keys = chains[replica.chain].keys if replica.chain < len(chains) else ()
         uncached = max(query.tokens - cached, 1)
         replica.book.begin(keys)
-        self.loads.change(number, requests=1, prefill=uncached)
-        self.loads.give(number, uncached)
+        self.loads.begin(number, uncached)
         return Sent(number, replica, cached, uncached, keys)
 
     def prefilled(self, sent: Sent) -> None:
@@ -122,16 +121,16 @@ class Router:
         if sent.prefilling:
             sent.prefilling = False
             if self._replicas.get(sent.replica) is sent.at:
-                self.loads.change(sent.replica, prefill=-sent.uncached, decoding=1)
+                self.loads.prefilled(sent.replica, sent.uncached)
 
     def end(self, sent: Sent) -> None:
         """Note that a request has ended, whatever way; only the first call counts."""
         if sent.prefilling is None:
             return
-        prefill, decoding = (-sent.uncached, 0) if sent.prefilling else (0, -1)
+        left = sent.uncached if sent.prefilling else 0
         sent.prefilling = None
         if self._replicas.get(sent.replica) is sent.at:  # it has not left
-            self.loads.change(sent.replica, requests=-1, prefill=prefill, decoding=decoding)
+            self.loads.end(sent.replica, left)
             sent.at.book.end(sent.keys)
 
 
