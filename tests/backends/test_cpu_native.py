@@ -78,6 +78,25 @@ def test_a_partly_supported_cpu_falls_to_the_next_and_says_so(
     assert "\n" not in note
 
 
+def test_a_cpu_of_which_nothing_is_told_runs_the_fallback_and_what_is_named(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine((), built=["avx2", "baseline"])
+    assert native.load().isa == "baseline"
+    assert native.note() == (
+        "kernels for baseline: /proc/cpuinfo names no features of this CPU; PENSTOCK_ISA names "
+        "what it runs of avx2, baseline"
+    )
+    monkeypatch.setenv(native.ENVIRONMENT, "avx2")
+    assert native.load().isa == "avx2"
+
+
+def test_no_fallback_for_a_cpu_of_which_nothing_is_told(machine: Machine) -> None:
+    machine((), built=["dotprod", "neon"])
+    with pytest.raises(ConfigError, match=r"not known which of dotprod, neon .*_ISA=neon$"):
+        native.load()
+
+
 def test_a_kernel_that_grants_no_tiles_is_named(machine: Machine) -> None:
     machine(FLAGS["amx"], refused=["amx"])
     assert native.load().isa == "avx512"
@@ -121,7 +140,16 @@ def test_nothing_runs_that_the_kernel_refuses(machine: Machine) -> None:
             "native code for amx, baseline only; 'PENSTOCK_ISAS=native,avx512 pip install .' in "
             "Penstock's source adds it",
         ),
-        ("sse9", FLAGS["amx"], FLAGS, "that can be added are amx, avx512, avx_vnni, avx2"),
+        # To add what this CPU does not run would be of no use.
+        ("avx512", FLAGS["avx2"], ["avx2", "baseline"], "lacks: avx512_bf16, .*; unset it"),
+        ("neon", FLAGS["amx"], ["amx", "baseline"], "lacks: asimd, fp; unset it"),
+        (
+            "AVX2",
+            FLAGS["avx2"],
+            ["baseline"],
+            "no such instruction set; this CPU runs avx2, baseline, and this installation has "
+            "native code for baseline; unset it",
+        ),
     ],
 )
 def test_the_environment_asks_in_vain_with_the_reason(

@@ -278,7 +278,11 @@ def test_an_unknown_model_is_named(tmp_path: Path) -> None:
 
 
 def test_every_resolved_value_has_its_reason(folder: Path) -> None:
-    text = plan_engine(options(folder, threads=1)).config.explain()
+    config = plan_engine(options(folder, threads=1)).config
+    text = config.explain()
     assert "threads                 1  (as asked)" in text
+    assert "cpus                    any  (placed by the system)" in text
+    cache = f"{config.kv_cache_bytes:,}"
+    assert "," in cache
+    assert f"kv_cache_bytes          {cache}  (64 sequences of 256 tokens)" in text
     assert "the checkpoint's" in text
-    assert "64 sequences of 256 tokens" in text

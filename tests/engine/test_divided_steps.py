@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
-from support.fake_states import FakeStates
 from support.overlap_executor import Deferred, HashExecutor
-from support.overlapped import POISON, VOCAB, check, make_core, stateful, windowed
-from support.stories import Arrival, arrivals, play, same
+from support.overlapped import VOCAB, make_core
 
-from penstock.cache.geometry import Chunk, Window
 from penstock.engine.core import EngineCore
 from penstock.engine.loader import EnginePlan
 from penstock.interface.messages import EngineRequest, SequenceUpdate
@@ -110,55 +103,3 @@ def test_nobody_is_left_out_for_ever(engine_plan: EnginePlan) -> None:
         for update in updates:
             assert steps - last.get(update.request_id, steps) <= 4
             last[update.request_id] = steps
-
-
-def story(
-    engine_plan: EnginePlan,
-    happening: list[Arrival],
-    depth: int,
-    seqs: int,
-    more: int,
-    num_blocks: int,
-    windows: tuple[Window | None, Window | None],
-    spare: int | None,
-) -> None:
-    slots = 0 if spare is None else seqs + spare
-    model = stateful(windowed(engine_plan, windows), slots)
-    groups = model.plan.kv_groups.windows
-    limits = {"max_num_seqs": seqs, "max_num_batched_tokens": seqs + more}
-    stories = []
-    for divided in (True, False):
-        states = FakeStates(slots, log=1) if slots else None
-        inner = HashExecutor(num_blocks * len(groups), VOCAB, POISON, groups, states)
-        executor = Deferred(inner, depth=depth, placeholders=False) if divided else inner
-        core = make_core(model, executor, **limits)
-        stories.append(play(core, happening, lambda c=core, i=inner: check(c, i)))  # type: ignore
-        assert core.stats().kv_blocks_used == core.stats().states_used == 0
-        core.close()
-    same(*stories)
-
-
-STORIES = {
-    "happening": st.lists(arrivals(), min_size=1, max_size=7),
-    "depth": st.sampled_from([2, 3, 5]),
-    "seqs": st.integers(1, 5),
-    "more": st.sampled_from([0, 7, 100]),
-    "num_blocks": st.sampled_from([5, 6, 8, 30]),
-    "windows": st.sampled_from(
-        [(None, None), (None, None), (None, 33), (40, 40), (50, 3), (None, Chunk(40))]
-    ),
-    "spare": st.sampled_from([None, None, 0, 2, 9]),
-}
-
-
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.fixed_dictionaries(STORIES))
-def test_what_happens_is_the_same(engine_plan: EnginePlan, drawn: dict[str, Any]) -> None:
-    story(engine_plan, **drawn)
-
-
-@pytest.mark.slow
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(st.fixed_dictionaries(STORIES))
-def test_whatever_happens_it_is_the_same(engine_plan: EnginePlan, drawn: dict[str, Any]) -> None:
-    story(engine_plan, **drawn)

@@ -209,9 +209,9 @@ def test_a_step_that_lacks_what_a_stage_reads() -> None:
     first, second = stages_of(lower(deep(2)), 2)
     step: StepInput = STEPS[0]
     size = step.num_tokens * first.sent_bytes
-    assert own_step(second, step, [bytes(size)]).features.shape[0] == step.num_tokens
-    for columns in ([], [bytes(size - 4)], [bytes(size), b""]):
-        with pytest.raises(WireError):
-            own_step(second, step, columns)
+    assert own_step(second, step, np.zeros(size, np.uint8)).features.shape[0] == step.num_tokens
+    for other in (0, size - 4, size + 1):
+        with pytest.raises(WireError, match=f"comes with {other} bytes of .*, which take {size}"):
+            own_step(second, step, np.zeros(other, np.uint8))
     with pytest.raises(WireError, match="tables of 0 groups"):
-        own_step(first, replace(step, groups=()), [])
+        own_step(first, replace(step, groups=()), np.empty(0, np.uint8))

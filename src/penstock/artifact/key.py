@@ -60,6 +60,9 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
     rank: int = 0
     world: int = 1
     """Number of ranks that share the model, of which ``rank`` has these weights."""
+    stage: int = 0
+    stages: int = 1
+    """Number of stages among which the layers are divided, of which ``stage`` has these weights."""
     machine: str
     isa: str
     layout: int
@@ -76,7 +79,8 @@ class ArtifactKey(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def part(self) -> str:
         """Whose weights these are, as part of a file's name; empty where one process has all."""
-        return "" if self.world == 1 else f"-rank{self.rank}of{self.world}"
+        stage = "" if self.stages == 1 else f"-stage{self.stage}of{self.stages}"
+        return stage + ("" if self.world == 1 else f"-rank{self.rank}of{self.world}")
 
     def digest(self) -> str:
         encoded = msgspec.json.encode(self)
@@ -107,6 +111,8 @@ _IN_WORDS: Final = {
     "plan": "another plan of operations",
     "rank": "another rank",
     "world": "another number of ranks",
+    "stage": "another stage",
+    "stages": "another number of stages",
     "calibration": "another text to calibrate by",
     "tokenizer": "another tokenizer of the text to calibrate by",
 }
@@ -129,9 +135,10 @@ class ArtifactSource:
         packing: Packing,
         opened: ModelFiles | None = None,
         rank: int = 0,
+        stage: int = 0,
     ) -> ArtifactSource:
         """Return the source for an engine with this ``config`` and ``plan``, which is that of a
-        ``rank`` where several share the model.
+        ``rank`` where several share the model, and of a ``stage`` where its layers are divided.
 
         Reads the headers of the weight files, unless the model was ``opened`` before. Raises
         ModelError or WeightError where files cannot be read.
@@ -161,6 +168,8 @@ class ArtifactSource:
             plan=_digest(_described(plan).encode()),
             rank=rank,
             world=config.tensor_parallel,
+            stage=stage,
+            stages=config.pipeline_parallel,
             machine=platform.machine(),
             isa=packing.isa,
             layout=packing.layout,

@@ -49,12 +49,13 @@ class ArtifactSession:
         note: Note,
         source: ArtifactSource | None,
         rank: int = 0,
+        stage: int = 0,
     ) -> None:
         self._config = config
         self._plan = plan
         self._note = note
         self._source = source
-        self._rank = rank
+        self._rank, self._stage = rank, stage
         root = Path(config.artifact_dir or ".")
         self._store = ArtifactStore(root)
         self._digests = DigestFile(root)
@@ -71,13 +72,16 @@ class ArtifactSession:
         note: Note,
         opened: ModelFiles | None = None,
         rank: int = 0,
+        stage: int = 0,
     ) -> ArtifactSession:
         """``opened`` is the model, where its files were opened before, and ``plan`` that of
-        ``rank``, where several share it. Raises ModelError, WeightError or ConfigError, as loading
-        the model would."""
+        ``rank``, where several share it, and of ``stage``, where its layers are divided. Raises
+        ModelError, WeightError or ConfigError, as loading the model would."""
         form = backend(config.backend).packing() if config.artifact_dir is not None else None
-        source = None if form is None else ArtifactSource.of(config, plan, form, opened, rank)
-        return cls(config, plan, note, source, rank)
+        source = None
+        if form is not None:
+            source = ArtifactSource.of(config, plan, form, opened, rank, stage)
+        return cls(config, plan, note, source, rank, stage)
 
     @contextlib.contextmanager
     def take(
@@ -284,7 +288,9 @@ class ArtifactSession:
         form = backend(self._config.backend).packing()
         try:
             if form is not None:
-                now = ArtifactSource.of(self._config, self._plan, form, rank=self._rank)
+                now = ArtifactSource.of(
+                    self._config, self._plan, form, rank=self._rank, stage=self._stage
+                )
                 if now == before:
                     key = self._identify()
                     if before.conclusive or now.identified(self._digests) == key:

@@ -116,16 +116,19 @@ class ArtifactStore:
         """Describe how the artifact most similar to ``pending`` differs from it; None if there is
         none.
 
-        Looks at the same model and rank, quantized likewise: those in whose place ``pending``
-        comes.
+        Looks at the same model, rank and stage, quantized likewise: those in whose place
+        ``pending`` comes.
         """
         found: list[tuple[int, str]] = []
         for name, _, manifest, _ in self.entries():
             if manifest is None or manifest.model_path != pending.model_path:
                 continue
             key, wanted = manifest.key, pending.key
-            quantized = (key.dtype, key.linear, key.head)
-            if quantized == (wanted.dtype, wanted.linear, wanted.head) and key.rank == wanted.rank:
+            its, own = (
+                (each.dtype, each.linear, each.head, each.rank, each.stage)
+                for each in (key, wanted)
+            )
+            if its == own:
                 # Equal keys under another name: it was made before keys had all their fields.
                 differences = key.differences(wanted) or ["an earlier form of artifacts"]
                 found.append((len(differences), f"{name} is of " + ", ".join(differences)))

@@ -7,6 +7,7 @@ Nothing of a backend is imported before it binds a plan, or is asked for the mem
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -131,6 +132,22 @@ class Backend(ABC):
                 f"deterministic can be turned off on the cuda backend alone; {self.name} has no "
                 "faster way that is not, so leave it on"
             )
+
+    def obstacle_for_ranks(self, world: int, hardware: Hardware, drafts: bool) -> Obstacle | None:
+        """Return what keeps ``world`` ranks from computing with the backend on this machine,
+        whatever the model; None if nothing does. ``drafts``: whether a model or heads draft."""
+        if self.runs_ranks:
+            return None
+        return Obstacle(
+            f"tensor_parallel {world} needs a backend that runs one of several ranks, which the "
+            f"{self.name} backend does not do yet",
+            "choose --backend cpu, or leave tensor_parallel out",
+        )
+
+    def environment_of_rank(self, rank: int, environment: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the environment of the process of a rank other than the first, of the engine's:
+        where there is a device for each rank, it sees its own alone."""
+        return environment
 
     def obstacle(self, plan: Plan, trees: bool = False) -> Obstacle | None:
         """Return what keeps the backend from running ``plan``, fused or not; None if nothing does.

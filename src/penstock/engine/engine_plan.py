@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
 
 from penstock.cache.state_slots import StateLimits
 from penstock.config import EngineConfig, ResolvedConfig
 from penstock.interface.executor import Limits
+from penstock.interface.plan_weights import PlanWeight
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
 from penstock.plan.stages import Stage
@@ -26,10 +30,60 @@ class EnginePlan:
     """Plan of the draft model or draft heads, if there are any. The spec of heads is one of
     ``models/draft_heads.py``."""
     ranks: tuple[Plan, ...] = ()
-    """The part of the plan that each rank runs, where there are several; else none."""
-    stages: tuple[Stage, ...] = ()
-    """The part of the plan that each stage of a pipeline runs, where there are several; else
+    """The part of the plan that each rank runs, where there are several and no stages; else
     none."""
+    stages: tuple[Stage, ...] = ()
+    """The part of the plan that each stage of a pipeline runs, and its ranks, where there are
+    several stages; else none."""
+    stage: Stage | None = None
+    """The stage that this is the plan of, where it is of one alone."""
+    of_all_stages: Mapping[str, PlanWeight] = field(default_factory=dict)
+    """The weights of all stages then, since all are in the checkpoint."""
+
+    taps: tuple[int, ...] = ()
+    """The layers whose inputs a head that drafts reads, which may be another process's."""
+
+    def of_stage(self, number: int, threads: int, cpus: tuple[int, ...]) -> EnginePlan:
+        """Return the plan of a stage by itself, which its ranks may share, with these threads."""
+        stage = self.stages[number]
+        return replace(
+            self,
+            config=msgspec.structs.replace(self.config, threads=threads, cpus=cpus),
+            plan=stage.plan,
+            ranks=stage.ranks,
+            stages=(),
+            stage=stage,
+            of_all_stages=self.plan.weights,
+        )
+
+    def resolved_as(self, config: ResolvedConfig) -> EnginePlan:
+        """Return this plan with the options that another process of the same engine has decided,
+        and as many positions."""
+
+        def reaching(plan: Plan) -> Plan:
+            return replace(plan, max_positions=config.max_model_len)
+
+        return replace(
+            self,
+            config=config,
+            plan=reaching(self.plan),
+            ranks=tuple(map(reaching, self.ranks)),
+            stages=tuple(stage.with_plans(reaching) for stage in self.stages),
+        )
+
+    @property
+    def first_plans(self) -> tuple[Plan, ...]:
+        """The plan that each stage runs, or its rank 0; where there are no stages, one alone."""
+        return tuple(stage.parts[0] for stage in self.stages) or (self.own_plan(0),)
+
+    @property
+    def of_engine(self) -> EnginePlan:
+        """The plan of the stage that the engine's own process has, the last; all of it where there
+        are no stages."""
+        if not self.stages:
+            return self
+        number = len(self.stages) - 1
+        return self.of_stage(number, *stage_threads(self, number))
 
     def own_plan(self, rank: int) -> Plan:
         """The plan that ``rank`` runs: all of it, where there is one."""
@@ -72,11 +126,9 @@ def rank_limits(engine_plan: EnginePlan, rank: int) -> Limits:
     return replace(step_limits(engine_plan), threads=count, cpus=cpus)
 
 
-def stage_limits(engine_plan: EnginePlan, stage: int) -> Limits:
-    """The limits with which the executor of a stage on this machine is bound: those of one process,
-    with its part of the threads."""
+def stage_threads(engine_plan: EnginePlan, stage: int) -> tuple[int, tuple[int, ...]]:
+    """The threads of a stage on this machine, those of all its ranks, and their CPUs."""
     config = engine_plan.config
     others = len(config.pipeline_stages)
     shares = divided(config.threads, config.cpus, config.pipeline_parallel - others)
-    count, cpus = shares[stage - others]
-    return replace(step_limits(engine_plan), threads=count, cpus=cpus)
+    return shares[stage - others]

@@ -4,17 +4,16 @@ start."""
 from __future__ import annotations
 
 import logging
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from penstock.artifact.format import BuiltLengths
 from penstock.artifact.session import ArtifactSession, Keeping, Note
 from penstock.backends.registry import looked_for, native_automaton
-from penstock.config import EngineConfig
+from penstock.config import EngineConfig, ResolvedConfig
 from penstock.demo_model import demo_model_path
 from penstock.engine.engine_plan import EnginePlan as EnginePlan
 from penstock.engine.engine_plan import state_limits as state_limits
@@ -28,6 +27,7 @@ from penstock.hardware import Hardware, detect
 from penstock.interface.automaton import Automaton
 from penstock.interface.executor import Executor
 from penstock.interface.loading import ProgressCallback, no_progress
+from penstock.models.draft_heads import taps_of
 from penstock.models.spec import ModelSpec
 from penstock.plan.plan import Plan
 from penstock.resolve import draft_block_bytes, resolve
@@ -46,9 +46,13 @@ from penstock.weights.model_folder import load_model_spec
 from penstock.weights.token_map import Int32s, read_token_map
 
 if TYPE_CHECKING:
+    from penstock.engine.calibration import Measured
     from penstock.speculate.make import LoadedDraft
 
 _log = logging.getLogger("penstock.artifact")
+
+_ENOUGH: Final = 1 << 62
+"""Bytes of memory, of the host or a GPU, that no plan exceeds."""
 
 
 def open_model(config: EngineConfig) -> ModelFiles:
@@ -67,13 +71,15 @@ def plan_engine(
     *,
     as_built: bool = True,
     hardware: Hardware | None = None,
+    taps: tuple[int, ...] | None = None,
 ) -> EnginePlan:
     """Read the model's configuration, decide every option and make the plan.
 
     ``files`` is the model, where :func:`open_model` has opened it. ``as_built``: where the options
     name no length, those hold that the engine artifact was built for. ``hardware`` is what it is
-    planned for, by default the machine as it is now. Raises what :func:`open_model` does;
-    everything that can be refused without weights is.
+    planned for, by default the machine as it is now. ``taps``: for a process that verifies what
+    another one drafts, the layers whose inputs are returned; what drafts is not looked for then.
+    Raises what :func:`open_model` does; everything that can be refused without weights is.
     """
     files = files or open_model(config)
     folder = files.path
@@ -85,7 +91,7 @@ def plan_engine(
         config = msgspec.structs.replace(config, served_model_name=gguf_name(gguf.metadata, folder))
     spec = replace(spec, notes=(*spec.notes, *_unread(tokenizer)))
     hardware = looked_for(config.backend, detect() if hardware is None else hardware)
-    drawn = _draw(config, hardware, folder, tokenizer, spec)
+    drawn = _draw(config, hardware, folder, tokenizer, spec, taps=taps)
     lengths = (config.max_model_len, config.max_input_len, config.max_output_len)
     if not as_built or lengths != (None, None, None):
         return drawn
@@ -96,7 +102,7 @@ def plan_engine(
     config = msgspec.structs.replace(
         config, max_input_len=bounds.max_input_len, max_output_len=bounds.max_output_len
     )
-    drawn = _draw(config, hardware, folder, tokenizer, spec)
+    drawn = _draw(config, hardware, folder, tokenizer, spec, taps=taps)
     reasons = dict(drawn.config.reasons)
     for field in ("max_input_len", "max_output_len"):
         if field in reasons:
@@ -111,12 +117,31 @@ def plan_engine(
     return replace(drawn, config=decided)
 
 
+def hardware_of_rank(resolved: ResolvedConfig) -> Hardware:
+    """Return what a rank other than the first is planned for: this machine, with enough memory and
+    as many GPUs as ranks, since rank 0 has decided how what there is is used."""
+    hardware = looked_for(resolved.backend, replace(detect(), memory_available=_ENOUGH))
+    found = hardware.gpu
+    if found is None or found.gpu is None:
+        return hardware
+    gpu = replace(found.gpu, memory_free=_ENOUGH, count=resolved.tensor_parallel)
+    return replace(hardware, gpu=replace(found, gpu=gpu))
+
+
+def artifacts_of(engine_plan: EnginePlan, files: ModelFiles | None = None) -> ArtifactSession:
+    """Return the use of the artifact store by the engine's own process, for looking. Raises
+    ModelError, WeightError or ConfigError, as loading the model would."""
+    own = engine_plan.of_engine
+    number = 0 if own.stage is None else own.stage.number
+    return ArtifactSession.of(
+        own.config, own.own_plan(0), lambda level, text: None, files, stage=number
+    )
+
+
 def _built(drawn: EnginePlan, files: ModelFiles) -> tuple[str, BuiltLengths] | None:
     """The engine artifact that a start would restore, and the lengths that it was built for."""
     try:
-        own = drawn.own_plan(0)
-        session = ArtifactSession.of(drawn.config, own, lambda level, text: None, files)
-        return session.built_lengths()
+        return artifacts_of(drawn, files).built_lengths()
     except (ConfigError, ModelError, WeightError):  # what is wrong with weights, loading says
         return None
 
@@ -140,28 +165,35 @@ def _draw(
     spec: ModelSpec,
     drafts: bool = False,
     plan: Plan | None = None,
+    taps: tuple[int, ...] | None = None,
 ) -> EnginePlan:
     """``drafts``: the model drafts for another, a token of each sequence a step. ``plan``: what is
-    known of its plan already."""
-    drafting = draft_folder(config.speculative, folder)
-    draft = None if drafting is None else draft_spec(config, drafting, spec, tokenizer)
-    decided = resolve(config, hardware, spec, folder, tokenizer, draft, drafts, plan)
+    known of its plan already. ``taps``: as of ``plan_engine``."""
+    its_folder = draft_folder(config.speculative, folder) if taps is None else None
+    draft = None if its_folder is None else draft_spec(config, its_folder, spec, tokenizer)
+    decided = resolve(config, hardware, spec, folder, tokenizer, draft, drafts, plan, taps)
     resolved = decided.config
-    if drafting is None or draft is None or decided.draft is None:
+    if its_folder is None or draft is None or decided.draft is None:
         return EnginePlan(
-            resolved, spec, decided.plan, config, ranks=decided.ranks, stages=decided.stages
+            resolved,
+            spec,
+            decided.plan,
+            config,
+            ranks=decided.ranks,
+            stages=decided.stages,
+            taps=taps or (),
         )
-    draft, notes = reaching(config.speculative, draft, resolved.max_model_len, drafting)
+    draft, notes = reaching(config.speculative, draft, resolved.max_model_len, its_folder)
     resolved = msgspec.structs.replace(resolved, notes=(*resolved.notes, *notes))
     draft_plan = replace(decided.draft, spec=draft)
     kv_bytes = resolved.num_blocks * draft_block_bytes(
         config, draft, decided.plan.kv_groups, resolved.max_model_len
     )
     drafted = _draw(
-        draft_engine_config(config, resolved, drafting, draft_plan, kv_bytes),
+        draft_engine_config(config, resolved, its_folder, draft_plan, kv_bytes),
         hardware,
-        drafting,
-        drafting,
+        its_folder,
+        its_folder,
         draft,
         drafts=draft_plan.feature_size == 0,
         plan=draft_plan,
@@ -169,7 +201,16 @@ def _draw(
     if draft_plan.takes_from_target:
         its = msgspec.structs.replace(drafted.config, target_path=resolved.model_path)
         drafted = replace(drafted, config=its)
-    return EnginePlan(resolved, spec, decided.plan, config, drafted, decided.ranks)
+    return EnginePlan(
+        resolved,
+        spec,
+        decided.plan,
+        config,
+        drafted,
+        decided.ranks,
+        decided.stages,
+        taps=taps_of(draft),
+    )
 
 
 def draft_tokens(engine_plan: EnginePlan) -> Int32s | None:
@@ -254,24 +295,19 @@ def load(
     if ``keeping`` is "always" and the artifact cannot be kept. Any other trouble with artifacts is
     logged, and the weights are packed.
     """
-    config = engine_plan.config
-    if config.tensor_parallel > 1:
-        from penstock.engine.ranks.loading import load_ranks  # of engines that have any
 
-        return load_ranks(engine_plan, mark, note, keeping, files, progress)
-    if config.pipeline_parallel > 1:
+    def measure() -> Measured | None:
+        return calibrated(engine_plan, files, mark, progress)
+
+    config = engine_plan.config
+    if engine_plan.stages:
         from penstock.engine.stages.loading import load_stages  # of engines that have any
 
-        if keeping == "always":
-            raise ConfigError(
-                "packed weights of several stages are not kept yet; leave pipeline_parallel out, "
-                "or start without an engine artifact"
-            )
-        return load_stages(engine_plan, mark, note, files, progress)
-    start = Start(engine_plan, files, mark, note, keeping, progress)
-    executor = start.restored()
-    if executor is not None:
-        return executor
-    start.require_room()
-    began = time.monotonic()
-    return start.packed(calibrated(engine_plan, files, mark, progress), began)
+        return load_stages(engine_plan, measure, mark, note, keeping, files, progress)
+    if engine_plan.ranks:
+        from penstock.engine.ranks.loading import load_ranks  # of engines that have any
+
+        return load_ranks(
+            engine_plan, measure, mark, note, keeping, files, progress, config.threads
+        )
+    return Start(engine_plan, files, mark, note, keeping, progress).executor(measure)

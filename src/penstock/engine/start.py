@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -74,6 +75,16 @@ class Start:
                     self._artifacts.set_lengths(kept, _lengths(self._config))
                 return executor
 
+    def executor(self, measure: Callable[[], Measured | None]) -> Executor:
+        """Return the executor of a process that shares the weights with no other, restored or
+        packed. ``measure`` returns what a text says of the model, and is called where it packs."""
+        executor = self.restored()
+        if executor is not None:
+            return executor
+        self.require_room()
+        began = time.monotonic()
+        return self.packed(measure(), began)
+
     def require_room(self) -> None:
         """Raise ArtifactError where what all ranks will pack has to be kept and finds no room."""
         if self.keeping == "always":
@@ -88,8 +99,9 @@ class Start:
         ArtifactError if the weights cannot be kept as they must.
         """
         config = self._config
+        opened = {**self.engine_plan.of_all_stages, **self.plan.weights}
         weights, warning = open_plan_weights(
-            replace(self.engine_plan, plan=self.plan),
+            replace(self.engine_plan, plan=replace(self.plan, weights=opened)),
             self.files,
             {} if measured is None else measured.inputs,
         )
@@ -137,7 +149,11 @@ class Start:
 
     @cached_property
     def _artifacts(self) -> ArtifactSession:
-        return ArtifactSession.of(self._config, self.plan, self.note, self.files, self._rank)
+        stage = self.engine_plan.stage
+        return ArtifactSession.of(
+            *(self._config, self.plan, self.note, self.files, self._rank),
+            0 if stage is None else stage.number,
+        )
 
     @cached_property
     def _num_bytes(self) -> int:
@@ -147,13 +163,20 @@ class Start:
         self.progress(_RESTORING, part, self._num_bytes)
 
     def _own_keys(self, measured: Measured) -> dict[str, NDArray[np.float32]]:
-        """What the rank's keys are centered and scaled by."""
-        if self.seat is None:
-            return dict(measured.keys)
-        whole, world = self.engine_plan.plan, self.seat.collective.world
-        return {
-            each.name: own_key_columns(whole, each, measured.keys[each.name], self._rank, world)
+        """What the process's keys are centered and scaled by."""
+        whole, stage = self.engine_plan.plan, self.engine_plan.stage
+        # A stage counts cached layers from its own first.
+        first = 0 if stage is None else stage.kv_first
+        keys = {
+            each: measured.keys[replace(each, layer=each.layer + first).name]
             for each in whole.key_columns
+        }
+        if self.seat is None:
+            return {each.name: values for each, values in keys.items()}
+        world = self.seat.collective.world
+        return {
+            each.name: own_key_columns(whole, each, values, self._rank, world)
+            for each, values in keys.items()
         }
 
     def _tune_restored(self, executor: Executor, kept: Artifact) -> None:
@@ -174,6 +197,11 @@ class Start:
         tuning = executor.tunable.measure()
         self.mark("tune products")
         return tuning
+
+
+def environment_of_rank(engine_plan: EnginePlan, rank: int) -> Mapping[str, str]:
+    """Return the environment of the process in which a rank starts, one that is not the first."""
+    return backend(engine_plan.config.backend).environment_of_rank(rank, os.environ)
 
 
 @contextmanager

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.models.spec import StateSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.key_columns import KeyColumns, key_columns
 from penstock.plan.plan import Plan
@@ -14,18 +16,22 @@ from penstock.plan.shard import shard
 from penstock.plan.shard_columns import own_kv_heads
 
 
-def rank_plans(primitive: Plan, whole: Plan, world: int) -> tuple[Plan, ...]:
+def rank_plans(
+    primitive: Plan, whole: Plan, world: int, states: Sequence[StateSpec] | None = None
+) -> tuple[Plan, ...]:
     """Return the plan of each of ``world`` ranks: its part of ``primitive``, fused.
 
     ``whole`` is the plan of one process: what it makes of ``primitive``. Its matrices are balanced
     and its keys scaled, and so are the parts that ranks have of them: by the same factors, which
-    are of whole matrices. Raises ConfigError where so many ranks cannot share the model.
+    are of whole matrices. ``states`` are as in :func:`~penstock.plan.shard.shard`. Raises
+    ConfigError where so many ranks cannot share the model.
     """
-    return tuple(_own(primitive, whole, rank, world) for rank in range(world))
+    shares = (shard(primitive, rank, world, states) for rank in range(world))
+    return tuple(_as_whole(whole, fuse(own)) for own in shares)
 
 
-def _own(primitive: Plan, whole: Plan, rank: int, world: int) -> Plan:
-    own = fuse(shard(primitive, rank, world))
+def _as_whole(whole: Plan, own: Plan) -> Plan:
+    """A rank's plan, balanced and scaled as that of one process."""
     balances = {name: weight.balances for name, weight in whole.weights.items()}
     weights = {
         name: replace(

@@ -16,6 +16,7 @@ and whatever this pass does not know are computed by all.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from penstock.errors import ConfigError
@@ -24,18 +25,19 @@ from penstock.plan.ops import AddNorm, Attention, RopeWrite
 from penstock.plan.plan import Plan
 from penstock.plan.shard_states import own_state
 from penstock.plan.sharding import Sharding
+from penstock.plan.state_layers import state_specs
 
 _MOST_RANKS: Final = 1024
 """More are not looked at where a message says how many ranks fit."""
 
 
-def shard(plan: Plan, rank: int, world: int) -> Plan:
+def shard(plan: Plan, rank: int, world: int, states: Sequence[StateSpec] | None = None) -> Plan:
     """Return the part of the primitive ``plan`` that ``rank`` of ``world`` ranks runs; all of it
     for one rank.
 
     Its weights are those rows that it reads, their sources too, and its groups of cached layers are
-    the plan's. Raises ConfigError, which says what would fit, where so many ranks cannot share the
-    model.
+    the plan's. ``states``: its layers that keep states, where they are not all of the spec's.
+    Raises ConfigError, which says what would fit, where so many ranks cannot share the model.
     """
     if not 0 <= rank < world:
         raise ValueError(f"there is no rank {rank} of {world}")
@@ -43,13 +45,14 @@ def shard(plan: Plan, rank: int, world: int) -> Plan:
         return plan
     if any(isinstance(op, AddNorm | RopeWrite) for op in plan.ops):
         raise ValueError("a plan is sharded before it is fused")
-    found = _obstacle(plan, world)
+    states = state_specs(plan.spec.layers) if states is None else states
+    found = _obstacle(plan, states, world)
     if found is not None:
-        raise ConfigError(f"{found}; take {_fitting(plan)}")
-    return Sharding(plan, rank, world).plan()
+        raise ConfigError(f"{found}; take {_fitting(plan, states)}")
+    return Sharding(plan, states, rank, world).plan()
 
 
-def _obstacle(plan: Plan, world: int) -> str | None:
+def _obstacle(plan: Plan, states: Sequence[StateSpec], world: int) -> str | None:
     """Return why so many ranks cannot share the plan; None if they can."""
     for size in {layer.head_dim for layer in plan.kv_layers if layer.rows is not None}:
         if size % world:
@@ -60,7 +63,7 @@ def _obstacle(plan: Plan, world: int) -> str | None:
     for heads in {op.heads for op in plan.ops if isinstance(op, Attention)}:
         if heads < world:
             return f"{world} ranks cannot share {heads} heads of attention"
-    for spec in _states(plan):
+    for spec in set(states):
         try:
             own_state(spec, 0, world)
         except ConfigError as error:
@@ -68,14 +71,10 @@ def _obstacle(plan: Plan, world: int) -> str | None:
     return None
 
 
-def _states(plan: Plan) -> set[StateSpec]:
-    mixers = (mixer for layer in plan.spec.layers for mixer in layer.mixers)
-    return {mixer for mixer in mixers if isinstance(mixer, StateSpec)}
-
-
-def _fitting(plan: Plan) -> str:
+def _fitting(plan: Plan, states: Sequence[StateSpec]) -> str:
     """Return how many ranks can share the plan, in words."""
-    fits = [world for world in range(1, _MOST_RANKS + 1) if _obstacle(plan, world) is None]
+    worlds = range(1, _MOST_RANKS + 1)
+    fits = [world for world in worlds if _obstacle(plan, states, world) is None]
     if fits == list(range(1, len(fits) + 1)):
         return "one rank" if len(fits) == 1 else f"at most {len(fits)} ranks"
     return f"one of {', '.join(map(str, fits))} ranks"

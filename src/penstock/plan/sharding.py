@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from penstock.models.spec import GatedDeltaSpec, SelectiveSpec, StateSpec
@@ -38,14 +39,13 @@ from penstock.plan.state_layers import state_layer
 class Sharding(Shares):
     """Rewrites ops one by one."""
 
-    def __init__(self, plan: Plan, rank: int, world: int) -> None:
+    def __init__(self, plan: Plan, states: Sequence[StateSpec], rank: int, world: int) -> None:
+        """``states``: those that ops refer to by index."""
         super().__init__(plan, rank, world)
         self._apart = kept_apart(plan, world)
         self._routed_by = {op.logits for op in plan.ops if isinstance(op, Route)}
         """What routers write: products so small that ranks compute all sooner than they meet."""
-        mixers = (mixer for layer in plan.spec.layers for mixer in layer.mixers)
-        specs = [mixer for mixer in mixers if isinstance(mixer, StateSpec)]
-        self._states = [own_state(spec, rank, world) for spec in specs]
+        self._states = [own_state(spec, rank, world) for spec in states]
         self._runs = self._inputs_of_states()
         """Columns that the rank has, in several runs, of each buffer that states alone read."""
 
@@ -53,17 +53,15 @@ class Sharding(Shares):
         for op in self._whole.ops:
             self._append(op)
         result, whole = self._read_by_first, self._whole
-        assert whole.logits is not None
-        assert whole.argmax is not None
-        assert whole.hidden is not None
         layers = tuple(map(self._own_cache, range(len(whole.kv_layers))))
         own = replace(  # which may append ops that gather
             whole,
-            logits=result(whole.logits),
-            argmax=result(whole.argmax),
-            hidden=result(whole.hidden),
+            logits=None if whole.logits is None else result(whole.logits),
+            argmax=None if whole.argmax is None else result(whole.argmax),
+            hidden=None if whole.hidden is None else result(whole.hidden),
             taps=None if whole.taps is None else result(whole.taps),
             more_logits=tuple(map(result, whole.more_logits)),
+            leaving=tuple(map(result, whole.leaving)),
         )
         return replace(
             own,

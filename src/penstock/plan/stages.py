@@ -9,50 +9,51 @@ that read them as before. So every row is computed by the same ops on the same v
 depends on the number of stages.
 
 A stage caches keys, values and states of its own layers. Layers that read another layer's keys and
-values are on its stage: between them there is no cut.
+values are on its stage: between them there is no cut. A stage may itself be shared by ranks
+(:meth:`Stage.shared`), which have the parts that ``plan/shard.py`` makes of its plan.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import ConfigError
+from penstock.models.spec import StateSpec
 from penstock.plan.costs import StepSize, op_cost
 from penstock.plan.fuse import fuse
 from penstock.plan.key_columns import key_columns
 from penstock.plan.ops import (
     AddNorm,
-    Attention,
     Buffer,
     BufferName,
-    Features,
-    GatedDelta,
-    Join,
-    KvWrite,
     Op,
     RopeWrite,
     Rows,
-    SelectiveScan,
-    ShortConv,
-    StateConv,
     WeightName,
 )
 from penstock.plan.plan import Plan
+from penstock.plan.ranks import rank_plans
+from penstock.plan.stage_ops import (
+    CACHED,
+    STATEFUL,
+    arrival,
+    handing_on_taps,
+    moved,
+    taps_taken,
+)
+from penstock.plan.state_layers import state_specs
 
 _SEQUENCES: Final = 8
 _CONTEXT: Final = 16 * BLOCK_SIZE
 """The step by which stages are balanced: so many sequences decode, each behind so many tokens. With
 half of the context, Qwen3 0.6B's shape has 18 layers on the first of two stages rather than 17, and
 did about 5 % less, with 32 sequences as with prompts, beside one process in either run."""
-
-_CACHED = (Attention, KvWrite, RopeWrite, ShortConv)
-_STATEFUL = (GatedDelta, SelectiveScan, StateConv)
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,10 @@ class Stage:
 
     plan: Plan
     """Fused. Of its features the columns of ``entering``, in their order."""
+    primitive: Plan
+    """What ``plan`` is made of."""
+    states: tuple[StateSpec, ...]
+    """Its layers that keep a state."""
     number: int
     layers: tuple[int, int]
     """The first of its layers, and the one behind its last."""
@@ -70,6 +75,21 @@ class Stage:
     """The whole plan's groups of cached layers that it has a part of, in the order of its own."""
     entering: tuple[Buffer, ...]
     """The buffers that the stage before it hands on; none of the first."""
+    ranks: tuple[Plan, ...] = ()
+    """The part of ``plan`` that each of its ranks runs, where there are several; else none."""
+
+    @property
+    def parts(self) -> tuple[Plan, ...]:
+        """The plans of its processes."""
+        return self.ranks or (self.plan,)
+
+    def shared(self, world: int) -> Stage:
+        """Return the stage as ``world`` ranks share it. Raises ConfigError where so many cannot."""
+        return replace(self, ranks=rank_plans(self.primitive, self.plan, world, self.states))
+
+    def with_plans(self, change: Callable[[Plan], Plan]) -> Stage:
+        """Return the stage with ``change`` made in each of its plans."""
+        return replace(self, plan=change(self.plan), ranks=tuple(map(change, self.ranks)))
 
     @property
     def is_last(self) -> bool:
@@ -94,6 +114,7 @@ def cut(primitive: Plan, whole: Plan, count: int) -> tuple[Stage, ...]:
     """
     if any(isinstance(op, AddNorm | RopeWrite) for op in primitive.ops):
         raise ValueError("a plan is cut before it is fused")
+    primitive = handing_on_taps(primitive)
     cuts = _cuts(primitive)
     if count > len(cuts) + 1:
         raise ConfigError(f"{_why_not(primitive, len(cuts) + 1)}; take {_fitting(len(cuts) + 1)}")
@@ -108,11 +129,11 @@ def cut(primitive: Plan, whole: Plan, count: int) -> tuple[Stage, ...]:
     places = [0, *(each.place for each in cuts), len(primitive.ops)]
     sums = [sum(costs[a:b]) for a, b in pairwise(places)]
     ends = _balanced(sums, count)
-    bounds = [0, *ends, len(sums)]
-    inner = [_Cut(0, 0, ()), *cuts, _Cut(len(primitive.ops), len(primitive.spec.layers), ())]
+    chosen = [_Cut(0, 0, ()), *(_crossed(primitive, cuts[end - 1]) for end in ends)]
+    chosen.append(_Cut(len(primitive.ops), len(primitive.spec.layers), ()))
     return tuple(
-        _stage(primitive, whole, number, inner[first], inner[end])
-        for number, (first, end) in enumerate(pairwise(bounds))
+        _stage(primitive, whole, number, first, end)
+        for number, (first, end) in enumerate(pairwise(chosen))
     )
 
 
@@ -123,8 +144,8 @@ class _Cut:
     place: int
     layer: int
     """The layer that follows."""
-    crossing: tuple[BufferName, ...]
-    """What later ops read of what earlier ones wrote."""
+    crossing: tuple[BufferName, ...] = ()
+    """What later ops read of what earlier ones wrote, of cuts that were chosen."""
 
 
 def _cuts(plan: Plan) -> list[_Cut]:
@@ -133,16 +154,44 @@ def _cuts(plan: Plan) -> list[_Cut]:
     for i, op in enumerate(plan.ops):
         for layer in _layers(op.weights):
             weighted.setdefault(layer, []).append(i)
+    alive, apart = _alive(plan.ops), _apart(plan.ops)
     found: list[_Cut] = []
     for layer in range(1, len(plan.spec.layers)):
         before, after = weighted.get(layer - 1), weighted.get(layer)
         if not before or not after:
             continue
         places = range(max(before) + 1, min(after) + 1)
-        options = [_Cut(i, layer, _entering(plan.ops[i:])) for i in places]
-        options = [each for each in options if _can_cross(plan, each)]
+        options = [i for i in places if i in apart and _can_cross(plan, alive[i])]
         if options:
-            found.append(min(options, key=lambda each: _row_bytes(plan, each.crossing)))
+            place = min(options, key=lambda i: _row_bytes(plan, alive[i]))
+            found.append(_Cut(place, layer))
+    return found
+
+
+def _crossed(plan: Plan, at: _Cut) -> _Cut:
+    return replace(at, crossing=_entering(plan.ops[at.place :]))
+
+
+def _alive(ops: Sequence[Op]) -> list[frozenset[BufferName]]:
+    """The buffers of each place that the ops from there on read before they write them."""
+    alive: frozenset[BufferName] = frozenset()
+    found = [alive]
+    for op in reversed(ops):
+        alive = (alive - frozenset(op.writes)) | frozenset(op.reads)
+        found.append(alive)
+    return found[::-1]
+
+
+def _apart(ops: Sequence[Op]) -> set[int]:
+    """The places on both sides of which no layer's cache and no layer's state is used."""
+    found = set(range(len(ops) + 1))
+    for kinds in (CACHED, STATEFUL):
+        used: dict[int, tuple[int, int]] = {}  # by layer, the first op that uses it and the last
+        for i, op in enumerate(ops):
+            for layer in _indices((op,), kinds):
+                used[layer] = (used.get(layer, (i, i))[0], i)
+        for first, last in used.values():
+            found -= set(range(first + 1, last + 1))
     return found
 
 
@@ -160,12 +209,9 @@ def _entering(ops: Sequence[Op]) -> tuple[BufferName, ...]:
     return tuple(entering)
 
 
-def _can_cross(plan: Plan, at: _Cut) -> bool:
-    before, after = plan.ops[: at.place], plan.ops[at.place :]
-    rows = all(plan.buffers[name].rows == Rows.TOKENS for name in at.crossing)
-    numbers = all(plan.buffers[name].element != "int32" for name in at.crossing)
-    apart = all(not _indices(before, kind) & _indices(after, kind) for kind in (_CACHED, _STATEFUL))
-    return rows and numbers and apart
+def _can_cross(plan: Plan, names: Iterable[BufferName]) -> bool:
+    buffers = [plan.buffers[name] for name in names]
+    return all(each.rows == Rows.TOKENS and each.element != "int32" for each in buffers)
 
 
 def _indices(ops: Iterable[Op], kinds: tuple[type[Op], ...]) -> set[int]:
@@ -217,7 +263,7 @@ def _balanced(costs: Sequence[int], count: int) -> list[int]:
 
 def _stage(primitive: Plan, whole: Plan, number: int, first: _Cut, end: _Cut) -> Stage:
     ops = primitive.ops[first.place : end.place]
-    cached, stateful = _indices(ops, _CACHED), _indices(ops, _STATEFUL)
+    cached, stateful = _indices(ops, CACHED), _indices(ops, STATEFUL)
     kv_first, state_first = min(cached, default=0), min(stateful, default=0)
     kv_layers = primitive.kv_layers[kv_first : max(cached, default=-1) + 1]
     groups: list[int] = []
@@ -230,11 +276,12 @@ def _stage(primitive: Plan, whole: Plan, number: int, first: _Cut, end: _Cut) ->
     entering = tuple(primitive.buffers[name] for name in first.crossing)
     buffers = dict(primitive.buffers)
     last = end.place == len(primitive.ops)
+    ops = taps_taken(primitive, ops, last)
     plan = replace(
         primitive,
         ops=(
-            *_arrival(entering, buffers),
-            *(_moved(op, state_first if isinstance(op, _STATEFUL) else kv_first) for op in ops),
+            *arrival(entering, buffers),
+            *(moved(op, state_first if isinstance(op, STATEFUL) else kv_first) for op in ops),
         ),
         buffers=buffers,
         kv_layers=kv_layers,
@@ -243,6 +290,7 @@ def _stage(primitive: Plan, whole: Plan, number: int, first: _Cut, end: _Cut) ->
         logits=primitive.logits if last else None,
         argmax=primitive.argmax if last else None,
         hidden=primitive.hidden if last else None,
+        taps=primitive.taps if last else None,
         leaving=end.crossing,
     )
     fused = fuse(plan)
@@ -253,28 +301,6 @@ def _stage(primitive: Plan, whole: Plan, number: int, first: _Cut, end: _Cut) ->
         max_positions=whole.max_positions,
         key_columns=key_columns(fused.ops, kv_layers) if whole.key_columns else (),
     )
-    return Stage(fused, number, (first.layer, end.layer), kv_first, tuple(groups), entering)
-
-
-def _arrival(entering: Sequence[Buffer], buffers: dict[BufferName, Buffer]) -> list[Op]:
-    """Ops that put a step's features into the buffers that enter: those of 16 bits are rounded to
-    what they were."""
-    ops: list[Op] = []
-    first = 0
-    for buffer in entering:
-        if buffer.element == "float32":
-            ops.append(Features(buffer.name, first, buffer.cols))
-        else:
-            wide = replace(buffer, name=f"{buffer.name}.entering", element="float32")
-            buffers[wide.name] = wide
-            ops += [Features(wide.name, first, buffer.cols), Join((wide.name,), buffer.name)]
-        first += buffer.cols
-    return ops
-
-
-def _moved(op: Op, by: int) -> Op:
-    """``op`` with its cached layer, or its state, counted from the stage's first."""
-    if not isinstance(op, (*_CACHED, *_STATEFUL)):
-        return op
-    moved: Any = op
-    return replace(moved, layer=moved.layer - by)  # type: ignore[no-any-return]
+    layers = (first.layer, end.layer)
+    states = state_specs(plan.spec.layers[slice(*layers)])
+    return Stage(fused, plan, states, number, layers, kv_first, tuple(groups), entering)

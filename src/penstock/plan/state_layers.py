@@ -43,8 +43,13 @@ class StateLayer:
 
 def state_layers(layers: Sequence[LayerSpec]) -> tuple[StateLayer, ...]:
     """Return what those of a model's layers keep that keep a state."""
+    return tuple(map(state_layer, state_specs(layers)))
+
+
+def state_specs(layers: Sequence[LayerSpec]) -> tuple[StateSpec, ...]:
+    """Return what those of a model's layers are that keep a state, in their order."""
     mixers = (mixer for layer in layers for mixer in layer.mixers)
-    return tuple(state_layer(mixer) for mixer in mixers if isinstance(mixer, StateSpec))
+    return tuple(mixer for mixer in mixers if isinstance(mixer, StateSpec))
 
 
 def state_layer(spec: StateSpec) -> StateLayer:

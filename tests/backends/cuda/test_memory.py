@@ -15,12 +15,20 @@ pytest.importorskip("triton", reason="triton is not installed")
 from support.tiny_plans import dummy_weights, make_spec  # noqa: E402
 
 from penstock.backends.cuda.bind import bind  # noqa: E402
-from penstock.backends.cuda.memory import DRAFT_RESERVE, RESERVE, divide, needs  # noqa: E402
+from penstock.backends.cuda.memory import (  # noqa: E402
+    DRAFT_RESERVE,
+    RANKS_RESERVE,
+    RESERVE,
+    divide,
+    needs,
+)
+from penstock.backends.cuda.rank_memory import divide_among_ranks  # noqa: E402
 from penstock.errors import ConfigError  # noqa: E402
 from penstock.interface.executor import Limits  # noqa: E402
 from penstock.plan.fuse import fuse  # noqa: E402
 from penstock.plan.lower import lower  # noqa: E402
 from penstock.plan.plan import Plan  # noqa: E402
+from penstock.plan.ranks import rank_plans  # noqa: E402
 from penstock.quant.choice import choose  # noqa: E402
 from penstock.quant.scheme import Quantization  # noqa: E402
 
@@ -99,3 +107,27 @@ def test_too_little_is_one_error_with_the_arithmetic() -> None:
         divide(plan_with(NONE), plan_with, LIMITS, need.total + 999, 1000, 5000)
     with pytest.raises(ConfigError, match=r"what helps: quantization int8 .* or quantization int4"):
         divide(plan_with(NONE), plan_with, LIMITS, need.total - 1, None, 5000)
+
+
+def test_the_caches_of_ranks_fit_the_gpu_of_each() -> None:
+    primitive = lower(make_spec(heads=(6, 3)), "bfloat16", 512)
+    plans = rank_plans(primitive, fuse(primitive), 2)
+    pages = [plan.kv_groups.page_bytes for plan in plans]
+    assert pages[1] == 2 * pages[0]  # it has two of the KV heads
+    every = [needs(plan, LIMITS) for plan in plans]
+    assert every[0].reserve == RESERVE + RANKS_RESERVE
+    free = every[1].total + 100_000 * pages[1] + 5
+    budget = divide_among_ranks(plans, LIMITS, free, None, 1 << 40)
+    blocks = budget.kv_cache // sum(pages)
+    assert blocks == 100_000
+    assert blocks * pages[0] < free - every[0].total
+    assert budget.weights == sum(need.weights for need in every)
+    assert "what is left on 2 GPUs of " in budget.why
+    assert "on that of rank 1" in budget.why
+    asked = blocks * sum(pages)
+    assert divide_among_ranks(plans, LIMITS, free, asked, 5).kv_cache == asked
+    assert divide_among_ranks(plans, LIMITS, free, None, 700).kv_cache == 700
+    with pytest.raises(ConfigError, match=r"kv_cache_bytes of at most [\d,]+, or more ranks"):
+        divide_among_ranks(plans, LIMITS, free, 2 * asked, 5)
+    with pytest.raises(ConfigError, match=r"the GPU of each rank has 0.25 GiB free, too little on"):
+        divide_among_ranks(plans, LIMITS, GIB // 4, None, 5)

@@ -24,9 +24,10 @@ from penstock.engine.handover.inbox import Inbox
 from penstock.engine.handover.peer import Over, Piece
 from penstock.engine.handover.rule import Load
 from penstock.engine.handover.wire import Ask
-from penstock.handover_config import Address, DecodeRole
+from penstock.handover_config import DecodeRole
 from penstock.interface.blocks import BlockBytes
 from penstock.interface.messages import SequenceUpdate
+from penstock.peers.address import Address
 from penstock.processes.wake import Wake
 
 pytestmark = needs_native
@@ -96,9 +97,8 @@ class Play:
         self.source, self.draw = source.blocks, draw
         self.peer, self.inbox = Scripted(), Inbox[Piece | Over](Wake(), 1 << 30)
         role = DecodeRole(prefill=(HERE,), least_tokens=1)
-        wake = Wake()
         peers: Any = [self.peer]
-        self.core = DecodeCore(core, core.blocks, role, self.inbox, wake, peers)
+        self.core = DecodeCore(core, core.blocks, role, self.inbox, peers)
         self.answers: Answers = {}
         self.ended: set[str] = set()
         self.submitted: dict[str, int] = {}

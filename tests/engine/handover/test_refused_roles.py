@@ -13,7 +13,8 @@ from support.needs import needs_native
 from penstock.engine.cached_blocks import check_exchange
 from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError
-from penstock.handover_config import Address, DecodeRole, PrefillRole, Role
+from penstock.handover_config import DecodeRole, PrefillRole, Role
+from penstock.peers.address import Address
 
 pytestmark = needs_native
 HERE = Address("127.0.0.1", 1)

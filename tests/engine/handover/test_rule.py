@@ -30,6 +30,8 @@ def test_it_is_the_break_even(tokens: int) -> None:
 def test_waiting_is_what_is_before_and_the_prompt_itself() -> None:
     assert Load(1000, 500.0).wait_s(250) == 2.5
     assert Load(1000, 0.0).wait_s(250) == 0.0  # nobody knows
+    assert Load(1000, 0.0).wait_s(250, 500.0) == 2.5
+    assert Load(1000, 250.0).wait_s(250, 500.0) == 5.0
 
 
 def test_rates_are_measured() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import socket
 from array import array
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from support.bitwise import prompt
@@ -29,22 +27,14 @@ from support.needs import needs_native
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cache.prefix import chain_keys
 from penstock.config import EngineConfig
-from penstock.engine.handover.handshake import Introduction, RefusedError
-from penstock.engine.handover.link import Link, LinkEndedError
+from penstock.engine.handover.handshake import Introduction
 from penstock.engine.handover.prefill import PrefillCore
-from penstock.engine.handover.wire import (
-    PROTOCOL,
-    Ask,
-    Beat,
-    Blocks,
-    Cancel,
-    Ended,
-    FromPrefill,
-    Hello,
-    NotTaken,
-)
+from penstock.engine.handover.wire import Ask, Beat, Blocks, Cancel, Ended, FromPrefill, Verdict
 from penstock.errors import ConfigError, RequestError
-from penstock.handover_config import Address, DecodeRole, PrefillRole
+from penstock.handover_config import DecodeRole, PrefillRole
+from penstock.peers.address import Address
+from penstock.peers.channel import Channel, EndedError, Inbound
+from penstock.peers.sockets import connect
 from penstock.processes.frames import WireError
 
 pytestmark = needs_native
@@ -72,27 +62,24 @@ def prefill(asked: EngineConfig) -> Iterator[tuple[PrefillCore, Address]]:
         until(lambda: handovers(found[0]).open == 0)
 
 
-def connect(address: Address) -> Link:
-    sock = socket.create_connection((address.host, address.port), timeout=30)
-    return Link(sock, FromPrefill, 1 << 20)
-
-
-def visit(address: Address, introduction: Introduction) -> Link:
-    link = connect(address)
-    introduction.shake(link)
-    link.set_timeout(30)
-    return link
+def visit(address: Address, introduction: Introduction) -> Channel[Any]:
+    inbound = Inbound(FromPrefill, 1 << 20, 1 << 25)
+    sock = connect(address, 30)
+    channel = introduction.party.greet(sock, inbound, connected=True)
+    introduction.exchange(channel)
+    channel.set_timeout(30)
+    return channel
 
 
 def ask(number: int = 0, tokens: Any = TOKENS, first: int = 0, **more: Any) -> Ask:
     return Ask(number=number, token_ids=tokens.tobytes(), first=first, **more)
 
 
-def received(link: Link) -> tuple[list[Blocks], Ended]:
+def received(channel: Channel[Any]) -> tuple[list[Blocks], Ended]:
     """What comes until a handover ends."""
     pieces = []
     while True:
-        message, _ = link.receive()
+        message = channel.receive().message
         if isinstance(message, Blocks):
             pieces.append(message)
         elif isinstance(message, Ended):
@@ -101,29 +88,29 @@ def received(link: Link) -> tuple[list[Blocks], Ended]:
             assert isinstance(message, Beat)
 
 
-def left(link: Link) -> None:
+def left(channel: Channel[Any]) -> None:
     """The connection is ended by the other side, soon."""
-    with pytest.raises((LinkEndedError, OSError, WireError)):
-        received(link)
-    link.set_timeout(0.01)  # that was its end, and no timeout
-    with pytest.raises((LinkEndedError, ConnectionError, WireError)):
-        link.receive()
+    with pytest.raises((EndedError, OSError, WireError)):
+        received(channel)
+    channel.set_timeout(0.01)  # that was its end, and no timeout
+    with pytest.raises((EndedError, ConnectionError, WireError)):
+        channel.receive()
 
 
 def test_blocks_come_while_the_prompt_is_computed(
     prefill: tuple[PrefillCore, Address], introduction: Introduction
 ) -> None:
-    link = visit(prefill[1], introduction)
-    link.send(ask())
-    pieces, ended = received(link)
+    channel = visit(prefill[1], introduction)
+    channel.send(ask())
+    pieces, ended = received(channel)
     assert ended == Ended(0)
     assert [piece.first for piece in pieces] == list(range(0, 20, 2))  # a step has 64 tokens
     assert {len(piece.checksums) for piece in pieces} == {2}
     # Once they are cached they come at once; those that are there already do not.
-    link.send(ask(1, first=15))
-    pieces, ended = received(link)
+    channel.send(ask(1, first=15))
+    pieces, ended = received(channel)
     assert [(piece.first, len(piece.checksums)) for piece in pieces] == [(15, 5)]
-    link.close()
+    channel.close()
 
 
 def test_it_answers_its_own_requests_meanwhile(
@@ -133,17 +120,17 @@ def test_it_answers_its_own_requests_meanwhile(
     expected = complete(alone, [request("r", PROMPT[:90])])
     alone.close()
     core, station = apart(asked, PrefillRole(listen=Address("127.0.0.1", 0)))
-    assert station.listener is not None
-    link = visit(Address("127.0.0.1", station.listener.port), introduction)
-    link.send(ask())
+    assert station.visitors is not None
+    channel = visit(station.visitors.address, introduction)
+    channel.send(ask())
     until(lambda: core.has_work)
     assert complete(core, [request("r", PROMPT[:90])]) == expected
     with pytest.raises(RequestError, match="engine's own"):
         core.add_request(request("handover:1", [1, 2]))
     while handovers(core).open:
         core.step()
-    assert received(link)[1] == Ended(0)
-    link.close()
+    assert received(channel)[1] == Ended(0)
+    channel.close()
     core.close()
 
 
@@ -152,36 +139,19 @@ def test_those_that_leave_are_forgotten(
 ) -> None:
     core, address = prefill
     for i in range(3):
-        link = visit(address, introduction)
-        link.send(ask(0, array("i", prompt(20 + i, 30 * BLOCK_SIZE))))
-        link.send(Cancel(17))
-        link.close()
-    link = visit(address, introduction)
-    link.send(ask(0, array("i", prompt(30, 30 * BLOCK_SIZE))))
-    link.send(Cancel(0))
-    link.send(ask(1))
-    assert received(link)[1] == Ended(1)
+        channel = visit(address, introduction)
+        channel.send(ask(0, array("i", prompt(20 + i, 30 * BLOCK_SIZE))))
+        channel.send(Cancel(17))
+        channel.close()
+    channel = visit(address, introduction)
+    channel.send(ask(0, array("i", prompt(30, 30 * BLOCK_SIZE))))
+    channel.send(Cancel(0))
+    channel.send(ask(1))
+    assert received(channel)[1] == Ended(1)
     until(lambda: handovers(core).peers == 1)
-    link.close()
+    channel.close()
     until(lambda: handovers(core).peers == 0)
     until(lambda: core.stats().running == core.stats().waiting == 0)
-
-
-@pytest.mark.parametrize(
-    "garbage",
-    [b"", b"\0", b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", bytes(4), (100).to_bytes(4, "little")],
-)
-def test_those_that_are_no_decode_engines_are_left(
-    garbage: bytes, prefill: tuple[PrefillCore, Address], introduction: Introduction
-) -> None:
-    core, address = prefill
-    with socket.create_connection((address.host, address.port)) as sock:
-        sock.sendall(garbage)
-    link = visit(address, introduction)
-    link.send(ask())
-    assert received(link)[1] == Ended(0)
-    link.close()
-    until(lambda: handovers(core).peers == 0)
 
 
 BAD = [
@@ -191,6 +161,7 @@ BAD = [
     ask(0, array("i")),
     Ended(0),
     Beat(0, 0.0),
+    Verdict(""),
 ]
 
 
@@ -198,18 +169,18 @@ BAD = [
 def test_what_no_decode_engine_says_ends_the_connection(
     message: Any, prefill: tuple[PrefillCore, Address], introduction: Introduction
 ) -> None:
-    link = visit(prefill[1], introduction)
-    link.send(message)
-    left(link)
-    link.close()
+    channel = visit(prefill[1], introduction)
+    channel.send(message)
+    left(channel)
+    channel.close()
 
 
 def test_numbers_ascend(prefill: tuple[PrefillCore, Address], introduction: Introduction) -> None:
-    link = visit(prefill[1], introduction)
-    link.send(ask(4))
-    link.send(ask(4))
-    left(link)
-    link.close()
+    channel = visit(prefill[1], introduction)
+    channel.send(ask(4))
+    channel.send(ask(4))
+    left(channel)
+    channel.close()
 
 
 @pytest.mark.parametrize(
@@ -224,55 +195,21 @@ def test_numbers_ascend(prefill: tuple[PrefillCore, Address], introduction: Intr
 def test_prompts_that_are_none_are_refused(
     tokens: Any, why: str, prefill: tuple[PrefillCore, Address], introduction: Introduction
 ) -> None:
-    link = visit(prefill[1], introduction)
-    link.send(ask(0, tokens))
-    pieces, ended = received(link)
+    channel = visit(prefill[1], introduction)
+    channel.send(ask(0, tokens))
+    pieces, ended = received(channel)
     assert not pieces
     assert why in ended.error
-    link.close()
+    channel.close()
 
 
-def test_another_protocol_is_refused_by_name(
+def test_another_layout_of_blocks_is_refused_by_name(
     prefill: tuple[PrefillCore, Address], introduction: Introduction
 ) -> None:
-    link = connect(prefill[1])
-    link.set_timeout(30)
-    link.send(
-        Hello(
-            protocol=PROTOCOL + 1,
-            side="decode",
-            nonce=bytes(16),
-            keyed=False,
-            identity=introduction.identity,
-            group_bytes=introduction.group_bytes,
-        )
-    )
-    assert isinstance(link.receive()[0], Hello)
-    message, _ = link.receive()
-    assert message == NotTaken(f"the decode engine has protocol {PROTOCOL + 1}, not {PROTOCOL}")
-    link.close()
-    link = connect(prefill[1])
-    with pytest.raises(RefusedError, match="both are prefill engines"):
-        replace(introduction, side="prefill").shake(link)
-    link.close()
-    link = connect(prefill[1])
-    with pytest.raises(RefusedError, match=r"has blocks of \(.*\) bytes, not"):
-        replace(introduction, group_bytes=(7,)).shake(link)
-    link.close()
-
-
-def test_frames_are_of_their_connection(asked: EngineConfig, introduction: Introduction) -> None:
-    """With a secret, a message that was recorded or changed ends the connection."""
-    key = b"a secret of some length"
-    with prefilling(asked, key=key) as (core, address):
-        link = visit(address, replace(introduction, key=key))
-        link.send(ask())
-        assert received(link)[1] == Ended(0)
-        body = msgspec.msgpack.encode(ask(1))
-        link._socket.sendall(len(body).to_bytes(4, "little") + body + bytes(16))
-        left(link)
-        link.close()
-        until(lambda: handovers(core).peers == 0)
+    with pytest.raises(ConfigError, match=r"has blocks of \(12288,\) bytes, not \(7,"):
+        visit(prefill[1], replace(introduction, group_bytes=(7,)))
+    with pytest.raises(ConfigError, match="the prefill engine takes a decode engine at the other"):
+        visit(prefill[1], replace(introduction, side="prefill"))
 
 
 def test_blocks_are_those_of_the_cache(
@@ -283,18 +220,18 @@ def test_blocks_are_those_of_the_cache(
     assert alone.blocks is not None
     wanted = alone.blocks.read(chain_keys("", TOKENS, 19, BLOCK_SIZE), 0)
     alone.close()
-    link = visit(prefill[1], introduction)
-    link.send(ask())
+    channel = visit(prefill[1], introduction)
+    channel.send(ask())
     found = []
     while True:
-        message, content = link.receive()
+        message, content, _ = channel.receive()
         if isinstance(message, Ended):
             break
-        if content is not None:
+        if isinstance(message, Blocks):
             found.append(content)
     whole = np.concatenate(found)
     np.testing.assert_array_equal(whole[: len(wanted.data)], wanted.data)
-    link.close()
+    channel.close()
 
 
 def test_an_address_that_is_taken_is_refused(

@@ -6,50 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bitwise import Requests, prompt
-from support.head_checkpoints import (
-    EAGLE3,
-    eagle3_arrays,
-    target_folder,
-    write_heads,
-)
+from support.drafting import REQUESTS, check, eagle3, slow, start
+from support.head_checkpoints import target_folder
 from support.needs import require_native
 
-from penstock import LLM, SamplingParams
 from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
 from penstock.speculative_config import Eagle, Ngram, parse_speculative
-
-REQUESTS = Requests.product(
-    [prompt(seed, length, 256) for seed, length in enumerate((3, 40))],
-    SamplingParams(temperature=0, max_tokens=30, ignore_eos=True, logprobs=2),
-    SamplingParams(temperature=0.8, seed=7, max_tokens=30, ignore_eos=True, logprobs=2),
-)
-"""The demo model has a draft model and heads of its own. Its keys are of two heads."""
-
-
-def start(**options: Any) -> LLM:
-    if options.setdefault("backend", "cpu") == "cpu":
-        require_native()
-        options = {"threads": 2, "artifact": False} | options
-    return LLM(max_num_seqs=4, **options)
-
-
-def slow(*values: Any) -> Any:
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
-def check(method: str, world: int, **options: Any) -> None:
-    """Greedily and drawn, preempted, and behind cached prefixes."""
-    with start(**options) as one:
-        expected = REQUESTS.together(one)
-    with start(tensor_parallel=world, speculative=method, **options) as several:
-        assert REQUESTS.together(several) == expected
-        drafts = several.stats().drafts
-        assert drafts is not None
-        assert drafts.accepted_tokens > 0
-        assert REQUESTS.together(several) == expected
-        several.check_integrity()
 
 
 @pytest.mark.parametrize(
@@ -68,24 +31,19 @@ def check(method: str, world: int, **options: Any) -> None:
     ],
 )
 def test_on_the_cpu(method: str, world: int) -> None:
-    check(method, world)
+    check(method, {"tensor_parallel": world})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["ngram:min_match=1,adaptive=false", "medusa:adaptive=false"])
 def test_on_the_reference_backend(method: str) -> None:
-    check(method, 2, backend="reference")
+    check(method, {"tensor_parallel": 2}, backend="reference")
 
 
 @pytest.mark.slow
 def test_an_int4_cache_whose_accepted_paths_are_moved() -> None:
     tree = "eagle:width=3,depth=3,num_tokens=9,adaptive=false"
-    check(tree, 2, kv_cache_dtype="int4", quantization="int4")
-
-
-def eagle3(folder: Path) -> str:
-    head = write_heads(folder / "head", EAGLE3, eagle3_arrays())
-    return f"eagle:width=3,depth=3,adaptive=false,model={head}"
+    check(tree, {"tensor_parallel": 2}, kv_cache_dtype="int4", quantization="int4")
 
 
 @pytest.mark.parametrize("world", [2, slow(4)])

@@ -7,59 +7,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.bitwise import Requests, prompt
-from support.checkpoints import tiny_checkpoint
+from support.kept_parts import build, check, entries, options, spoil
 from support.needs import needs_native
 
-from penstock import LLM, SamplingParams
-from penstock.artifact.store import ArtifactStore, Entry
 from penstock.config import EngineConfig
 from penstock.engine.loader import load, plan_engine
 from penstock.errors import ArtifactError
 
 pytestmark = needs_native
 
-REQUESTS = Requests.product(
-    [prompt(seed, length, 256) for seed, length in enumerate((3, 40))],
-    SamplingParams(temperature=0, max_tokens=8, ignore_eos=True, logprobs=2),
-)
-
-
-def options(kept: Path, **more: Any) -> dict[str, Any]:
-    heads = {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 16}
-    model = tiny_checkpoint("qwen3", dtype="bfloat16", vocab_size=512, **heads)
-    return {"model": str(model), "backend": "cpu", "artifact_dir": str(kept), **more}
-
-
-def build(kept: Path, **more: Any) -> list[str]:
-    """Start ranks whose packed weights are kept, and return what was noted."""
-    notes: list[str] = []
-    config = EngineConfig(**options(kept, **{"tensor_parallel": 2, **more}))
-    load(
-        plan_engine(config, as_built=False),
-        note=lambda level, text: notes.append(text),
-        keeping="always",
-    ).close()
-    return notes
-
-
-def entries(kept: Path) -> list[Entry]:
-    return ArtifactStore(kept).entries()
-
-
-def check(kept: Path, **more: Any) -> None:
-    """What ranks compute that start from what is kept is what one process computes."""
-    with LLM(**options(kept, artifact_dir=None, artifact=False, **more)) as one:
-        expected = REQUESTS.together(one)
-    with LLM(**options(kept, tensor_parallel=2, **more)) as several:
-        assert REQUESTS.together(several) == expected
+RANKS = {"tensor_parallel": 2}
 
 
 @pytest.mark.parametrize(
     "more", [{}, pytest.param({"quantization": "int4"}, marks=pytest.mark.slow)]
 )
 def test_a_second_start_restores_the_part_of_each(tmp_path: Path, more: dict[str, Any]) -> None:
-    wrote = build(tmp_path, **more)
+    wrote = build(tmp_path, **RANKS, **more)
     assert wrote[0].startswith("wrote")
     assert wrote[1].startswith("rank 1: wrote")
     first, second = (entry.manifest for entry in entries(tmp_path))
@@ -70,33 +34,31 @@ def test_a_second_start_restores_the_part_of_each(tmp_path: Path, more: dict[str
     assert first.key.plan != second.key.plan
     names = [entry.name for entry in entries(tmp_path)]
     assert [name.split("-")[-2] for name in names] == ["rank0of2", "rank1of2"]
-    again = build(tmp_path, **more)
+    again = build(tmp_path, **RANKS, **more)
     assert [note.split(" ")[0] for note in again] == ["restored", "rank"]
     assert again[1].startswith("rank 1: restored")
     assert len(entries(tmp_path)) == 2
-    check(tmp_path, **more)
+    check(tmp_path, RANKS, **more)
 
 
+@pytest.mark.slow
 def test_a_part_that_is_damaged_is_packed_again(tmp_path: Path) -> None:
     """Its rank alone packs, and is told what rank 0 measures for it of the text."""
-    build(tmp_path, quantization="int8")
-    second = tmp_path / entries(tmp_path)[1].name
-    (weights,) = (file for file in second.iterdir() if file.stat().st_size > 20_000)
-    data = bytearray(weights.read_bytes())
-    data[len(data) // 2] ^= 1
-    weights.write_bytes(data)
-    notes = build(tmp_path, quantization="int8")
+    build(tmp_path, **RANKS, quantization="int8")
+    spoil(tmp_path / entries(tmp_path)[1].name)
+    notes = build(tmp_path, **RANKS, quantization="int8")
     assert notes[0].startswith("restored")
     assert "is damaged in" in notes[1]
     assert notes[1].startswith("rank 1: ")
     assert notes[2].startswith("rank 1: wrote")
-    last = build(tmp_path, quantization="int8")
+    last = build(tmp_path, **RANKS, quantization="int8")
     assert last[1].startswith("rank 1: restored")
-    check(tmp_path, quantization="int8")
+    check(tmp_path, RANKS, quantization="int8")
 
 
+@pytest.mark.slow
 def test_other_numbers_of_ranks_stand_side_by_side(tmp_path: Path) -> None:
-    build(tmp_path)
+    build(tmp_path, **RANKS)
     one = build(tmp_path, tensor_parallel=1)
     assert any("another number of ranks" in note for note in one)
     assert len(entries(tmp_path)) == 3
@@ -107,11 +69,11 @@ def test_other_numbers_of_ranks_stand_side_by_side(tmp_path: Path) -> None:
 def test_what_cannot_be_kept_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ArtifactError):
-        build(tmp_path / "file" / "below")
+        build(tmp_path / "file" / "below", **RANKS)
 
 
 def test_bounds_that_ranks_are_built_for(tmp_path: Path) -> None:
-    build(tmp_path, max_input_len=30, max_output_len=10)
+    build(tmp_path, **RANKS, max_input_len=30, max_output_len=10)
     planned = plan_engine(EngineConfig(**options(tmp_path, tensor_parallel=2)))
     assert planned.config.max_model_len == 40
     assert planned.config.built is not None

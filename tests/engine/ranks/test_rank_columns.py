@@ -62,6 +62,16 @@ def test_a_group_that_is_given_up_ends_waits() -> None:
     timer.join()
 
 
+def test_who_waits_in_another_way_is_told_that_the_group_is_given_up() -> None:
+    rank, _ = group(2)
+    told: list[str] = []
+    rank.when_given_up(lambda: told.append("before"))
+    assert told == []
+    rank.give_up()
+    rank.when_given_up(lambda: told.append("after"))
+    assert told == ["before", "after"]
+
+
 def test_columns_of_another_step_are_refused() -> None:
     ranks = group(2)
 

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.machines import plain, write
 from support.needs import needs_native
 
+from penstock.backends.registry import backend
 from penstock.config import EngineConfig
 from penstock.engine.engine_plan import rank_limits
 from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError
-from penstock.hardware import detect
+from penstock.gpu import Gpu, GpuSearch
+from penstock.hardware import Hardware, detect
+from penstock.speculative_config import QuantizedSelf
 from penstock.threads import divided
 
 
@@ -65,3 +70,56 @@ def test_ranks_have_a_thread_each_at_least(tmp_path: Path) -> None:
     assert (small.threads, small.cpus) == (3, ())
     assert small.reasons["threads"] == "one for each of 3 ranks"
     assert any("3 ranks, each with a thread of its own, take turns" in n for n in small.notes)
+
+
+def with_gpus(count: int) -> Hardware:
+    """This machine, had it so many GPUs."""
+    gpu = Gpu("NVIDIA H100", 80 << 30, 79 << 30, 132, (9, 0), count=count)
+    return replace(detect(), gpu=GpuSearch(gpu))
+
+
+@pytest.mark.parametrize(
+    ("count", "message"),
+    [
+        (1, "this machine has 1 GPU, and tensor_parallel 3 needs 3, one for each rank; take fewer"),
+        (2, "this machine has 2 GPUs, and tensor_parallel 3 needs 3.*CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_each_rank_needs_a_gpu(count: int, message: str) -> None:
+    config = EngineConfig(backend="cuda", tensor_parallel=3)
+    with pytest.raises(ConfigError, match=message):
+        plan_engine(config, hardware=with_gpus(count))
+
+
+@needs_native
+def test_where_gpus_are_too_few_the_cpu_computes() -> None:
+    config = plan_engine(EngineConfig(tensor_parallel=2), hardware=with_gpus(1)).config
+    assert config.backend == "cpu"
+    assert any("cuda is not used: this machine has 1 GPU" in note for note in config.notes)
+
+
+def test_what_drafts_is_refused_beside_ranks_on_gpus() -> None:
+    config = EngineConfig(backend="cuda", tensor_parallel=2, speculative=QuantizedSelf())
+    with pytest.raises(ConfigError, match=r"tensor_parallel 2 on GPUs .*--speculative ngram"):
+        plan_engine(config, hardware=with_gpus(2))
+
+
+def test_the_caches_of_ranks_on_gpus_have_as_many_blocks() -> None:
+    pytest.importorskip("triton", reason="triton is not installed")
+    asked = EngineConfig(backend="cuda", tensor_parallel=3, max_num_seqs=4)
+    made = plan_engine(asked, hardware=with_gpus(3))
+    pages = [plan.kv_groups.page_bytes for plan in made.ranks]
+    assert made.config.kv_cache_bytes == made.config.num_blocks * sum(pages)
+    assert made.config.threads == 3
+    small = msgspec.structs.replace(asked, kv_cache_bytes=400 << 30)
+    with pytest.raises(ConfigError, match=r"the GPU of each rank has 79.00 GiB free.*more ranks"):
+        plan_engine(small, hardware=with_gpus(3))
+
+
+def test_the_process_of_a_rank_sees_its_own_gpu() -> None:
+    seen = backend("cuda").environment_of_rank
+    assert seen(2, {"A": "b"}) == {"A": "b", "CUDA_VISIBLE_DEVICES": "2"}
+    hidden = {"CUDA_VISIBLE_DEVICES": "4, GPU-5f,6"}
+    assert [seen(rank, hidden)["CUDA_VISIBLE_DEVICES"] for rank in (1, 2)] == ["GPU-5f", "6"]
+    assert seen(1, {"TRITON_INTERPRET": "1"}) == {"TRITON_INTERPRET": "1"}
+    assert backend("cpu").environment_of_rank(1, hidden) == hidden

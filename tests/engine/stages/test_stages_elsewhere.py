@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from support.bitwise import Requests, prompt, run
 from support.checkpoints import tiny_checkpoint
 from support.needs import needs_native
-from support.waiting import PATIENCE_S, until
+from support.tiny_plans import Chunk, step_of, tokens_of
+from support.waiting import PATIENCE_S
+from support.waiting_stage import waiting
 
 from penstock import LLM, SamplingParams
-from penstock.cli.listen import bind
 from penstock.cli.main import main
-from penstock.engine.stages import sockets
-from penstock.engine.stages.listening import StageServer
-from penstock.engine.stages.options import StageOptions
+from penstock.engine.ranks.wire import Failed
+from penstock.engine.stages import listening, places, serving
+from penstock.engine.stages.executor import ProfilingStages, StagedExecutor
+from penstock.engine.stages.wire import FROM_STAGE, FeedStage, JoinPipeline, Rows, engine_party
 from penstock.errors import ConfigError, EngineDeadError, ModelError
+from penstock.peers.address import Address
+from penstock.peers.channel import EndedError
+from penstock.peers.sockets import connect
 
 REQUESTS = Requests.product(
     [prompt(seed, length, 200) for seed, length in enumerate((1, 33, 70))],
@@ -36,51 +43,26 @@ REQUESTS = Requests.product(
 SECRET = b"0123456789abcdef"
 
 
-@dataclass
-class Waiting:
-    """A stage that waits, in a thread of this process."""
-
-    address: str
-    server: StageServer
-    said: list[str] = field(default_factory=list)
-
-    def until_said(self, words: str) -> None:
-        until(lambda: any(words in line for line in self.said), PATIENCE_S, words)
-
-
-@contextlib.contextmanager
-def waiting(model: str = "", secret: bytes | None = None, **options: Any) -> Iterator[Waiting]:
-    listener = bind("127.0.0.1", 0)
-    asked = StageOptions(model=model, revision=None, backend=None, threads=1)
-    said: list[str] = []
-    server = StageServer(listener, StageOptions(**{**vars(asked), **options}), secret, said.append)
-    thread = threading.Thread(target=server.run)
-    thread.start()
-    host, port = listener.getsockname()
-    try:
-        yield Waiting(f"{host}:{port}", server, said)
-    finally:
-        server.stop()
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
-
-
 @pytest.mark.parametrize(
-    ("engine", "stage"),
+    ("engine", "stage", "ranks"),
     [
-        pytest.param("cpu", None, marks=needs_native),
-        pytest.param("cpu", "reference", marks=needs_native),
-        ("reference", "reference"),
+        pytest.param("cpu", None, 1, marks=needs_native),
+        pytest.param("cpu", None, 2, marks=[needs_native, pytest.mark.slow]),
+        pytest.param("cpu", "reference", 1, marks=needs_native),
+        pytest.param("cpu", "reference", 2, marks=[needs_native, pytest.mark.slow]),
+        ("reference", "reference", 1),
     ],
 )
-def test_bits_are_those_of_one_process(engine: str, stage: Any) -> None:
-    """A stage on another backend leaves the tokens of this model as they are, if not all bits."""
+def test_bits_are_those_of_one_process(engine: str, stage: Any, ranks: int) -> None:
+    """A stage on another backend leaves the tokens of this model as they are, if not all bits; each
+    stage may be shared by ranks, on its host."""
     folder = str(tiny_checkpoint("qwen3"))
     with LLM(model=folder, backend=engine, artifact=False) as one:
         expected = REQUESTS.together(one)
     with waiting(folder, backend=stage) as there:
         for _ in range(2):  # one engine after the other
             options: dict[str, Any] = {"pipeline_stages": there.address, "artifact": False}
+            options |= {"tensor_parallel": ranks}
             with LLM(model=folder, backend=engine, **options) as llm:
                 got = REQUESTS.together(llm)
                 llm.check_integrity()
@@ -91,21 +73,110 @@ def test_bits_are_those_of_one_process(engine: str, stage: Any) -> None:
                 assert tokens == [[each[0] for each in bits] for bits in expected]
 
 
-def test_three_stages_here_and_there() -> None:
-    folder = str(tiny_checkpoint("qwen3", num_hidden_layers=3))
+def feeding(llm: LLM) -> set[int]:
+    """The stages that hand on to the next one directly."""
+    executor = llm._core._core._executor  # type: ignore[attr-defined]
+    assert isinstance(executor, StagedExecutor)
+    return executor.links.flights.feeding
+
+
+@pytest.mark.slow
+def test_several_stages_here_and_there() -> None:
+    """Those elsewhere hand on to each other, and the last of them to the engine's host."""
+    folder = str(tiny_checkpoint("qwen3", num_hidden_layers=4))
     with LLM(model=folder, backend="reference") as one:
         expected = REQUESTS.together(one)
     with waiting(folder) as first, waiting(folder) as second:
         both = f"{first.address},{second.address}"
-        with LLM(model=folder, backend="reference", pipeline_stages=both) as llm:
-            assert REQUESTS.together(llm) == expected
-        with LLM(
-            model=folder,
-            backend="reference",
-            pipeline_stages=first.address,
-            pipeline_parallel=3,
-        ) as llm:
-            assert REQUESTS.together(llm) == expected
+        for addresses, count, fed in ((both, 3, {0}), (both, 4, {0}), (first.address, 3, set())):
+            options: dict[str, Any] = {"pipeline_stages": addresses, "pipeline_parallel": count}
+            with LLM(model=folder, backend="reference", **options) as llm:
+                assert REQUESTS.together(llm) == expected
+                assert feeding(llm) == fed
+                llm.check_integrity()
+
+
+def test_stages_that_do_not_reach_each_other(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is handed on goes through the engine's host, as where addresses are those of tunnels."""
+    reach, tried = serving.reach_next, list[str]()
+
+    def astray(join: JoinPipeline, secret: bytes) -> Any:
+        tried.append(str(join.next))
+        return reach(msgspec.structs.replace(join, next=Address.parse(first.address)), secret)
+
+    monkeypatch.setattr(serving, "reach_next", astray)
+    with LLM(backend="reference") as one:
+        expected = REQUESTS.together(one)
+    with (
+        waiting() as first,
+        waiting() as second,
+        engine(f"{first.address},{second.address}") as llm,
+    ):
+        assert REQUESTS.together(llm) == expected
+        assert feeding(llm) == set()
+    assert tried == [second.address]
+    message = rf"stage 0: it does not reach stage 1 at {second.address} \(it is stage 0, not 1\);"
+    assert re.search(message, caplog.text)
+
+
+def test_who_may_feed_a_stage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "HANDSHAKE_S", 0.2)
+    with waiting(secret=SECRET) as there:
+
+        def feed(message: Any, secret: bytes = SECRET) -> Any:
+            sock = connect(Address.parse(there.address), PATIENCE_S)
+            channel = engine_party(secret).greet(sock, FROM_STAGE, connected=True)
+            channel.set_deadline(PATIENCE_S)
+            channel.send(message)
+            try:
+                return channel.receive().message
+            except EndedError:
+                return None
+            finally:
+                channel.close()
+
+        assert feed(FeedStage(b"session", 1)) == Failed("ConfigError", "it is of another pipeline")
+        assert feed(Rows(0)) is None
+        there.until_said("is refused: a Rows message came out of turn")
+        with pytest.raises(ConfigError, match="another secret"):
+            feed(FeedStage(b"session", 1), SECRET[::-1])
+
+
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_stage_of_a_chain_that_is_killed_is_named(victim: int) -> None:
+    """Its neighbour notices as well, and the cause is told."""
+    with started() as first, started() as second:
+        stages = (first, second)
+        with engine(",".join(stage.address for stage in stages)) as llm:
+            assert feeding(llm) == {0}
+            stream = llm.stream(
+                [{"prompt_token_ids": prompt(1, 5, 200)}],
+                SamplingParams(max_tokens=200, ignore_eos=True),
+            )
+            next(stream)
+            stages[victim].process.kill()
+            message = rf"^stage {victim} \({stages[victim].address}\) has ended the connection; see"
+            with pytest.raises(EngineDeadError, match=message):
+                for _ in stream:
+                    pass
+
+
+def test_a_connection_between_stages_that_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "_GRACE_S", 0.2)
+    with waiting() as first, waiting() as second:
+        with engine(f"{first.address},{second.address}") as llm:
+            feed = second.server._feed
+            assert feed is not None
+            feed.shutdown()
+            message = r"stage (0 hands nothing on|1 takes nothing in), as this one sees it: "
+            with pytest.raises(EngineDeadError, match=message):
+                run(llm, [prompt(1, 5, 200)], SamplingParams(max_tokens=20, ignore_eos=True))
+        for there in (first, second):  # and they wait for the next
+            there.until_said("has left")
+        with engine(f"{first.address},{second.address}") as llm:
+            run(llm, [prompt(1, 5, 200)], SamplingParams(max_tokens=2))
 
 
 def engine(address: str, **options: Any) -> LLM:
@@ -149,7 +220,7 @@ def test_a_second_engine_is_told_that_the_stage_is_busy() -> None:
 
 
 def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "CONNECT_S", 0.3)
+    monkeypatch.setattr(places, "CONNECT_S", 0.3)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -176,19 +247,6 @@ def test_somebody_else_there(answer: bytes) -> None:
         thread.join()
 
 
-def test_who_says_nothing_or_garbage_keeps_nobody_out() -> None:
-    with waiting() as there:
-        host, port = there.address.split(":")
-        quiet = [socket.create_connection((host, int(port))) for _ in range(3)]
-        with socket.create_connection((host, int(port))) as rude:
-            rude.sendall(b"GET / HTTP/1.1\r\nHost: somewhere.example\r\n\r\n")
-            there.until_said("is refused: the peer is no stage of a pipeline")
-        with engine(there.address) as llm:
-            run(llm, [prompt(1, 5, 200)], SamplingParams(max_tokens=2))
-        for sock in quiet:
-            sock.close()
-
-
 def test_an_engine_that_is_killed_leaves_the_stage_to_the_next() -> None:
     with waiting() as there:
         code = (
@@ -207,33 +265,60 @@ def test_an_engine_that_is_killed_leaves_the_stage_to_the_next() -> None:
             run(llm, [prompt(1, 5, 200)], SamplingParams(max_tokens=2))
 
 
-def test_the_command_serves_an_engine_and_dies_with_a_message(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Started:
+    """A stage in a process of its own."""
+
+    process: subprocess.Popen[str]
+    address: str
+
+
+@contextlib.contextmanager
+def started() -> Iterator[Started]:
     with subprocess.Popen(
         [sys.executable, "-m", "penstock", "stage", "--port", "0", "--threads", "1"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as stage:
-        assert stage.stdout is not None
-        address = stage.stdout.readline().split()[-1]
-        with engine(address) as llm:
-            stream = llm.stream(
+    ) as process:
+        assert process.stdout is not None
+        yield Started(process, process.stdout.readline().split()[-1])
+        process.kill()
+
+
+def test_the_command_serves_an_engine_and_dies_with_a_message() -> None:
+    with started() as stage, engine(stage.address) as llm:
+        stream = llm.stream(
+            [{"prompt_token_ids": prompt(1, 5, 200)}],
+            SamplingParams(max_tokens=200, ignore_eos=True),
+        )
+        next(stream)
+        stage.process.kill()
+        message = rf"^stage 0 \({stage.address}\) has ended the connection; see its messages on its"
+        with pytest.raises(EngineDeadError, match=message):
+            for _ in stream:
+                pass
+
+
+def test_a_stage_that_is_ended_tells_its_engine() -> None:
+    with started() as stage, engine(stage.address) as llm:
+        stage.process.terminate()
+        with pytest.raises(
+            EngineDeadError, match=rf"^stage 0 \({stage.address}\): it was ended on its host"
+        ):
+            for _ in llm.stream(
                 [{"prompt_token_ids": prompt(1, 5, 200)}],
                 SamplingParams(max_tokens=200, ignore_eos=True),
-            )
-            next(stream)
-            stage.kill()
-            message = rf"^stage 0 \({address}\) has ended the connection; see its messages on its"
-            with pytest.raises(EngineDeadError, match=message):
-                for _ in stream:
-                    pass
+            ):
+                pass
+        assert stage.process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["--host", "0.0.0.0"], "give it a secret, by --pipeline-secret-file or PENSTOCK_PIPELINE"),
+        (["--host", "0.0.0.0"], "give it by --pipeline-secret-file or PENSTOCK_PIPELINE"),
         (["--port", "70000"], "--port must be 0 to 65535, not 70000"),
         (["--pipeline-secret-file", "/no/such"], "cannot read /no/such: No such file"),
         (["no/such/model"], "there is no folder no/such/model"),
@@ -253,4 +338,17 @@ def test_what_the_command_refuses(
 def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["stage", "--port", str(taken.getsockname()[1])]) == 2
-    assert "is in use" in capsys.readouterr().err
+    assert "already in use; choose another address or port" in capsys.readouterr().err
+
+
+@needs_native
+def test_a_stage_elsewhere_that_cannot_time_ops_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving, "_GRACE_S", 0.2)
+    with waiting(backend="reference") as there, engine(there.address, backend="cpu") as llm:
+        executor = llm._core._core._executor  # type: ignore[attr-defined]
+        assert isinstance(executor, ProfilingStages)
+        message = r"^stage 0 \(.*\): its backend does not time single ops; leave --ops out, or"
+        with pytest.raises(ConfigError, match=message):
+            executor.profile(step_of([Chunk(tokens_of(1, 1), 0, 1, (0,))]))

@@ -81,7 +81,8 @@ class CpuBackend(Backend):
     def kernels(self) -> str:
         from penstock.backends.cpu import native
 
-        return native.chosen()
+        kib = native.load().second_level_cache() >> 10
+        return f"{native.chosen()}, for cores with {kib:,} KiB of L2 each"
 
     def packing(self) -> Packing:
         from penstock.backends.cpu.native import load

@@ -27,6 +27,7 @@ REMEDY = (
     "install a C++20 compiler (g++ 12 or newer, or clang 15 or newer) and run 'pip install .' "
     "in Penstock's source, or choose the slow NumPy backend with --backend reference"
 )
+_UNTOLD = "/proc/cpuinfo names no features of this CPU"
 _HERE = "'pip install .' in Penstock's source on this machine"
 
 
@@ -90,6 +91,8 @@ def _choose(isa: str | None) -> _Choice:
     if isa is not None:
         return _Choice(_load_asked(isa, available, flags))
     refused: list[str] = []
+    if not flags and len(available) > 1:
+        refused.append(f"{_UNTOLD}; {ENVIRONMENT} names what it runs of {_names(available)}")
     absent: list[str] = []
     for variant in VARIANTS:
         missing = variant.flags - flags
@@ -103,6 +106,12 @@ def _choose(isa: str | None) -> _Choice:
             if module.prepare():
                 return _Choice(module, _note(variant, refused, absent))
             refused.append(f"the kernel refuses the {variant.isa} registers to this process")
+    if not flags:
+        raise ConfigError(
+            f"{_UNTOLD}, so it is not known which of {_names(available)} it runs, for which this "
+            f"installation has native code; {ENVIRONMENT} names one, as in "
+            f"{ENVIRONMENT}={available[-1].isa}"
+        )
     raise ConfigError(
         f"this installation has native code for {_names(available)} only, which this CPU does not "
         f"run; {_HERE} adds what it does"
@@ -121,17 +130,24 @@ def _note(variant: Variant, refused: list[str], absent: list[str]) -> str | None
 
 
 def _load_asked(isa: str, available: tuple[Variant, ...], flags: frozenset[str]) -> NativeModule:
-    variant = next((v for v in available if v.isa == isa), None)
+    variant = next((v for v in VARIANTS if v.isa == isa), None)
     if variant is None:
+        runs = _names(tuple(v for v in VARIANTS if v.flags <= flags))
         raise ConfigError(
-            f"{ENVIRONMENT}={isa}: this installation has native code for {_names(available)} only; "
-            f"{_how_to_add(isa)}"
+            f"{ENVIRONMENT}={isa}: there is no such instruction set; this CPU runs {runs}, and "
+            f"this installation has native code for {_names(available)}; unset it to choose "
+            "the best"
         )
     missing = sorted(variant.flags - flags)
-    if missing:
+    if missing and flags:  # else who names it knows better
         raise ConfigError(
             f"{ENVIRONMENT}={isa} needs CPU features that this machine lacks: "
             f"{', '.join(missing)}; unset it to choose the best variant"
+        )
+    if variant not in available:
+        raise ConfigError(
+            f"{ENVIRONMENT}={isa}: this installation has native code for {_names(available)} only; "
+            f"'PENSTOCK_ISAS=native,{isa} pip install .' in Penstock's source adds it"
         )
     module = _import(variant)
     if not module.prepare():
@@ -150,12 +166,6 @@ def _import(variant: Variant) -> NativeModule:
             f"the native module {variant.module} cannot be loaded: {error}; {REMEDY}"
         ) from error
     return cast(NativeModule, module)
-
-
-def _how_to_add(isa: str) -> str:
-    if isa not in {v.isa for v in VARIANTS}:
-        return f"the instruction sets that can be added are {_names(VARIANTS)}"
-    return f"'PENSTOCK_ISAS=native,{isa} pip install .' in Penstock's source adds it"
 
 
 def _names(variants: tuple[Variant, ...]) -> str:

@@ -103,8 +103,11 @@ class AttentionKernel:
         capability: Capability | None = None,
         value_dim: int | None = None,
         kv_dtype: KvDType = "bfloat16",
+        whole_group: int | None = None,
     ) -> None:
-        """``capability``: of the GPU that the kernel is for; by default what ``device`` has."""
+        """``capability``: of the GPU that the kernel is for; by default what ``device`` has.
+        ``whole_group``: the query heads of a KV head, where these are a rank's, which may have some
+        of them: tiles and warps are those of all, or rows might be summed otherwise."""
         _check(heads, kv_heads, head_dim, value_dim, scale, window)
         at = capability or capability_of(device)
         self._heads = heads
@@ -125,7 +128,8 @@ class AttentionKernel:
         group = heads // kv_heads
         self._kv_heads = kv_heads
         """Those of the cache; over latents, the groups of query heads that read them."""
-        self._rows = self._latent.rows if self._latent else max(_ROWS, _power_of_2(group))
+        tile_group = max(group, whole_group or 0)
+        self._rows = self._latent.rows if self._latent else max(_ROWS, _power_of_2(tile_group))
         self._programs = programs or _programs(device, 1 if self._latent else 2)
         starts = split_starts(
             max_context,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from penstock.backends.backend import Backend, BackendChoice, Defaults, Obstacle
 from penstock.backends.cuda.block_layouts import BLOCK_LAYOUTS
 from penstock.backends.cuda.pages import unreadable
 from penstock.errors import ConfigError
-from penstock.gpu import GpuSearch
+from penstock.gpu import GpuSearch, is_interpreted
 from penstock.hardware import Hardware
 from penstock.interface.budget import Budget
 from penstock.interface.collective import RankSeat
@@ -29,6 +31,7 @@ class CudaBackend(Backend):
     half_rows = True
     can_be_nondeterministic = True
     runs_experts = True
+    runs_ranks = True
     block_formats = frozenset(BLOCK_LAYOUTS)
 
     def asked(self, hardware: Hardware) -> BackendChoice:
@@ -72,11 +75,46 @@ class CudaBackend(Backend):
             "choose --backend cpu, or another model",
         )
 
+    def obstacle_for_ranks(self, world: int, hardware: Hardware, drafts: bool) -> Obstacle | None:
+        gpu = _search(hardware).gpu
+        if gpu is not None and gpu.count < world:
+            there = "1 GPU" if gpu.count == 1 else f"{gpu.count} GPUs"
+            return Obstacle(
+                f"this machine has {there}, and tensor_parallel {world} needs {world}, one for "
+                "each rank",
+                "take fewer ranks, see whether CUDA_VISIBLE_DEVICES hides any, or choose --backend "
+                "cpu",
+            )
+        if drafts:
+            return Obstacle(
+                f"tensor_parallel {world} on GPUs does not go with models or heads that draft yet, "
+                "whose memory would be that of one GPU alone",
+                "choose --speculative ngram, leave one of both out, or choose --backend cpu",
+            )
+        return None
+
+    def environment_of_rank(self, rank: int, environment: Mapping[str, str]) -> Mapping[str, str]:
+        if is_interpreted(environment):
+            return environment
+        visible = environment.get("CUDA_VISIBLE_DEVICES")
+        own = str(rank) if visible is None else visible.split(",")[rank].strip()
+        return {**environment, "CUDA_VISIBLE_DEVICES": own}
+
     def budget(self, demand: Demand, choice: BackendChoice, hardware: Hardware) -> Budget:
         from penstock.backends.cuda.memory import divide, needs
+        from penstock.backends.cuda.rank_memory import divide_among_ranks
 
         assert choice.gpu is not None
         served, draft = demand.served, demand.draft
+        if len(served.parts) > 1:
+            assert draft is None  # which obstacle_for_ranks refuses
+            return divide_among_ranks(
+                served.parts,
+                _limits(served),
+                choice.gpu.memory_free,
+                demand.kv_cache_bytes,
+                served.all_sequences_bytes,
+            )
         return divide(
             served.plan,
             demand.plan_with,
@@ -96,7 +134,7 @@ class CudaBackend(Backend):
     ) -> Executor:
         from penstock.backends.cuda.bind import bind
 
-        return bind(plan, weights, limits)  # which has no AllGather, and says so
+        return bind(plan, weights, limits, seat=seat)
 
 
 def _limits(model: Served) -> Limits:

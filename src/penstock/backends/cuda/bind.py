@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from triton.errors import TritonError
@@ -13,6 +14,7 @@ from penstock.backends.cuda.capability import Capability, capability_of
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.executor import CudaExecutor
 from penstock.backends.cuda.failure import failed
+from penstock.backends.cuda.group import Group
 from penstock.backends.cuda.kernels.runtime import INTERPRETED
 from penstock.backends.cuda.program import Arena, Program
 from penstock.backends.cuda.sampling.memory import Sizes
@@ -23,6 +25,7 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import ConfigError, first_line
 from penstock.gpu import find_gpu
 from penstock.hardware import detect
+from penstock.interface.collective import RankSeat
 from penstock.interface.executor import Limits
 from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.plan.memory import plan_memory
@@ -39,8 +42,12 @@ def bind(
     weights: WeightSource | PackedWeights,
     limits: Limits,
     device: torch.device | None = None,
+    seat: RankSeat | None = None,
 ) -> CudaExecutor:
     """An executor of ``plan``, which must be fused, on ``device`` (default: this machine's GPU).
+
+    ``seat``: the place among ranks, where the plan is one's. All of them bind at once, each on a
+    GPU of its own.
 
     Weights are read once each, in the order of the ops. Raises ConfigError where there is no GPU
     that serves, where the plan needs what no kernel does, and where memory does not suffice;
@@ -55,10 +62,17 @@ def bind(
         raise ConfigError(f"GPU kernels cannot run on {device}; set TRITON_INTERPRET=1")
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    capability = capability_of(device)
+    group: Group | None = None
+    if seat is not None:
+        from penstock.backends.cuda.distributed_group import join  # which takes a while
+
+        group = join(seat.collective, device, capability)
     try:
-        executor, fills = assemble(plan, limits, device, capability_of(device))
-        fill_all(fills, weights)
-        executor.prepare(limits.trees)
+        with _left_on_error(group):
+            executor, fills = assemble(plan, limits, device, capability, group)
+            fill_all(fills, weights)
+            executor.prepare(limits.trees)
     except ValueError as error:
         raise ConfigError(
             f"the cuda backend cannot run this model as asked: {error}; choose --backend cpu"
@@ -73,19 +87,37 @@ def bind(
     return executor
 
 
+@contextmanager
+def _left_on_error(group: Group | None) -> Iterator[None]:
+    """Leave the group if its executor cannot be made."""
+    try:
+        yield
+    except BaseException:
+        if group is not None:
+            group.close()
+        raise
+
+
 def assemble(
-    plan: Plan, limits: Limits, device: torch.device, capability: Capability
+    plan: Plan,
+    limits: Limits,
+    device: torch.device,
+    capability: Capability,
+    group: Group | None = None,
 ) -> tuple[CudaExecutor, Sequence[Fill]]:
     """An executor whose weights hold anything, and what fills them.
+
+    It leaves the ``group``, in which ``plan`` is one rank's, when it is closed.
 
     On torch's ``meta`` device it takes no memory and its launches do nothing but name their kernels
     (``variants.py``), made for ``capability``. Raises ValueError where the plan needs what no
     kernel does.
     """
-    binder = Binder(plan, limits, device, capability)
+    binder = Binder(plan, limits, device, capability, group)
     for op in plan.ops:
         binder.append(op)
     memory = plan_memory(plan, limits.max_tokens, limits.max_logit_rows, limits.max_selected_rows)
+    rows = warm_rows(binder.matrices, limits.max_tokens)
     # Records of samples are made and read on the host, also where nothing else is anywhere.
     sampled_on = torch.device("cpu") if device.type == "meta" else device
     executor = CudaExecutor(
@@ -96,8 +128,9 @@ def assemble(
         DeviceSampler(sampler_sizes(plan, limits), sampled_on),
         binder.winners,
         Buckets.of(limits),
-        warm_rows(binder.matrices, limits.max_tokens),
+        rows if group is None else group.same_rows(rows),
         device,
+        group,
     )
     return executor, binder.fills
 

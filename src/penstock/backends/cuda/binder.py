@@ -14,6 +14,8 @@ from penstock.backends.cuda.attention import AttentionKernel, Scores
 from penstock.backends.cuda.block_matrix import BlockTable
 from penstock.backends.cuda.cache import Cache, LayerCache, allocate
 from penstock.backends.cuda.capability import Capability
+from penstock.backends.cuda.gathers import GATHER_OPS, Exchange
+from penstock.backends.cuda.group import Group
 from penstock.backends.cuda.head_matrix import HeadMatrix
 from penstock.backends.cuda.kernels.embed import embed
 from penstock.backends.cuda.kernels.embed_blocks import embed_blocks
@@ -57,8 +59,14 @@ class Binder:
     """
 
     def __init__(
-        self, plan: Plan, limits: Limits, device: torch.device, capability: Capability
+        self,
+        plan: Plan,
+        limits: Limits,
+        device: torch.device,
+        capability: Capability,
+        group: Group | None = None,
     ) -> None:
+        """``group``: the ranks of which ``plan`` is one's."""
         self.launches: list[Launch] = []
         self.fills: list[Fill] = []
         self.attention: list[AttentionKernel] = []
@@ -79,10 +87,18 @@ class Binder:
         self._ropes: dict[int, tuple[Tensor, Tensor]] = {}
         self._factors: dict[PositionScale, Tensor] = {}
         self._geometries: dict[Geometry, int] = {}
+        self._exchange = None if group is None else Exchange.of(plan, limits, group, device)
 
     @property
     def matrices(self) -> Collection[Tiled]:
         return [*self._matrices.values(), *self._head_matrices, *self.mixtures.matrices]
+
+    @property
+    def exchange(self) -> Exchange:
+        """What ranks meet in. Raises ValueError where there are none."""
+        if self._exchange is None:
+            raise ValueError("the plan is one rank's, and there is no group of ranks")
+        return self._exchange
 
     def append(self, op: ops.Op) -> None:
         """Reserve what ``op`` needs and add what launches it. Raises ValueError where no kernel
@@ -271,6 +287,7 @@ class Binder:
         ops.Argmax: _argmax,
         **SMALL_OPS,
         **EXPERT_OPS,
+        **GATHER_OPS,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -33,6 +33,13 @@ class Shape:
     k: int
     max_rows: int
     gated: bool = False
+    of: int | None = field(default=None, kw_only=True)
+    """Columns of the product of which this is a rank's; None: it has all."""
+
+    @property
+    def whole_n(self) -> int:
+        """The columns that choose how K is split: those of all ranks together."""
+        return self.n if self.of is None else self.of
 
     @property
     def weight_rows(self) -> int:

@@ -17,6 +17,7 @@ from penstock.backends.cuda.cache import Cache
 from penstock.backends.cuda.check import StepBounds
 from penstock.backends.cuda.failure import FAILURES, failed
 from penstock.backends.cuda.graphs import StepGraphs
+from penstock.backends.cuda.group import Group
 from penstock.backends.cuda.host_copy import HostCopy
 from penstock.backends.cuda.kernels.placeholders import put_tokens
 from penstock.backends.cuda.kernels.rows import copy_blocks, move_slots
@@ -70,10 +71,11 @@ class CudaExecutor:
         buckets: Buckets,
         warm_rows: Sequence[int],
         device: torch.device,
+        group: Group | None = None,
     ) -> None:
         """``winners``: ``kernels.rows.Argmax.winners`` of the program's logits; ``buckets``: of the
         steps that are captured; ``warm_rows``: rows of steps that use every kernel
-        (``warm_up.warm_rows``)."""
+        (``warm_up.warm_rows``); ``group``: the ranks that run the same steps."""
         self.num_blocks = bounds.num_blocks
         self._program: Program | None = program
         self._attention = tuple(attention)
@@ -90,6 +92,7 @@ class CudaExecutor:
         self._places: dict[Bucket, _Place] = {}
         self._results: dict[Bucket, Results] = {}
         self._graphs: StepGraphs | None = None
+        self._group = group
 
     @property
     def device(self) -> torch.device:
@@ -107,7 +110,7 @@ class CudaExecutor:
             return
         try:
             self.warm_up(trees)
-            self._graphs = StepGraphs()
+            self._graphs = StepGraphs(shared=self._group is not None)
             for bucket in self._buckets:  # the largest first: smaller ones fit its memory
                 self._capture(bucket, self._graphs)
             torch.cuda.synchronize(self._device)
@@ -187,6 +190,8 @@ class CudaExecutor:
         self._places.clear()
         self._buffer.close()
         self.sampler.close()
+        if self._group is not None:
+            self._group.close()
         if self._device.type == "cuda":
             torch.cuda.empty_cache()
 

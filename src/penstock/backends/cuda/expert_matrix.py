@@ -12,6 +12,7 @@ from penstock.backends.cuda.kernels.expert_product import RowsByExpert
 from penstock.backends.cuda.kernels.tiles import Tile, row_step
 from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.matrix import Matrix, Shape, make_matrix
+from penstock.backends.cuda.op_storage import whole_columns
 from penstock.backends.cuda.program import ELEMENTS
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.executor import Limits
@@ -114,6 +115,7 @@ def expert_matrix(
         k=op.k,
         max_rows=ids.rows.count(*most),
         gated=op.gated is not None,
+        of=whole_columns(op, plan),
         experts=plan.weights[op.parts[0].weight].shape[0],
         times=ids.cols,
         x_times=ids.cols // (x.rows.times // ids.rows.times),

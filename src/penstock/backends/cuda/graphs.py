@@ -19,7 +19,10 @@ from penstock.backends.cuda.step import DeviceStep
 class StepGraphs:
     """Captured steps, in memory that they share."""
 
-    def __init__(self) -> None:
+    def __init__(self, shared: bool = False) -> None:
+        """``shared``: by ranks, whose communicator has a thread that may call CUDA while a step is
+        captured."""
+        self._error_mode = "thread_local" if shared else "global"
         self._graphs: dict[Bucket, torch.cuda.CUDAGraph] = {}
         self._stream = torch.cuda.Stream()
         self._pool = torch.cuda.graph_pool_handle()
@@ -35,7 +38,9 @@ class StepGraphs:
             run(step)  # compiles the kernels and makes libraries' workspaces of this stream
         torch.cuda.current_stream().wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+        with torch.cuda.graph(
+            graph, pool=self._pool, stream=self._stream, capture_error_mode=self._error_mode
+        ):
             run(step)
         self._graphs[bucket] = graph
 

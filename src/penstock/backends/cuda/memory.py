@@ -13,6 +13,7 @@ from penstock.backends.cuda.attention import AttentionKernel
 from penstock.backends.cuda.bind import sampler_sizes, step_bounds
 from penstock.backends.cuda.executor import buffer_capacity
 from penstock.backends.cuda.expert_matrix import expert_matrix
+from penstock.backends.cuda.gathers import Exchange
 from penstock.backends.cuda.kernels.rows import Argmax
 from penstock.backends.cuda.mixtures import SortedRows
 from penstock.backends.cuda.op_storage import (
@@ -42,6 +43,9 @@ on their way, and memory lost between allocations."""
 DRAFT_RESERVE: Final = RESERVE // 4
 """The same for a model that drafts: its graphs, and kernels for its shapes."""
 
+RANKS_RESERVE: Final = RESERVE // 2
+"""The same for what NCCL keeps on each GPU of several ranks; no such machine has measured it."""
+
 _NOWHERE = torch.device("meta")
 """Tensors of it have a size and no memory."""
 
@@ -55,11 +59,14 @@ class Needs:
     tables_and_scratch: int
     draft: Needs | None = None
     """The needs of the draft model or heads, if there are any."""
+    shared: bool = False
+    """Whether these are the needs of one of several ranks."""
 
     @property
     def reserve(self) -> int:
         """Bytes that are kept free."""
-        return RESERVE if self.draft is None else RESERVE + DRAFT_RESERVE
+        draft = 0 if self.draft is None else DRAFT_RESERVE
+        return RESERVE + draft + (RANKS_RESERVE if self.shared else 0)
 
     @property
     def total(self) -> int:
@@ -87,7 +94,7 @@ def needs(plan: Plan, limits: Limits) -> Needs:
     shapes = {name: weight.shape for name, weight in plan.weights.items()}
     element = 4 if plan.weight_dtype == "float32" else 2
     workspace = Workspace(_NOWHERE)
-    weights = scratch = 0
+    weights = scratch = ranks = 0
     geometries: dict[Geometry, AttentionKernel] = {}
     for op in plan.ops:
         if isinstance(op, ops.Embed):
@@ -116,8 +123,12 @@ def needs(plan: Plan, limits: Limits) -> Needs:
                 )
         elif isinstance(op, ops.Argmax):
             scratch += Argmax.scratch_bytes(limits.max_logit_rows, plan.buffers[op.x].cols)
+        elif isinstance(op, ops.AllGather | ops.GatherToFirst):
+            ranks = len(op.ranks)
         else:
             weights += sum(math.prod(shapes[name]) * 4 for name in op.weights)
+    if ranks:
+        scratch += Exchange.nbytes(plan, limits, ranks)
     scratch += sampler_sizes(plan, limits).bytes + SortedRows(plan, limits, _NOWHERE).nbytes
     scratch += workspace.nbytes + sum(kernel.scratch_bytes for kernel in geometries.values())
     capacity = buffer_capacity(step_bounds(plan, limits), list(geometries.values()))
@@ -130,6 +141,7 @@ def needs(plan: Plan, limits: Limits) -> Needs:
             plan, limits.max_tokens, limits.max_logit_rows, limits.max_selected_rows
         ).total_bytes,
         tables_and_scratch=tables + scratch + StepBuffer.nbytes(capacity),
+        shared=ranks > 0,
     )
 
 

@@ -18,6 +18,7 @@ from penstock.backends.cuda.program import ELEMENTS
 from penstock.backends.cuda.workspace import Workspace
 from penstock.cache.geometry import Chunk, Window
 from penstock.interface.executor import Limits
+from penstock.models.spec import attention_of
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 from penstock.quant import BlockScheme
@@ -32,6 +33,7 @@ def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspa
         k=op.k,
         max_rows=plan.buffers[op.out].rows.count(*most),
         gated=op.gated is not None,
+        of=whole_columns(op, plan),
     )
     return make_matrix(
         shape,
@@ -42,6 +44,18 @@ def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspa
         weight_only=op.weight_only,
         deterministic=limits.deterministic,
     )
+
+
+def whole_columns(op: ops.Linear | ops.ExpertLinear, plan: Plan) -> int | None:
+    """Return the columns of the product of which ``op`` is one rank's; None where it has all."""
+    shares = [plan.weights[part.weight].share for part in op.parts]
+    if all(share is None for share in shares):
+        return None
+    widths = [
+        part.n if share is None else share.shape[-2]
+        for part, share in zip(op.parts, shares, strict=True)
+    ]
+    return widths[0] if op.gated is not None else sum(widths)
 
 
 def block_table(op: ops.Embed, plan: Plan, scheme: BlockScheme, device: torch.device) -> BlockTable:
@@ -90,4 +104,13 @@ def attention_kernel(
         device=device,
         capability=capability,
         kv_dtype=plan.kv_dtype,
+        whole_group=_whole_group(op, plan),
     )
+
+
+def _whole_group(op: ops.Attention, plan: Plan) -> int:
+    """Query heads of a KV head, also of those that other ranks have."""
+    own = op.heads // op.kv_heads
+    specs = (attention_of(layer) for layer in plan.spec.layers)
+    groups = [each.num_heads // each.num_kv_heads for each in specs if each and not each.latent]
+    return own if own in groups else max(groups, default=own)

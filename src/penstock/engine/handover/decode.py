@@ -5,17 +5,16 @@ from __future__ import annotations
 import logging
 import time
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.cache.changes import CacheChanges
 from penstock.cache.geometry import first_seen_block
 from penstock.cache.prefix import Key, chain_keys
 from penstock.engine.cached_blocks import CachedBlocks
-from penstock.engine.core import EngineCore
-from penstock.engine.handover.inbox import Inbox
-from penstock.engine.handover.peer import Over, Peer, Piece
+from penstock.engine.handover.around import Arrivals, Chain, SteppedCore
+from penstock.engine.handover.peer import Over, Piece
 from penstock.engine.handover.rule import FIRST_RATE, LEAST_TOKENS, Costs, Load, Measured
 from penstock.engine.handover.wire import PIECE_BYTES, Ask
 from penstock.errors import RequestError
@@ -28,7 +27,7 @@ from penstock.interface.messages import (
     HandoverStats,
     SequenceUpdate,
 )
-from penstock.processes.wake import Wake
+from penstock.peers.address import Address
 
 INBOX_BYTES: Final = 256 << 20
 """Most bytes of blocks that wait to be put into the cache."""
@@ -38,18 +37,43 @@ STEP_BYTES: Final = PIECE_BYTES
 _log = logging.getLogger("penstock.handover")
 
 
+class Prefiller(Protocol):
+    """A prefill engine to ask, as :class:`penstock.engine.handover.peer.Peer` is."""
+
+    @property
+    def address(self) -> Address: ...
+
+    @property
+    def connected(self) -> bool: ...
+
+    @property
+    def bandwidth(self) -> float: ...
+
+    @property
+    def load(self) -> Load: ...
+
+    @property
+    def received_bytes(self) -> int: ...
+
+    def ask(self, ask: Ask, blocks: int) -> bool: ...
+
+    def cancel(self, number: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(frozen=True, eq=False)
 class _Held:
     """A request whose prompt is computed elsewhere."""
 
     request: EngineRequest
     number: int
-    peer: Peer
+    peer: Prefiller
     keys: list[Key]
 
 
 class DecodeCore:
-    """Drives an :class:`EngineCore`, and holds requests back while others compute their prompts.
+    """Drives an engine's core, and holds requests back while others compute their prompts.
 
     Blocks that have come are put into the cache between steps, about :data:`STEP_BYTES` of them at
     a time. A request goes on when its handover is over, however that ended: what is missing is
@@ -58,18 +82,21 @@ class DecodeCore:
 
     def __init__(
         self,
-        core: EngineCore,
+        core: SteppedCore,
         blocks: CachedBlocks,
         role: DecodeRole,
-        inbox: Inbox[Piece | Over],
-        wake: Wake,
-        peers: Sequence[Peer],
+        inbox: Arrivals[Piece | Over],
+        peers: Sequence[Prefiller],
+        now: Callable[[], float] = time.perf_counter,
+        chain: Chain = chain_keys,
     ) -> None:
+        """``now``: the clock by which steps are measured. ``chain``: makes the keys of blocks."""
+        self._now = now
+        self._chain = chain
         self._core = core
         self._blocks = blocks
         self._role = role
         self._inbox = inbox
-        self.wake = wake
         self._peers = peers
         self._held: dict[int, _Held] = {}
         self._by_id: dict[str, _Held] = {}
@@ -121,11 +148,11 @@ class DecodeCore:
                 updates += self._go_on(held, error)
         if not self._core.has_work:
             return updates
-        before, began = self._core.tokens_computed, time.perf_counter()
+        before, began = self._core.tokens_computed, self._now()
         updates += self._core.step()
         computed = self._core.tokens_computed - before
         if computed >= LEAST_TOKENS:
-            self._rate.add(computed, time.perf_counter() - began)
+            self._rate.add(computed, self._now() - began)
         return updates
 
     def stats(self) -> EngineStats:
@@ -169,7 +196,7 @@ class DecodeCore:
         if not count or request.pooling is not None or request.params.prompt_logprobs is not None:
             return False  # the rows of all tokens may be wanted
         tokens = array("i", request.prompt_token_ids)
-        keys = chain_keys(request.cache_salt, tokens, count, size)
+        keys = self._chain(request.cache_salt, tokens, count, size)
         starts = [0 if w is None else first_seen_block(w, count * size) for w in windows]
         found = [
             start + self._blocks.num_found(keys[start:], group)
@@ -202,12 +229,14 @@ class DecodeCore:
         self._held[held.number] = self._by_id[request.request_id] = held
         return True
 
-    def _peer_for(self, tokens: int) -> Peer | None:
+    def _peer_for(self, tokens: int) -> Prefiller | None:
         """The prefill engine that computes so many tokens first, if that is worth it."""
         connected = [(peer.load, peer) for peer in self._peers if peer.connected]
         if not connected:
             return None
-        load, peer = min(connected, key=lambda each: each[0].wait_s(tokens))
+        # One that has computed nothing so far is not to get all that comes meanwhile.
+        guess = max(load.rate for load, _ in connected) or FIRST_RATE
+        load, peer = min(connected, key=lambda each: each[0].wait_s(tokens, guess))
         least = self._role.least_tokens
         if least is None:
             least = self._costs(load, peer).least_tokens
@@ -215,7 +244,7 @@ class DecodeCore:
             return None
         return peer
 
-    def _costs(self, load: Load, peer: Peer) -> Costs:
+    def _costs(self, load: Load, peer: Prefiller) -> Costs:
         rate = self._rate.value
         if not self._rate.known and load.rate:
             rate = load.rate  # the best guess there is

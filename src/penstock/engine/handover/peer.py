@@ -6,22 +6,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import queue
-import socket
 import threading
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from penstock.engine.handover.handshake import Introduction, RefusedError
+from penstock.engine.handover.book import PeerBook
+from penstock.engine.handover.handshake import Introduction
 from penstock.engine.handover.inbox import Inbox
-from penstock.engine.handover.link import Link, LinkEndedError
-from penstock.engine.handover.rule import FIRST_BANDWIDTH, Load, Measured
-from penstock.engine.handover.sockets import prepare
+from penstock.engine.handover.rule import Load
 from penstock.engine.handover.wire import (
-    HANDSHAKE_S,
     MESSAGE_BYTES,
+    PIECE_BYTES,
     SILENCE_S,
     Ask,
     Beat,
@@ -30,8 +28,12 @@ from penstock.engine.handover.wire import (
     Ended,
     FromPrefill,
 )
-from penstock.handover_config import Address
-from penstock.interface.blocks import BlockBytes, Bytes
+from penstock.errors import ConfigError
+from penstock.interface.blocks import BlockBytes
+from penstock.peers.address import Address
+from penstock.peers.channel import Channel, EndedError, Inbound, Payload
+from penstock.peers.handshake import HANDSHAKE_S
+from penstock.peers.sockets import connect
 from penstock.processes.frames import WireError
 
 _FIRST_WAIT_S: Final = 0.2
@@ -59,16 +61,6 @@ class Over:
     error: str = ""
 
 
-@dataclass
-class _Open:
-    """A handover that was asked for."""
-
-    blocks: int
-    """All blocks of the prompt, those not asked for included."""
-    left_tokens: int
-    progress_at: float
-
-
 class Peer:
     """One prefill engine. What comes from it goes into the engine's inbox."""
 
@@ -84,17 +76,12 @@ class Peer:
         self._introduction = introduction
         self._inbox = inbox
         self._timeout_s = timeout_s
-        self._block_size = block_size
-        self._load = Load(0, 0.0)
-        self._bandwidth = Measured(FIRST_BANDWIDTH)
-        self._open: dict[int, _Open] = {}
-        self._lock = threading.Lock()  # of _open and _link
-        self._link: Link | None = None
+        self._book = PeerBook(block_size)
+        self._lock = threading.Lock()  # of _book and _channel
+        self._channel: Channel[FromPrefill] | None = None
         self._outgoing: queue.SimpleQueue[Ask | Cancel | None] = queue.SimpleQueue()
         self._closing = threading.Event()
         self._said = ""
-        self.received_bytes = 0
-        """Bytes of blocks that have come."""
         self._thread = threading.Thread(
             target=self._run, name="penstock-handover-peer", daemon=True
         )
@@ -104,58 +91,63 @@ class Peer:
 
     @property
     def connected(self) -> bool:
-        return self._link is not None
+        return self._channel is not None
+
+    @property
+    def received_bytes(self) -> int:
+        """Bytes of blocks that have come."""
+        return self._book.received_bytes
 
     @property
     def bandwidth(self) -> float:
         """Bytes of blocks that come in a second."""
-        return self._bandwidth.value
+        return self._book.bandwidth
 
     @property
     def load(self) -> Load:
         """How busy it is: by what it has said, or what it was asked for since."""
         with self._lock:
-            own = sum(each.left_tokens for each in self._open.values())
-        return replace(self._load, queued_tokens=max(own, self._load.queued_tokens))
+            return self._book.load
 
     def ask(self, ask: Ask, blocks: int) -> bool:
         """Begin a handover of a prompt of so many blocks; False if there is no connection."""
         with self._lock:
-            if self._link is None:
+            if self._channel is None:
                 return False
-            left = (blocks - ask.first) * self._block_size
-            self._open[ask.number] = _Open(blocks, left, time.monotonic())
+            self._book.asked(ask, blocks, time.monotonic())
             self._outgoing.put(ask)
             return True
 
     def cancel(self, number: int) -> None:
         """End a handover; what still comes of it is dropped."""
         with self._lock:
-            if self._open.pop(number, None) is not None:
+            if self._book.end(number):
                 self._outgoing.put(Cancel(number))
 
     def close(self) -> None:
         self._closing.set()
         with self._lock:
-            if self._link is not None:
-                self._link.close()
+            if self._channel is not None:
+                self._channel.close()
 
     def _run(self) -> None:
         wait = _FIRST_WAIT_S
         while not self._closing.is_set():
             try:
-                link = self._connect()
-            except RefusedError as error:
+                channel = self._connect()
+            except ConfigError as error:
                 self._say(f"it is not taken: {error}")
                 wait = _REFUSED_WAIT_S
-            except (OSError, WireError, LinkEndedError) as error:
-                self._say(f"it cannot be reached: {error}")
+            except (OSError, WireError, EndedError) as error:
+                found = isinstance(error, WireError | EndedError)
+                hint = "; is a prefill engine what listens there?" if found else ""
+                self._say(f"it cannot be reached: {error}{hint}")
                 wait = min(2 * wait, _MOST_WAIT_S)
             else:
                 self._said = ""
                 _log.info("the prefill engine %s is connected", self.address)
                 wait = _FIRST_WAIT_S
-                self._say(self._serve(link))
+                self._say(self._serve(channel))
             self._closing.wait(wait)
 
     def _say(self, what: str) -> None:
@@ -168,78 +160,69 @@ class Peer:
                 what,
             )
 
-    def _connect(self) -> Link:
-        address = (self.address.host, self.address.port)
-        sock = socket.create_connection(address, timeout=HANDSHAKE_S)
-        link = Link(sock, FromPrefill, MESSAGE_BYTES)
+    def _connect(self) -> Channel[FromPrefill]:
+        introduction = self._introduction
+        largest = max(PIECE_BYTES, *introduction.group_bytes)
+        inbound = Inbound(FromPrefill, MESSAGE_BYTES, largest)
+        sock = connect(self.address, HANDSHAKE_S)
+        channel = introduction.party.greet(sock, inbound, connected=True)
         try:
-            prepare(sock)
-            self._introduction.shake(link)
-            link.set_timeout(SILENCE_S)
+            introduction.exchange(channel)
+            channel.set_timeout(SILENCE_S)
         except BaseException:
-            link.close()
+            channel.close()
             raise
-        return link
+        return channel
 
-    def _serve(self, link: Link) -> str:
+    def _serve(self, channel: Channel[FromPrefill]) -> str:
         """Receive until the connection ends; returns why."""
         outgoing: queue.SimpleQueue[Ask | Cancel | None] = queue.SimpleQueue()
         with self._lock:
-            self._outgoing, self._link = outgoing, link
+            self._outgoing, self._channel = outgoing, channel
         if self._closing.is_set():
-            link.close()
+            channel.close()
         writer = threading.Thread(
-            target=_write, args=(link, outgoing), name="penstock-handover-ask", daemon=True
+            target=_write, args=(channel, outgoing), name="penstock-handover-ask", daemon=True
         )
         writer.start()
         try:
-            why = self._receive(link)
+            why = self._receive(channel)
         finally:
             with self._lock:
-                self._link = None
-                lost = list(self._open)
-                self._open.clear()
+                self._channel = None
+                lost = self._book.end_all()
             outgoing.put(None)
-            link.close()
+            channel.close()
         for number in lost:
             self._inbox.put(Over(number, why))
         return why
 
-    def _receive(self, link: Link) -> str:
+    def _receive(self, channel: Channel[FromPrefill]) -> str:
         try:
             while True:
-                message, content = link.receive()
-                match message:
+                frame = channel.receive()
+                match message := frame.message:
                     case Blocks():
-                        assert content is not None
-                        self._received(message, content, link.content_s)
+                        self._received(message, frame.payload, frame.payload_s)
                     case Ended():
                         self._ended(message)
                     case Beat():
-                        self._load = Load(message.queued_tokens, message.tokens_per_s)
+                        with self._lock:
+                            self._book.told(message)
                     case _:
                         raise WireError(f"a {type(message).__name__} message came out of turn")
                 self._end_late()
         except TimeoutError:
             return f"nothing has come from it for {SILENCE_S:g} s"
-        except (OSError, WireError, LinkEndedError) as error:
+        except (OSError, WireError, EndedError) as error:
             return str(error)
 
-    def _received(self, message: Blocks, content: Bytes, seconds: float) -> None:
-        self.received_bytes += len(content)
-        self._bandwidth.add(len(content), seconds)
+    def _received(self, message: Blocks, content: Payload, seconds: float) -> None:
+        self._check_size(message, len(content))
         with self._lock:
-            handover = self._open.get(message.number)
-            if handover is None:  # it was cancelled
-                return
-            end = message.first + len(message.checksums)
-            if not 0 <= message.first < end <= handover.blocks:
-                raise WireError(
-                    f"blocks {message.first} to {end} came of a prompt of {handover.blocks}"
-                )
-            handover.progress_at = time.monotonic()
-            left = (handover.blocks - end) * self._block_size
-            handover.left_tokens = min(handover.left_tokens, left)
+            wanted = self._book.received(message, len(content), seconds, time.monotonic())
+        if not wanted:
+            return
         try:
             checksums = np.array(message.checksums, np.uint32)
         except (OverflowError, ValueError):
@@ -247,30 +230,33 @@ class Peer:
         piece = Piece(message.number, message.group, message.first, BlockBytes(content, checksums))
         self._inbox.put(piece, len(content))
 
+    def _check_size(self, message: Blocks, num_bytes: int) -> None:
+        sizes = self._introduction.group_bytes
+        if not 0 <= message.group < len(sizes):
+            raise WireError(f"there is no group {message.group} of layers")
+        count, each = len(message.checksums), sizes[message.group]
+        if num_bytes != count * each:
+            raise WireError(f"{count} blocks of {each} bytes come with {num_bytes} bytes")
+
     def _ended(self, message: Ended) -> None:
         with self._lock:
-            known = self._open.pop(message.number, None) is not None
+            known = self._book.end(message.number)
         if known:
             self._inbox.put(Over(message.number, message.error))
 
     def _end_late(self) -> None:
         """Give up the handovers of which nothing has come for too long."""
-        now = time.monotonic()
         with self._lock:
-            late = [
-                number
-                for number, each in self._open.items()
-                if now - each.progress_at > self._timeout_s
-            ]
+            late = self._book.late(time.monotonic() - self._timeout_s)
         for number in late:
             self.cancel(number)
             why = f"no block has come for {self._timeout_s:g} s"
             self._inbox.put(Over(number, why))
 
 
-def _write(link: Link, outgoing: queue.SimpleQueue[Ask | Cancel | None]) -> None:
+def _write(channel: Channel[FromPrefill], outgoing: queue.SimpleQueue[Ask | Cancel | None]) -> None:
     with contextlib.suppress(OSError):
         while (message := outgoing.get()) is not None:
-            link.send(message)
+            channel.send(message)
         return
-    link.close()  # the receiving thread then ends, too
+    channel.close()  # the receiving thread then ends, too

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
 from penstock.cache.changes import CacheChanges
 from penstock.cache.geometry import first_seen_block
 from penstock.cache.prefix import Key, chain_keys
 from penstock.engine.cached_blocks import CachedBlocks
-from penstock.engine.core import EngineCore
-from penstock.engine.handover.listener import Arrival, Gone, Listener, Visitor
+from penstock.engine.handover.around import Arrivals, Chain, SteppedCore
 from penstock.engine.handover.rule import Measured
-from penstock.engine.handover.wire import PIECE_BYTES, Ask, Blocks, Cancel, Ended
+from penstock.engine.handover.visitors import Arrival, Gone
+from penstock.engine.handover.wire import PIECE_BYTES, Ask, Blocks, Cancel, Ended, FromPrefill
 from penstock.errors import RequestError
 from penstock.interface.messages import EngineRequest, EngineStats, HandoverStats, SequenceUpdate
-from penstock.processes.wake import Wake
+from penstock.peers.channel import Payload
 from penstock.sampling.params import SamplingParams
 
 _PREFIX = "handover:"
@@ -25,11 +26,38 @@ _MOST_OPEN = 4096
 _ONE_TOKEN = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
 
 
+class Visitor(Protocol):
+    """A decode engine to send to, as :class:`penstock.engine.handover.visitors.Visitor` is."""
+
+    @property
+    def has_room(self) -> bool: ...
+
+    def send(self, message: FromPrefill, *payload: Payload) -> None: ...
+
+
+V = TypeVar("V", bound=Visitor)
+V_co = TypeVar("V_co", bound=Visitor, covariant=True)
+
+
+class Visitors(Protocol[V_co]):
+    """Those that are connected, as :class:`penstock.engine.handover.visitors.Visitors` has
+    them."""
+
+    @property
+    def inbox(self) -> Arrivals[tuple[V_co, Arrival]]: ...
+
+    def __len__(self) -> int: ...
+
+    def tell(self, queued_tokens: int, tokens_per_s: float) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(eq=False)
-class _Export:
+class _Export(Generic[V]):
     """One handover to a decode engine."""
 
-    visitor: Visitor
+    visitor: V
     number: int
     request_id: str
     keys: list[Key]
@@ -45,8 +73,8 @@ class _Export:
         return len(self.keys) - min(self.next)
 
 
-class PrefillCore:
-    """Drives an :class:`EngineCore`, and sends the blocks of prompts that others ask for.
+class PrefillCore(Generic[V]):
+    """Drives an engine's core, and sends the blocks of prompts that others ask for.
 
     Each of these is a request for one token that nobody reads. After a step the blocks that it
     filled are found by their keys, as a request with the same prompt would find them, and copied
@@ -55,23 +83,29 @@ class PrefillCore:
     is room; it then gets those before.
     """
 
-    def __init__(self, core: EngineCore, blocks: CachedBlocks, listener: Listener) -> None:
+    def __init__(
+        self,
+        core: SteppedCore,
+        blocks: CachedBlocks,
+        visitors: Visitors[V],
+        now: Callable[[], float] = time.perf_counter,
+        chain: Chain = chain_keys,
+    ) -> None:
+        """``now``: the clock by which steps are measured. ``chain``: makes the keys of blocks."""
+        self._now = now
+        self._chain = chain
         self._core = core
         self._blocks = blocks
-        self._listener = listener
-        self._exports: dict[tuple[Visitor, int], _Export] = {}
-        self._by_id: dict[str, _Export] = {}
+        self._visitors = visitors
+        self._exports: dict[tuple[V, int], _Export[V]] = {}
+        self._by_id: dict[str, _Export[V]] = {}
         self._rate = Measured(0.0)
         self._count = 0
         self._completed = self._failed = self._sent_bytes = self._sent_tokens = 0
 
     @property
-    def wake(self) -> Wake:
-        return self._listener.wake
-
-    @property
     def has_work(self) -> bool:
-        return self._core.has_work or bool(self._listener.inbox) or self._sendable()
+        return self._core.has_work or bool(self._visitors.inbox) or self._sendable()
 
     @property
     def tokens_computed(self) -> int:
@@ -86,20 +120,20 @@ class PrefillCore:
         return self._core.abort(request_ids, index)
 
     def step(self) -> list[SequenceUpdate]:
-        for visitor, message in self._listener.inbox.take():
+        for visitor, message in self._visitors.inbox.take():
             self._handle(visitor, message)
         updates: list[SequenceUpdate] = []
         if self._core.has_work:
-            before, began = self._core.tokens_computed, time.perf_counter()
+            before, began = self._core.tokens_computed, self._now()
             updates = self._core.step()
             computed = self._core.tokens_computed - before
             if computed >= 2 * self._blocks.block_size:
-                self._rate.add(computed, time.perf_counter() - began)
+                self._rate.add(computed, self._now() - began)
         if self._exports:
             updates = self._own_taken_out(updates)
             for export in list(self._exports.values()):
                 self._send(export)
-        self._listener.tell(
+        self._visitors.tell(
             sum(e.missing for e in self._exports.values()) * self._blocks.block_size,
             self._rate.value,
         )
@@ -108,7 +142,7 @@ class PrefillCore:
     def stats(self) -> EngineStats:
         stats = HandoverStats(
             role="prefill",
-            peers=self._listener.num_visitors,
+            peers=len(self._visitors),
             open=len(self._exports),
             completed=self._completed,
             failed=self._failed,
@@ -127,10 +161,10 @@ class PrefillCore:
         self._core.check_integrity()
 
     def close(self) -> None:
-        self._listener.close()
+        self._visitors.close()
         self._core.close()
 
-    def _handle(self, visitor: Visitor, message: Arrival) -> None:
+    def _handle(self, visitor: V, message: Arrival) -> None:
         match message:
             case Ask():
                 self._begin(visitor, message)
@@ -140,7 +174,7 @@ class PrefillCore:
                 for key in [key for key in self._exports if key[0] is visitor]:
                     self._drop(self._exports[key])
 
-    def _begin(self, visitor: Visitor, ask: Ask) -> None:
+    def _begin(self, visitor: V, ask: Ask) -> None:
         tokens, size = array("i"), self._blocks.block_size
         tokens.frombytes(ask.token_ids)
         count = len(tokens) // size
@@ -149,7 +183,7 @@ class PrefillCore:
             visitor,
             ask.number,
             f"{_PREFIX}{self._count}",
-            chain_keys(ask.salt, tokens, count, size),
+            self._chain(ask.salt, tokens, count, size),
             [
                 max(ask.first, 0 if window is None else first_seen_block(window, count * size))
                 for window in self._blocks.windows
@@ -192,7 +226,7 @@ class PrefillCore:
                 del self._by_id[update.request_id]
         return others
 
-    def _all_there(self, export: _Export) -> bool:
+    def _all_there(self, export: _Export[V]) -> bool:
         return all(
             self._blocks.num_found(export.keys[first:], group) == len(export.keys) - first
             for group, first in enumerate(export.next)
@@ -202,7 +236,7 @@ class PrefillCore:
         """Whether something waits to be sent and there is room for it, though no step runs."""
         return any(not e.runs and e.visitor.has_room for e in self._exports.values())
 
-    def _send(self, export: _Export) -> None:
+    def _send(self, export: _Export[V]) -> None:
         """Send what has been computed since the last time, as far as there is room."""
         for group, each in enumerate(self._blocks.group_bytes):
             most = max(PIECE_BYTES // each, 1)
@@ -234,13 +268,13 @@ class PrefillCore:
         self._failed += bool(error)
         del self._exports[export.visitor, export.number]
 
-    def _more_there(self, export: _Export) -> bool:
+    def _more_there(self, export: _Export[V]) -> bool:
         return any(
             first < len(export.keys) and self._blocks.has(export.keys[first], group)
             for group, first in enumerate(export.next)
         )
 
-    def _drop(self, export: _Export | None) -> None:
+    def _drop(self, export: _Export[V] | None) -> None:
         if export is None:
             return
         del self._exports[export.visitor, export.number]

@@ -79,6 +79,8 @@ class Load:
     rate: float
     """Tokens of prompts that it computes in a second; 0 while that is not known."""
 
-    def wait_s(self, tokens: int) -> float:
-        """Seconds until it would have computed so many more."""
-        return (self.queued_tokens + tokens) / self.rate if self.rate else 0.0
+    def wait_s(self, tokens: int, guess: float = 0.0) -> float:
+        """Seconds until it would have computed so many more; ``guess`` is its rate while that is
+        not known, 0: as if nothing took time."""
+        rate = self.rate or guess
+        return (self.queued_tokens + tokens) / rate if rate else 0.0

@@ -14,11 +14,11 @@ from penstock.engine.handover.decode import INBOX_BYTES, DecodeCore
 from penstock.engine.handover.handshake import Introduction
 from penstock.engine.handover.identity import HandoverIdentity
 from penstock.engine.handover.inbox import Inbox
-from penstock.engine.handover.listener import Listener
 from penstock.engine.handover.peer import Over, Peer, Piece
 from penstock.engine.handover.prefill import PrefillCore
+from penstock.engine.handover.visitors import Visitor, Visitors
 from penstock.errors import ConfigError
-from penstock.handover_config import Address, DecodeRole, PrefillRole, Role
+from penstock.handover_config import DecodeRole, PrefillRole, Role
 from penstock.processes.wake import Wake
 from penstock.weights.model_files import ModelFiles
 
@@ -30,7 +30,7 @@ class Station:
     role: Role
     engine_plan: EnginePlan
     wake: Wake
-    listener: Listener | None
+    visitors: Visitors | None
 
     @classmethod
     def open(cls, role: Role, engine_plan: EnginePlan) -> Station:
@@ -48,19 +48,18 @@ class Station:
             what,
         )
         wake = Wake()
-        listener = Listener(role.listen, wake) if isinstance(role, PrefillRole) else None
-        return cls(role, engine_plan, wake, listener)
+        visitors = Visitors(role.listen, wake) if isinstance(role, PrefillRole) else None
+        return cls(role, engine_plan, wake, visitors)
 
     @property
     def told(self) -> str:
         """A line for the user who starts the engine."""
         if isinstance(self.role, DecodeRole):
             return f"has long prompts computed by {', '.join(map(str, self.role.prefill))}"
-        assert self.listener is not None
-        address = Address(self.role.listen.host, self.listener.port)
-        return f"computes prompts for the decode engines that connect to {address}"
+        assert self.visitors is not None
+        return f"computes prompts for the decode engines that connect to {self.visitors.address}"
 
-    def begin(self, core: EngineCore, files: ModelFiles) -> PrefillCore | DecodeCore:
+    def begin(self, core: EngineCore, files: ModelFiles) -> PrefillCore[Visitor] | DecodeCore:
         """Wrap the core, which is closed with what is returned, and start the threads.
 
         Raises ConfigError where the executor has no blocks to give, and WeightError where weights
@@ -74,10 +73,10 @@ class Station:
             )
         identity = HandoverIdentity.of(self.engine_plan, files)
         if isinstance(self.role, PrefillRole):
-            assert self.listener is not None
+            assert self.visitors is not None
             introduction = Introduction("prefill", identity, blocks.group_bytes, self.role.key)
-            self.listener.start(introduction, core.max_model_len)
-            return PrefillCore(core, blocks, self.listener)
+            self.visitors.start(introduction, core.max_model_len)
+            return PrefillCore(core, blocks, self.visitors)
         return self._decode(self.role, core, blocks, identity)
 
     def _decode(
@@ -93,7 +92,7 @@ class Station:
         ]
         for peer in peers:
             peer.start()
-        return DecodeCore(core, blocks, role, inbox, self.wake, peers)
+        return DecodeCore(core, blocks, role, inbox, peers)
 
 
 def _log_to_stderr() -> None:

@@ -1,56 +1,38 @@
-"""The messages between a decode engine and a prefill engine, one in each frame (``link.py``)."""
+"""The messages between a decode engine and a prefill engine, one in each frame
+(``peers/channel.py``)."""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
 from penstock.engine.handover.identity import HandoverIdentity
 from penstock.interface.messages import Tenant
 
-PROTOCOL: Final = 1
-"""Version of messages and frames. Both sides have the same."""
-
 BEAT_S: Final = 1.0
 """Seconds between signs of life of a prefill engine."""
 SILENCE_S: Final = 5.0
 """Seconds without any byte after which it counts as gone."""
-HANDSHAKE_S: Final = 5.0
-"""Seconds for all of a handshake."""
 
 MESSAGE_BYTES: Final = 64 << 10
 """Most bytes of a message, besides the tokens of :class:`Ask`."""
 PIECE_BYTES: Final = 8 << 20
 """Most bytes of blocks that go with one message, but for a single block that is larger."""
 
-Side = Literal["decode", "prefill"]
 
-
-class Hello(msgspec.Struct, tag="hello", frozen=True, kw_only=True):
+class Introduce(msgspec.Struct, tag="introduce", frozen=True):
     """The first message of each side."""
 
-    protocol: int
-    side: Side
-    nonce: bytes
-    """Drawn for this connection."""
-    keyed: bool
-    """Whether this side has a key."""
     identity: HandoverIdentity
     group_bytes: tuple[int, ...]
     """Bytes of a block, for each group of layers."""
 
 
-class Proof(msgspec.Struct, tag="proof", frozen=True):
-    """The second message of each side: that it has the key. Empty where there is none."""
+class Verdict(msgspec.Struct, tag="verdict", frozen=True):
+    """The second message of each side: why it does not take the other. Empty where it does."""
 
-    mac: bytes
-
-
-class NotTaken(msgspec.Struct, tag="not_taken", frozen=True):
-    """The other side's Hello or Proof is refused, and the connection closed."""
-
-    why: str
+    refusal: str
 
 
 class Ask(msgspec.Struct, tag="ask", frozen=True, kw_only=True):
@@ -75,7 +57,7 @@ class Cancel(msgspec.Struct, tag="cancel", frozen=True):
 
 class Blocks(msgspec.Struct, tag="blocks", frozen=True, kw_only=True):
     """A prefill engine sends consecutive blocks of a group of layers, whose bytes
-    (``interface/blocks.py``) follow the message."""
+    (``interface/blocks.py``) are the payload."""
 
     number: int
     group: int
@@ -102,6 +84,5 @@ class Beat(msgspec.Struct, tag="beat", frozen=True):
     """How fast it computes prompts; 0 while that is not known."""
 
 
-FromDecode = Hello | Proof | NotTaken | Ask | Cancel
-FromPrefill = Hello | Proof | NotTaken | Blocks | Ended | Beat
-Message = Hello | Proof | NotTaken | Ask | Cancel | Blocks | Ended | Beat
+FromDecode = Introduce | Verdict | Ask | Cancel
+FromPrefill = Introduce | Verdict | Blocks | Ended | Beat

@@ -23,12 +23,10 @@ import socket  # noqa: E402
 import sys  # noqa: E402
 import threading  # noqa: E402
 import traceback  # noqa: E402
-from collections.abc import Callable, Iterable, Iterator, Sequence  # noqa: E402
-from dataclasses import dataclass  # noqa: E402
+from collections.abc import Callable, Iterator, Sequence  # noqa: E402
+from dataclasses import dataclass, replace  # noqa: E402
 from functools import partial  # noqa: E402
-from typing import Protocol  # noqa: E402
 
-from penstock.cache.changes import CacheChanges  # noqa: E402
 from penstock.collector import uncollected  # noqa: E402
 from penstock.config import EngineConfig, ResolvedConfig  # noqa: E402
 from penstock.demo_model import is_demo_model  # noqa: E402
@@ -57,12 +55,13 @@ from penstock.engine.ipc.wire import (  # noqa: E402
     encode_frame,
     encode_updates,
 )
+from penstock.engine.stepped import Core  # noqa: E402
 from penstock.errors import ConfigError, EngineDeadError, PenstockError, RequestError  # noqa: E402
 from penstock.handover_config import Role  # noqa: E402
+from penstock.interface.executor import Executor, failure_of  # noqa: E402
 from penstock.interface.messages import (  # noqa: E402
     Abort,
     EngineRequest,
-    EngineStats,
     FinishReason,
     SequenceUpdate,
 )
@@ -73,34 +72,6 @@ from penstock.sampling.params import SamplingParams  # noqa: E402
 
 _WARM_UP_ID = "penstock-warm-up"
 _TELL_S = 0.1
-
-
-class Core(Protocol):
-    """What the engine loop drives. :class:`penstock.engine.core.EngineCore` is the real one."""
-
-    @property
-    def has_work(self) -> bool: ...
-
-    @property
-    def tokens_computed(self) -> int: ...
-
-    def add_request(self, request: EngineRequest) -> None: ...
-
-    def abort(
-        self, request_ids: Iterable[str], index: int | None = None
-    ) -> list[SequenceUpdate]: ...
-
-    def step(self) -> list[SequenceUpdate]: ...
-
-    def stats(self) -> EngineStats: ...
-
-    def cache_changes(self, position: int | None) -> CacheChanges: ...
-
-    def reset_prefix_cache(self) -> None: ...
-
-    def check_integrity(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -280,6 +251,13 @@ def _trouble(command: Callable[[], None]) -> str | None:
 
 def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
     """The real engine: resolve the options, load the model, bind it."""
+    return load_core_around(config, startup, lambda executor: executor)
+
+
+def load_core_around(
+    config: EngineConfig, startup: Startup, around: Callable[[Executor], Executor]
+) -> LoadedCore:
+    """The real engine, on what ``around`` makes of its executor, which is to pass all steps on."""
     with uncollected():
         from penstock.engine.core import EngineCore
         from penstock.engine.loader import load_models, open_model, plan_engine
@@ -298,7 +276,7 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
     models = load_models(
         engine_plan, mark, startup.ledger.note, files=files, progress=startup.loading
     )
-    core = EngineCore.of(models)
+    core = EngineCore.of(replace(models, executor=around(models.executor)))
     facts = ModelFacts(
         served_model_name=core.config.served_model_name,
         tokenizer_path=core.config.tokenizer_path,
@@ -316,17 +294,7 @@ def load_core(config: EngineConfig, startup: Startup) -> LoadedCore:
         startup.ledger.note(logging.INFO, station.told)
         mark("digest of the weights")
         return LoadedCore(apart, facts, core.config, wake=station.wake)
-    if core.config.pipeline_parallel > 1:
-        from penstock.engine.stages.executor import StagedExecutor
-
-        assert isinstance(models.executor, StagedExecutor)
-        return LoadedCore(core, facts, core.config, partial(models.executor.links.failure, 0.0))
-    if core.config.tensor_parallel == 1:
-        return LoadedCore(core, facts, core.config)
-    from penstock.engine.ranks.executor import RankedExecutor
-
-    assert isinstance(models.executor, RankedExecutor)
-    return LoadedCore(core, facts, core.config, partial(models.executor.processes.failure, 0.0))
+    return LoadedCore(core, facts, core.config, partial(failure_of, models.executor))
 
 
 def warm_up(core: Core) -> None:

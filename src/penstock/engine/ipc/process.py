@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 import subprocess
 import time
 from collections.abc import Callable
 from typing import Protocol
 
 import penstock.errors as errors
+from penstock.engine.exits import describe_compute_exit
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.engine.ipc.wire import (
     MAX_FRAME_BYTES,
@@ -35,7 +35,6 @@ from penstock.engine.ipc.wire import (
 )
 from penstock.errors import EngineDeadError, PenstockError
 from penstock.interface.messages import Abort, EngineRequest, EngineStats, SequenceUpdate
-from penstock.processes.family import describe_exit
 from penstock.processes.frames import FrameReader, WireError
 
 START_TIMEOUT_S = 1800.0
@@ -249,7 +248,10 @@ class EngineProcess(asyncio.Protocol):
         elif self._closing:
             self.death = EngineDeadError("the engine was closed")
         else:
-            self.death = EngineDeadError(_describe_exit(process.pid, process.returncode))
+            self.death = EngineDeadError(
+                f"the engine process (pid {process.pid}) "
+                f"{describe_compute_exit(process.returncode)}"
+            )
         waiters: list[asyncio.Future[Ready] | asyncio.Future[_Reply]]
         waiters = [self._ready, *self._queries.values()]
         for waiter in waiters:
@@ -257,13 +259,6 @@ class EngineProcess(asyncio.Protocol):
                 waiter.set_exception(self.death)
                 waiter.exception()  # a waiter that nobody awaits is not worth a warning
         self._listener.died(self.death)
-
-
-def _describe_exit(pid: int, code: int) -> str:
-    hint = "; see its messages above" if code >= 0 else ""
-    if code == -signal.SIGKILL:
-        hint = "; if nobody killed it, memory ran out: lower kv_cache_bytes or use a smaller model"
-    return f"the engine process (pid {pid}) {describe_exit(code)}{hint}"
 
 
 def _error(fatal: Fatal) -> PenstockError:

@@ -15,6 +15,8 @@ from penstock.handover_config import Role
 from penstock.processes.spawn import spawn
 
 DEFAULT_CORE = "penstock.engine.ipc.child:load_core"
+CORE_VARIABLE = "PENSTOCK_ENGINE_CORE"
+"""The environment variable that names another loader for the engine of a server."""
 
 
 class EngineChild:

@@ -11,4 +11,7 @@ steps. The way of a step::
 
 A thread of rank 0 starts the processes, watches them, and gives the group up when one ends: every
 rank that waits for others fails then, and the engine with it, with one error that says why.
+
+Ranks on GPUs exchange columns on their devices (``backends/cuda/group.py``), and the step's tokens
+are drawn there, behind it: rank 0 has a ``DeviceRanks`` in the place of a ``RankedExecutor``.
 """

@@ -16,10 +16,7 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Final
-
-import numpy as np
+from typing import TYPE_CHECKING
 
 from penstock.collector import uncollected
 from penstock.engine.ranks.wire import (
@@ -37,11 +34,7 @@ from penstock.processes.family import end_with_parent
 from penstock.processes.frames import FrameReader, WireError, encode
 
 if TYPE_CHECKING:
-    from penstock.engine.calibration import Measured as MeasuredArrays
     from penstock.engine.start import Start
-
-_ENOUGH: Final = 1 << 62
-"""Bytes of memory that a rank's plan is made for: rank 0 has decided how what there is is used."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -57,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _run(sock)
             return 0
         except PenstockError as error:
-            failed = Failed(type(error).__name__, str(error))
+            failed = Failed.of(error)
         except (BrokenPipeError, ConnectionResetError):
             return 0  # rank 0 is gone: there is nobody to report to
         except BaseException:
@@ -86,7 +79,7 @@ def _run(sock: socket.socket) -> None:
         if not isinstance(measured, Measured):
             raise WireError("the second message must be Measured")
         if executor is None:
-            executor = start.packed(_as_arrays(measured), began)
+            executor = start.packed(measured.arrays(), began)
         os.close(join.segment)  # a mapping needs none
         sock.sendall(encode(Loaded(notes)))
         gc.collect()
@@ -109,19 +102,18 @@ def _start(join: JoinGroup, notes: list[tuple[int, str]]) -> Start:
     """Plan the rank's part of the model, and take its seat among the ranks; ``notes`` gets what is
     noted as it starts. Raises ConfigError where it would be another model than that of rank 0."""
     with uncollected():
-        from penstock.engine.loader import open_model, plan_engine
+        from penstock.engine.loader import hardware_of_rank, open_model, plan_engine
         from penstock.engine.ranks.columns import SocketRank
         from penstock.engine.ranks.identity import RankIdentity
         from penstock.engine.start import Start
-        from penstock.hardware import detect
         from penstock.interface.collective import RankSeat
 
     files = open_model(join.asked)
-    hardware = replace(detect(), memory_available=_ENOUGH)
-    made = plan_engine(join.asked, files, as_built=False, hardware=hardware)
-    length = join.resolved.max_model_len
-    ranks = tuple(replace(own, max_positions=length) for own in made.ranks)
-    made = replace(made, config=join.resolved, ranks=ranks)
+    hardware = hardware_of_rank(join.resolved)
+    made = plan_engine(join.asked, files, as_built=False, hardware=hardware, taps=join.taps)
+    if join.stage is not None:
+        made = made.of_stage(join.stage, join.resolved.threads, join.resolved.cpus)
+    made = made.resolved_as(join.resolved)
     differences = RankIdentity.of(made, files, join.rank).differences(join.identity)
     if differences:
         raise ConfigError(
@@ -130,23 +122,12 @@ def _start(join: JoinGroup, notes: list[tuple[int, str]]) -> Start:
         )
     world = join.resolved.tensor_parallel
     collective = SocketRank(join.rank, world, [socket.socket(fileno=join.columns)])
-    seat = RankSeat(collective, join.segment, join.slot_bytes, join.resolved.threads)
+    seat = RankSeat(collective, join.segment, join.slot_bytes, join.threads)
 
     def note(level: int, text: str) -> None:
         notes.append((level, text))
 
     return Start(made, files, lambda phase: None, note, join.keeping, seat=seat)
-
-
-def _as_arrays(measured: Measured) -> MeasuredArrays | None:
-    from penstock.engine.calibration import Measured as MeasuredArrays
-
-    if not measured.inputs and not measured.keys:
-        return None
-    return MeasuredArrays(
-        {name: np.frombuffer(data, np.float64) for name, data in measured.inputs.items()},
-        {name: np.frombuffer(data, np.float32) for name, data in measured.keys.items()},
-    )
 
 
 def _serve(executor: Executor, messages: Iterator[ToRank]) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import struct
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +27,9 @@ class SocketRank:
         self.rank = rank
         self.world = world
         self._sockets = sockets
+        self._changing = threading.Lock()
+        self._given_up = False
+        self._calls: list[Callable[[], None]] = []
         for sock in sockets:
             sock.settimeout(WAIT_S)
 
@@ -59,8 +63,19 @@ class SocketRank:
         except OSError as error:
             raise RuntimeError(f"rank {self.rank} waits for ranks that have failed") from error
 
+    def when_given_up(self, call: Callable[[], None]) -> None:
+        with self._changing:
+            self._calls.append(call)
+            given_up = self._given_up
+        if given_up:
+            call()
+
     def give_up(self) -> None:
         """Have whoever waits for columns fail. From any thread."""
+        with self._changing:
+            calls, self._given_up = self._calls[:], True
+        for call in calls:
+            call()
         for sock in self._sockets:
             try:
                 sock.shutdown(socket.SHUT_RDWR)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
-from penstock.engine.ranks.processes import RankProcesses
+from penstock.engine.ranks.device_executor import DeviceRanks
+from penstock.engine.ranks.processes import RankProcesses, given_up_on_error
 from penstock.engine.ranks.steps import encoded
+from penstock.errors import PenstockError
 from penstock.interface.executor import Executor, OpTime, Profiling, run
 from penstock.interface.host_executor import HostExecutor
 from penstock.interface.sampler import Sampler
 from penstock.interface.step import StepInput, StepResult
 
 R = TypeVar("R")
-
-_PATIENCE_S: Final = 5.0
-"""Seconds in which the end of another rank becomes known after a step has failed for it."""
 
 
 class RankedExecutor(HostExecutor):
@@ -41,6 +40,9 @@ class RankedExecutor(HostExecutor):
     def sampler(self) -> Sampler[Any]:
         return self._own.sampler
 
+    def failure(self) -> PenstockError | None:
+        return self.processes.failure(0.0)
+
     def run(self, step: StepInput) -> StepResult:
         return self._by_all(step, self._run_own)
 
@@ -51,17 +53,9 @@ class RankedExecutor(HostExecutor):
         """Have the other ranks run the step, and rank 0 in its own way."""
         self.processes.check()
         frame = encoded(step)
-        try:
+        with given_up_on_error(self.processes):
             self.processes.send(frame)
             return by_own(step)
-        except RuntimeError as error:
-            failure = self.processes.failure(_PATIENCE_S)
-            if failure is None:
-                raise
-            raise failure from error
-        except BaseException as error:
-            self.processes.fail(f"a step of several ranks was not done: {error!r}; start again")
-            raise
 
     def close(self) -> None:
         self._end()
@@ -80,6 +74,9 @@ class ProfilingRanks(RankedExecutor):
         return self._by_all(step, self._profiling.profile)
 
 
-def ranked(own: Executor, processes: RankProcesses) -> RankedExecutor:
-    """Return the executor of all ranks, of which ``own`` is rank 0's; it can do what that can."""
+def ranked(own: Executor, processes: RankProcesses) -> RankedExecutor | DeviceRanks:
+    """Return the executor of all ranks, of which ``own`` is rank 0's; it can do what that can, but
+    for steps ahead of each other."""
+    if not isinstance(own, HostExecutor):
+        return DeviceRanks(own, processes)
     return (ProfilingRanks if isinstance(own, Profiling) else RankedExecutor)(own, processes)

@@ -5,15 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import signal
 import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-import penstock.errors as errors
+from penstock.engine.exits import describe_compute_exit
 from penstock.engine.ranks.columns import SocketRank
 from penstock.engine.ranks.wire import (
     MAX_FRAME_BYTES,
@@ -27,13 +26,14 @@ from penstock.engine.ranks.wire import (
 from penstock.errors import EngineDeadError, PenstockError
 from penstock.interface.collective import WAIT_S
 from penstock.interface.rank_segment import RankSegment
-from penstock.processes.family import describe_exit
 from penstock.processes.frames import PIECE_BYTES, FrameReader, WireError, encode
 from penstock.processes.spawn import spawn
 
 START_TIMEOUT_S: Final = 1800.0
 """Seconds after which a start counts as hung, as that of an engine's process."""
 _EXIT_GRACE_S: Final = 5.0
+PATIENCE_S: Final = 5.0
+"""Seconds in which the end of another rank becomes known after it has led to an error here."""
 _LOOK_S: Final = 0.5
 """Seconds between looks whether an end that was asked for takes too long."""
 
@@ -47,10 +47,18 @@ class RankProcesses:
     started it, and reads what they send. The first that fails or ends gives the whole group up.
     """
 
-    def __init__(self, segment: RankSegment, world: int, module: str = MODULE) -> None:
+    def __init__(
+        self,
+        segment: RankSegment,
+        world: int,
+        module: str = MODULE,
+        environment: Callable[[int], Mapping[str, str]] = lambda rank: os.environ,
+    ) -> None:
+        """``environment``: that of the process of a rank."""
         self.segment = segment
         self.world = world
         self._module = module
+        self._environment = environment
         self._made_in = os.getpid()
         pairs = [socket.socketpair() for _ in range(1, world)]
         self.collective = SocketRank(0, world, [ours for ours, _ in pairs])
@@ -65,6 +73,9 @@ class RankProcesses:
         """Notes of each rank that is ready for steps."""
         self._failure: PenstockError | None = None
         self._closing_at: float | None = None
+        self._due: float | None = None
+        """When the group is given up, where a step runs whose end nothing else waits for in
+        vain."""
         self._thread: threading.Thread | None = None
 
     @property
@@ -136,6 +147,15 @@ class RankProcesses:
         """Give the group up, because ranks are not at the same step any more. From any thread."""
         self._fail(EngineDeadError(why))
 
+    def begin_step(self) -> None:
+        """Have the group given up if :meth:`end_step` is not called in time: who waits for a device
+        that waits for another rank does not notice how long."""
+        self._due = time.monotonic() + WAIT_S
+
+    def end_step(self) -> None:
+        """Take back what :meth:`begin_step` has begun."""
+        self._due = None
+
     def close(self) -> None:
         """End all processes, and wait for their end. Calls after the first do nothing, and neither
         do those in a fork, whose sockets and memory are those of the process that it is of."""
@@ -178,11 +198,11 @@ class RankProcesses:
 
     def _spawn(self, joins: Sequence[JoinGroup]) -> None:
         try:
-            for join, theirs in zip(joins, self._theirs, strict=True):
+            for rank, (join, theirs) in enumerate(zip(joins, self._theirs, strict=True), 1):
                 process, sock = spawn(
                     self._module,
                     stdout=2,
-                    environment=os.environ,
+                    environment=self._environment(rank),
                     pass_fds=(join.segment, theirs.fileno()),
                 )
                 self._processes.append(process)
@@ -207,7 +227,10 @@ class RankProcesses:
                 for key, _ in selector.select(_LOOK_S):
                     if not self._read(self._sockets[key.data[0] - 1], *key.data):
                         selector.unregister(key.fileobj)
-                closing = self._closing_at
+                closing, due = self._closing_at, self._due
+                if due is not None and time.monotonic() > due:
+                    self._due = None
+                    self.fail(f"the ranks have not done a step within {WAIT_S:.0f} seconds")
                 if closing is not None and time.monotonic() - closing > _EXIT_GRACE_S:
                     return
 
@@ -232,7 +255,7 @@ class RankProcesses:
                         self._loaded[rank] = notes
                         self._changed.notify_all()
                 case Failed():
-                    self._fail(_error(rank, message))
+                    self._fail(message.error(f"rank {rank}"))
         if not data and self._closing_at is None:
             self._fail(self._end_of(rank))
         return bool(data)
@@ -243,11 +266,8 @@ class RankProcesses:
             code = process.wait(_EXIT_GRACE_S)
         except subprocess.TimeoutExpired:
             return EngineDeadError(f"rank {rank} (pid {process.pid}) has closed its socket")
-        hint = "; see its messages above" if code >= 0 else ""
-        if code == -signal.SIGKILL:
-            hint = "; if nobody killed it, memory ran out: lower kv_cache_bytes"
         return EngineDeadError(
-            f"the process of rank {rank} (pid {process.pid}) {describe_exit(code)}{hint}"
+            f"the process of rank {rank} (pid {process.pid}) {describe_compute_exit(code)}"
         )
 
     def _fail(self, error: PenstockError) -> None:
@@ -262,10 +282,17 @@ class RankProcesses:
         self.collective.give_up()
 
 
-def _error(rank: int, failed: Failed) -> PenstockError:
-    """The rank's error, of the class it had there if that is one of penstock.errors."""
-    kind = getattr(errors, failed.kind, EngineDeadError)
-    message = f"rank {rank}: {failed.message}"
-    if isinstance(kind, type) and issubclass(kind, PenstockError):
-        return kind(message)
-    return EngineDeadError(message)
+@contextlib.contextmanager
+def given_up_on_error(processes: RankProcesses) -> Iterator[None]:
+    """Raise why another rank has failed in the place of what that leads to here. After any other
+    error ranks may be at different steps, and the group is given up."""
+    try:
+        yield
+    except BaseException as error:
+        processes.end_step()
+        patience = PATIENCE_S if isinstance(error, RuntimeError | PenstockError) else 0.0
+        failure = processes.failure(patience)
+        if failure is None:
+            processes.fail(f"a step of several ranks was not done: {error!r}; start again")
+            raise
+        raise failure from error

@@ -6,16 +6,18 @@ cross; every other stage loads its part of the weights (``plan/stages.py``). The
 
     EngineCore -> StagedExecutor.submit(step)
                     '-- StageLinks --step--> stage 0: executor.run(step)
-                          |      <--columns--'
-                          '------step, columns--> stage 1: executor.run(step, columns as features)
-                          .      <--columns-------'
+                          |      <--rows-----'
+                          '------step, rows--> stage 1: executor.run(step, rows as features)
+                          .      <--rows-------'
                   Pending.wait(): the last stage runs here, and its tokens are drawn
 
-Several steps of different sequences are in flight, so that stages work at once. A thread for each
-stage passes on what it sends, and notices its end: the pipeline is given up then, and the engine
-with it, with one error that names the stage.
+Stages on other hosts get each step at once, and hand rows to each other, if they can reach each
+other (``chain.py``); the last of them hands its rows to the engine. Several steps of different
+sequences are in flight, so that stages work at once. A thread for each stage takes in what it
+sends, and notices its end: the pipeline is given up then, and the engine with it, with one error
+that names the stage.
 
-``channel.py`` has the frames, ``handshake.py`` how strangers are kept out, ``serving.py`` what a
-stage does for an engine, whether it is a child of it (``child.py``) or waits for it
-(``listening.py``).
+``wire.py`` has the messages, ``serving.py`` what a stage does for an engine, whether it is a child
+of it (``child.py``) or waits for it (``listening.py``). Ranks may share a stage: its process is the
+first of them (``engine/ranks``).
 """

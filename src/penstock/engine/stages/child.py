@@ -7,15 +7,16 @@ Started by :class:`penstock.engine.stages.places.NearStage` as
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
 import sys
 from collections.abc import Sequence
 
-from penstock.engine.stages.channel import Channel
 from penstock.engine.stages.serving import serve_engine
-from penstock.engine.stages.wire import ToStage
+from penstock.engine.stages.wire import TO_STAGE, JoinPipeline, ToStage
+from penstock.peers.channel import Channel, EndedError
 from penstock.processes.family import end_with_parent
 
 
@@ -28,7 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     end_with_parent(os.getppid())
     with socket.socket(fileno=options.fd) as sock:
-        serve_engine(Channel(sock, "stage", ToStage))
+        channel: Channel[ToStage] = Channel(sock, TO_STAGE)
+        with contextlib.suppress(EndedError):  # the engine has ended
+            join = channel.receive().message
+            assert isinstance(join, JoinPipeline)
+            serve_engine(channel, join)
     return 0
 
 

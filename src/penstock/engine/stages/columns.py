@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from penstock.interface.step import Float32s, StepInput, StepResult
+from penstock.peers.channel import Payload
 from penstock.plan.ops import Buffer
 from penstock.plan.stages import Stage
 from penstock.processes.frames import WireError
@@ -16,7 +17,7 @@ from penstock.weights.tensor_file import NUMPY_DTYPES
 _NO_ROWS = np.empty(0, np.int32)
 
 
-def own_step(stage: Stage, step: StepInput, columns: Sequence[bytes]) -> StepInput:
+def own_step(stage: Stage, step: StepInput, payload: Payload) -> StepInput:
     """Return the part of ``step`` that ``stage`` runs, with what the stage before has handed on.
 
     Raises WireError where that does not fit.
@@ -28,38 +29,36 @@ def own_step(stage: Stage, step: StepInput, columns: Sequence[bytes]) -> StepInp
     return replace(
         step,
         groups=tuple(step.groups[group] for group in stage.groups),
-        features=_features(stage.entering, step.num_tokens, columns),
+        features=_features(stage.entering, step.num_tokens, payload),
         states=step.states if stage.plan.state_layers else None,
         **rows,
     )
 
 
-def handed_on(stage: Stage, result: StepResult) -> list[bytes]:
-    """Return the bytes of what the stage hands on, each buffer in its own element type."""
+def handed_on(stage: Stage, result: StepResult) -> list[Payload]:
+    """Return the bytes of what the stage hands on, of each buffer in its own element type."""
     return [
-        array.astype(_dtype(stage.plan.buffers[name]), copy=False).tobytes()
+        np.ascontiguousarray(array, _dtype(stage.plan.buffers[name])).reshape(-1).view(np.uint8)
         for name, array in zip(stage.plan.leaving, result.leaving, strict=True)
     ]
 
 
-def _features(entering: Sequence[Buffer], tokens: int, columns: Sequence[bytes]) -> Float32s:
+def _features(entering: Sequence[Buffer], tokens: int, payload: Payload) -> Float32s:
     """The buffers side by side, ``[tokens, columns]``."""
-    if len(columns) != len(entering):
-        raise WireError(f"a step comes with {len(columns)} buffers, and the stage reads {entering}")
-    for buffer, data in zip(entering, columns, strict=True):
-        if len(data) != tokens * buffer.row_bytes:
-            raise WireError(
-                f"{buffer.name} of {tokens} tokens comes with {len(data)} bytes, and takes "
-                f"{tokens * buffer.row_bytes}"
-            )
-    arrays = [
-        np.frombuffer(data, _dtype(buffer)).reshape(tokens, buffer.cols)
-        for buffer, data in zip(entering, columns, strict=True)
-    ]
-    if not arrays:
-        return np.empty((0, 0), np.float32)
-    wide = [array.astype(np.float32, copy=False) for array in arrays]
-    return wide[0] if len(wide) == 1 else np.concatenate(wide, axis=1)
+    sizes = [tokens * buffer.row_bytes for buffer in entering]
+    if len(payload) != sum(sizes):
+        raise WireError(
+            f"a step of {tokens} tokens comes with {len(payload)} bytes of "
+            f"{[buffer.name for buffer in entering]}, which take {sum(sizes)}"
+        )
+    arrays: list[Float32s] = []
+    for buffer, size in zip(entering, sizes, strict=True):
+        own, payload = payload[:size], payload[size:]
+        rows = own.view(_dtype(buffer)).reshape(tokens, buffer.cols)
+        arrays.append(rows.astype(np.float32, copy=False))
+    if len(arrays) == 1:
+        return arrays[0]
+    return np.concatenate(arrays, axis=1) if arrays else np.empty((0, 0), np.float32)
 
 
 def _dtype(buffer: Buffer) -> np.dtype[np.generic]:

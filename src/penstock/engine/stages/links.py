@@ -7,21 +7,23 @@ import threading
 from collections.abc import Sequence
 from typing import Final
 
-import penstock.errors as errors
 from penstock.engine.ranks.steps import StepFrame
-from penstock.engine.ranks.wire import Failed, Loaded, Measured
-from penstock.engine.stages.channel import Channel
+from penstock.engine.ranks.wire import Failed, Measured, named
+from penstock.engine.stages.flights import Flight, Flights
 from penstock.engine.stages.places import EXIT_GRACE_S, FarStage, NearStage
 from penstock.engine.stages.wire import (
     SILENCE_S,
     Alive,
+    AskMeasured,
     FromStage,
     JoinPipeline,
+    StageLoaded,
     StageResult,
     StageStep,
 )
 from penstock.errors import EngineDeadError, PenstockError
-from penstock.processes.frames import WireError
+from penstock.interface.executor import OpTime
+from penstock.peers.channel import Channel, EndedError, Payload
 
 START_TIMEOUT_S: Final = 1800.0
 """Seconds after which a start counts as hung, as that of an engine's process."""
@@ -42,12 +44,13 @@ class StageLinks:
         self._channels: list[Channel[FromStage] | None] = [None] * len(stages)
         self._changed = threading.Condition()
         self._opened = 0
-        self._loaded = 0
-        self._frames: dict[int, StepFrame] = {}
-        """The steps that not all stages have run."""
-        self._at: dict[int, int] = {}
-        """The stage that has each of these."""
-        self._done: dict[int, list[bytes]] = {}
+        self._asking: set[int] = set()
+        """The stages that wait to be told what a text says of the model."""
+        self._measured: Measured | None = None
+        """That, once it is known."""
+        self._loaded: dict[int, list[tuple[int, str]]] = {}
+        """Notes of each stage that is ready for steps."""
+        self.flights = Flights(len(stages))
         self._failure: PenstockError | None = None
         self._closing = False
         self._threads: list[threading.Thread] = []
@@ -77,47 +80,71 @@ class StageLinks:
         self.check()
 
     def tell(self, measured: Measured) -> None:
-        """Send what a text says of the model to every stage. Raises the error of one that
-        failed."""
-        for number in range(len(self.stages)):
+        """Send what a text says of the model to every stage that asks for it, or will. Raises the
+        error of one that failed."""
+        with self._changed:
+            self._measured = measured
+            asking, self._asking = self._asking, set()
+        for number in sorted(asking):
             self._send(number, measured)
 
-    def wait_loaded(self) -> None:
-        """Return once every stage is ready for steps. Raises the error of one that failed."""
+    def wait_asked(self) -> bool:
+        """Return whether a stage waits to be told what a text says of the model, once all that do
+        not are ready for steps. Raises the error of one that failed."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._failure is not None or self._loaded == len(self.stages),
+                lambda: self._failure is not None or bool(self._asking) or self._all_loaded,
                 START_TIMEOUT_S,
             )
+            asked = bool(self._asking)
         self.check()
-        if self._loaded < len(self.stages):
+        return asked
+
+    @property
+    def _all_loaded(self) -> bool:
+        return len(self._loaded) == len(self.stages)
+
+    def wait_loaded(self) -> list[tuple[int, int, str]]:
+        """Return once every stage is ready for steps: notes, each with its stage and its level.
+        Raises the error of one that failed."""
+        with self._changed:
+            self._changed.wait_for(
+                lambda: self._failure is not None or self._all_loaded, START_TIMEOUT_S
+            )
+        self.check()
+        if not self._all_loaded:
             raise EngineDeadError(f"stages were not ready within {START_TIMEOUT_S:.0f} seconds")
+        notes = sorted(self._loaded.items())
+        return [(stage, *note) for stage, its in notes for note in its]
 
     def check(self) -> None:
         """Raise the error with which a stage has failed, if one has."""
         if self._failure is not None:
             raise self._failure
 
-    def send(self, number: int, step: StepFrame) -> None:
-        """Send a step to the first stage. Raises the error of a stage that has failed."""
+    def send(self, number: int, step: StepFrame, *, is_timed: bool = False) -> None:
+        """Have the stages run a step, and time its ops. Raises the error of a stage that has
+        failed."""
         self.check()
         with self._changed:
-            self._frames[number], self._at[number] = step, 0
-        self._send(0, StageStep(number, step, []))
+            flight = self.flights.begin(number, step, is_timed)
+        self._begin(0, number, flight)
 
-    def wait(self, number: int) -> list[bytes]:
-        """Return what the last of these stages hands on of a step. Raises the error of a stage that
-        has failed."""
+    def wait(self, number: int) -> tuple[Payload, list[OpTime]]:
+        """Return what the last of these stages hands on of a step, and what the ops of all took, in
+        their order, if that was wanted. Raises the error of a stage that has failed."""
         with self._changed:
             self._changed.wait_for(
-                lambda: self._failure is not None or number in self._done, STEP_TIMEOUT_S
+                lambda: self._failure is not None or self.flights.is_done(number), STEP_TIMEOUT_S
             )
-            if number in self._done:
-                return self._done.pop(number)
-            at = self._at.get(number, 0)
+            is_done = self.flights.is_done(number)
+            flight = self.flights.end(number)
+        if is_done and flight.rows is not None:
+            return flight.rows, [op for _, ops in sorted(flight.ops.items()) for op in ops]
         self.check()
         raise EngineDeadError(
-            f"{self._name(at)} has not finished a step within {STEP_TIMEOUT_S:.0f} seconds"
+            f"{self._name(min(flight.at, len(self.stages) - 1))} has not finished a step within "
+            f"{STEP_TIMEOUT_S:.0f} seconds"
         )
 
     def failure(self, patience: float) -> PenstockError | None:
@@ -126,10 +153,15 @@ class StageLinks:
             self._changed.wait_for(lambda: self._failure is not None, patience)
         return self._failure
 
-    def fail(self, why: str) -> None:
-        """Give the pipeline up, because stages are not at the same steps any more. From any
-        thread."""
-        self._fail(EngineDeadError(why))
+    def fail(self, error: PenstockError) -> None:
+        """Give the pipeline up, with this error if it has none yet. From any thread."""
+        with self._changed:
+            if self._failure is None and not self._closing:
+                self._failure = error
+            self._changed.notify_all()
+            channels = [channel for channel in self._channels if channel is not None]
+        for channel in channels:
+            channel.shutdown()
 
     def close(self) -> None:
         """End all stages that are child processes, and the connections to others. Calls after the
@@ -163,18 +195,21 @@ class StageLinks:
                 self._changed.notify_all()
             self._read(number, channel)
         except TimeoutError:
-            self._fail(
+            self.fail(
                 EngineDeadError(
                     f"{self._name(number)} has not been heard of for {SILENCE_S:.0f} seconds"
                 )
             )
+        except EndedError:
+            if not self._closing:
+                self.fail(EngineDeadError(f"{self._name(number)} {stage.end()}"))
         except PenstockError as error:
-            self._fail(_named(error, self._name(number)))
+            self.fail(named_error(error, self._name(number)))
         except OSError as error:
             if not self._closing:
-                self._fail(EngineDeadError(f"{self._name(number)} {stage.end()} ({error})"))
+                self.fail(EngineDeadError(f"{self._name(number)} {stage.end()} ({error})"))
         except BaseException as error:  # nobody else would tell those who wait
-            self._fail(EngineDeadError(f"{self._name(number)} cannot be watched: {error!r}"))
+            self.fail(EngineDeadError(f"{self._name(number)} cannot be watched: {error!r}"))
             raise
         finally:
             opened = self._channels[number]
@@ -185,40 +220,53 @@ class StageLinks:
                 opened.close()
 
     def _read(self, number: int, channel: Channel[FromStage]) -> None:
-        while (message := channel.receive()) is not None:
-            match message:
+        while True:
+            frame = channel.receive()
+            match message := frame.message:
                 case StageResult():
-                    self._pass_on(number, message)
-                case Loaded():
+                    self._pass_on(number, message, frame.payload)
+                case AskMeasured():
+                    self._ask(number)
+                case StageLoaded(notes, feeds):
                     with self._changed:
-                        self._loaded += 1
+                        self.flights.feeding |= {number} if feeds else set()
+                        self._loaded[number] = notes
                         self._changed.notify_all()
                 case Failed():
-                    raise _error(message)
+                    raise message.error()
                 case Alive():
                     pass
-        if not self._closing:
-            self._fail(EngineDeadError(f"{self._name(number)} {self.stages[number].end()}"))
 
-    def _pass_on(self, number: int, result: StageResult) -> None:
-        step = self._frames.get(result.number)
-        if step is None or self._at.get(result.number) != number:
-            raise WireError(f"step {result.number} came from a stage that does not have it")
-        if number + 1 < len(self.stages):
-            with self._changed:
-                self._at[result.number] = number + 1
-            self._send(number + 1, StageStep(result.number, step, result.columns))
-            return
+    def _ask(self, number: int) -> None:
+        """Tell a stage what a text says of the model, or note that it wants to know."""
         with self._changed:
-            del self._frames[result.number], self._at[result.number]
-            self._done[result.number] = result.columns
-            self._changed.notify_all()
+            measured = self._measured
+            if measured is None:
+                self._asking.add(number)
+                self._changed.notify_all()
+        if measured is not None:
+            self._send(number, measured)
 
-    def _send(self, number: int, message: Measured | StageStep) -> None:
+    def _pass_on(self, stage: int, result: StageResult, payload: Payload) -> None:
+        """Take in that a stage has run a step, and what it hands on unless it feeds the next."""
+        with self._changed:
+            flight = self.flights.ran(stage, result, payload)
+            self._changed.notify_all()
+        if flight is not None:
+            self._begin(stage + 1, result.number, flight, payload)
+
+    def _begin(self, stage: int, number: int, flight: Flight, *payload: Payload) -> None:
+        """Have a stage run a step, and those after it that are fed."""
+        self._send(stage, StageStep(number, flight.step, False, flight.is_timed), *payload)
+        while stage in self.flights.feeding:
+            stage += 1
+            self._send(stage, StageStep(number, flight.step, True, flight.is_timed))
+
+    def _send(self, number: int, message: Measured | StageStep, *payload: Payload) -> None:
         channel = self._channels[number]
         assert channel is not None, "stages were started"
         try:
-            channel.send(message)
+            channel.send(message, *payload)
         except OSError as error:
             raise self.failure(EXIT_GRACE_S) or EngineDeadError(
                 f"{self._name(number)} takes nothing in: {error}"
@@ -227,25 +275,7 @@ class StageLinks:
     def _name(self, number: int) -> str:
         return f"stage {number}{self.stages[number]}"
 
-    def _fail(self, error: PenstockError) -> None:
-        with self._changed:
-            if self._failure is None and not self._closing:
-                self._failure = error
-            self._changed.notify_all()
-            channels = [channel for channel in self._channels if channel is not None]
-        for channel in channels:
-            channel.shutdown()
 
-
-def _error(failed: Failed) -> PenstockError:
-    """The stage's error, of the class it had there if that is one of penstock.errors."""
-    kind = getattr(errors, failed.kind, EngineDeadError)
-    if isinstance(kind, type) and issubclass(kind, PenstockError):
-        return kind(failed.message)
-    return EngineDeadError(failed.message)
-
-
-def _named(error: PenstockError, name: str) -> PenstockError:
-    """The same error, which says whose it is."""
-    kind = type(error) if hasattr(errors, type(error).__name__) else EngineDeadError
-    return kind(f"{name}: {error}")
+def named_error(error: PenstockError, name: str) -> PenstockError:
+    """Return the same error, which says whose it is."""
+    return named(type(error), str(error), name)

@@ -4,122 +4,127 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import socket
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.engine.ranks.wire import Failed
-from penstock.engine.stages.channel import Channel
-from penstock.engine.stages.handshake import HANDSHAKE_S, as_stage
 from penstock.engine.stages.options import StageOptions
 from penstock.engine.stages.serving import serve_engine
-from penstock.engine.stages.sockets import prepare
-from penstock.engine.stages.wire import ToStage
+from penstock.engine.stages.wire import TO_STAGE, Fed, FeedStage, JoinPipeline, ToStage, stage_party
 from penstock.errors import ConfigError, PenstockError
+from penstock.peers.channel import Channel
+from penstock.peers.handshake import HANDSHAKE_S
+from penstock.peers.listener import Listener
+from penstock.processes.frames import WireError
 
-_STRANGERS: Final = 8
-"""Connections that may be in their handshake at once; more are closed."""
-_PIECES: Final = 64
-"""Pieces that are taken in at most of an engine that is refused."""
+_GRACE_S: Final = 5.0
+"""Seconds in which who is refused reads why."""
 
 
 @dataclass(frozen=True)
 class _Engine:
     channel: Channel[ToStage]
-    sock: socket.socket
     name: str
+    join: JoinPipeline
 
 
 class StageServer:
-    """Serves engines that connect to ``listener``, one at a time; others are told that it is busy.
-
-    Handshakes are made by threads of their own, so that nobody who says nothing keeps others out.
-    """
+    """Serves engines that connect to ``listener``, one at a time, others are told that it is busy;
+    and lets the stage before feed it, of the same pipeline."""
 
     def __init__(
-        self,
-        listener: socket.socket,
-        options: StageOptions,
-        secret: bytes | None,
-        say: Callable[[str], None],
+        self, listener: Listener, options: StageOptions, say: Callable[[str], None]
     ) -> None:
-        """``listener`` is bound, and listens from now on. ``say`` is told of engines that come and
-        go. Raises OSError."""
-        listener.listen()
+        """``listener`` is listened on from now on. ``say`` is told of engines that come and go."""
         self._listener = listener
         self._options = options
-        self._secret = secret
         self._say = say
-        self._arrived: queue.SimpleQueue[_Engine | OSError] = queue.SimpleQueue()
-        self._strangers = threading.BoundedSemaphore(_STRANGERS)
-        self._busy = threading.Lock()
-        self._stopped = False
+        self._arrived: queue.SimpleQueue[_Engine | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._engine: _Engine | None = None
+        self._feed: Channel[ToStage] | None = None
+        listener.start(stage_party(options.secret), TO_STAGE, self._arrive, say)
 
     def run(self) -> None:
-        """Serve until :meth:`stop`, or an interrupt. Raises OSError where the port is lost."""
-        threading.Thread(target=self._accept, name="penstock-stage-accept", daemon=True).start()
-        while True:
-            engine = self._arrived.get()
-            if isinstance(engine, OSError):
-                if self._stopped:
-                    return
-                raise engine
+        """Serve until :meth:`stop`, or an interrupt."""
+        while (engine := self._arrived.get()) is not None:
             self._say(f"engine {engine.name} is here")
             try:
-                serve_engine(engine.channel, self._options, self._say)
+                serve_engine(
+                    engine.channel, engine.join, self._options, self._say, lambda: self._feed
+                )
             finally:
-                engine.channel.finish()
                 engine.channel.close()
-                self._busy.release()
+                with self._changed:
+                    feed, self._feed, self._engine = self._feed, None, None
+                if feed is not None:
+                    feed.close()
             self._say(f"engine {engine.name} has left")
 
     def stop(self) -> None:
         """Take no further engines. From any thread."""
-        self._stopped = True
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._arrived.put(None)
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, peer = self._listener.accept()
-            except ConnectionAbortedError:
-                continue
-            except OSError as error:
-                self._arrived.put(error)
-                return
-            if not self._strangers.acquire(blocking=False):
-                sock.close()
-                continue
-            name = f"{peer[0]}:{peer[1]}"
-            threading.Thread(target=self._greet, args=(sock, name), daemon=True).start()
+    # What the thread of a connection does.
 
-    def _greet(self, sock: socket.socket, name: str) -> None:
+    def _arrive(self, channel: Channel[ToStage], name: str) -> None:
+        """Take somebody who has proved to know the secret, by the first message."""
         try:
-            prepare(sock)
-            channel = as_stage(sock, self._secret)
-            sock.settimeout(None)  # an engine without requests sends nothing
+            channel.set_deadline(HANDSHAKE_S)
+            match channel.receive().message:
+                case JoinPipeline() as join:
+                    refusal = self._take(_Engine(channel, name, join))
+                case FeedStage() as feed:
+                    refusal = self._take_feed(channel, feed)
+                case message:
+                    raise WireError(f"a {type(message).__name__} message came out of turn")
+            if refusal:
+                self._say(f"{name} is refused: {refusal}")
+                refuse(channel, refusal)
         except (PenstockError, OSError) as error:
             self._say(f"{name} is refused: {error}")
-            sock.close()
-            return
-        finally:
-            self._strangers.release()
-        if self._busy.acquire(blocking=False):
-            self._arrived.put(_Engine(channel, sock, name))
-            return
-        self._say(f"engine {name} is refused: another one is here")
-        with contextlib.suppress(OSError):
-            busy = "it serves another engine; end that, or start another stage"
-            channel.send(Failed(ConfigError.__name__, busy))
-            channel.finish()
-            sock.settimeout(HANDSHAKE_S)
-            # Else the connection would be reset before that is read: what an engine says first is
-            # taken in.
-            for _ in range(_PIECES):
-                if not sock.recv(1 << 16):
-                    break
-        sock.close()
+            channel.close()
+
+    def _take(self, engine: _Engine) -> str:
+        """Have an engine served; returns why not."""
+        with self._changed:
+            if self._engine is not None:
+                return "it serves another engine; end that, or start another stage"
+            self._engine = engine
+            self._changed.notify_all()
+        engine.channel.set_timeout(None)
+        self._arrived.put(engine)
+        return ""
+
+    def _take_feed(self, channel: Channel[ToStage], feed: FeedStage) -> str:
+        """Have the stage before feed this one; returns why not. Its engine may come after it."""
+
+        def is_expected() -> bool:
+            return self._engine is not None and self._engine.join.session == feed.session
+
+        with self._changed:
+            self._changed.wait_for(is_expected, HANDSHAKE_S)
+            if not is_expected() or self._engine is None or self._feed is not None:
+                return "it is of another pipeline"
+            if self._engine.join.stage != feed.stage:
+                return f"it is stage {self._engine.join.stage}, not {feed.stage}"
+            self._feed = channel
+        channel.set_timeout(None)
+        channel.send(Fed())
+        return ""
+
+
+def refuse(channel: Channel[ToStage], why: str) -> None:
+    """Tell who has connected, and end the connection once that is read."""
+    with contextlib.suppress(OSError, PenstockError):
+        channel.send(Failed(ConfigError.__name__, why))
+        channel.finish()
+        # Else the connection would be reset before that is read: what is sent meanwhile is taken
+        # in.
+        channel.set_deadline(_GRACE_S)
+        while True:
+            channel.receive()
+    channel.close()

@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-import logging
-from dataclasses import replace
+import secrets
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
 
-from penstock.artifact.session import Note
-from penstock.backends.registry import backend
-from penstock.config import ChosenBackend
-from penstock.engine.engine_plan import EnginePlan, stage_limits, step_limits
-from penstock.engine.plan_weights import Mark, calibrated, open_plan_weights
+from penstock.artifact.session import Keeping, Note
+from penstock.engine.engine_plan import EnginePlan, stage_threads
+from penstock.engine.plan_weights import Mark
+from penstock.engine.ranks.loading import load_ranks
 from penstock.engine.ranks.wire import Measured
-from penstock.engine.stages.executor import StagedExecutor
-from penstock.engine.stages.handshake import is_own_address, read_secret
+from penstock.engine.stages.executor import StagedExecutor, staged
 from penstock.engine.stages.identity import StageIdentity
 from penstock.engine.stages.links import StageLinks
 from penstock.engine.stages.places import FarStage, NearStage
-from penstock.engine.stages.wire import JoinPipeline
-from penstock.errors import ConfigError
-from penstock.interface.executor import Executor, Limits
-from penstock.interface.loading import ProgressCallback, no_progress
-from penstock.plan.stages import Stage
-from penstock.plan.weight_bytes import weight_bytes
-from penstock.resolve.stages import split_address
-from penstock.weights.counted import CountedWeights
-from penstock.weights.measured import MeasuredWeights
+from penstock.engine.stages.wire import SECRET, JoinPipeline
+from penstock.engine.start import Start
+from penstock.interface.executor import Executor
+from penstock.interface.loading import ProgressCallback
+from penstock.peers.address import Address
 from penstock.weights.model_files import ModelFiles
 
 if TYPE_CHECKING:
@@ -38,34 +32,44 @@ if TYPE_CHECKING:
 
 def load_stages(
     engine_plan: EnginePlan,
+    measure: Callable[[], MeasuredArrays | None],
     mark: Mark,
     note: Note,
+    keeping: Keeping,
     files: ModelFiles | None,
     progress: ProgressCallback,
 ) -> StagedExecutor:
     """Start or find all stages but the last, load that meanwhile, and return the executor of all.
-    Parameters are those of ``loader.load``.
+    Parameters are those of ``loader.load`` and ``load_ranks``.
 
-    Raises what loading does, on any stage, and EngineDeadError where one ends; then no child stays.
+    Each stage restores its part from an engine artifact of its own, on its host, or packs and keeps
+    it. ``measure`` is called if any of them packs, and all of these are told. Raises what loading
+    does, on any stage, and EngineDeadError where one ends; then no child stays.
     """
     config = engine_plan.config
     files = files or ModelFiles.open(Path(config.model_path))
-    links = StageLinks(_stages(engine_plan))
+    links, session = StageLinks(_stages(engine_plan)), secrets.token_bytes(16)
     own: Executor | None = None
     try:
-        links.start([_join(engine_plan, files, number) for number in range(len(links.stages))])
+        numbers = range(len(links.stages))
+        links.start([_join(engine_plan, files, number, session, keeping) for number in numbers])
         mark("start stages")
-        measured = _as_message(calibrated(engine_plan, files, mark, progress))
-        links.tell(measured)
-        stage = engine_plan.stages[-1]
-        limits = stage_limits(engine_plan, stage.number)
-        own, odd = load_stage(engine_plan, stage, measured, limits, files, progress=progress)
-        mark("pack weights")
-        if odd is not None:
-            note(logging.WARNING, f"{config.model_path}: {odd}")
-        links.wait_loaded()
+
+        @cache
+        def tell() -> MeasuredArrays | None:
+            found = measure()
+            links.tell(Measured.of(found))
+            return found
+
+        last = engine_plan.of_engine
+        own = load_stage(last, tell, mark, note, keeping, files, progress, config.threads)
+        if links.wait_asked():
+            tell()
+        for stage, level, text in links.wait_loaded():
+            note(level, f"stage {stage}: {text}")
         mark("wait for stages")
-        return StagedExecutor(own, stage, links)
+        verifies = config.speculative is not None
+        return staged(own, engine_plan.stages[-1], links, verifies=verifies)
     except BaseException:
         links.close()
         if own is not None:
@@ -73,25 +77,40 @@ def load_stages(
         raise
 
 
+def load_stage(
+    engine_plan: EnginePlan,
+    measure: Callable[[], MeasuredArrays | None],
+    mark: Mark,
+    note: Note,
+    keeping: Keeping,
+    files: ModelFiles,
+    progress: ProgressCallback,
+    threads: int,
+) -> Executor:
+    """Return the executor of the stage that ``engine_plan`` is of, which its ranks share where
+    there are several. Parameters and errors are those of ``load_ranks``."""
+    if engine_plan.ranks:
+        return load_ranks(engine_plan, measure, mark, note, keeping, files, progress, threads)
+    return Start(engine_plan, files, mark, note, keeping, progress).executor(measure)
+
+
 def _stages(engine_plan: EnginePlan) -> list[NearStage | FarStage]:
     """All stages but the last. Raises ConfigError where one on another host lacks a secret."""
-    addresses = engine_plan.config.pipeline_stages
-    secret = read_secret(engine_plan.asked.pipeline_secret_file) if addresses else None
-    for address in addresses:
-        host, _ = split_address(address)
-        if secret is None and not is_own_address(host):
-            raise ConfigError(
-                f"{address} is on another host, and stages there need a secret; give the same to "
-                "both, by pipeline_secret_file or PENSTOCK_PIPELINE_SECRET"
-            )
+    addresses = list(map(Address.parse, engine_plan.config.pipeline_stages))
+    secret = SECRET.read(engine_plan.asked.pipeline_secret_file) if addresses else b""
+    SECRET.check(secret, addresses, "pipeline_stages")
     far: list[NearStage | FarStage] = [FarStage(address, secret) for address in addresses]
     return far + [NearStage() for _ in engine_plan.stages[len(far) : -1]]
 
 
-def _join(engine_plan: EnginePlan, files: ModelFiles, number: int) -> JoinPipeline:
+def _join(
+    engine_plan: EnginePlan, files: ModelFiles, number: int, session: bytes, keeping: Keeping
+) -> JoinPipeline:
     config, asked = engine_plan.config, engine_plan.asked
-    near = number >= len(config.pipeline_stages)
-    limits = stage_limits(engine_plan, number) if near else step_limits(engine_plan)
+    places = config.pipeline_stages
+    near = number >= len(places)
+    following = Address.parse(places[number + 1]) if number + 1 < len(places) else None
+    threads, cpus = stage_threads(engine_plan, number) if near else (0, ())
     asked = msgspec.structs.replace(
         asked,
         # The path, so that no stage looks for the model again; those on other hosts have their own.
@@ -104,51 +123,18 @@ def _join(engine_plan: EnginePlan, files: ModelFiles, number: int) -> JoinPipeli
         pipeline_stages=None,
         pipeline_secret_file=None,
         profile=None,
-        artifact_dir=None,
+        artifact_dir=None,  # as it was decided, or that of another host
     )
     identity = StageIdentity.of(engine_plan, files, number, near=near)
-    return JoinPipeline(asked, config, identity, number, limits.threads, limits.cpus)
-
-
-def load_stage(
-    engine_plan: EnginePlan,
-    stage: Stage,
-    measured: Measured,
-    limits: Limits,
-    files: ModelFiles | None = None,
-    binds: ChosenBackend | None = None,
-    progress: ProgressCallback = no_progress,
-) -> tuple[Executor, str | None]:
-    """Return the executor of a stage, and what is odd in the weights that it has read. ``binds``:
-    the backend, if it is not the engine's. Raises WeightError or ConfigError."""
-    plan = stage.plan
-    inputs = {name: np.frombuffer(data, np.float64) for name, data in measured.inputs.items()}
-    # All of the model's, of which a stage reads its own: the checkpoint is looked at as a whole.
-    weights, warning = open_plan_weights(engine_plan, files, inputs)
-    if progress is not no_progress:
-        num_bytes = weight_bytes(plan)
-        weights = CountedWeights(
-            weights, plan.weights, lambda part: progress("weights", part, num_bytes)
-        )
-    if plan.key_columns:
-        # They are numbered by the cached layers, which a stage counts from its own first.
-        names = {
-            each.name: replace(each, layer=each.layer + stage.kv_first).name
-            for each in plan.key_columns
-        }
-        keys = {
-            own: np.frombuffer(measured.keys[whole], np.float32).reshape(2, -1)
-            for own, whole in names.items()
-        }
-        weights = MeasuredWeights(weights, keys)
-    executor = backend(binds or engine_plan.config.backend).bind(plan, weights, limits)
-    return executor, warning()
-
-
-def _as_message(measured: MeasuredArrays | None) -> Measured:
-    if measured is None:
-        return Measured({}, {})
-    return Measured(
-        {name: array.tobytes() for name, array in measured.inputs.items()},
-        {name: array.tobytes() for name, array in measured.keys.items()},
+    return JoinPipeline(
+        asked,
+        config,
+        identity,
+        engine_plan.taps,
+        number,
+        threads,
+        cpus,
+        keeping,
+        session,
+        following,
     )

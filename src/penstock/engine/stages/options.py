@@ -18,3 +18,7 @@ class StageOptions:
     backend: ChosenBackend | None
     """None: the engine's."""
     threads: int | str | None
+    artifact_dir: str | None
+    """The folder of engine artifacts; None where none are kept."""
+    secret: bytes
+    """That of its engines; empty if there is none."""

@@ -60,7 +60,9 @@ def tile_of(
 ) -> Tile:
     """Return the tile in which :func:`expert_product` computes the rows of ``tokens`` tokens."""
     kind = weights.kind(x_dtype, shape.gated)
-    return choose(kind, tokens, shape.n, weights.padded, at, shape.experts, shape.times)
+    return choose(
+        kind, tokens, shape.n, weights.padded, at, shape.experts, shape.times, shape.whole_n
+    )
 
 
 def scratch(weights: Weights, shape: ExpertExtent, x_dtype: torch.dtype, at: Capability) -> int:

@@ -39,6 +39,8 @@ class Extent(Protocol):
     def max_rows(self) -> int: ...
     @property
     def gated(self) -> bool: ...
+    @property
+    def whole_n(self) -> int: ...
 
 
 Parts = list[tuple[tuple[int, ...], torch.dtype]]
@@ -48,7 +50,8 @@ def tile_of(
     weights: Weights, shape: Extent, x_dtype: torch.dtype, rows: int, at: Capability
 ) -> Tile:
     """Return the tile in which :func:`product` computes ``rows`` rows."""
-    return choose(weights.kind(x_dtype, shape.gated), rows, shape.n, weights.padded, at)
+    kind = weights.kind(x_dtype, shape.gated)
+    return choose(kind, rows, shape.n, weights.padded, at, whole_n=shape.whole_n)
 
 
 def scratch(weights: Weights, shape: Extent, x_dtype: torch.dtype, at: Capability) -> int:
@@ -108,7 +111,7 @@ def product(
     if rows == 0:
         return
     kind = weights.kind(x.dtype, shape.gated)
-    tile = choose(kind, rows, shape.n, weights.padded, workspace.capability)
+    tile = tile_of(weights, shape, x.dtype, rows, workspace.capability)
     carved = workspace.carve(*_parts(weights, kind, tile, rows, shape))
     k, x_scales, x_sums = shape.k, x, x
     if weights.integers:

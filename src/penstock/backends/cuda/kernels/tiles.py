@@ -20,7 +20,8 @@ and thereby the order of additions: sums within a split ascend in k by instructi
 (columns are always the tensor cores' larger side, 64 or 128, rows only change how many columns the
 instruction has), splits are added in their order, whether one program or many compute them. Sums of
 integers are exact, so there rows choose too; scales of groups are then added in the order of
-groups by one program, with no splits.
+groups by one program, with no splits. Where several GPUs each have some columns of a product, n
+is that of the whole product, or a column's sum would depend on how many share it.
 
 Experts. A product of experts is one of many matrices, each with a few of the rows and tiles of its
 own. Which rows it has is known on the device alone, so the grid has as many tiles as any choice can
@@ -106,7 +107,8 @@ def most_tiles(rows: int, experts: int, height: int) -> int:
 
 
 def splits_of(n: int, k: int) -> tuple[int, int]:
-    """Return the splits of K and their length for float sums: they depend on n and k alone."""
+    """Return the splits of K and their length for float sums: they depend on n and k alone, and n
+    is that of the whole product where ranks share it."""
     return _split(PROGRAMS, -(-n // 64), k)
 
 
@@ -118,14 +120,16 @@ def choose(
     capability: tuple[int, int],
     experts: int = 1,
     times: int = 1,
+    whole_n: int | None = None,
 ) -> Tile:
     """Return the tile for ``rows`` rows; n counts columns of ``out``, k includes padding.
 
     With ``experts`` each row is multiplied by ``times`` of so many matrices of n columns.
+    ``whole_n``: the columns of the product of which these are a rank's, if they are not all.
     """
     splits, length = 1, k
     if not kind.integers:
-        splits, length = splits_of(n, k)
+        splits, length = splits_of(whole_n or n, k)
     typical = rows
     if experts > 1:
         rows = row_step(rows) * times

@@ -3,20 +3,16 @@ the engine's thread gives them."""
 
 from __future__ import annotations
 
-import contextlib
 import enum
 import logging
 import queue
-import socket
 import threading
 import time
-from typing import Any, Final
+from typing import Final, NamedTuple
 
 from penstock.cache.geometry import BLOCK_SIZE
-from penstock.engine.handover.handshake import Introduction, RefusedError
+from penstock.engine.handover.handshake import Introduction
 from penstock.engine.handover.inbox import Inbox
-from penstock.engine.handover.link import Link, LinkEndedError
-from penstock.engine.handover.sockets import prepare
 from penstock.engine.handover.wire import (
     BEAT_S,
     MESSAGE_BYTES,
@@ -26,9 +22,10 @@ from penstock.engine.handover.wire import (
     FromDecode,
     FromPrefill,
 )
-from penstock.errors import ConfigError
-from penstock.handover_config import Address
-from penstock.interface.blocks import Bytes
+from penstock.errors import ConfigError, PenstockError
+from penstock.peers.address import Address
+from penstock.peers.channel import Channel, EndedError, Inbound, Payload
+from penstock.peers.listener import Listener
 from penstock.processes.frames import WireError
 from penstock.processes.wake import Wake
 
@@ -49,16 +46,23 @@ class Gone(enum.Enum):
 Arrival = Ask | Cancel | Gone
 
 
+class _Outgoing(NamedTuple):
+    message: FromPrefill
+    payload: tuple[Payload, ...]
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(map(len, self.payload))
+
+
 class Visitor:
     """A decode engine that is connected, as the engine's thread sees it."""
 
-    def __init__(self, link: Link, name: str, wake: Wake) -> None:
+    def __init__(self, channel: Channel[FromDecode], name: str, wake: Wake) -> None:
         self.name = name
-        self.link = link
+        self.channel = channel
         self._wake = wake
-        self._queue: queue.SimpleQueue[tuple[FromPrefill, Bytes | None] | None] = (
-            queue.SimpleQueue()
-        )
+        self._queue: queue.SimpleQueue[_Outgoing | None] = queue.SimpleQueue()
         self._waiting_bytes = 0
         self._lock = threading.Lock()
         self._gone = False
@@ -68,27 +72,28 @@ class Visitor:
         """Whether another piece may be sent. A visitor that is gone takes everything."""
         return self._waiting_bytes < VISITOR_BYTES or self._gone
 
-    def send(self, message: FromPrefill, content: Bytes | None = None) -> None:
+    def send(self, message: FromPrefill, *payload: Payload) -> None:
         """Send it from another thread; nothing is sent to a visitor that is gone."""
         if self._gone:
             return
+        outgoing = _Outgoing(message, payload)
         with self._lock:
-            self._waiting_bytes += 0 if content is None else len(content)
-        self._queue.put((message, content))
+            self._waiting_bytes += outgoing.num_bytes
+        self._queue.put(outgoing)
 
     def close(self) -> None:
         self._gone = True
         self._queue.put(None)
-        self.link.close()
+        self.channel.close()
 
-    def write(self, listener: Listener) -> None:
+    def write(self, visitors: Visitors) -> None:
         """The writing thread: sends what there is, and signs of life."""
         due = time.monotonic()
         try:
             while not self._gone:
                 now = time.monotonic()
                 if now >= due:
-                    self.link.send(listener.beat)
+                    self.channel.send(visitors.beat)
                     due = now + BEAT_S
                 try:
                     item = self._queue.get(timeout=max(due - now, 0.001))
@@ -96,14 +101,12 @@ class Visitor:
                     continue
                 if item is None:
                     return
-                message, content = item
-                self.link.send(message, content)
-                if content is not None:
-                    self._sent(len(content))
+                self.channel.send(item.message, *item.payload)
+                self._sent(item.num_bytes)
         except OSError as error:
             if not self._gone:
                 _log.warning("the decode engine %s takes nothing more: %s", self.name, error)
-            self.link.close()  # the reading thread then ends, too
+            self.channel.close()  # the reading thread then ends, too
 
     def _sent(self, num_bytes: int) -> None:
         with self._lock:
@@ -113,11 +116,13 @@ class Visitor:
                 self._wake.set()
 
 
-class Listener:
-    """The socket on which a prefill engine listens."""
+class Visitors:
+    """The decode engines that are connected to a prefill engine."""
 
     def __init__(self, address: Address, wake: Wake) -> None:
         """Take the address, without listening yet. Raises ConfigError where it cannot be had."""
+        self._listener = Listener(address, "--handover-listen")
+        self.address = self._listener.address
         self.wake = wake
         self.inbox: Inbox[tuple[Visitor, Arrival]] = Inbox(wake, 0)
         self.beat = Beat(0, 0.0)
@@ -125,35 +130,18 @@ class Listener:
         self._visitors: set[Visitor] = set()
         self._lock = threading.Lock()
         self._closed = False
-        try:
-            family, *_, found = socket.getaddrinfo(
-                address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-            )[0]
-            self._socket = _bound(family, found)
-        except OSError as error:
-            raise ConfigError(
-                f"--handover-listen {address}: {error.strerror or error}; choose another address "
-                "or port"
-            ) from None
 
-    @property
-    def port(self) -> int:
-        """The port, where 0 was asked for."""
-        return int(self._socket.getsockname()[1])
-
-    @property
-    def num_visitors(self) -> int:
+    def __len__(self) -> int:
         return len(self._visitors)
 
     def start(self, introduction: Introduction, max_tokens: int) -> None:
         """Take connections, and prompts of up to ``max_tokens``."""
-        self._socket.listen()
-        threading.Thread(
-            target=self._accept,
-            args=(introduction, max_tokens),
-            name="penstock-handover-listen",
-            daemon=True,
-        ).start()
+        inbound = Inbound(FromDecode, MESSAGE_BYTES + _TOKEN_BYTES * max_tokens)
+
+        def serve(channel: Channel[FromDecode], name: str) -> None:
+            self._serve(channel, name, introduction)
+
+        self._listener.start(introduction.party, inbound, serve, _log.warning)
 
     def tell(self, queued_tokens: int, tokens_per_s: float) -> None:
         """Note how busy the engine is, for the next signs of life."""
@@ -161,49 +149,22 @@ class Listener:
 
     def close(self) -> None:
         self._closed = True
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+        self._listener.close()
         with self._lock:
             visitors = list(self._visitors)
         for visitor in visitors:
             visitor.close()
 
-    def _accept(self, introduction: Introduction, max_tokens: int) -> None:
-        while True:
-            try:
-                sock, found = self._socket.accept()
-            except OSError as error:
-                if self._closed:
-                    return
-                _log.warning("a decode engine could not be taken: %s", error)
-                time.sleep(0.1)  # as while there are no file descriptors left
-                continue
-            name = f"{found[0]}:{found[1]}"
-            if len(self._visitors) >= _MOST_VISITORS:
-                _log.warning("the decode engine %s is not taken: %d are here", name, _MOST_VISITORS)
-                sock.close()
-                continue
-            threading.Thread(
-                target=self._serve,
-                args=(sock, name, introduction, max_tokens),
-                name="penstock-handover-receive",
-                daemon=True,
-            ).start()
-
-    def _serve(
-        self, sock: socket.socket, name: str, introduction: Introduction, max_tokens: int
-    ) -> None:
+    def _serve(self, channel: Channel[FromDecode], name: str, introduction: Introduction) -> None:
         """The receiving thread of one connection."""
-        most = MESSAGE_BYTES + _TOKEN_BYTES * max_tokens
-        link = Link(sock, FromDecode, most)
-        visitor = Visitor(link, name, self.wake)
+        visitor = Visitor(channel, name, self.wake)
         try:
-            prepare(sock)
-            introduction.shake(link)
-        except (OSError, WireError, RefusedError, LinkEndedError) as error:
-            _log.warning("%s was not taken as a decode engine: %s", name, error)
-            link.close()
+            if len(self._visitors) >= _MOST_VISITORS:
+                raise ConfigError(f"{_MOST_VISITORS} are here")
+            introduction.exchange(channel)
+        except (OSError, PenstockError) as error:
+            _log.warning("%s is not taken as decode engine: %s", name, error)
+            channel.close()
             return
         with self._lock:
             self._visitors.add(visitor)
@@ -214,7 +175,7 @@ class Listener:
         ).start()
         try:
             self._receive(visitor)
-        except LinkEndedError:
+        except EndedError:
             pass
         except (OSError, WireError) as error:
             if not self._closed:
@@ -228,7 +189,7 @@ class Listener:
     def _receive(self, visitor: Visitor) -> None:
         last = -1
         while True:
-            message, _ = visitor.link.receive()
+            message = visitor.channel.receive().message
             match message:
                 case Ask():
                     _check(message, last)
@@ -238,17 +199,6 @@ class Listener:
                 case _:
                     raise WireError(f"a {type(message).__name__} message came out of turn")
             self.inbox.put((visitor, message))
-
-
-def _bound(family: int, found: Any) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(found)
-    except OSError:
-        sock.close()
-        raise
-    return sock
 
 
 def _check(ask: Ask, last: int) -> None:
