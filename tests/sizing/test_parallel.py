@@ -1,8 +1,9 @@
-"""What ranks send each other, beside the plans that they run."""
+"""What ranks and stages run, and send each other, beside the plans of an engine."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,15 +18,32 @@ from penstock.backends.reference.executor import ReferenceExecutor
 from penstock.errors import ConfigError
 from penstock.interface.collective import ThreadRank
 from penstock.interface.executor import Limits
-from penstock.plan.costs import PlanCosts
-from penstock.plan.fuse import fuse
+from penstock.plan.costs import demand
 from penstock.plan.lower import lower
-from penstock.plan.ops import AllGather
+from penstock.plan.ops import AllGather, Linear
+from penstock.plan.plan import Plan
 from penstock.plan.shard import shard
-from penstock.sizing.accelerator import Link
-from penstock.sizing.parallel import Parallelism, check, rank_share, traffic
+from penstock.sizing.parallel import (
+    Collective,
+    Parallelism,
+    collectives,
+    divided,
+    handed_on,
+    reduced,
+    without_exchanges,
+)
 from penstock.weights.dummy import DummyWeights
 from penstock.weights.model_folder import load_model_spec
+
+
+def received(plan: Plan, ranks: int, counted: Counter[Collective]) -> float:
+    """Bytes of the layers that a rank receives for a token that decodes, whatever joins ranks: of a
+    gather what others have, of a sum twice as much of it."""
+    times = {"all_gather": 1, "all_reduce": 2, "gather_to_first": 0}
+    return sum(
+        count * times[each.kind] * each.rows.times * each.row_bytes * (ranks - 1) / ranks
+        for each, count in counted.items()
+    )
 
 
 @pytest.mark.parametrize(
@@ -39,8 +57,9 @@ def test_bytes_of_exchanges(name: str, gather: tuple[int, ...], reduce: tuple[in
     """KiB that a rank receives for each token at two, four and eight ranks."""
     spec = shape(name)
     for ranks, ours, others in zip((2, 4, 8), gather, reduce, strict=True):
-        assert traffic(spec, Parallelism(ranks)).token_bytes == ours * 1024
-        assert traffic(spec, Parallelism(ranks, exchange="reduce")).token_bytes == others * 1024
+        (plan,) = divided(lower(spec), Parallelism(ranks))
+        assert received(plan, ranks, collectives(plan)) == ours * 1024
+        assert received(plan, ranks, reduced(plan, spec)) == others * 1024
 
 
 @dataclass
@@ -71,6 +90,9 @@ class Counted:
             self.to_first += sum(p.shape[1] for p in parts) - columns.shape[1]
         return parts
 
+    def when_given_up(self, call: Callable[[], None]) -> None:
+        self.inner.when_given_up(call)
+
 
 @pytest.mark.parametrize("world", [2, 4])
 @pytest.mark.parametrize("name", ["dense", "experts"])
@@ -82,7 +104,7 @@ def test_a_rank_receives_what_is_counted(name: str, world: int) -> None:
     plan = lower(spec, "bfloat16")
     step = step_of([Chunk(tokens_of(1, 5), 0, 5, [0])])
 
-    def received(rank: ThreadRank) -> tuple[float, float]:
+    def exchanged(rank: ThreadRank) -> tuple[float, float]:
         own, counted = shard(plan, rank.rank, world), Counted(rank)
         limits = Limits(4, max_tokens=8, max_logit_rows=8, max_sequences=1, threads=1)
         weights = DummyWeights(own.weights, 3, "bfloat16")
@@ -96,42 +118,60 @@ def test_a_rank_receives_what_is_counted(name: str, world: int) -> None:
             total += columns * per_token * (buffer.row_bytes // buffer.cols)
         return total, counted.to_first * 4
 
-    expected = traffic(spec, Parallelism(world))
-    found = in_ranks(world, received)
-    assert [total for total, _ in found] == [expected.token_bytes] * world
-    first, *others = (received for _, received in found)
-    assert first == pytest.approx(expected.row_bytes, abs=4)  # vocabularies need not divide evenly
+    (own,) = divided(plan, Parallelism(world))
+    counts = collectives(own)
+    logits = sum(each.row_bytes for each in counts if each.kind == "gather_to_first")
+    found = in_ranks(world, exchanged)
+    assert [total for total, _ in found] == [received(own, world, counts)] * world
+    first, *others = (to_first for _, to_first in found)
+    # Vocabularies need not divide evenly.
+    assert first == pytest.approx(logits * (world - 1) / world, abs=4)
     assert others == [0] * (world - 1)
 
 
 def test_ranks_have_equal_parts_together_the_whole() -> None:
-    spec = shape("llama-3.2-1b")
-    costs = PlanCosts.of(fuse(lower(spec)))
-    for demand, _ in costs.counts:
-        part = rank_share(demand, 4)
-        if demand.work == "product":
-            assert part.weight_bytes * 4 == demand.weight_bytes
-            assert part.multiply_adds * 4 == demand.multiply_adds
-        if demand.work == "attention":
-            assert part.token_bytes * 4 == demand.token_bytes
-            assert rank_share(demand, 16).token_bytes * 8 == demand.token_bytes  # of 8 KV heads
+    primitive = lower(shape("llama-3.2-1b"))
+    whole, part, sixteenth = (
+        [demand(plan, op) for op in without_exchanges(plan)]
+        for ranks in (1, 4, 16)
+        for plan in divided(primitive, Parallelism(ranks))
+    )
+    for all_of_it, a_quarter, less in zip(whole, part, sixteenth, strict=True):
+        if all_of_it.work == "product":
+            assert a_quarter.weight_bytes * 4 == all_of_it.weight_bytes
+            assert a_quarter.multiply_adds * 4 == all_of_it.multiply_adds
+        if all_of_it.work == "attention":
+            assert a_quarter.token_bytes * 4 == all_of_it.token_bytes
+            assert less.token_bytes * 8 == all_of_it.token_bytes  # of 8 KV heads
 
 
-def test_latency_counts_every_exchange() -> None:
-    link = Link("a link", gb_per_s=100.0, us=10.0, source="memory")
-    spec = published("llama-2-70b")
-    for exchange, waits in (("gather", 80 * 4), ("reduce", 80 * 2 * 2)):
-        sent = traffic(spec, Parallelism(8, exchange=exchange))  # type: ignore[arg-type]
-        assert sent.seconds(link, 0) == pytest.approx(waits * 1e-5)
-    logits = sent.seconds(link, 0, 2) - sent.seconds(link, 0)
-    assert logits == pytest.approx(1e-5 + 2 * 7 / 8 * 32000 * 4 / 100e9)
-    stages = traffic(spec, Parallelism(1, 4))
-    assert (stages.exchanges, stages.token_bytes) == (3, 3 * 8192 * 4)
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_stages_have_the_whole_together(ranks: int) -> None:
+    primitive = lower(shape("llama-3.2-1b"))
+    (whole,) = divided(primitive, Parallelism(ranks))
+    stages = divided(primitive, Parallelism(ranks, 3))
+    products = [[op for op in plan.ops if isinstance(op, Linear)] for plan in (whole, *stages)]
+    assert sum(map(len, products[1:])) == len(products[0])
+    counts = Counter[Collective]()
+    for plan in stages:
+        counts += collectives(plan)
+    assert counts == collectives(whole)
+    assert [handed_on(plan) for plan in stages] == [2048 * 4, 2048 * 4, 0]
+    sums = [sum(reduced(plan, whole.spec).values()) for plan in (whole, *stages)]
+    assert sums[0] == 2 * 16 + (ranks > 1)  # and the logits
+    assert sum(sums[1:]) == sums[0]
+
+
+def test_uneven_ranks_are_those_with_most_to_do() -> None:
+    """Two ranks have one and two of three KV heads."""
+    primitive = lower(make_spec(heads=(6, 3)))
+    (plan,) = divided(primitive, Parallelism(2))
+    assert {layer.kv_heads for layer in plan.kv_layers} == {2}
 
 
 def test_what_cannot_be_cut_is_refused() -> None:
-    spec = published("llama-2-7b")
-    with pytest.raises(ConfigError, match="3 ranks cannot share 32 attention heads"):
-        check(spec, Parallelism(3))
-    with pytest.raises(ConfigError, match="64 stages cannot share 32 layers"):
-        check(spec, Parallelism(1, 64))
+    plan = lower(published("llama-2-7b"))
+    with pytest.raises(ConfigError, match=r"33 ranks cannot share 32 heads.*at most 32 ranks"):
+        divided(plan, Parallelism(33))
+    with pytest.raises(ConfigError, match="the model has 32 layers; take at most 32 stages"):
+        divided(plan, Parallelism(1, 64))

@@ -38,8 +38,22 @@ class Link(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gb_per_s: float
     """10^9 bytes a second that one device receives while it sends as many."""
     us: float
+    """Microseconds from the start of one exchange, its launch included, to its first byte."""
+    source: str
+
+
+class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What joins machines."""
+
+    name: str
+    gb_per_s: float
+    """10^9 bytes a second that one interface receives while it sends as many."""
+    us: float
     """Microseconds from the start of one exchange to its first byte."""
     source: str
+    per: Literal["device", "machine"] = "machine"
+    """Whether each device has an interface of its own, or all of a machine share one."""
+    aliases: tuple[str, ...] = ()
 
 
 class Rates(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

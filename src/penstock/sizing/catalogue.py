@@ -1,4 +1,4 @@
-"""The catalogue of accelerators: ours (``catalogue.toml``), and users' own entries over it."""
+"""The catalogue of accelerators and networks: ours (``catalogue.toml``), and users' own entries."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 import msgspec
 
 from penstock.errors import ConfigError
-from penstock.sizing.accelerator import Accelerator, number
+from penstock.sizing.accelerator import Accelerator, Network, number
 
 FROM_MEMORY = "memory"
 """The source of figures that were not looked up."""
@@ -20,21 +21,25 @@ FROM_MEMORY = "memory"
 class CatalogueFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a catalogue's file holds."""
 
-    accelerator: tuple[Accelerator, ...]
+    accelerator: tuple[Accelerator, ...] = ()
+    network: tuple[Network, ...] = ()
     sources: dict[str, str] = {}
     """Where figures are from, by the keys that name them."""
 
 
 @dataclass(frozen=True)
 class Catalogue:
-    """Accelerators by name. Raises ConfigError where a figure makes no sense."""
+    """Accelerators and networks by name. Raises ConfigError where a figure makes no sense."""
 
     accelerators: tuple[Accelerator, ...]
+    networks: tuple[Network, ...]
     sources: dict[str, str]
 
     def __post_init__(self) -> None:
         for each in self.accelerators:
-            _check(each)
+            _check_accelerator(each)
+        for network in self.networks:
+            _check_link("network", network.name, network.gb_per_s, network.us)
 
     @classmethod
     def load(cls, own: Path | None = None) -> Catalogue:
@@ -43,37 +48,61 @@ class Catalogue:
         An entry of the same name replaces ours. Raises ConfigError where the file is no catalogue.
         """
         ours = _read(Path(__file__).with_name("catalogue.toml"))
-        if own is None:
-            return cls(ours.accelerator, ours.sources)
-        theirs = _read(own)
-        names = {_key(each.name) for each in theirs.accelerator}
-        kept = tuple(each for each in ours.accelerator if _key(each.name) not in names)
-        return cls((*theirs.accelerator, *kept), {**ours.sources, **theirs.sources})
+        theirs = CatalogueFile() if own is None else _read(own)
+        return cls(
+            _over(theirs.accelerator, ours.accelerator),
+            _over(theirs.network, ours.network),
+            {**ours.sources, **theirs.sources},
+        )
 
     def find(self, name: str) -> Accelerator:
         """Return the accelerator of this name or alias, however it is spelled.
 
         Raises ConfigError that names the nearest.
         """
-        wanted = _key(name)
-        for each in self.accelerators:
-            if wanted in map(_key, (each.name, *each.aliases)):
-                return each
-        raise ConfigError(
-            f"there is no accelerator {name!r} in the catalogue; {self._nearest(wanted)}, or "
-            "describe it in a file of your own (--catalogue FILE)"
-        )
+        return _found("accelerator", name, self.accelerators)
 
-    def _nearest(self, wanted: str) -> str:
-        names = {
-            _key(n): each.name for each in self.accelerators for n in (each.name, *each.aliases)
-        }
-        close = [key for key in names if wanted and (wanted in key or key in wanted)]
-        close += difflib.get_close_matches(wanted, list(names), n=3, cutoff=0.5)
-        found = list(dict.fromkeys(names[key] for key in close))[:4]
-        if found:
-            return f"the nearest are {', '.join(found)}"
-        return f"there are {', '.join(each.name for each in self.accelerators)}"
+    def find_network(self, name: str) -> Network:
+        """Return the network of this name or alias, however it is spelled.
+
+        Raises ConfigError that names the nearest.
+        """
+        return _found("network", name, self.networks)
+
+
+class _Entry(Protocol):
+    """What has a name in the catalogue."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+
+
+Named = TypeVar("Named", bound=_Entry)
+
+
+def _over(theirs: Sequence[Named], ours: Sequence[Named]) -> tuple[Named, ...]:
+    names = {_key(each.name) for each in theirs}
+    return (*theirs, *(each for each in ours if _key(each.name) not in names))
+
+
+def _found(what: str, name: str, several: Sequence[Named]) -> Named:
+    wanted = _key(name)
+    names = {_key(n): each for each in several for n in (each.name, *each.aliases)}
+    if wanted in names:
+        return names[wanted]
+    close = [key for key in names if wanted and (wanted in key or key in wanted)]
+    close += difflib.get_close_matches(wanted, list(names), n=3, cutoff=0.5)
+    nearest = list(dict.fromkeys(names[key].name for key in close))[:4]
+    told = f"the nearest are {', '.join(nearest)}"
+    if not nearest:
+        told = f"there are {', '.join(each.name for each in several)}"
+    raise ConfigError(
+        f"there is no {what} {name!r} in the catalogue; {told}, or describe it in a file of your "
+        "own (--catalogue FILE)"
+    )
 
 
 def _key(name: str) -> str:
@@ -91,11 +120,11 @@ def _read(path: Path) -> CatalogueFile:
         ) from None
 
 
-def _check(each: Accelerator) -> None:
+def _check_accelerator(each: Accelerator) -> None:
     price = () if each.price is None else (("price", each.price.usd, 0.0, 1e5),)
-    link = () if each.link is None else (("link.gb_per_s", each.link.gb_per_s, 0.01, 1e5),)
     attained = each.attains
-    bounds: Sequence[tuple[str, float, float, float]] = (
+    _check(
+        f"accelerator {each.name}",
         ("memory_gib", number(each.memory_gib), 0.1, 1e5),
         ("bandwidth_gb", number(each.bandwidth_gb), 0.1, 1e6),
         ("most", each.most, 1, 1024),
@@ -105,13 +134,20 @@ def _check(each: Accelerator) -> None:
         ("attained.op_us", attained.op_us, 0.0, 1e4),
         *((f"tera.{name}", value, 1e-3, 1e6) for name, value in _rates(each)),
         *price,
-        *link,
     )
+    if each.link is not None:
+        _check_link("link of accelerator", each.name, each.link.gb_per_s, each.link.us)
+
+
+def _check_link(what: str, name: str, gb_per_s: float, us: float) -> None:
+    _check(f"{what} {name}", ("gb_per_s", gb_per_s, 0.001, 1e5), ("us", us, 0.0, 1e6))
+
+
+def _check(whose: str, *bounds: tuple[str, float, float, float]) -> None:
     for name, value, least, most in bounds:
         if not least <= value <= most:
             raise ConfigError(
-                f"{name} of accelerator {each.name} is {value:g}, and must be between {least:g} "
-                f"and {most:g}"
+                f"{name} of {whose} is {value:g}, and must be between {least:g} and {most:g}"
             )
 
 

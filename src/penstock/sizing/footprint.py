@@ -31,11 +31,9 @@ class KvKind:
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes of a model on one device that has all of it."""
+    """Bytes of a plan on the device that runs it: all of a model, or a rank's part of a stage."""
 
     weights: int
-    parameters: int
-    kinds: tuple[KvKind, ...]
     state_bytes: int
     """What each sequence keeps, whatever its length."""
     activations: int
@@ -44,23 +42,16 @@ class Footprint:
     windows: tuple[Window | None, ...]
 
     @classmethod
-    def of(cls, spec: ModelSpec, plan: Plan, step_tokens: int) -> Footprint:
+    def of(cls, plan: Plan, step_tokens: int) -> Footprint:
         groups = plan.kv_groups
         logit_rows = min(step_tokens, 256)
         return cls(
             weights=weight_bytes(plan),
-            parameters=plan.num_parameters,
-            kinds=kv_kinds(spec, plan),
             state_bytes=plan.state_bytes(1),
             activations=plan_memory(plan, step_tokens, logit_rows).total_bytes,
             page_bytes=groups.page_bytes,
             windows=groups.windows,
         )
-
-    @property
-    def token_bytes(self) -> int:
-        """Bytes of a token's keys and values in all layers, before any window has passed it."""
-        return sum(kind.token_bytes for kind in self.kinds)
 
     def sequence_bytes(self, tokens: int) -> int:
         """Bytes that a sequence of so many tokens keeps: whole pages, and its state."""

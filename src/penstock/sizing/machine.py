@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from penstock.sizing.configuration import MEMORY_USED, Room
 from penstock.sizing.machine_times import FittedTime, MachineTimes
 from penstock.sizing.model import Precision, SizedModel
-from penstock.sizing.search import MEMORY_USED, Demanded, Room, most_served
+from penstock.sizing.search import Demanded, most_served
 from penstock.sizing.serving import Estimate, Load, estimate
 
 

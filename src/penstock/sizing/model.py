@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from penstock.cache.geometry import KvDType
 from penstock.dtypes import QuantizationName
 from penstock.models.spec import ModelSpec
 from penstock.plan.costs import PlanCosts
-from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
 from penstock.sizing.accelerator import DeviceKind
 from penstock.sizing.footprint import Footprint
+from penstock.sizing.parallel import Parallelism, divided, without_exchanges
+from penstock.sizing.roofline import CostTable
 
 
 @dataclass(frozen=True)
@@ -30,11 +32,23 @@ class Precision:
 
 @dataclass(frozen=True)
 class SizedPlan:
-    """A plan, what its ops cost and what it takes."""
+    """A plan, what its ops cost and what it takes: of a model, or of the rank with most to do of
+    one of its stages."""
 
     plan: Plan
     costs: PlanCosts
+    """What the ops take that compute: exchanges with other ranks are none of them."""
     footprint: Footprint
+
+    @cached_property
+    def table(self) -> CostTable:
+        """Its costs in steps that were asked for before."""
+        return CostTable(self.costs)
+
+    @classmethod
+    def of(cls, plan: Plan, step_tokens: int) -> SizedPlan:
+        computed = PlanCosts.of(replace(plan, ops=tuple(without_exchanges(plan))))
+        return cls(plan, computed, Footprint.of(plan, step_tokens))
 
 
 @dataclass(frozen=True)
@@ -42,7 +56,10 @@ class SizedModel:
     """A model, and the plans that were made of it; each is made once."""
 
     spec: ModelSpec
-    _made: dict[tuple[DeviceKind, Precision, int], SizedPlan] = field(default_factory=dict)
+    _primitive: dict[tuple[DeviceKind, QuantizationName], Plan] = field(default_factory=dict)
+    _made: dict[tuple[DeviceKind, Precision, int, int, int], tuple[SizedPlan, ...]] = field(
+        default_factory=dict
+    )
 
     def plan(self, kind: DeviceKind, precision: Precision, step_tokens: int) -> SizedPlan:
         """The plan as a backend for such devices would have it: CPUs round what is multiplied,
@@ -50,25 +67,34 @@ class SizedModel:
 
         ``step_tokens``: how many tokens a step has at most.
         """
-        key = kind, precision, step_tokens
-        if key not in self._made:
-            plan = self._plan(kind, precision)
-            self._made[key] = SizedPlan(
-                plan, PlanCosts.of(plan), Footprint.of(self.spec, plan, step_tokens)
-            )
-        return self._made[key]
+        (whole,) = self.parts(kind, precision, step_tokens, Parallelism())
+        return whole
 
-    def _plan(self, kind: DeviceKind, precision: Precision) -> Plan:
-        for (other, its, _), made in self._made.items():
-            if other == kind and its.weights == precision.weights:
-                return replace(made.plan, kv_dtype=precision.kv)
-        quantization = choose(
-            precision.weights,
-            None,
-            True,
-            activations=kind == "cpu",
-            window_columns=16 if kind == "cpu" else 32,
-        )
-        spec = self.spec
-        primitive = lower(spec, spec.dtype, None, quantization, precision.kv, half=kind == "gpu")
-        return fuse(primitive)
+    def parts(
+        self, kind: DeviceKind, precision: Precision, step_tokens: int, parallel: Parallelism
+    ) -> tuple[SizedPlan, ...]:
+        """The plans of the stages of ``parallel``, each of the rank with most to do. Raises
+        ConfigError, which says what would fit, where the model cannot be cut so."""
+        key = kind, precision, step_tokens, parallel.tensor, parallel.pipeline
+        found = self._made.get(key)
+        if found is None:
+            plans = divided(self._lowered(kind, precision), parallel)
+            found = tuple(SizedPlan.of(plan, step_tokens) for plan in plans)
+            self._made[key] = found
+        return found
+
+    def _lowered(self, kind: DeviceKind, precision: Precision) -> Plan:
+        key = kind, precision.weights
+        if key not in self._primitive:
+            quantization = choose(
+                precision.weights,
+                None,
+                True,
+                activations=kind == "cpu",
+                window_columns=16 if kind == "cpu" else 32,
+            )
+            spec, half = self.spec, kind == "gpu"
+            self._primitive[key] = lower(
+                spec, spec.dtype, None, quantization, precision.kv, half=half
+            )
+        return replace(self._primitive[key], kv_dtype=precision.kv)

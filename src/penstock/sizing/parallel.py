@@ -1,31 +1,32 @@
-"""One model on several devices: what a rank computes, and what ranks send each other.
+"""One model on several devices: the plans of ranks and stages, and what they exchange.
 
-With N ranks that share every layer (tensor parallelism), ours cut all products by output columns
-and gather what the next op reads whole, so that no bit depends on N; each rank receives ``(N - 1) /
-N`` of ``2 (attention out + MLP) + 4 (hidden + hidden)`` bytes a layer and token: what products read
-has 16 bits, and what is added to the residual stream is float32. Others cut every second product by
-input columns and add up partial sums: two ring all-reduces a layer, of which a rank receives ``2 (N
-- 1) / N`` of ``hidden`` 16-bit numbers each. Of logits, float32, rank 0 receives those of the other
-ranks. Stages (pipeline parallelism) hand over the residual stream of a token once each.
+Ranks (tensor parallelism) and stages (pipeline parallelism) are those of the engine:
+``plan/shard.py`` and ``plan/stages.py`` make their plans, of which both the costs and the exchanges
+are counted. So ours (``gather``) cut all products by output columns and gather what the next op
+reads whole: no bit depends on their number. Others (``reduce``) cut every second product by input
+columns, and add up partial sums: two all-reduces of 16-bit numbers a layer in the place of ours. A
+rank computes and keeps the same then.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections import Counter
+from dataclasses import dataclass
 from typing import Literal
 
-from penstock.errors import ConfigError
-from penstock.models.spec import AttentionSpec, LayerSpec, MlpSpec, ModelSpec
-from penstock.models.state_spec import GatedDeltaSpec, SelectiveSpec
-from penstock.plan.costs import Demand
-from penstock.sizing.accelerator import Link
+from penstock.models.spec import ModelSpec
+from penstock.plan.fuse import fuse
+from penstock.plan.ops import AllGather, GatherToFirst, Op, Rows
+from penstock.plan.plan import Plan
+from penstock.plan.shard import shard
+from penstock.plan.stages import cut
 
 Exchange = Literal["gather", "reduce"]
 """How ranks put a layer together: ``gather`` columns, as ours, or ``reduce`` sums, as others."""
+Kind = Literal["all_gather", "all_reduce", "gather_to_first"]
 
-_READ_BYTES, _ADDED_BYTES = 2, 4
-"""Bytes of a number that the next product reads, and of one that is added to the residual stream,
-or a logit."""
+_SUM_BYTES = 2
+"""Bytes of a number of a partial sum that others exchange."""
 
 
 @dataclass(frozen=True)
@@ -44,102 +45,58 @@ class Parallelism:
         return f"TP {self.tensor}" + (f" x PP {self.pipeline}" if self.pipeline > 1 else "")
 
 
-def check(spec: ModelSpec, parallel: Parallelism) -> None:
-    """Raise ConfigError where a model cannot be cut so."""
-    if parallel.pipeline > len(spec.layers):
-        raise ConfigError(
-            f"{parallel.pipeline} stages cannot share {len(spec.layers)} layers; take at most as "
-            "many stages as layers"
-        )
-    for layer in spec.layers:
-        for mixer in layer.mixers:
-            if isinstance(mixer, AttentionSpec) and mixer.num_heads % parallel.tensor:
-                raise ConfigError(
-                    f"{parallel.tensor} ranks cannot share {mixer.num_heads} attention heads "
-                    "evenly; take a number that divides them"
-                )
-
-
-def rank_share(demand: Demand, ranks: int) -> Demand:
-    """Return what one of ``ranks`` has of an op. KV heads are kept by several where there are fewer
-    of them than ranks; latents by all; ops between products are computed by all."""
-    if ranks == 1 or demand.work == "rows":
-        return demand
-    return replace(
-        demand,
-        weight_bytes=demand.weight_bytes / ranks,
-        multiply_adds=-(-demand.multiply_adds // ranks),
-        token_bytes=demand.token_bytes // min(ranks, demand.kv_heads),
-        state_bytes=demand.state_bytes // ranks,
-        columns=-(-demand.columns // ranks),
-    )
-
-
 @dataclass(frozen=True)
-class Traffic:
-    """What each rank receives in a step."""
+class Collective:
+    """An exchange of all ranks, which all wait for."""
 
-    token_bytes: float
-    """Bytes for each token of the step."""
-    exchanges: int
-    """Exchanges that wait for each other, whatever their size."""
-    per_exchange: int
-    """Hops of each."""
-    row_bytes: float = 0.0
-    """Bytes that rank 0 receives for each row of logits, in one more exchange."""
-
-    def seconds(self, link: Link, tokens: int, rows: int = 0) -> float:
-        """Time of a step of so many tokens, of which ``rows`` have logits."""
-        hops = self.exchanges * self.per_exchange + (rows > 0 and self.row_bytes > 0)
-        received = self.token_bytes * tokens + self.row_bytes * rows
-        return received / (link.gb_per_s * 1e9) + hops * link.us * 1e-6
+    kind: Kind
+    rows: Rows
+    row_bytes: int
+    """Bytes of a row, those of all ranks together."""
 
 
-def traffic(spec: ModelSpec, parallel: Parallelism) -> Traffic:
-    """Return what ranks receive of each other, stages' hand-overs included."""
-    n, token_bytes, exchanges, hops = parallel.tensor, 0.0, 0, 1
-    others = (n - 1) / n
-    if n > 1:
-        for layer in spec.layers:
-            if parallel.exchange == "gather":
-                sizes = gathered_bytes(spec, layer)
-                token_bytes += others * sum(sizes)
-                exchanges += len(sizes)
-            else:
-                parts = (layer.mixer is not None) + (layer.mlp is not None)
-                token_bytes += 2 * others * parts * spec.hidden_size * _READ_BYTES
-                exchanges += parts
-        # Of a gather all come at once, around a ring one after the other, twice.
-        hops = 1 if parallel.exchange == "gather" else 2
-    stages = parallel.pipeline - 1
-    return Traffic(
-        token_bytes + stages * spec.hidden_size * 4,
-        exchanges + stages,
-        hops,
-        others * spec.vocab_size * _ADDED_BYTES,
+def divided(primitive: Plan, parallel: Parallelism) -> tuple[Plan, ...]:
+    """Return what one rank of each stage runs, fused: the rank with most to do, which is the last.
+
+    Raises ConfigError, which says what would fit, where a model cannot be cut so.
+    """
+    own = shard(primitive, parallel.tensor - 1, parallel.tensor)
+    fused = fuse(own)
+    if parallel.pipeline == 1:
+        return (fused,)
+    return tuple(stage.plan for stage in cut(own, fused, parallel.pipeline))
+
+
+def without_exchanges(plan: Plan) -> list[Op]:
+    """The ops of a rank's plan that compute."""
+    return [op for op in plan.ops if not isinstance(op, AllGather | GatherToFirst)]
+
+
+def collectives(plan: Plan) -> Counter[Collective]:
+    """Return what ranks exchange in a step of a rank's ``plan``."""
+    found: Counter[Collective] = Counter()
+    for op in plan.ops:
+        if isinstance(op, AllGather | GatherToFirst):
+            own = plan.buffers[op.x]
+            columns = max(end for _, end in op.ranks)
+            kind: Kind = "all_gather" if isinstance(op, AllGather) else "gather_to_first"
+            found[Collective(kind, own.rows, columns * (own.row_bytes // own.cols))] += 1
+    return found
+
+
+def reduced(plan: Plan, spec: ModelSpec) -> Counter[Collective]:
+    """Return the same of others' ranks: a sum behind what mixes tokens in a layer, and one behind
+    its MLP, of those layers that a stage's ``plan`` has."""
+    found = Counter(
+        {each: count for each, count in collectives(plan).items() if each.kind != "all_gather"}
     )
+    own = {int(name.split(".")[1]) for name in plan.weights if name.startswith("layers.")}
+    layers = [layer for number, layer in enumerate(spec.layers) if number in own]
+    sums = sum((layer.mixer is not None) + (layer.mlp is not None) for layer in layers)
+    found[Collective("all_reduce", Rows.TOKENS, spec.hidden_size * _SUM_BYTES)] += sums
+    return found
 
 
-def gathered_bytes(spec: ModelSpec, layer: LayerSpec) -> tuple[int, ...]:
-    """Return the bytes of a token of each gather in which ranks that cut products by output columns
-    put a layer together, of all ranks."""
-    sizes: list[int] = []
-    for mixer in layer.mixers:
-        if isinstance(mixer, AttentionSpec):
-            dim = mixer.head_dim if mixer.latent is None else mixer.latent.v_dim
-            width = mixer.num_heads * dim
-        elif isinstance(mixer, GatedDeltaSpec):
-            width = mixer.value_size
-        elif isinstance(mixer, SelectiveSpec):
-            width = mixer.inner_size
-        else:
-            width = mixer.size
-        sizes.append(width * _READ_BYTES)
-    if layer.mixer is not None:
-        sizes.append(spec.hidden_size * _ADDED_BYTES)
-    if layer.mlp is not None:
-        inner = layer.mlp.intermediate_size
-        if not isinstance(layer.mlp, MlpSpec):
-            inner *= layer.mlp.top_k
-        sizes += [inner * _READ_BYTES, spec.hidden_size * _ADDED_BYTES]
-    return tuple(sizes)
+def handed_on(plan: Plan) -> int:
+    """Bytes that a stage hands to the next one for each token of a step; 0 of the last."""
+    return sum(plan.buffers[name].row_bytes for name in plan.leaving)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from penstock.sizing.search import Configuration
+from penstock.sizing.configuration import Configuration
 
 
 @dataclass(frozen=True)

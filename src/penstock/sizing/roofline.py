@@ -7,15 +7,16 @@ real engine is slower; :class:`~penstock.sizing.accelerator.Attained` has what i
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from penstock.models.spec import ModelSpec
 from penstock.plan.costs import Arithmetic, Demand, PlanCosts, StepSize
 from penstock.sizing.accelerator import Accelerator, Attained
-from penstock.sizing.parallel import Parallelism, Traffic, rank_share, traffic
+from penstock.sizing.fabric import Fabric
+from penstock.sizing.parallel import Collective
 
 PEAK = Attained(bandwidth=1.0, arithmetic=1.0, step_us=0.0, op_us=0.0)
 """An engine that reaches every peak: the bound that nothing beats."""
@@ -53,21 +54,36 @@ class Bounds:
         parts = (self.compute, self.memory, self.communication, self.overhead)
         return max(parts) / self.seconds if self.seconds else 0.0
 
+    def plus(self, other: Bounds) -> Bounds:
+        return Bounds(
+            self.compute + other.compute,
+            self.memory + other.memory,
+            self.communication + other.communication,
+            self.overhead + other.overhead,
+        )
+
+    def times(self, count: int) -> Bounds:
+        return Bounds(
+            count * self.compute,
+            count * self.memory,
+            count * self.communication,
+            count * self.overhead,
+        )
+
 
 @dataclass
 class CostTable:
-    """Bytes and operations of a rank's ops in steps that were asked for before, ``[2, demands]``.
+    """Bytes and operations of a plan's ops in steps that were asked for before, ``[2, demands]``.
 
     Devices of the same kind share one: what a step costs does not depend on them.
     """
 
     costs: PlanCosts
-    tensor: int = 1
     _kept: dict[StepSize, np.ndarray] = field(default_factory=dict)
 
     @cached_property
     def demands(self) -> tuple[Demand, ...]:
-        return tuple(rank_share(each, self.tensor) for each, _ in self.costs.counts)
+        return tuple(each for each, _ in self.costs.counts)
 
     @cached_property
     def counts(self) -> np.ndarray:
@@ -83,26 +99,44 @@ class CostTable:
 
 
 @dataclass(frozen=True)
+class Exchanges:
+    """What ``ranks`` exchange in a step, over a fabric."""
+
+    collectives: Mapping[Collective, int]
+    """How often each."""
+    ranks: int
+    fabric: Fabric
+
+    def seconds(self, size: StepSize) -> float:
+        total = 0.0
+        for each, count in self.collectives.items():
+            rows = each.rows.count(size.tokens, size.selected, size.logits)
+            if rows:
+                total += count * self.fabric.seconds(each.kind, rows * each.row_bytes, self.ranks)
+        return total
+
+
+@dataclass(frozen=True)
 class Roofline:
-    """The :class:`StepTime` of a device of the catalogue, or of several that share a model."""
+    """The :class:`~penstock.sizing.step_time.StepTime` of a plan on a device of the catalogue."""
 
     table: CostTable
     device: Accelerator
     attained: Attained
-    traffic: Traffic
+    exchanges: Exchanges | None = None
+    """What it exchanges with other ranks in a step; None where there are none."""
 
     @classmethod
     def of(
         cls,
-        spec: ModelSpec,
         table: CostTable,
         device: Accelerator,
-        parallel: Parallelism | None = None,
         attained: Attained | None = None,
+        exchanges: Exchanges | None = None,
     ) -> Roofline:
-        """``table`` is of the ranks of ``parallel``, by default one."""
-        parallel = parallel or Parallelism()
-        return cls(table, device, attained or device.attains, traffic(spec, parallel))
+        """Return the roofline of ``table`` on ``device``; without ``attained``, what the catalogue
+        says that the device attains counts."""
+        return cls(table, device, attained or device.attains, exchanges)
 
     def seconds(self, size: StepSize) -> float:
         return self.bounds(size).seconds
@@ -113,14 +147,11 @@ class Roofline:
         compute = operations * self.seconds_per_operation
         counts = self.table.counts
         bound = compute > memory
-        sent = 0.0
-        if self.device.link is not None and self.traffic.exchanges:
-            sent = self.traffic.seconds(self.device.link, size.tokens, size.logits)
         host = self.attained.step_us + self.attained.op_us * float(counts.sum())
         return Bounds(
             compute=float((compute * counts)[bound].sum()),
             memory=float((memory * counts)[~bound].sum()),
-            communication=sent,
+            communication=0.0 if self.exchanges is None else self.exchanges.seconds(size),
             overhead=host * 1e-6,
         )
 

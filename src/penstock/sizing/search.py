@@ -8,24 +8,26 @@ is the least that meets the SLO.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
-from penstock.cache.geometry import KvDType
+from penstock.cache.geometry import KvDType, sequence_blocks
 from penstock.dtypes import QuantizationName
 from penstock.errors import ConfigError
-from penstock.sizing.accelerator import Accelerator, Attained, DeviceKind
+from penstock.sizing.accelerator import Accelerator, Attained, DeviceKind, Network
+from penstock.sizing.configuration import MEMORY_USED, Configuration, Room
+from penstock.sizing.fabric import Fabric
 from penstock.sizing.model import Precision, SizedModel, SizedPlan
-from penstock.sizing.parallel import Exchange, Parallelism, check
-from penstock.sizing.roofline import Bounds, CostTable, Roofline
+from penstock.sizing.parallel import Exchange, Parallelism
+from penstock.sizing.pipeline import Part, PipelineTime
 from penstock.sizing.serving import Estimate, Load, Slo, Workload, estimate
 
-MEMORY_USED = 0.9
-"""The part of a device's memory that weights, keys and values and buffers may take; the rest is
-for the runtime and what is fragmented."""
 STEP_TOKENS: dict[DeviceKind, int] = {"gpu": 2048, "cpu": 512}
 """Tokens of a step at most: the backends' defaults."""
 
+_STAGES = (1, 2, 4, 8, 16, 32)
+"""Numbers of stages that are tried where none is asked for, up to the first that holds the
+model."""
 _MOST_REPLICAS = 4096
 
 
@@ -42,6 +44,8 @@ class Choices:
     """None: as few stages as hold the model."""
     replicas: int | None = None
     exchange: Exchange = "gather"
+    network: Network | None = None
+    """What joins machines; None: a replica has one."""
     attained: Attained | None = None
     """None: each device's own."""
     step_tokens: int | None = None
@@ -56,81 +60,6 @@ class Demanded:
     slo: Slo
 
 
-@dataclass(frozen=True)
-class Room:
-    """How the memory of one device of a replica is divided, in bytes."""
-
-    memory: float
-    weights: float
-    activations: float
-    request: float
-    """Bytes of the keys, values and states of one request at its full length."""
-
-    @property
-    def requests(self) -> int:
-        """How many requests fit beside the weights; negative where these do not fit."""
-        left = self.memory * MEMORY_USED - self.weights - self.activations
-        if left < 0:
-            return -1
-        return int(left / self.request) if self.request else 10**6
-
-
-@dataclass(frozen=True)
-class Configuration:
-    """A way to serve a load, and what that gives."""
-
-    device: Accelerator
-    precision: Precision
-    parallel: Parallelism
-    replicas: int
-    room: Room
-    at_load: Estimate
-    """What one replica gives its part of the load."""
-    full: Estimate
-    """What one replica gives as many requests as it serves within the SLO, or one if it serves
-    none."""
-    decode: Bounds
-    prefill: Bounds
-    excess: float
-    """How many times the worst objective is missed; at most 1 meets all."""
-
-    @property
-    def meets(self) -> bool:
-        return self.excess <= 1.0
-
-    @property
-    def devices(self) -> int:
-        return self.replicas * self.parallel.devices
-
-    @property
-    def usd_per_hour(self) -> float | None:
-        price = self.device.usd_per_hour
-        return None if price is None else price * self.devices
-
-    @property
-    def usd_per_million(self) -> tuple[float, float] | None:
-        """Cost of a million input and of a million output tokens at the load: the price of the
-        time that steps spend on prompts, and of the rest."""
-        return _per_million(self.usd_per_hour, self.at_load, self.replicas)
-
-    @property
-    def usd_per_million_full(self) -> tuple[float, float] | None:
-        """The same of a replica that serves as many requests as it can within the SLO."""
-        price = self.device.usd_per_hour
-        hour = None if price is None else price * self.parallel.devices
-        return _per_million(hour, self.full, 1)
-
-
-def _per_million(
-    usd_per_hour: float | None, given: Estimate, replicas: int
-) -> tuple[float, float] | None:
-    if usd_per_hour is None:
-        return None
-    second = usd_per_hour / 3600 / replicas * 1e6
-    share = given.prefill_share
-    return second * share / given.input_tps, second * (1 - share) / given.output_tps
-
-
 @dataclass
 class Search:
     """Tries configurations of one model for one load."""
@@ -138,7 +67,6 @@ class Search:
     model: SizedModel
     demanded: Demanded
     choices: Choices
-    _tables: dict[tuple[DeviceKind, Precision, int], CostTable] = field(default_factory=dict)
     _loads: dict[int, Load] = field(default_factory=dict)
 
     def all(self) -> list[Configuration]:
@@ -161,59 +89,77 @@ class Search:
                         yield made
 
     def _shapes(self, device: Accelerator, precision: Precision) -> Iterator[Parallelism]:
-        most = device.most if device.link is not None else 1
         for tensor in self.choices.tensor:
-            if tensor > most:
-                continue
-            stages: Iterable[int] = self.choices.pipeline or (1, 2, 4, 8)
-            for pipeline in stages:
+            for pipeline in self.choices.pipeline or _STAGES:
                 parallel = Parallelism(tensor, pipeline, self.choices.exchange)
-                if parallel.devices > most and self.choices.pipeline is None:
-                    break
                 try:
-                    check(self.model.spec, parallel)
+                    self.fabric(device).check(parallel, device.name)
+                    fits = self._room(device, precision, parallel).requests >= 1
                 except ConfigError:
-                    if len(self.choices.tensor) == 1:
+                    if self._only:
                         raise
                     break
-                fits = self._room(device, precision, parallel).requests >= 1
                 if fits:
                     yield parallel
-                if fits and self.choices.pipeline is None:
-                    break
+                    if self.choices.pipeline is None:
+                        break
+
+    @property
+    def _only(self) -> bool:
+        """Whether one number of ranks and stages was asked for, on one device."""
+        several = (self.choices.accelerators, self.choices.tensor, self.choices.pipeline or ())
+        return all(len(each) == 1 for each in several)
+
+    def fabric(self, device: Accelerator) -> Fabric:
+        """What joins devices."""
+        return Fabric.of(device, self.choices.network)
 
     def _plan(self, device: Accelerator, precision: Precision) -> SizedPlan:
         return self.model.plan(device.kind, precision, self.budget(device))
 
     def budget(self, device: Accelerator) -> int:
         """Tokens of a step at most."""
-        least = 1 + self.demanded.workload.speculation.tokens
-        return max(self.choices.step_tokens or STEP_TOKENS[device.kind], least + 1)
+        return max(self.choices.step_tokens or STEP_TOKENS[device.kind], self._least_budget)
+
+    @property
+    def _least_budget(self) -> int:
+        return 2 + self.demanded.workload.speculation.tokens
+
+    def _parts(
+        self, device: Accelerator, precision: Precision, parallel: Parallelism
+    ) -> tuple[SizedPlan, ...]:
+        return self.model.parts(device.kind, precision, self.budget(device), parallel)
 
     def _room(self, device: Accelerator, precision: Precision, parallel: Parallelism) -> Room:
-        """Weights are shared evenly; keys and values as far as there are KV heads, latents not."""
-        sized = self._plan(device, precision)
-        its = sized.footprint
-        heads = max((layer.kv_heads for layer in sized.plan.kv_layers), default=parallel.tensor)
-        shared = min(parallel.tensor, heads) * parallel.pipeline
-        return Room(
-            device.memory_bytes,
-            its.weights / parallel.devices,
-            its.activations,
-            its.sequence_bytes(self.demanded.workload.tokens) / shared,
-        )
+        """Raises ConfigError where the model cannot be divided so."""
+        windows = self._plan(device, precision).footprint.windows
+        pages = sequence_blocks(windows, self.demanded.workload.tokens)
+        rooms = [
+            Room(
+                device.memory_bytes,
+                its.weights,
+                its.activations,
+                pages * its.page_bytes + its.state_bytes,
+            )
+            for its in (part.footprint for part in self._parts(device, precision, parallel))
+        ]
+        return min(rooms, key=lambda room: room.requests)
 
     def _configured(
         self, device: Accelerator, precision: Precision, parallel: Parallelism
     ) -> Configuration | None:
-        load = self._loads.setdefault(
-            self.budget(device), Load(self.demanded.workload, self.budget(device))
-        )
+        # What a step may have is what all steps in flight have together.
+        budget = max(-(-self.budget(device) // parallel.pipeline), self._least_budget)
+        load = self._loads.setdefault(budget, Load(self.demanded.workload, budget))
         time = self.time(device, precision, parallel)
         room = self._room(device, precision, parallel)
 
+        def flying(concurrency: int) -> int:
+            return min(parallel.pipeline, concurrency, room.requests)
+
         def at(concurrency: int) -> Estimate:
-            return estimate(time, load, concurrency, room.requests, parallel.pipeline)
+            steps = flying(concurrency)
+            return estimate(time.flying(steps), load, concurrency, room.requests, steps)
 
         wanted, slo = self.demanded.concurrency, self.demanded.slo
         if self.choices.replicas is not None:
@@ -227,10 +173,12 @@ class Search:
             alone = at(-(-wanted // replicas))
         if not math.isfinite(alone.latency):
             return None
+        time = time.flying(flying(alone.concurrency))
         return Configuration(
             device,
             precision,
             parallel,
+            self.fabric(device).machines(parallel),
             replicas,
             room,
             alone,
@@ -240,47 +188,64 @@ class Search:
             slo.excess(alone),
         )
 
-    def time(self, device: Accelerator, precision: Precision, parallel: Parallelism) -> Roofline:
+    def time(
+        self, device: Accelerator, precision: Precision, parallel: Parallelism
+    ) -> PipelineTime:
         """The time of steps on ``device``."""
-        key = device.kind, precision, parallel.tensor
-        costs = self._plan(device, precision).costs
-        table = self._tables.setdefault(key, CostTable(costs, parallel.tensor))
-        return Roofline.of(self.model.spec, table, device, parallel, self.choices.attained)
+        fabric, spec = self.fabric(device), self.model.spec
+        parts = self._parts(device, precision, parallel)
+        return PipelineTime.of(
+            [Part.of(each, spec, parallel, fabric) for each in parts],
+            device,
+            fabric,
+            parallel,
+            self.choices.attained,
+        )
 
     def _why_nothing_fits(self) -> str:
         tokens = self.demanded.workload.tokens
-        least = min(self.choices.tensor) * min(self.choices.pipeline or (1,))
-        joined = [each.most if each.link is not None else 1 for each in self.choices.accelerators]
-        if least > max(joined):
-            return (
-                f"{least} devices are to share the model, and a machine has at most {max(joined)} "
-                "that are linked of these; lower --tp or --pp, or take another accelerator (--gpu)"
-            )
         best: tuple[float, str] = (math.inf, "")
+        refused = ""
         for device in self.choices.accelerators:
             for weights in self.choices.weights:
                 for kv in self.choices.kv:
                     precision = Precision(weights, kv or self.model.spec.dtype)
-                    most = device.most if device.link is not None else 1
-                    tensor = max((t for t in self.choices.tensor if t <= most), default=1)
-                    parallel = Parallelism(tensor)
-                    if self.choices.pipeline:
-                        parallel = replace(parallel, pipeline=max(self.choices.pipeline))
-                    room = self._room(device, precision, parallel)
+                    try:
+                        parallel, room = self._roomiest(device, precision)
+                    except ConfigError as error:
+                        refused = str(error)
+                        continue
                     needed = (room.weights + room.activations + room.request) / MEMORY_USED
                     ratio = needed / room.memory
                     text = (
-                        f"the nearest is {tensor * parallel.pipeline} x {device.name} with weights "
+                        f"the nearest is {parallel.devices} x {device.name} with weights "
                         f"{precision.weights if weights != 'none' else 'as they are'}, where each "
                         f"would need {needed / 2**30:,.1f} GiB and has "
                         f"{room.memory / 2**30:,.1f}"
                     )
                     best = min(best, (ratio, text))
+        if not best[1]:
+            return refused
         return (
             f"nothing holds the model and one request of {tokens:,} tokens; {best[1]}: allow more "
-            "devices (--tp, --pp), fewer bits (--quantization int4, --kv-cache-dtype int8), "
-            "another accelerator (--gpu), or shorter requests (--isl, --osl)"
+            "devices (--tp, --pp, --network), fewer bits (--quantization int4, --kv-cache-dtype "
+            "int8), another accelerator (--gpu), or shorter requests (--isl, --osl)"
         )
+
+    def _roomiest(self, device: Accelerator, precision: Precision) -> tuple[Parallelism, Room]:
+        """The most devices that can share the model, and what one of them has. Raises
+        ConfigError."""
+        error: ConfigError | None = None
+        for tensor in sorted(self.choices.tensor, reverse=True):
+            for pipeline in sorted(self.choices.pipeline or (1,), reverse=True):
+                parallel = Parallelism(tensor, pipeline, self.choices.exchange)
+                try:
+                    self.fabric(device).check(parallel, device.name)
+                    return parallel, self._room(device, precision, parallel)
+                except ConfigError as found:
+                    error = found
+        assert error is not None, "some number of devices was asked for"
+        raise error
 
 
 def most_served(serves: Callable[[int], bool], places: int) -> int:

@@ -143,20 +143,20 @@ def estimate(
     """The steady state of a replica that has ``concurrency`` open requests, of which ``places`` fit
     into its memory; the others wait.
 
-    With ``stages`` a step holds that part of the sequences, and so many steps are under way at
-    once. ``places`` is at least 1.
+    With ``stages`` a step holds that part of the sequences, and so many steps are in flight at
+    once; chunks of a prompt follow each other. ``places`` is at least 1.
     """
     w, held = load.workload, min(concurrency, places)
     running = held / stages
     low, high = 0.0, running
     others = (held - 1) / held
-    state = _state(time, load, running, others)
+    state = _state(time, load, running, others, stages)
     if state.needed > running:
         for _ in range(_ROUNDS):
             middle = (low + high) / 2
-            state = _state(time, load, middle, others)
+            state = _state(time, load, middle, others, stages)
             low, high = (middle, high) if state.needed <= running else (low, middle)
-        state = _state(time, load, low or high, others)
+        state = _state(time, load, low or high, others, stages)
     rate = state.decoding * stages / (w.osl / w.speculation.length) / state.step
     queued = (concurrency - held) / rate
     ttft = state.ttft + queued
@@ -188,7 +188,7 @@ class _State:
     prefill_share: float
 
 
-def _state(time: StepTime, load: Load, decoding: float, others: float) -> _State:
+def _state(time: StepTime, load: Load, decoding: float, others: float, stages: int) -> _State:
     """``others`` is the part of the running sequences that one of them meets: its own prompt does
     not come between its own tokens."""
     w, spec = load.workload, load.workload.speculation
@@ -206,7 +206,7 @@ def _state(time: StepTime, load: Load, decoding: float, others: float) -> _State
     mean = share * mixed + (1 - share) * plain
     chunks = -(-w.isl // chunk)
     rho = wanted / room
-    reading = chunks * mixed
+    reading = (1 + (chunks - 1) / stages) * mixed
     ttft = reading * (1 + rho / (2 * (1 - rho))) + others * mean / 2
     needed = decoding + decoding / steps / mean * ttft
     return _State(decoding, mean, ttft, needed, share * (mixed - plain) / mean)
