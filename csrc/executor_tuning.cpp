@@ -62,15 +62,22 @@ void Executor::set_parameter(MatrixId id, std::string_view name, int64_t value) 
         refuse("a product has no parameter " + std::string(name));
       },
       changed);
-  for (Op& op : ops_) {
-    LinearOp* const product = std::get_if<LinearOp>(&op);
-    if (!product || product->matrix != id) continue;
-    LinearOp tuned = *product;
+  const auto take_over = [&](LinearOp& product) {
     std::visit(
         [&](auto& w) { w.tuning = std::get<std::remove_cvref_t<decltype(w)>>(changed).tuning; },
-        tuned.w);
-    reserve_for(tuned);  // may throw: nothing is changed yet
-    *product = tuned;
+        product.w);
+  };
+  // Memory may be refused, and then nothing has changed: all products of the matrix get it before one is.
+  for (Op& op : ops_) {
+    const LinearOp* const product = std::get_if<LinearOp>(&op);
+    if (!product || product->matrix != id) continue;
+    LinearOp tuned = *product;
+    take_over(tuned);
+    reserve_for(tuned);
+  }
+  for (Op& op : ops_) {
+    LinearOp* const product = std::get_if<LinearOp>(&op);
+    if (product && product->matrix == id) take_over(*product);
   }
   matrix(id).packed = changed;
 }

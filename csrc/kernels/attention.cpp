@@ -148,7 +148,7 @@ struct AttentionUnit {
 #if defined(__AMX_BF16__)
         if (AmxTiles::supports(tile.dim())) return run<FloatSplits<AmxTiles, bf16>>();
 #endif
-        return run<FloatSplits<VectorTiles<PairDot>, bf16>>();
+        return run<FloatSplits<VectorTiles<PackedPairDot>, bf16>>();
       case Elem::f16:
         return run<FloatSplits<VectorTiles<FloatDot<f16>>, f16>>();
       case Elem::i8:
@@ -166,7 +166,7 @@ struct AttentionUnit {
 #if defined(__AMX_BF16__)
         if (AmxTiles::supports(tile.dim())) return run<Float8Splits<AmxTiles>>();
 #endif
-        return run<Float8Splits<VectorTiles<PairDot>>>();
+        return run<Float8Splits<VectorTiles<PackedPairDot, 1>>>();
       default:
         return run<FloatSplits<VectorTiles<FloatDot<float>>, float>>();
     }
@@ -197,17 +197,20 @@ void attention(const AttentionArgs& args, const StepView& step, AttentionWork& w
   const int64_t units = items * args.kv.kv_heads;
   const auto take = [&] { return work.next_.fetch_add(1, std::memory_order_relaxed); };
   const KvTables& tables = step.groups[size_t(args.kv.group)];
-  const auto first_keys = [&](int64_t unit) -> const std::byte* {
-    if (unit >= units) return nullptr;
+  const auto look_at = [&](int64_t unit, Tile& tile) {
+    if (unit >= units) return;
     const AttentionItem& item = work.items_[size_t(unit % items)];
     const int32_t* const blocks = tables.block_ids + tables.block_starts[item.sequence];
-    return args.kv.keys(blocks[item.first_split * kSplitBlocks], int(unit / items));
+    const int first = item.first_split * kSplitBlocks;
+    const int count = (step.context_lens[item.sequence] + kBlockSize - 1) / kBlockSize - first;
+    tile.next_blocks = std::min(count, kSplitBlocks);
+    for (int b = 0; b < tile.next_blocks; ++b) tile.next[b] = args.kv.keys(blocks[first + b], int(unit / items));
   };
   for (int64_t unit = take(), next; unit < units; unit = next) {
-    next = take();  // now, so that its first keys come while this one is computed
+    next = take();  // now, so that what it reads first comes while this one is computed
     const AttentionItem& item = work.items_[size_t(unit % items)];
     Tile tile(args, step, item, int(unit / items));
-    tile.next = first_keys(next);
+    look_at(next, tile);
     AttentionUnit{work, step, item, tile, scratch}.dispatch();
   }
   // The thread that leaves last resets the counters: no thread takes from them any more, and the barrier

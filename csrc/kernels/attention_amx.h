@@ -19,6 +19,7 @@ namespace penstock {
 class AmxTiles {
  public:
   using Operand = bf16;
+  static constexpr bool kStreams = false;
 
   static bool supports(int dim) { return dim % 16 == 0; }
 
@@ -38,7 +39,7 @@ class AmxTiles {
     for (int b = blocks.first; b < blocks.last; ++b) {
       const std::byte* keys = blocks.keys[b];
       float* to = out + b * kBlockSize;
-      prefetch_tile(blocks.fetch_values[b]);
+      if (blocks.streams) prefetch_tile(blocks.values[b]);
       _tile_zero(0);
       _tile_zero(1);
       if (rows_ > kPanel) {
@@ -154,7 +155,7 @@ class AmxTiles {
       _tile_zero(3);
       for (int b = blocks.first; b < blocks.last; ++b) {
         const std::byte* values = blocks.values[b] + column * 4;
-        if (column == 0) prefetch_tile(blocks.fetch_keys[b]);
+        if (column == 0 && blocks.streams) prefetch_tile(blocks.next_keys[b]);
         _tile_loadd(4, p + b * kBlockSize, kWeightBytes);
         _tile_loadd(6, values, stride);
         _tile_dpbf16ps(0, 4, 6);

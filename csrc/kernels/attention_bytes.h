@@ -3,7 +3,7 @@
 // A tile kernel (VectorByteTiles here, or attention_bytes_amx.h) has
 //   scores(q, keys, blocks, feed, out)           as in attention_tiles.h, times the keys' scales
 //   weigh(p, scales, blocks, feed, out, stride)  rows of p, times their scales
-// and each fetches a quarter of what feed has, softmax the other half.
+// and each fetches kShare of what feed has, softmax what is left.
 #pragma once
 
 #if defined(__AVX512VNNI__)
@@ -88,13 +88,13 @@ inline float split_weights(const float* weights, float largest, int first, int l
 }
 
 // emit(row, column, n, sums) for every register of sums over blocks of rows `row`.. of left, from
-// byte `at` on, times codes. One
+// byte `at` on, times codes; each step fetches so many lines of feed. One
 // side of VPDPBUSD is unsigned: weights are; for q, whose planes are signed, codes are made so, by
-// adding 128, which adds 128 times the row's sum to every column.
+// adding 128, which adds 128 times the row's sum to every column. As in product_of(), loops are unrolled by name.
 template <bool SignedRows, int Rows, int Cols, class Emit>
 PENSTOCK_INLINE void byte_product(const ByteRows& left, int row, int at,
                                   const std::byte* const* blocks, int count, int64_t column,
-                                  int inner, int right_stride, int n, Emit emit) {
+                                  int inner, int right_stride, int n, Feed& feed, int lines, Emit emit) {
   const auto lanes = [n](int c) { return std::clamp(n - c * f32x16::lanes, 0, f32x16::lanes); };
   const auto quad = [](const std::byte* x) {
     int32_t bits;
@@ -105,20 +105,26 @@ PENSTOCK_INLINE void byte_product(const ByteRows& left, int row, int at,
     return SignedRows ? _mm512_dpbusd_epi32(sum, codes, row) : _mm512_dpbusd_epi32(sum, row, codes);
   };
   __m512i high[Rows][Cols], low[Rows][Cols];
+#pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
     for (int c = 0; c < Cols; ++c) high[r][c] = low[r][c] = _mm512_setzero_si512();
   for (int b = 0; b < count; ++b) {
     const std::byte* right = blocks[b] + 4 * column;
     for (int k = 0; k < inner; ++k, right += 4 * int64_t(right_stride)) {
+      feed.fetch(lines);
       __m512i line[Cols];
+#pragma GCC unroll 8
       for (int c = 0; c < Cols; ++c) {
         line[c] = _mm512_maskz_loadu_epi32(f32x16::first(lanes(c)), right + 64 * c);
         if (SignedRows) line[c] = _mm512_xor_si512(line[c], _mm512_set1_epi8(-128));
       }
+#pragma GCC unroll 8
       for (int r = 0; r < Rows; ++r) {
         const int64_t from = at + 4 * (b * inner + k);
         const __m512i top = quad(left.high(row + r) + from);
         const __m512i bottom = quad(left.low(row + r) + from);
+#pragma GCC unroll 8
         for (int c = 0; c < Cols; ++c) {
           high[r][c] = dot(high[r][c], top, line[c]);
           low[r][c] = dot(low[r][c], bottom, line[c]);
@@ -126,7 +132,9 @@ PENSTOCK_INLINE void byte_product(const ByteRows& left, int row, int at,
       }
     }
   }
+#pragma GCC unroll 8
   for (int r = 0; r < Rows; ++r)
+#pragma GCC unroll 8
     for (int c = 0; c < Cols; ++c)
       emit(r, c * f32x16::lanes, lanes(c),
            _mm512_add_epi32(_mm512_slli_epi32(high[r][c], 8), low[r][c]));
@@ -135,20 +143,21 @@ PENSTOCK_INLINE void byte_product(const ByteRows& left, int row, int at,
 // On vector registers.
 class VectorByteTiles {
  public:
+  static constexpr float kShare = 0.4f;
+
   VectorByteTiles(int rows, int dim) : rows_(rows), dim_(dim), padded_((dim + 3) / 4 * 4) {}
 
   void scores(const ByteRows& q, const KvTile& keys, const SplitBlocks& blocks, Feed& feed,
               float* out) const {
-    const int lines = feed.lines(0.25f, kSplitBlocks * 4);
+    const int lines = feed.lines(kShare, (blocks.last - blocks.first) * padded_ / 4);
     __m512i added[kTileRows];
     for (int r = 0; r < rows_; ++r) added[r] = _mm512_set1_epi32(128 * row_sum(q, r));
     for (int b = blocks.first; b < blocks.last; ++b) {
       const bf16* scales = scales_of(blocks.keys[b], keys);
       by_rows<kRows>(rows_, [&]<int Rows>(int row) {
         byte_product<true, Rows, kCols>(
-            q, row, 0, blocks.keys + b, 1, 0, padded_ / 4, kBlockSize, kBlockSize,
-            [&](int r, int column, int, __m512i sums) {
-              if (row + r < 2) feed.fetch(lines);
+            q, row, 0, blocks.keys + b, 1, 0, padded_ / 4, kBlockSize, kBlockSize, feed, row ? 0 : lines,
+            [&](int r, int column, int, __m512i sums) __attribute__((always_inline)) {
               const f32x16 dots{_mm512_cvtepi32_ps(_mm512_sub_epi32(sums, added[row + r]))};
               (dots * f32x16::load(scales + column))
                   .store(out + (row + r) * kScoreStride + b * kBlockSize + column);
@@ -159,16 +168,15 @@ class VectorByteTiles {
 
   void weigh(const ByteRows& p, const float* scales, const SplitBlocks& blocks, Feed& feed,
              float* out, int out_stride) const {
-    const int lines = feed.lines(0.25f, dim_ / f32x16::lanes + 1);
-    constexpr int width = kCols * f32x16::lanes;
+    constexpr int width = kCols * f32x16::lanes, steps = kBlockSize / 4;
+    const int lines = feed.lines(kShare, (blocks.last - blocks.first) * steps * ((dim_ + width - 1) / width));
     for (int column = 0; column < dim_; column += width)
       by_rows<kRows>(rows_, [&]<int Rows>(int row) {
         byte_product<false, Rows, kCols>(
             p, row, blocks.first * kBlockSize, blocks.values + blocks.first,
-            blocks.last - blocks.first, column, kBlockSize / 4, padded_,
-            std::min(width, dim_ - column),
-            [&](int r, int at, int n, __m512i sums) {
-              if (row + r == 0) feed.fetch(lines);
+            blocks.last - blocks.first, column, steps, padded_, std::min(width, dim_ - column), feed,
+            row ? 0 : lines,
+            [&](int r, int at, int n, __m512i sums) __attribute__((always_inline)) {
               (f32x16{_mm512_cvtepi32_ps(sums)} * f32x16::broadcast(scales[row + r]))
                   .store_n(out + (row + r) * out_stride + column + at, n);
             });
@@ -210,7 +218,7 @@ class ByteSplits {
     const int dim = tile_.dim(), stride = partial_stride(dim);
     const SplitBlocks blocks = gather<int8_t>(tile_, split, scratch_);
     prefetch_value_scales(tile_, blocks);
-    Feed feed(blocks, tile_.args.kv.key_tile().bytes(), tile_.args.kv.value_tile().bytes());
+    Feed feed(blocks, tile_.args.kv.head_bytes());
     const ByteRows p = weights();
     float* scores = scratch_.scores;
     kernel_.scores(queries(), tile_.args.kv.key_tile().widened(), blocks, feed, scores);
@@ -225,7 +233,7 @@ class ByteSplits {
           columns.empty() ? kNoScore : mask_and_max(x, columns) * (shaped ? 1.0f : factors_[r]);
     }
     const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
-    const int lines = feed.lines(0.5f, tile_.rows * kSplitTokens / f32x16::lanes);
+    const int lines = feed.lines(1.0f - 2 * Kernel::kShare, tile_.rows * kSplitTokens / f32x16::lanes);
     float scales[kTileRows];
     for (int r = 0; r < tile_.rows; ++r) {
       const ScoreColumns columns(tile_.begin[r], tile_.end[r], split);

@@ -15,6 +15,8 @@ namespace penstock {
 
 class AmxByteTiles {
  public:
+  static constexpr float kShare = 0.25f;
+
   static bool supports(int dim) { return dim % 16 == 0; }
 
   AmxByteTiles(int rows, int dim)
@@ -98,7 +100,7 @@ class AmxByteTiles {
   void scores_of_panel(const ByteRows& q, const KvTile& of_keys, const SplitBlocks& blocks, Feed& feed,
                        float* out) const {
     alignas(64) Sums sums[4];
-    const int lines = feed.lines(0.25f, kSplitBlocks * 2 * (dim_ / depth_ / 2 + 1));
+    const int lines = feed.lines(kShare, kSplitBlocks * 2 * (dim_ / depth_ / 2 + 1));
     for (int b = blocks.first; b < blocks.last; b += 2) {
       const bool two = b + 1 < blocks.last;
       const std::byte* keys = blocks.keys[b];
@@ -160,7 +162,7 @@ class AmxByteTiles {
   void weigh_panel(const ByteRows& p, const float* scales, const SplitBlocks& blocks, Feed& feed,
                    float* out, int out_stride) const {
     alignas(64) Sums sums[4];
-    const int lines = feed.lines(0.25f, kSplitBlocks * (dim_ + 63) / 64 * 2);
+    const int lines = feed.lines(kShare, kSplitBlocks * (dim_ + 63) / 64 * 2);
     const int64_t stride = int64_t(dim_) * 4;
     for (int column = 0; column < dim_; column += 64) {
       const int tiles = std::min(4, (dim_ - column) / 16);

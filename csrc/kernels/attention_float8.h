@@ -18,11 +18,11 @@ class Float8Splits {
   void run(int split, float* out) const {
     const int stride = partial_stride(tile_.dim());
     SplitBlocks blocks = gather<int8_t>(tile_, split, scratch_);
-    Feed feed(blocks, tile_.args.kv.key_tile().bytes(), tile_.args.kv.value_tile().bytes());
-    std::fill_n(blocks.fetch_values, kSplitBlocks, nullptr);  // the feed has them
+    Feed feed(Kernel::kStreams ? SplitBlocks{} : blocks, tile_.args.kv.head_bytes());
+    blocks.streams = blocks.streams && Kernel::kStreams;  // else the feed has what is next
     kernel_.scores(queries(), tile_.dim(), blocks, scratch_.scores);
     widen_value_scales(tile_, blocks, scratch_.value_scales);
-    auto* weights = reinterpret_cast<bf16*>(scratch_.weights);
+    auto* weights = reinterpret_cast<Operand*>(scratch_.weights);
     const int first = blocks.first * kBlockSize, last = blocks.last * kBlockSize;
     const int lines = feed.lines(1.0f, tile_.rows * kSplitTokens / f32x16::lanes);
     for (int r = 0; r < tile_.rows; ++r) {
@@ -35,7 +35,9 @@ class Float8Splits {
   }
 
  private:
-  bf16* queries() const { return reinterpret_cast<bf16*>(scratch_.queries); }
+  using Operand = typename Kernel::Operand;
+
+  Operand* queries() const { return reinterpret_cast<Operand*>(scratch_.queries); }
 
   const Tile& tile_;
   const Scratch& scratch_;

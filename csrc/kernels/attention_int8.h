@@ -157,15 +157,19 @@ class CodeSplits {
 
   void run(int split, float* out) const {
     const int stride = partial_stride(tile_.dim());
-    const SplitBlocks blocks = gather<int8_t>(tile_, split, scratch_);
-    Feed none(SplitBlocks{}, 0, 0);  // VectorTiles prefetches by itself
+    SplitBlocks blocks = gather<int8_t>(tile_, split, scratch_);
+    // The kernel asks for what is next as it reads, unless it reads a copy.
+    const bool widened = tile_.args.kv.value_tile().elem != Elem::i8;
+    Feed feed(widened ? blocks : SplitBlocks{}, tile_.args.kv.head_bytes());
+    if (widened) blocks.streams = false;
+    const int lines = feed.lines(1.0f, tile_.rows * kSplitTokens / f32x16::lanes);
     kernel_.scores(queries(), padded(), blocks, scratch_.scores);
     widen_value_scales(tile_, blocks, scratch_.value_scales);
     auto* weights = reinterpret_cast<float*>(scratch_.weights);
     for (int r = 0; r < tile_.rows; ++r)
       scaled_softmax(tile_, r, split, blocks, scratch_.value_scales,
                      scratch_.scores + r * kScoreStride, weights + r * kScoreStride,
-                     out + r * stride, none, 0);
+                     out + r * stride, feed, lines);
     kernel_.weigh(weights, blocks, out, stride);
   }
 

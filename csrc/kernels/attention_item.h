@@ -71,7 +71,9 @@ struct Tile {
   int fork;                   // of the item
   int first_path = INT_MAX;   // this block of the sequence and those behind it are at `path`
   const std::byte* path = nullptr;
-  const std::byte* next = nullptr;  // the first keys of what the worker computes next; may be null
+  int end_split = 0;                // what is computed of it ends before this one
+  const std::byte* next[kSplitBlocks];  // and then the worker reads these keys, and values behind them
+  int next_blocks = 0;                  // so many of them
   int low = INT_MAX, high = 0;  // what any row sees
   int begin[kTileRows];         // row r sees positions [begin, end)
   int end[kTileRows];
@@ -84,7 +86,8 @@ struct Tile {
                step.groups[size_t(args.kv.group)].block_starts[item.sequence]),
         kv_head(kv_head),
         rows(item.rows),
-        fork(item.fork) {
+        fork(item.fork),
+        end_split(item.first_split + item.splits) {
     const int group = args.heads / args.kv.kv_heads;
     const int first = step.query_starts[item.sequence];
     const int tokens = step.query_starts[item.sequence + 1] - first;
@@ -110,6 +113,7 @@ struct Tile {
         fork(whole.fork),
         first_path(whole.fork / kBlockSize),
         path(path),
+        end_split(whole.end_split),
         low(whole.begin[first]),
         high(whole.end[first]) {
     std::copy_n(whole.begin + first, count, begin);
@@ -143,6 +147,8 @@ template <class To, class From>
 PENSTOCK_INLINE void convert(To* to, const From* from, int n) {
   if constexpr (std::is_same_v<To, From>) {
     std::copy_n(from, n, to);
+  } else if constexpr (std::is_same_v<To, WideBf16>) {
+    for (int i = 0; i < n; ++i) to[i].value = to_f32(from_f32<bf16>(to_f32(from[i])));
   } else {
     for (int i = 0; i < n; i += f32x16::lanes) {
       const int count = std::min(f32x16::lanes, n - i);
@@ -187,8 +193,24 @@ inline void pack_queries(const Tile& tile, T* out) {
   }
 }
 
-// The blocks of a split that any row of the tile sees. A tile of few rows streams the cache: its
-// values are fetched while scores are computed, and the next split's keys with the values.
+// What is read after a split of the tile: keys and values of its next one, or of what the worker computes then.
+inline void look_ahead(const Tile& tile, int split, SplitBlocks& out) {
+  const bool goes_on = split + 1 < tile.end_split;
+  const int first = (split + 1) * kSplitBlocks;
+  const int count =
+      goes_on ? (tile.high + kBlockSize - 1) / kBlockSize - first : tile.next_blocks;
+  out.streams = tile.rows <= kStreamRows && count > 0;
+  if (!out.streams) return;
+  const size_t key_bytes = tile.args.kv.latent() ? 0 : tile.args.kv.key_tile().bytes();
+  for (int b = 0; b < kSplitBlocks; ++b) {
+    const int at = std::min(b, count - 1);
+    out.next_keys[b] = goes_on ? tile.keys(first + at) : tile.next[at];
+    out.next_values[b] = out.next_keys[b] + key_bytes;
+  }
+}
+
+// The blocks of a split that any row of the tile sees, of a cache of elements T: int8_t of any codes, which get a byte
+// each, and of floats of 8 bits, which become bfloat16.
 template <class T>
 SplitBlocks gather(const Tile& tile, int split, const Scratch& scratch) {
   const int base = split * kSplitTokens;
@@ -198,18 +220,10 @@ SplitBlocks gather(const Tile& tile, int split, const Scratch& scratch) {
   SplitBlocks out{};
   out.first = begin / kBlockSize;
   out.last = (end + kBlockSize - 1) / kBlockSize;
-  const int first_block = split * kSplitBlocks;
-  if (tile.rows <= kStreamRows)
-    out.fetch_next = base + kSplitTokens < tile.high ? tile.keys(first_block + kSplitBlocks) : tile.next;
+  look_ahead(tile, split, out);
   for (int b = out.first; b < out.last; ++b) {
-    out.keys[b] = tile.keys(first_block + b);
+    out.keys[b] = tile.keys(split * kSplitBlocks + b);
     out.values[b] = out.keys[b] + keys_of.bytes();
-    if (tile.rows <= kStreamRows) {
-      const int ahead = b + kSplitBlocks;
-      out.fetch_values[b] = out.values[b];
-      if (base + ahead * kBlockSize < tile.end[0])
-        out.fetch_keys[b] = tile.keys(first_block + ahead);
-    }
     if (std::is_same_v<T, int8_t> && values_of.elem != Elem::i8) {
       const size_t wide = wide_bytes(values_of);
       std::byte* const keys = scratch.codes + size_t(b) * 2 * wide;
@@ -226,9 +240,6 @@ SplitBlocks gather(const Tile& tile, int split, const Scratch& scratch) {
           widen_floats(keys_of, out.keys[b], keys);
         out.keys[b] = keys;
       }
-      // Values have been read: those that are fetched are the next split's.
-      const std::byte* const next = out.fetch_keys[b];
-      out.fetch_values[b] = next ? next + keys_of.bytes() : nullptr;
     }
   }
   return out;

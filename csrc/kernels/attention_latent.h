@@ -66,7 +66,7 @@ class LatentSplits {
  private:
   static constexpr bool kPairs = std::is_same_v<T, bf16>;
   static constexpr bool kInPlace = kPairs || std::is_same_v<T, float>;
-  using Dot = std::conditional_t<kPairs, PairDot, FloatDot<float>>;
+  using Dot = std::conditional_t<kPairs, PairDot<bf16>, FloatDot<float>>;
   using Operand = typename Dot::Operand;
   // Accumulators and a line of the right operand fit the register file, as in VectorTiles.
 #if defined(__AVX512F__)
@@ -105,14 +105,12 @@ class LatentSplits {
     SplitBlocks out{};
     out.first = begin / kBlockSize;
     out.last = (end + kBlockSize - 1) / kBlockSize;
+    look_ahead(tile_, split, out);
     for (int b = out.first; b < out.last; ++b) {
       const std::byte* const block = tile_.keys(split * kSplitBlocks + b);
       const int low = std::max(begin - b * kBlockSize, 0);
       const int high = std::min(end - b * kBlockSize, kBlockSize);
       out.keys[b] = out.values[b] = block;
-      const int ahead = (split + 1) * kSplitBlocks + b;
-      if (tile_.rows <= kStreamRows && ahead * kBlockSize < tile_.end[0])
-        out.fetch_keys[b] = tile_.keys(ahead);
       if constexpr (!kInPlace) {
         auto* const to = reinterpret_cast<float*>(scratch_.stripe) +
                          int64_t(b) * kBlockSize * padded_;
@@ -163,11 +161,12 @@ class LatentSplits {
   template <int Tokens, int Panels>
   void block_scores(const Operand* latents) const {
     constexpr int lanes = Panels * f32x16::lanes;
-    const auto* queries = reinterpret_cast<const std::byte*>(scratch_.queries);
+    const auto* queries = reinterpret_cast<const typename Dot::Right*>(scratch_.queries);
     by_rows<Tokens>(kBlockSize, [&]<int Rows>(int token) {
-      product<Dot, Rows, Panels>(latents + int64_t(token) * padded_, padded_, &queries, 1, 0,
-                                 padded_ / Dot::depth, lanes, lanes,
-                                 scratch_.transposed + token * kTileRows, kTileRows);
+      product<Dot, Rows, Panels>(
+          latents + int64_t(token) * padded_, padded_, 1, padded_ / Dot::depth,
+          [&](int, int c) __attribute__((always_inline)) { return queries + c * f32x16::lanes; }, lanes, NoFetch{},
+          lanes, scratch_.transposed + token * kTileRows, kTileRows);
     });
   }
 
@@ -182,10 +181,13 @@ class LatentSplits {
       else
         std::copy_n(blocks.values + first, count, values + first);
       by_rows<kRows>(tile_.rows, [&]<int Rows>(int row) {
-        product<Dot, Rows, kCols>(weights + row * kScoreStride + first * kBlockSize, kScoreStride,
-                                  values + first, count, kPairs ? 0 : column,
-                                  kBlockSize / Dot::depth, kPairs ? kStripe : padded_, n,
-                                  out + row * stride + column, stride);
+        product<Dot, Rows, kCols>(
+            weights + row * kScoreStride + first * kBlockSize, kScoreStride, count, kBlockSize / Dot::depth,
+            [&](int b, int c) __attribute__((always_inline)) {
+              return reinterpret_cast<const typename Dot::Right*>(values[first + b]) + (kPairs ? 0 : column) +
+                     c * f32x16::lanes;
+            },
+            kPairs ? kStripe : padded_, NoFetch{}, n, out + row * stride + column, stride);
       });
     }
   }
@@ -199,7 +201,7 @@ class LatentSplits {
     for (int b = blocks.first; b < blocks.last; ++b) {
       values[b] = reinterpret_cast<const std::byte*>(to);
       const auto* row = reinterpret_cast<const uint16_t*>(blocks.keys[b]) + column;
-      const std::byte* ahead = blocks.fetch_keys[b];
+      const std::byte* ahead = blocks.streams ? blocks.next_keys[b] : nullptr;
       if (ahead) ahead += column * 2;
       for (int t = 0; t < kBlockSize; t += 2, row += 2 * padded_, to += kStripe) {
         const int position = base + b * kBlockSize + t;

@@ -6,6 +6,7 @@
 
 #include "../simd.h"
 #include "attention.h"
+#include "attention_tiles.h"
 
 namespace penstock {
 
@@ -102,13 +103,13 @@ float exponentials(const float* scores, T* weights, float scale, float maximum,
   const f32x16 factor = f32x16::broadcast(scale);
   const f32x16 shift = f32x16::broadcast(-maximum);
   f32x16 sum = zero;
-  for (int i = first; i < columns.low; i += f32x16::lanes) zero.store(weights + i);
+  for (int i = first; i < columns.low; i += f32x16::lanes) put(zero, weights + i);
   for (int i = columns.low; i < columns.high; i += f32x16::lanes) {
     const f32x16 w = exp(fma(f32x16::load(scores + i), factor, shift));
-    w.store(weights + i);
+    put(w, weights + i);
     sum += w;
   }
-  for (int i = columns.high; i < last; i += f32x16::lanes) zero.store(weights + i);
+  for (int i = columns.high; i < last; i += f32x16::lanes) put(zero, weights + i);
   return hsum(sum);
 }
 

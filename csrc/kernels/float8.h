@@ -60,15 +60,18 @@ inline void widen_float8(const std::byte* from, int n, std::byte* to) {
         to + 2 * i, _mm512_ternarylogic_epi32(mag, _mm512_slli_epi16(codes, 8), sign, 0xf8));
   }
 #else
-  typedef uint16_t Line __attribute__((vector_size(64)));
-  for (int i = 0; i < n; i += 32) {
-    Line codes;
-    for (int j = 0; j < 32; ++j) codes[j] = uint16_t(from[i + j]);
+  // As wide as registers are: of wider vectors GCC 12 makes numbers one by one.
+  typedef uint8_t Bytes __attribute__((vector_size(16)));
+  typedef int16_t Line __attribute__((vector_size(32)));
+  for (int i = 0; i < n; i += 16) {
+    Bytes bytes;
+    std::memcpy(&bytes, from + i, sizeof(bytes));
+    const Line codes = __builtin_convertvector(bytes, Line);
     const Line mag = codes & 0x7f;
     const Line one = mag == 1 ? Line{} + (118 << 7) : Line{};
-    const Line two = mag >= 2 ? (119 << 7) + ((mag - 2) << 6) : one;
-    const Line four = mag >= 4 ? (120 << 7) + ((mag - 4) << 5) : two;
-    const Line all = (mag >= 8 ? (mag << 4) + (120 << 7) : four) | ((codes & 0x80) << 8);
+    const Line two = mag > 1 ? (119 << 7) + ((mag - 2) << 6) : one;
+    const Line four = mag > 3 ? (120 << 7) + ((mag - 4) << 5) : two;
+    const Line all = (mag > 7 ? (mag << 4) + (120 << 7) : four) | ((codes & 0x80) << 8);
     std::memcpy(to + 2 * i, &all, sizeof(all));
   }
 #endif

@@ -30,11 +30,11 @@ QuantizedRows rows_in(std::byte* memory, const GridPanels& p, int64_t rows) {
   // less time than memory, the first has as much of it as can be. (Zen 5, avx512, 8 bits, 13, 16 and 24 rows,
   // even 0.57, 0.64 and 0.83 TOP/s, full 0.68, 0.78 and 0.84.)
 #if defined(__AVX512F__) || defined(__aarch64__)
-  const int64_t bands = p.bits == 4 ? ceil_div(rows, kGridRegisterRows) : 1;
+  const int64_t bands = p.bits == 4 ? ceil_div(rows, grid_register_rows(4)) : 1;
 #else
-  const int64_t bands = ceil_div(rows, kGridRegisterRows);
+  const int64_t bands = ceil_div(rows, grid_register_rows(p.bits));
 #endif
-  return {memory, rows, std::min(ceil_div(rows, bands), kGridRegisterRows), p.steps, p.steps,
+  return {memory, rows, std::min(ceil_div(rows, bands), grid_register_rows(p.bits)), p.steps, p.steps,
           kTakesWindows && p.bits == 4};
 }
 
@@ -61,6 +61,7 @@ void quantize_row(const float* x, int64_t k, const QuantizedRows& to, int64_t ro
   const f32x16 by = f32x16::broadcast(nil ? 0.0f : 127.0f / largest);
   const f32x16 limit = f32x16::broadcast(127.0f), low = f32x16::broadcast(-127.0f);
   f32x16 total = f32x16::zero();
+  const int nought = to.shifted ? 128 : 0;
   int8_t* codes = nullptr;
   int64_t next_slice = 0;
   for (int64_t s = 0; s < to.steps; ++s) {
@@ -72,7 +73,7 @@ void quantize_row(const float* x, int64_t k, const QuantizedRows& to, int64_t ro
     }
     const int64_t first = s * kGridStep;
     if (nil || first >= k) {
-      std::memset(codes, 0, kGridStep);
+      std::memset(codes, nought, kGridStep);
       continue;
     }
     for (int64_t i = 0; i < kGridStep; i += lanes) {
@@ -87,6 +88,8 @@ void quantize_row(const float* x, int64_t k, const QuantizedRows& to, int64_t ro
       static_assert(kGridGroup == lanes);
       if (sums) sums[kStepGroups * s + i / lanes] = -int32_t(hsum(q));
     }
+    if (nought)
+      for (int64_t i = 0; i < kGridStep; ++i) codes[i] = int8_t(codes[i] ^ -128);
   }
   // Below 2^24 in every lane, hence exact.
   to.starts[row] = -kept_zero(8, code_offset(8)) * int32_t(hsum(total));

@@ -20,6 +20,13 @@ constexpr bool kTakesWindows = true;
 constexpr bool kTakesWindows = false;
 #endif
 
+// Whether more rows are by codes less their origin (gemm_grid_centered_avx2.h), and so are themselves plus 128.
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+constexpr bool kCentersCodes = true;
+#else
+constexpr bool kCentersCodes = false;
+#endif
+
 // Panels seen as steps, 64 k each. What a window calls its step is a distance between points and has
 // nothing to do with these.
 struct GridPanels : PanelView {
@@ -44,30 +51,27 @@ struct GridPanels : PanelView {
 // Rows of x, quantized: [slice][row tile][step][row][64 k], so that a kernel's operands lie
 // together; beside them each row's scale and what its dots start from.
 struct QuantizedRows {
-  // That products of windows as they are take, at most: where dots of bytes are several instructions, all.
-#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
-  static constexpr int64_t kSummedRows = int64_t(1) << 40;
-#else
-  static constexpr int64_t kSummedRows = 4;
-#endif
+  static constexpr int64_t kSummedRows = 4;  // that products of windows as they are take, at most
 
   std::byte* codes;
   float* scales;
   int32_t* starts;   // -128 * (sum of the row): takes the weights' offset away
   int32_t* group_sums;  // of up to kSummedRows rows, [row][group]: minus the group's sum
+  bool shifted;       // codes are plus 128
   int64_t tile_rows;  // an AMX tile's, or a band's of the kernel for registers
   int64_t tiles;
   int64_t steps;
   int64_t slice_steps;
 
-  // sums: whether few rows have those of groups.
+  // windows: whether they are for codes with windows, which are taken as they are or less their origin.
   QuantizedRows(std::byte* memory, int64_t rows, int64_t per_tile, int64_t all_steps,
-                int64_t steps_per_slice, bool sums)
+                int64_t steps_per_slice, bool windows)
       : codes(memory),
         scales(reinterpret_cast<float*>(memory + ceil_div(rows, per_tile) * per_tile * all_steps *
                                                      kGridStep)),
         starts(reinterpret_cast<int32_t*>(scales + round_up(rows, 16))),
-        group_sums(sums && rows <= kSummedRows ? starts + round_up(rows, 16) : nullptr),
+        group_sums(windows && rows <= kSummedRows ? starts + round_up(rows, 16) : nullptr),
+        shifted(kCentersCodes && windows && rows > kSummedRows),
         tile_rows(per_tile),
         tiles(ceil_div(rows, per_tile)),
         steps(all_steps),
@@ -143,7 +147,7 @@ GridMultiply grid_neon_multiply(int bits, int64_t rows);
 void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Epilogue& e,
                            int64_t rows, Range units, std::byte* scratch);
 int64_t grid_registers_scratch_bytes(const GridPanels& p);
-extern const int64_t kGridRegisterRows;  // of x that the kernel takes at once
+int64_t grid_register_rows(int bits);  // of x that the kernel takes at once
 
 void grid_linear_amx(const GridPanels& p, const QuantizedRows& x, const Epilogue& e, int64_t rows,
                      Range units, std::byte* scratch);

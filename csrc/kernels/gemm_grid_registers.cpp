@@ -1,6 +1,8 @@
 // Products on the 8-bit grid in vector registers: every instruction set, and the choice for few
 // rows.
+#include "gemm_grid_centered_avx2.h"
 #include "gemm_grid_line.h"
+#include "gemm_grid_windows.h"
 #include "gemm_order.h"
 
 namespace penstock {
@@ -31,8 +33,6 @@ GridMultiply choose(int bits, int64_t rows, int, bool, bool, bool) { return grid
 #else
 
 constexpr bool kBlocksLeave = true;  // codes expanded, where they are asked to
-
-constexpr int kGroupQuads = int(kGridGroup / 4);  // of a group
 
 // So many quads are expanded before the first of them is multiplied. (Zen 5, avx512, 10, 12 and 24 rows: two
 // 0.66, 0.67 and 0.66 TOP/s, four 0.71, 0.70 and 0.75; 8 rows 0.68 and 0.66.)
@@ -114,55 +114,6 @@ void multiply(const GridPanels& p, const QuantizedRows& x, int64_t row, const st
     }
 }
 
-#if defined(__AVX2__)
-// As multiply<4>, for few rows: a group's dots with the codes as they are, its step and origin
-// taken in once at its end. Half the instructions, so that memory is waited for and nothing else.
-template <int Rows, int Panels>
-void multiply_windows(const GridPanels& p, const QuantizedRows& x, int64_t row,
-                      const std::byte* panel, int64_t ahead, std::byte*, int32_t* dots) {
-  i32x16 sums[Panels][Rows];
-  for (int i = 0; i < Panels; ++i)
-    for (int r = 0; r < Rows; ++r) sums[i][r] = i32x16::broadcast(0);
-  const int8_t* x_codes = x.codes_at(row, 0);
-  const int32_t* minus_sums = x.minus_sums(row);
-  for (int64_t s = 0; s < p.steps; ++s, x_codes += x.row_step(), minus_sums += kStepGroups) {
-    const std::byte* const codes = panel + p.step_at(s);
-    const std::byte* const windows = panel + p.windows_at(s);
-#pragma GCC unroll 4
-    for (int g = 0; g < kStepGroups; ++g) {
-      i32x16 step[Panels], group[Panels][Rows];
-      for (int i = 0; i < Panels; ++i) {
-        const i32x16 both = i32x16::widen(windows + i * p.panel_bytes + g * kPanelColumns);
-        step[i] = both.masked(15) + i32x16::broadcast(1);
-        const i32x16 origin = both.right(4);
-        for (int r = 0; r < Rows; ++r)
-          group[i][r] = origin.times_short(minus_sums[r * x.groups_stride() + g]);
-      }
-      for (int quad = kGroupQuads * g; quad < kGroupQuads * g + kGroupQuads; quad += 2) {
-        const std::byte* const at = codes + quad / 2 * kLineBytes;
-        if (ahead)
-          for (int i = 0; i < Panels; ++i) __builtin_prefetch(at + i * p.panel_bytes + ahead);
-        for (int i = 0; i < Panels; ++i) {
-          const Line<4> line = Line<4>::load(at + i * p.panel_bytes);
-          for (int r = 0; r < Rows; ++r)
-            dot<4>(group[i][r], line, x_codes + r * kGridStep + 4 * quad);
-        }
-      }
-      for (int i = 0; i < Panels; ++i)
-        for (int r = 0; r < Rows; ++r) sums[i][r] = sums[i][r] + group[i][r] * step[i];
-    }
-    if (ahead)
-      for (int i = 0; i < Panels; ++i) __builtin_prefetch(windows + i * p.panel_bytes + ahead);
-  }
-  for (int i = 0; i < Panels; ++i)
-    for (int r = 0; r < Rows; ++r) {
-      // The epilogue expects weights plus 128.
-      const i32x16 offset = i32x16::broadcast(-x.starts[row + r]);
-      (sums[i][r] + offset).store(dots + (i * Rows + r) * kPanelColumns);
-    }
-}
-#endif
-
 template <int Bits, int Panels, int Level, int Rows = kGridRows>
 GridMultiply multiply_rows(int64_t rows) {
   if constexpr (Rows > 1)
@@ -228,20 +179,55 @@ bool has_windows_to_stream(const GridPanels& p, int64_t rows) {
   return kTakesWindows && p.bits == 4 && rows > 2 && rows <= QuantizedRows::kSummedRows;
 }
 
-constexpr int64_t kDotsBytes = 2 * kGridRows * kPanelColumns * int64_t(sizeof(int32_t));
+constexpr int kWindowedRows = kCentersCodes ? kCenteredRows : kGridRows;
+constexpr int64_t kDotsBytes = 2 * std::max(kGridRows, kWindowedRows) * kPanelColumns * int64_t(sizeof(int32_t));
+
+// Of a panel of codes of half a byte, made ready for several tiles.
+int64_t ready_bytes(const GridPanels& p) {
+  return kCentersCodes ? centered_bytes(p) : p.steps * kGridTileBytes;
+}
+
+GridSums sums_of(const GridPanels& p, const QuantizedRows& x, int64_t row, int64_t panel, const int32_t* dots,
+                 int64_t panel_ints) {
+  return {dots, panel_ints, x.scales + row, x.starts + row, p.scales(panel), p.panel_bytes / 4};
+}
+
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+void linear_centered(const GridPanels& p, const QuantizedRows& x, const Epilogue& e, int64_t rows, Range units,
+                     std::byte* ready, int32_t* dots) {
+  const int64_t bytes = centered_bytes(p);
+  const Order order(units, p.per_unit, 1);
+  for (Place at = order.first(); at.panels; at = order.after(at)) {
+    const int64_t first_panel = at.unit * p.per_unit;
+    const std::byte* const panels = p.data + first_panel * p.panel_bytes;
+    for (int i = 0; i < at.panels; ++i) center_panel(p, panels + i * p.panel_bytes, ready + i * bytes);
+    for (int64_t row = 0; row < rows; row += x.tile_rows) {
+      const int64_t some = std::min(x.tile_rows, rows - row), panel = some * kPanelColumns;
+      const int64_t ahead = row == 0 ? at.panels * p.panel_bytes : 0;
+      for (int i = 0; i < at.panels; ++i)
+        centered_rows(some)(p, x, row, panels + i * p.panel_bytes, ahead, ready + i * bytes, dots + i * panel);
+      e.finish_block(at.unit, at.panels, row, some,
+                     [&](int i) { return sums_of(p, x, row, first_panel + i, dots + i * panel, panel); });
+    }
+  }
+}
+#endif
 
 }  // namespace
 
-const int64_t kGridRegisterRows = kGridRows;
+int64_t grid_register_rows(int bits) { return bits == 4 ? kWindowedRows : kGridRows; }
 
 int64_t grid_registers_scratch_bytes(const GridPanels& p) {
-  return kDotsBytes + (p.bits == 4 ? 2 * p.steps * kGridTileBytes : 0);
+  return kDotsBytes + (p.bits == 4 ? 2 * ready_bytes(p) : 0);
 }
 
 void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Epilogue& e,
                            int64_t rows, Range units, std::byte* scratch) {
   int32_t* const dots = reinterpret_cast<int32_t*>(scratch);
   std::byte* const grid = scratch + kDotsBytes;
+#if defined(__AVX2__) && !defined(__AVX512VNNI__) && !defined(__AVXVNNI__)
+  if (x.shifted) return linear_centered(p, x, e, rows, units, grid, dots);
+#endif
   // Codes of half a byte are expanded once for several tiles, which the first does where its blocks can.
   GridPanels expanded = p;
   if (p.bits == 4) {
@@ -273,10 +259,8 @@ void grid_linear_registers(const GridPanels& p, const QuantizedRows& x, const Ep
             read, x, row, weights + i * read.panel_bytes, tile == 0 && !reads_grid ? next : 0,
             grid + i * expanded.panel_bytes, dots + i * panel);
       }
-      e.finish_block(at.unit, at.panels, row, some, [&](int i) {
-        return GridSums{dots + i * panel,  panel, x.scales + row, x.starts + row,
-                        p.scales(first_panel + i), p.panel_bytes / 4};
-      });
+      e.finish_block(at.unit, at.panels, row, some,
+                     [&](int i) { return sums_of(p, x, row, first_panel + i, dots + i * panel, panel); });
     }
   }
 }

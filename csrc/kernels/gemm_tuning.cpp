@@ -5,22 +5,28 @@
 namespace penstock {
 namespace {
 
-[[maybe_unused]] constexpr int64_t kTwoLines = 128;
+// How far ahead AMD's processors up to Zen 4 are asked for a stream; 0 on others.
+int64_t ahead_up_to_zen4() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_is("znver3")) return 2 << 10;
+  if (__builtin_cpu_is("amdfam17h") || __builtin_cpu_is("amdfam19h")) return 128;  // two lines
+#endif
+  return 0;
+}
+
 constexpr TunedField kCacheBytes{"cache_bytes", &Tuning::cache_bytes, kLeastCache, kMostCache};
 [[maybe_unused]] constexpr TunedField kSharedIntoL2{"shared_into_l2", &Tuning::shared_into_l2, 0, 1};
 
 }  // namespace
 
 int64_t floats_ahead() {
-#if defined(__x86_64__)
-  if (__builtin_cpu_is("amdfam17h") || __builtin_cpu_is("amdfam19h")) return kTwoLines;
-#endif
-  return 8 << 10;
+  const int64_t ahead = ahead_up_to_zen4();
+  return ahead ? ahead : 8 << 10;
 }
 
 int64_t codes_ahead(int64_t elsewhere) {
+  if (const int64_t ahead = ahead_up_to_zen4()) return ahead;
 #if defined(__x86_64__)
-  if (__builtin_cpu_is("amdfam17h") || __builtin_cpu_is("amdfam19h")) return kTwoLines;
   if (__builtin_cpu_is("amd")) return 8 << 10;
 #endif
   return elsewhere;

@@ -41,11 +41,14 @@ struct Tuning {
   int64_t cache_bytes = 0;
 };
 
-// Defaults of Tuning::stream_ahead. AMD's processors up to Zen 4 read one stream fastest by themselves,
-// with two lines ahead. (Zen 4, avx512, one row, one thread, GB/s of processor time at 128 bytes and at
+// Defaults of Tuning::stream_ahead. AMD's Zen 4 reads one stream fastest by itself, with two lines ahead. (Zen 4, avx512, one row, one thread, GB/s of processor time at 128 bytes and at
 // 2 KiB: bf16 22 to 24 and 14 to 18; Q8_0 of 178 MB 22 and 16; int8 of 263 MB 23 and 22, of 7 to 200 MB
 // 20 to 24 and 21; Q5_0 and Q6_K, partly in L3, within noise. A plain loop reads 27 at 512 bytes, 22
 // from 1 KiB on.)
+//
+// Zen 3 does not. (One thread that reads 20 GB/s, avx2, 128 bytes, 2 and 8 KiB ahead, the median of three
+// rounds, GB/s: bf16 of 3072 x 1024 14.1, 15.7, 14.5; int8 of 2048 x 2048 and 4 rows 7.8, 11.0, 11.5; int4
+// of 3072 x 1024 5.9, 10.1, 8.7, and of 1024 x 3072 6.9, 9.6, 8.5.)
 //
 // Zen 5 reads floats at 38 to 40 GB/s where a panel alone is read 8 KiB ahead, or 12 for 5 to 8 rows, and at 24 to
 // 35 with two lines ahead. Codes do not lie in the order in which they are read: scales come first or
