@@ -10,6 +10,7 @@ from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
+from support.profiles import profile_of_another
 
 from penstock.config import EngineConfig
 from penstock.engine.ipc.spawn import EngineChild
@@ -17,10 +18,12 @@ from penstock.errors import ConfigError, EngineDeadError, OverloadedError
 from penstock.frontend.async_llm import AsyncLLM
 from penstock.frontend.open_sequences import OpenSequences
 from penstock.interface.messages import Tenant
+from penstock.profile import ProfileOptions
 from penstock.server import supervisor as module
 from penstock.server.errors import ApiError
-from penstock.server.setups import EngineSetup
+from penstock.server.setups import EngineSetup, Setups
 from penstock.server.supervisor import NotExchangedError, Supervisor, SupervisorOptions
+from penstock.server.switch import Switch
 
 SOMEBODY = Tenant("a")
 
@@ -34,7 +37,7 @@ class Engine:
     open_sequences: OpenSequences = field(default_factory=lambda: OpenSequences(None))
     model: Any = field(default_factory=Mock)
     inputs: Any = field(default_factory=Mock)
-    ready: Any = field(default_factory=lambda: Mock(config=Mock(max_num_seqs=4)))
+    ready: Any = field(default_factory=lambda: Mock(config=Mock(max_num_seqs=4, notes=[])))
     pacer: Any = field(default_factory=Mock)
     process: Any = field(
         default_factory=lambda: Mock(silent_s=0.0, step_s=0.0, connected=True, pid=1)
@@ -257,6 +260,47 @@ def test_whoever_asked_may_leave(starts: Starts) -> None:
             await asyncio.sleep(0)
         await made.exchange(setup("newer"))
         assert current(made).name == "newer"
+
+    supervised(starts, work)
+
+
+def switching(made: Supervisor) -> Switch:
+    """The exchange is for an engine of another setup, whatever the profile."""
+    current(made).model.parameters = 0
+    next_one = Named(EngineConfig(max_num_seqs=5), 8, name="new")
+    return Switch(made, Setups(made.setup, lambda profile: next_one, lambda profile: None))
+
+
+def test_without_time_to_wait_nobody_comes_in_once_a_switch_is_asked_for(starts: Starts) -> None:
+    """Whoever has seen that it is pending is held, if it asks in the same moment."""
+
+    async def work(made: Supervisor) -> None:
+        switch, inside = switching(made), made.turnstile.enter()
+        done = switch.begin(profile_of_another(ProfileOptions()), 0)
+        pending = switch.status.pending
+        assert pending is not None
+        assert pending.phase == "holding"
+        assert not made.turnstile.is_open
+        held = asyncio.ensure_future(made.turnstile.hold(SOMEBODY, 1))
+        await asyncio.sleep(0)
+        inside.close()
+        assert (await done).held == 1
+        assert current(made).name == "new"
+        (await held).close()
+        assert switch.status.pending is None
+
+    supervised(starts, work)
+
+
+def test_a_switch_that_is_given_up_before_it_runs_lets_everybody_in(starts: Starts) -> None:
+    async def work(made: Supervisor) -> None:
+        switch, inside = switching(made), made.turnstile.enter()
+        done = switch.begin(profile_of_another(ProfileOptions()), 0)
+        switch.cancel()
+        await asyncio.gather(done, return_exceptions=True)
+        assert made.turnstile.is_open
+        assert switch.status.pending is None
+        inside.close()
 
     supervised(starts, work)
 

@@ -86,6 +86,22 @@ def test_counts_are_exact(counted: Server) -> None:
     assert metric("iteration_tokens_total_count") == metric("engine_steps_total") - 1
 
 
+def test_answers_within_the_service_level_are_counted(tokenizer_folder: Path) -> None:
+    def slo(server: Server) -> tuple[float, float]:
+        return server.metric("request_slo_judged_total"), server.metric("request_slo_met_total")
+
+    with running(tokenizer_folder, STEP_MS, slo=["tpot:1us", "ttft:600s"]) as server:
+        body = {"model": "fake", "prompt": "abc"}
+        assert slo(server) == (0, 0)
+        assert server.post("/v1/completions", {**body, "max_tokens": 7}).status_code == 200
+        assert slo(server) == (1, 0)
+        # A single token has no time between tokens.
+        assert server.post("/v1/completions", {**body, "max_tokens": 1}).status_code == 200
+        assert slo(server) == (2, 1)
+        assert server.post("/v1/completions", {**body, "max_tokens": -1}).status_code == 400
+        assert slo(server) == (2, 1)
+
+
 def test_running_sequences_are_seen_while_they_run(slow_server: Server) -> None:
     with bystanders(slow_server, count=3, tokens=200):
         # Another test's client may have left a moment ago.

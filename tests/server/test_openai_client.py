@@ -208,6 +208,24 @@ def test_completion_logprobs_and_echo(server: Server, stream: bool) -> None:
         assert top[token] == -0.5
 
 
+def test_offsets_of_tokens_whose_text_is_held_back(server: Server) -> None:
+    """Where a token begins does not depend on what of the text was sent before."""
+    text = text_of(list(b"abc"), 40)
+    stops = [text[start : start + 3] + "\0" for start in range(0, 40, 2)]
+    made = server.client().completions.create(
+        model="fake", prompt="abc", max_tokens=40, logprobs=0, stop=stops[:4], stream=True
+    )
+    choices = [choice for part in made for choice in part.choices]
+    assert "".join(choice.text for choice in choices) == text
+    offsets = [
+        offset
+        for choice in choices
+        if choice.logprobs is not None
+        for offset in choice.logprobs.text_offset or []
+    ]
+    assert offsets == list(range(40))
+
+
 def test_echo_of_the_prompt_alone(server: Server) -> None:
     answer = server.client().completions.create(
         model="fake", prompt=[97, 98], max_tokens=0, logprobs=1, echo=True

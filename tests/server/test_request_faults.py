@@ -64,10 +64,14 @@ def test_so_is_a_stream_that_has_not_begun(server: Server, path: str) -> None:
 def test_a_stream_that_has_begun_reports_the_same_error(
     server: Server, path: str, bound: bool
 ) -> None:
-    answer = server.post(path, body(path, "fault", bound, stream=True))
-    assert answer.status_code == 200
-    lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]
-    last = json.loads(lines[-1])
+    asked = body(path, "late fault", bound, stream=True)
+    with server.http.stream("POST", path, json=asked) as answer:
+        assert answer.status_code == 200
+        lines = answer.iter_lines()
+        next(lines)
+        # The fault comes with a second request: the first has begun for certain.
+        assert server.post(path, body(path, "", bound, stream=False)).status_code == 200
+        last = json.loads([line for line in lines if line.startswith("data: ")][-1][6:])
     if path == "/v1/responses":
         assert last["type"] == "error"
         assert last["code"] == "invalid_request_error"

@@ -84,6 +84,27 @@ def test_while_it_is_closed_requests_are_held_in_order() -> None:
     asyncio.run(main())
 
 
+def test_one_for_which_it_opens_before_it_waits_is_let_in() -> None:
+    """Its caller has seen it closed, and its task runs only after that was over."""
+
+    async def main() -> None:
+        sequences = OpenSequences(8)
+        turnstile = Turnstile(sequences)
+        turnstile.close()
+        late = asyncio.ensure_future(turnstile.hold(A, 3))
+        turnstile.open()
+        entry = await asyncio.wait_for(late, PATIENCE_S)
+        assert (turnstile.waiting, turnstile.total_held, sequences.count) == (0, 0, 3)
+        emptied = asyncio.ensure_future(turnstile.emptied())
+        await asyncio.sleep(0)
+        assert not emptied.done()
+        entry.close()
+        await emptied
+        assert sequences.count == 0
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_one_that_leaves_while_it_is_held_costs_nothing(late: bool) -> None:
     """``late``: in the moment in which it would have been let in."""

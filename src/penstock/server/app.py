@@ -2,42 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import msgspec
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from penstock.engine.ipc.wire import ModelFacts
 from penstock.server.admin import Admin
 from penstock.server.cache_events import CacheEvents
-from penstock.server.errors import ApiError
 from penstock.server.gate import Gate
 from penstock.server.handlers import Handlers
+from penstock.server.http_app import answered, cors, http_errors
 from penstock.server.keys import KeyCheck
 from penstock.server.of_model import OfModel
-from penstock.server.open_requests import IGNORED, REQUEST_ID, OpenRequests
+from penstock.server.open_requests import OpenRequests
 from penstock.server.openai.document import describe_bodies
 from penstock.server.openapi import document
 from penstock.server.options import ServerOptions
 from penstock.server.page.bundle import Bundle
 from penstock.server.routes import endpoints as route_table
-from penstock.server.sites import Cors, SiteCheck
-from penstock.server.sse import ClientGone, EventStream, explained
+from penstock.server.sites import SiteCheck
 from penstock.server.supervisor import Supervisor
 from penstock.server.switch import Switch
 from penstock.version import __version__
 
 if TYPE_CHECKING:
     from penstock.server.tracing import Tracing
-
-Handler = Callable[[Request], Awaitable[Response | EventStream]]
 
 
 def build_app(
@@ -59,25 +53,13 @@ def build_app(
     sites = Middleware(
         SiteCheck, hosts=options.hosts, origins=options.cors_origins, keys_needed=keys_needed
     )
-    middleware = [gate, sites]
-    if options.cors_origins:
-        middleware.append(
-            Middleware(
-                Cors,
-                allow_origins=options.cors_origins,
-                allow_methods=["GET", "POST"],
-                # Whatever a client names: OpenAI's sends a dozen of its own, and more with each
-                # version. The origin is what is checked; unknown headers do nothing.
-                allow_headers=["*"],
-                expose_headers=[REQUEST_ID, IGNORED, "Retry-After", "X-Should-Retry"],
-            )
-        )
+    middleware = [gate, sites, *cors(options.cors_origins)]
     page = Bundle.read() if options.page else None
     open_paths = () if page is None else page.paths
     middleware.append(Middleware(KeyCheck, keys=options.keys, open_paths=open_paths))
     cache = (CacheEvents(engine, requests).endpoint(), handlers.prompt_keys.endpoint())
     endpoints = [*route_table(handlers), *admin.endpoints(), *cache]
-    routes = [Route(e.path, _answered(e.handler), methods=[e.method]) for e in endpoints]
+    routes = [Route(e.path, answered(e.handler), methods=[e.method]) for e in endpoints]
     if page is not None:
         routes += [Route(path, page.answer, methods=["GET"]) for path in page.paths]
 
@@ -99,32 +81,5 @@ def build_app(
     return Starlette(
         middleware=middleware,
         routes=routes,
-        exception_handlers={HTTPException: _http_error},
+        exception_handlers=http_errors(),
     )
-
-
-def _answered(handler: Handler) -> Handler:
-    """Wrap ``handler`` so that its errors become responses in OpenAI's format."""
-
-    async def answer(request: Request) -> Response | EventStream:
-        try:
-            return await handler(request)
-        except (ClientGone, ClientDisconnect):
-            return Response(status_code=499)  # nobody reads it
-        except Exception as error:
-            return explained(error).response()
-
-    return answer
-
-
-async def _http_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    if error.status_code == 405:
-        message = f"{request.method} is not allowed on {request.url.path}"
-    elif error.status_code == 404:
-        message = f"there is nothing at {request.url.path}"
-    else:
-        message = error.detail
-    answer = ApiError(error.status_code, message).response()
-    answer.headers.update(error.headers or {})
-    return answer

@@ -38,6 +38,9 @@ class Share:
         return self
 
     def __exit__(self, *error: object) -> None:
+        self.give_back()
+
+    def give_back(self) -> None:
         self._memory.taken -= self._bytes
         self._bytes = 0
 

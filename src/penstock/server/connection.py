@@ -123,6 +123,10 @@ class Connection(H11Protocol):
         self.app = self._answer  # a cycle would outlive the connection
         self._place.leave()
 
+    def _should_upgrade(self) -> bool:
+        """False: a client that offers another protocol is answered in this one (RFC 9110, 7.8)."""
+        return False
+
     def send_400_response(self, msg: str) -> None:
         """Answer the protocol error that ``conn`` found, if that is still possible, and stop
         reading."""

@@ -190,7 +190,7 @@ class Handlers:
         except PenstockError:
             self._known = None
         state.engine = self._known
-        text = render(self._model, self._counts, state)
+        text = render(self._model, self._counts, state, bool(self._options.slo))
         return Response(text, media_type=CONTENT_TYPE)
 
     async def engine_events(self, request: Request) -> Response | EventStream:
@@ -229,7 +229,8 @@ class Handlers:
         except OverloadedError as error:
             raise self._full(error) from None
         self._requests.begin_work(opened, request.headers.get(TIMEOUT))
-        return Meter(self._counts, opened, self._options.log_prompts, self._observer)
+        options = self._options
+        return Meter(self._counts, opened, options.log_prompts, self._observer, options.slo)
 
     def _serving_to(self, request: Request) -> Serving:
         return replace(self._serving, caller=OpenRequest.of(request.scope).caller)

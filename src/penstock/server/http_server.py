@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -76,6 +77,34 @@ class HttpServer(uvicorn.Server):
         self.servers = [acceptor]  # type: ignore[list-item]  # asked to close, no more
         self.started = True
         self._on_started()
+
+    async def serve_until(
+        self,
+        stop: asyncio.Event,
+        ending: Callable[[], Awaitable[None]],
+        watched: Sequence[asyncio.Future[None]] = (),
+    ) -> None:
+        """Serve until ``stop`` is set or one of ``watched`` is done, then await ``ending`` and end.
+
+        Raises what the one of ``watched`` raised that was done, and OSError where another process
+        listens on the address. When this returns all of ``watched`` have ended.
+        """
+        serving = asyncio.ensure_future(self.serve([self._listener]))
+        stopping = asyncio.ensure_future(stop.wait())
+        try:
+            waited: set[asyncio.Future[Any]] = {serving, stopping, *watched}
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
+            ended = [each for each in watched if each.done()]
+            await ending()
+            self.should_exit = True
+            await serving
+            for each in ended:
+                each.result()
+        finally:
+            tasks: list[asyncio.Future[Any]] = [stopping, *watched]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def _connection(self, place: Place) -> asyncio.Protocol:
         return Connection(

@@ -69,15 +69,11 @@ class Keys:
             raise ConfigError(f"{KEYS_VARIABLE} is set and holds no key; unset it or give keys")
         if key_file is not None:
             users += [_key(line, where) for line, where in _lines(key_file)]
-        admins = [environment[ADMIN_VARIABLE]] if ADMIN_VARIABLE in environment else []
-        if admin_key_file is not None:
-            admins += [line for line, _ in _lines(admin_key_file)]
-        if len(admins) > 1:
-            raise ConfigError("there may be one admin key, and several are given")
+        admin_key = read_admin_key(admin_key_file, environment)
         distinct = tuple(dict.fromkeys(users))
         if len({key.digest for key in distinct}) < len(distinct):
             raise ConfigError("a key is given twice, with different properties; give it once")
-        admin = _checked(admins[0].strip(), "the admin key") if admins else None
+        admin = None if admin_key is None else _digest(admin_key)
         if admin in [key.digest for key in distinct]:
             raise ConfigError("the admin key is also a user's key; give it a value of its own")
         return cls(distinct, admin, best_priority)
@@ -168,6 +164,21 @@ class KeyCheck:
             )
         request.key = fingerprint(key)
         request.caller = keys.caller(key)
+
+
+def read_admin_key(path: Path | None, environment: Mapping[str, str] = os.environ) -> str | None:
+    """The admin key from a file or from the environment; None if there is none. Raises
+    ConfigError."""
+    found = [environment[ADMIN_VARIABLE]] if ADMIN_VARIABLE in environment else []
+    if path is not None:
+        found += [line for line, _ in _lines(path)]
+    if len(found) > 1:
+        raise ConfigError("there may be one admin key, and several are given")
+    if not found:
+        return None
+    key = found[0].strip()
+    _checked(key, "the admin key")
+    return key
 
 
 def given_key(headers: Headers) -> str | None:

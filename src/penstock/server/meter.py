@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from typing import NamedTuple
 
 from penstock.errors import OverloadedError, RequestError
 from penstock.frontend.outputs import CompletionOutput, RequestOutput
@@ -12,6 +13,7 @@ from penstock.server.metrics import Counts
 from penstock.server.observer import Observer
 from penstock.server.open_requests import OpenRequest
 from penstock.server.traced import TracedGeneration
+from penstock.service_level import Limit
 
 
 class Meter:
@@ -24,11 +26,13 @@ class Meter:
         request: OpenRequest,
         log_prompts: bool,
         observer: Observer | None = None,
+        slo: Sequence[Limit] = (),
     ) -> None:
         self._counts = counts
         self._request = request
         self._log_prompts = log_prompts
         self._observer = observer
+        self._slo = slo
 
     async def measured(
         self, asked: EngineRequest, outputs: AsyncGenerator[RequestOutput, None]
@@ -44,6 +48,7 @@ class Meter:
                     yield output
         except OverloadedError:
             self._counts.refused_full += 1
+            self._counts.judged += 1
             served = False
             raise
         except Exception as error:
@@ -51,6 +56,7 @@ class Meter:
             failed = True
             # What asks for the impossible is no part of the workload.
             served = before is not None or not isinstance(error, RequestError)
+            self._counts.judged += served
             raise
         finally:
             if before is not None:
@@ -111,8 +117,13 @@ class Meter:
             if times.scheduled_time is not None:
                 counts.inference.add(last - times.scheduled_time)
             longest = max(choice.num_tokens for choice in output.outputs)
-            if longest > 1:
-                counts.per_output_token.add((last - first) / (longest - 1))
+            tpot = (last - first) / (longest - 1) if longest > 1 else None
+            if tpot is not None:
+                counts.per_output_token.add(tpot)
+            began = self._request.began
+            answer = _Times(first - began, tpot, last - began)
+            counts.judged += 1
+            counts.within_slo += all(limit.met(answer) for limit in self._slo)
 
     def _note(self, output: RequestOutput) -> None:
         """Record a finished output for the access log and for the trace."""
@@ -138,6 +149,16 @@ class Meter:
                     "outputs": [choice.text for choice in output.outputs],
                 }
             )
+
+
+class _Times(NamedTuple):
+    """What a server knows of :class:`~penstock.service_level.AnswerTimes`."""
+
+    ttft_s: float | None
+    tpot_s: float | None
+    e2el_s: float | None
+    ttfo_s: float | None = None
+    ttst_s: float | None = None
 
 
 def _reason(choice: CompletionOutput) -> str:

@@ -13,6 +13,7 @@ from prometheus_client.core import (
     Metric,
 )
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 
 from penstock.interface.buckets import Buckets
 from penstock.interface.messages import DraftStats, EngineStats, HandoverStats
@@ -36,6 +37,8 @@ class Counts:
         self.generation_tokens = 0
         self.failures = 0  # requests that were refused or failed after their arrival
         self.refused_full = 0  # requests that the full queue did not take
+        self.judged = 0  # requests that were answered, failed or were refused
+        self.within_slo = 0  # of these, answered within the service level
         self.finished: Counter[str] = Counter()  # sequences, by finish reason
         self.first_token = Buckets.empty(_LATENCY)
         self.inter_token = Buckets.empty(_PER_TOKEN)
@@ -62,19 +65,25 @@ class ServerState:
         self.ended_jobs: Mapping[str, int] = {}  # of worker processes, by why
 
 
-def render(model_name: str, counts: Counts, state: ServerState) -> bytes:
+def render(model_name: str, counts: Counts, state: ServerState, has_slo: bool = False) -> bytes:
     """The text of ``GET /metrics``."""
+    return exposition(_Collector(model_name, counts, state, has_slo))
+
+
+def exposition(collector: Collector) -> bytes:
+    """What a collector has, in the form that Prometheus reads (:data:`CONTENT_TYPE`)."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(model_name, counts, state))
+    registry.register(collector)
     text: bytes = generate_latest(registry)
     return text
 
 
-class _Collector:
-    def __init__(self, model_name: str, counts: Counts, state: ServerState) -> None:
+class _Collector(Collector):
+    def __init__(self, model_name: str, counts: Counts, state: ServerState, has_slo: bool) -> None:
         self._model_name = model_name
         self._counts = counts
         self._state = state
+        self._has_slo = has_slo
 
     def collect(self) -> Iterator[Metric]:
         yield from self._of_server()
@@ -112,6 +121,11 @@ class _Collector:
             ("request_queue_full", "Requests that a full queue refused", counts.refused_full),
         ):
             yield self._counter(name, text, value)
+        if self._has_slo:
+            text = "Requests that were answered, failed or were refused"
+            yield self._counter("request_slo_judged", text, counts.judged)
+            text = "Of these, answered within the service level"
+            yield self._counter("request_slo_met", text, counts.within_slo)
         finished = CounterMetricFamily(
             "penstock:request_success",
             "Sequences that ended, by finish reason",

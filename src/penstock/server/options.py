@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from penstock.parsing.styles import AUTO
 from penstock.server.hosts import HostRule
 from penstock.server.keys import Keys
+from penstock.service_level import Limit
 
 MAX_BODY_BYTES = 32 << 20
 """Four million prompt tokens as JSON numbers, or as much text as any context holds."""
 BODY_TIMEOUT_S = 60.0
 """Seconds for the whole body of a request: half a megabyte a second at the largest that is
 taken."""
+SLO_MEASURES = ("ttft", "tpot", "e2el")
+"""Those of a service level that a server can tell, from a request's arrival on."""
 
 
 @dataclass(frozen=True)
@@ -30,5 +33,7 @@ class ServerOptions:
     """Whether lengths, times and hashed prefixes of requests are kept for /engine/workload."""
     hosts: HostRule | None = None
     """Which Host headers are taken; None takes all."""
+    slo: tuple[Limit, ...] = ()
+    """What answers are to keep to: those that do are counted (``SLO_MEASURES``)."""
     restarts: int = 0
     """How many servers of this socket died before this one."""

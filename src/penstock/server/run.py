@@ -7,7 +7,6 @@ import contextlib
 import gc
 import logging
 import os
-import signal
 import socket
 import time
 from collections.abc import Callable, Generator
@@ -20,12 +19,12 @@ from penstock.frontend.input_processor import InputProcessor
 from penstock.interface.loading import ProgressCallback, no_progress
 from penstock.server.app import build_app
 from penstock.server.connection import HEADERS_TIMEOUT_S
-from penstock.server.errors import RETRY_AFTER_S, unavailable
 from penstock.server.http_server import HttpServer, Tls
 from penstock.server.logs import LineWriter, LogOptions, logging_to
 from penstock.server.open_requests import OpenRequests
 from penstock.server.options import ServerOptions
 from penstock.server.setups import Setups
+from penstock.server.stopping import drain, stop_signals
 from penstock.server.supervisor import Supervisor, SupervisorOptions
 from penstock.server.switch import Switch
 from penstock.server.trace_options import TraceOptions
@@ -33,9 +32,7 @@ from penstock.server.trace_options import TraceOptions
 if TYPE_CHECKING:
     from penstock.server.tracing import Tracing
 
-LAST_WORDS_S = 2.0
-"""Seconds for telling streams that the end of the grace period cuts off."""
-STOPPING = "the server is shutting down"
+_STOPPING = "the server is shutting down"
 
 _log = logging.getLogger("penstock.server")
 
@@ -80,18 +77,8 @@ async def serve(
     Raises what AsyncLLM.start raises, and EngineDeadError if engines keep dying.
     """
     began = time.monotonic()
-    loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
-
-    def on_signal(number: int) -> None:
-        if stop.is_set() and not options.guarded:
-            # At once: whatever hangs must not keep it. The kernel ends the engine with us.
-            os._exit(128 + number)
-        stop.set()
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, on_signal, number)
-    loop.set_exception_handler(_on_loop_error)
+    stop = stop_signals(options.guarded)
+    asyncio.get_running_loop().set_exception_handler(_on_loop_error)
     with logging_to(options.logs) as log:
         # It outlives engines.
         async with contextlib.aclosing(InputProcessor(options.chat_template)) as inputs:
@@ -165,36 +152,14 @@ async def _serve(
     requests = OpenRequests(options.request_timeout_s)
     app = build_app(supervisor, requests, options.server, switch, lambda: log.dropped, tracing)
     http = HttpServer(app, listener, options.headers_timeout_s, on_ready, options.tls)
-    serving = asyncio.ensure_future(http.serve([listener]))
     watching = asyncio.ensure_future(supervisor.run())
-    stopping = asyncio.ensure_future(stop.wait())
-    try:
-        await asyncio.wait({serving, watching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+
+    async def ending() -> None:
         switch.cancel()
-        if watching.done():
-            http.should_exit = True
-            await serving
-            watching.result()  # raises
-        elif stopping.done():
-            await _drain(requests, options.grace_s)
-        http.should_exit = True
-        await serving
-    finally:
-        for task in (watching, stopping):
-            task.cancel()
-        await asyncio.gather(watching, stopping, return_exceptions=True)
+        if not watching.done() and stop.is_set():
+            await drain(requests, options.grace_s, _STOPPING, _log)
 
-
-async def _drain(requests: OpenRequests, grace_s: float) -> None:
-    """Refuse new work and wait for what is open; end and tell what is not done in time."""
-    requests.draining = STOPPING
-    requests.stopping = True
-    _log.warning("stopping: %d requests are open and have %g s", len(requests), grace_s)
-    if await requests.wait_idle(grace_s):
-        return
-    ended = requests.end_all(unavailable(STOPPING, "shutting_down", RETRY_AFTER_S))
-    _log.warning("the grace is over: %d requests were ended", ended)
-    await requests.wait_idle(LAST_WORDS_S)
+    await http.serve_until(stop, ending, [watching])
 
 
 def _on_loop_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

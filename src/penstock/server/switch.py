@@ -35,10 +35,11 @@ class Switch:
     """Switches the server to other profiles, one at a time. Belongs to one event loop.
 
     A switch waits for a moment in which no request uses the engine. If there is none for
-    ``within_s`` seconds, new requests are held until those that are open have ended. Then the
-    supervisor exchanges the engine, and the requests that were held go to the next one: to that of
-    the former setup, if one of the new setup cannot start. An engine that dies meanwhile is started
-    again with the setup in force, as ever, and the switch goes on.
+    ``within_s`` seconds, new requests are held until those that are open have ended; with 0 they
+    are from :meth:`begin` on. Then the supervisor exchanges the engine, and the requests that were
+    held go to the next one: to that of the former setup, if one of the new setup cannot start. An
+    engine that dies meanwhile is started again with the setup in force, as ever, and the switch
+    goes on.
     """
 
     def __init__(self, engine: Supervisor, setups: Setups) -> None:
@@ -85,8 +86,10 @@ class Switch:
         except ConfigError as error:
             raise ApiError(400, str(error), param="profile") from None
         self._pending = pending = _Pending(profile, within_s, setup)
+        if within_s <= 0 and not setup.same_engine(self._engine.setup):
+            self._hold(pending)
         self._task = asyncio.ensure_future(self._run(pending))
-        self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._task.add_done_callback(self._over)
         return self._task
 
     def cancel(self) -> None:
@@ -122,11 +125,16 @@ class Switch:
                 "shutting_down",
                 RETRY_AFTER_S,
             ) from None
-        finally:
-            self._engine.turnstile.open()
-            self._pending = None
         self._failed = None
         return switched
+
+    def _over(self, task: asyncio.Task[Switched]) -> None:
+        """Let requests in, whatever became of the switch: it may not even have begun to run.
+        Whoever awaits it goes on behind this."""
+        self._engine.turnstile.open()
+        self._pending = None
+        if not task.cancelled():
+            task.exception()  # was logged
 
     async def _switched(self, pending: _Pending) -> Switched:
         engine, turnstile, setup = self._engine, self._engine.turnstile, pending.setup
@@ -136,7 +144,7 @@ class Switch:
             self._keep(pending.profile)
             _log.warning("the profile of %s is in force, with the same engine", made)
             return Switched(made=made, notes=[*setup.notes, *setup.overruled])
-        await self._hold(pending)
+        await self._emptied(pending)
         pending.phase, waited_s = "starting", pending.seconds
         await engine.exchange(setup)
         self._keep(pending.profile)
@@ -158,16 +166,21 @@ class Switch:
             notes=[*setup.notes, *(() if config is None else config.notes)],
         )
 
-    async def _hold(self, pending: _Pending) -> None:
-        """Hold new requests from a moment on in which none is inside, or after ``within_s`` until
-        none is."""
+    async def _emptied(self, pending: _Pending) -> None:
+        """Wait until no request is inside, and hold new ones from then on, or already after
+        ``within_s``."""
         turnstile = self._engine.turnstile
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pending.within_s):
-                await turnstile.emptied()
-        turnstile.close()
-        pending.phase = "holding"
+        if pending.phase == "waiting":
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pending.within_s):
+                    await turnstile.emptied()
+            self._hold(pending)
         await turnstile.emptied()
+
+    def _hold(self, pending: _Pending) -> None:
+        """Hold the requests that come from now on."""
+        self._engine.turnstile.close()
+        pending.phase = "holding"
 
     def _keep(self, profile: Profile) -> None:
         try:

@@ -80,7 +80,8 @@ class Turnstile:
         return entry
 
     async def hold(self, tenant: Tenant, sequences: int) -> Entry:
-        """Hold a request of the tenant, which asks for so many sequences, and then let it in.
+        """Hold a request of the tenant, which asks for so many sequences, and then let it in: at
+        once if it was opened since the caller looked.
 
         Raises OverloadedError if too many are open and held. What it asks for beyond the limit has
         no place, and is refused later, as usual.
@@ -88,6 +89,9 @@ class Turnstile:
         limit = self._sequences.limit
         places = sequences if limit is None else min(sequences, limit)
         entry = Entry(self, Place(self._sequences, tenant, places))
+        if self.is_open:
+            entry.let_in()
+            return entry
         self.total_held += 1
         opened = self._held[entry] = asyncio.get_running_loop().create_future()
         try:

@@ -68,6 +68,10 @@ class CompletionJob:
         self._meter = meter
         self._options = options
         self._binding = binding  # the field that the grammar comes from
+        self._told: dict[tuple[int, int], int] = {}
+        """Characters of the tokens of each choice whose log-probabilities were told. Its text may
+        lack some of them for now, so where the next token begins is no matter of how long that is.
+        """
         self._id = f"cmpl-{uuid.uuid4().hex}"
         self._created = int(time.time())
         # With echo, max_tokens=0 asks for the prompt alone; the engine still makes one token.
@@ -168,9 +172,10 @@ class CompletionJob:
         logprobs: CompletionLogprobs | None = None
         if self._request.logprobs is not None:
             top = self._request.logprobs
-            offset = len(echoed) + (0 if before is None else len(before.text))
+            offset = len(echoed) if before is None else self._told[p, i]
             fresh = [] if self._hidden else delta.logprobs or []
             logprobs = answer_structs.completion_logprobs(fresh, offset, top)
+            self._told[p, i] = offset + sum(map(len, logprobs.tokens))
             if self._request.echo and before is None:
                 first = self._engine.tokenizer.token_text(output.prompt_token_ids[0])
                 entries = output.prompt_logprobs or []
