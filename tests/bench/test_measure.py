@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +19,18 @@ from penstock.backends.cpu.measure import Ceiling
 from penstock.bench import machine as machine_module
 from penstock.bench import session as session_module
 from penstock.bench.latency import LatencyWorkload, run_latency
-from penstock.bench.machine import Speeds, measure_speeds
+from penstock.bench.machine import Speeds, describe_machine, measure_reading, measure_speeds
 from penstock.bench.meter import linear_flops, weight_bytes_per_step
 from penstock.bench.session import Session
 from penstock.bench.throughput import StaticBatches, run_throughput
 from penstock.bench.workload import Lengths, random_requests
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.cli import main as cli
+from penstock.cli.bench_common import engine_rows, machine_rows
 from penstock.config import EngineConfig
+from penstock.engine.loader import plan_engine
 from penstock.errors import ConfigError
+from penstock.hardware import detect
 from penstock.models.spec import ExpertsSpec
 from penstock.plan import ops
 from penstock.plan.explain import explain
@@ -201,6 +206,57 @@ def test_this_machines_speeds(monkeypatch: pytest.MonkeyPatch) -> None:
         assert 0 <= ceiling.spread <= 1
 
 
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Two CPUs with a GiB of memory, whose speeds are the threads that measure them."""
+    found: dict[str, int] = {}
+
+    def speed(name: str, threads: int) -> Ceiling:
+        found[name] = threads
+        return Ceiling(float(threads))
+
+    for name in ("f32", "bf16", "int8"):
+        monkeypatch.setattr(machine_module.measure, name, partial(speed, name))
+    monkeypatch.setattr(
+        machine_module.measure, "reading", lambda num_bytes, threads: speed("reading", threads)
+    )
+    machine = replace(detect(), cpus=(0, 1), memory_total=1 << 30, memory_available=1 << 30)
+    monkeypatch.setattr(machine_module, "detect", lambda: machine)
+    return found
+
+
+@pytest.mark.parametrize(("threads", "at_once"), [(1, 1), (2, 2), (5, 2)])
+def test_no_cpu_counts_twice(measured: dict[str, int], threads: int, at_once: int) -> None:
+    """Threads that take turns would each be measured with a CPU of their own."""
+    assert measure_speeds(threads).f32 == Ceiling(at_once)
+    assert set(measured.values()) == {at_once}
+    measured.clear()
+    assert measure_reading(threads) == Ceiling(at_once)
+
+
+def test_reading_is_not_measured_with_memory_that_is_not_there(
+    measured: dict[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = replace(machine_module.detect(), memory_available=300 << 20)
+    monkeypatch.setattr(machine_module, "detect", lambda: short)
+    speeds = measure_speeds(1)
+    assert (speeds.read, speeds.f32) == (None, Ceiling(1.0))
+    words = "over 256 MiB, and only 300 MiB of memory are free"
+    assert words in (speeds.unmeasured or "")
+    rows = dict(machine_rows(describe_machine(speeds, 1)))
+    assert words in rows["read bandwidth"]
+    assert "f32 peak" in rows
+    with pytest.raises(ConfigError, match=words):
+        measure_reading(1)
+    before = Speeds(read=Ceiling(2.0))
+    assert before.best(speeds) == Speeds(
+        read=Ceiling(2.0), f32=Ceiling(1.0), bf16=Ceiling(1.0), int8=Ceiling(1.0)
+    )
+    untold = replace(short, memory_total=0, memory_available=0)
+    monkeypatch.setattr(machine_module, "detect", lambda: untold)
+    assert measure_reading(1) == Ceiling(1.0)
+
+
 def test_speeds_keep_the_better() -> None:
     a = Speeds(read=Ceiling(2.0, 0.1), bf16=Ceiling(5.0))
     b = Speeds(read=Ceiling(3.0, 0.2), bf16=Ceiling(4.0))
@@ -224,6 +280,9 @@ def test_the_command_writes_what_it_measured(
     words += ["--repeats", "1"] if benchmark == "latency" else ["--num-prompts", "3"]
     assert cli.main(words) == 0
     printed = capsys.readouterr().out
+    assert " M parameters in float32, keys and values in float32\n" in printed
+    if benchmark == "latency":
+        assert "1 request, 8 tokens in and 3 out; best and median of 1 run\n" in printed
     assert "tokens/s" in printed
     assert f", kernels for {native.load().isa}\n" in printed
     document = json.loads(out.read_text())
@@ -243,6 +302,24 @@ def test_the_command_writes_what_it_measured(
         moved = document["weight_bytes_per_step"] + document["kv_bytes_per_step"]
         fraction = moved * document["decode_tokens_per_s"] / 1e9
         assert document["decode_bandwidth_fraction"] == pytest.approx(fraction)
+
+
+def test_what_ran_is_said_with_the_notes_of_its_options(tiny_model: Path) -> None:
+    crowded = 4 * len(os.sched_getaffinity(0))
+    asked = EngineConfig(
+        model=str(tiny_model),
+        load_format="dummy",
+        backend="cpu",
+        quantization="int8",
+        kv_cache_dtype="int8",
+        kv_cache_bytes=1 << 20,
+        threads=crowded,
+    )
+    model, *notes = engine_rows(plan_engine(asked))
+    assert model[0] == "model"
+    assert model[1].endswith(" M parameters in int8, keys and values in int8")
+    taking_turns = f"{crowded} threads take turns on"
+    assert sum(name == "note" and text.startswith(taking_turns) for name, text in notes) == 1
 
 
 @pytest.mark.parametrize(

@@ -4,29 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from penstock.bench.digits import digits, megabytes
 from penstock.bench.op_account import OpLine, StepAccount
 
-_COLUMNS = ("calls", "ms", "least", "share", "waiting", "MB", "Gop", "floor ms", "of floor")
+_COLUMNS = ("calls", "ms", "least", "share", "wait", "bound by", "floor", "reached")
+
+LEGEND = """\
+ms: of all calls, in the step (or prompt) of median time; least: where they took least; wait: part
+of it, at the barrier behind the op; floor: ms that MB (weights, keys and values) take at the read
+bandwidth, or Gop at the peak of their type, the longer of the two; reached: floor / ms"""
+"""What the columns of :func:`account_table` are."""
 
 
 def account_table(name: str, account: StepAccount) -> str:
-    """A table for people; ``least`` are the milliseconds of the step in which the ops took least,
-    and ``of floor`` says how much of the time the floor makes up."""
-    rows: list[tuple[str, tuple[str, ...]]] = [(f"{name}, {account.tokens:,.0f} tokens", _COLUMNS)]
-    rows += [(line.op, tuple(_cells(line))) for line in account.ops]
+    """A table for people of the step called ``name``, with the columns of :data:`LEGEND`."""
+    title = f"{name}, {_counted(account.tokens, 'token')}"
+    if account.steps > 1:
+        title += f" in {account.steps} steps"
+    rows: list[tuple[str, ...]] = [(title, *_COLUMNS)]
+    rows += [(line.op, *_cells(line)) for line in account.ops]
     total = account.seconds
     for part, seconds in (
         ("executor outside ops", account.call_s),
         ("sampling", account.sampling_s),
         ("host", account.host_s),
     ):
-        rows.append((part, ("", _ms(seconds), "", f"{seconds / total:.1%}")))
-    whole = ("", _ms(total), "", "100.0%", *[""] * 3, *_floor(account.floor_s, total))
-    rows.append(("together", whole))
-    wide = max(len(title) for title, _ in rows)
-    return "\n".join(
-        f"{title:<{wide}}" + "".join(f"{cell:>10}" for cell in cells) for title, cells in rows
+        rows.append((part, "", _ms(seconds), "", f"{seconds / total:.1%}", "", "", "", ""))
+    floor = _floor(account.floor_s, total)
+    rows.append(("together", "", _ms(total), "", "100.0%", "", "", *floor))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(_aligned(row, widths) for row in rows)
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
+    """The first cell on the left, all others on the right, two spaces apart."""
+    first, *others = (
+        cell.ljust(width) if column == 0 else cell.rjust(width)
+        for column, (cell, width) in enumerate(zip(row, widths, strict=True))
     )
+    return "  ".join([first, *others]).rstrip()
 
 
 def _cells(line: OpLine) -> Iterator[str]:
@@ -35,8 +55,10 @@ def _cells(line: OpLine) -> Iterator[str]:
     yield _ms(line.least_s)
     yield f"{line.share:.1%}"
     yield f"{line.waiting_s / line.seconds:.1%}" if line.seconds else ""
-    yield f"{line.bytes / 1e6:,.2f}" if line.bytes else ""
-    yield f"{line.operations / 1e9:,.3f}" if line.operations else ""
+    if line.bound == "memory":
+        yield megabytes(line.bytes)
+    else:
+        yield f"{digits(line.operations / 1e9, 3)} Gop" if line.bound == "compute" else ""
     yield from _floor(line.floor_s, line.seconds)
 
 
@@ -47,4 +69,4 @@ def _floor(floor: float | None, seconds: float) -> tuple[str, str]:
 
 
 def _ms(seconds: float) -> str:
-    return f"{seconds * 1e3:,.3f}"
+    return digits(seconds * 1e3)

@@ -79,6 +79,9 @@ class MeteredExecutor(HostExecutor):
     the time that is waited for it.
     """
 
+    fills_pipelines = True
+    """Whether steps of a pipeline are in flight together."""
+
     def __init__(self, executor: Executor, spec: ModelSpec, config: ResolvedConfig) -> None:
         self._executor = executor
         self._kv = _KvTraffic(spec, config)
@@ -86,7 +89,7 @@ class MeteredExecutor(HostExecutor):
         self.num_blocks = executor.num_blocks
         self.packed = executor.packed
         self.tunable = executor.tunable
-        self._pipeline = config.pipeline_parallel > 1
+        self._pipeline = self.fills_pipelines and config.pipeline_parallel > 1
         if self._pipeline:
             self.capabilities = executor.capabilities
 

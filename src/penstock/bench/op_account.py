@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,10 @@ from penstock.plan.plan import Plan
 
 WAITING: Final = "waiting for other ranks"
 """The title of what several ranks take to meet, beside the copies of what they exchange."""
+
+
+Bound = Literal["memory", "compute"]
+"""Whose ceiling an op cannot pass: the read bandwidth's, or that of arithmetic."""
 
 
 class OpLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,6 +40,9 @@ class OpLine(msgspec.Struct, frozen=True, kw_only=True):
     floor_s: float | None
     """The time that the bytes take at the machine's bandwidth, or the operations at its peak, the
     longer of the two; None where the machine was not measured."""
+    bound: Bound | None = None
+    """The longer of the two, of the op with the longest where they differ; None where there is
+    neither, or the machine was not measured."""
 
 
 class StepAccount(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,16 +57,16 @@ class StepAccount(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
     ops: list[OpLine]
     call_s: float
-    """The executor's calls, outside their ops: arguments, checks, waking threads."""
+    """The executor's calls, outside their ops: arguments, checks, waking threads, and what stages
+    of a pipeline hand on."""
     sampling_s: float
     host_s: float
     """The rest of the engine: scheduling, building steps, output."""
 
     @property
     def floor_s(self) -> float | None:
-        """The sum of the ops' floors."""
-        floors = [line.floor_s for line in self.ops if line.floor_s is not None]
-        return sum(floors) if floors else None
+        """The sum of the ops' floors; None where there is one that is not known."""
+        return _sum(line.floor_s for line in self.ops)
 
 
 @dataclass(frozen=True)
@@ -100,19 +107,40 @@ class Steps:
         return calls - sum(op.seconds for profile in self.profiles for op in profile.ops)
 
 
-def account(plan: Plan, samples: Sequence[Steps], machine: Machine) -> StepAccount:
-    """Account for that of the ``samples`` of ``plan`` that took the median time, of two the
-    shorter one. The plan's ops are those that were timed."""
+@dataclass(frozen=True)
+class Part:
+    """What of a model was timed: all of it, or a stage of a pipeline."""
+
+    plan: Plan
+    """The plan whose ops were timed."""
+    machine: Machine
+    """What computes it, with its part of the speeds of a machine; of one that was not measured,
+    without any."""
+
+
+class _Timed(NamedTuple):
+    """An op among all that were timed."""
+
+    part: Part
+    op: Op
+    place: int
+    """Which one of them it is."""
+
+
+def account(parts: Sequence[Part], samples: Sequence[Steps]) -> StepAccount:
+    """Account for that of the ``samples`` that took the median time, of two the shorter one. What
+    was timed are the ops of all ``parts``, in their order."""
     sample = sorted(samples, key=lambda each: each.seconds)[(len(samples) - 1) // 2]
-    alike: dict[str, list[int]] = {}
-    for index, op in enumerate(plan.ops):
-        alike.setdefault(op_title(plan, op), []).append(index)
+    pairs = [(part, op) for part in parts for op in part.plan.ops]
+    alike: dict[str, list[_Timed]] = {}
+    for index, (part, op) in enumerate(pairs):
+        alike.setdefault(op_title(part.plan, op), []).append(_Timed(part, op, index))
     lines = []
-    for places in alike.values():
-        line = _together([_line(plan, index, sample, machine) for index in places])
-        least = min(sum(map(each.seconds_of, places)) for each in samples)
+    for ops in alike.values():
+        line = _together([_line(timed, sample) for timed in ops])
+        least = min(sum(each.seconds_of(timed.place) for timed in ops) for each in samples)
         lines.append(msgspec.structs.replace(line, least_s=least))
-    lines += _waits(sample, samples, len(plan.ops))
+    lines += _waits(sample, samples, len(pairs))
     return StepAccount(
         steps=len(sample.all),
         tokens=sum(profile.size.tokens for profile in sample.profiles),
@@ -143,14 +171,16 @@ def _waits(sample: Steps, samples: Sequence[Steps], ops: int) -> list[OpLine]:
     return [line]
 
 
-def _line(plan: Plan, index: int, sample: Steps, machine: Machine) -> OpLine:
-    """The line of the plan's op at ``index`` alone."""
-    op, profiles = plan.ops[index], sample.profiles
+def _line(timed: _Timed, sample: Steps) -> OpLine:
+    """The line of an op alone."""
+    (part, op, index), profiles = timed, sample.profiles
+    plan, machine = part.plan, part.machine
     costs = [op_cost(plan, op, profile.size) for profile in profiles]
     seconds = sample.seconds_of(index)
     moved = sum(cost.num_bytes for cost in costs)
     operations = sum(cost.operations for cost in costs)
     kinds: list[Arithmetic] = [cost.arithmetic for cost in costs if cost.operations]
+    floor, bound = _floor(moved, operations, kinds[0] if kinds else "f32", machine)
     return OpLine(
         op=op_title(plan, op),
         count=1,
@@ -160,21 +190,27 @@ def _line(plan: Plan, index: int, sample: Steps, machine: Machine) -> OpLine:
         share=seconds / sample.seconds,
         bytes=moved,
         operations=operations,
-        floor_s=_floor(moved, operations, kinds[0] if kinds else "f32", machine),
+        floor_s=floor,
+        bound=bound,
     )
 
 
-def _floor(moved: float, operations: float, kind: Arithmetic, machine: Machine) -> float | None:
+def _floor(
+    moved: float, operations: float, kind: Arithmetic, machine: Machine
+) -> tuple[float | None, Bound | None]:
+    """Seconds that nothing can pass, and what bounds them."""
     peaks = {"f32": machine.f32_flops, "bf16": machine.bf16_flops, "int8": machine.int8_ops}
     # Where a variant has no instruction for bytes, those of floats stand in.
     peak = peaks[kind] or machine.f32_flops
     if machine.read_bandwidth_bytes_per_s is None or peak is None:
-        return None
-    return max(moved / machine.read_bandwidth_bytes_per_s, operations / peak)
+        return None, None
+    memory, compute = moved / machine.read_bandwidth_bytes_per_s, operations / peak
+    if not moved and not operations:
+        return 0.0, None
+    return max(memory, compute), "memory" if memory >= compute else "compute"
 
 
 def _together(lines: Sequence[OpLine]) -> OpLine:
-    floors = [line.floor_s for line in lines if line.floor_s is not None]
     return OpLine(
         op=lines[0].op,
         count=len(lines),
@@ -184,8 +220,19 @@ def _together(lines: Sequence[OpLine]) -> OpLine:
         share=sum(line.share for line in lines),
         bytes=sum(line.bytes for line in lines),
         operations=sum(line.operations for line in lines),
-        floor_s=sum(floors) if floors else None,
+        floor_s=_sum(line.floor_s for line in lines),
+        bound=max(lines, key=lambda line: line.floor_s or 0.0).bound,
     )
+
+
+def _sum(floors: Iterable[float | None]) -> float | None:
+    """The sum of ``floors``; None where one of them is not known, as of ops on another machine."""
+    total = 0.0
+    for each in floors:
+        if each is None:
+            return None
+        total += each
+    return total
 
 
 def op_title(plan: Plan, op: Op) -> str:
@@ -195,7 +242,7 @@ def op_title(plan: Plan, op: Op) -> str:
     if not isinstance(op, Linear | ExpertLinear):
         return op.kind
     names = "+".join(_short(part.weight) for part in op.parts)
-    form = str(op.scheme or plan.weight_dtype) + (" (weights alone)" if op.weight_only else "")
+    form = str(op.scheme or plan.weight_dtype) + (" weight-only" if op.weight_only else "")
     return f"{op.kind} {names} {sum(part.n for part in op.parts)}x{op.k} {form}"
 
 

@@ -20,15 +20,14 @@ class OpMeter(MeteredExecutor):
     """A :class:`MeteredExecutor` that also keeps what each op took, and sampling.
 
     The same ops run in the same order, so every bit is as without it; each takes two looks at the
-    clock more. Of several ranks those of rank 0 are timed.
+    clock more. Of several ranks those of rank 0 are timed, and of a pipeline those of all stages,
+    one step at a time.
     """
+
+    fills_pipelines = False
 
     def __init__(self, executor: Executor, spec: ModelSpec, config: ResolvedConfig) -> None:
         super().__init__(executor, spec, config)
-        if config.pipeline_parallel > 1:
-            raise ConfigError(
-                "ops of several stages are not timed yet; leave --ops or --pipeline-parallel out"
-            )
         if not isinstance(executor, Profiling):
             raise ConfigError(
                 f"the {config.backend} backend does not time single ops; leave --ops out, or "

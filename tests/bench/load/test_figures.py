@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from penstock.bench.load.confidence import distribution, repeated
 from penstock.bench.load.figures import figures, samples_of, steady_part
-from penstock.bench.load.goodput import Limit, good, parse_limit
+from penstock.bench.load.goodput import good
 from penstock.bench.load.outcome import STOPPED
 from penstock.bench.load.record import RequestRecord
 from penstock.errors import ConfigError
+from penstock.service_level import Limit, parse_limit
 
 
 def record(sent_s: float = 0.0, gaps_us: list[int] | None = None, **more: object) -> RequestRecord:

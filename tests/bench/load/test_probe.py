@@ -8,17 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.mock_api import (
-    HEAD,
-    Body,
-    MockApi,
-    Step,
-    end,
-    mock_api,
-    plain,
-    said,
-    usual,
-)
+from support.mock_api import HEAD, Body, MockApi, end, mock_api, said, usual
+from support.stepped_http import Step, plain
 
 from penstock.bench.load.connection import Pool
 from penstock.bench.load.probe import Prober, Server

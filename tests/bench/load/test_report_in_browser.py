@@ -10,10 +10,10 @@ from support.browser import Browser, browser
 from support.load_reports import Drawn, Speed, answer, drawn_report, report_of, run_of
 
 from penstock.bench.load.charts.report import figures_of, page_of
-from penstock.bench.load.goodput import Limit
 from penstock.bench.load.load import Load
 from penstock.bench.load.quality import Quality
 from penstock.bench.load.result import Result
+from penstock.service_level import Limit
 
 pytestmark = pytest.mark.slow
 

@@ -8,19 +8,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from support.mock_api import (
-    HEAD,
-    Body,
-    MockApi,
-    Step,
-    chunk,
-    end,
-    event,
-    mock_api,
-    plain,
-    said,
-    usual,
-)
+from support.mock_api import HEAD, Body, MockApi, end, event, mock_api, said, usual
+from support.stepped_http import Step, chunk, plain
 
 from penstock.bench.load.arrivals import Arrivals, Constant
 from penstock.bench.load.connection import Pool

@@ -14,7 +14,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from support.mock_api import HEAD, Body, MockApi, Step, api_thread, end, plain, said, usual
+from support.mock_api import HEAD, Body, MockApi, api_thread, end, said, usual
+from support.stepped_http import Step, plain
 
 from penstock.bench.load.document import LoadReport
 from penstock.bench.load.energy import EnergyMeter

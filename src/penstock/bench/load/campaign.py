@@ -17,7 +17,6 @@ from penstock.bench.load.connection import Pool
 from penstock.bench.load.document import LoadedRun
 from penstock.bench.load.energy import EnergyMeter
 from penstock.bench.load.figures import figures, steady_part
-from penstock.bench.load.goodput import Limit
 from penstock.bench.load.load import Load
 from penstock.bench.load.probe import Prober, Server
 from penstock.bench.load.run import LoadRun, Offer, Ran, Timeouts, Watcher
@@ -26,6 +25,7 @@ from penstock.bench.load.search import Found, RateSearch
 from penstock.bench.load.target import Target
 from penstock.bench.load.workload import Workload
 from penstock.collector import paused
+from penstock.service_level import Limit
 
 _ACHIEVED: Final = 0.9
 """A rate that the client did not send at nine tenths is not held: nothing was shown of it."""

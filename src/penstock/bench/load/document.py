@@ -10,11 +10,11 @@ import msgspec
 from penstock.bench.load.client_load import ClientLoad
 from penstock.bench.load.confidence import Repeated, repeated
 from penstock.bench.load.figures import Figures
-from penstock.bench.load.goodput import Limit
 from penstock.bench.load.load import Load
 from penstock.bench.load.record import RequestRecord
 from penstock.bench.load.scrape import ServerMetrics
 from penstock.bench.load.search import Found
+from penstock.service_level import Limit
 
 VERSION: Final = 1
 """Raised when a field changes its meaning or goes; fields may be added without."""

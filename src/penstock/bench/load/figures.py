@@ -10,9 +10,10 @@ from typing import Final
 import msgspec
 
 from penstock.bench.load.confidence import Distribution, distribution
-from penstock.bench.load.goodput import Limit, good
+from penstock.bench.load.goodput import good
 from penstock.bench.load.outcome import STOPPED
 from penstock.bench.load.record import RequestRecord
+from penstock.service_level import Limit
 
 NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     "ttft": {"vllm": "ttft", "aiperf": "time_to_first_token"},

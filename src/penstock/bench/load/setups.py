@@ -9,9 +9,9 @@ from typing import Any, Final, Literal
 import msgspec
 
 from penstock.bench.load.document import LoadReport
-from penstock.bench.load.goodput import level_of
 from penstock.bench.load.load import Load
 from penstock.bench.load.result import Measured, Result
+from penstock.service_level import level_of
 
 Weight = Literal["unfair", "subject", "detail"]
 

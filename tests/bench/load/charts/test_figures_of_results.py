@@ -18,12 +18,12 @@ from penstock.bench.load.charts.load_curves import goodput, latency_by_load
 from penstock.bench.load.charts.report import figures_of, page_of
 from penstock.bench.load.charts.summary import about, machine_words, warnings
 from penstock.bench.load.charts.ttft import ttft_by_prompt
-from penstock.bench.load.goodput import Limit
 from penstock.bench.load.load import Load
 from penstock.bench.load.quality import Quality
 from penstock.bench.load.record import RequestRecord
 from penstock.bench.load.result import Result, evenly
 from penstock.bench.plots.figure import Figure
+from penstock.service_level import Limit
 
 SWEEP = (Load(None, 1), Load(None, 2), Load(None, 8))
 

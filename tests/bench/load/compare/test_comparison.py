@@ -15,12 +15,12 @@ from penstock.bench.load.compare.comparison import compare
 from penstock.bench.load.compare.document import Change, Comparison
 from penstock.bench.load.compare.figures import DEFAULT, Compared, parse_figures, same_requests
 from penstock.bench.load.document import LoadReport
-from penstock.bench.load.goodput import Limit
 from penstock.bench.load.load import Load
 from penstock.bench.load.result import Result
 from penstock.bench.load.setups import differences
 from penstock.cli import main as cli
 from penstock.errors import ConfigError
+from penstock.service_level import Limit
 from penstock.written_file import write_json
 
 USUAL = Speed()

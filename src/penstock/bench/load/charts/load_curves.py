@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.bench.load.goodput import level_of
 from penstock.bench.load.result import Estimate, Measured, Result, shown
 from penstock.bench.plots.figure import Figure, Panel, Table
 from penstock.bench.plots.marks import axis, colored, data, shaped
 from penstock.bench.plots.words import Unit, duration, number, plain_number, rounded, time_unit
+from penstock.service_level import level_of
 
 _GOODPUT: Final = "goodput"
 _LATENCY: Final = "latency-by-load"

@@ -7,12 +7,12 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from penstock.bench.load.document import LoadReport
-from penstock.bench.load.goodput import level_of
 from penstock.bench.load.result import Estimate, Measured, Result, shown
 from penstock.bench.load.search import Found
 from penstock.bench.load.setups import differences
 from penstock.bench.plots.figure import Table
 from penstock.bench.plots.page import Block, Fact
+from penstock.service_level import level_of
 
 _HERE: Final = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 _QUIET: Final = ("name", "body", "text_seed", "seed", "warmup", "num_prompts", "duration_s")

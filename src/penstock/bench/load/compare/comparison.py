@@ -35,11 +35,11 @@ from penstock.bench.load.compare.noise import (
 )
 from penstock.bench.load.document import LoadedRun
 from penstock.bench.load.figures import samples_of
-from penstock.bench.load.goodput import Limit, level_of
 from penstock.bench.load.record import RequestRecord
 from penstock.bench.load.result import Measured, Result
 from penstock.bench.load.setups import differences
 from penstock.errors import ConfigError
+from penstock.service_level import Limit, level_of
 
 LEVEL: Final = 0.05
 _Levels = tuple[Sequence[Limit], Sequence[Limit]]

@@ -10,10 +10,11 @@ import numpy as np
 
 from penstock.bench.load.document import LoadedRun
 from penstock.bench.load.figures import NAMES
-from penstock.bench.load.goodput import Limit, good
+from penstock.bench.load.goodput import good
 from penstock.bench.load.outcome import STOPPED
 from penstock.bench.load.record import RequestRecord
 from penstock.errors import ConfigError
+from penstock.service_level import Limit
 
 _SLICES: Final = 10
 _RATE: Final = "output_tokens_per_s"
