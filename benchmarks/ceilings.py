@@ -15,7 +15,9 @@ from plain_products import KINDS, Products
 from penstock.backends.cpu import native
 from penstock.backends.cpu.measure import Ceiling
 from penstock.bench.machine import measure_speeds
+from penstock.cli.options import positive_int
 from penstock.hardware import detect
+from penstock.threads import format_count
 
 WIDTH = 2048
 MANY = 512
@@ -28,7 +30,7 @@ def share(name: str, rate: float, ceiling: Ceiling, unit: str) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=detect().compute_threads)
+    parser.add_argument("--threads", type=positive_int, default=detect().compute_threads)
     parser.add_argument("--seconds", type=float, default=2.0, help="for each figure")
     parser.add_argument("--noise", type=float, default=0.05, help="(default: 0.05)")
     a = parser.parse_args()
@@ -43,9 +45,9 @@ def main() -> int:
         )
     speeds = before.best(measure_speeds(a.threads))
     if speeds.read is None or speeds.f32 is None or speeds.bf16 is None:
-        print(f"nothing was measured: {speeds.unmeasured}")
+        print(f"not everything was measured: {speeds.unmeasured}")
         return 2
-    print(f"{native.load().isa}, {a.threads} threads")
+    print(f"{native.load().isa}, {format_count(a.threads)}")
     for name, ceiling in (
         ("reading", speeds.read),
         ("f32", speeds.f32),

@@ -233,6 +233,7 @@ def main() -> int:
     parser.add_argument("--token-s", type=float, default=0.1)
     parser.add_argument("--decode-tokens", type=int, default=LoadWeights().decode_tokens)
     parser.add_argument("--grain", type=int, default=LoadWeights().grain)
+    parser.add_argument("--uncached", type=float, default=LoadWeights().uncached)
     parser.add_argument("--lost", type=float, default=LoadWeights().lost)
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
@@ -241,7 +242,7 @@ def main() -> int:
     trace = list(zip(times, hashed, strict=True))
     replicas = Replicas(args.replicas, args.cache_tokens, args.prefill_rate, args.token_s)
     day = Day(args.hours, args.groups)
-    weights = LoadWeights(args.decode_tokens, args.grain, lost=args.lost)
+    weights = LoadWeights(args.decode_tokens, args.grain, uncached=args.uncached, lost=args.lost)
     print(
         f"{'policy':<15} {'requests':>9} {'choices/s':>9} {'routed/s':>9} {'hits':>6} "
         f"{'foretold':>8} {'max/mean':>8} {'sd/mean':>8} {'TTFT':>7} {'p99':>8}"

@@ -134,7 +134,7 @@ def _lines(
     folder = CONFIGS / shape
     spec = load_model_spec(folder)
     sized = SizedModel(spec).plan("cpu", Precision(weights, spec.dtype), 512)
-    predictors = _predictors(SizedModel(spec), sized.costs, times, device)
+    predictors = _predictors(sized.costs, times, device)
     config = EngineConfig(
         model=str(folder),
         load_format="dummy",
@@ -159,10 +159,8 @@ def _lines(
                 yield predictors.line(shape, weights, f"decode, {batch}", steps)
 
 
-def _predictors(
-    model: SizedModel, costs: PlanCosts, times: MachineTimes, device: Accelerator
-) -> Predictors:
-    roofline = Roofline.of(model.spec, CostTable(costs), device, attained=PEAK)
+def _predictors(costs: PlanCosts, times: MachineTimes, device: Accelerator) -> Predictors:
+    roofline = Roofline.of(CostTable(costs), device, attained=PEAK)
     return Predictors(FittedTime(times, costs), roofline)
 
 

@@ -16,6 +16,7 @@ import signal
 import tempfile
 from collections.abc import Generator
 
+import hypothesis
 import pytest
 
 pytest_plugins = ["pytester", "support.no_skips", "support.thinned"]
@@ -29,6 +30,12 @@ _MOST_WORKERS = 4
 # do not read these.
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
+
+# Times of examples say how busy the machine is, not whether the code is right.
+hypothesis.settings.register_profile(
+    "untimed", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("untimed")
 
 # What a shell starts in the background inherits an ignored SIGINT; tests press Ctrl-C.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -22,7 +22,8 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 
 MACHINE = {
-    "proc/cpuinfo": "processor\t: 0\nmodel name\t: Some  CPU @ 2GHz\nflags\t\t: avx2 amx_int8\n\n"
+    "proc/cpuinfo": "processor\t: 0\nmodel name\t: Some  CPU @ 2GHz\nflags\t\t: avx2 amx_int8\n"
+    "Features\t: avx2 amx_int8\n\n"
     "processor\t: 1\nmodel name\t: Other\nflags\t\t: avx2\n",
     "proc/meminfo": f"MemTotal: {64 << 20} kB\nMemFree: 1000 kB\nMemAvailable: {32 << 20} kB\n",
     "sys/devices/system/cpu/cpu0/cache/index0/level": "1\n",
@@ -63,6 +64,25 @@ def test_reads_a_machine_without_limits(root: Path) -> None:
     assert hardware.cache_size(3) is None
     assert hardware.last_level_bytes == 2 << 20
     assert hardware.numa_nodes == 2
+
+
+@pytest.mark.parametrize(
+    ("machine", "key", "told"),
+    [
+        ("x86_64", "flags", True),
+        ("i686", "flags", True),
+        ("x86_64", "Features", False),
+        ("aarch64", "Features", True),
+        ("aarch64", "flags", False),
+    ],
+)
+def test_an_emulated_cpu_has_not_what_the_machine_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, machine: str, key: str, told: bool
+) -> None:
+    """A program of another architecture may see the machine's own file."""
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    write(tmp_path, {"proc/cpuinfo": f"processor\t: 0\n{key}\t: some other\n"})
+    assert detect(tmp_path, frozenset({0})).isa == ({"some", "other"} if told else set())
 
 
 def test_affinity_limits_cores_and_nodes(root: Path) -> None:

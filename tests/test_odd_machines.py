@@ -84,6 +84,20 @@ def test_a_quota_of_one_and_a_half(tmp_path: Path) -> None:
     assert "allows 1.5 CPUs' time" in facts(hardware)[0]
 
 
+@pytest.mark.parametrize(
+    ("quota", "words"),
+    [
+        ("50000", "allows 0.5 CPUs' time: even one thread is stopped"),
+        ("200000", "allows 2 CPUs' time: more threads would be stopped"),
+        ("250000", "allows 2.5 CPUs' time: threads are as many as always run, and what is over"),
+    ],
+)
+def test_what_follows_of_a_quota(tmp_path: Path, quota: str, words: str) -> None:
+    box = group("/box", {"cpu.max": f"{quota} 100000"})
+    (fact,) = facts(seen(tmp_path, plain(range(4)) | box, range(4)))
+    assert words in fact
+
+
 @pytest.mark.parametrize("v1", [(), ("cpu",), ("cpu,cpuacct",)])
 @pytest.mark.parametrize(
     ("quota", "period"),
@@ -139,6 +153,48 @@ def test_memory_nodes_huge_pages_and_caches_are_said(tmp_path: Path) -> None:
     assert choose_threads(None, hardware).cpus == (0, 1, 2, 3)
 
 
+def test_a_node_without_memory_is_none(tmp_path: Path) -> None:
+    """Its CPUs are threads' like any others, but no weights lie there."""
+    files = nodes({0: "0-1", 1: "2-3"}) | {"sys/devices/system/node/has_memory": "0"}
+    hardware = seen(tmp_path, plain(range(4)) | files, range(4))
+    assert hardware.numa_nodes == 1
+    assert facts(hardware) == ()
+    assert choose_threads(None, hardware).cpus == (0, 1, 2, 3)
+    write(tmp_path, {"sys/devices/system/node/has_memory": "0-1"})
+    assert detect(tmp_path, frozenset(range(4))).numa_nodes == 2
+
+
+def test_memory_is_that_of_the_nodes_of_the_cpuset(tmp_path: Path) -> None:
+    """The file of the whole machine knows no cpuset: who relied on it would be killed."""
+    files = plain(range(4)) | nodes({0: "0-1", 1: "2-3"})
+    files |= {"sys/devices/system/node/has_memory": "0-1"}
+    free = seen(tmp_path, files | allowed("0-1"), range(4))
+    assert (free.memory_total, free.memory_available) == (64 * GIB, 32 * GIB)
+    for mems, total, available in (("1", 32, 21), ("0", 32, 20), ("0-1,5", 64, 32), ("x", 64, 32)):
+        hardware = seen(tmp_path, allowed(mems), range(4))
+        assert (hardware.memory_total, hardware.memory_available) == (total * GIB, available * GIB)
+    hardware = seen(tmp_path, allowed("1"), range(4))
+    assert "allows 32.0 GiB of 64.0 GiB" in "".join(facts(hardware))
+    (tmp_path / "sys/devices/system/node/node1/meminfo").unlink()
+    assert detect(tmp_path, frozenset(range(4))).memory_available == 32 * GIB
+
+
+def nodes(cpus: dict[int, str]) -> dict[str, str]:
+    """Memory nodes of 32 GiB with these CPUs: a GiB of each is page cache out of use, and as many
+    are free as its number and 19."""
+    files = {}
+    for node, members in cpus.items():
+        folder = f"sys/devices/system/node/node{node}"
+        amounts = {"MemTotal": 32, "MemFree": 19 + node, "Inactive(file)": 1}
+        lines = (f"Node {node} {name}: {count << 20} kB" for name, count in amounts.items())
+        files |= {f"{folder}/cpulist": members, f"{folder}/meminfo": "\n".join(lines)}
+    return files
+
+
+def allowed(mems: str) -> dict[str, str]:
+    return {"proc/self/status": f"Name: x\nMems_allowed: 3\nMems_allowed_list: {mems}"}
+
+
 def test_memory_that_is_not_reported_is_said(tmp_path: Path) -> None:
     hardware = detect(tmp_path, frozenset({0}))
     assert any(line.startswith("memory is not reported") for line in facts(hardware))
@@ -180,6 +236,7 @@ def test_garbage_in_every_file(tmp_path: Path, text: str) -> None:
         "/box", dict.fromkeys(("cpu.max", "memory.max", "memory.high", "memory.current"), "1 1")
     )
     files |= {f"{CPU.format(cpu)}/cpu_capacity": "1" for cpu in range(4)}
+    files |= nodes({0: "0"}) | {"sys/devices/system/node/has_memory": "0"} | allowed("0")
     files["sys/devices/cpu_atom/cpus"] = "0"
     for name in files:
         if name != "proc/self/cgroup":

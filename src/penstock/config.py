@@ -19,6 +19,7 @@ from penstock.length_limits import LengthLimits
 from penstock.profile import Profile
 from penstock.sampling.defaults import SamplingDefaults
 from penstock.speculative_config import SpeculativeConfig
+from penstock.threads import format_cpus
 
 if TYPE_CHECKING:
     from penstock.quant.scheme import Quantization
@@ -137,7 +138,7 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="How many processes of this machine share every layer of the model, each "
             "with a part of the weights, of the KV cache and of the threads. Output is the same "
-            "bit by bit. On the CPU alone."
+            "bit by bit. On GPUs, one for each, this has not been tried yet."
         ),
     ] = 1
     pipeline_parallel: Annotated[
@@ -145,7 +146,8 @@ class EngineConfig(msgspec.Struct, frozen=True, kw_only=True):
         Meta(
             description="Into how many stages the model's layers are cut, each a process with its "
             "own weights and KV cache. Several steps are in flight, so that all stages work. "
-            "Output is the same bit by bit. Not with --speculative nor --tensor-parallel."
+            "Output is the same bit by bit. With --tensor-parallel, ranks share each stage. Not "
+            "with --speculative."
         ),
     ] = 1
     pipeline_stages: Annotated[
@@ -399,8 +401,16 @@ class ResolvedConfig(msgspec.Struct, frozen=True, kw_only=True):
         """One line per option: value and why."""
         width = max(len(name) for name in self.reasons)
         return "\n".join(
-            f"{name:<{width}}  {getattr(self, name)}  ({why})" for name, why in self.reasons.items()
+            f"{name:<{width}}  {self._written(name)}  ({why})" for name, why in self.reasons.items()
         )
+
+    def _written(self, name: str) -> str:
+        """An option as people read it: numbers with commas, CPUs as the list that was asked for."""
+        value = getattr(self, name)
+        if name == "cpus":
+            return format_cpus(self.cpus) or "any"
+        is_number = isinstance(value, int) and not isinstance(value, bool)
+        return f"{value:,}" if is_number else str(value)
 
 
 def rows_per_sequence(speculative: SpeculativeConfig | None, drafts: bool) -> int:

@@ -6,8 +6,9 @@ import ctypes
 import os
 import re
 import shutil
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final
@@ -31,6 +32,8 @@ class Gpu:
     capability: tuple[int, int]
     interpreted: bool = False
     """Whether there is no GPU and kernels are interpreted on the CPU, in the host's memory."""
+    count: int = 1
+    """Number of GPUs that CUDA_VISIBLE_DEVICES leaves; interpreted, as many as anybody asks for."""
 
     @property
     def described(self) -> str:
@@ -82,7 +85,8 @@ def find_gpu(
     if is_interpreted(environment):
         if missing:
             return GpuSearch(problem=_not_installed(missing))
-        return GpuSearch(Gpu("Triton's interpreter", host_memory, host_memory, 1, (8, 0), True))
+        interpreter = Gpu("Triton's interpreter", host_memory, host_memory, 1, (8, 0), True)
+        return GpuSearch(replace(interpreter, count=sys.maxsize))
     count = _driver_devices(load_library)
     if count is None:
         return GpuSearch()
@@ -100,7 +104,7 @@ def find_gpu(
             problem="Triton needs a C compiler to launch kernels and finds none; install gcc, or "
             "name one in the environment variable CC"
         )
-    return _described(import_torch())
+    return _described(import_torch(), count)
 
 
 def _not_installed(missing: list[str]) -> str:
@@ -129,7 +133,7 @@ def _driver_devices(load_library: Callable[[str], Any]) -> int | str | None:
     return count.value
 
 
-def _described(torch: Any) -> GpuSearch:
+def _described(torch: Any, count: int) -> GpuSearch:
     version = tuple(int(part) for part in re.findall(r"\d+", torch.__version__)[:2])
     if version < LEAST_TORCH:
         least = ".".join(map(str, LEAST_TORCH))
@@ -159,5 +163,12 @@ def _described(torch: Any) -> GpuSearch:
             "that is supported (Ampere or newer); use another GPU"
         )
     return GpuSearch(
-        Gpu(properties.name, total, free, properties.multi_processor_count, capability)
+        Gpu(
+            properties.name,
+            total,
+            free,
+            properties.multi_processor_count,
+            capability,
+            count=count,
+        )
     )

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from penstock.cgroups import Cgroups
 from penstock.gpu import GpuSearch, find_gpu
+from penstock.memory_nodes import allowed_memory
 from penstock.sysfs import (
     parse_number,
     read_cpu_list,
@@ -52,7 +53,7 @@ class Hardware:
     cpu_quota: float | None  # CPUs' worth of time per period; None: no limit
     online_cpus: int  # of the machine, also where this process may not use them; 0: not told
     machine_memory: int  # of the machine, whatever control groups leave of it; 0: not told
-    memory_total: int  # of the machine, or of the tightest control group
+    memory_total: int  # of the machine, of the tightest control group, or of its cpuset's nodes
     memory_available: int  # what can be allocated now without swapping or being killed
     caches: tuple[Cache, ...]  # by level
     last_level_bytes: int  # of all last-level caches that the usable CPUs have
@@ -120,17 +121,22 @@ def detect(root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Hardwa
 
 
 def with_gpu(hardware: Hardware) -> Hardware:
-    """Return ``hardware`` with its GPU; imports torch if there is a driver."""
+    """Return ``hardware`` with its GPU, unless it was looked for; imports torch if there is a
+    driver."""
+    if hardware.gpu is not None:
+        return hardware
     return replace(hardware, gpu=find_gpu(hardware.memory_available))
 
 
 def _cpu_info(root: Path) -> tuple[str, frozenset[str]]:
+    # Emulated programs may see the file of the machine itself, of another architecture.
+    features = "Features" if platform.machine().startswith(("aarch64", "arm")) else "flags"
     model, flags = "", frozenset[str]()
     for line in (read_text(root / "proc/cpuinfo") or "").splitlines():
         key, _, value = (part.strip() for part in line.partition(":"))
         if key in ("model name", "Model") and not model:
             model = " ".join(value.split())
-        elif key in ("flags", "Features") and not flags:
+        elif key == features and not flags:
             flags = frozenset(value.split())
     return model or platform.processor() or platform.machine() or "unknown", flags
 
@@ -157,7 +163,8 @@ def _memory(root: Path, groups: Cgroups) -> tuple[int, int, int]:
     available = kib.get("MemAvailable", kib.get("MemFree", 0)) << 10
     if total:
         available = min(available, total)
-    for limit, free in groups.memory_limits():
+    nodes = allowed_memory(root)
+    for limit, free in [*groups.memory_limits(), *([nodes] if nodes else [])]:
         total = min(total, limit) if total else limit
         available = min(available, free) if kib else free
     return machine, total, available

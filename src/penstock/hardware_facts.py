@@ -58,9 +58,14 @@ def _quota(hardware: Hardware) -> str | None:
     quota = hardware.cpu_quota
     if quota is None or quota >= hardware.physical_cores:
         return None
+    allows = f"a control group allows {quota:g} CPUs' time"
+    if quota < 1:
+        return f"{allows}: even one thread is stopped for part of every period"
+    if quota == int(quota):
+        return f"{allows}: more threads would be stopped for part of every period"
     return (
-        f"a control group allows {quota:g} CPUs' time: threads are as many as always run, and what "
-        "is over is left to the rest of the engine"
+        f"{allows}: threads are as many as always run, and what is over is left to the rest of the "
+        "engine"
     )
 
 

@@ -14,11 +14,17 @@ def split_server_url(url: str) -> SplitResult:
     """
     try:
         parts = urlsplit(url if "://" in url else f"http://{url}")
-        _ = parts.port
+        port = parts.port
     except ValueError as error:
         raise ConfigError(f"{url!r} is no URL of a server: {error}") from None
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+    if port == 0:
+        raise ConfigError(f"{url!r} is no URL of a server: no server is at port 0")
+    strange = parts.query or parts.fragment or any(character.isspace() for character in url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or strange:
         raise ConfigError(f"{url!r} is no URL of a server; write http://HOST:PORT")
     if parts.username or parts.password:
-        raise ConfigError("a URL with a password shows it to others; see --api-key-env")
+        raise ConfigError(
+            "a URL with a password shows it to others; leave it out (commands that send a key take "
+            "--api-key-env)"
+        )
     return parts

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from itertools import pairwise
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, shown
 from penstock.hardware import Hardware
 
 MOST_PER_CPU = 4
@@ -14,6 +15,12 @@ MOST_PER_CPU = 4
 
 _MOST_CPU = 1 << 16
 """A number of CPUs that no kernel reaches; keeps ``0-999999999`` from being written out."""
+
+
+_COUNT = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+"""A number of threads; one of more digits is no number that could be meant."""
+_CPUS = re.compile(r"\s*([0-9]{1,18})\s*(?:-\s*([0-9]{1,18})\s*)?", re.ASCII)
+"""A CPU, or a range of them."""
 
 
 @dataclass(frozen=True)
@@ -37,26 +44,28 @@ def choose_threads(asked: int | str | None, hardware: Hardware) -> Threads:
     """
     if isinstance(asked, bool) or not isinstance(asked, int | str | None):
         raise ConfigError(f"threads must be a number or a list of CPUs as text, not {asked!r}")
-    if isinstance(asked, str) and not asked.strip().lstrip("-").isdecimal():
-        return _listed(asked, hardware)
     if asked is None:
         return _default(hardware)
-    return _counted(int(asked), hardware)
+    if isinstance(asked, int):
+        return _counted(asked, hardware)
+    if _COUNT.fullmatch(asked.strip()):
+        return _counted(int(asked), hardware)
+    return _listed(asked, hardware)
 
 
-def among_ranks(threads: Threads, world: int, hardware: Hardware, what: str = "ranks") -> Threads:
-    """Return the threads of ``world`` ranks, or stages, together: those of one process, and one of
-    each rank at least. ``what`` they are called."""
-    if world == 1:
+def among(threads: Threads, processes: int, hardware: Hardware, what: str) -> Threads:
+    """Return the threads of so many processes together: those of one, and one of each at least.
+    ``what`` they are called: "ranks"."""
+    if processes == 1:
         return threads
-    if threads.count < world:
+    if threads.count < processes:
         cores = _cores(hardware.physical_cores)
-        note = f"{world} {what}, each with a thread of its own, take turns on {cores}"
-        notes = (*threads.notes, note) if world > hardware.physical_cores else threads.notes
-        return Threads(world, (), f"one for each of {world} {what}", notes)
-    each = threads.count // world
-    share = format_count(each) if threads.count % world == 0 else f"{each} or {each + 1} threads"
-    reason = f"{threads.reason}; {world} {what} have {share} each"
+        note = f"{processes} {what}, each with a thread of its own, take turns on {cores}"
+        notes = (*threads.notes, note) if processes > hardware.physical_cores else threads.notes
+        return Threads(processes, (), f"one for each of {processes} {what}", notes)
+    each, more = divmod(threads.count, processes)
+    share = f"{each} or {each + 1} threads" if more else format_count(each)
+    reason = f"{threads.reason}; {processes} {what} have {share} each"
     return Threads(threads.count, threads.cpus, reason, threads.notes)
 
 
@@ -72,12 +81,12 @@ def parse_cpus(text: str) -> tuple[int, ...]:
     """CPUs of ``0-7,16-23``, ascending; raises ConfigError."""
     found: list[int] = []
     for part in text.split(","):
-        first, dash, last = (piece.strip() for piece in part.partition("-"))
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        match = _CPUS.fullmatch(part)
+        if match is None:
             raise ConfigError(
-                f"threads must be a number or a list of CPUs such as 0-7,16-23, not {text!r}"
+                f"threads must be a number or a list of CPUs such as 0-7,16-23, not {shown(text)}"
             )
-        low, high = int(first), int(last or first)
+        low, high = int(match[1]), int(match[2] or match[1])
         if high < low or high >= _MOST_CPU:
             raise ConfigError(f"threads {text}: {part.strip()} is no range of CPUs")
         found += range(low, high + 1)

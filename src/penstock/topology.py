@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from penstock.memory_nodes import nodes_with_memory
 from penstock.sysfs import read_cpu_list, read_number, read_size, read_text
 
 _CPU: Final = "sys/devices/system/cpu/cpu{}"
@@ -39,6 +40,8 @@ class Topology:
     node_of: Mapping[int, int]
     """The memory node of each CPU, of those whose node is told."""
     last_level: tuple[LastLevelCache, ...]
+    without_memory: frozenset[int] = frozenset()
+    """Those of these nodes that have no memory of their own."""
 
     @classmethod
     def read(cls, root: Path, cpus: Sequence[int]) -> Topology:
@@ -47,11 +50,13 @@ class Topology:
         What the kernel does not tell is taken to be alike: every CPU is a core of its own, all are
         as fast, on one node.
         """
+        node_of, having = _nodes(root, frozenset(cpus)), nodes_with_memory(root)
         return cls(
             core_of=_cores(root, cpus),
             speed_of=_speeds(root, cpus),
-            node_of=_nodes(root, frozenset(cpus)),
+            node_of=node_of,
             last_level=_last_level(root, cpus),
+            without_memory=frozenset(node_of.values()) - having if having else frozenset(),
         )
 
     @property
@@ -87,8 +92,8 @@ class Topology:
 
     @property
     def num_nodes(self) -> int:
-        """Memory nodes that have one of the CPUs, at least 1."""
-        return max(1, len(set(self.node_of.values())))
+        """Nodes that have one of the CPUs and memory, at least 1."""
+        return max(1, len(set(self.node_of.values()) - self.without_memory))
 
     def _firsts(self) -> tuple[int, ...]:
         """The first usable CPU of each core."""

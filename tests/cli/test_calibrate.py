@@ -20,6 +20,28 @@ def test_a_file_that_cannot_be_written(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(calibrate, "calibrated", lambda *_: pytest.fail("nothing is measured"))
-    assert cli.main(["calibrate", "--out", out.format(tmp_path)]) == 2
+    monkeypatch.setattr(calibrate, "recorded", lambda *_: pytest.fail("nothing is measured"))
+    path = out.format(tmp_path)
+    assert cli.main(["calibrate", "--out", path]) == 2
+    assert told in capsys.readouterr().err
+    good = str(tmp_path / "here.json")
+    assert cli.main(["calibrate", "--out", good, "--recording", path]) == 2
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "No such file"),
+        (b"{}", "is no recording of a calibration"),
+    ],
+)
+def test_a_recording_that_cannot_be_fitted(
+    content: bytes | None, told: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "recording"
+    if content is not None:
+        path.write_bytes(content)
+    words = ["calibrate", "--refit", str(path), "--out", str(tmp_path / "here.json")]
+    assert cli.main(words) != 0
     assert told in capsys.readouterr().err

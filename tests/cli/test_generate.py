@@ -158,10 +158,11 @@ def test_explain_says_which_kernels_would_run(
 ) -> None:
     monkeypatch.delenv("PENSTOCK_ISA", raising=False)
     best = native.load().isa
+    cores = f"for cores with {native.load().second_level_cache() // 1024:,} KiB of L2 each"
     for isa, line in (
-        ("", f"kernels  {best}  (the best of this installation that runs here)"),
-        (best, f"kernels  {best}  (as PENSTOCK_ISA says)"),
-        ("garbage", "kernels  none: PENSTOCK_ISA=garbage: this installation has native code for "),
+        ("", f"kernels  {best}  (the best of this installation that runs here), {cores}\n"),
+        (best, f"kernels  {best}  (as PENSTOCK_ISA says), {cores}\n"),
+        ("garbage", "kernels  none: PENSTOCK_ISA=garbage: there is no such instruction set; "),
     ):
         monkeypatch.setenv("PENSTOCK_ISA", isa)
         assert cli.main(["explain", "--no-plan"]) == 0

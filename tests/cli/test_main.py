@@ -55,6 +55,15 @@ def test_a_groups_help_lists_its_commands_alone(capsys: pytest.CaptureFixture[st
     assert "generate" not in out
 
 
+def test_every_group_says_what_it_is_for(capsys: pytest.CaptureFixture[str]) -> None:
+    groups = {c.words[:n] for c in cli.COMMANDS for n in range(len(c.words))}
+    said = set()
+    for words in groups:
+        assert run(*words, "--help") == 0
+        said.add(capsys.readouterr().out.splitlines()[2])
+    assert len(said) == len(groups) == 4
+
+
 @pytest.mark.parametrize("argv", [[], ["bench"], ["bench", "replay"]])
 def test_no_command_prints_help_and_fails(
     argv: list[str], capsys: pytest.CaptureFixture[str]

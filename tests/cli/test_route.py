@@ -21,9 +21,13 @@ from penstock.cli.main import main
     [
         ([], "arguments are required: URL"),
         (["ftp://a"], "'ftp://a' is no URL of a server"),
+        (["http://a:0"], "no server is at port 0"),
+        (["http://a/b/v1/chat/completions/"], "write the server's own: http://a/b\n"),
+        (["http://a", "--wait", "-1"], "not a number from 0 on"),
+        (["http://a", "--wait", "0", "http://a"], "http://a is given twice"),
         (["http://a", "http://a/v1/"], "http://a is given twice"),
         (["http://a", "--policy", "best"], "invalid choice: 'best'"),
-        (["http://a", "--lost", "2"], "not a number from 0 to 1"),
+        (["http://a", "--lost", "-1"], "not a number from 0 on"),
         (["http://a", "--idle-timeout", "0"], "not a number of seconds above 0"),
         (["http://a", "--tls-cert", "x"], "HTTPS needs both"),
         (["http://a", "--host", "no.such.host.invalid"], "is no address of this machine"),
@@ -34,14 +38,26 @@ def test_what_is_refused(words: list[str], told: str, capsys: pytest.CaptureFixt
     assert told in capsys.readouterr().err
 
 
-def test_a_key_that_is_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_says_that_a_server_must_be_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["route", "--help"]) == 0
+    assert capsys.readouterr().out.startswith("usage: penstock route URL ... [OPTION ...]\n")
+
+
+def test_a_key_that_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PENSTOCK_ADMIN_KEY", raising=False)
     path = tmp_path / "key"
-    for text in ("", "a b", "a\nb", "\x07"):
+    for text, told in (
+        ("", "holds no key"),
+        ("a b", "printable ASCII without spaces alone"),
+        ("a\nb", "there may be one admin key"),
+        ("\x07", "printable ASCII without spaces alone"),
+    ):
         path.write_text(text)
         words = ["route", "http://a", "--port", "0", "--admin-key-file", str(path)]
         assert main(words) == 2
-        told = capsys.readouterr().err
-        assert "must hold one key" in told or "characters that no key has" in told
+        assert told in capsys.readouterr().err
 
 
 def test_a_port_in_use(capsys: pytest.CaptureFixture[str]) -> None:

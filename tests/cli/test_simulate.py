@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from support.calibrations import demo_calibration
+from support.needs import needs_native
 from support.profiles import profile_of
 
 from penstock.cli import main as cli
@@ -20,7 +22,9 @@ from penstock.errors import ConfigError
 from penstock.profile import ProfileOptions
 from penstock.written_file import write_json
 
-SHAPE = str(Path(__file__).parents[2] / "benchmarks/configs/qwen3-0.6b/config.json")
+CONFIGS = Path(__file__).parents[2] / "benchmarks/configs"
+SHAPE = str(CONFIGS / "qwen3-0.6b/config.json")
+LLAMA = str(CONFIGS / "llama-3.1-8b/config.json")
 
 
 @pytest.fixture
@@ -55,7 +59,10 @@ def test_a_report(
     out = capsys.readouterr().out
     for text in (
         *("trace.csv, 40 conversations", "SLO ttft:100ms", "many (2 x, least-tokens)"),
-        *("best by goodput at 400 x the trace: many, one", "simulated beside measured: ttft.p50"),
+        *(
+            "best by goodput at 400 x the trace: many, one",
+            "the calibration: 5 rounds; half of them predicts the medians",
+        ),
         "steps of 401 tokens, and 256 were measured at most",
     ):
         assert text in " ".join(out.split()), out
@@ -90,7 +97,7 @@ def test_what_planning_leaves_in_cycles_is_not_hidden_from_the_collector(
         return plan_engine(*args, **options)
 
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append("once more"))
-    monkeypatch.setattr("penstock.simulate.setups.plan_engine", planned)
+    monkeypatch.setattr("penstock.simulate.machine_setups.plan_engine", planned)
     simulated(tmp_path, str(trace), "--calibration", str(calibration))
     assert frozen == []
 
@@ -104,6 +111,42 @@ def test_a_device_of_the_catalogue(trace: Path, tmp_path: Path) -> None:
     assert (run["rate"], run["speed"]) == (9, None)
     assert "roofline of L4" in run["notes"][0]
     assert made["workload"]["repeat"] == 3
+
+
+def test_devices_that_share_a_model(trace: Path, tmp_path: Path) -> None:
+    gpu = ["--gpu", "H100", "--model", LLAMA, "--rate", "9", "--scale", "3"]
+    configs = ["one:", "two:tp=2", "again:tensor_parallel=2", "four:tp=2,pp=2"]
+    runs = simulated(tmp_path, str(trace), *configs, *gpu)["runs"]
+    one, two, again, four = (run["distributions"] for run in runs)
+    assert two == again
+    assert two["itl"]["p50"] < one["itl"]["p50"]
+    assert two["ttft"]["p50"] < one["ttft"]["p50"]
+    assert four["output_tokens"] == one["output_tokens"]
+    assert "one GPU so far" in " ".join(runs[1]["notes"])
+    assert "one GPU so far" not in " ".join(runs[0]["notes"])
+    words = ["a:tp=16,network=Ethernet 100G", "b:tp=8,pp=2,network=XDR"]
+    slow, fast = simulated(tmp_path, str(trace), *words, *gpu)["runs"]
+    assert fast["distributions"]["itl"]["p50"] < slow["distributions"]["itl"]["p50"] / 2
+
+
+@needs_native
+def test_prompts_that_are_computed_apart(
+    calibration: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Long prompts come while an answer is decoded, which waits for none of them then."""
+    path = tmp_path / "long.csv"
+    rows = ["0.0,20,900", *(f"{0.2 + i / 2},1900,2" for i in range(8))]
+    path.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows) + "\n")
+    configs = ["one:", "apart:prefill=1", "two:prefill=2,network=Ethernet 100G"]
+    words = [str(path), *configs, "--calibration", str(calibration)]
+    one, apart, two = simulated(tmp_path, *words)["runs"]
+    assert one["handovers"] is None
+    assert apart["handovers"]["completed"] == two["handovers"]["completed"] == 8
+    assert apart["handovers"]["tokens"] == 8 * 1888
+    assert one["distributions"]["longest_gap"]["max"] > 0.009
+    assert apart["distributions"]["longest_gap"]["max"] < 0.006
+    told = r"apart at [\d.]+/s: 8 prompts were handed over, of 15,104 tokens and"
+    assert re.search(told, capsys.readouterr().out)
 
 
 def test_objectives_that_nothing_meets(
@@ -177,14 +220,30 @@ def test_what_cannot_be_simulated(
 ) -> None:
     here = ["--calibration", str(calibration)]
     gpu = ["--gpu", "L4", "--model", SHAPE]
+    own = demo_calibration().key.threads
     for words, told in (
         ([*here, *gpu], "--calibration is of this machine"),
         (["a:", "a:", *gpu], "two configurations are called 'a'"),
         (["a:kv_cache_dtype=int8", *here], "no calibration is of what it runs"),
         (["a:speculative=ngram", *here], "speculative cannot be simulated yet"),
-        (["a:tensor_parallel=2", *here], "tensor_parallel cannot be simulated yet"),
-        (["a:tp=2", *here], "tp is for --gpu"),
+        (["a:tp=2", *here], "ranks 2 instead of 1"),
+        (["a:pp=2,threads=3", *here], "3 threads are not the same for 2 stages"),
+        (["a:pp=7", *here], "the model has 6 layers; take at most 6 stages"),
+        (
+            [f"a:pp=2,threads={2 * own + 2}", *here],
+            f"the same options but pipeline_parallel, and threads={own + 1}",
+        ),
+        (["a:pipeline_stages=10.0.0.1:50052", *here], "pipeline_stages names hosts"),
+        (["a:prefill=1,tp=2", *here], "several ranks does not hand over its blocks yet"),
+        (["a:prefill=1,enable_prefix_caching=false", *here], "prefill= finds blocks by their cont"),
+        (["a:prefill=1", *gpu], "prefill=1 is simulated of machines that were calibrated"),
         (["a:kv_cache_bytes=900GiB", *gpu], "has room for"),
+        (["a:tp=32,network=NDR", *gpu], "a: 32 ranks cannot share 16 heads of attention; take at"),
+        (["a:tp=2,pp=8", *gpu], "a: 16 x L4 (TP 2 x PP 8) are more than one machine"),
+        (["a:pp=99,network=NDR", *gpu], "a: the model has 28 layers; take at most 28 stages"),
+        (["a:tp=0", *gpu], "a: tensor_parallel and pipeline_parallel are at least 1"),
+        (["a:tp=2,tensor_parallel=2", *gpu], "tensor_parallel and tp are one option"),
+        (["a:network=Token Ring", *gpu], "no network 'Token Ring' in the catalogue; there are"),
         (["a:threads=4", *gpu], "threads is not taken into account with --gpu"),
         (["--rate", "1", "--speed", "2", *gpu], "a rate takes the place"),
         (["--rate", "1,2", "--concurrency", "1,2", *gpu], "several of one at most"),

@@ -45,6 +45,23 @@ def test_json_has_every_configuration(tmp_path: Path, capsys: pytest.CaptureFixt
     assert json.loads(printed[printed.index("{\n") :]) == made
 
 
+def test_ranks_and_stages_on_several_machines(tmp_path: Path) -> None:
+    path = tmp_path / "size.json"
+    words = ["--tp", "4,8,16", "--pp", "1,2,4", "--network", "ndr", "--quantization", "none"]
+    assert cli.main([*ARGV, *words, "--json", str(path)]) == 0
+    found = {
+        (each["tensor"], each["pipeline"]): each
+        for each in json.loads(path.read_text())["configurations"]
+    }
+    assert {shape: each["machines"] for shape, each in found.items()} == {
+        **{(4, 1): 1, (4, 2): 1, (4, 4): 2},
+        **{(8, 1): 1, (8, 2): 2, (8, 4): 4, (16, 1): 2, (16, 2): 4, (16, 4): 8},
+    }
+    # Ranks on two machines wait for the network, four times a layer; stages hand over once.
+    assert found[16, 1]["at_load"]["tpot"] > found[8, 1]["at_load"]["tpot"]
+    assert found[8, 2]["at_load"]["tpot"] < found[16, 1]["at_load"]["tpot"]
+
+
 def test_the_nearest_is_named_where_nothing_meets(capsys: pytest.CaptureFixture[str]) -> None:
     few = ["--quantization", "none", "--tp", "1"]
     argv = ["size", CONFIG, "--gpu", "L4", *few, "--slo", "tpot:10ms"]
@@ -77,7 +94,10 @@ def test_any_json_is_a_configuration(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--isl", "2.5kk"], "not a number of tokens"),
         (["--isl", "500k"], "longer than the model's context of 131,072"),
         (["--concurrency", "-3"], "not a positive integer"),
-        (["--tp", "3"], "3 ranks cannot share 32 attention heads"),
+        (["--tp", "64", "--network", "NDR"], "64 ranks cannot share 32 heads of attention"),
+        (["--tp", "12", "--network", "NDR"], "do not fill machines of 8 H100; take 8 or 16 ranks"),
+        (["--pp", "64", "--network", "NDR"], "the model has 32 layers; take at most 32 stages"),
+        (["--network", "NVR"], "no network 'NVR' in the catalogue; the nearest are InfiniBand"),
         (["--tp", "16"], "at most 8 that are linked"),
         (["--quantization", "int3"], "'int3' is none of none, int8, int4"),
         (["--speculate", "tokens=0,accept=0.5"], "not drafts"),

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 from support.calibrations import demo_calibration
-from support.mock_api import HEAD, Body, MockApi, Step, api_thread, end, said, words_of
+from support.mock_api import HEAD, Body, MockApi, api_thread, end, said, words_of
+from support.stepped_http import Step
 
 from penstock.bench.progress import Stopped
 from penstock.cli import main as cli
@@ -185,7 +186,7 @@ def test_ctrl_c_between_search_and_verification_keeps_what_was_found(
         (["--slo", "ttft:30ms", "--arrivals", "poisson"], "needs a --rate"),
         (["--slo", "ttft:30ms", "--rate", "1", "--arrivals", "now"], "--arrivals now"),
         (["--slo", "ttft:30ms", "--quantization", "int8"], "no calibration is of what it runs"),
-        (["--slo", "ttft:30ms", "--tensor-parallel", "2"], "tensor_parallel cannot be simulated"),
+        (["--slo", "ttft:30ms", "--tensor-parallel", "2"], "ranks 2 instead of 1"),
     ],
 )
 def test_what_cannot_be(

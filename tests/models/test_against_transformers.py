@@ -121,7 +121,7 @@ def bound(name: str, backend: str, kv_dtype: KvDType | None = None) -> Iterator[
 @pytest.mark.parametrize(("name", "backend"), RUNS)
 def test_logits_and_greedy_tokens(name: str, backend: str) -> None:
     """Chunked prefill, then 64 greedy steps of our own choosing."""
-    oracle = checked(name)[1]
+    folder, oracle = checked(name)
     tokens, logits = list(oracle.prompt), []
     with bound(name, backend) as run:
         for start in range(0, PROMPT, CHUNK):
@@ -134,7 +134,10 @@ def test_logits_and_greedy_tokens(name: str, backend: str) -> None:
     assert tokens == oracle.tokens
     ours = np.concatenate(logits)
     scale = np.abs(oracle.logits).max(axis=1, keepdims=True)
-    assert np.max(np.abs(ours - oracle.logits) / scale) < 1e-4
+    # A recurrence carries on what is rounded, and transformers computes a prompt's in chunks, in an
+    # order that depends on the processor: 1.1e-4 were seen by AVX2.
+    most = 3e-4 if load_model_spec(folder).keeps_states else 1e-4
+    assert np.max(np.abs(ours - oracle.logits) / scale) < most
 
 
 @pytest.mark.thinned(11)

@@ -143,7 +143,11 @@ class FakeCore:
             if request.cache_salt == "fail" and (request.pooling or len(output) == 3):
                 updates += self._fail(request_id)
                 continue
-            if len(output) == {"early fault": 0, "fault": 3}.get(request.cache_salt):
+            if request.cache_salt == "late fault" and len(output) == 3 and len(self.live) == 1:
+                continue  # until there is a second request
+            if len(output) == {"early fault": 0, "fault": 3, "late fault": 3}.get(
+                request.cache_salt
+            ):
                 for update in self._fail(request_id):
                     update.error, update.refused = "it asks for too much", True
                     updates.append(update)

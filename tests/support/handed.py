@@ -5,8 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import select
-import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,13 +16,17 @@ from penstock.config import EngineConfig
 from penstock.engine.core import EngineCore
 from penstock.engine.handover.decode import DecodeCore
 from penstock.engine.handover.handshake import Introduction
-from penstock.engine.handover.link import Link
 from penstock.engine.handover.prefill import PrefillCore
 from penstock.engine.handover.station import Station
+from penstock.engine.handover.visitors import Visitor
 from penstock.engine.handover.wire import FromDecode
 from penstock.engine.loader import load_models, open_model, plan_engine
-from penstock.handover_config import Address, DecodeRole, PrefillRole, Role
+from penstock.errors import PenstockError
+from penstock.handover_config import DecodeRole, PrefillRole, Role
 from penstock.interface.messages import EngineRequest, FinishReason
+from penstock.peers.address import Address
+from penstock.peers.channel import Channel, Inbound
+from penstock.peers.listener import Listener
 from penstock.sampling.params import SamplingParams
 from support.waiting import PATIENCE_S
 
@@ -84,10 +86,12 @@ def apart(config: EngineConfig, role: Role) -> tuple[Any, Station]:
 
 
 @contextmanager
-def prefilling(config: EngineConfig, key: bytes = b"") -> Iterator[tuple[PrefillCore, Address]]:
+def prefilling(
+    config: EngineConfig, key: bytes = b""
+) -> Iterator[tuple[PrefillCore[Visitor], Address]]:
     """A prefill engine that is stepped by a thread of its own."""
     core, station = apart(config, PrefillRole(listen=Address(LOCAL, 0), key=key))
-    assert station.listener is not None
+    assert station.visitors is not None
     stop = threading.Event()
 
     def loop() -> None:
@@ -95,13 +99,12 @@ def prefilling(config: EngineConfig, key: bytes = b"") -> Iterator[tuple[Prefill
             if core.has_work:
                 core.step()
             else:
-                select.select([core.wake.fd], [], [], 0.05)
-                core.wake.clear()
+                time.sleep(0.002)
 
     thread = threading.Thread(target=loop)
     thread.start()
     try:
-        yield core, Address(LOCAL, station.listener.port)
+        yield core, station.visitors.address
     finally:
         stop.set()
         thread.join()
@@ -168,8 +171,7 @@ def served(core: Any, count: int) -> Answers:
     while ended < count:
         assert time.monotonic() < deadline, "a request does not end"
         if not core.has_work:
-            select.select([core.wake.fd], [], [], 0.05)
-            core.wake.clear()
+            time.sleep(0.002)
             continue
         for update in core.step():
             assert update.finish_reason is not FinishReason.ERROR, update.error
@@ -180,43 +182,31 @@ def served(core: Any, count: int) -> Answers:
 
 
 class FakePrefill:
-    """A listening socket whose connections a test handles, each in a thread."""
+    """A listener whose connections a test handles, each in a thread."""
 
     def __init__(
         self,
-        handle: Callable[[Link], None],
-        introduction: Introduction | None,
+        handle: Callable[[Channel[Any]], None],
+        introduction: Introduction,
     ) -> None:
-        """``introduction``: what is shaken before ``handle``; None: nothing."""
-        self._socket = socket.create_server((LOCAL, 0))
-        self.address = Address(LOCAL, self._socket.getsockname()[1])
+        """``introduction``: how it introduces itself before ``handle``."""
+        self._listener = Listener(Address(LOCAL, 0), "--handover-listen")
+        self.address = self._listener.address
         self.visits = 0
         self._handle, self._introduction = handle, introduction
-        self._links: list[Link] = []
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._channels: list[Channel[Any]] = []
+        inbound = Inbound(FromDecode, 1 << 20)
+        self._listener.start(introduction.party, inbound, self._serve, lambda line: None)
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
-        self._socket.close()
-        for link in self._links:
-            link.close()
+        self._listener.close()
+        for channel in self._channels:
+            channel.close()
 
-    def _accept(self) -> None:
-        while True:
-            try:
-                sock, _ = self._socket.accept()
-            except OSError:
-                return
-            link = Link(sock, FromDecode, 1 << 20)
-            self._links.append(link)
-            threading.Thread(target=self._serve, args=(link,), daemon=True).start()
-
-    def _serve(self, link: Link) -> None:
-        try:
-            if self._introduction is not None:
-                self._introduction.shake(link)
+    def _serve(self, channel: Channel[Any], name: str) -> None:
+        self._channels.append(channel)
+        with contextlib.suppress(PenstockError, OSError):
+            self._introduction.exchange(channel)
             self.visits += 1
-            self._handle(link)
-        except Exception:
-            link.close()
+            self._handle(channel)
+        channel.close()

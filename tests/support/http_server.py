@@ -29,6 +29,7 @@ from penstock.server.run import RunOptions, serve
 from penstock.server.setups import EngineSetup, Setups
 from penstock.server.supervisor import SupervisorOptions
 from penstock.server.trace_options import trace_options
+from penstock.service_level import parse_limit
 
 MAX_BODY_BYTES = 200_000
 ADMIN_KEY = "admin-key"
@@ -59,6 +60,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
     cors_origins: tuple[str, ...] = ()
     page: bool = True
     observe: bool = True
+    slo: tuple[str, ...] = ()
     port: int = 0  # any
     allowed_hosts: tuple[str, ...] | None = None  # None: any
     tls: tuple[str, str] | None = None
@@ -84,6 +86,7 @@ class Settings(msgspec.Struct, forbid_unknown_fields=True):
                 self.log_prompts,
                 page=self.page,
                 observe=self.observe,
+                slo=tuple(map(parse_limit, self.slo)),
                 hosts=None if hosts is None else HostRule.of(HOST, HOST, hosts, bool(read.users)),
             ),
             supervisor=SupervisorOptions(

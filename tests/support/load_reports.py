@@ -20,11 +20,11 @@ from penstock.bench.load.document import (
     points_of,
 )
 from penstock.bench.load.figures import NAMES, figures, steady_part
-from penstock.bench.load.goodput import Limit
 from penstock.bench.load.load import Load
 from penstock.bench.load.record import RequestRecord
 from penstock.bench.load.scrape import ServerMetrics
 from penstock.bench.plots.figure import Figure
+from penstock.service_level import Limit
 
 FOUR: Final = Load(None, 4)
 MACHINE: Final[dict[str, Any]] = {

@@ -10,17 +10,12 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from support.stepped_http import Request, Step, chunk, plain, serve, take
+
 HEAD: Final = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 )
 Body = dict[str, Any]
-Step = bytes | float | Callable[[], bool]
-"""Bytes to send, seconds to wait, or a condition to wait for; 0 closes the connection."""
-
-
-def chunk(data: bytes) -> bytes:
-    """``data`` as HTTP's chunk."""
-    return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 def event(value: object) -> bytes:
@@ -40,12 +35,6 @@ def end(prompt: int | None, output: int, **details: Any) -> bytes:
         usage = {"prompt_tokens": prompt, "completion_tokens": output, **details}
         last += event({"choices": [], "usage": usage})
     return last + chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
-
-
-def plain(status: str, body: bytes, *headers: str) -> bytes:
-    """A whole answer that is no stream."""
-    head = [f"HTTP/1.1 {status}", *headers, f"Content-Length: {len(body)}", "", ""]
-    return "\r\n".join(head).encode() + body
 
 
 def words_of(body: Body) -> int:
@@ -75,40 +64,22 @@ class MockApi:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        gone = (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError)
-        with contextlib.suppress(*gone):
-            while await self._one(reader, writer):
-                pass
-        writer.close()
 
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        self.heads.append(head)
-        length = [line[15:] for line in head.split("\r\n") if line.startswith("Content-Length:")]
-        body = await reader.readexactly(int(length[0])) if length else b""
-        path = head.split()[1]
-        steps: Sequence[Step]
-        if path.endswith("/models"):
-            steps = [self.models]
-        elif path == "/metrics":
-            steps = [self.metrics]
-        elif path == "/tokenize":
-            steps = [self.tokenize]
-        else:
-            self.asked.append(json.loads(body))
-            steps = self.answer(self.asked[-1])
-        for step in steps:
-            if isinstance(step, bytes):
-                writer.write(step)
-                await writer.drain()
-            elif callable(step):
-                while not step():
-                    await asyncio.sleep(0.001)
-            elif step == 0:
-                return False
-            else:
-                await asyncio.sleep(step)
-        return True
+        async def answer(request: Request) -> bool:
+            self.heads.append(request.head)
+            return await take(self._steps(request), writer)
+
+        await serve(reader, writer, answer)
+
+    def _steps(self, request: Request) -> Sequence[Step]:
+        if request.path.endswith("/models"):
+            return [self.models]
+        if request.path == "/metrics":
+            return [self.metrics]
+        if request.path == "/tokenize":
+            return [self.tokenize]
+        self.asked.append(request.json)
+        return self.answer(self.asked[-1])
 
 
 @contextlib.asynccontextmanager

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from enum import StrEnum
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +32,7 @@ class Need(StrEnum):
     RIGHT = "needs the right to"
     CPUS = "needs more CPUs"
     PACKAGE = "needs the package, which no extra has"
+    EXTRA = "needs the extra, which tests do without"
 
     def reason(self, detail: str) -> str:
         return f"{self}: {detail}"
@@ -82,6 +84,12 @@ needs_native = pytest.mark.skipif(not native.runnable(), reason=NO_NATIVE)
 def require_native() -> None:
     if not native.runnable():
         pytest.skip(NO_NATIVE)
+
+
+def require_ray() -> None:
+    """Skips a module of tests where Ray is not installed: it is large, and fleets alone need it."""
+    if find_spec("ray") is None:
+        lacking(Need.EXTRA, "ray, by pip install 'penstock[ray]'")
 
 
 def native_module(isa: str) -> Any:

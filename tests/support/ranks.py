@@ -30,4 +30,5 @@ def in_ranks(world: int, work: Callable[[ThreadRank], R]) -> list[R]:
         thread.join(60)
     if failed:
         raise failed[0]
+    assert len(results) == world, f"only ranks {sorted(results)} of {world} returned within 60 s"
     return [results[i] for i in range(world)]

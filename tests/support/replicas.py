@@ -18,9 +18,10 @@ from penstock.router.app import build_app
 from penstock.router.fleet import Fleet
 from penstock.router.options import RouterOptions
 from penstock.router.probes import Prober
+from penstock.router.replica import Member
 from penstock.server.http_server import HttpServer
 from penstock.server.open_requests import OpenRequests
-from support.mock_api import Step, plain
+from support.stepped_http import Request, Step, plain, serve, take
 from support.waiting import PATIENCE_S
 
 ALIVE = plain("200 OK", b'{"status":"alive"}')
@@ -28,21 +29,8 @@ ADMIN_KEY = "the-admin-key"
 
 
 @dataclass
-class Request:
-    method: str
-    path: str
-    headers: dict[str, str]
-    body: bytes
-
-    @property
-    def json(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.body)
-        return found
-
-
-@dataclass
 class FakeReplica:
-    """``answer`` gives what is sent for a request, as in ``mock_api.py``."""
+    """``answer`` gives the steps that answer a request."""
 
     answer: Callable[[Request], Sequence[Step]]
     models: tuple[str, ...] = ("m",)
@@ -54,6 +42,8 @@ class FakeReplica:
     """The paths by which its events were asked for."""
     asked: list[Request] = field(default_factory=list)
     keys_asked: int = 0
+    before_keys: Sequence[Step] = ()
+    """What comes before the keys of a prompt."""
     url: str = ""
     _server: asyncio.Server | None = None
     _writers: set[asyncio.StreamWriter] = field(default_factory=set)
@@ -71,38 +61,15 @@ class FakeReplica:
             writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
-        gone = (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError)
-        with contextlib.suppress(*gone):
-            while await self._one(reader, writer):
-                pass
-        self._writers.discard(writer)
-        writer.close()
-
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-        method, path, _ = lines[0].split()
-        headers = {
-            name.lower(): value
-            for name, _, value in (line.partition(": ") for line in lines[1:] if line)
-        }
-        body = await reader.readexactly(int(headers.get("content-length", "0")))
-        request = Request(method, path, headers, body)
-        if path.startswith("/admin/cache/events"):
-            await self._tell(request, reader, writer)
-            return False
-        for step in self._steps(request):
-            if isinstance(step, bytes):
-                writer.write(step)
-                await writer.drain()
-            elif callable(step):
-                while not step():
-                    await asyncio.sleep(0.001)
-            elif step == 0:
+        async def answer(request: Request) -> bool:
+            if request.path.startswith("/admin/cache/events"):
+                await self._tell(request, reader, writer)
                 return False
-            else:
-                await asyncio.sleep(step)
-        return True
+            return await take(self._steps(request), writer)
+
+        self._writers.add(writer)
+        await serve(reader, writer, answer)
+        self._writers.discard(writer)
 
     def _steps(self, request: Request) -> Sequence[Step]:
         path = request.path
@@ -119,7 +86,8 @@ class FakeReplica:
                 return [plain("403 Forbidden", b'{"error":{"message":"no"}}')]
             if path.startswith("/admin/cache/keys"):
                 self.keys_asked += 1
-                return [plain("200 OK", json.dumps(self._keys(request.json)).encode())]
+                keys = plain("200 OK", json.dumps(self._keys(request.json)).encode())
+                return [*self.before_keys, keys]
             return [plain("200 OK", b"{}")]
         self.asked.append(request)
         return self.answer(request)
@@ -168,6 +136,17 @@ def cache_event(
     return json.dumps(fields).encode()
 
 
+def texts(response: httpx.Response) -> str:
+    """What a stream says; it must be whole."""
+    lines = [line[6:] for line in response.text.splitlines() if line.startswith("data: ")]
+    assert lines[-1] == "[DONE]", response.text
+    found = ""
+    for line in lines[:-1]:
+        for choice in json.loads(line)["choices"]:
+            found += choice["delta"].get("content", "")
+    return found
+
+
 @dataclass
 class Routed:
     """A router that runs."""
@@ -195,14 +174,17 @@ class Routed:
 
 
 @contextlib.asynccontextmanager
-async def routing(*replicas: FakeReplica, **options: Any) -> AsyncIterator[Routed]:
+async def routing(
+    *replicas: FakeReplica, admin_key: str | None = None, **options: Any
+) -> AsyncIterator[Routed]:
     """Start the replicas, but for those that have a URL, and a router before them; nothing is
     probed by itself."""
     for replica in replicas:
         if not replica.url:
             await replica.start()
-    fleet = Fleet(RouterOptions(tuple(each.url for each in replicas), **options))
-    probers = [Prober(fleet, each) for each in fleet.replicas]
+    fleet = Fleet(RouterOptions(**options))
+    members = [Member(each.url, admin_key) for each in replicas]
+    probers = [Prober(fleet, fleet.add(member)) for member in members]
     requests = OpenRequests()
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

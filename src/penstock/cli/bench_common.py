@@ -6,13 +6,19 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from penstock.bench.digits import digits
 from penstock.bench.machine import Machine
 from penstock.bench.stats import Summary
 from penstock.cli.main import EXIT_INTERRUPTED
 from penstock.cli.options import positive_int
+from penstock.terminal import harmless
 from penstock.threads import format_count
 from penstock.written_file import check_writable
+
+if TYPE_CHECKING:
+    from penstock.engine.loader import EnginePlan
 
 
 def add_json_argument(
@@ -85,7 +91,8 @@ def machine_rows(machine: Machine) -> list[tuple[str, str]]:
     kernels = "" if machine.kernels is None else f", kernels for {machine.kernels}"
     rows = [("machine", f"{machine.cpu_model}, {format_count(machine.threads)}{kernels}")]
     if machine.unmeasured is not None:
-        return [*rows, ("machine speed", f"not measured: {machine.unmeasured}")]
+        what = "machine speed" if machine.f32_flops is None else "read bandwidth"
+        rows.append((what, f"not measured: {machine.unmeasured}"))
     spreads = machine.spreads
     if machine.read_bandwidth_bytes_per_s is not None:
         read = f"{machine.read_bandwidth_bytes_per_s / 1e9:.1f} GB/s"
@@ -98,6 +105,20 @@ def machine_rows(machine: Machine) -> list[tuple[str, str]]:
         if value is not None:
             rows.append((f"{name} peak", f"{value / 1e9:,.0f} Gop/s" + _within(spread)))
     return rows
+
+
+def engine_rows(engine: EnginePlan) -> list[tuple[str, str]]:
+    """What ran: the model in its types, and what the engine notes of its options here."""
+    config, spec = engine.config, engine.spec
+    weights: str = config.dtype if config.quantization == "none" else config.quantization
+    if config.quantization == "none" and spec.quantized is not None:
+        weights = "its checkpoint's types"
+    size = digits(engine.plan.num_parameters / 1e6, 3)
+    name = f"{config.served_model_name}, {size} M parameters"
+    rows = [("model", f"{name} in {weights}, keys and values in {config.kv_cache_dtype}")]
+    rows += [("note", note) for note in config.notes]
+    # Notes repeat what checkpoints say.
+    return [(title, harmless(text, sys.stdout)) for title, text in rows]
 
 
 def partial_rows(partial: bool, done: str) -> list[tuple[str, str]]:

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.bench.digits import megabytes
 from penstock.cli.bench_common import (
     add_counts,
     add_json_argument,
     command_line,
     ended,
+    engine_rows,
     machine_rows,
     partial_rows,
     print_table,
@@ -27,7 +29,7 @@ from penstock.cli.options import RARE_ENGINE, add_engine_arguments, engine_confi
 from penstock.written_file import write_json
 
 if TYPE_CHECKING:
-    from penstock.bench.latency import LatencyResult, PhaseSteps
+    from penstock.bench.latency import LatencyResult, LatencyWorkload, PhaseSteps
     from penstock.bench.machine import Machine
     from penstock.bench.op_account import StepAccount
     from penstock.engine.loader import EnginePlan
@@ -55,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.bench.account_table import account_table
+    from penstock.bench.account_table import LEGEND, account_table
     from penstock.bench.latency import LatencyWorkload, PhaseSteps, check_batch, run_latency
     from penstock.bench.meter import MeteredExecutor
     from penstock.bench.op_meter import OpMeter
@@ -91,9 +93,19 @@ def run(args: argparse.Namespace) -> int:
     moved = weight_bytes + result.kv_bytes_per_step
     fraction = moved * result.steps_per_s / bandwidth if bandwidth else None
     done = partial_rows(result.partial, f"{len(result.runs)} of {workload.repeats} runs")
-    print_table([*machine_rows(machine), *done, *_rows(result, weight_bytes, fraction)])
+    print_table(
+        [
+            *machine_rows(machine),
+            *engine_rows(engine_plan),
+            ("workload", _workload(workload)),
+            *done,
+            *_rows(result, weight_bytes, fraction),
+        ]
+    )
     for name, each in accounts.items():
         print("\n" + account_table(name.replace("_", " "), each))
+    if accounts:
+        print("\n" + LEGEND)
     if args.json is not None:
         figures = {
             **msgspec.to_builtins(result),
@@ -116,23 +128,37 @@ def run(args: argparse.Namespace) -> int:
 def _accounts(
     engine_plan: EnginePlan, phases: PhaseSteps, machine: Machine
 ) -> dict[str, StepAccount]:
-    """Where the time of prompts and of steps went, op by op: of several ranks the first's, whose
-    floors are its share of the machine."""
+    """Where the time of prompts and of steps went, op by op, of all stages: of several ranks the
+    first's. Floors are of its share of the machine; there are none of stages elsewhere."""
     from penstock.backends.cpu.ordered import gathered
-    from penstock.bench.op_account import Steps, account
+    from penstock.bench.op_account import Part, Steps, account
 
-    plan = gathered(engine_plan.own_plan(0))
-    machine = machine.among(engine_plan.config.tensor_parallel)
+    config = engine_plan.config
+    elsewhere = len(config.pipeline_stages)
+    own = machine.among(config.tensor_parallel, config.pipeline_parallel - elsewhere)
+    parts = [
+        Part(gathered(plan), own if number >= elsewhere else machine.unknown())
+        for number, plan in enumerate(engine_plan.first_plans)
+    ]
     return {
-        "prefill": account(plan, [Steps(s) for s in phases.prefill], machine),
-        "decode_step": account(plan, [Steps([s]) for s in phases.decode], machine),
+        "prefill": account(parts, [Steps(s) for s in phases.prefill]),
+        "decode_step": account(parts, [Steps([s]) for s in phases.decode]),
     }
+
+
+def _workload(w: LatencyWorkload) -> str:
+    requests = "1 request" if w.batch_size == 1 else f"{w.batch_size} requests at once"
+    return (
+        f"{requests}, {w.input_len:,} tokens in and {w.output_len:,} out; best and median of "
+        f"{w.repeats} run{'s' * (w.repeats > 1)}"
+    )
 
 
 def _rows(
     result: LatencyResult, weight_bytes: int, fraction: float | None
 ) -> list[tuple[str, str]]:
     """The table that is printed. ``fraction``: of the read bandwidth, or None if not measured."""
+    moved = weight_bytes + result.kv_bytes_per_step
     return [
         (
             "prefill",
@@ -146,11 +172,21 @@ def _rows(
         ),
         ("first token", f"{result.ttft_s * 1e3:.2f} ms"),
         *summary_rows({"decode step": result.decode_step_s}),
-        ("host time", f"{result.step_host_us:.0f} us of each decode step"),
+        ("host time", f"{result.step_host_us:.0f} us of each decode step, sampling included"),
         (
             "bytes per step",
-            f"{weight_bytes / 1e6:,.1f} MB weights, "
-            f"{result.kv_bytes_per_step / 1e6:,.1f} MB keys and values",
+            f"{megabytes(weight_bytes)} weights, "
+            f"{megabytes(result.kv_bytes_per_step)} keys and values{_cached(moved)}",
         ),
         *([("of bandwidth", f"{fraction:.1%} while decoding")] if fraction else []),
     ]
+
+
+def _cached(moved: int) -> str:
+    """What is said of so many bytes, where caches hold them from step to step."""
+    from penstock.hardware import detect
+
+    caches = detect().last_level_bytes
+    if moved > caches:
+        return ""
+    return f" (both fit into caches of {megabytes(caches)})"

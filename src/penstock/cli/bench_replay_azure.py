@@ -25,6 +25,7 @@ from penstock.cli.bench_common import (
     add_trace_arguments,
     command_line,
     ended,
+    engine_rows,
     machine_rows,
     partial_rows,
     print_table,
@@ -172,7 +173,8 @@ def run(args: argparse.Namespace) -> int:
             session.engine_plan,
         )
     done = partial_rows(comparison.partial, f"{comparison.done} of {comparison.wanted} runs")
-    print_table([*machine_rows(machine), *done, *comparison.rows()])
+    ran = engine_rows(session.engine_plan)
+    print_table([*machine_rows(machine), *ran, *done, *comparison.rows()])
     if args.json is not None:
         write_json(args.json, document)
     return ended(comparison.partial)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.cli.bench_common import add_json_argument
 from penstock.cli.bench_report import add_output_arguments
-from penstock.cli.options import positive_int, whole_number
+from penstock.cli.options import from_zero, positive_int, whole_number
 
 KEY_VARIABLE: Final = "OPENAI_API_KEY"
 DEFAULT_REQUESTS: Final = 100
@@ -201,7 +200,7 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
     ):
         group.add_argument(
             name,
-            type=positive if default > 1 else _from_zero,
+            type=positive if default > 1 else from_zero,
             default=default,
             metavar="S",
             help=f"{about} (default: {default:g})",
@@ -210,19 +209,9 @@ def _add_server(group: argparse._ArgumentGroup) -> None:
 
 def positive(text: str) -> float:
     """A number above 0."""
-    value = _from_zero(text)
+    value = from_zero(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"not above 0: {text!r}")
-    return value
-
-
-def _from_zero(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"not a number: {text!r}") from None
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"not a number from 0 on: {text!r}")
     return value
 
 

@@ -52,8 +52,8 @@ def target_of(args: argparse.Namespace) -> Target:
 def load_plan(args: argparse.Namespace, text_seed: int) -> LoadPlan:
     """What the options ask for. Raises ConfigError, and OSError of a workload's file."""
     from penstock.bench.load.campaign import LoadPlan
-    from penstock.bench.load.goodput import parse_limit
     from penstock.bench.load.run import Timeouts
+    from penstock.service_level import parse_limit
 
     if args.find_rate and not args.slo:
         raise UsageError("argument --find-rate: it needs a --slo, such as ttft:500ms")

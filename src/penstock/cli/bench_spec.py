@@ -19,6 +19,7 @@ from penstock.cli.bench_common import (
     add_json_argument,
     command_line,
     ended,
+    engine_rows,
     machine_rows,
     partial_rows,
     print_table,
@@ -108,7 +109,8 @@ def run(args: argparse.Namespace) -> int:
     runs = sum(result.repeats for result in results)
     partial = runs < args.repeats * len(methods)
     done = f"{runs} of {args.repeats * len(methods)} runs, {len(results)} of {len(methods)} methods"
-    print_table([*machine_rows(found.machine), *partial_rows(partial, done)])
+    ran = [] if found.engine is None else engine_rows(found.engine)
+    print_table([*machine_rows(found.machine), *ran, *partial_rows(partial, done)])
     print()
     for result in results:
         print_table(_rows(result))

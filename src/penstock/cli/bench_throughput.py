@@ -16,6 +16,7 @@ from penstock.cli.bench_common import (
     add_json_argument,
     command_line,
     ended,
+    engine_rows,
     machine_rows,
     partial_rows,
     print_table,
@@ -109,7 +110,8 @@ def run(args: argparse.Namespace) -> int:
             session.engine_plan,
         )
     done = partial_rows(result.partial, f"{result.requests} of {len(lengths)} requests")
-    print_table([*machine_rows(machine), *done, *_rows(result)])
+    ran = engine_rows(session.engine_plan)
+    print_table([*machine_rows(machine), *ran, *done, *_rows(result)])
     if args.json is not None:
         write_json(args.json, document)
     return ended(result.partial)

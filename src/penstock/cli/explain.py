@@ -59,8 +59,9 @@ def run(args: argparse.Namespace) -> int:
             plan = engine_plan.ranks[0]
             print(f"\nthe part of rank 0 of {len(engine_plan.ranks)}:")
         elif engine_plan.stages:
-            plan = engine_plan.stages[0].plan
-            print(f"\nthe part of stage 0 of {len(engine_plan.stages)}:")
+            plan, stages = engine_plan.stages[0].parts[0], len(engine_plan.stages)
+            rank = "rank 0 of " if engine_plan.stages[0].ranks else ""
+            print(f"\nthe part of {rank}stage 0 of {stages}:")
         memory = plan_memory(
             plan,
             config.max_num_batched_tokens,
@@ -94,10 +95,12 @@ def _stages(engine_plan: EnginePlan) -> list[str]:
         where = places[number] if number < len(places) else "a process of this machine"
         if stage.is_last:
             where = "the engine's own process"
-        size = weight_bytes(stage.plan) / 2**20
-        sent = "draws tokens" if stage.is_last else f"hands on {stage.sent_bytes:,} bytes a token"
+        size = sum(map(weight_bytes, stage.parts)) / 2**20
+        does = "draws tokens" if stage.is_last else f"hands on {stage.sent_bytes:,} bytes a token"
+        if stage.ranks:
+            does += f", shared by {len(stage.ranks)} ranks"
         lines.append(
-            f"stage    {number}  layers {first} to {end - 1}, {size:,.1f} MiB of weights, {sent}  "
+            f"stage    {number}  layers {first} to {end - 1}, {size:,.1f} MiB of weights, {does}  "
             f"({where})"
         )
     return lines
@@ -105,13 +108,11 @@ def _stages(engine_plan: EnginePlan) -> list[str]:
 
 def _tuned(engine_plan: EnginePlan) -> list[str]:
     """What the engine artifact that a start would restore says of tuning."""
-    from penstock.artifact.session import ArtifactSession
+    from penstock.engine.loader import artifacts_of
     from penstock.errors import ConfigError, ModelError, WeightError
 
     try:
-        artifacts = ArtifactSession.of(
-            engine_plan.config, engine_plan.own_plan(0), lambda level, text: None
-        )
+        artifacts = artifacts_of(engine_plan)
     except (ConfigError, ModelError, WeightError):  # a plan can be shown without weights
         return []
     return [tuning.summary() for tuning in artifacts.tunings()]

@@ -6,8 +6,10 @@ import contextlib
 import errno
 import resource
 import socket
+from collections.abc import Iterator
 
 from penstock.errors import ConfigError
+from penstock.peers.sockets import bound
 
 _NOBODY, _NOBODY_6 = "192.0.2.1", "2001:db8::1"
 """Addresses of documentation (RFC 5737, RFC 3849), to which nothing is sent."""
@@ -23,23 +25,14 @@ def bind(host: str, port: int, stall_s: float = STALL_S) -> socket.socket:
     Its connections inherit that the kernel ends them where the peer takes nothing for ``stall_s``.
     """
     try:
-        found = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE | socket.AI_ADDRCONFIG
-        )
-    except (socket.gaierror, UnicodeError) as error:
+        listener = bound(host, port)
+    except socket.gaierror as error:
         raise ConfigError(f"--host {host!r} is no address of this machine: {error}") from None
-    family, kind, protocol, _, address = found[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        # A restarted server may take over from connections of its predecessor that still close.
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_s * 1000))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(stall_s)))
-        listener.bind(address)
     except OSError as error:
-        listener.close()
-        raise cannot_listen(host, port, error) from None
+        raise _cannot_listen(host, port, error) from None
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(stall_s * 1000))
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(stall_s)))
     return listener
 
 
@@ -72,7 +65,18 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
+@contextlib.contextmanager
+def address_in_use(host: str, port: int) -> Iterator[None]:
+    """Serving on a bound address: raises ConfigError where somebody else listens there already."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise _cannot_listen(host, port, error) from None
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> ConfigError:
     if error.errno == errno.EADDRINUSE:
         return ConfigError(
             f"port {port} on {host} is in use; stop the server that has it, or choose another "

@@ -38,6 +38,7 @@ COMMANDS = (
     Command(("generate",), "generate", "complete prompts on the command line"),
     Command(("serve",), "serve", "serve a model over the OpenAI API"),
     Command(("route",), "route", "route requests to several servers, by their caches and loads"),
+    Command(("deploy",), "deploy", "run a fleet of servers on Ray, which scales and replaces them"),
     Command(("stage",), "stage", "run a part of a model's layers for an engine elsewhere"),
     Command(("convert",), "convert", "write a model to a GGUF file, quantized or not"),
     Command(("build",), "build", "pack a model's weights ahead, for fast starts"),
@@ -73,6 +74,14 @@ COMMANDS = (
     ),
     Command(("completion",), "completion", "print a script that completes commands in a shell"),
 )
+
+_GROUPS: dict[tuple[str, ...], str] = {
+    (): "Serve large language models on this machine.",
+    ("bench",): "Measure how fast models are: engines, servers, and the machine beside them.",
+    ("bench", "replay"): "Replay recorded traces of requests.",
+    ("eval",): "Measure how well models predict.",
+}
+"""What the commands have in common that begin with these words."""
 
 _ELSEWHERE = {
     "help": "see 'penstock --help', or 'penstock COMMAND --help'",
@@ -194,7 +203,7 @@ def _usage(path: tuple[str, ...]) -> str:
     lines = [
         f"usage: {' '.join(('penstock', *path))} COMMAND [OPTION ...]",
         "",
-        "Serve large language models on this machine.",
+        _GROUPS[path],
         "",
         "commands:",
         *(f"  {' '.join(c.words):<{width}}  {c.summary}" for c in commands),

@@ -8,6 +8,7 @@ leave no trace in the namespace, so the struct's own defaults hold.
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import types
 import typing
@@ -155,6 +156,17 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
+def from_zero(text: str) -> float:
+    """A number from 0 on, which need not be whole."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"not a number from 0 on: {text!r}")
+    return value
+
+
 def parse_logit_bias(text: str) -> tuple[int, float]:
     """``42:-5`` is token 42 with bias -5."""
     token, _, bias = text.partition(":")
@@ -249,7 +261,7 @@ def profile_file(text: str) -> Profile:
 
 
 def _int_or_text(text: str) -> int | str:
-    return int(text) if re.fullmatch(r"-?\d+", text) else text
+    return int(text) if re.fullmatch(r"-?[0-9]{1,18}", text) else text
 
 
 def _or_none(read: Callable[[str], object]) -> Callable[[str], object]:

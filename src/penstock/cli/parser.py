@@ -37,6 +37,7 @@ class Parser(argparse.ArgumentParser):
             add_help=False,
         )
         self._rare = frozenset(rare)
+        self._places: list[str] | None = None
         self.add_argument("-h", "--help", action="help", help="show what is used most, and exit")
         if rare:
             self.add_argument(
@@ -50,6 +51,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse(self, argv: Sequence[str]) -> argparse.Namespace:
         """Parse options and places in any order. Raises UsageError."""
+        self._places = self._usual_places()  # argparse hides them while it parses in any order
         args, extra = self.parse_known_intermixed_args(argv)
         if not extra:
             return args
@@ -96,13 +98,20 @@ class Parser(argparse.ArgumentParser):
         return bool(self._rare.intersection(action.option_strings))
 
     def _usage(self) -> str:
-        places = [
-            name if action.nargs is None else f"{name} ..." if action.nargs == "+" else f"[{name}]"
+        places = self._usual_places() if self._places is None else self._places
+        return " ".join([self.prog, *places, "[OPTION ...]"])
+
+    def _usual_places(self) -> list[str]:
+        return [
+            str(name)
+            if action.nargs is None
+            else f"{name} ..."
+            if action.nargs == "+"
+            else f"[{name}]"
             for action in self._actions
             if not action.option_strings
             for name in [action.metavar or "|".join(map(str, action.choices or ())) or action.dest]
         ]
-        return " ".join([self.prog, *map(str, places), "[OPTION ...]"])
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see '{self.prog} --help'")

@@ -8,7 +8,6 @@ second one exits at once. docs/serve.md says more.
 from __future__ import annotations
 
 import argparse
-import errno
 import logging
 import os
 import socket
@@ -17,18 +16,19 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.listen import addresses, bind, cannot_listen, raise_file_limit
+from penstock.cli.http_options import check_tls, host_rule, log_options, tls
+from penstock.cli.listen import address_in_use, addresses, bind, raise_file_limit
 from penstock.cli.load_progress import LoadProgress
 from penstock.cli.main import debugging, drop_output, outcome
 from penstock.cli.options import engine_config
 from penstock.cli.serve_options import RARE, add_arguments
-from penstock.cli.serve_profile import engine_setup, notes, with_profile
+from penstock.cli.serve_profile import engine_core, engine_setup, notes, with_profile
 from penstock.cli.serve_roles import role
 from penstock.collector import uncollected
 from penstock.config import EngineConfig
 from penstock.engine.ipc.spawn import EngineChild
 from penstock.engine.ipc.startup import Ledger, describe, process_started_at
-from penstock.errors import ConfigError, PenstockError
+from penstock.errors import PenstockError
 from penstock.server.guardian import Guardian, GuardOptions, Life
 from penstock.server.kept_profile import KeptProfile
 from penstock.terminal import columns
@@ -47,7 +47,7 @@ __all__ = ["RARE", "add_arguments", "run"]
 
 def run(args: argparse.Namespace) -> int:
     ledger = Ledger(process_started_at())
-    check_tls(args.tls_cert, args.tls_key)
+    check_tls(args)
     _chat_template(args.chat_template)
     role(args)  # raises for what would fail later
     raise_file_limit()
@@ -81,7 +81,7 @@ def _live(
         config = engine_config(args)
     try:
         # First of all the engine's process, so that it loads while this one imports a server.
-        child = EngineChild.spawn(config, role=role(args))
+        child = EngineChild.spawn(config, engine_core(os.environ), role(args))
         try:
             _serve(life, child, config, kept, listener, args, ledger)
         finally:
@@ -134,13 +134,8 @@ def _serve(
         return engine_setup(with_it, engine_config(with_it))
 
     setups = Setups(engine_setup(args, config), of_profile, kept.keep)
-    try:
-        with progress:
-            asyncio.run(serve(child, setups, listener, options, announce, progress))
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        raise cannot_listen(host, port, error) from None
+    with progress, address_in_use(host, port):
+        asyncio.run(serve(child, setups, listener, options, announce, progress))
 
 
 def _announcement(
@@ -214,10 +209,7 @@ def _styles(args: argparse.Namespace, llm: AsyncLLM) -> Styles:
 def _options(
     args: argparse.Namespace, config: EngineConfig, listener: socket.socket, restarts: int
 ) -> RunOptions:
-    from penstock.server.hosts import HostRule
-    from penstock.server.http_server import Tls
     from penstock.server.keys import Keys
-    from penstock.server.logs import LogOptions
     from penstock.server.options import ServerOptions
     from penstock.server.run import RunOptions
     from penstock.server.supervisor import SupervisorOptions
@@ -238,7 +230,8 @@ def _options(
             reasoning_parser=args.reasoning_parser,
             page=not args.no_page,
             observe=not args.no_observe,
-            hosts=HostRule.of(args.host, address, args.allowed_host, bool(keys.users)),
+            slo=tuple(args.slo),
+            hosts=host_rule(args, address, keys_needed=bool(keys.users)),
             restarts=restarts,
         ),
         supervisor=SupervisorOptions(
@@ -246,8 +239,8 @@ def _options(
             step_timeout_s=args.step_timeout,
             stream_interval_s=args.stream_interval / 1000,
         ),
-        logs=LogOptions(args.log_format, args.log_level, not args.no_access_log),
-        tls=None if args.tls_cert is None else Tls(args.tls_cert, args.tls_key),
+        logs=log_options(args),
+        tls=tls(args),
         traces=trace_options(args.otlp_endpoint, os.environ),
         guarded=True,
     )
@@ -260,27 +253,6 @@ def _chat_template(path: Path | None) -> str:
     from penstock.tokenizer.chat import read_chat_template
 
     return read_chat_template(path, f"--chat-template {path}")
-
-
-def check_tls(certificate: Path | None, key: Path | None) -> None:
-    """Raise ConfigError for what would fail once the model is loaded."""
-    if certificate is None and key is None:
-        return
-    if certificate is None or key is None:
-        raise ConfigError("HTTPS needs both --tls-cert and --tls-key")
-    import ssl
-
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(
-            f"{certificate} and {key} are no certificate and its private key: "
-            f"{error.strerror or error}"
-        ) from None
-
-
-def _no_password() -> str:
-    raise ConfigError("the private key of --tls-key is encrypted; give one that is not")
 
 
 def _is_loopback(host: str) -> bool:

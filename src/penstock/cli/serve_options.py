@@ -3,47 +3,38 @@
 from __future__ import annotations
 
 import argparse
-import math
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from penstock.cli.http_options import (
+    RARE_HTTP,
+    add_access_arguments,
+    add_listen_arguments,
+    add_log_arguments,
+    seconds,
+)
 from penstock.cli.options import RARE_ENGINE, add_engine_arguments, whole_number
 from penstock.cli.serve_roles import RARE_ROLES, add_role_arguments
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.service_level import Limit
 
 RARE = (
     RARE_ENGINE
     | RARE_ROLES
+    | RARE_HTTP
     | {
         *("--max-waiting", "--max-restarts", "--step-timeout", "--stream-interval"),
-        *("--no-observe", "--best-priority", "--admin-key-file", "--cors-origin", "--allowed-host"),
-        *("--log-format", "--log-level", "--log-prompts", "--otlp-endpoint"),
+        *("--slo", "--no-observe", "--best-priority", "--admin-key-file"),
+        *("--log-prompts", "--otlp-endpoint"),
     }
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("server options")
-    group.add_argument(
-        "--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)"
-    )
-    group.add_argument(
-        "--port",
-        type=port_number,
-        default=8000,
-        help="port to listen on; 0 picks one (default: 8000)",
-    )
-    group.add_argument(
-        "--grace",
-        type=whole_number,
-        default=30,
-        metavar="SECONDS",
-        help="how long open requests may go on after a signal to stop (default: 30)",
-    )
-    group.add_argument(
-        "--request-timeout",
-        type=seconds,
-        metavar="SECONDS",
-        help="how long one request may take, waiting included (default: no limit)",
-    )
+    add_listen_arguments(group, port=8000)
     group.add_argument(
         "--max-waiting",
         type=whole_number,
@@ -84,9 +75,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="keep no lengths, times and hashed prefixes of requests for 'penstock observe'",
     )
+    group.add_argument(
+        "--slo",
+        nargs="+",
+        action="extend",
+        type=_limit,
+        default=[],
+        metavar="LIMIT",
+        help="count the answers that keep to limits, such as ttft:500ms tpot:50ms e2el:10s, from a "
+        "request's arrival on (metrics penstock:request_slo_...)",
+    )
     _add_answer_arguments(parser)
     _add_access_arguments(parser)
-    add_role_arguments(parser, seconds)
+    add_role_arguments(parser)
     add_engine_arguments(parser)
     _add_log_arguments(parser)
 
@@ -142,40 +143,11 @@ def _add_access_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="the key for /admin, instead of PENSTOCK_ADMIN_KEY (default: nobody has it)",
     )
-    group.add_argument("--tls-cert", type=Path, metavar="FILE", help="serve HTTPS: certificates")
-    group.add_argument("--tls-key", type=Path, metavar="FILE", help="serve HTTPS: private key")
-    group.add_argument(
-        "--cors-origin",
-        action="append",
-        default=[],
-        metavar="ORIGIN",
-        help="let pages of this origin ask from a browser, '*' for all; may be repeated",
-    )
-    group.add_argument(
-        "--allowed-host",
-        action="append",
-        type=host_name,
-        default=[],
-        metavar="NAME",
-        help="a name or address by which clients may ask, beside localhost, this machine's name "
-        "and its addresses; '*' for all; may be repeated (default: where keys are needed, all)",
-    )
+    add_access_arguments(group, " (default: where keys are needed, all)")
 
 
 def _add_log_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("log, on standard error")
-    group.add_argument(
-        "--log-format", choices=("text", "json"), default="text", help="(default: text)"
-    )
-    group.add_argument(
-        "--log-level",
-        choices=("debug", "info", "warning", "error"),
-        default="info",
-        help="info has a line for each request (default: info)",
-    )
-    group.add_argument(
-        "--no-access-log", action="store_true", help="leave out the lines for each request"
-    )
+    group = add_log_arguments(parser)
     group.add_argument(
         "--log-prompts", action="store_true", help="put prompts and outputs into these lines"
     )
@@ -188,23 +160,6 @@ def _add_log_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def port_number(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"not a port from 0 to 65535: {text!r}")
-    return int(text)
-
-
-def host_name(text: str) -> str:
-    from penstock.server.hosts import plain_host
-
-    try:
-        return plain_host(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(
-            f"not the name or address of a host, without a port, or '*': {text!r}"
-        ) from None
-
-
 def _best_priority(text: str) -> int:
     from penstock.server.keys import BEST_PRIORITY, best_priority
 
@@ -214,11 +169,16 @@ def _best_priority(text: str) -> int:
     return value
 
 
-def seconds(text: str) -> float:
+def _limit(text: str) -> Limit:
+    from penstock.server.options import SLO_MEASURES
+    from penstock.service_level import parse_limit
+
     try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"not a number of seconds above 0: {text!r}")
-    return value
+        limit = parse_limit(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("--slo ")) from None
+    if limit.measure not in SLO_MEASURES:
+        raise argparse.ArgumentTypeError(
+            f"a server knows {', '.join(SLO_MEASURES)}, not {limit.measure}"
+        )
+    return limit

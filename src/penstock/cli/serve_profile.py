@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from penstock.cli.serve_roles import role
 from penstock.config import EngineConfig
+from penstock.engine.ipc.spawn import CORE_VARIABLE, DEFAULT_CORE
 from penstock.profile import Profile
 
 if TYPE_CHECKING:
@@ -23,7 +26,14 @@ def engine_setup(args: argparse.Namespace, config: EngineConfig) -> EngineSetup:
     from penstock.server.setups import EngineSetup
 
     told = () if config.profile is None else notes(args, config.profile)
-    return EngineSetup(config, _max_waiting(args, config), told, role=role(args))
+    core = engine_core(os.environ)
+    return EngineSetup(config, _max_waiting(args, config), told, core, role(args))
+
+
+def engine_core(environment: Mapping[str, str]) -> str:
+    """The loader of the engine's core (``penstock.engine.ipc.child``): the usual one, unless
+    whoever started the server names another, as ``penstock calibrate`` does to record steps."""
+    return environment.get(CORE_VARIABLE) or DEFAULT_CORE
 
 
 def notes(args: argparse.Namespace, profile: Profile) -> tuple[str, ...]:

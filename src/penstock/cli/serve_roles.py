@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
+from penstock.cli.http_options import seconds
 from penstock.cli.options import whole_number
 from penstock.cli.parser import UsageError
 from penstock.errors import ConfigError
-from penstock.handover_config import Address, DecodeRole, PrefillRole, Role, read_key
+from penstock.handover_config import SECRET, DecodeRole, PrefillRole, Role
+from penstock.peers.address import Address
 
 RARE_ROLES: Final = frozenset(
     {
@@ -25,10 +26,7 @@ _OF_DECODE: Final = (
 )
 
 
-def add_role_arguments(
-    parser: argparse.ArgumentParser, seconds: Callable[[str], float | None]
-) -> None:
-    """``seconds`` reads a time."""
+def add_role_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "prompts computed apart", "docs/disaggregation.md says when that pays, and how."
     )
@@ -54,9 +52,9 @@ def add_role_arguments(
     )
     group.add_argument(
         "--handover-key-file",
-        type=Path,
         metavar="FILE",
-        help="a secret that both sides have, which they need unless all is on this machine",
+        help="a secret that both sides have, which they need unless all is on this machine; the "
+        f"default is the environment variable {SECRET.variable}",
     )
     group.add_argument(
         "--handover-least-tokens",
@@ -98,7 +96,7 @@ def role(args: argparse.Namespace) -> Role | None:
         raise UsageError("argument --handover-key-file: it needs --role prefill or decode")
     if args.role == "both":
         return None
-    key = b"" if args.handover_key_file is None else read_key(args.handover_key_file)
+    key = SECRET.read(args.handover_key_file)
     found: Role
     if args.role == "prefill":
         if args.handover_listen is None:

@@ -95,6 +95,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     choices.add_argument("--tp", type=COUNTS, metavar="N[,N]", help="ranks that share each layer")
     choices.add_argument("--pp", type=COUNTS, metavar="N[,N]", help="stages of layers")
     choices.add_argument(
+        "--network",
+        metavar="NAME",
+        help="a network of the catalogue that joins machines, such as 'InfiniBand NDR' or "
+        "'Ethernet 25G': ranks and stages may then be on several",
+    )
+    choices.add_argument(
         "--replicas", type=positive_int, metavar="N", help="how many (default: the least that do)"
     )
     choices.add_argument(
@@ -225,6 +231,7 @@ def _choices(args: argparse.Namespace, spec: ModelSpec) -> Choices:
         pipeline=args.pp,
         replicas=args.replicas,
         exchange=args.exchange,
+        network=None if args.network is None else catalogue.find_network(args.network),
         attained=PEAK if args.peak else None,
         step_tokens=args.max_num_batched_tokens,
     )
@@ -243,7 +250,7 @@ def _weights(args: argparse.Namespace, spec: ModelSpec) -> Sequence[Quantization
 
 
 def _refuse_other_machines(args: argparse.Namespace) -> None:
-    for option in ("gpu", "catalogue", "tp", "pp", "replicas"):
+    for option in ("gpu", "catalogue", "tp", "pp", "network", "replicas"):
         if getattr(args, option):
             raise UsageError(
                 f"--{option} is of other machines, --this-machine of this one; leave one out"

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 
 import msgspec
 
+from penstock.sizing.configuration import Configuration
+from penstock.sizing.footprint import kv_kinds
 from penstock.sizing.ranking import Best
 from penstock.sizing.roofline import Bounds
-from penstock.sizing.search import Configuration, Search
+from penstock.sizing.search import Search
 from penstock.sizing.serving import Estimate
 from penstock.written_file import write_json
 
@@ -35,6 +37,8 @@ class FoundConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     accelerator: str
     tensor: int
     pipeline: int
+    machines: int
+    """Those of a replica."""
     replicas: int
     weights: str
     kv: str
@@ -89,12 +93,10 @@ def document(search: Search, found: Sequence[Configuration], best: Best) -> dict
 
 
 def _kinds(search: Search, chosen: Configuration) -> list[dict[str, object]]:
-    sized = search.model.plan(
-        chosen.device.kind, chosen.precision, search.budget(chosen.device)
-    ).footprint
+    sized = search.model.plan(chosen.device.kind, chosen.precision, search.budget(chosen.device))
     return [
         {"layers": kind.layers, "kind": kind.name, "token_bytes": kind.token_bytes}
-        for kind in sized.kinds
+        for kind in kv_kinds(search.model.spec, sized.plan)
     ]
 
 
@@ -104,6 +106,7 @@ def _found(each: Configuration) -> FoundConfiguration:
         accelerator=each.device.name,
         tensor=each.parallel.tensor,
         pipeline=each.parallel.pipeline,
+        machines=each.machines,
         replicas=each.replicas,
         weights=each.precision.weights,
         kv=each.precision.kv,

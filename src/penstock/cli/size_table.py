@@ -9,9 +9,11 @@ from penstock.cache.geometry import KvDType
 from penstock.dtypes import QuantizationName
 from penstock.models.spec import ModelSpec
 from penstock.sizing.accelerator import DeviceKind
+from penstock.sizing.configuration import Configuration, Room
+from penstock.sizing.footprint import kv_kinds
 from penstock.sizing.model import Precision, SizedModel
 from penstock.sizing.ranking import Best
-from penstock.sizing.search import Configuration, Demanded, Room, Search
+from penstock.sizing.search import Demanded, Search
 from penstock.sizing.serving import Slo
 
 _ROWS = 10
@@ -68,9 +70,10 @@ def model_lines(
     """What the model is, and what its weights and caches take."""
     spec = sized.spec
     precision = Precision(weights[0], kv or spec.dtype)
-    its = sized.plan(kind, precision, step_tokens).footprint
+    whole = sized.plan(kind, precision, step_tokens)
+    its = whole.footprint
     yield (
-        f"model    {model}: {spec.architecture}, {_count(its.parameters)} parameters, "
+        f"model    {model}: {spec.architecture}, {_count(whole.plan.num_parameters)} parameters, "
         f"{len(spec.layers)} layers"
     )
     sizes = []
@@ -78,7 +81,7 @@ def model_lines(
         like = sized.plan(kind, replace(precision, weights=each), step_tokens).footprint
         sizes.append(f"{gib(like.weights)} {_weights(each, spec)}")
     yield f"weights  {', '.join(sizes)}; buffers of a step {gib(its.activations)}"
-    for kept in its.kinds:
+    for kept in kv_kinds(spec, whole.plan):
         size = _kib(kept.token_bytes) + " a token" if kept.token_bytes else "nothing of a token"
         yield f"cache    {kept.layers} layers: {kept.name}, {size} in {precision.kv}"
     if its.state_bytes:

@@ -12,13 +12,14 @@ only with a secret that both know: see --pipeline-secret-file and docs/parallel.
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+from typing import NoReturn
 
-from penstock.cli.listen import bind
 from penstock.cli.options import add_engine_arguments, engine_config
 from penstock.config import EngineConfig
 
-_OPTIONS = ("revision", "backend", "threads", "pipeline_secret_file")
+_OPTIONS = ("revision", "backend", "threads", "artifact", "artifact_dir", "pipeline_secret_file")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -41,19 +42,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.engine.loader import open_model
-    from penstock.engine.stages.handshake import SECRET_VARIABLE, is_own_address, read_secret
     from penstock.engine.stages.listening import StageServer
     from penstock.engine.stages.options import StageOptions
+    from penstock.engine.stages.wire import SECRET
     from penstock.errors import ConfigError
+    from penstock.peers.address import Address
+    from penstock.peers.listener import Listener
 
     config = engine_config(args)
-    secret = read_secret(config.pipeline_secret_file)
-    if secret is None and not is_own_address(args.host):
-        raise ConfigError(
-            f"--host {args.host} is reached from other hosts, where anybody could send this stage "
-            f"steps; give it a secret, by --pipeline-secret-file or {SECRET_VARIABLE}, and the "
-            "engine the same"
-        )
+    secret, address = SECRET.read(config.pipeline_secret_file), Address(args.host, args.port)
+    SECRET.check(secret, [address], "--host")
     if not 0 <= args.port < 65536:
         raise ConfigError(f"--port must be 0 to 65535, not {args.port}")
     open_model(config)  # what is wrong with it is said now
@@ -62,14 +60,37 @@ def run(args: argparse.Namespace) -> int:
         revision=config.revision,
         backend=None if config.backend == "auto" else config.backend,
         threads=config.threads,
+        artifact_dir=_artifact_dir(config),
+        secret=secret,
     )
-    with bind(args.host, args.port) as listener:
-        host, port = listener.getsockname()[:2]
-        server = StageServer(listener, options, secret, _say)
-        shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        print(f"waiting for an engine with --pipeline-stages {shown}", flush=True)
-        server.run()
+    signal.signal(signal.SIGTERM, _end)
+    listener = Listener(address, "--host")
+    server = StageServer(listener, options, _say)
+    print(f"waiting for an engine with --pipeline-stages {listener.address}", flush=True)
+    server.run()
     return 0
+
+
+def _artifact_dir(config: EngineConfig) -> str | None:
+    """Where this host keeps packed weights; engines say whether any are kept. Raises
+    ConfigError."""
+    from penstock.artifact.root import asked_root
+    from penstock.errors import ConfigError
+
+    if config.artifact:
+        return asked_root(config.artifact_dir)[0]
+    if config.artifact_dir is not None:
+        raise ConfigError(
+            f"artifact_dir {config.artifact_dir} has no effect, since artifacts are off; leave it "
+            "out"
+        )
+    return None
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    """End by a service manager's signal: whoever is served is told, as with Ctrl-C."""
+    _say("ended by SIGTERM")
+    raise SystemExit(0)
 
 
 def _say(line: str) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from penstock.hardware import Hardware
     from penstock.profile import ObjectiveName
     from penstock.simulate.calibration import Calibration
-    from penstock.simulate.setups import Planned
+    from penstock.simulate.machine_setups import Planned
     from penstock.tune.choice import Finalist
     from penstock.tune.load import TraceLoad
     from penstock.tune.search import Found, Scored
@@ -43,7 +43,8 @@ def tune(
     from penstock.cli.tune_table import print_tuning
     from penstock.frontend.open_sequences import MAX_WAITING
     from penstock.simulate.calibration import Calibration
-    from penstock.simulate.setups import Configuration, Planned
+    from penstock.simulate.configuration import Configuration
+    from penstock.simulate.machine_setups import Planned
     from penstock.tune.choice import choose
     from penstock.tune.made import made_profile
     from penstock.tune.objective import check_objective
@@ -99,8 +100,8 @@ def tune(
 
 def load_of(args: argparse.Namespace, trace: Path, slo: Sequence[str]) -> TraceLoad:
     """The load that the options ask for, of a trace. Raises ConfigError, and OSError of a file."""
-    from penstock.bench.load.goodput import parse_limit
     from penstock.bench.load.trace_files import TraceScale
+    from penstock.service_level import parse_limit
     from penstock.tune.load import TraceLoad
 
     check_times(args.rate, args.speed, args.arrivals)

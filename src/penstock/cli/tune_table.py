@@ -77,8 +77,8 @@ def _lines(
 def _rests(simulator: Simulator) -> Iterator[str]:
     """What predictions rest on."""
     for each in simulator.calibrations:
-        if each.check:
-            yield f"the calibration of {each.made}, {each.check}"
+        if each.checked is not None:
+            yield f"the calibration of {each.made}: {each.checked}"
 
 
 def _cells(served: Served) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -35,6 +35,11 @@ class Collective(Protocol):
 
     def gather_to_first(self, columns: NDArray[Any]) -> Sequence[NDArray[Any]] | None:
         """What :meth:`all_gather` returns, for rank 0; None for others, which need not wait."""
+        ...
+
+    def when_given_up(self, call: Callable[[], None]) -> None:
+        """Have ``call`` made, from any thread, when the group is given up; at once if it has
+        been. It ends what waits for other ranks in a way that the group does not know of."""
         ...
 
 
@@ -75,15 +80,23 @@ class ThreadRank:
         parts = self.all_gather(columns)
         return None if self.rank else parts
 
+    def when_given_up(self, call: Callable[[], None]) -> None:
+        self._shared.given_up.append(call)
+        if self._shared.barrier.broken:
+            call()
+
     def fail(self) -> None:
         """Have the other ranks raise what they would wait for."""
         self._shared.barrier.abort()
+        for call in self._shared.given_up:
+            call()
 
 
 class _Shared:
     def __init__(self, world: int) -> None:
         self.columns: list[NDArray[Any]] = [np.empty((0, 0))] * world
         self.barrier = threading.Barrier(world)
+        self.given_up: list[Callable[[], None]] = []
 
 
 def thread_ranks(world: int) -> tuple[ThreadRank, ...]:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 import msgspec
 from numpy.typing import NDArray
 
+from penstock.errors import PenstockError
 from penstock.interface.blocks import BlockIO
 from penstock.interface.logprobs import TokenLogprobs
 from penstock.interface.mask import MaskSource
@@ -222,6 +223,20 @@ class Profiling(Protocol):
         """Run a step from which nothing is drawn; return what it gives, and what each op of the
         plan took."""
         ...
+
+
+@runtime_checkable
+class Spread(Protocol):
+    """An executor of several processes, others of which may fail while no step runs."""
+
+    def failure(self) -> PenstockError | None:
+        """Return the error with which one has failed, if one has. Any thread may ask."""
+        ...
+
+
+def failure_of(executor: Executor) -> PenstockError | None:
+    """Return why an executor cannot go on, where that is known though no step runs."""
+    return executor.failure() if isinstance(executor, Spread) else None
 
 
 class _Rows(Protocol):

@@ -137,3 +137,8 @@ def of_target(target: ModelSpec, name: str, shape: Shape) -> Source:
         return Stored(name, shape)
     form = None if target.quantized is None else target.quantized.matrix(name)
     return target.names.source(name, {name: shape}, form)
+
+
+def taps_of(draft: ModelSpec | None) -> tuple[int, ...]:
+    """The layers of its target whose inputs what drafts reads, if it reads any."""
+    return draft.taps if isinstance(draft, EagleSpec) else ()

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
-from penstock.artifact.root import default_root
+from penstock.artifact.root import asked_root
 from penstock.backends.backend import Backend, BackendChoice, Obstacle
 from penstock.backends.registry import choose_backend
 from penstock.config import EngineConfig
@@ -14,8 +13,8 @@ from penstock.plan.lower import lower
 from penstock.resolve.inputs import Inputs, Reasons, model_types, reason
 from penstock.resolve.quantization import as_read
 from penstock.resolve.ranks import only_alone
-from penstock.resolve.stages import count_stages, local_stages, only_whole
-from penstock.threads import Threads, among_ranks
+from penstock.resolve.stages import local_stages, only_whole
+from penstock.threads import Threads, among
 
 
 @dataclass(frozen=True)
@@ -45,15 +44,14 @@ class ArtifactDecision:
     folder: str | None
     """None: none are read or kept."""
     reasons: Reasons
-    notes: tuple[str, ...] = ()
 
 
 def decide_backend(inputs: Inputs) -> BackendDecision:
     """Return the backend asked for, or else the first that runs the model and its draft."""
-    config = inputs.config
+    config, drafts = inputs.config, inputs.draft is not None
 
     def obstacle(candidate: Backend) -> Obstacle | None:
-        alone = only_alone(config, candidate)
+        alone = only_alone(config, candidate, inputs.hardware, drafts)
         if alone is not None:
             return alone
         # What a backend lacks does not depend on how it rounds weights: any plan can be asked.
@@ -71,7 +69,8 @@ def decide_backend(inputs: Inputs) -> BackendDecision:
         return found
 
     choice = choose_backend(config.backend, inputs.hardware, obstacle)
-    alone = only_alone(config, choice.backend) or only_whole(config, choice.backend)
+    alone = only_alone(config, choice.backend, inputs.hardware, drafts)
+    alone = alone or only_whole(config, choice.backend)
     if alone is not None:
         raise ConfigError(str(alone))
     choice.backend.check_deterministic(config.deterministic)
@@ -85,8 +84,9 @@ def decide_backend(inputs: Inputs) -> BackendDecision:
 def decide_threads(inputs: Inputs, backend: Backend) -> ThreadsDecision:
     """Return the threads asked for, or else those that suit the backend on this machine."""
     threads = backend.threads(inputs.config.threads, inputs.hardware)
-    threads = among_ranks(threads, inputs.config.tensor_parallel, inputs.hardware)
-    threads = among_ranks(threads, local_stages(inputs.config), inputs.hardware, "stages")
+    world, stages = inputs.config.tensor_parallel, local_stages(inputs.config)
+    what = "ranks" if stages == 1 else "stages" if world == 1 else "processes"
+    threads = among(threads, world * stages, inputs.hardware, what)
     cpus = "one for each thread" if threads.cpus else "placed by the system"
     return ThreadsDecision(threads, {"threads": threads.reason, "cpus": cpus})
 
@@ -94,24 +94,11 @@ def decide_threads(inputs: Inputs, backend: Backend) -> ThreadsDecision:
 def decide_artifacts(config: EngineConfig, backend: Backend) -> ArtifactDecision:
     """Return the folder asked for, or else the default one, if the backend packs weights."""
     folder, why = _artifact_dir(config, backend)
-    notes: tuple[str, ...] = ()
-    if count_stages(config) > 1 and config.artifact and backend.keeps_weights:
-        notes = (
-            "weights are packed again at each start, since those of several stages are not kept as "
-            "an engine artifact yet",
-        )
-    return ArtifactDecision(folder, {"artifact_dir": why}, notes)
+    return ArtifactDecision(folder, {"artifact_dir": why})
 
 
 def _artifact_dir(config: EngineConfig, backend: Backend) -> tuple[str | None, str]:
     asked = config.artifact_dir
-    if count_stages(config) > 1:
-        if asked is not None:
-            raise ConfigError(
-                f"artifact_dir {asked} has no effect, since stages pack their weights at each "
-                "start; leave it out"
-            )
-        return None, "stages pack their weights at each start"
     if asked is not None and not (backend.keeps_weights and config.artifact):
         why = f"{backend.name} keeps no packed weights" if config.artifact else "artifacts are off"
         raise ConfigError(f"artifact_dir {asked} has no effect, since {why}; leave it out")
@@ -119,11 +106,4 @@ def _artifact_dir(config: EngineConfig, backend: Backend) -> tuple[str | None, s
         return None, f"the {backend.name} backend keeps no packed weights"
     if not config.artifact:
         return None, "as asked"
-    if asked is not None:
-        if not asked:
-            raise ConfigError("artifact_dir is empty; name a folder, or set artifact to false")
-        return os.path.abspath(os.path.expanduser(asked)), "as asked"
-    root = default_root()
-    if root is None:
-        return None, "there is no home folder; name one with artifact_dir"
-    return str(root), "the default"
+    return asked_root(asked)

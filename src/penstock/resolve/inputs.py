@@ -11,6 +11,7 @@ from penstock.config import EngineConfig
 from penstock.dtypes import KvCacheDTypeOption
 from penstock.errors import ConfigError
 from penstock.hardware import Hardware
+from penstock.models.draft_heads import taps_of
 from penstock.models.gguf.blocks import GgufTypes
 from penstock.models.quantized_modules import QuantizedModules
 from penstock.models.spec import DType, ModelSpec
@@ -43,6 +44,15 @@ class Inputs:
     plan: Plan | None
     """The model's fused plan where it is known already: that of a draft, once its target was
     resolved."""
+    given_taps: tuple[int, ...] | None = None
+    """The taps, where what reads them is another process's."""
+
+    @property
+    def taps(self) -> tuple[int, ...]:
+        """The layers whose inputs a head that drafts reads."""
+        if self.given_taps is not None:
+            return self.given_taps
+        return taps_of(self.draft)
 
     @property
     def types(self) -> ModelTypes:

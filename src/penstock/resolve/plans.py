@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from penstock.backends.backend import Backend
@@ -10,7 +11,6 @@ from penstock.cache.geometry import BLOCK_SIZE, sequence_blocks, window_blocks
 from penstock.config import EngineConfig, rows_per_sequence
 from penstock.errors import ConfigError, PositionsError
 from penstock.memory_budget import KEPT_STATES, Served
-from penstock.models.draft_heads import EagleSpec
 from penstock.models.rope import longrope_notes
 from penstock.models.spec import ModelSpec
 from penstock.plan.balance import balance
@@ -37,10 +37,11 @@ class PlanDecision:
 
     target: Served
     ranks: tuple[Plan, ...]
-    """The part of the plan that each rank runs, where there are several; else none."""
-    stages: tuple[Stage, ...]
-    """The parts of the plan that the stages of a pipeline run, where there are several; else
+    """The part of the plan that each rank runs, where there are several and no stages; else
     none."""
+    stages: tuple[Stage, ...]
+    """The parts of the plan that the stages of a pipeline run, and their ranks, where there are
+    several stages; else none."""
     draft: Served | None
     """The model or the heads that draft, with as many positions as there could be."""
     plan_with: Callable[[Quantization], Plan]
@@ -71,7 +72,6 @@ def decide_plans(
             "lower it (a config.json may have a rope scaling, by which there are more)"
         )
     types, half = inputs.types, backend.half_rows
-    taps = draft.taps if isinstance(draft, EagleSpec) else ()
 
     # Drafts are taken back, and with them the token before where a mask comes late.
     taken_back = rows_per_sequence(config.speculative, inputs.drafts)
@@ -83,7 +83,7 @@ def decide_plans(
             context,
             quantization,
             types.kv_cache,
-            taps=taps,
+            taps=inputs.taps,
             half=half,
             taken_back=taken_back,
         )
@@ -97,27 +97,26 @@ def decide_plans(
     def plan_with(quantization: Quantization) -> Plan:
         return fused(lowered(quantization))
 
+    world, count = config.tensor_parallel, pipeline.count
     ranks: tuple[Plan, ...] = ()
     stages: tuple[Stage, ...] = ()
-    if pipeline.count > 1:
-        primitive = lowered(schemes)
-        plan = fused(primitive)
-        try:
-            stages = cut(primitive, plan, pipeline.count)
-        except ConfigError as error:
-            raise ConfigError(f"pipeline_parallel {pipeline.count}: {error}") from error
-    elif config.tensor_parallel > 1:
-        primitive = lowered(schemes)
-        plan = fused(primitive)
-        try:
-            ranks = rank_plans(primitive, plan, config.tensor_parallel)
-        except ConfigError as error:
-            raise ConfigError(f"tensor_parallel {config.tensor_parallel}: {error}") from error
-    else:
+    if world == count == 1:
         plan = inputs.plan or plan_with(schemes)
+    else:
+        primitive = lowered(schemes)
+        plan = fused(primitive)
+    if count > 1:
+        with _naming(f"pipeline_parallel {count}"):
+            stages = cut(primitive, plan, count)
+    if world > 1:
+        with _naming(f"tensor_parallel {world}"):
+            if stages:
+                stages = tuple(stage.shared(world) for stage in stages)
+            else:
+                ranks = rank_plans(primitive, plan, world)
     groups = plan.kv_groups
     draft_bytes = 0 if draft is None else draft_block_bytes(config, draft, groups, max_len)
-    parts = ranks or tuple(stage.plan for stage in stages) or (plan,)
+    parts = ranks or tuple(own for stage in stages for own in stage.parts) or (plan,)
     seqs, tokens = limits.max_num_seqs, limits.max_num_batched_tokens
     if inputs.drafts:
         logit_rows = draft_logit_rows(seqs, tokens)
@@ -133,7 +132,7 @@ def decide_plans(
         deterministic=config.deterministic,
         state_bytes=sum(backend.state_bytes(own, taken_back) for own in parts),
         kept_states=KEPT_STATES if config.enable_prefix_caching else 0,
-        parts=parts[len(pipeline.addresses) :],
+        parts=parts[world * len(pipeline.addresses) :],
     )
     for own in parts:
         backend.check_runnable(own, inputs.trees)
@@ -153,6 +152,15 @@ def decide_plans(
     if inputs.plan is None:  # a draft's was made with its target's
         notes = longrope_notes(plan.ropes, context, config.max_model_len is not None)
     return PlanDecision(target, ranks, stages, drafting, plan_with, notes)
+
+
+@contextlib.contextmanager
+def _naming(option: str) -> Iterator[None]:
+    """Have errors say which option cannot be honoured."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"{option}: {error}") from error
 
 
 def draft_block_bytes(

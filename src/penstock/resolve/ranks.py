@@ -8,7 +8,9 @@ from typing import Final
 from penstock.backends.backend import Backend, Obstacle
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
+from penstock.hardware import Hardware
 from penstock.resolve.inputs import Reasons
+from penstock.resolve.stages import count_stages
 
 _MOST_RANKS: Final = 256
 """More processes are taken for a mistake."""
@@ -34,15 +36,17 @@ def decide_ranks(config: EngineConfig) -> RanksDecision:
     if world == 1:
         return RanksDecision(1, {})
     why = "as asked: so many processes, each with a part of every layer"
+    if count_stages(config) > 1:
+        why = "as asked: so many processes for each stage, each with a part of its layers"
     return RanksDecision(world, {"tensor_parallel": why})
 
 
-def only_alone(config: EngineConfig, backend: Backend) -> Obstacle | None:
-    """Return that ``backend`` runs no ranks, where several are asked for."""
-    if config.tensor_parallel == 1 or backend.runs_ranks:
+def only_alone(
+    config: EngineConfig, backend: Backend, hardware: Hardware, drafts: bool
+) -> Obstacle | None:
+    """Return what keeps ``backend`` from running the ranks that are asked for, if there are
+    several. ``drafts``: whether a model or heads draft."""
+    world = config.tensor_parallel
+    if world == 1:
         return None
-    return Obstacle(
-        f"tensor_parallel {config.tensor_parallel} needs a backend that runs one of several ranks, "
-        f"which the {backend.name} backend does not do yet",
-        "choose --backend cpu, or leave tensor_parallel out",
-    )
+    return backend.obstacle_for_ranks(world, hardware, drafts)

@@ -35,10 +35,11 @@ class Resolved:
     plan: Plan
     """Fused, and with rope tables for ``max_model_len`` positions."""
     ranks: tuple[Plan, ...]
-    """The part of the plan that each rank runs, where there are several; else none."""
-    stages: tuple[Stage, ...]
-    """The parts of the plan that the stages of a pipeline run, where there are several; else
+    """The part of the plan that each rank runs, where there are several and no stages; else
     none."""
+    stages: tuple[Stage, ...]
+    """The parts of the plan that the stages of a pipeline run, and their ranks, where there are
+    several stages; else none."""
     draft: Plan | None
     """The fused plan of the model or the heads that draft, if there are any, with as many positions
     as there could be."""
@@ -53,12 +54,13 @@ def resolve(
     draft: ModelSpec | None = None,
     drafts: bool = False,
     plan: Plan | None = None,
+    taps: tuple[int, ...] | None = None,
 ) -> Resolved:
     """Decide every open option for this machine and model; raise ConfigError naming the fix.
 
-    ``draft``, ``drafts`` and ``plan`` are as in :class:`Inputs`.
+    ``draft``, ``drafts``, ``plan`` and ``taps`` are as in :class:`Inputs`.
     """
-    inputs = Inputs(config, hardware, spec, draft, drafts, plan)
+    inputs = Inputs(config, hardware, spec, draft, drafts, plan, taps)
     check_options(inputs)
     ranks = decide_ranks(config)
     pipeline = decide_stages(config)
@@ -126,7 +128,7 @@ def resolve(
         sampling_defaults=sampling.defaults,
         seed=config.seed,
         reasons={**reasons, **speculation, **sampling.reasons, **artifacts.reasons},
-        notes=(*spec.notes, *notes, *plans.notes, *quantization.notes, *artifacts.notes),
+        notes=(*spec.notes, *notes, *plans.notes, *quantization.notes),
     )
     use = use_of_profile(config, resolved, spec, plans.target.plan, hardware)
     resolved = msgspec.structs.replace(
@@ -134,17 +136,15 @@ def resolve(
         reasons={**resolved.reasons, **use.reasons},
         notes=(*resolved.notes, *use.notes),
     )
+
+    def settled(plan: Plan) -> Plan:
+        return replace(plan, spec=spec, max_positions=resolved.max_model_len)
+
     return Resolved(
         resolved,
-        replace(plans.target.plan, spec=spec, max_positions=resolved.max_model_len),
-        tuple(replace(own, spec=spec, max_positions=resolved.max_model_len) for own in plans.ranks),
-        tuple(
-            replace(
-                stage,
-                plan=replace(stage.plan, spec=spec, max_positions=resolved.max_model_len),
-            )
-            for stage in plans.stages
-        ),
+        settled(plans.target.plan),
+        tuple(map(settled, plans.ranks)),
+        tuple(stage.with_plans(settled) for stage in plans.stages),
         None if plans.draft is None else plans.draft.plan,
     )
 

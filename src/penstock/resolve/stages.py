@@ -8,6 +8,7 @@ from typing import Final
 from penstock.backends.backend import Backend, Obstacle
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
+from penstock.peers.address import Address
 from penstock.resolve.inputs import Reasons
 
 _MOST_STAGES: Final = 64
@@ -42,20 +43,13 @@ def decide_stages(config: EngineConfig) -> StagesDecision:
             f"the last, and pipeline_stages names {len(addresses)}; set pipeline_parallel to "
             f"{len(addresses) + 1}, or leave it out"
         )
-    for other, given in (
-        ("tensor_parallel", config.tensor_parallel > 1),
-        ("speculative", config.speculative is not None),
-    ):
-        if given:
-            raise ConfigError(
-                f"pipeline_parallel {count} does not go with {other} yet; leave one of them out"
-            )
     if config.pipeline_secret_file is not None and not addresses:
         raise ConfigError(
             "pipeline_secret_file has no effect where all stages are processes of this machine; "
             "leave it out"
         )
-    why = "as asked: so many processes, each with a part of the layers"
+    processes = "groups of ranks" if config.tensor_parallel > 1 else "processes"
+    why = f"as asked: so many {processes}, each with a part of the layers"
     reasons = {"pipeline_parallel": why}
     if addresses:
         reasons["pipeline_stages"] = "the first stages, as asked; the others are on this machine"
@@ -66,25 +60,16 @@ def stage_addresses(config: EngineConfig) -> tuple[str, ...]:
     """Return the addresses in ``pipeline_stages``. Raises ConfigError for what is none."""
     if config.pipeline_stages is None:
         return ()
-    addresses = tuple(part.strip() for part in config.pipeline_stages.split(","))
-    for address in addresses:
-        split_address(address)
+    try:
+        addresses = [Address.parse(part.strip()) for part in config.pipeline_stages.split(",")]
+    except ConfigError as error:
+        raise ConfigError(f"pipeline_stages: {error}") from None
     for address in addresses:
         if addresses.count(address) > 1:
             raise ConfigError(
                 f"pipeline_stages names {address} twice; each stage is a process of its own"
             )
-    return addresses
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """Return the host and the port of ``HOST:PORT``, or ``[HOST]:PORT`` for IPv6. Raises
-    ConfigError."""
-    host, colon, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise ConfigError(f"{address!r} is no address of a stage; write HOST:PORT")
-    return host, int(port)
+    return tuple(map(str, addresses))
 
 
 def local_stages(config: EngineConfig) -> int:

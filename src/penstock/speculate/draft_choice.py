@@ -144,8 +144,12 @@ def draft_engine_config(
         ),
         "speculative": None,
         "profile": None,
-        # Of a target that ranks share, rank 0 drafts alone, on the threads of all: they wait.
+        # Of a target that several processes share, the engine's own drafts alone, on the threads of
+        # all that are on its machine: they wait.
         "tensor_parallel": 1,
+        "pipeline_parallel": 1,
+        "pipeline_stages": None,
+        "pipeline_secret_file": None,
     }
     changes |= _quantization(config, spec)
     if resolved.threads > 1 and plan.num_parameters * 2 <= _FEW_WEIGHTS:
