@@ -19,7 +19,8 @@ from penstock.interface.step import StepInput
 from penstock.interface.step_builder import build_step, state_tables
 from penstock.interface.weights import WeightSource
 from penstock.models.spec import ModelSpec
-from penstock.plan.observation import Observation, ObservedKeys, Piece
+from penstock.plan.observation import Observation, ObservedKeys
+from penstock.plan.pieces import Piece
 from penstock.plan.plan import Plan
 from penstock.quant import BlockTensor
 from penstock.tokenizer import has_tokenizer, load_tokenizer

@@ -11,7 +11,7 @@ of the plan is in memory at a time, since a model that fits in 4 bits need not f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -20,51 +20,23 @@ from penstock.interface.sources import RowsOf
 from penstock.plan.fuse import heads_apart
 from penstock.plan.key_columns import KeyColumns
 from penstock.plan.ops import (
-    Argmax,
     Attention,
-    Buffer,
     BufferName,
-    Element,
     Embed,
     ExpertLinear,
-    Features,
-    GatedDelta,
-    Join,
     KvWrite,
     Linear,
     Op,
     RopeWrite,
-    Rows,
-    SelectiveScan,
-    SelectRows,
-    StateConv,
     WeightName,
 )
+from penstock.plan.pieces import Piece, every_row, pieces, places_to_cut
 from penstock.plan.plan import Plan
 from penstock.quant.scheme import GridScheme
 
 PIECE_BYTES: Final = 256 << 20
 """A piece ends where its weights, and what it returns, take so much memory: a layer of a model of 8
 billion parameters does."""
-
-_STATE_OPS = StateConv, GatedDelta, SelectiveScan
-_LOGITS, _ARGMAX, _RETURNED = "no logits", "no argmax", "returned"
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A run of a plan's ops as a plan of its own, for steps that select every row.
-
-    Its features are the buffers ``given``, side by side, and its hidden states ``observed`` and
-    then ``made``, float32. It has no logits.
-    """
-
-    plan: Plan
-    given: tuple[Buffer, ...]
-    observed: tuple[Buffer, ...]
-    """What balanced matrices multiply, their ``Balance.input``, and keys and queries."""
-    made: tuple[Buffer, ...]
-    """What later pieces are given."""
 
 
 @dataclass(frozen=True)
@@ -110,12 +82,8 @@ class Observation:
                 table = whole.weights[op.weight]
                 weights[lookups[op.out]] = replace(table, source=RowsOf(table.source, rows))
         ops = tuple(op for op in run if not isinstance(op, Embed))
-        parts = _cut(whole, ops, wanted, len(tokens), piece_bytes)
-        pieces = tuple(
-            _piece(whole, ops[first:end], wanted, carried, carries)
-            for first, end, carried, carries in parts
-        )
-        return cls(weights, lookups, pieces, keys)
+        ends = _ends(whole, ops, wanted, len(tokens), piece_bytes)
+        return cls(weights, lookups, tuple(pieces(whole, ops, ends, wanted)), keys)
 
 
 def inputs(plan: Plan) -> set[BufferName]:
@@ -126,26 +94,20 @@ def inputs(plan: Plan) -> set[BufferName]:
 
 def _in_eight_bits(plan: Plan, tokens: int) -> Plan:
     """The plan with products on grids in int8, and with one row for each token throughout."""
+    plan = every_row(plan, tokens)
     ops: list[Op] = []
     for op in plan.ops:
-        match op:
-            case Linear(scheme=GridScheme()) | ExpertLinear(scheme=GridScheme()):
-                ops.append(replace(op, scheme=GridScheme(8)))
-            case SelectRows(out=out) if out == plan.taps:
-                pass
-            case SelectRows(x, out):
-                ops.append(Join((x,), out))
-            case _:
-                ops.append(op)
+        if isinstance(op, Linear | ExpertLinear) and isinstance(op.scheme, GridScheme):
+            ops.append(replace(op, scheme=GridScheme(8)))
+        else:
+            ops.append(op)
     return replace(
         plan,
         ops=tuple(ops),
         weights={name: replace(weight, balances=()) for name, weight in plan.weights.items()},
-        buffers={name: _widened(buffer) for name, buffer in plan.buffers.items()},
         weight_dtype="float32",
         kv_dtype="float32",
         key_columns=(),
-        max_positions=tokens,
     )
 
 
@@ -169,107 +131,18 @@ def _observed_keys(plan: Plan, columns: KeyColumns) -> ObservedKeys:
     return ObservedKeys(columns, keys, tuple(queries))
 
 
-def _widened(buffer: Buffer) -> Buffer:
-    element: Element = "int32" if buffer.element == "int32" else "float32"
-    return replace(buffer, rows=replace(buffer.rows, base="T"), element=element)
-
-
-def _cut(
+def _ends(
     plan: Plan, ops: tuple[Op, ...], wanted: set[BufferName], tokens: int, piece_bytes: int
-) -> Iterator[tuple[int, int, list[BufferName], list[BufferName]]]:
-    """The pieces: their first op, the op behind them, and what is carried there and on."""
-    carried = list(_carried(ops))
-    first, size = 0, 0
-    closed = _closed(ops)
+) -> Iterator[int]:
+    """Where pieces end: the op behind the last of each."""
+    size = 0
+    places = places_to_cut(plan, ops)
     for end, op in enumerate(ops, 1):
         size += _weight_bytes(plan, op)
         size += sum(plan.buffers[name].cols * tokens * 4 for name in op.writes if name in wanted)
-        fits = all(map(_can_be_given, (plan.buffers[name] for name in carried[end])))
-        if end == len(ops) or (size >= piece_bytes and fits and closed[end]):
-            yield first, end, carried[first], carried[end]
-            first, size = end, 0
-
-
-def _can_be_given(buffer: Buffer) -> bool:
-    return buffer.element == "float32" and buffer.rows == Rows.TOKENS
-
-
-def _carried(ops: tuple[Op, ...]) -> Iterable[list[BufferName]]:
-    """What ops from each on read of those before it, for every op and the end."""
-    carried: list[list[BufferName]] = [[]]
-    for op in reversed(ops):
-        live = [name for name in carried[-1] if name not in op.writes or name in op.reads]
-        carried.append([*live, *(name for name in op.reads if name not in live)])
-    return reversed(carried)
-
-
-def _closed(ops: tuple[Op, ...]) -> list[bool]:
-    """Whether no cached layer, and no state, is used both before an op and from it on."""
-    users: dict[tuple[bool, int], tuple[int, int]] = {}
-    for i, op in enumerate(ops):
-        layer = getattr(op, "layer", None)
-        if layer is not None:
-            key = isinstance(op, _STATE_OPS), layer
-            users[key] = users.get(key, (i, i))[0], i
-    return [
-        not any(first < i <= last for first, last in users.values()) for i in range(len(ops) + 1)
-    ]
-
-
-def _piece(
-    whole: Plan,
-    ops: tuple[Op, ...],
-    wanted: set[BufferName],
-    given: list[BufferName],
-    made: list[BufferName],
-) -> Piece:
-    buffers = {name: whole.buffers[name] for op in ops for name in (*op.reads, *op.writes)} | {
-        name: whole.buffers[name] for name in given
-    }
-    observed = [name for op in ops for name in op.writes if name in wanted]
-    body: list[Op] = []
-    first = 0
-    for name in given:
-        body.append(Features(name, first, buffers[name].cols))
-        first += buffers[name].cols
-    first = 0
-
-    def put(name: BufferName) -> None:
-        nonlocal first
-        body.append(SelectRows(name, _RETURNED, first))
-        first += buffers[name].cols
-
-    for op in ops:
-        body.append(op)
-        for name in op.writes:
-            if name in wanted:
-                put(name)
-    for name in made:
-        put(name)
-    body.append(Argmax(_LOGITS, _ARGMAX))
-    columns = sum(whole.buffers[name].cols for name in (*observed, *made))
-    buffers |= {
-        _RETURNED: Buffer(_RETURNED, Rows.SELECTED, columns, "float32"),
-        _LOGITS: Buffer(_LOGITS, Rows.LOGITS, 1, "float32"),
-        _ARGMAX: Buffer(_ARGMAX, Rows.LOGITS, 1, "int32"),
-    }
-    read = {name for op in ops for name in op.weights}
-    plan = replace(
-        whole,
-        ops=tuple(body),
-        weights={name: weight for name, weight in whole.weights.items() if name in read},
-        buffers=buffers,
-        logits=_LOGITS,
-        argmax=_ARGMAX,
-        hidden=_RETURNED,
-        taps=None,
-        more_logits=(),
-    )
-
-    def named(names: Iterable[BufferName]) -> tuple[Buffer, ...]:
-        return tuple(whole.buffers[name] for name in names)
-
-    return Piece(plan, named(given), named(observed), named(made))
+        if end == len(ops) or (size >= piece_bytes and end in places):
+            yield end
+            size = 0
 
 
 def _weight_bytes(plan: Plan, op: Op) -> int:

@@ -15,7 +15,7 @@ values are on its stage: between them there is no cut. A stage may itself be sha
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
@@ -26,17 +26,10 @@ from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import ConfigError
 from penstock.models.spec import StateSpec
 from penstock.plan.costs import StepSize, op_cost
+from penstock.plan.cuts import Cut, alive_at, indices, layer_cuts
 from penstock.plan.fuse import fuse
 from penstock.plan.key_columns import key_columns
-from penstock.plan.ops import (
-    AddNorm,
-    Buffer,
-    BufferName,
-    Op,
-    RopeWrite,
-    Rows,
-    WeightName,
-)
+from penstock.plan.ops import AddNorm, Buffer, RopeWrite
 from penstock.plan.plan import Plan
 from penstock.plan.ranks import rank_plans
 from penstock.plan.stage_ops import (
@@ -115,7 +108,7 @@ def cut(primitive: Plan, whole: Plan, count: int) -> tuple[Stage, ...]:
     if any(isinstance(op, AddNorm | RopeWrite) for op in primitive.ops):
         raise ValueError("a plan is cut before it is fused")
     primitive = handing_on_taps(primitive)
-    cuts = _cuts(primitive)
+    cuts = layer_cuts(primitive)
     if count > len(cuts) + 1:
         raise ConfigError(f"{_why_not(primitive, len(cuts) + 1)}; take {_fitting(len(cuts) + 1)}")
     size = StepSize(
@@ -129,98 +122,16 @@ def cut(primitive: Plan, whole: Plan, count: int) -> tuple[Stage, ...]:
     places = [0, *(each.place for each in cuts), len(primitive.ops)]
     sums = [sum(costs[a:b]) for a, b in pairwise(places)]
     ends = _balanced(sums, count)
-    chosen = [_Cut(0, 0, ()), *(_crossed(primitive, cuts[end - 1]) for end in ends)]
-    chosen.append(_Cut(len(primitive.ops), len(primitive.spec.layers), ()))
+    chosen = [Cut(0, 0), *(_crossed(primitive, cuts[end - 1]) for end in ends)]
+    chosen.append(Cut(len(primitive.ops), len(primitive.spec.layers)))
     return tuple(
         _stage(primitive, whole, number, first, end)
         for number, (first, end) in enumerate(pairwise(chosen))
     )
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """A place between two ops at which a plan can be cut."""
-
-    place: int
-    layer: int
-    """The layer that follows."""
-    crossing: tuple[BufferName, ...] = ()
-    """What later ops read of what earlier ones wrote, of cuts that were chosen."""
-
-
-def _cuts(plan: Plan) -> list[_Cut]:
-    """The places at which ``plan`` can be cut, at most one before each layer but the first."""
-    weighted: dict[int, list[int]] = {}
-    for i, op in enumerate(plan.ops):
-        for layer in _layers(op.weights):
-            weighted.setdefault(layer, []).append(i)
-    alive, apart = _alive(plan.ops), _apart(plan.ops)
-    found: list[_Cut] = []
-    for layer in range(1, len(plan.spec.layers)):
-        before, after = weighted.get(layer - 1), weighted.get(layer)
-        if not before or not after:
-            continue
-        places = range(max(before) + 1, min(after) + 1)
-        options = [i for i in places if i in apart and _can_cross(plan, alive[i])]
-        if options:
-            place = min(options, key=lambda i: _row_bytes(plan, alive[i]))
-            found.append(_Cut(place, layer))
-    return found
-
-
-def _crossed(plan: Plan, at: _Cut) -> _Cut:
-    return replace(at, crossing=_entering(plan.ops[at.place :]))
-
-
-def _alive(ops: Sequence[Op]) -> list[frozenset[BufferName]]:
-    """The buffers of each place that the ops from there on read before they write them."""
-    alive: frozenset[BufferName] = frozenset()
-    found = [alive]
-    for op in reversed(ops):
-        alive = (alive - frozenset(op.writes)) | frozenset(op.reads)
-        found.append(alive)
-    return found[::-1]
-
-
-def _apart(ops: Sequence[Op]) -> set[int]:
-    """The places on both sides of which no layer's cache and no layer's state is used."""
-    found = set(range(len(ops) + 1))
-    for kinds in (CACHED, STATEFUL):
-        used: dict[int, tuple[int, int]] = {}  # by layer, the first op that uses it and the last
-        for i, op in enumerate(ops):
-            for layer in _indices((op,), kinds):
-                used[layer] = (used.get(layer, (i, i))[0], i)
-        for first, last in used.values():
-            found -= set(range(first + 1, last + 1))
-    return found
-
-
-def _layers(weights: Iterable[WeightName]) -> set[int]:
-    return {int(name.split(".")[1]) for name in weights if name.startswith("layers.")}
-
-
-def _entering(ops: Sequence[Op]) -> tuple[BufferName, ...]:
-    """The buffers that ``ops`` read before they write them."""
-    written: set[BufferName] = set()
-    entering: dict[BufferName, None] = {}
-    for op in ops:
-        entering.update(dict.fromkeys(name for name in op.reads if name not in written))
-        written.update(op.writes)
-    return tuple(entering)
-
-
-def _can_cross(plan: Plan, names: Iterable[BufferName]) -> bool:
-    buffers = [plan.buffers[name] for name in names]
-    return all(each.rows == Rows.TOKENS and each.element != "int32" for each in buffers)
-
-
-def _indices(ops: Iterable[Op], kinds: tuple[type[Op], ...]) -> set[int]:
-    """The layers, by their places in the plan's caches or states, that ops of these kinds use."""
-    return {op.layer for op in ops if isinstance(op, kinds)}  # type: ignore[attr-defined]
-
-
-def _row_bytes(plan: Plan, names: Iterable[BufferName]) -> int:
-    return sum(plan.buffers[name].row_bytes for name in names)
+def _crossed(plan: Plan, at: Cut) -> Cut:
+    return replace(at, crossing=alive_at(plan.ops)[at.place])
 
 
 def _why_not(plan: Plan, most: int) -> str:
@@ -261,9 +172,9 @@ def _balanced(costs: Sequence[int], count: int) -> list[int]:
     return list(best[len(costs)][1])
 
 
-def _stage(primitive: Plan, whole: Plan, number: int, first: _Cut, end: _Cut) -> Stage:
+def _stage(primitive: Plan, whole: Plan, number: int, first: Cut, end: Cut) -> Stage:
     ops = primitive.ops[first.place : end.place]
-    cached, stateful = _indices(ops, CACHED), _indices(ops, STATEFUL)
+    cached, stateful = indices(ops, CACHED), indices(ops, STATEFUL)
     kv_first, state_first = min(cached, default=0), min(stateful, default=0)
     kv_layers = primitive.kv_layers[kv_first : max(cached, default=-1) + 1]
     groups: list[int] = []
