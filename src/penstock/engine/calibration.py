@@ -3,7 +3,6 @@ large the columns are of what matrices multiply, and how those of keys and queri
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,16 +10,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.cache.geometry import BLOCK_SIZE
 from penstock.config import ResolvedConfig
+from penstock.engine.piece_run import Bind, PieceRun
 from penstock.errors import TokenizerError
-from penstock.interface.executor import Executor, Limits, run
-from penstock.interface.step import StepInput
-from penstock.interface.step_builder import build_step, state_tables
 from penstock.interface.weights import WeightSource
 from penstock.models.spec import ModelSpec
 from penstock.plan.observation import Observation, ObservedKeys
-from penstock.plan.pieces import Piece
 from penstock.plan.plan import Plan
 from penstock.quant import BlockTensor
 from penstock.tokenizer import has_tokenizer, load_tokenizer
@@ -43,9 +38,6 @@ class Measured:
     of length 1."""
     keys: Mapping[str, F32]
     """What keys are centered and scaled by: arrays by ``KeyColumns.name``."""
-
-
-Bind = Callable[[Plan, WeightSource, Limits], Executor]
 
 
 def calibrate(
@@ -106,23 +98,15 @@ def measure_inputs(
     squares: dict[str, F64] = {}
     moments: dict[str, Moments] = {}
     for i, piece in enumerate(observation.pieces):
-        executor = bind(piece.plan, weights, _limits(piece.plan, len(tokens), threads, cpus))
-        try:
-            hidden = run(executor, _step(piece, tokens, values)).hidden
-            assert hidden is not None
-            first = 0
+        with PieceRun(bind, piece, weights, len(tokens), threads, cpus) as run:
+            returned = run(tokens, values)
             for observed in piece.observed:
-                columns = hidden[:, first : first + observed.cols]
+                columns = returned[observed.name]
                 if observed.name in heads:
                     moments[observed.name] = Moments.of(columns)
                 else:
                     squares[observed.name] = column_squares(columns)
-                first += observed.cols
-            for made in piece.made:
-                values[made.name] = hidden[:, first : first + made.cols].copy()
-                first += made.cols
-        finally:
-            executor.close()
+            values |= {made.name: returned[made.name].copy() for made in piece.made}
         tell((i + 1) / len(observation.pieces))
     keys = {each.columns.name: _scaled(each, moments) for each in observation.keys}
     return Measured(squares, keys)
@@ -132,37 +116,3 @@ def _scaled(observed: ObservedKeys, moments: Mapping[str, Moments]) -> F32:
     columns, queries = observed.columns, [moments[name] for name in observed.queries]
     shape = columns.kv_heads, columns.head_dim
     return scale_keys(moments[observed.keys], queries, *shape, columns.centered)
-
-
-def _blocks(tokens: int) -> int:
-    return -(-tokens // BLOCK_SIZE)
-
-
-def _limits(plan: Plan, tokens: int, threads: int, cpus: tuple[int, ...]) -> Limits:
-    return Limits(
-        num_blocks=max(_blocks(tokens) * len(plan.kv_groups), 1),
-        max_tokens=tokens,
-        max_logit_rows=1,
-        max_hidden_rows=tokens,
-        max_sequences=1,
-        threads=threads,
-        cpus=cpus,
-        num_states=1 if plan.state_layers else 0,
-    )
-
-
-def _step(piece: Piece, tokens: Sequence[int], values: Mapping[str, F32]) -> StepInput:
-    """All tokens, of one sequence, in one step that selects every row."""
-    blocks = _blocks(len(tokens))
-    return build_step(
-        [array("i", tokens)],
-        [0],
-        [
-            [array("i", range(group * blocks, (group + 1) * blocks))]
-            for group in range(len(piece.plan.kv_groups))
-        ],
-        num_logits=[0],
-        num_hidden=[len(tokens)],
-        features=np.concatenate([values[buffer.name] for buffer in piece.given], axis=1),
-        states=state_tables([0], [0], [0], (), ()) if piece.plan.state_layers else None,
-    )
