@@ -41,6 +41,7 @@ COMMANDS = (
     Command(("deploy",), "deploy", "run a fleet of servers on Ray, which scales and replaces them"),
     Command(("stage",), "stage", "run a part of a model's layers for an engine elsewhere"),
     Command(("convert",), "convert", "write a model to a GGUF file, quantized or not"),
+    Command(("quantize",), "quantize", "quantize a checkpoint, for this engine and others"),
     Command(("build",), "build", "pack a model's weights ahead, for fast starts"),
     Command(("explain",), "explain", "show what a model runs as on this machine, and why"),
     Command(("size",), "size", "say what a model needs to serve a load, and what that costs"),

@@ -40,16 +40,11 @@ class PieceRun:
     def __call__(self, tokens: Sequence[int], given: Mapping[str, F32]) -> dict[str, F32]:
         """Run a text, whose values of the piece's ``given`` are float32 ``[tokens, columns]``.
 
-        Returns its ``observed`` and ``made``, likewise, as views of one array.
+        Returns its ``observed`` and ``made``, likewise, as views that the next text overwrites.
         """
-        hidden = run(self._executor, _step(self._piece, tokens, given)).hidden
-        assert hidden is not None
-        returned: dict[str, F32] = {}
-        first = 0
-        for buffer in (*self._piece.observed, *self._piece.made):
-            returned[buffer.name] = hidden[:, first : first + buffer.cols]
-            first += buffer.cols
-        return returned
+        leaving = run(self._executor, _step(self._piece, tokens, given)).leaving
+        buffers = (*self._piece.observed, *self._piece.made)
+        return {buffer.name: array for buffer, array in zip(buffers, leaving, strict=True)}
 
     def close(self) -> None:
         self._executor.close()
@@ -70,7 +65,6 @@ def _limits(plan: Plan, tokens: int, threads: int, cpus: tuple[int, ...]) -> Lim
         num_blocks=max(_blocks(tokens) * len(plan.kv_groups), 1),
         max_tokens=tokens,
         max_logit_rows=1,
-        max_hidden_rows=tokens,
         max_sequences=1,
         threads=threads,
         cpus=cpus,
@@ -79,7 +73,7 @@ def _limits(plan: Plan, tokens: int, threads: int, cpus: tuple[int, ...]) -> Lim
 
 
 def _step(piece: Piece, tokens: Sequence[int], given: Mapping[str, F32]) -> StepInput:
-    """All tokens, of one sequence, in one step that selects every row."""
+    """All tokens, of one sequence, in one step."""
     blocks = _blocks(len(tokens))
     return build_step(
         [array("i", tokens)],
@@ -89,7 +83,7 @@ def _step(piece: Piece, tokens: Sequence[int], given: Mapping[str, F32]) -> Step
             for group in range(len(piece.plan.kv_groups))
         ],
         num_logits=[0],
-        num_hidden=[len(tokens)],
+        num_hidden=[0],
         features=np.concatenate([given[buffer.name] for buffer in piece.given], axis=1),
         states=state_tables([0], [0], [0], (), ()) if piece.plan.state_layers else None,
     )

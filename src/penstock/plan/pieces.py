@@ -1,8 +1,8 @@
 """Pieces: a plan's ops cut into plans of their own, which return what some buffers hold.
 
 A piece is run over the tokens of a text by itself: it is given what earlier pieces have made, and
-its hidden states are what later ones need, beside the buffers that are wanted. So only the weights
-of one piece are in memory at a time.
+hands on what later ones need, beside the buffers that are wanted. So only the weights of one piece
+are in memory at a time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from penstock.plan.cuts import alive_at, apart
 from penstock.plan.ops import (
-    Argmax,
     Buffer,
     BufferName,
     Element,
@@ -24,15 +23,13 @@ from penstock.plan.ops import (
 )
 from penstock.plan.plan import Plan
 
-_LOGITS, _ARGMAX, _RETURNED = "no logits", "no argmax", "returned"
-
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of a plan's ops as a plan of its own, for steps that select every row.
+    """A run of a plan's ops as a plan of its own, which like a stage of a pipeline has no logits.
 
-    Its features are the buffers ``given``, side by side, and its hidden states ``observed`` and
-    then ``made``, float32. It has no logits.
+    Its features are the buffers ``given``, side by side, and what leaves it (``Plan.leaving``) are
+    ``observed`` and then ``made``, all of them float32 with a row for each token.
     """
 
     plan: Plan
@@ -104,44 +101,35 @@ def _piece(
     buffers = {name: whole.buffers[name] for op in ops for name in (*op.reads, *op.writes)} | {
         name: whole.buffers[name] for name in given
     }
-    observed = [name for op in ops for name in op.writes if name in wanted]
     body: list[Op] = []
     first = 0
     for name in given:
         body.append(Features(name, first, buffers[name].cols))
         first += buffers[name].cols
-    first = 0
-
-    def put(name: BufferName) -> None:
-        nonlocal first
-        body.append(SelectRows(name, _RETURNED, first))
-        first += buffers[name].cols
-
+    leaving: list[BufferName] = []
+    observed: list[BufferName] = []
     for op in ops:
         body.append(op)
         for name in op.writes:
             if name in wanted:
-                put(name)
-    for name in made:
-        put(name)
-    body.append(Argmax(_LOGITS, _ARGMAX))
-    columns = sum(whole.buffers[name].cols for name in (*observed, *made))
-    buffers |= {
-        _RETURNED: Buffer(_RETURNED, Rows.SELECTED, columns, "float32"),
-        _LOGITS: Buffer(_LOGITS, Rows.LOGITS, 1, "float32"),
-        _ARGMAX: Buffer(_ARGMAX, Rows.LOGITS, 1, "int32"),
-    }
+                # Later ops may write into the buffer.
+                kept = replace(buffers[name], name=f"{name} observed")
+                buffers[kept.name] = kept
+                body.append(Join((name,), kept.name))
+                observed.append(name)
+                leaving.append(kept.name)
     read = {name for op in ops for name in op.weights}
     plan = replace(
         whole,
         ops=tuple(body),
         weights={name: weight for name, weight in whole.weights.items() if name in read},
         buffers=buffers,
-        logits=_LOGITS,
-        argmax=_ARGMAX,
-        hidden=_RETURNED,
+        logits=None,
+        argmax=None,
+        hidden=None,
         taps=None,
         more_logits=(),
+        leaving=(*leaving, *made),
     )
 
     def named(names: Iterable[BufferName]) -> tuple[Buffer, ...]:

@@ -1,0 +1,123 @@
+"""GPTQ: a matrix is rounded column by column, and those that follow make up for the error.
+
+Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained Transformers,
+2022 (arXiv 2210.17323). H is the Hessian of the squared error of the outputs (``hessian.py``), and
+U the upper triangle of which ``inv(H) = U.T @ U``. The error of column i, divided by ``U[i, i]``,
+is taken from each column j behind it ``U[i, j]`` times: of all changes of these, the one that
+leaves the least error of outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import WeightError
+from penstock.quantize.grid import F32, IntegerGrid, IntegerMatrix
+
+Order = Literal["static", "group", "none"]
+"""The order in which columns are rounded. "static" and "group": those that multiply the largest
+inputs come first; groups are then of neighbours all the same, with scales taken beforehand, or of
+columns that are rounded one after another, so that a checkpoint says which columns are whose.
+"none": from the first to the last."""
+
+_BLOCK: Final = 128
+"""Columns after which the errors reach those of later blocks, in one product."""
+_LEAF: Final = 64
+"""Triangles of so many rows are inverted as any matrix is."""
+_TRIES: Final = 4
+
+
+def gptq(
+    matrix: F32, hessian: F32, grid: IntegerGrid, order: Order, damping: float, name: str
+) -> IntegerMatrix:
+    """Round ``matrix`` ``[n, k]``; ``hessian`` ``[k, k]``.
+
+    ``damping``, as a part of its mean, is added to the diagonal of the Hessian. Columns that
+    multiply nothing but zeros become zeros. Raises WeightError, naming the matrix, where the
+    Hessian has no inverse though it is damped.
+    """
+    n, k = matrix.shape
+    groups = grid.groups(k)
+    size = k // groups
+    diagonal = np.diagonal(hessian)
+    idle = diagonal == 0
+    weights = np.where(idle, np.float32(0), matrix)
+    places: NDArray[np.intp] = np.arange(k)
+    if order != "none":
+        places = np.argsort(-diagonal, kind="stable")
+    left: F32 = np.ascontiguousarray(weights[:, places])
+    upper = _inverse_factor(hessian, places, idle, damping, name)
+    codes = np.empty((n, k), np.uint8)
+    scales = np.empty((n, groups), np.float32)
+    zeros = np.empty((n, groups), np.int32)
+    if order == "static":
+        scales[:], zeros[:] = grid.fit(weights.reshape(n, groups, size))
+    for first in range(0, k, _BLOCK):
+        end = min(first + _BLOCK, k)
+        errors = np.empty((n, end - first), np.float32)
+        for i in range(first, end):
+            if order == "static":
+                group = int(places[i]) // size
+            else:
+                group = i // size
+                if i % size == 0:
+                    # Of columns behind the block, the errors so far have not reached it yet.
+                    ahead = left[:, i : i + size].copy()
+                    if i + size > end and i > first:
+                        done = errors[:, : i - first]
+                        ahead[:, end - i :] -= done @ upper[first:i, end : i + size]
+                    scales[:, group], zeros[:, group] = grid.fit(ahead)
+            column, scale, zero = left[:, i], scales[:, group], zeros[:, group]
+            codes[:, i] = rounded = grid.round(column, scale, zero)
+            error = (column - (rounded - zero).astype(np.float32) * scale) / upper[i, i]
+            left[:, i + 1 : end] -= np.multiply.outer(error, upper[i, i + 1 : end])
+            errors[:, i - first] = error
+        left[:, end:] -= errors @ upper[first:end, end:]
+    in_place = np.empty_like(codes)
+    in_place[:, places] = codes
+    group_of = None
+    if order == "group" and groups > 1:
+        group_of = np.empty(k, np.int32)
+        group_of[places] = np.arange(k, dtype=np.int32) // size
+    return IntegerMatrix(grid, in_place, scales, zeros, group_of)
+
+
+def _inverse_factor(
+    hessian: F32, places: NDArray[np.intp], idle: NDArray[np.bool_], damping: float, name: str
+) -> F32:
+    """The upper triangle U of which ``U.T @ U`` is the inverse of the damped Hessian, its rows and
+    columns in the order of ``places``."""
+    mean = float(np.diagonal(hessian).mean(dtype=np.float64)) or 1.0
+    for attempt in range(_TRIES):
+        # Backwards: H = R @ R.T with R upper is what Cholesky's factor L is of H turned around,
+        # and then U is the inverse of R.
+        turned = hessian[np.ix_(places[::-1], places[::-1])]
+        diagonal = np.einsum("ii->i", turned)
+        diagonal += np.where(idle[places[::-1]], np.float32(mean), np.float32(0))
+        diagonal += np.float32(damping * 10**attempt * mean)
+        try:
+            lower = np.linalg.cholesky(turned)
+        except np.linalg.LinAlgError:
+            continue
+        return np.ascontiguousarray(_inverse_lower(lower)[::-1, ::-1])
+    raise WeightError(
+        f"the Hessian of {name} has no inverse, though its diagonal is damped by "
+        f"{damping * 10 ** (_TRIES - 1):g} of its mean; calibrate with more text, or with more "
+        "--damping"
+    )
+
+
+def _inverse_lower(lower: F32) -> F32:
+    """The inverse of a lower triangle, by halves: most of it are products of matrices."""
+    size = len(lower)
+    if size <= _LEAF:
+        return np.tril(np.linalg.inv(lower))
+    half = size // 2
+    result = np.zeros_like(lower)
+    result[:half, :half] = _inverse_lower(lower[:half, :half])
+    result[half:, half:] = _inverse_lower(lower[half:, half:])
+    result[half:, :half] = -(result[half:, half:] @ lower[half:, :half]) @ result[:half, :half]
+    return result

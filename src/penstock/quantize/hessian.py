@@ -1,0 +1,42 @@
+"""What a matrix multiplies, as far as rounding it needs to know."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import WeightError
+
+F32 = NDArray[np.float32]
+
+
+class Hessian:
+    """``x.T @ x`` of all rows x ``[tokens, k]`` that a matrix multiplies: half of the second
+    derivative of the squared error of its outputs by a row of it.
+
+    For matrices that multiply the same there is one. It is summed in float32, a text at a time, in
+    the order of the texts.
+    """
+
+    def __init__(self, columns: int) -> None:
+        self._sum: F32 = np.zeros((columns, columns), np.float32)
+        self.tokens = 0
+
+    def add(self, rows: F32) -> None:
+        """Add rows ``[tokens, k]``."""
+        self._sum += rows.T @ rows  # which NumPy computes half of: the rest is its mirror
+        self.tokens += len(rows)
+
+    def sums(self, name: str) -> F32:
+        """``[k, k]``. Raises WeightError, naming the matrix, where a value is not finite."""
+        if not np.isfinite(np.diagonal(self._sum)).all():
+            raise WeightError(
+                f"what {name} multiplies is not finite for this text: the model overflows, or its "
+                "weights are damaged; see whether it answers at all (penstock generate)"
+            )
+        return self._sum
+
+    def loss(self, difference: F32) -> float:
+        """The squared error of all outputs of a matrix that differs by ``difference`` ``[n, k]``
+        from what it should be."""
+        return float(np.vdot(difference @ self._sum, difference))

@@ -1,0 +1,143 @@
+"""A model's layers as they are quantized: what runs, which matrices there are, and what each of
+these multiplies."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.errors import ModelError
+from penstock.interface.plan_weights import PlanWeight
+from penstock.interface.source_walks import packed, tensors
+from penstock.interface.sources import Packed
+from penstock.models.spec import DType, ModelSpec
+from penstock.plan.cuts import layer_cuts
+from penstock.plan.fuse import fuse
+from penstock.plan.lower import lower
+from penstock.plan.ops import Buffer, BufferName, Embed, Join, Linear, Op, WeightName
+from penstock.plan.pieces import Piece, every_row, pieces, places_to_cut
+from penstock.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class Target:
+    """A matrix that is to be quantized."""
+
+    module: str
+    """Its module's name, to which ``.weight`` is the name of its tensor."""
+    shape: tuple[int, int]
+    """``[n, k]``."""
+    input: Buffer | None
+    """What it multiplies; None: rows that are chosen for it, such as those of an expert."""
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A piece of the model's plan, nearly always a layer."""
+
+    piece: Piece
+    targets: tuple[Target, ...]
+    tensors: frozenset[str]
+    """The tensors of the checkpoint in floats that its ops read."""
+
+
+@dataclass(frozen=True)
+class Layers:
+    """All of a model's layers, in their order."""
+
+    lookups: Mapping[BufferName, WeightName]
+    """Buffers that pieces are given: the rows that tokens look up in tables."""
+    weights: Mapping[WeightName, PlanWeight]
+    layers: tuple[Layer, ...]
+    dtype: DType
+    """The type of weights as they are run."""
+
+    @property
+    def targets(self) -> Iterator[Target]:
+        return (target for layer in self.layers for target in layer.targets)
+
+    @property
+    def widest(self) -> int:
+        """The number of columns of the widest matrix."""
+        return max((target.shape[1] for target in self.targets), default=0)
+
+
+def layers_of(floats: ModelSpec, quantized: ModelSpec, tokens: int) -> Layers:
+    """The layers of a model, run over texts of ``tokens`` tokens.
+
+    ``quantized`` is the same model with the ``quantization_config`` that it is to have: the
+    matrices that are quantized are those which a reader of that expects to be. Raises ModelError
+    where nothing is.
+    """
+    if floats.quantized is not None:
+        raise ModelError(
+            f"the checkpoint is quantized already ({floats.quantized}); quantize the original, in "
+            "floats"
+        )
+    wanted = {
+        name: tuple(packed(weight.source))
+        for name, weight in lower(quantized, floats.dtype).weights.items()
+    }
+    plan = every_row(fuse(lower(floats, floats.dtype)), tokens)
+    lookups = {op.out: op.weight for op in plan.ops if isinstance(op, Embed)}
+    targeted = {name for name, matrices in wanted.items() if matrices}
+    plan, inputs = _with_inputs(plan, targeted)
+    layers = [
+        _layer(plan, plan.ops[first:end], piece, wanted, inputs)
+        for first, end, piece in _parts(plan, {buffer.name for buffer in inputs.values()})
+    ]
+    found = Layers(lookups, plan.weights, tuple(layers), floats.dtype)
+    if not any(found.targets):
+        raise ModelError(
+            f"{floats.architecture} has no matrix that this format stores quantized; take another "
+            "--format"
+        )
+    return found
+
+
+def _with_inputs(plan: Plan, targeted: Collection[WeightName]) -> tuple[Plan, dict[str, Buffer]]:
+    """The plan without lookups, and with what matrices multiply in buffers that nothing else writes
+    to: the residual stream, which some multiply as it is, changes from op to op."""
+    ops: list[Op] = []
+    buffers, inputs = dict(plan.buffers), dict[WeightName, Buffer]()
+    for op in plan.ops:
+        if isinstance(op, Embed):
+            continue
+        names = [name for name in op.weights if name in targeted]
+        if isinstance(op, Linear) and names:
+            own = replace(buffers[op.x], name=f"{op.x} into {op.out}")
+            buffers[own.name] = own
+            inputs |= dict.fromkeys(names, own)
+            ops.append(Join((op.x,), own.name))
+        ops.append(op)
+    return replace(plan, ops=tuple(ops), buffers=buffers), inputs
+
+
+def _parts(plan: Plan, read: set[BufferName]) -> Iterator[tuple[int, int, Piece]]:
+    """The ops that belong to each layer, from the first to the one behind the last, and the piece
+    that runs them: of the last layer those alone that make an input of a matrix."""
+    places = places_to_cut(plan, plan.ops)
+    cuts = [cut.place for cut in layer_cuts(plan) if cut.place in places]
+    last = max((i for i, op in enumerate(plan.ops) if read & set(op.writes)), default=-1) + 1
+    kept = [place for place in cuts if place < last]
+    ends = [*kept, max(last, kept[-1] + 1 if kept else 1)]
+    made = pieces(plan, plan.ops[: ends[-1]], ends, read)
+    firsts, lasts = [0, *kept], [*kept, len(plan.ops)]
+    return zip(firsts, lasts, made, strict=True)
+
+
+def _layer(
+    plan: Plan,
+    ops: Sequence[Op],
+    piece: Piece,
+    wanted: Mapping[WeightName, tuple[Packed, ...]],
+    inputs: Mapping[WeightName, Buffer],
+) -> Layer:
+    names = dict.fromkeys(name for op in ops for name in op.weights)
+    targets: dict[str, Target] = {}
+    for name in names:
+        for matrix in wanted.get(name, ()):
+            n, k = matrix.shape
+            targets.setdefault(matrix.name, Target(matrix.name, (n, k), inputs.get(name)))
+    stored = frozenset(each.name for name in names for each in tensors(plan.weights[name].source))
+    return Layer(piece, tuple(targets.values()), stored)

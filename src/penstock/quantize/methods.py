@@ -1,0 +1,74 @@
+"""The ways in which a matrix is rounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from penstock.quantize.gptq import Order, gptq
+from penstock.quantize.grid import F32, IntegerGrid, IntegerMatrix
+from penstock.quantize.hessian import Hessian
+
+
+class Method(Protocol):
+    """Rounds one matrix at a time."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def calibrated(self) -> bool:
+        """Whether it asks what the matrix multiplies."""
+        ...
+
+    @property
+    def by_index(self) -> bool:
+        """Whether groups may be of columns that are no neighbours."""
+        ...
+
+    def rounded(
+        self, matrix: F32, grid: IntegerGrid, hessian: Hessian | None, name: str
+    ) -> IntegerMatrix:
+        """The matrix ``[n, k]``, whose name is for messages, on the grid. Raises WeightError where
+        it cannot be."""
+        ...
+
+
+@dataclass(frozen=True)
+class RoundToNearest:
+    """Every weight becomes the nearest point of its group."""
+
+    name = "rtn"
+    calibrated = False
+    by_index = False
+
+    def rounded(
+        self, matrix: F32, grid: IntegerGrid, hessian: Hessian | None, name: str
+    ) -> IntegerMatrix:
+        n, k = matrix.shape
+        grouped = matrix.reshape(n, grid.groups(k), -1)
+        scales, zeros = grid.fit(grouped)
+        codes = grid.round(grouped, scales[..., None], zeros[..., None]).reshape(n, k)
+        return IntegerMatrix(grid, codes, scales, zeros)
+
+
+@dataclass(frozen=True)
+class Gptq:
+    """Columns make up for the errors of those before them; arguments are those of
+    :func:`~penstock.quantize.gptq.gptq`."""
+
+    order: Order = "static"
+    damping: float = 0.01
+
+    name = "gptq"
+    calibrated = True
+
+    @property
+    def by_index(self) -> bool:
+        return self.order == "group"
+
+    def rounded(
+        self, matrix: F32, grid: IntegerGrid, hessian: Hessian | None, name: str
+    ) -> IntegerMatrix:
+        assert hessian is not None
+        return gptq(matrix, hessian.sums(name), grid, self.order, self.damping, name)

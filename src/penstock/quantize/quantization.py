@@ -1,0 +1,74 @@
+"""What is to be done to quantize a checkpoint, and whether it can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.errors import ConfigError
+from penstock.quant.scheme import GROUP_SIZES
+from penstock.quantize.grid import IntegerGrid
+from penstock.quantize.layers import Layers, Target, layers_of
+from penstock.quantize.methods import Method
+from penstock.quantize.samples import Samples
+from penstock.quantize.source import SourceModel
+from penstock.quantize.storage import Storage
+
+
+class Quantization:
+    """A checkpoint, a method, and how the result is stored.
+
+    All that can be refused is refused when it is made, before a weight is read.
+    """
+
+    def __init__(
+        self,
+        source: SourceModel,
+        method: Method,
+        grid: IntegerGrid,
+        storage: Storage,
+        samples: Samples | None = None,
+    ) -> None:
+        """``samples`` are what the model reads, where the method asks for that. Raises ConfigError
+        and ModelError."""
+        if method.calibrated and samples is None:
+            raise ConfigError(f"--method {method.name} needs a text: --calibration FILE")
+        self.source, self.method, self.grid = source, method, grid
+        self.storage, self.samples = storage, samples
+        names = source.spec.names
+        head = None if names is None else names.module("head")
+        left = [] if head is None else [head]
+        spec = source.quantized(storage.config(grid, method.by_index, left))
+        self.layers: Layers = layers_of(source.spec, spec, 1 if samples is None else samples.length)
+        for target in self.layers.targets:
+            self._check(target)
+        self.config = {
+            **source.config,
+            "quantization_config": storage.config(grid, method.by_index, self._floats(left)),
+        }
+        """``config.json`` of the result."""
+
+    def _check(self, target: Target) -> None:
+        k = target.shape[1]
+        size = self.grid.group_size
+        if size is not None and k % size:
+            fitting = [f"--group-size {each}" for each in GROUP_SIZES if k % each == 0]
+            raise ConfigError(
+                f"{target.module} has {k} columns, which are no whole groups of {size}; take "
+                f"{' or '.join([*fitting, '--group-size row'])}"
+            )
+        if self.method.calibrated and target.input is None:
+            raise ConfigError(
+                f"--method {self.method.name} does not know what {target.module} multiplies: rows "
+                "that a router chooses are not measured; take --method rtn"
+            )
+
+    def _floats(self, left: Sequence[str]) -> list[str]:
+        """The modules with matrices that stay as they are, for readers that would expect all to be
+        quantized."""
+        targets = {target.module for target in self.layers.targets}
+        found = dict.fromkeys(left)
+        for name in self.source.tensors:
+            module = name.removesuffix(".weight")
+            if name != module and module not in targets and len(self.source.shape(name)) == 2:
+                found[module] = None
+        return list(found)

@@ -1,0 +1,245 @@
+"""Quantizes a checkpoint, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.engine.piece_run import Bind, PieceRun
+from penstock.plan.ops import Buffer, BufferName
+from penstock.quantize.grid import require_finite, require_scales
+from penstock.quantize.hessian import Hessian
+from penstock.quantize.hidden import HiddenFile
+from penstock.quantize.layers import Layer
+from penstock.quantize.quantization import Quantization
+from penstock.quantize.tensor_file import NewTensor
+from penstock.quantize.unfinished import Unfinished
+from penstock.version import __version__
+from penstock.weights.identity import weight_files
+from penstock.weights.tensor_file import NUMPY_DTYPES
+
+F32 = NDArray[np.float32]
+
+READING, ROUNDING, WRITING = 0.45, 0.1, 0.45
+"""Which parts of a layer's time its phases take, about: samples are read before its matrices are
+rounded, and again after."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    layer: int
+    """The layer that is worked on, from 0."""
+    layers: int
+    part: float
+    """How much of the layer is done, from 0 to 1, about."""
+    doing: str
+
+
+@dataclass(frozen=True)
+class Rounded:
+    """What became of one matrix."""
+
+    module: str
+    error: float | None
+    """The squared error of its outputs for the samples, as a part of their squares; None where
+    nothing was measured."""
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A checkpoint that has been written."""
+
+    folder: Path
+    matrices: int
+    num_bytes: int
+    """Bytes of all weights, as they are stored."""
+    source_bytes: int
+    rounded: tuple[Rounded, ...]
+    """The matrices that this run has rounded."""
+    resumed: int
+    """Layers that a run before had done."""
+
+
+Tell = Callable[[Progress], None]
+
+
+def quantize(
+    work: Quantization,
+    out: Path,
+    bind: Bind,
+    threads: int,
+    *,
+    settings: Mapping[str, object] | None = None,
+    restart: bool = False,
+    tell: Tell = lambda progress: None,
+) -> Quantized:
+    """Write the quantized checkpoint to the folder ``out``, which is there in full or not at all.
+
+    ``bind`` is of the backend that runs the model. ``settings`` are recorded: where a run was
+    interrupted, another with the same goes on behind the last layer that was done, and writes the
+    same bytes. Memory holds a layer, and what its matrices multiply. Raises ConfigError,
+    WeightError and OSError.
+    """
+    files = weight_files(work.source.folder)
+    record = {
+        **(settings or {}),
+        "penstock": __version__,
+        "source": [f"{each.name}: {each.bytes} bytes, {each.digest}" for each in files],
+        "calibration": None if work.samples is None else work.samples.source,
+    }
+    folder = Unfinished(out, record, len(work.layers.layers) + 1, restart)
+    try:
+        run = _Run(work, folder, bind, threads, tell)
+        count = len(work.layers.layers)
+        resumed = sum(folder.shard(index).exists() for index in range(count))
+        for index in range(count):
+            if not folder.shard(index).exists():
+                run.layer(index)
+        run.others()
+        size = folder.finish(work.source.folder, work.config)
+    finally:
+        folder.close()
+    matrices = len(tuple(work.layers.targets))
+    source_bytes = sum(each.bytes for each in files)
+    return Quantized(out, matrices, size, source_bytes, tuple(run.rounded), resumed)
+
+
+class _Run:
+    """The layers of one run."""
+
+    def __init__(
+        self, work: Quantization, folder: Unfinished, bind: Bind, threads: int, tell: Tell
+    ) -> None:
+        self._work, self._folder = work, folder
+        self._bind, self._threads, self._tell = bind, threads, tell
+        self._layers = work.layers.layers
+        self._calibrated = work.method.calibrated
+        self._weights = work.source.weights(work.layers.weights, work.layers.dtype)
+        self._samples = () if work.samples is None else work.samples.tokens
+        self._owners = _owners(self._layers)
+        self.rounded: list[Rounded] = []
+
+    def layer(self, index: int) -> None:
+        """Round the matrices of a layer, make what the next one is given, and write it."""
+        layer = self._layers[index]
+        hessians = self._measured(index) if self._calibrated else {}
+        tensors: list[NewTensor] = []
+        values: dict[str, NDArray[np.generic]] = {}
+        dtype = NUMPY_DTYPES[self._work.layers.dtype]
+        for place, target in enumerate(layer.targets):
+            part = place / len(layer.targets)
+            if self._calibrated:
+                part = READING + ROUNDING * part
+            self._say(index, part, target.module)
+            name = f"{target.module}.weight"
+            matrix = self._work.source.matrix(name)
+            require_finite(matrix, name)
+            hessian = None if target.input is None else hessians.get(target.input.name)
+            made = self._work.method.rounded(matrix, self._work.grid, hessian, target.module)
+            require_scales(made, name)
+            stem = self._work.source.stored_name(name).removesuffix(".weight")
+            arrays = self._work.storage.arrays(made)
+            tensors += [NewTensor.of(f"{stem}.{end}", each) for end, each in arrays.items()]
+            if hessian is not None:
+                rounded = made.dequantize()
+                whole = hessian.loss(matrix)
+                error = hessian.loss(rounded - matrix) / whole if whole else 0.0
+                self.rounded.append(Rounded(target.module, error))
+                values[name] = rounded.astype(dtype)
+            else:
+                self.rounded.append(Rounded(target.module, None))
+        hessians.clear()
+        if self._calibrated and index + 1 < len(self._layers):
+            self._hand_on(index, values)
+        kept = [name for name in self._owners[index] if not _is_target(layer, name)]
+        self._folder.write_shard(index, [*tensors, *self._work.source.copied(kept)])
+
+    def others(self) -> None:
+        """Write the tensors that no layer has."""
+        path = self._folder.shard(len(self._layers))
+        if path.exists():
+            return
+        self._say(len(self._layers) - 1, 1.0, "what is not quantized")
+        owned = {name for names in self._owners for name in names}
+        rest = [name for name in self._work.source.tensors if name not in owned]
+        self._folder.write_shard(len(self._layers), self._work.source.copied(rest))
+
+    def _measured(self, index: int) -> dict[BufferName, Hessian]:
+        """The Hessians of what the matrices of a layer multiply, as it is in floats."""
+        layer = self._layers[index]
+        inputs: dict[BufferName, Buffer] = {}
+        for target in layer.targets:
+            if target.input is not None:
+                inputs[target.input.name] = target.input
+        hessians = {name: Hessian(buffer.cols) for name, buffer in inputs.items()}
+        with self._run(index, {}) as run:
+            for number, given in self._given(index):
+                returned = run(self._samples[number], given)
+                for name, hessian in hessians.items():
+                    hessian.add(returned[name])
+                self._say(index, READING * (number + 1) / len(self._samples), "reading")
+        return hessians
+
+    def _hand_on(self, index: int, values: Mapping[str, NDArray[np.generic]]) -> None:
+        """Write what a layer with the matrices ``values`` makes of every sample."""
+        layer = self._layers[index]
+        hidden = self._hidden(index + 1)
+        with ExitStack() as stack:
+            run = stack.enter_context(self._run(index, values))
+            written = stack.enter_context(hidden.written())
+            for number, given in self._given(index):
+                returned = run(self._samples[number], given)
+                passed = {buffer.name: given[buffer.name] for buffer in layer.piece.given}
+                written.add({**passed, **returned})
+                part = READING + ROUNDING + WRITING * (number + 1) / len(self._samples)
+                self._say(index, part, "handing on")
+
+    def _run(self, index: int, values: Mapping[str, NDArray[np.generic]]) -> PieceRun:
+        weights = self._weights.replaced(values) if values else self._weights
+        piece = self._layers[index].piece
+        return PieceRun(self._bind, piece, weights, len(self._samples[0]), self._threads)
+
+    def _given(self, index: int) -> Iterator[tuple[int, dict[BufferName, F32]]]:
+        """What a layer is given of each sample: what the one before it has handed on or, before
+        the first, the rows that tokens look up."""
+        if index == 0:
+            tables = {
+                buffer: np.asarray(self._weights.get(name))
+                for buffer, name in self._work.layers.lookups.items()
+            }
+            for number, tokens in enumerate(self._samples):
+                rows = np.array(tokens)
+                yield number, {b: t[rows].astype(np.float32) for b, t in tables.items()}
+            return
+        hidden = self._hidden(index)
+        for number in range(len(self._samples)):
+            yield number, hidden.read(number)
+
+    def _hidden(self, index: int) -> HiddenFile:
+        buffers = self._layers[index].piece.given
+        return HiddenFile(self._folder.hidden(index), buffers, len(self._samples[0]))
+
+    def _say(self, index: int, part: float, doing: str) -> None:
+        self._tell(Progress(index, len(self._layers), part, doing))
+
+
+def _is_target(layer: Layer, name: str) -> bool:
+    return any(name == f"{target.module}.weight" for target in layer.targets)
+
+
+def _owners(layers: tuple[Layer, ...]) -> list[list[str]]:
+    """The tensors that are in the file of each layer: those that it is the first to read."""
+    seen: set[str] = set()
+    owned: list[list[str]] = []
+    for layer in layers:
+        own = sorted(layer.tensors - seen)
+        seen.update(own)
+        owned.append(own)
+    return owned

@@ -1,0 +1,123 @@
+"""The checkpoint that is quantized."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.errors import ModelError
+from penstock.interface.plan_weights import PlanWeight
+from penstock.interface.source_walks import chosen
+from penstock.interface.sources import Source, Stored
+from penstock.interface.weights import WeightValue
+from penstock.models.json_objects import read_json_object
+from penstock.models.registry import read_spec
+from penstock.models.spec import DType, ModelSpec
+from penstock.models.text_part import text_part
+from penstock.quantize.tensor_file import NewTensor
+from penstock.weights.checkpoint import open_weights
+from penstock.weights.model_files import ModelFiles
+from penstock.weights.model_folder import load_model_spec
+from penstock.weights.sources import as_named, read, read_member
+from penstock.weights.tensor_file import Found, Tensor, TensorFile
+
+F32 = NDArray[np.float32]
+
+
+class SourceModel:
+    """A folder with ``config.json`` and weights in floats."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ModelError or WeightError for what is no such folder, before a weight is read."""
+        if not folder.is_dir():
+            raise ModelError(
+                f"{folder} is no folder of a Hugging Face checkpoint, which alone is quantized; "
+                "`penstock convert` writes GGUF files"
+            )
+        self.folder = folder
+        self.spec = load_model_spec(folder)
+        self.config = read_json_object(folder / "config.json", ModelError, infinite=True)
+        files = ModelFiles.of(folder)
+        self._found = as_named(files.tensors(self.spec.published), self.spec.names)
+        self._shapes = {name: tensor.shape for name, (_, tensor) in self._found.items()}
+
+    def quantized(self, section: Mapping[str, object]) -> ModelSpec:
+        """The model with this ``quantization_config``. Raises ModelError where it cannot be."""
+        config = {**self.config, "quantization_config": dict(section)}
+        names = () if text_part(config) is None else [t.name for _, t in self._found.values()]
+        where = str(self.folder / "config.json")
+        return read_spec(config, default_dtype=self.spec.dtype, tensors=names, where=where)
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """The names of all tensors, as the model's family has them."""
+        return tuple(self._found)
+
+    def stored_name(self, name: str) -> str:
+        """What the files call a tensor."""
+        return self._found[name][1].name
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._shapes[name]
+
+    def matrix(self, name: str) -> F32:
+        """A tensor in float32. Raises WeightError."""
+        value = read(Stored(name, self._shapes[name]), self._found, "float32")
+        assert isinstance(value, np.ndarray)
+        return value
+
+    def copied(self, names: Iterable[str]) -> list[NewTensor]:
+        """Tensors as they are."""
+        found = (self._found[name] for name in names)
+        return [NewTensor(t.name, t.dtype, t.shape, file.raw(t.name)) for file, t in found]
+
+    def weights(self, weights: Mapping[str, PlanWeight], dtype: DType) -> ModelWeights:
+        """The ``weights`` of a plan of the model, checked. Raises WeightError."""
+        open_weights(self.folder, self.spec, weights, dtype)
+        sources = {name: chosen(weight.source, self._shapes) for name, weight in weights.items()}
+        return ModelWeights(sources, self._found, dtype)
+
+
+class ModelWeights:
+    """A WeightSource of a plan's weights, in which tensors may be replaced by others."""
+
+    def __init__(self, sources: Mapping[str, Source], found: Found, dtype: DType) -> None:
+        self._sources, self._found, self._dtype = sources, found, dtype
+
+    def replaced(self, arrays: Mapping[str, NDArray[Any]]) -> ModelWeights:
+        """The same with other values for these tensors."""
+        own = ArrayFile(arrays)
+        changed = {name: (own, tensor) for name, tensor in own.tensors.items()}
+        return ModelWeights(self._sources, {**self._found, **changed}, self._dtype)
+
+    def names(self) -> Iterable[str]:
+        return self._sources.keys()
+
+    def get(self, name: str) -> WeightValue:
+        return read(self._sources[name], self._found, self._dtype)
+
+    def member(self, name: str, index: int) -> WeightValue:
+        return read_member(self._sources[name], index, self._found, self._dtype)
+
+
+class ArrayFile(TensorFile):
+    """Arrays in the place of a file's tensors."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        super().__init__(Path("memory"), 0)
+        self._arrays = arrays
+        self.tensors = {
+            name: Tensor(name, "F32", array.shape, 0, array.nbytes)
+            for name, array in arrays.items()
+        }
+
+    def view(self, name: str) -> NDArray[Any]:
+        return self._arrays[name]
+
+    def slices(self, name: str, runs: Sequence[tuple[int, int]]) -> NDArray[Any]:
+        parts = [self._arrays[name][slice(*run)] for run in runs]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)

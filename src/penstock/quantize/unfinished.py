@@ -1,0 +1,132 @@
+"""A checkpoint that is being made: a folder which has all that has been done, and becomes the
+checkpoint once everything has."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from penstock.artifact.files import remove_tree, sync_folder
+from penstock.errors import ConfigError
+from penstock.models.json_objects import read_json_object
+from penstock.quantize.tensor_file import NewTensor, write_tensors
+from penstock.weights.safetensors import INDEX, SINGLE, SafetensorsFile
+from penstock.written_file import write_json
+
+RECORD: Final = "penstock_quantization.json"
+"""The file that says how a checkpoint was made."""
+
+_SUFFIX: Final = ".partial"
+_WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".msgpack", ".h5", ".onnx")
+_OTHERS: Final = ("config.json", RECORD)
+"""Files that are made anew."""
+
+
+class Unfinished:
+    """The folder ``OUT.partial``, which one process has at a time."""
+
+    def __init__(
+        self, out: Path, record: Mapping[str, object], shards: int, restart: bool = False
+    ) -> None:
+        """Make the folder, or take up what an interrupted run has left of the same ``record``.
+
+        ``shards`` is the number of files that weights will be in. ``restart`` forgets what is
+        left. Raises ConfigError where the checkpoint is there already, where another process works
+        on it, and where what was left is of something else.
+        """
+        if os.path.lexists(out):
+            raise ConfigError(f"--out {out} is there already; remove it, or name another folder")
+        if not out.parent.is_dir():
+            raise ConfigError(f"--out {out}: there is no folder {out.parent}; make it first")
+        self._out, self._shards = out, shards
+        self.folder = out.with_name(out.name + _SUFFIX)
+        try:
+            self.folder.mkdir(exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"--out {out}: cannot make {self.folder}: {error.strerror}"
+            ) from error
+        self._lock = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._take(record, restart)
+        except BaseException:
+            self.close()
+            raise
+
+    def _take(self, record: Mapping[str, object], restart: bool) -> None:
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise ConfigError(
+                f"--out {self._out}: another process works on it, in {self.folder}; let it finish, "
+                "or name another folder"
+            ) from error
+        own = json.loads(json.dumps(record))
+        path = self.folder / RECORD
+        if path.exists() and not restart:
+            before = read_json_object(path, ConfigError)
+            changed = [key for key in sorted({*before, *own}) if before.get(key) != own.get(key)]
+            if changed:
+                raise ConfigError(
+                    f"{self.folder} has what was done with another {' and '.join(changed)}; give "
+                    "the same options to go on, --restart to begin anew, or name another --out"
+                )
+            self.resumed = True
+            return
+        for each in self.folder.iterdir():
+            remove_tree(each)
+        write_json(path, own)
+        self.resumed = False
+
+    def shard(self, index: int) -> Path:
+        """The file of some of the tensors, once they are all there."""
+        if self._shards == 1:
+            return self.folder / SINGLE
+        return self.folder / f"model-{index + 1:05}-of-{self._shards:05}.safetensors"
+
+    def hidden(self, index: int) -> Path:
+        """The file of what a layer is given."""
+        return self.folder / f"hidden-{index:05}.float32"
+
+    def write_shard(self, index: int, tensors: Sequence[NewTensor]) -> None:
+        """Write a layer's tensors. What it was given is not needed any more."""
+        write_tensors(self.shard(index), tensors)
+        self.hidden(index).unlink(missing_ok=True)
+
+    def finish(self, source: Path, config: Mapping[str, object]) -> int:
+        """Add what a checkpoint has besides weights, files of ``source`` among them, and give the
+        folder its name. Returns the bytes of all weights. May be interrupted and called again."""
+        places, size = self._tensors()
+        for each in source.iterdir():
+            own = each.name in _OTHERS or each.name.endswith((*_WEIGHTS, ".index.json"))
+            if each.is_file() and not own:
+                shutil.copyfile(each, self.folder / each.name)
+        write_json(self.folder / "config.json", config)
+        if self._shards > 1:
+            index = {"metadata": {"total_size": size}, "weight_map": places}
+            write_json(self.folder / INDEX, index)
+        sync_folder(self.folder)
+        if os.path.lexists(self._out):  # a rename would replace an empty folder
+            raise ConfigError(f"--out {self._out} is there now; rename {self.folder} yourself")
+        os.rename(self.folder, self._out)
+        sync_folder(self._out.parent)
+        return size
+
+    def _tensors(self) -> tuple[dict[str, str], int]:
+        """The file of each tensor, and the bytes of all."""
+        places: dict[str, str] = {}
+        size = 0
+        for path in map(self.shard, range(self._shards)):
+            tensors = SafetensorsFile(path).tensors
+            places |= dict.fromkeys(tensors, path.name)
+            size += sum(tensor.stop - tensor.start for tensor in tensors.values())
+        return places, size
+
+    def close(self) -> None:
+        """Let go of the folder, which stays as it is."""
+        os.close(self._lock)

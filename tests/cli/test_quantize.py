@@ -1,0 +1,107 @@
+"""``penstock quantize``: its words, and what it says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from support.checkpoints import tiny_checkpoint
+from support.needs import needs_native
+
+from penstock.cli import main as cli
+
+SHAPE = {"intermediate_size": 96}
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    capsys.readouterr()  # what making a checkpoint has said
+    code = cli.main(["quantize", *map(str, argv)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def text(tmp_path: Path) -> Path:
+    path = tmp_path / "text.txt"
+    path.write_text("The quick brown fox jumps over the lazy dog. " * 40)
+    return path
+
+
+def test_nearest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    model = tiny_checkpoint("llama", **SHAPE)
+    out = tmp_path / "out"
+    code, said, err = run(capsys, model, "--out", out, "--group-size", "row", "--bits", 8)
+    assert code == 0, err
+    assert said.startswith(f"{out}: 14 matrices, ")
+    section = json.loads((out / "config.json").read_text())["quantization_config"]
+    assert section["config_groups"]["group_0"]["weights"]["num_bits"] == 8
+    assert section["config_groups"]["group_0"]["weights"]["strategy"] == "channel"
+
+
+@needs_native
+def test_gptq_and_what_is_recorded_of_it(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: Path
+) -> None:
+    model = tiny_checkpoint("qwen3", dtype="bfloat16", **SHAPE)
+    out = tmp_path / "out"
+    words = ["--method", "gptq", "--group-size", 32, "--calibration", text, "--samples", 4]
+    code, said, err = run(capsys, model, "--out", out, *words, "--sample-length", 64)
+    assert code == 0, err
+    assert "squared error of outputs: mean " in said
+    record = json.loads((out / "penstock_quantization.json").read_text())
+    assert record["method"] == "gptq"
+    assert record["order"] == "static"
+    assert record["calibration"].startswith("4 windows of 64 tokens, drawn with seed 0, of a text")
+    code, said, err = run(capsys, out, "--out", tmp_path / "again")
+    assert code == cli.EXIT_FAILED
+    assert "the checkpoint is quantized already" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--method", "gptq"], "--method gptq needs a text: --calibration FILE"),
+        (["--calibration", "TEXT"], "--calibration: --method rtn reads no text; leave it out"),
+        (["--damping", "0.1"], "--damping: is of --method gptq alone"),
+        (["--act-order", "none"], "--act-order: is of --method gptq alone"),
+        (["--method", "gptq", "--damping", "0"], "--damping: must be over 0 and at most 1"),
+        (["--method", "gptq", "--damping", "nan"], "--damping: must be over 0 and at most 1"),
+        (["--bits", "5"], "--bits"),
+        (["--group-size", "48"], "must be 32, 64, 128 or row, not '48'"),
+        (["--group-size", "64"], "no whole groups of 64; take --group-size 32"),
+        (
+            ["--method", "gptq", "--calibration", "TEXT", "--sample-length", "999"],
+            "--sample-length 999: the model has 256 positions",
+        ),
+        (
+            ["--method", "gptq", "--calibration", "SHORT"],
+            "has 5 tokens, and samples of 256 want twice that",
+        ),
+        (["--method", "gptq", "--calibration", "missing.txt"], "missing.txt"),
+    ],
+)
+def test_words_that_cannot_be_honoured(
+    words: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    text: Path,
+    tmp_path: Path,
+) -> None:
+    short = tmp_path / "short.txt"
+    short.write_text("Short")
+    files = {"TEXT": str(text), "SHORT": str(short)}
+    out = tmp_path / "out"
+    given = [files.get(word, word) for word in words]
+    code, said, err = run(capsys, tiny_checkpoint("llama", **SHAPE), "--out", out, *given)
+    assert code != 0
+    assert said == ""
+    assert message in err
+    assert {path.name for path in tmp_path.iterdir()} == {"text.txt", "short.txt"}
+
+
+def test_a_file_is_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    code, _, err = run(capsys, tmp_path / "model.gguf", "--out", tmp_path / "out")
+    assert code == cli.EXIT_FAILED
+    assert "is no folder of a Hugging Face checkpoint" in err

@@ -1,0 +1,142 @@
+"""GPTQ beside the same in float64 and one column at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from penstock.errors import WeightError
+from penstock.quantize.gptq import Order, gptq
+from penstock.quantize.grid import IntegerGrid, IntegerMatrix
+from penstock.quantize.hessian import Hessian
+from penstock.quantize.methods import Gptq, RoundToNearest
+
+Floats = np.ndarray[Any, Any]
+N, K = 24, 192
+
+
+def inputs(tokens: int = 600, columns: int = K, seed: int = 0) -> Floats:
+    """Rows whose columns are of different sizes and depend on each other, as a model's are."""
+    rng = np.random.default_rng(seed)
+    mixed = rng.normal(size=(tokens, columns // 4)) @ rng.normal(size=(columns // 4, columns))
+    sizes = np.exp(rng.normal(size=columns))
+    return ((mixed + rng.normal(size=(tokens, columns))) * sizes).astype(np.float32)
+
+
+def weights(seed: int = 1, columns: int = K) -> Floats:
+    return np.random.default_rng(seed).normal(size=(N, columns)).astype(np.float32)
+
+
+def loss(made: IntegerMatrix, matrix: Floats, x: Floats) -> float:
+    outputs = x.astype(np.float64) @ (made.dequantize() - matrix).T.astype(np.float64)
+    return float((outputs**2).sum())
+
+
+def reference(matrix: Floats, x: Floats, grid: IntegerGrid, order: Order, damping: float) -> Floats:
+    """Optimal brain surgery as it is defined: after each column, the inverse of the Hessian of the
+    columns that are left is computed anew. float64 ``[n, k]``."""
+    hessian = x.astype(np.float64).T @ x.astype(np.float64)
+    k = len(hessian)
+    places = np.argsort(-np.diagonal(hessian), kind="stable") if order != "none" else np.arange(k)
+    size = grid.group_size or k
+    hessian[np.diag_indices(k)] += damping * np.diagonal(hessian).mean()
+    left = matrix.astype(np.float64)
+    result = np.empty_like(left)
+    fits: dict[int, tuple[Floats, Floats]] = {}
+    if order == "static":
+        for group in range(k // size):
+            own = matrix[:, group * size : (group + 1) * size]
+            fits[group] = grid.fit(own)
+    for i, column in enumerate(places):
+        ahead = places[i:]
+        group = int(column) // size if order == "static" else i // size
+        if group not in fits:
+            fits[group] = grid.fit(left[:, places[i : i + size]].astype(np.float32))
+        scale, zero = fits[group]
+        code = np.clip(np.round(left[:, column] / scale) + zero, 0, grid.highest)
+        result[:, column] = (code - zero) * scale
+        inverse = np.linalg.inv(hessian[np.ix_(ahead, ahead)])
+        error = (left[:, column] - result[:, column]) / inverse[0, 0]
+        left[:, ahead] -= np.outer(error, inverse[0])
+    return result
+
+
+@pytest.mark.parametrize("order", ["static", "group", "none"])
+@pytest.mark.parametrize("group", [None, 32, 96])
+@pytest.mark.parametrize(("bits", "symmetric"), [(4, True), (3, False)])
+def test_the_error_is_that_of_the_reference(
+    bits: int, symmetric: bool, group: int | None, order: Order
+) -> None:
+    matrix, x = weights(), inputs()
+    grid = IntegerGrid(bits, group, symmetric, "float32")
+    hessian = Hessian(K)
+    for part in np.array_split(x, 5):
+        hessian.add(part)
+    made = gptq(matrix, hessian.sums("m"), grid, order, 0.01, "m")
+    expected = x.astype(np.float64) @ (reference(matrix, x, grid, order, 0.01) - matrix).T
+    assert loss(made, matrix, x) == pytest.approx((expected**2).sum(), rel=0.01)
+    nearest = RoundToNearest().rounded(matrix, grid, None, "m")
+    assert loss(made, matrix, x) < 0.7 * loss(nearest, matrix, x)
+    assert (made.group_of is not None) == (order == "group" and group is not None)
+
+
+def test_groups_that_end_behind_a_block_of_columns_know_of_all_errors_before() -> None:
+    matrix, x = weights(columns=576), inputs(2000, 576)
+    grid = IntegerGrid(4, 192, True, "float32")
+    made = gptq(matrix, x.T @ x, grid, "none", 0.01, "m")
+    expected = x.astype(np.float64) @ (reference(matrix, x, grid, "none", 0.01) - matrix).T
+    assert loss(made, matrix, x) == pytest.approx((expected**2).sum(), rel=0.01)
+
+
+def test_columns_that_multiply_zeros_become_zeros() -> None:
+    matrix, x = weights(), inputs()
+    x[:, 5] = x[:, 77] = 0
+    grid = IntegerGrid(4, 32, True, "float32")
+    made = gptq(matrix, x.T @ x, grid, "static", 0.01, "m")
+    assert not made.dequantize()[:, [5, 77]].any()
+    clean = matrix.copy()
+    clean[:, [5, 77]] = 0
+    assert loss(made, clean, x) < loss(RoundToNearest().rounded(clean, grid, None, "m"), clean, x)
+
+
+def test_nothing_but_zeros_is_rounded_to_nearest_zeros() -> None:
+    made = gptq(weights(), np.zeros((K, K), np.float32), _grid(), "static", 0.01, "m")
+    assert not made.dequantize().any()
+
+
+def test_fewer_tokens_than_columns_are_damped() -> None:
+    matrix, x = weights(), inputs(12)
+    made = gptq(matrix, x.T @ x, _grid(), "static", 0.01, "m")
+    nearest = RoundToNearest().rounded(matrix, _grid(), None, "m")
+    assert loss(made, matrix, x) < loss(nearest, matrix, x)
+
+
+def test_a_hessian_that_is_none_is_refused_with_the_matrix() -> None:
+    hessian = np.eye(K, dtype=np.float32)
+    hessian[0, 1] = hessian[1, 0] = 1e6
+    with pytest.raises(WeightError, match=r"the Hessian of layer\.q has no inverse"):
+        gptq(weights(), hessian, _grid(), "none", 0.01, "layer.q")
+
+
+def test_inputs_that_are_not_finite_are_refused_with_the_matrix() -> None:
+    hessian = Hessian(K)
+    x = inputs()
+    x[3, 4] = np.inf
+    with np.errstate(invalid="ignore"):
+        hessian.add(x)
+    with pytest.raises(WeightError, match=r"what layer\.q multiplies is not finite"):
+        Gptq().rounded(weights(), _grid(), hessian, "layer.q")
+
+
+def test_the_loss_of_a_hessian_is_that_of_outputs() -> None:
+    matrix, x = weights(), inputs()
+    hessian = Hessian(K)
+    hessian.add(x)
+    assert hessian.tokens == len(x)
+    assert hessian.loss(matrix) == pytest.approx(float(((x @ matrix.T) ** 2).sum()), rel=1e-3)
+
+
+def _grid() -> IntegerGrid:
+    return IntegerGrid(4, 32, True, "float32")
