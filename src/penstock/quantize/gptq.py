@@ -48,41 +48,39 @@ def gptq(
     places: NDArray[np.intp] = np.arange(k)
     if order != "none":
         places = np.argsort(-diagonal, kind="stable")
-    left: F32 = np.ascontiguousarray(weights[:, places])
+    # Transposed, so that what is done to a column is done to neighbours in memory.
+    left: F32 = np.ascontiguousarray(weights.T[places])
     upper = _inverse_factor(hessian, places, idle, damping, name)
-    codes = np.empty((n, k), np.uint8)
+    codes = np.empty((k, n), np.uint8)
     scales = np.empty((n, groups), np.float32)
     zeros = np.empty((n, groups), np.int32)
     if order == "static":
         scales[:], zeros[:] = grid.fit(weights.reshape(n, groups, size))
     for first in range(0, k, _BLOCK):
         end = min(first + _BLOCK, k)
-        errors = np.empty((n, end - first), np.float32)
+        errors = np.empty((end - first, n), np.float32)
         for i in range(first, end):
             if order == "static":
                 group = int(places[i]) // size
             else:
                 group = i // size
                 if i % size == 0:
-                    # Of columns behind the block, the errors so far have not reached it yet.
-                    ahead = left[:, i : i + size].copy()
-                    if i + size > end and i > first:
-                        done = errors[:, : i - first]
-                        ahead[:, end - i :] -= done @ upper[first:i, end : i + size]
-                    scales[:, group], zeros[:, group] = grid.fit(ahead)
-            column, scale, zero = left[:, i], scales[:, group], zeros[:, group]
-            codes[:, i] = rounded = grid.round(column, scale, zero)
+                    # The errors of this block have not reached columns behind it yet.
+                    ahead = left[i : i + size].copy()
+                    if i + size > end:
+                        ahead[end - i :] -= upper[first:i, end : i + size].T @ errors[: i - first]
+                    scales[:, group], zeros[:, group] = grid.fit(ahead.T)
+            column, scale, zero = left[i], scales[:, group], zeros[:, group]
+            codes[places[i]] = rounded = grid.round(column, scale, zero)
             error = (column - (rounded - zero).astype(np.float32) * scale) / upper[i, i]
-            left[:, i + 1 : end] -= np.multiply.outer(error, upper[i, i + 1 : end])
-            errors[:, i - first] = error
-        left[:, end:] -= errors @ upper[first:end, end:]
-    in_place = np.empty_like(codes)
-    in_place[:, places] = codes
+            left[i + 1 : end] -= np.multiply.outer(upper[i, i + 1 : end], error)
+            errors[i - first] = error
+        left[end:] -= upper[first:end, end:].T @ errors
     group_of = None
     if order == "group" and groups > 1:
         group_of = np.empty(k, np.int32)
         group_of[places] = np.arange(k, dtype=np.int32) // size
-    return IntegerMatrix(grid, in_place, scales, zeros, group_of)
+    return IntegerMatrix(grid, np.ascontiguousarray(codes.T), scales, zeros, group_of)
 
 
 def _inverse_factor(
