@@ -86,7 +86,9 @@ def content(folder: Path) -> dict[str, bytes]:
 @pytest.mark.thinned(3)
 @pytest.mark.parametrize("form", STORAGES)
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize(("bits", "group"), [(4, 32), (4, None), (8, 32), (8, None)])
+@pytest.mark.parametrize(
+    ("bits", "group"), [(4, 32), (4, None), (8, 32), (8, None), (3, 32), (2, None)]
+)
 @pytest.mark.parametrize("family", ["llama", "phi3", "gemma3", "olmo2"])
 def test_a_reader_finds_the_nearest_points(
     family: str, bits: int, group: int | None, symmetric: bool, form: str, tmp_path: Path

@@ -24,12 +24,15 @@ PACKED_VOCAB = 304
 
 
 def pack_along_rows(codes: NDArray[np.int64], bits: int) -> NDArray[np.int32]:
-    """Unsigned codes ``[count, n]``, ``32 / bits`` of a column to a word, the first lowest."""
-    together = 32 // bits
-    words = np.zeros((len(codes) // together, codes.shape[1]), np.uint64)
-    for i in range(len(codes)):
-        words[i // together] |= codes[i].astype(np.uint64) << np.uint64(bits * (i % together))
-    return words.astype(np.uint32).view(np.int32)
+    """Unsigned codes ``[count, n]``, each column's one after another in its words, the first
+    lowest; one of 3 bits may begin in a word and end in the next."""
+    words = np.zeros((len(codes) * bits // 32 + 1, codes.shape[1]), np.uint64)
+    for i, row in enumerate(codes.astype(np.uint64)):
+        word, place = divmod(i * bits, 32)
+        both = row << np.uint64(place)
+        words[word] |= both & np.uint64(0xFFFFFFFF)
+        words[word + 1] |= both >> np.uint64(32)
+    return words[:-1].astype(np.uint32).view(np.int32)
 
 
 class Quantized:

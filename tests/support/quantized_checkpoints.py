@@ -181,8 +181,13 @@ def scales_of(generator: np.random.Generator, k: int, top: float, *shape: int) -
 def words(codes: NDArray[Any], bits: int, places: tuple[int, ...] | None = None) -> NDArray[Any]:
     """Unsigned codes ``[a, b]`` packed along b into int32, the first in the lowest bits, or in the
     order of ``places``; what is missing of the last word is 0."""
-    together = 32 // bits
     a, b = codes.shape
+    if 32 % bits:  # a stream, in which codes may lie across words
+        stream = [int(sum(int(c) << (bits * j) for j, c in enumerate(row))) for row in codes]
+        size = -(-b * bits // 32) * 4
+        octets = b"".join(row.to_bytes(size, "little") for row in stream)
+        return np.frombuffer(octets, np.int32).reshape(a, -1)
+    together = 32 // bits
     result = np.zeros((a, -(-b // together)), np.uint64)
     for j in range(b):
         place = j % together if places is None else places[j % together]

@@ -58,6 +58,21 @@ KEPT: list[Any] = [
         GroupScheme(4, 32, True),
         id="w4-order",
     ),
+    pytest.param(PACK, integers(3, "group", 32), ints(3), GroupScheme(4, 32), id="w3"),
+    pytest.param(
+        PACK,
+        integers(3, "group", 64, symmetric=False, zp_dtype="torch.int8"),
+        ints(3, 64, symmetric=False),
+        GroupScheme(4, 64, True),
+        id="w3-asymmetric",
+    ),
+    pytest.param(
+        PACK,
+        integers(2, "group", 32, symmetric=False, actorder="group"),
+        ints(2, 32, symmetric=False, order=True),
+        GroupScheme(4, 32, True),
+        id="w2-order",
+    ),
     pytest.param(
         PACK,
         integers(4, "group", 32, actorder="static"),
@@ -285,6 +300,8 @@ def test_columns_in_order_may_be_marked_as_such(tmp_path: Path) -> None:
         (integers(4, "channel"), 16, 30),
         (integers(8, "channel", symmetric=False), 18, 64),
         (integers(8, "group", 128), 16, 256),
+        (integers(3, "group", 32, symmetric=False), 32, 96),
+        (integers(2, "channel"), 16, 30),
     ],
 )
 def test_the_package_packs_the_same_way(weights: Any, n: int, k: int) -> None:

@@ -35,6 +35,9 @@ FORMATS = [
     {"bits": 8, "group": 32, "sym": False, "desc_act": True},
     {"bits": 8, "group": -1, "sym": True},
     {"bits": 8, "group": 128, "sym": True, "version": "gptq_v2"},
+    {"bits": 3, "group": 32, "sym": True},
+    {"bits": 3, "group": 64, "sym": False, "version": "gptq_v2"},
+    {"bits": 2, "group": 128, "sym": False},
 ]
 
 
@@ -66,8 +69,8 @@ def test_every_value_is_the_one_that_is_stored(tmp_path: Path, form: Any) -> Non
     assert quantized == products - {"head"}
     schemes = {op.scheme for op in plan.ops if isinstance(op, Linear)}
     size = None if form["group"] == -1 else form["group"]
-    zeros = not (form["sym"] and form["bits"] == 4)
-    assert schemes == {None, GroupScheme(form["bits"], size, zeros)}
+    zeros = not form["sym"] or form["bits"] == 8
+    assert schemes == {None, GroupScheme(8 if form["bits"] == 8 else 4, size, zeros)}
 
 
 @pytest.mark.parametrize("form", [*FORMATS, SHUFFLED], ids=str)
@@ -155,7 +158,7 @@ def test_rows_of_a_quantized_matrix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"bits": 3}, r"bits .3. is not supported; supported are 4 and 8"),
+        ({"bits": 5}, r"bits .5. is not supported for integers; supported are 2, 3, 4 and 8"),
         (
             {"group_size": 48},
             "group_size .48. is not supported; supported are 32, 64, 128, multiples",
@@ -163,7 +166,7 @@ def test_rows_of_a_quantized_matrix(tmp_path: Path) -> None:
         ({"checkpoint_format": "marlin"}, "supported are gptq and gptq_v2"),
         ({"dynamic": {"-:(": {}}}, "'[(]', which is no regular expression"),
         ({"dynamic": {".*": {"rank": 8}}}, "rank .8. is not a field Penstock knows"),
-        ({"dynamic": {".*": {"bits": 3}}}, "dynamic: .*bits .3. is not supported"),
+        ({"dynamic": {".*": {"bits": 5}}}, "dynamic: .*bits .5. is not supported"),
         ({"modules_in_block_to_quantize": [[3]]}, "must be a list of lists of names"),
         ({"is_marlin_format": True}, "Marlin"),
         ({"pack_dtype": "int16"}, "pack_dtype"),

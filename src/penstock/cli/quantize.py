@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: rtn)",
     )
     parser.add_argument(
-        "--bits", type=int, choices=(4, 8), default=4, help="bits of a weight (default: 4)"
+        "--bits", type=int, choices=(2, 3, 4, 8), default=4, help="bits of a weight (default: 4)"
     )
     parser.add_argument(
         "--group-size",

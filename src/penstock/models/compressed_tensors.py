@@ -7,17 +7,16 @@ the one that targets all of its class, which is ``Linear``.
 
 from __future__ import annotations
 
-from typing import Final, cast
+from typing import Final
 
 from penstock.models.float_codes import IDLE, KV_SCALES_UNUSED, Fp8, Mxfp4, Nvfp4, Tile
-from penstock.models.integer_groups import is_kept
+from penstock.models.integer_groups import is_kept, read_bits
 from penstock.models.integer_matrix import Integers, Span
 from penstock.models.modules import EVERY, Modules, beginning
 from penstock.models.names import NameMap
 from penstock.models.packed_matrix import MatrixFormat
 from penstock.models.quantized_modules import QuantizedModules, Rule
 from penstock.models.reader import ConfigReader
-from penstock.quant.scheme import Bits
 
 METHOD: Final = "compressed-tensors"
 _MIXED: Final = "mixed-precision"
@@ -187,9 +186,9 @@ def _span(weights: ConfigReader) -> tuple[Span, Tile]:
 def _integers(
     weights: ConfigReader, form: str, span: Span, symmetric: bool, by_index: bool
 ) -> Integers:
-    bits = weights.integer("num_bits", 8)
-    if bits not in (4, 8):
-        raise weights.error("num_bits", "is not supported for integers; supported are 4 and 8")
+    bits = read_bits(weights, "num_bits", 8)
+    if bits < 4 and form != "pack-quantized":
+        raise weights.error("num_bits", f"{bits} is not supported with format {form!r}")
     if weights.raw("strategy") == "block":
         raise weights.error("strategy", "is not supported for integers: blocks are of FP8")
     if isinstance(span, int) and not is_kept(span) and (bits == 8 or by_index):
@@ -199,7 +198,7 @@ def _integers(
             "multiples of 128",
         )
     by_index = by_index and isinstance(span, int)
-    return Integers(cast(Bits, bits), span, not symmetric, form == "pack-quantized", by_index)
+    return Integers(bits, span, not symmetric, form == "pack-quantized", by_index)
 
 
 def _floats(form: str, bits: int, tile: Tile) -> MatrixFormat | None:

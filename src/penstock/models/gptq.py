@@ -9,19 +9,26 @@ groups follow one another. The lowest bits hold what comes first. Its values are
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Final, cast
+from typing import ClassVar, Final
 
 from penstock.errors import ModelError
 from penstock.interface.sources import Shape, Stored
-from penstock.models.integer_groups import group_of, read_group
+from penstock.models.integer_groups import (
+    StoredBits,
+    group_of,
+    kept_bits,
+    read_bits,
+    read_group,
+)
 from penstock.models.modules import EVERY, Modules, beginning
 from penstock.models.names import NameMap
 from penstock.models.quantized_modules import QuantizedModules, Rule
 from penstock.models.reader import ConfigReader
-from penstock.quant.scheme import Bits, GroupScheme
+from penstock.quant.scheme import GroupScheme
 
 METHOD: Final = "gptq"
 _V1, _V2 = "gptq", "gptq_v2"
@@ -46,7 +53,7 @@ _OF_MATRICES: Final = ("bits", "group_size", "sym", "desc_act", "static_groups")
 class Gptq:
     """How a matrix that GPTQ quantized is to be read."""
 
-    bits: Bits
+    bits: StoredBits
     group_size: int | None
     symmetric: bool
     """Whether the code that stands for 0 is the middle one in every group."""
@@ -63,22 +70,23 @@ class Gptq:
     @property
     def scheme(self) -> GroupScheme:
         """Symmetric codes of 8 bits use -128, which only schemes with zero points have."""
-        zero_points = not (self.symmetric and self.bits == 4)
-        return GroupScheme(self.bits, group_of(self.group_size), zero_points)
+        zero_points = not self.symmetric or self.bits == 8
+        return GroupScheme(kept_bits(self.bits), group_of(self.group_size), zero_points)
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         """The tensors of matrix ``name``. Raises ModelError where it cannot have been packed."""
         n, k = shape
-        together = 32 // self.bits
+        together = 32 // math.gcd(32, self.bits)
         if n % together or k % together:
             raise ModelError(
                 f"{name} has {n} rows and {k} columns, which GPTQ's format does not pack: both "
                 f"must be multiples of {together}; take config.json and weights from one checkpoint"
             )
+        words_of_k, words_of_n = k * self.bits // 32, n * self.bits // 32
         groups = 1 if self.group_size is None else -(-k // self.group_size)
         return (
-            Stored(f"{name}.qweight", (k // together, n), "int32"),
-            Stored(f"{name}.qzeros", (groups, n // together), "int32"),
+            Stored(f"{name}.qweight", (words_of_k, n), "int32"),
+            Stored(f"{name}.qzeros", (groups, words_of_n), "int32"),
             Stored(f"{name}.scales", (groups, n)),
         )
 
@@ -108,15 +116,12 @@ def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
 
 
 def _form(config: ConfigReader, version: str) -> Gptq:
-    bits = config.integer("bits")
-    if bits not in (4, 8):
-        raise config.error("bits", "is not supported; supported are 4 and 8")
     group = read_group(config, "group_size", 128)
     # A matrix whose rows are one group each has no order of groups to tell.
     by_activation = config.boolean("desc_act", False)
     in_place = config.boolean("static_groups", False) or group is None
     return Gptq(
-        bits=cast(Bits, bits),
+        bits=read_bits(config, "bits"),
         group_size=group,
         symmetric=config.boolean("sym", True),
         zeros_less_one=version == _V1,

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Literal, cast
 
 from penstock.errors import ModelError
 from penstock.models.reader import ConfigReader
-from penstock.quant.scheme import GROUP_SIZES
+from penstock.quant.scheme import GROUP_SIZES, Bits
+
+StoredBits = Literal[2, 3, 4, 8]
+"""Bits of a code in a checkpoint."""
 
 _LARGEST: Final = GROUP_SIZES[-1]
+
+
+def read_bits(config: ConfigReader, field: str, usual: int | None = None) -> StoredBits:
+    """The number of bits of a code. Raises ModelError for those that no kernel multiplies."""
+    bits = config.integer(field, usual)
+    if bits not in (2, 3, 4, 8):
+        raise config.error(field, "is not supported for integers; supported are 2, 3, 4 and 8")
+    return cast(StoredBits, bits)
+
+
+def kept_bits(stored: StoredBits) -> Bits:
+    """The number of bits in which kernels have such codes: 4 for fewer, whose values they hold
+    exactly."""
+    return 8 if stored == 8 else 4
 
 
 def group_of(stored: int | None) -> int | None:

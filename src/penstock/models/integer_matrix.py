@@ -6,8 +6,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from penstock.interface.sources import Shape, Stored
-from penstock.models.integer_groups import group_of, is_kept, require_whole
-from penstock.quant.scheme import Bits, GroupScheme
+from penstock.models.integer_groups import (
+    StoredBits,
+    group_of,
+    is_kept,
+    kept_bits,
+    require_whole,
+)
+from penstock.quant.scheme import GroupScheme
 
 Span = int | Literal["row", "matrix"]
 """What shares a scale: so many columns of a row, a row, or the matrix."""
@@ -22,7 +28,7 @@ class Integers:
     ``[n, groups]``, and so is ``weight_zero_point``, packed along n where codes are.
     """
 
-    bits: Bits
+    bits: StoredBits
     span: Span
     zero_points: bool
     packed: bool
@@ -45,7 +51,8 @@ class Integers:
         no kernel has become floats."""
         if not is_kept(self.group):
             return None
-        return GroupScheme(self.bits, group_of(self.group), self.zero_points or self.bits == 8)
+        zero_points = self.zero_points or self.bits == 8
+        return GroupScheme(kept_bits(self.bits), group_of(self.group), zero_points)
 
     def tensors(self, name: str, shape: Shape) -> tuple[Stored, ...]:
         """The tensors of matrix ``name``. Raises ModelError where it cannot have been packed."""

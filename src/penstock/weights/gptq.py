@@ -20,7 +20,7 @@ from penstock.weights.integer_codes import (
 )
 from penstock.weights.tensor_file import Found
 
-_MOST_ZERO: Final = {4: 8, 8: 127}
+_MOST_ZERO: Final = {2: 8, 3: 8, 4: 8, 8: 127}
 """The greatest zero point, less the middle code, that a byte and kernels hold."""
 
 

@@ -36,10 +36,21 @@ def unpacked(rows: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
     """Codes ``[rows, count]``, unsigned, of packed bytes, the low bits first."""
     if bits == 8:
         return rows
+    if bits != 4:
+        return _unpacked_bits(rows, bits)
     codes = np.empty((len(rows), rows.shape[1] * 2), np.uint8)
     np.bitwise_and(rows, 15, out=codes[:, 0::2])
     np.right_shift(rows, 4, out=codes[:, 1::2])
     return codes
+
+
+def _unpacked_bits(rows: NDArray[np.uint8], bits: int) -> NDArray[np.uint8]:
+    """Codes that may lie across bytes, 8 of them in ``bits`` bytes."""
+    count = rows.shape[1] * 8 // bits
+    parts = np.empty((len(rows), count, bits), np.uint8)
+    stream = np.unpackbits(rows, axis=1, bitorder="little")[:, : count * bits]
+    parts[:] = stream.reshape(len(rows), count, bits)
+    return np.packbits(parts, axis=2, bitorder="little")[:, :, 0]
 
 
 def column_order(

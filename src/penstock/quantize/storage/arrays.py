@@ -12,13 +12,13 @@ Arrays = Mapping[str, NDArray[Any]]
 
 
 def words(codes: NDArray[Any], bits: int) -> NDArray[np.int32]:
-    """Codes ``[rows, count]`` of 2, 4 or 8 bits in words ``[rows, count * bits / 32]``: the first
-    is in the lowest bits, and what is left of a row's last word is 0."""
-    together = 32 // bits
+    """Codes ``[rows, count]`` of ``bits`` bits in words ``[rows, ceil(count * bits / 32)]``, as one
+    stream of bits for each row, the lowest first; what is left of the last word is 0."""
     rows, count = codes.shape
-    padded = np.zeros((rows, -(-count // together) * together), np.uint32)
-    padded[:, :count] = codes
-    shifts = np.arange(together, dtype=np.uint32) * np.uint32(bits)
-    shifted = padded.reshape(rows, -1, together) << shifts
-    packed: NDArray[np.uint32] = np.bitwise_or.reduce(shifted, axis=2)
+    stream = np.unpackbits(
+        np.ascontiguousarray(codes, np.uint8)[:, :, None], axis=2, count=bits, bitorder="little"
+    ).reshape(rows, count * bits)
+    packed = np.zeros((rows, -(-count * bits // 32) * 4), np.uint8)
+    octets = np.packbits(stream, axis=1, bitorder="little")
+    packed[:, : octets.shape[1]] = octets
     return packed.view(np.int32)
