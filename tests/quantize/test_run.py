@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +25,6 @@ from penstock.interface.weights import WeightSource
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant import GroupTensor
-from penstock.quantize import tensor_file
 from penstock.quantize.gptq import Order
 from penstock.quantize.grid import IntegerGrid
 from penstock.quantize.methods import Gptq, Method, RoundToNearest
@@ -260,7 +260,7 @@ def test_a_full_disk_leaves_what_was_done(tmp_path: Path, monkeypatch: pytest.Mo
     folder = tiny_checkpoint("llama", **SHAPE)
     out = tmp_path / "out"
     calls = 0
-    replace_file = tensor_file.os.replace
+    replace_file = os.replace
 
     def full(source: Any, target: Any) -> None:
         nonlocal calls
@@ -269,7 +269,7 @@ def test_a_full_disk_leaves_what_was_done(tmp_path: Path, monkeypatch: pytest.Mo
             raise OSError(28, "No space left on device")
         replace_file(source, target)
 
-    monkeypatch.setattr(tensor_file.os, "replace", full)
+    monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match=r"No space left .*model-00002-of-00003\.safetensors"):
         run(work(folder, RoundToNearest()), out)
     left = {path.name for path in out.with_name("out.partial").iterdir()}
