@@ -83,12 +83,15 @@ def content(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
+SIZES = [(4, 32), (4, None), (8, 32), (8, None), (3, 32), (2, None)]
+
+
 @pytest.mark.thinned(3)
-@pytest.mark.parametrize("form", STORAGES)
-@pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize(
-    ("bits", "group"), [(4, 32), (4, None), (8, 32), (8, None), (3, 32), (2, None)]
+    ("form", "bits", "group"),
+    [(form, *size) for form in STORAGES for size in SIZES if form != "awq" or size[0] == 4],
 )
+@pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("family", ["llama", "phi3", "gemma3", "olmo2"])
 def test_a_reader_finds_the_nearest_points(
     family: str, bits: int, group: int | None, symmetric: bool, form: str, tmp_path: Path
@@ -118,7 +121,7 @@ class MeasuredRounding(RoundToNearest):
 
 
 @pytest.mark.parametrize("order", ["static", "group", "none"])
-@pytest.mark.parametrize("form", STORAGES)
+@pytest.mark.parametrize("form", ["compressed-tensors", "gptq"])
 def test_gptq_of_a_whole_model_loses_less(form: str, order: Order, tmp_path: Path) -> None:
     """The inputs of this model are random and hardly alike, so columns can make up for little."""
     folder = tiny_checkpoint("llama", **SHAPE)
@@ -247,6 +250,14 @@ def test_what_is_quantized_already_is_refused(tmp_path: Path) -> None:
     run(work(folder, RoundToNearest()), tmp_path / "out")
     with pytest.raises(ModelError, match=r"quantized already .*quantize the original"):
         work(tmp_path / "out", RoundToNearest())
+
+
+def test_a_format_says_what_it_does_not_have() -> None:
+    folder = tiny_checkpoint("llama", **SHAPE)
+    with pytest.raises(ConfigError, match="--format awq has 4 bits alone, not 8"):
+        work(folder, RoundToNearest(), bits=8, form="awq")
+    with pytest.raises(ConfigError, match="groups of neighbours alone; take --act-order static"):
+        work(folder, Gptq("group"), form="awq")
 
 
 def test_a_method_that_reads_needs_a_text() -> None:

@@ -46,10 +46,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--method",
-        choices=("rtn", "gptq"),
+        choices=("rtn", "gptq", "awq"),
         default="rtn",
-        help="rtn: round to nearest; gptq: later columns make up for the errors of earlier ones "
-        "(default: rtn)",
+        help="rtn: round to nearest; gptq: later columns make up for the errors of earlier ones; "
+        "awq: columns that multiply large inputs are scaled (default: rtn)",
     )
     parser.add_argument(
         "--bits", type=int, choices=(2, 3, 4, 8), default=4, help="bits of a weight (default: 4)"
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--format",
-        choices=("compressed-tensors", "gptq"),
+        choices=("compressed-tensors", "gptq", "awq"),
         default="compressed-tensors",
         help="how it is stored (default: compressed-tensors, which vLLM and transformers read)",
     )
@@ -162,7 +162,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _method(args: argparse.Namespace) -> Method:
     """Raises UsageError for options that belong to another method."""
-    from penstock.quantize.methods import Gptq, RoundToNearest
+    from penstock.quantize.methods import Awq, Gptq, RoundToNearest
 
     given = {name: getattr(args, name) for name in _OF_GPTQ if getattr(args, name) is not None}
     if args.method == "gptq":
@@ -174,6 +174,8 @@ def _method(args: argparse.Namespace) -> Method:
         return method
     for name in given:
         raise UsageError(f"argument {_OF_GPTQ[name]}: is of --method gptq alone")
+    if args.method == "awq":
+        return Awq()
     if args.calibration is not None:
         raise UsageError("argument --calibration: --method rtn reads no text; leave it out")
     return RoundToNearest()

@@ -18,7 +18,7 @@ where nothing else reads them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from penstock.interface.plan_weights import Balance, PlanWeight
@@ -45,19 +45,38 @@ def balance(plan: Plan, calibrated: bool = False) -> Plan:
     """
     if plan.weight_dtype == "float16":
         return plan
-    uses = _Uses.of(plan)
     weights = dict(plan.weights)
+    for each in scalable_inputs(plan, _is_rounded):
+        _give(weights, each.makers, each.matrices, each.buffer if calibrated else None)
+    return replace(plan, weights=weights)
+
+
+@dataclass(frozen=True)
+class ScalableInput:
+    """An input of matrices whose columns may be divided by factors where it is made, if those of
+    the matrices are multiplied by them."""
+
+    buffer: BufferName
+    makers: tuple[WeightName, ...]
+    """The weights whose rows, or numbers, are factors of its columns."""
+    matrices: tuple[WeightName, ...]
+    """All that is multiplied with it."""
+
+
+def scalable_inputs(plan: Plan, rounded: Callable[[Op], bool]) -> Iterator[ScalableInput]:
+    """The inputs of the fused ``plan`` of this kind which nothing but products reads for which
+    ``rounded`` holds."""
+    uses = _Uses.of(plan)
     for op in plan.ops:
         for made in op.writes:
-            makes, readers = _makers(op, made), uses.readers.get(made, ())
-            if made in uses.kept or not makes or not all(map(_is_rounded, readers)):
+            makers, readers = _makers(op, made, rounded), uses.readers.get(made, ())
+            if made in uses.kept or not makers or not all(map(rounded, readers)):
                 continue
-            matrices = [
+            matrices = tuple(
                 w for reader in readers if isinstance(reader, Linear) for w in _parts(reader)
-            ]
-            if matrices and all(map(uses.is_free, (*makes, *matrices))):
-                _give(weights, makes, matrices, made if calibrated else None)
-    return replace(plan, weights=weights)
+            )
+            if matrices and all(map(uses.is_free, (*makers, *matrices))):
+                yield ScalableInput(made, makers, matrices)
 
 
 @dataclass(frozen=True)
@@ -92,13 +111,13 @@ class _Uses:
         return weight.checkpoint == "own" and weight.share is None and self.times[name] == 1
 
 
-def _makers(op: Op, made: BufferName) -> tuple[WeightName, ...]:
+def _makers(op: Op, made: BufferName, rounded: Callable[[Op], bool]) -> tuple[WeightName, ...]:
     """The weights whose rows, or numbers, are factors of the columns of ``made``, if ``op`` has
     such."""
     if isinstance(op, AddNorm | RmsNorm | LayerNorm) and made == op.out and op.weight is not None:
         bias = op.bias if isinstance(op, LayerNorm) else None
         return (op.weight,) if bias is None else (op.weight, bias)
-    if isinstance(op, Linear) and _is_rounded(op):
+    if isinstance(op, Linear) and rounded(op):
         if op.gated is None or isinstance(op.gated, ClampedSwiglu):
             return ()
         up = op.parts[1]
@@ -117,7 +136,7 @@ def _parts(op: Linear) -> Iterable[WeightName]:
 def _give(
     weights: dict[WeightName, PlanWeight],
     makes: Iterable[WeightName],
-    matrices: list[WeightName],
+    matrices: Iterable[WeightName],
     measured: BufferName | None,
 ) -> None:
     sources = tuple(weights[name].source for name in matrices)

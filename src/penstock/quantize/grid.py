@@ -82,6 +82,12 @@ class IntegerGrid:
         kept: NDArray[np.uint8] = np.clip(codes, 0, self.highest).astype(np.uint8)
         return kept
 
+    def nearest(self, groups: F32, scales: F32, zeros: NDArray[np.int32]) -> F32:
+        """The points nearest to the values of groups ``[..., columns]``."""
+        codes = self.round(groups, scales[..., None], zeros[..., None])
+        points = codes.astype(np.int32) - zeros[..., None]
+        return points.astype(np.float32) * scales[..., None]
+
 
 @dataclass(frozen=True)
 class IntegerMatrix:

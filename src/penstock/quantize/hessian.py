@@ -36,6 +36,13 @@ class Hessian:
             )
         return self._sum
 
+    def of_scaled(self, factors: F32) -> Hessian:
+        """That of rows whose columns are divided by ``factors`` ``[k]``."""
+        scaled = Hessian(len(factors))
+        scaled._sum = (self._sum / factors) / factors[:, None]
+        scaled.tokens = self.tokens
+        return scaled
+
     def loss(self, difference: F32) -> float:
         """The squared error of all outputs of a matrix that differs by ``difference`` ``[n, k]``
         from what it should be."""

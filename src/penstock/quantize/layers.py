@@ -17,6 +17,7 @@ from penstock.plan.lower import lower
 from penstock.plan.ops import Buffer, BufferName, Embed, Join, Linear, Op, WeightName
 from penstock.plan.pieces import Piece, every_row, pieces, places_to_cut
 from penstock.plan.plan import Plan
+from penstock.quantize.balancing import BalancedInput, balanced_inputs
 
 
 @dataclass(frozen=True)
@@ -37,8 +38,14 @@ class Layer:
 
     piece: Piece
     targets: tuple[Target, ...]
+    balanced: tuple[BalancedInput, ...]
+    """The inputs of its matrices that may be balanced."""
     tensors: frozenset[str]
     """The tensors of the checkpoint in floats that its ops read."""
+
+    def target(self, module: str) -> Target:
+        """The matrix of ``module``."""
+        return next(target for target in self.targets if target.module == module)
 
 
 @dataclass(frozen=True)
@@ -79,11 +86,13 @@ def layers_of(floats: ModelSpec, quantized: ModelSpec, tokens: int) -> Layers:
         for name, weight in lower(quantized, floats.dtype).weights.items()
     }
     plan = every_row(fuse(lower(floats, floats.dtype)), tokens)
+    modules = {name: matrices[0].name for name, matrices in wanted.items() if len(matrices) == 1}
+    balanced = tuple(balanced_inputs(plan, modules))
     lookups = {op.out: op.weight for op in plan.ops if isinstance(op, Embed)}
     targeted = {name for name, matrices in wanted.items() if matrices}
     plan, inputs = _with_inputs(plan, targeted)
     layers = [
-        _layer(plan, plan.ops[first:end], piece, wanted, inputs)
+        _layer(plan, plan.ops[first:end], piece, wanted, inputs, balanced)
         for first, end, piece in _parts(plan, {buffer.name for buffer in inputs.values()})
     ]
     found = Layers(lookups, plan.weights, tuple(layers), floats.dtype)
@@ -132,6 +141,7 @@ def _layer(
     piece: Piece,
     wanted: Mapping[WeightName, tuple[Packed, ...]],
     inputs: Mapping[WeightName, Buffer],
+    balanced: Sequence[BalancedInput],
 ) -> Layer:
     names = dict.fromkeys(name for op in ops for name in op.weights)
     targets: dict[str, Target] = {}
@@ -140,4 +150,5 @@ def _layer(
             n, k = matrix.shape
             targets.setdefault(matrix.name, Target(matrix.name, (n, k), inputs.get(name)))
     stored = frozenset(each.name for name in names for each in tensors(plan.weights[name].source))
-    return Layer(piece, tuple(targets.values()), stored)
+    own = tuple(each for each in balanced if each.tensors <= stored)
+    return Layer(piece, tuple(targets.values()), own, stored)

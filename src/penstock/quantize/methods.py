@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.quantize.awq import clipped_fit, scale_factors
 from penstock.quantize.gptq import Order, gptq
 from penstock.quantize.grid import F32, IntegerGrid, IntegerMatrix
 from penstock.quantize.hessian import Hessian
@@ -26,6 +28,11 @@ class Method(Protocol):
         """Whether groups may be of columns that are no neighbours."""
         ...
 
+    def factors(self, matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessian) -> F32 | None:
+        """What the columns of matrices ``[n, k]``, which multiply the same, should be multiplied
+        by: above 0, ``[k]``. None: they stay as they are."""
+        ...
+
     def rounded(
         self, matrix: F32, grid: IntegerGrid, hessian: Hessian | None, name: str
     ) -> IntegerMatrix:
@@ -34,8 +41,15 @@ class Method(Protocol):
         ...
 
 
+class _Unbalanced:
+    """A method that leaves columns as they are."""
+
+    def factors(self, matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessian) -> F32 | None:
+        return None
+
+
 @dataclass(frozen=True)
-class RoundToNearest:
+class RoundToNearest(_Unbalanced):
     """Every weight becomes the nearest point of its group."""
 
     name = "rtn"
@@ -53,7 +67,7 @@ class RoundToNearest:
 
 
 @dataclass(frozen=True)
-class Gptq:
+class Gptq(_Unbalanced):
     """Columns make up for the errors of those before them; arguments are those of
     :func:`~penstock.quantize.gptq.gptq`."""
 
@@ -72,3 +86,26 @@ class Gptq:
     ) -> IntegerMatrix:
         assert hessian is not None
         return gptq(matrix, hessian.sums(name), grid, self.order, self.damping, name)
+
+
+@dataclass(frozen=True)
+class Awq:
+    """Columns that multiply large inputs become larger, and what spans a group smaller, as far as
+    that lowers the error (:mod:`~penstock.quantize.awq`)."""
+
+    name = "awq"
+    calibrated = True
+    by_index = False
+
+    def factors(self, matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessian) -> F32 | None:
+        return scale_factors(matrices, grid, hessian)
+
+    def rounded(
+        self, matrix: F32, grid: IntegerGrid, hessian: Hessian | None, name: str
+    ) -> IntegerMatrix:
+        assert hessian is not None
+        n, k = matrix.shape
+        grouped = matrix.reshape(n, grid.groups(k), -1)
+        scales, zeros = clipped_fit(grouped, grid, hessian.sums(name))
+        codes = grid.round(grouped, scales[..., None], zeros[..., None]).reshape(n, k)
+        return IntegerMatrix(grid, codes, scales, zeros)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.engine.piece_run import Bind, PieceRun
 from penstock.plan.ops import Buffer, BufferName
+from penstock.quantize.changed import Changed, balance
 from penstock.quantize.grid import require_finite, require_scales
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.hidden import HiddenFile
@@ -21,7 +22,6 @@ from penstock.quantize.tensor_file import NewTensor
 from penstock.quantize.unfinished import Unfinished
 from penstock.version import __version__
 from penstock.weights.identity import weight_files
-from penstock.weights.tensor_file import NUMPY_DTYPES
 
 F32 = NDArray[np.float32]
 
@@ -128,38 +128,42 @@ class _Run:
 
     def layer(self, index: int) -> None:
         """Round the matrices of a layer, make what the next one is given, and write it."""
-        layer = self._layers[index]
+        layer, work = self._layers[index], self._work
         hessians = self._measured(index) if self._calibrated else {}
+        changed = Changed(work.source)
+        if self._calibrated:
+            hessians = balance(layer, work.method, work.grid, changed, hessians)
         tensors: list[NewTensor] = []
-        values: dict[str, NDArray[np.generic]] = {}
-        dtype = NUMPY_DTYPES[self._work.layers.dtype]
         for place, target in enumerate(layer.targets):
             part = place / len(layer.targets)
             if self._calibrated:
                 part = READING + ROUNDING * part
             self._say(index, part, target.module)
             name = f"{target.module}.weight"
-            matrix = self._work.source.matrix(name)
+            matrix = changed.values(name)
             require_finite(matrix, name)
-            hessian = None if target.input is None else hessians.get(target.input.name)
-            made = self._work.method.rounded(matrix, self._work.grid, hessian, target.module)
+            hessian = hessians.get(target.module)
+            made = work.method.rounded(matrix, work.grid, hessian, target.module)
             require_scales(made, name)
-            stem = self._work.source.stored_name(name).removesuffix(".weight")
-            arrays = self._work.storage.arrays(made)
+            stem = work.source.stored_name(name).removesuffix(".weight")
+            arrays = work.storage.arrays(made)
             tensors += [NewTensor.of(f"{stem}.{end}", each) for end, each in arrays.items()]
+            error = None
             if hessian is not None:
                 rounded = made.dequantize()
                 whole = hessian.loss(matrix)
                 error = hessian.loss(rounded - matrix) / whole if whole else 0.0
-                self.rounded.append(Rounded(target.module, error))
-                values[name] = rounded.astype(dtype)
-            else:
-                self.rounded.append(Rounded(target.module, None))
+                changed.put(name, rounded)
+            self.rounded.append(Rounded(target.module, error))
         hessians.clear()
         if self._calibrated and index + 1 < len(self._layers):
-            self._hand_on(index, values)
-        kept = [name for name in self._owners[index] if not _is_target(layer, name)]
-        self._folder.write_shard(index, [*tensors, *self._work.source.copied(kept)])
+            self._hand_on(index, changed.arrays(work.layers.dtype))
+        matrices = {f"{target.module}.weight" for target in layer.targets}
+        for name in self._owners[index]:
+            if name in changed.names and name not in matrices:
+                tensors.append(changed.stored(name))
+        kept = [n for n in self._owners[index] if n not in matrices and n not in changed.names]
+        self._folder.write_shard(index, [*tensors, *work.source.copied(kept)])
 
     def others(self) -> None:
         """Write the tensors that no layer has."""
@@ -171,8 +175,9 @@ class _Run:
         rest = [name for name in self._work.source.tensors if name not in owned]
         self._folder.write_shard(len(self._layers), self._work.source.copied(rest))
 
-    def _measured(self, index: int) -> dict[BufferName, Hessian]:
-        """The Hessians of what the matrices of a layer multiply, as it is in floats."""
+    def _measured(self, index: int) -> dict[str, Hessian]:
+        """The Hessian of what the matrix of each module of a layer multiplies, as it is in
+        floats."""
         layer = self._layers[index]
         inputs: dict[BufferName, Buffer] = {}
         for target in layer.targets:
@@ -185,7 +190,11 @@ class _Run:
                 for name, hessian in hessians.items():
                     hessian.add(returned[name])
                 self._say(index, READING * (number + 1) / len(self._samples), "reading")
-        return hessians
+        return {
+            target.module: hessians[target.input.name]
+            for target in layer.targets
+            if target.input is not None
+        }
 
     def _hand_on(self, index: int, values: Mapping[str, NDArray[np.generic]]) -> None:
         """Write what a layer with the matrices ``values`` makes of every sample."""
@@ -228,10 +237,6 @@ class _Run:
 
     def _say(self, index: int, part: float, doing: str) -> None:
         self._tell(Progress(index, len(self._layers), part, doing))
-
-
-def _is_target(layer: Layer, name: str) -> bool:
-    return any(name == f"{target.module}.weight" for target in layer.targets)
 
 
 def _owners(layers: tuple[Layer, ...]) -> list[list[str]]:

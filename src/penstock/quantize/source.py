@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.errors import ModelError
+from penstock.errors import ModelError, WeightError
 from penstock.interface.plan_weights import PlanWeight
 from penstock.interface.source_walks import chosen
 from penstock.interface.sources import Source, Stored
@@ -64,7 +64,14 @@ class SourceModel:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._shapes[name]
 
-    def matrix(self, name: str) -> F32:
+    def dtype(self, name: str) -> DType:
+        """The type in which a tensor is stored. Raises WeightError where it is not of floats."""
+        file, tensor = self._found[name]
+        if tensor.element is None:
+            raise WeightError(f"{file.path} has {tensor.name} as {tensor.dtype}, not in floats")
+        return tensor.element
+
+    def values(self, name: str) -> F32:
         """A tensor in float32. Raises WeightError."""
         value = read(Stored(name, self._shapes[name]), self._found, "float32")
         assert isinstance(value, np.ndarray)

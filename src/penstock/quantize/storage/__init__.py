@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from penstock.models.spec import DType
 from penstock.quantize.grid import IntegerGrid, IntegerMatrix
-from penstock.quantize.storage import compressed_tensors, gptq
+from penstock.quantize.storage import awq, compressed_tensors, gptq
 from penstock.quantize.storage.arrays import Arrays
 
 __all__ = ["STORAGES", "Arrays", "Storage"]
@@ -24,7 +24,8 @@ class Storage(Protocol):
         """``quantization_config`` of a checkpoint of which all matrices of layers are on ``grid``,
         but for those of the modules ``floats``.
 
-        ``by_index``: whether groups may be of any columns.
+        ``by_index``: whether groups may be of any columns. Raises ConfigError for what the format
+        does not have.
         """
         ...
 
@@ -36,4 +37,5 @@ class Storage(Protocol):
 STORAGES: Final[Mapping[str, Storage]] = {
     "compressed-tensors": compressed_tensors,
     "gptq": gptq,
+    "awq": awq,
 }

@@ -1,0 +1,102 @@
+"""The tensors of a layer as quantizing it changes them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.models.spec import DType
+from penstock.quantize.balancing import BalancedInput, Maker
+from penstock.quantize.grid import F32, IntegerGrid, require_finite
+from penstock.quantize.hessian import Hessian
+from penstock.quantize.layers import Layer
+from penstock.quantize.methods import Method
+from penstock.quantize.source import SourceModel
+from penstock.quantize.tensor_file import NewTensor
+from penstock.weights.tensor_file import NUMPY_DTYPES
+
+
+class Changed:
+    """Values of tensors, float32, in the place of those of the checkpoint."""
+
+    def __init__(self, source: SourceModel) -> None:
+        self._source = source
+        self._values: dict[str, F32] = {}
+
+    @property
+    def names(self) -> Collection[str]:
+        """The tensors that have changed."""
+        return self._values.keys()
+
+    def values(self, name: str) -> F32:
+        """A tensor as it is now, not to be written to. Raises WeightError."""
+        return self._values[name] if name in self._values else self._source.values(name)
+
+    def put(self, name: str, values: F32) -> None:
+        """Change a tensor."""
+        self._values[name] = values
+
+    def as_stored(self, name: str, values: F32) -> F32:
+        """Values that the checkpoint's type of a tensor has, nearest to those."""
+        return values.astype(NUMPY_DTYPES[self._source.dtype(name)]).astype(np.float32)
+
+    def arrays(self, dtype: DType) -> Mapping[str, NDArray[Any]]:
+        """All that has changed, in the type in which the model runs."""
+        return {name: values.astype(NUMPY_DTYPES[dtype]) for name, values in self._values.items()}
+
+    def stored(self, name: str) -> NewTensor:
+        """A tensor that has changed, under its name in the files and in its type there."""
+        dtype = NUMPY_DTYPES[self._source.dtype(name)]
+        return NewTensor.of(self._source.stored_name(name), self._values[name].astype(dtype))
+
+
+def balance(
+    layer: Layer,
+    method: Method,
+    grid: IntegerGrid,
+    changed: Changed,
+    hessians: Mapping[str, Hessian],
+) -> dict[str, Hessian]:
+    """Multiply the columns of a layer's matrices by what ``method`` says, and divide what makes
+    their inputs. Returns the Hessian of what each module multiplies then."""
+    found = dict(hessians)
+    for each in layer.balanced:
+        first = each.modules[0]
+        if first not in hessians:
+            continue
+        matrices = [changed.values(f"{module}.weight") for module in each.modules]
+        for module, matrix in zip(each.modules, matrices, strict=True):
+            require_finite(matrix, module)
+        factors = method.factors(matrices, grid, hessians[first])
+        if factors is None:
+            continue
+        factors = _divide(each, factors, changed, {target.module for target in layer.targets})
+        scaled = hessians[first].of_scaled(factors)
+        for module, matrix in zip(each.modules, matrices, strict=True):
+            changed.put(f"{module}.weight", matrix * factors)
+            found[module] = scaled
+    return found
+
+
+def _divide(each: BalancedInput, factors: F32, changed: Changed, rounded: Collection[str]) -> F32:
+    """Divide what makes an input; return the factors by which that has been divided, after values
+    that are not quantized are rounded to the type that they are stored in."""
+    for number, maker in enumerate(each.makers):
+        before = changed.values(maker.tensor)
+        after = maker.divided(before, factors)
+        if maker.tensor.removesuffix(".weight") not in rounded:
+            after = changed.as_stored(maker.tensor, after)
+            if number == 0 and before.ndim == 1:
+                factors = _kept(maker, before, after, factors)
+        changed.put(maker.tensor, after)
+    return factors
+
+
+def _kept(maker: Maker, before: F32, after: F32, factors: F32) -> F32:
+    """The factors by which a vector has been divided."""
+    old, new = maker.made(before), maker.made(after)
+    usable = (new != 0) & (old != 0)
+    return np.where(usable, old / np.where(usable, new, np.float32(1)), factors)
