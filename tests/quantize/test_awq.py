@@ -12,19 +12,20 @@ from support.quantized_checkpoints import logits
 
 from penstock.backends.registry import backend
 from penstock.quantize.awq import CLIPS, POWERS, clipped_fit, scale_factors
-from penstock.quantize.grid import IntegerGrid, IntegerMatrix
+from penstock.quantize.forms.integers import STORAGES, Integers, StoredIntegers
+from penstock.quantize.grid import IntegerGrid
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.hidden import HiddenWriter
-from penstock.quantize.methods import Awq, Gptq, RoundToNearest
+from penstock.quantize.methods import Awq, Gptq
 from penstock.quantize.quantization import Quantization
 from penstock.quantize.run import quantize
 from penstock.quantize.samples import Samples
 from penstock.quantize.source import SourceModel
-from penstock.quantize.storage import STORAGES
 from penstock.weights.safetensors import open_folder
 
 Floats = np.ndarray[Any, Any]
 GRID = IntegerGrid(4, 32, True, "float32")
+FORM = Integers(GRID, STORAGES["compressed-tensors"])
 K = 96
 
 
@@ -54,7 +55,7 @@ def test_factors_are_the_best_power_of_the_sizes_of_inputs() -> None:
     for step in range(POWERS + 1):
         factors = sizes ** (step / POWERS)
         factors = (factors / np.sqrt(factors.max() * factors.min())).astype(np.float32)
-        rounded = RoundToNearest().rounded(joined * factors, GRID, None, "m").dequantize()
+        rounded = FORM.round(joined * factors, "m").dequantize()
         losses[step] = float(np.square(x @ (rounded / factors).T - exact).sum())
     best = min(losses, key=losses.__getitem__)
     factors = sizes ** (best / POWERS)
@@ -88,7 +89,7 @@ def test_each_group_has_the_span_with_which_it_loses_least(symmetric: bool) -> N
             assert np.square(seen @ error).sum() == pytest.approx(least, rel=1e-3)
 
 
-class Unrounded(IntegerMatrix):
+class Unrounded(StoredIntegers):
     """The matrix itself, in the place of what it would be rounded to."""
 
     def dequantize(self) -> Floats:
@@ -98,9 +99,9 @@ class Unrounded(IntegerMatrix):
 class BalancedOnly(Awq):
     """Balances, and hands on what the model computes without rounding."""
 
-    def rounded(self, matrix: Floats, grid: Any, hessian: Any, name: str) -> IntegerMatrix:
-        made = RoundToNearest().rounded(matrix, grid, None, name)
-        kept = Unrounded(made.grid, made.codes, made.scales, made.zeros)
+    def rounded(self, matrix: Floats, hessian: Any, name: str) -> Unrounded:
+        made = self.form.round(matrix, name)
+        kept = Unrounded(made.matrix, made.storage)
         object.__setattr__(kept, "exact", matrix)
         return kept
 
@@ -108,7 +109,7 @@ class BalancedOnly(Awq):
 class Neither(BalancedOnly):
     """The model as it is."""
 
-    def factors(self, matrices: Any, grid: Any, hessian: Any) -> None:
+    def factors(self, matrices: Any, hessian: Any) -> None:
         return None
 
 
@@ -127,14 +128,14 @@ def test_a_model_that_is_balanced_computes_what_it_did(
     source = SourceModel(folder)
     real = HiddenWriter.add
     handed: dict[str, list[Floats]] = {"as it is": [], "balanced": []}
-    for name, method in {"as it is": Neither(), "balanced": BalancedOnly()}.items():
+    for name, method in {"as it is": Neither(FORM), "balanced": BalancedOnly(FORM)}.items():
 
         def add(self: HiddenWriter, values: Any, own: list[Floats] = handed[name]) -> None:
             own.extend(values[buffer.name].copy() for buffer in self._buffers)
             real(self, values)
 
         monkeypatch.setattr(HiddenWriter, "add", add)
-        work = Quantization(source, method, GRID, STORAGES["gptq"], SAMPLES)
+        work = Quantization(source, method, SAMPLES)
         quantize(work, tmp_path / name, backend("reference").bind, 1)
         monkeypatch.undo()
     tolerance = 1e-4 if dtype == "float32" else 0.1
@@ -156,8 +157,9 @@ def test_what_is_written_is_what_was_measured(form: str, tmp_path: Path) -> None
     grid = IntegerGrid(4, 32, False, storage.scale_dtype(source.spec.dtype))
     exact = logits(folder)
     errors = {}
-    for name, method in {"awq": Awq(), "gptq": Gptq()}.items():
-        work = Quantization(source, method, grid, storage, SAMPLES)
+    own = Integers(grid, storage)
+    for name, method in {"awq": Awq(own), "gptq": Gptq(own)}.items():
+        work = Quantization(source, method, SAMPLES)
         done = quantize(work, tmp_path / name, backend("reference").bind, 1)
         assert all(each.error is not None and 0 < each.error < 0.02 for each in done.rounded)
         errors[name] = np.square(logits(tmp_path / name) - exact).mean()

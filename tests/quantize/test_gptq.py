@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from penstock.errors import WeightError
+from penstock.quantize.forms.integers import STORAGES, Integers
 from penstock.quantize.gptq import Order, gptq
 from penstock.quantize.grid import IntegerGrid, IntegerMatrix
 from penstock.quantize.hessian import Hessian
-from penstock.quantize.methods import Gptq, RoundToNearest
+from penstock.quantize.methods import Gptq
 
 Floats = np.ndarray[Any, Any]
 N, K = 24, 192
@@ -27,6 +28,10 @@ def inputs(tokens: int = 600, columns: int = K, seed: int = 0) -> Floats:
 
 def weights(seed: int = 1, columns: int = K) -> Floats:
     return np.random.default_rng(seed).normal(size=(N, columns)).astype(np.float32)
+
+
+def nearest(matrix: Floats, grid: IntegerGrid) -> IntegerMatrix:
+    return Integers(grid, STORAGES["gptq"]).round(matrix, "m").matrix
 
 
 def loss(made: IntegerMatrix, matrix: Floats, x: Floats) -> float:
@@ -77,8 +82,7 @@ def test_the_error_is_that_of_the_reference(
     made = gptq(matrix, hessian.sums("m"), grid, order, 0.01, "m")
     expected = x.astype(np.float64) @ (reference(matrix, x, grid, order, 0.01) - matrix).T
     assert loss(made, matrix, x) == pytest.approx((expected**2).sum(), rel=0.01)
-    nearest = RoundToNearest().rounded(matrix, grid, None, "m")
-    assert loss(made, matrix, x) < 0.7 * loss(nearest, matrix, x)
+    assert loss(made, matrix, x) < 0.7 * loss(nearest(matrix, grid), matrix, x)
     assert (made.group_of is not None) == (order == "group" and group is not None)
 
 
@@ -98,7 +102,7 @@ def test_columns_that_multiply_zeros_become_zeros() -> None:
     assert not made.dequantize()[:, [5, 77]].any()
     clean = matrix.copy()
     clean[:, [5, 77]] = 0
-    assert loss(made, clean, x) < loss(RoundToNearest().rounded(clean, grid, None, "m"), clean, x)
+    assert loss(made, clean, x) < loss(nearest(clean, grid), clean, x)
 
 
 def test_nothing_but_zeros_is_rounded_to_nearest_zeros() -> None:
@@ -109,8 +113,7 @@ def test_nothing_but_zeros_is_rounded_to_nearest_zeros() -> None:
 def test_fewer_tokens_than_columns_are_damped() -> None:
     matrix, x = weights(), inputs(12)
     made = gptq(matrix, x.T @ x, _grid(), "static", 0.01, "m")
-    nearest = RoundToNearest().rounded(matrix, _grid(), None, "m")
-    assert loss(made, matrix, x) < loss(nearest, matrix, x)
+    assert loss(made, matrix, x) < loss(nearest(matrix, _grid()), matrix, x)
 
 
 def test_a_hessian_that_is_none_is_refused_with_the_matrix() -> None:
@@ -127,7 +130,7 @@ def test_inputs_that_are_not_finite_are_refused_with_the_matrix() -> None:
     with np.errstate(invalid="ignore"):
         hessian.add(x)
     with pytest.raises(WeightError, match=r"what layer\.q multiplies is not finite"):
-        Gptq().rounded(weights(), _grid(), hessian, "layer.q")
+        Gptq(Integers(_grid(), STORAGES["gptq"])).rounded(weights(), hessian, "layer.q")
 
 
 def test_the_loss_of_a_hessian_is_that_of_outputs() -> None:

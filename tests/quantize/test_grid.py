@@ -13,8 +13,8 @@ from hypothesis.extra import numpy as arrays
 
 from penstock.errors import WeightError
 from penstock.models.spec import DType
-from penstock.quantize.grid import IntegerGrid, IntegerMatrix, require_scales
-from penstock.quantize.methods import RoundToNearest
+from penstock.quantize.forms.integers import STORAGES, Integers
+from penstock.quantize.grid import IntegerGrid, IntegerMatrix
 
 VALUES = arrays.arrays(
     np.float32, (3, 8), elements=st.floats(-1e4, 1e4, width=32, allow_subnormal=False)
@@ -29,7 +29,7 @@ GRIDS = st.builds(
 
 
 def rounded(values: np.ndarray[Any, Any], grid: IntegerGrid) -> IntegerMatrix:
-    return RoundToNearest().rounded(values, grid, None, "m")
+    return Integers(grid, STORAGES["gptq"]).round(values, "m").matrix
 
 
 @given(VALUES, GRIDS)
@@ -95,6 +95,5 @@ def test_the_smallest_scale_is_above_zero(dtype: DType) -> None:
 
 def test_values_too_large_for_the_type_of_scales_are_refused() -> None:
     values = np.full((1, 4), 1e6, np.float32)
-    made = rounded(values, IntegerGrid(4, None, True, "float16"))
     with pytest.raises(WeightError, match=r"layer\.q has values so large .* no float16"):
-        require_scales(made, "layer.q")
+        Integers(IntegerGrid(4, None, True, "float16"), STORAGES["gptq"]).round(values, "layer.q")

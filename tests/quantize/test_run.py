@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from penstock.interface.weights import WeightSource
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant import GroupTensor
+from penstock.quantize.forms.integers import STORAGES, Integers
 from penstock.quantize.gptq import Order
 from penstock.quantize.grid import IntegerGrid
 from penstock.quantize.methods import Gptq, Method, RoundToNearest
@@ -32,7 +34,6 @@ from penstock.quantize.quantization import Quantization
 from penstock.quantize.run import Quantized, quantize
 from penstock.quantize.samples import Samples
 from penstock.quantize.source import SourceModel
-from penstock.quantize.storage import STORAGES
 from penstock.quantize.unfinished import RECORD
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
@@ -47,7 +48,7 @@ SAMPLES = Samples(
 
 def work(
     folder: Path,
-    method: Method,
+    method: Callable[[Integers], Method],
     *,
     bits: int = 4,
     group: int | None = 32,
@@ -57,7 +58,8 @@ def work(
     source = SourceModel(folder)
     storage = STORAGES[form]
     grid = IntegerGrid(bits, group, symmetric, storage.scale_dtype(source.spec.dtype))
-    return Quantization(source, method, grid, storage, SAMPLES if method.calibrated else None)
+    made = method(Integers(grid, storage))
+    return Quantization(source, made, SAMPLES if made.calibrated else None)
 
 
 def run(work: Quantization, out: Path, bind: Bind | None = None, **options: Any) -> Quantized:
@@ -98,14 +100,14 @@ def test_a_reader_finds_the_nearest_points(
 ) -> None:
     """Whichever way the model's weights share tensors."""
     folder = tiny_checkpoint(family, dtype="bfloat16", **SHAPE)
-    made = work(folder, RoundToNearest(), bits=bits, group=group, symmetric=symmetric, form=form)
+    made = work(folder, RoundToNearest, bits=bits, group=group, symmetric=symmetric, form=form)
     done = run(made, tmp_path / "out")
     before, after = values(folder), values(tmp_path / "out")
     rounded = 0
     for name, value in after.items():
         expected = before[name].astype(np.float32)
         if name.startswith("layers.") and expected.ndim == 2 and not name.endswith("norm"):
-            expected = made.method.rounded(expected, made.grid, None, name).dequantize()
+            expected = made.method.rounded(expected, None, name).dequantize()
             rounded += 1
         assert np.array_equal(value.astype(np.float32), expected), name
     assert rounded >= done.matrices > 0
@@ -125,8 +127,8 @@ class MeasuredRounding(RoundToNearest):
 def test_gptq_of_a_whole_model_loses_less(form: str, order: Order, tmp_path: Path) -> None:
     """The inputs of this model are random and hardly alike, so columns can make up for little."""
     folder = tiny_checkpoint("llama", **SHAPE)
-    nearest = run(work(folder, MeasuredRounding(), form=form), tmp_path / "rtn")
-    done = run(work(folder, Gptq(order), form=form), tmp_path / "gptq")
+    nearest = run(work(folder, MeasuredRounding, form=form), tmp_path / "rtn")
+    done = run(work(folder, partial(Gptq, order=order), form=form), tmp_path / "gptq")
     assert len(done.rounded) == done.matrices == 14
     pairs = zip(done.rounded, nearest.rounded, strict=True)
     ratios = [(ours.error or 0) / (other.error or 1) for ours, other in pairs]
@@ -138,18 +140,18 @@ def test_gptq_of_a_whole_model_loses_less(form: str, order: Order, tmp_path: Pat
 
 def test_experts_are_rounded_one_by_one(tmp_path: Path) -> None:
     folder = tiny_checkpoint("qwen3_moe", moe_intermediate_size=32)
-    made = work(folder, RoundToNearest())
+    made = work(folder, RoundToNearest)
     run(made, tmp_path / "out")
     before, after = open_plan_weights(folder), open_plan_weights(tmp_path / "out")
     for name in ("layers.0.experts.gate", "layers.1.experts.down"):
         for index in range(4):
             expected = np.asarray(before.member(name, index)).astype(np.float32)
-            expected = made.method.rounded(expected, made.grid, None, name).dequantize()
+            expected = made.method.rounded(expected, None, name).dequantize()
             assert np.array_equal(after.member(name, index).dequantize(), expected)
     section = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
     assert "model.layers.0.mlp.gate" in section["ignore"]
     with pytest.raises(ConfigError, match=r"what model\.layers.* multiplies: .*--method rtn"):
-        work(folder, Gptq())
+        work(folder, Gptq)
 
 
 class Interrupted(Exception):
@@ -173,12 +175,12 @@ def interrupted(after: int) -> Bind:
 @pytest.mark.parametrize("after", range(5))
 def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(after: int, tmp_path: Path) -> None:
     folder = tiny_checkpoint("llama", num_hidden_layers=3, **SHAPE)
-    run(work(folder, Gptq()), tmp_path / "whole")
+    run(work(folder, Gptq), tmp_path / "whole")
     out = tmp_path / "out"
     with pytest.raises(Interrupted):
-        run(work(folder, Gptq()), out, interrupted(after))
+        run(work(folder, Gptq), out, interrupted(after))
     assert not out.exists()
-    done = run(work(folder, Gptq()), out)
+    done = run(work(folder, Gptq), out)
     assert done.resumed == after // 2  # a layer binds twice: as it is, and rounded
     assert content(out) == content(tmp_path / "whole")
     assert not out.with_name("out.partial").exists()
@@ -188,10 +190,10 @@ def test_what_a_run_left_of_something_else_is_kept_until_it_is_given_up(tmp_path
     folder = tiny_checkpoint("llama", **SHAPE)
     out = tmp_path / "out"
     with pytest.raises(Interrupted):
-        run(work(folder, Gptq()), out, interrupted(2), settings={"bits": 4})
+        run(work(folder, Gptq), out, interrupted(2), settings={"bits": 4})
     with pytest.raises(ConfigError, match=r"done with another bits; .*--restart"):
-        run(work(folder, Gptq()), out, settings={"bits": 8})
-    done = run(work(folder, Gptq()), out, settings={"bits": 8}, restart=True)
+        run(work(folder, Gptq), out, settings={"bits": 8})
+    done = run(work(folder, Gptq), out, settings={"bits": 8}, restart=True)
     assert done.resumed == 0
     assert json.loads((out / RECORD).read_text())["bits"] == 8
 
@@ -202,11 +204,11 @@ def test_one_process_has_a_folder_at_a_time(tmp_path: Path) -> None:
 
     def bind(plan: Plan, weights: WeightSource, limits: Limits) -> Executor:
         with pytest.raises(ConfigError, match="another process works on it"):
-            run(work(folder, RoundToNearest()), out)
+            run(work(folder, RoundToNearest), out)
         raise Interrupted
 
     with pytest.raises(Interrupted):
-        run(work(folder, Gptq()), out, bind)
+        run(work(folder, Gptq), out, bind)
 
 
 def test_a_folder_that_is_there_is_not_touched(tmp_path: Path) -> None:
@@ -214,16 +216,16 @@ def test_a_folder_that_is_there_is_not_touched(tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     with pytest.raises(ConfigError, match="is there already"):
-        run(work(folder, RoundToNearest()), out)
+        run(work(folder, RoundToNearest), out)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
     with pytest.raises(ConfigError, match="there is no folder"):
-        run(work(folder, RoundToNearest()), tmp_path / "none" / "out")
+        run(work(folder, RoundToNearest), tmp_path / "none" / "out")
 
 
 def test_weights_that_are_not_finite_are_refused_by_name(tmp_path: Path) -> None:
     folder = changed(tmp_path, lambda tensors: tensors["model.layers.1.mlp.up_proj.weight"])
     with pytest.raises(WeightError, match=r"model\.layers\.1\.mlp\.up_proj\.weight has values"):
-        run(work(folder, RoundToNearest()), tmp_path / "out")
+        run(work(folder, RoundToNearest), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -242,29 +244,29 @@ def test_groups_that_divide_no_rows_are_refused_with_those_that_do() -> None:
     with pytest.raises(
         ConfigError, match=r"down_proj has 96 .* groups of 64; take --group-size 32"
     ):
-        work(folder, RoundToNearest(), group=64)
+        work(folder, RoundToNearest, group=64)
 
 
 def test_what_is_quantized_already_is_refused(tmp_path: Path) -> None:
     folder = tiny_checkpoint("llama", **SHAPE)
-    run(work(folder, RoundToNearest()), tmp_path / "out")
+    run(work(folder, RoundToNearest), tmp_path / "out")
     with pytest.raises(ModelError, match=r"quantized already .*quantize the original"):
-        work(tmp_path / "out", RoundToNearest())
+        work(tmp_path / "out", RoundToNearest)
 
 
 def test_a_format_says_what_it_does_not_have() -> None:
     folder = tiny_checkpoint("llama", **SHAPE)
     with pytest.raises(ConfigError, match="--format awq has 4 bits alone, not 8"):
-        work(folder, RoundToNearest(), bits=8, form="awq")
+        work(folder, RoundToNearest, bits=8, form="awq")
     with pytest.raises(ConfigError, match="groups of neighbours alone; take --act-order static"):
-        work(folder, Gptq("group"), form="awq")
+        work(folder, partial(Gptq, order="group"), form="awq")
 
 
 def test_a_method_that_reads_needs_a_text() -> None:
     source = SourceModel(tiny_checkpoint("llama", **SHAPE))
     grid = IntegerGrid(4, 32, True, "float32")
     with pytest.raises(ConfigError, match="--method gptq needs a text: --calibration FILE"):
-        Quantization(source, Gptq(), grid, STORAGES["gptq"])
+        Quantization(source, Gptq(Integers(grid, STORAGES["gptq"])))
 
 
 def test_a_full_disk_leaves_what_was_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,18 +284,18 @@ def test_a_full_disk_leaves_what_was_done(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(OSError, match=r"No space left .*model-00002-of-00003\.safetensors"):
-        run(work(folder, RoundToNearest()), out)
+        run(work(folder, RoundToNearest), out)
     left = {path.name for path in out.with_name("out.partial").iterdir()}
     assert left == {RECORD, "model-00001-of-00003.safetensors"}
-    assert run(work(folder, RoundToNearest()), out).resumed == 1
+    assert run(work(folder, RoundToNearest), out).resumed == 1
 
 
 @needs_native
 def test_one_layer_alone_is_in_memory_and_the_cpu_runs_it(tmp_path: Path) -> None:
     """The CPU's kernels give what the reference gives, but for rounding."""
     folder = tiny_checkpoint("qwen3", dtype="bfloat16", **SHAPE)
-    done = run(work(folder, Gptq()), tmp_path / "cpu", backend("cpu").bind)
-    reference = run(work(folder, Gptq()), tmp_path / "reference")
+    done = run(work(folder, Gptq), tmp_path / "cpu", backend("cpu").bind)
+    reference = run(work(folder, Gptq), tmp_path / "reference")
     for ours, other in zip(done.rounded, reference.rounded, strict=True):
         assert ours.module == other.module
         assert ours.error == pytest.approx(other.error, rel=0.2)

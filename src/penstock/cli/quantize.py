@@ -23,6 +23,7 @@ from penstock.cli.parser import UsageError
 from penstock.cli.status_line import StatusLine, bar
 
 if TYPE_CHECKING:
+    from penstock.models.spec import DType
     from penstock.quantize.methods import Method
     from penstock.quantize.run import Progress, Quantized
     from penstock.quantize.samples import Samples
@@ -124,23 +125,18 @@ def _group_size(text: str) -> int | None:
 
 def run(args: argparse.Namespace) -> int:
     from penstock.backends.registry import backend
-    from penstock.quantize.grid import IntegerGrid
     from penstock.quantize.quantization import Quantization
     from penstock.quantize.run import quantize
     from penstock.quantize.source import SourceModel
-    from penstock.quantize.storage import STORAGES
     from penstock.weights.hub import resolve_model_folder
 
-    method = _method(args)
     out = args.out.expanduser()
     if os.path.lexists(out):
         raise UsageError(f"argument --out: {out} is there already; remove it, or name another")
     started = time.perf_counter()
     source = SourceModel(resolve_model_folder(args.model, args.revision))
-    storage = STORAGES[args.format]
-    scales = storage.scale_dtype(source.spec.dtype)
-    grid = IntegerGrid(args.bits, args.group_size, not args.asymmetric, scales)
-    work = Quantization(source, method, grid, storage, _samples(args, method, source))
+    method = _method(args, source.spec.dtype)
+    work = Quantization(source, method, _samples(args, method, source))
     threads = args.threads or len(os.sched_getaffinity(0))
     status = StatusLine(sys.stderr)
     clock = _Clock(status)
@@ -160,13 +156,20 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _method(args: argparse.Namespace) -> Method:
-    """Raises UsageError for options that belong to another method."""
+def _method(args: argparse.Namespace, weights: DType) -> Method:
+    """The method, for a checkpoint of these ``weights``. Raises UsageError for options that belong
+    to another."""
+    from penstock.quantize.forms.integers import STORAGES, Integers
+    from penstock.quantize.grid import IntegerGrid
     from penstock.quantize.methods import Awq, Gptq, RoundToNearest
 
+    storage = STORAGES[args.format]
+    scales = storage.scale_dtype(weights)
+    grid = IntegerGrid(args.bits, args.group_size, not args.asymmetric, scales)
+    form = Integers(grid, storage)
     given = {name: getattr(args, name) for name in _OF_GPTQ if getattr(args, name) is not None}
     if args.method == "gptq":
-        method = Gptq(**given)
+        method = Gptq(form, **given)
         if not 0 < method.damping <= 1:
             raise UsageError(
                 f"argument --damping: must be over 0 and at most 1, not {method.damping}"
@@ -175,10 +178,10 @@ def _method(args: argparse.Namespace) -> Method:
     for name in given:
         raise UsageError(f"argument {_OF_GPTQ[name]}: is of --method gptq alone")
     if args.method == "awq":
-        return Awq()
+        return Awq(form)
     if args.calibration is not None:
         raise UsageError("argument --calibration: --method rtn reads no text; leave it out")
-    return RoundToNearest()
+    return RoundToNearest(form)
 
 
 def _samples(args: argparse.Namespace, method: Method, source: SourceModel) -> Samples | None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from penstock.models.spec import DType
 from penstock.quantize.balancing import BalancedInput, Maker
-from penstock.quantize.grid import F32, IntegerGrid, require_finite
+from penstock.quantize.grid import F32, require_finite
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.layers import Layer
 from penstock.quantize.methods import Method
@@ -56,7 +56,6 @@ class Changed:
 def balance(
     layer: Layer,
     method: Method,
-    grid: IntegerGrid,
     changed: Changed,
     hessians: Mapping[str, Hessian],
 ) -> dict[str, Hessian]:
@@ -70,7 +69,7 @@ def balance(
         matrices = [changed.values(f"{module}.weight") for module in each.modules]
         for module, matrix in zip(each.modules, matrices, strict=True):
             require_finite(matrix, module)
-        factors = method.factors(matrices, grid, hessians[first])
+        factors = method.factors(matrices, hessians[first])
         if factors is None:
             continue
         factors = _divide(each, factors, changed, {target.module for target in layer.targets})

@@ -109,6 +109,11 @@ class IntegerMatrix:
         values: F32 = points.astype(np.float32) * self._of_columns(self.scales)
         return values
 
+    @property
+    def has_finite_scales(self) -> bool:
+        """Whether no scale is too large for its type."""
+        return bool(np.isfinite(self.scales).all())
+
     def _of_columns(self, of_groups: NDArray[Any]) -> NDArray[Any]:
         if self.group_of is not None:
             return of_groups[:, self.group_of]
@@ -121,13 +126,4 @@ def require_finite(matrix: F32, name: str) -> None:
         raise WeightError(
             f"{name} has values that are not finite, which nothing rounds; take the checkpoint "
             "from the original again"
-        )
-
-
-def require_scales(matrix: IntegerMatrix, name: str) -> None:
-    """Raise WeightError, naming the matrix, where a scale is too large for its type."""
-    if not np.isfinite(matrix.scales).all():
-        raise WeightError(
-            f"{name} has values so large that their scale is no {matrix.grid.scale_dtype}; take a "
-            "format whose scales have another type"
         )

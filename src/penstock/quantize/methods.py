@@ -1,4 +1,4 @@
-"""The ways in which a matrix is rounded."""
+"""The ways in which matrices are rounded."""
 
 from __future__ import annotations
 
@@ -7,20 +7,25 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.quantize.awq import clipped_fit, scale_factors
+from penstock.quantize.forms.form import Coded, Form
+from penstock.quantize.forms.integers import Integers
 from penstock.quantize.gptq import Order, gptq
-from penstock.quantize.grid import F32, IntegerGrid, IntegerMatrix
+from penstock.quantize.grid import F32, IntegerMatrix
 from penstock.quantize.hessian import Hessian
 
 
 class Method(Protocol):
-    """Rounds one matrix at a time."""
+    """Rounds one matrix at a time to a form."""
 
     @property
     def name(self) -> str: ...
 
     @property
+    def form(self) -> Form: ...
+
+    @property
     def calibrated(self) -> bool:
-        """Whether it asks what the matrix multiplies."""
+        """Whether it asks what matrices multiply."""
         ...
 
     @property
@@ -28,15 +33,13 @@ class Method(Protocol):
         """Whether groups may be of columns that are no neighbours."""
         ...
 
-    def factors(self, matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessian) -> F32 | None:
+    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
         """What the columns of matrices ``[n, k]``, which multiply the same, should be multiplied
         by: above 0, ``[k]``. None: they stay as they are."""
         ...
 
-    def rounded(
-        self, matrix: F32, grid: IntegerGrid, hessian: Hessian | None, name: str
-    ) -> IntegerMatrix:
-        """The matrix ``[n, k]``, whose name is for messages, on the grid. Raises WeightError where
+    def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
+        """The matrix ``[n, k]``, whose name is for messages, in the form. Raises WeightError where
         it cannot be."""
         ...
 
@@ -44,26 +47,22 @@ class Method(Protocol):
 class _Unbalanced:
     """A method that leaves columns as they are."""
 
-    def factors(self, matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessian) -> F32 | None:
+    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
         return None
 
 
 @dataclass(frozen=True)
 class RoundToNearest(_Unbalanced):
-    """Every weight becomes the nearest point of its group."""
+    """Every weight becomes the nearest value of its group."""
+
+    form: Form
 
     name = "rtn"
     calibrated = False
     by_index = False
 
-    def rounded(
-        self, matrix: F32, grid: IntegerGrid, hessian: Hessian | None, name: str
-    ) -> IntegerMatrix:
-        n, k = matrix.shape
-        grouped = matrix.reshape(n, grid.groups(k), -1)
-        scales, zeros = grid.fit(grouped)
-        codes = grid.round(grouped, scales[..., None], zeros[..., None]).reshape(n, k)
-        return IntegerMatrix(grid, codes, scales, zeros)
+    def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
+        return self.form.round(matrix, name)
 
 
 @dataclass(frozen=True)
@@ -71,6 +70,7 @@ class Gptq(_Unbalanced):
     """Columns make up for the errors of those before them; arguments are those of
     :func:`~penstock.quantize.gptq.gptq`."""
 
+    form: Integers
     order: Order = "static"
     damping: float = 0.01
 
@@ -81,11 +81,11 @@ class Gptq(_Unbalanced):
     def by_index(self) -> bool:
         return self.order == "group"
 
-    def rounded(
-        self, matrix: F32, grid: IntegerGrid, hessian: Hessian | None, name: str
-    ) -> IntegerMatrix:
+    def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
         assert hessian is not None
-        return gptq(matrix, hessian.sums(name), grid, self.order, self.damping, name)
+        sums = hessian.sums(name)
+        made = gptq(matrix, sums, self.form.grid, self.order, self.damping, name)
+        return self.form.coded(made, name)
 
 
 @dataclass(frozen=True)
@@ -93,19 +93,20 @@ class Awq:
     """Columns that multiply large inputs become larger, and what spans a group smaller, as far as
     that lowers the error (:mod:`~penstock.quantize.awq`)."""
 
+    form: Integers
+
     name = "awq"
     calibrated = True
     by_index = False
 
-    def factors(self, matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessian) -> F32 | None:
-        return scale_factors(matrices, grid, hessian)
+    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
+        return scale_factors(matrices, self.form.grid, hessian)
 
-    def rounded(
-        self, matrix: F32, grid: IntegerGrid, hessian: Hessian | None, name: str
-    ) -> IntegerMatrix:
+    def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
         assert hessian is not None
         n, k = matrix.shape
+        grid = self.form.grid
         grouped = matrix.reshape(n, grid.groups(k), -1)
         scales, zeros = clipped_fit(grouped, grid, hessian.sums(name))
         codes = grid.round(grouped, scales[..., None], zeros[..., None]).reshape(n, k)
-        return IntegerMatrix(grid, codes, scales, zeros)
+        return self.form.coded(IntegerMatrix(grid, codes, scales, zeros), name)

@@ -6,16 +6,14 @@ from collections.abc import Sequence
 
 from penstock.errors import ConfigError
 from penstock.quant.scheme import GROUP_SIZES
-from penstock.quantize.grid import IntegerGrid
 from penstock.quantize.layers import Layers, Target, layers_of
 from penstock.quantize.methods import Method
 from penstock.quantize.samples import Samples
 from penstock.quantize.source import SourceModel
-from penstock.quantize.storage import Storage
 
 
 class Quantization:
-    """A checkpoint, a method, and how the result is stored.
+    """A checkpoint, and the method by which its matrices become a form.
 
     All that can be refused is refused when it is made, before a weight is read.
     """
@@ -24,32 +22,29 @@ class Quantization:
         self,
         source: SourceModel,
         method: Method,
-        grid: IntegerGrid,
-        storage: Storage,
         samples: Samples | None = None,
     ) -> None:
         """``samples`` are what the model reads, where the method asks for that. Raises ConfigError
         and ModelError."""
         if method.calibrated and samples is None:
             raise ConfigError(f"--method {method.name} needs a text: --calibration FILE")
-        self.source, self.method, self.grid = source, method, grid
-        self.storage, self.samples = storage, samples
+        self.source, self.method, self.samples = source, method, samples
         names = source.spec.names
         head = None if names is None else names.module("head")
         left = [] if head is None else [head]
-        spec = source.quantized(storage.config(grid, method.by_index, left))
+        spec = source.quantized(method.form.config(method.by_index, left))
         self.layers: Layers = layers_of(source.spec, spec, 1 if samples is None else samples.length)
         for target in self.layers.targets:
             self._check(target)
         self.config = {
             **source.config,
-            "quantization_config": storage.config(grid, method.by_index, self._floats(left)),
+            "quantization_config": method.form.config(method.by_index, self._floats(left)),
         }
         """``config.json`` of the result."""
 
     def _check(self, target: Target) -> None:
         k = target.shape[1]
-        size = self.grid.group_size
+        size = self.method.form.group_size
         if size is not None and k % size:
             fitting = [f"--group-size {each}" for each in GROUP_SIZES if k % each == 0]
             raise ConfigError(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from penstock.engine.piece_run import Bind, PieceRun
 from penstock.plan.ops import Buffer, BufferName
 from penstock.quantize.changed import Changed, balance
-from penstock.quantize.grid import require_finite, require_scales
+from penstock.quantize.grid import require_finite
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.hidden import HiddenFile
 from penstock.quantize.layers import Layer
@@ -132,7 +132,7 @@ class _Run:
         hessians = self._measured(index) if self._calibrated else {}
         changed = Changed(work.source)
         if self._calibrated:
-            hessians = balance(layer, work.method, work.grid, changed, hessians)
+            hessians = balance(layer, work.method, changed, hessians)
         tensors: list[NewTensor] = []
         for place, target in enumerate(layer.targets):
             part = place / len(layer.targets)
@@ -143,11 +143,9 @@ class _Run:
             matrix = changed.values(name)
             require_finite(matrix, name)
             hessian = hessians.get(target.module)
-            made = work.method.rounded(matrix, work.grid, hessian, target.module)
-            require_scales(made, name)
+            made = work.method.rounded(matrix, hessian, name)
             stem = work.source.stored_name(name).removesuffix(".weight")
-            arrays = work.storage.arrays(made)
-            tensors += [NewTensor.of(f"{stem}.{end}", each) for end, each in arrays.items()]
+            tensors += [NewTensor.of(f"{stem}.{end}", each) for end, each in made.arrays().items()]
             error = None
             if hessian is not None:
                 rounded = made.dequantize()

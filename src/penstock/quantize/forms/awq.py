@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from penstock.errors import ConfigError
 from penstock.models.awq import METHOD
 from penstock.models.spec import DType
+from penstock.quantize.forms.form import Arrays
+from penstock.quantize.forms.words import words
 from penstock.quantize.grid import IntegerGrid, IntegerMatrix
-from penstock.quantize.storage.arrays import Arrays, words
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
 _COLUMNS: Final = (0, 2, 4, 6, 1, 3, 5, 7)

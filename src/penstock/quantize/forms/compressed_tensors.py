@@ -13,8 +13,9 @@ import numpy as np
 
 from penstock.models.compressed_tensors import METHOD
 from penstock.models.spec import DType
+from penstock.quantize.forms.form import Arrays
+from penstock.quantize.forms.words import words
 from penstock.quantize.grid import IntegerGrid, IntegerMatrix
-from penstock.quantize.storage.arrays import Arrays, words
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
 

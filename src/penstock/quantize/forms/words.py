@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-Arrays = Mapping[str, NDArray[Any]]
 
 
 def words(codes: NDArray[Any], bits: int) -> NDArray[np.int32]:

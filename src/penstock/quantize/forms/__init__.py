@@ -1,0 +1,1 @@
+"""What matrices become: how they are rounded to nearest, and how formats store them."""
