@@ -51,7 +51,7 @@ def test_gptq_and_what_is_recorded_of_it(
     assert "squared error of outputs: mean " in said
     record = json.loads((out / "penstock_quantization.json").read_text())
     assert record["method"] == "gptq"
-    assert record["order"] == "static"
+    assert record["group_size"] == 32
     assert record["calibration"].startswith("4 windows of 64 tokens, drawn with seed 0, of a text")
     code, said, err = run(capsys, out, "--out", tmp_path / "again")
     assert code == cli.EXIT_FAILED
@@ -59,12 +59,35 @@ def test_gptq_and_what_is_recorded_of_it(
 
 
 @pytest.mark.parametrize(
+    ("method", "quant_method"),
+    [
+        ("fp8", "compressed-tensors"),
+        ("mxfp4", "compressed-tensors"),
+        ("nvfp4", "compressed-tensors"),
+        ("nf4", "bitsandbytes"),
+        ("fp4", "bitsandbytes"),
+    ],
+)
+def test_small_floats(
+    method: str, quant_method: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    model, out = tiny_checkpoint("llama", **SHAPE), tmp_path / "out"
+    code, _, err = run(capsys, model, "--out", out, "--method", method)
+    assert code == 0, err
+    section = json.loads((out / "config.json").read_text())["quantization_config"]
+    assert section["quant_method"] == quant_method
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         (["--method", "gptq"], "--method gptq needs a text: --calibration FILE"),
-        (["--calibration", "TEXT"], "--calibration: --method rtn reads no text; leave it out"),
+        (["--calibration", "TEXT"], "--calibration: is of --method gptq and awq alone, not of rtn"),
         (["--damping", "0.1"], "--damping: is of --method gptq alone"),
         (["--act-order", "none"], "--act-order: is of --method gptq alone"),
+        (["--method", "fp8", "--bits", "8"], "--bits: is of --method rtn and gptq and awq alone"),
+        (["--method", "nf4", "--scales", "block"], "--scales: is of --method fp8 alone"),
+        (["--method", "fp8", "--double-quantization"], "--double-quantization: is of --method nf4"),
         (["--method", "gptq", "--damping", "0"], "--damping: must be over 0 and at most 1"),
         (["--method", "gptq", "--damping", "nan"], "--damping: must be over 0 and at most 1"),
         (["--bits", "5"], "--bits"),

@@ -32,8 +32,16 @@ if TYPE_CHECKING:
 RARE = frozenset({"--damping", "--seed"})
 
 _GROUP: Final = 128
+_SAMPLES: Final = 128
 _SAMPLE_LENGTH: Final = 2048
-_OF_GPTQ: Final = {"order": "--act-order", "damping": "--damping"}
+_DAMPING: Final = 0.01
+_INTEGERS: Final = ("rtn", "gptq", "awq")
+_CALIBRATED: Final = ("gptq", "awq")
+_OF_INTEGERS: Final = ("bits", "group_size", "asymmetric", "format")
+_OF_CALIBRATION: Final = ("calibration", "samples", "sample_length", "seed")
+_OF_GPTQ: Final = ("act_order", "damping")
+_OF_FP8: Final = ("scales",)
+_OF_BNB: Final = ("double_quantization",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,31 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--method",
-        choices=("rtn", "gptq", "awq"),
+        choices=(*_INTEGERS, "fp8", "mxfp4", "nvfp4", "nf4", "fp4"),
         default="rtn",
-        help="rtn: round to nearest; gptq: later columns make up for the errors of earlier ones; "
-        "awq: columns that multiply large inputs are scaled (default: rtn)",
-    )
-    parser.add_argument(
-        "--bits", type=int, choices=(2, 3, 4, 8), default=4, help="bits of a weight (default: 4)"
-    )
-    parser.add_argument(
-        "--group-size",
-        type=_group_size,
-        default=_GROUP,
-        metavar="N",
-        help="columns that share a scale: 32, 64, 128, or row (default: 128)",
-    )
-    parser.add_argument(
-        "--asymmetric",
-        action="store_true",
-        help="give each group the code that stands for 0, so that codes span its values",
-    )
-    parser.add_argument(
-        "--format",
-        choices=("compressed-tensors", "gptq", "awq"),
-        default="compressed-tensors",
-        help="how it is stored (default: compressed-tensors, which vLLM and transformers read)",
+        help="rtn: round to the nearest integers; gptq: later columns make up for the errors of "
+        "earlier ones; awq: columns that multiply large inputs are scaled; or round to the nearest "
+        "small floats (default: rtn)",
     )
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
     parser.add_argument(
@@ -80,6 +68,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=positive_int, metavar="N", help="threads (default: one per core)"
     )
+    group = parser.add_argument_group("rtn, gptq, awq")
+    group.add_argument(
+        "--bits", type=int, choices=(2, 3, 4, 8), help="bits of a weight (default: 4)"
+    )
+    group.add_argument(
+        "--group-size",
+        type=_group_size,
+        metavar="N",
+        help="columns that share a scale: 32, 64, 128, or row (default: 128)",
+    )
+    group.add_argument(
+        "--asymmetric",
+        action="store_true",
+        default=None,
+        help="give each group the code that stands for 0, so that codes span its values",
+    )
+    group.add_argument(
+        "--format",
+        choices=("compressed-tensors", "gptq", "awq"),
+        help="how it is stored (default: compressed-tensors, which vLLM and transformers read)",
+    )
     group = parser.add_argument_group("calibration")
     group.add_argument(
         "--calibration", type=Path, metavar="FILE", help="the text that the model reads, in UTF-8"
@@ -87,7 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--samples",
         type=positive_int,
-        default=128,
         metavar="N",
         help="windows of the text that are read (default: 128)",
     )
@@ -97,11 +105,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tokens of a window (default: 2048, or what the model has positions for)",
     )
-    group.add_argument("--seed", type=int, default=0, help="of the windows' places (default: 0)")
+    group.add_argument("--seed", type=int, metavar="N", help="of the windows' places (default: 0)")
     group = parser.add_argument_group("gptq")
     group.add_argument(
         "--act-order",
-        dest="order",
         choices=("static", "group", "none"),
         help="round columns that multiply large inputs first, with groups of neighbours (static) "
         "or of columns in that order (group), which engines multiply slower, or do not (none) "
@@ -113,11 +120,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PART",
         help="of the mean of the Hessian's diagonal, added to that (default: 0.01)",
     )
+    group = parser.add_argument_group("small floats")
+    group.add_argument(
+        "--scales",
+        choices=("tensor", "channel", "block"),
+        help="fp8: what shares a scale, a matrix, a row, or 128 x 128 weights (default: channel)",
+    )
+    group.add_argument(
+        "--double-quantization",
+        action=argparse.BooleanOptionalAction,
+        help="nf4, fp4: round the scales of blocks to 8 bits, too (default: yes)",
+    )
 
 
-def _group_size(text: str) -> int | None:
+def _group_size(text: str) -> int:
+    """Columns; 0: a row."""
     if text == "row":
-        return None
+        return 0
     if text not in ("32", "64", "128"):
         raise argparse.ArgumentTypeError(f"must be 32, 64, 128 or row, not {text!r}")
     return int(text)
@@ -130,6 +149,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.quantize.source import SourceModel
     from penstock.weights.hub import resolve_model_folder
 
+    _check(args)
     out = args.out.expanduser()
     if os.path.lexists(out):
         raise UsageError(f"argument --out: {out} is there already; remove it, or name another")
@@ -146,7 +166,7 @@ def run(args: argparse.Namespace) -> int:
             out,
             backend("cpu").bind,
             threads,
-            settings=_settings(args, method),
+            settings=_settings(args),
             restart=args.restart,
             tell=clock.tell,
         )
@@ -157,31 +177,48 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _method(args: argparse.Namespace, weights: DType) -> Method:
-    """The method, for a checkpoint of these ``weights``. Raises UsageError for options that belong
-    to another."""
+    """The method, for a checkpoint of these ``weights``."""
+    from penstock.quantize.forms.bitsandbytes import Bnb4
     from penstock.quantize.forms.integers import STORAGES, Integers
+    from penstock.quantize.forms.small_floats import Fp8, Mxfp4, Nvfp4
     from penstock.quantize.grid import IntegerGrid
     from penstock.quantize.methods import Awq, Gptq, RoundToNearest
 
-    storage = STORAGES[args.format]
+    match args.method:
+        case "fp8":
+            return RoundToNearest(Fp8(args.scales or "channel", weights))
+        case "mxfp4":
+            return RoundToNearest(Mxfp4())
+        case "nvfp4":
+            return RoundToNearest(Nvfp4())
+        case "nf4" | "fp4":
+            return RoundToNearest(Bnb4(args.method, args.double_quantization is not False, weights))
+    storage = STORAGES[args.format or "compressed-tensors"]
+    size = _GROUP if args.group_size is None else args.group_size
     scales = storage.scale_dtype(weights)
-    grid = IntegerGrid(args.bits, args.group_size, not args.asymmetric, scales)
-    form = Integers(grid, storage)
-    given = {name: getattr(args, name) for name in _OF_GPTQ if getattr(args, name) is not None}
+    form = Integers(IntegerGrid(args.bits or 4, size or None, not args.asymmetric, scales), storage)
     if args.method == "gptq":
-        method = Gptq(form, **given)
-        if not 0 < method.damping <= 1:
-            raise UsageError(
-                f"argument --damping: must be over 0 and at most 1, not {method.damping}"
-            )
-        return method
-    for name in given:
-        raise UsageError(f"argument {_OF_GPTQ[name]}: is of --method gptq alone")
-    if args.method == "awq":
-        return Awq(form)
-    if args.calibration is not None:
-        raise UsageError("argument --calibration: --method rtn reads no text; leave it out")
-    return RoundToNearest(form)
+        return Gptq(form, args.act_order or "static", args.damping or _DAMPING)
+    return Awq(form) if args.method == "awq" else RoundToNearest(form)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Raise UsageError for options that belong to another method."""
+    for methods, options in (
+        (_INTEGERS, _OF_INTEGERS),
+        (_CALIBRATED, _OF_CALIBRATION),
+        (("gptq",), _OF_GPTQ),
+        (("fp8",), _OF_FP8),
+        (("nf4", "fp4"), _OF_BNB),
+    ):
+        for name in options:
+            if getattr(args, name) is not None and args.method not in methods:
+                raise UsageError(
+                    f"argument --{name.replace('_', '-')}: is of --method {' and '.join(methods)} "
+                    f"alone, not of {args.method}; leave it out"
+                )
+    if args.damping is not None and not 0 < args.damping <= 1:
+        raise UsageError(f"argument --damping: must be over 0 and at most 1, not {args.damping}")
 
 
 def _samples(args: argparse.Namespace, method: Method, source: SourceModel) -> Samples | None:
@@ -197,21 +234,15 @@ def _samples(args: argparse.Namespace, method: Method, source: SourceModel) -> S
     most = source.spec.max_positions
     length = args.sample_length or min(_SAMPLE_LENGTH, most)
     name = str(args.calibration)
-    return draw(tokenizer, text, name, args.samples, length, args.seed, most)
+    count, seed = args.samples or _SAMPLES, args.seed or 0
+    return draw(tokenizer, text, name, count, length, seed, most)
 
 
-def _settings(args: argparse.Namespace, method: Method) -> dict[str, object]:
-    """What the result depends on, besides the checkpoint and the text."""
-    settings: dict[str, object] = {
-        "method": args.method,
-        "bits": args.bits,
-        "group_size": args.group_size or "row",
-        "asymmetric": args.asymmetric,
-        "format": args.format,
-    }
-    if args.method == "gptq":
-        settings |= {name: getattr(method, name) for name in _OF_GPTQ}
-    return settings
+def _settings(args: argparse.Namespace) -> dict[str, object]:
+    """The options that were given of those which the result depends on, besides the text's."""
+    names = [*_OF_INTEGERS, *_OF_GPTQ, *_OF_FP8, *_OF_BNB]
+    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    return {"method": args.method, **given}
 
 
 class _Clock:

@@ -23,6 +23,7 @@ _NAMES: Final = {
     "int32": "I32",
     "int8": "I8",
     "uint8": "U8",
+    "float8_e4m3fn": "F8_E4M3",
 }
 _ALIGNED: Final = 64
 """Bytes at multiples of which the data of a file begins, so that views need no copy."""

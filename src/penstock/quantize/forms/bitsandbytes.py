@@ -1,0 +1,129 @@
+"""NF4 and FP4, as bitsandbytes stores them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from penstock.models.bitsandbytes import BLOCK, METHOD, NESTED_BLOCK
+from penstock.models.spec import DType
+from penstock.quant.formats.float_codes import FP4_VALUES, NF4_VALUES
+from penstock.quantize.forms.small_floats import Rounded
+from penstock.quantize.grid import F32
+
+_TABLES: Final = {"nf4": NF4_VALUES, "fp4": FP4_VALUES}
+
+
+@dataclass(frozen=True)
+class Bnb4:
+    """16 values, times the largest magnitude of each 64 weights, row after row.
+
+    ``nested``: these magnitudes are rounded to 8 bits, too ("double quantization").
+    """
+
+    kind: Literal["nf4", "fp4"]
+    nested: bool
+    dtype: DType
+    """The type in which the model is run."""
+
+    group_size: None = None
+
+    def config(self, by_index: bool, floats: Sequence[str]) -> dict[str, object]:
+        """As :meth:`~penstock.quantize.forms.form.Form.config` has it."""
+        return {
+            "quant_method": METHOD,
+            "load_in_4bit": True,
+            "load_in_8bit": False,
+            "bnb_4bit_quant_type": self.kind,
+            "bnb_4bit_use_double_quant": self.nested,
+            "bnb_4bit_compute_dtype": self.dtype,
+            "bnb_4bit_quant_storage": "uint8",
+            "llm_int8_skip_modules": list(floats),
+        }
+
+    def round(self, matrix: F32, name: str) -> Rounded:
+        """Round to the nearest value of the table; half-way to the lower one, as bitsandbytes
+        compares."""
+        n, k = matrix.shape
+        count = n * k
+        blocks = -(-count // BLOCK)
+        flat = np.zeros(blocks * BLOCK, np.float32)
+        flat[:count] = matrix.reshape(-1)
+        maxima: F32 = np.abs(flat).reshape(blocks, BLOCK).max(axis=1)
+        table = np.array(_TABLES[self.kind], np.float32)
+        divisors: F32 = np.where(maxima > 0, maxima, np.float32(1))
+        scaled: F32 = flat.reshape(blocks, BLOCK) / divisors[:, None]
+        codes = _nearest(scaled, table).reshape(-1)
+        even = np.append(codes[:count], np.zeros(count % 2, np.uint8))
+        state: dict[str, object] = {
+            "quant_type": self.kind,
+            "blocksize": BLOCK,
+            "dtype": self.dtype,
+            "shape": [n, k],
+        }
+        tensors: dict[str, NDArray[np.generic]] = {
+            "weight": (even[::2] << np.uint8(4) | even[1::2])[:, None],
+            "weight.quant_map": table,
+        }
+        if self.nested:
+            offset = maxima.mean(dtype=np.float32)
+            rounded, outer = _nested(maxima - offset)
+            state |= {
+                "nested_blocksize": NESTED_BLOCK,
+                "nested_dtype": "float32",
+                "nested_offset": float(offset),
+            }
+            tensors |= {
+                "weight.absmax": rounded,
+                "weight.nested_absmax": outer,
+                "weight.nested_quant_map": dynamic_map(),
+            }
+            spread = np.repeat(outer, NESTED_BLOCK)[:blocks]
+            maxima = np.maximum(dynamic_map()[rounded] * spread + offset, np.float32(0))
+        else:
+            tensors["weight.absmax"] = maxima
+        text = json.dumps(state).encode()
+        tensors[f"weight.quant_state.bitsandbytes__{self.kind}"] = np.frombuffer(text, np.uint8)
+        values = table[codes].reshape(blocks, BLOCK) * maxima[:, None]
+        return Rounded(values.reshape(-1)[:count].reshape(n, k), tensors)
+
+
+def _nested(values: F32) -> tuple[NDArray[np.uint8], F32]:
+    """Codes of :func:`dynamic_map`, and the largest magnitude of each 256 of ``values``."""
+    count = len(values)
+    blocks = -(-count // NESTED_BLOCK)
+    padded = np.zeros(blocks * NESTED_BLOCK, np.float32)
+    padded[:count] = values
+    grouped = padded.reshape(blocks, NESTED_BLOCK)
+    outer = np.abs(grouped).max(axis=1)
+    divisors: F32 = np.where(outer > 0, outer, np.float32(1))
+    codes = _nearest(grouped / divisors[:, None], dynamic_map())
+    return codes.reshape(-1)[:count], outer
+
+
+def dynamic_map() -> F32:
+    """The 256 values of bitsandbytes' dynamic type, ascending, from -1 to 1.
+
+    Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2021 (arXiv 2110.02861): a decade
+    from 1e-7 on has twice as many values as the one below it, evenly apart.
+    """
+    values = [0.0, 1.0]
+    for decade in range(7):
+        edges = np.linspace(0.1, 1, 2**decade + 1)
+        middles = (edges[:-1] + edges[1:]) / 2 * 10.0 ** (decade - 6)
+        values += [*middles, *-middles]
+    return np.sort(np.array(values, np.float32))
+
+
+def _nearest(values: F32, table: F32) -> NDArray[np.uint8]:
+    """The codes of the nearest values of a table in any order; half-way, of the lower one, and of
+    equal ones the lowest."""
+    ascending, codes = np.unique(table, return_index=True)
+    bounds = (ascending[:-1] + ascending[1:]) / 2
+    found: NDArray[np.uint8] = codes.astype(np.uint8)[np.searchsorted(bounds, values, side="left")]
+    return found
