@@ -57,7 +57,7 @@ class Bnb4:
         maxima: F32 = np.abs(flat).reshape(blocks, BLOCK).max(axis=1)
         table = np.array(_TABLES[self.kind], np.float32)
         divisors: F32 = np.where(maxima > 0, maxima, np.float32(1))
-        scaled: F32 = flat.reshape(blocks, BLOCK) / divisors[:, None]
+        scaled: F32 = np.divide(flat.reshape(blocks, BLOCK), divisors[:, None], dtype=np.float32)
         codes = _nearest(scaled, table).reshape(-1)
         even = np.append(codes[:count], np.zeros(count % 2, np.uint8))
         state: dict[str, object] = {
