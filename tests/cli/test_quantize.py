@@ -82,7 +82,10 @@ def test_small_floats(
     ("words", "message"),
     [
         (["--method", "gptq"], "--method gptq needs a text: --calibration FILE"),
-        (["--calibration", "TEXT"], "--calibration: is of --method gptq and awq alone, not of rtn"),
+        (
+            ["--calibration", "TEXT"],
+            "--calibration: is of --method gptq and awq and smoothquant alone",
+        ),
         (["--damping", "0.1"], "--damping: is of --method gptq alone"),
         (["--act-order", "none"], "--act-order: is of --method gptq alone"),
         (["--method", "fp8", "--bits", "8"], "--bits: is of --method rtn and gptq and awq alone"),

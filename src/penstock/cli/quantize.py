@@ -16,32 +16,18 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from penstock.cli.options import positive_int
 from penstock.cli.parser import UsageError
+from penstock.cli.quantize_options import METHODS, check, method_of, samples_of, settings_of
 from penstock.cli.status_line import StatusLine, bar
 
 if TYPE_CHECKING:
-    from penstock.models.spec import DType
-    from penstock.quantize.methods import Method
     from penstock.quantize.run import Progress, Quantized
-    from penstock.quantize.samples import Samples
     from penstock.quantize.source import SourceModel
 
 RARE = frozenset({"--damping", "--seed"})
-
-_GROUP: Final = 128
-_SAMPLES: Final = 128
-_SAMPLE_LENGTH: Final = 2048
-_DAMPING: Final = 0.01
-_INTEGERS: Final = ("rtn", "gptq", "awq")
-_CALIBRATED: Final = ("gptq", "awq")
-_OF_INTEGERS: Final = ("bits", "group_size", "asymmetric", "format")
-_OF_CALIBRATION: Final = ("calibration", "samples", "sample_length", "seed")
-_OF_GPTQ: Final = ("act_order", "damping")
-_OF_FP8: Final = ("scales",)
-_OF_BNB: Final = ("double_quantization",)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,11 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--method",
-        choices=(*_INTEGERS, "fp8", "mxfp4", "nvfp4", "nf4", "fp4"),
+        choices=METHODS,
         default="rtn",
         help="rtn: round to the nearest integers; gptq: later columns make up for the errors of "
-        "earlier ones; awq: columns that multiply large inputs are scaled; or round to the nearest "
-        "small floats (default: rtn)",
+        "earlier ones; awq: columns that multiply large inputs are scaled; smoothquant: 8 bits, "
+        "for inputs of 8 bits, too; or round to the nearest small floats (default: rtn)",
     )
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
     parser.add_argument(
@@ -88,6 +74,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--format",
         choices=("compressed-tensors", "gptq", "awq"),
         help="how it is stored (default: compressed-tensors, which vLLM and transformers read)",
+    )
+    group = parser.add_argument_group("comparison")
+    group.add_argument(
+        "--compare",
+        nargs="+",
+        metavar="METHOD[:BITS[:GROUP]]",
+        help="make all of these, such as rtn:4:64 gptq:4:64 nf4, in folders of --out, and write "
+        "what each loses, weighs and gains",
+    )
+    group.add_argument(
+        "--text",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="the text by which they are judged, in UTF-8; another than --calibration",
+    )
+    group.add_argument(
+        "--max-windows",
+        type=positive_int,
+        default=20,
+        metavar="N",
+        help="windows of 512 tokens of it that are read (default: 20)",
     )
     group = parser.add_argument_group("calibration")
     group.add_argument(
@@ -143,106 +151,45 @@ def _group_size(text: str) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    from penstock.backends.registry import backend
-    from penstock.quantize.quantization import Quantization
-    from penstock.quantize.run import quantize
     from penstock.quantize.source import SourceModel
     from penstock.weights.hub import resolve_model_folder
 
-    _check(args)
+    check(args)
+    source = SourceModel(resolve_model_folder(args.model, args.revision))
+    if args.compare:
+        from penstock.cli.quantize_compare import compare
+
+        return compare(args, source, lambda each, out: _quantize(each, source, out))
     out = args.out.expanduser()
     if os.path.lexists(out):
         raise UsageError(f"argument --out: {out} is there already; remove it, or name another")
     started = time.perf_counter()
-    source = SourceModel(resolve_model_folder(args.model, args.revision))
-    method = _method(args, source.spec.dtype)
-    work = Quantization(source, method, _samples(args, method, source))
+    _report(_quantize(args, source, out), time.perf_counter() - started)
+    return 0
+
+
+def _quantize(args: argparse.Namespace, source: SourceModel, out: Path) -> Quantized:
+    """Write what ``args`` ask for to the folder ``out``."""
+    from penstock.backends.registry import backend
+    from penstock.quantize.quantization import Quantization
+    from penstock.quantize.run import quantize
+
+    method = method_of(args, source.spec.dtype)
+    work = Quantization(source, method, samples_of(args, method, source))
     threads = args.threads or len(os.sched_getaffinity(0))
     status = StatusLine(sys.stderr)
-    clock = _Clock(status)
     try:
-        done = quantize(
+        return quantize(
             work,
             out,
             backend("cpu").bind,
             threads,
-            settings=_settings(args),
+            settings=settings_of(args),
             restart=args.restart,
-            tell=clock.tell,
+            tell=_Clock(status).tell,
         )
     finally:
         status.close()
-    _report(done, time.perf_counter() - started)
-    return 0
-
-
-def _method(args: argparse.Namespace, weights: DType) -> Method:
-    """The method, for a checkpoint of these ``weights``."""
-    from penstock.quantize.forms.bitsandbytes import Bnb4
-    from penstock.quantize.forms.integers import STORAGES, Integers
-    from penstock.quantize.forms.small_floats import Fp8, Mxfp4, Nvfp4
-    from penstock.quantize.grid import IntegerGrid
-    from penstock.quantize.methods import Awq, Gptq, RoundToNearest
-
-    match args.method:
-        case "fp8":
-            return RoundToNearest(Fp8(args.scales or "channel", weights))
-        case "mxfp4":
-            return RoundToNearest(Mxfp4())
-        case "nvfp4":
-            return RoundToNearest(Nvfp4())
-        case "nf4" | "fp4":
-            return RoundToNearest(Bnb4(args.method, args.double_quantization is not False, weights))
-    storage = STORAGES[args.format or "compressed-tensors"]
-    size = _GROUP if args.group_size is None else args.group_size
-    scales = storage.scale_dtype(weights)
-    form = Integers(IntegerGrid(args.bits or 4, size or None, not args.asymmetric, scales), storage)
-    if args.method == "gptq":
-        return Gptq(form, args.act_order or "static", args.damping or _DAMPING)
-    return Awq(form) if args.method == "awq" else RoundToNearest(form)
-
-
-def _check(args: argparse.Namespace) -> None:
-    """Raise UsageError for options that belong to another method."""
-    for methods, options in (
-        (_INTEGERS, _OF_INTEGERS),
-        (_CALIBRATED, _OF_CALIBRATION),
-        (("gptq",), _OF_GPTQ),
-        (("fp8",), _OF_FP8),
-        (("nf4", "fp4"), _OF_BNB),
-    ):
-        for name in options:
-            if getattr(args, name) is not None and args.method not in methods:
-                raise UsageError(
-                    f"argument --{name.replace('_', '-')}: is of --method {' and '.join(methods)} "
-                    f"alone, not of {args.method}; leave it out"
-                )
-    if args.damping is not None and not 0 < args.damping <= 1:
-        raise UsageError(f"argument --damping: must be over 0 and at most 1, not {args.damping}")
-
-
-def _samples(args: argparse.Namespace, method: Method, source: SourceModel) -> Samples | None:
-    if not method.calibrated or args.calibration is None:
-        return None
-    from penstock.cli.eval_common import read_text
-    from penstock.quantize.samples import draw
-    from penstock.tokenizer.load import load_tokenizer
-
-    text = read_text([args.calibration])
-    tokenizer = load_tokenizer(source.folder, check_templates=False)
-    tokenizer.check_model(source.spec.vocab_size)
-    most = source.spec.max_positions
-    length = args.sample_length or min(_SAMPLE_LENGTH, most)
-    name = str(args.calibration)
-    count, seed = args.samples or _SAMPLES, args.seed or 0
-    return draw(tokenizer, text, name, count, length, seed, most)
-
-
-def _settings(args: argparse.Namespace) -> dict[str, object]:
-    """The options that were given of those which the result depends on, besides the text's."""
-    names = [*_OF_INTEGERS, *_OF_GPTQ, *_OF_FP8, *_OF_BNB]
-    given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
-    return {"method": args.method, **given}
 
 
 class _Clock:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 
 F32 = NDArray[np.float32]
+
+_SOME: Final = 4
+"""Rows of each text that are kept as they are."""
 
 
 class Hessian:
@@ -20,11 +25,21 @@ class Hessian:
 
     def __init__(self, columns: int) -> None:
         self._sum: F32 = np.zeros((columns, columns), np.float32)
+        self._some: list[F32] = []
+        self.peaks: F32 = np.zeros(columns, np.float32)
+        """The largest magnitude of each column."""
         self.tokens = 0
+
+    @property
+    def rows(self) -> F32:
+        """A few rows of every text, ``[rows, k]``."""
+        return np.concatenate(self._some)
 
     def add(self, rows: F32) -> None:
         """Add rows ``[tokens, k]``."""
         self._sum += rows.T @ rows  # which NumPy computes half of: the rest is its mirror
+        np.maximum(self.peaks, np.abs(rows).max(axis=0, initial=0), out=self.peaks)
+        self._some.append(rows[:: max(1, len(rows) // _SOME)][:_SOME].copy())
         self.tokens += len(rows)
 
     def sums(self, name: str) -> F32:
@@ -40,6 +55,8 @@ class Hessian:
         """That of rows whose columns are divided by ``factors`` ``[k]``."""
         scaled = Hessian(len(factors))
         scaled._sum = (self._sum / factors) / factors[:, None]
+        scaled._some = [rows / factors for rows in self._some]
+        scaled.peaks = self.peaks / factors
         scaled.tokens = self.tokens
         return scaled
 

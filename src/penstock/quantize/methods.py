@@ -12,6 +12,7 @@ from penstock.quantize.forms.integers import Integers
 from penstock.quantize.gptq import Order, gptq
 from penstock.quantize.grid import F32, IntegerMatrix
 from penstock.quantize.hessian import Hessian
+from penstock.quantize.smoothquant import smoothing_factors
 
 
 class Method(Protocol):
@@ -110,3 +111,21 @@ class Awq:
         scales, zeros = clipped_fit(grouped, grid, hessian.sums(name))
         codes = grid.round(grouped, scales[..., None], zeros[..., None]).reshape(n, k)
         return self.form.coded(IntegerMatrix(grid, codes, scales, zeros), name)
+
+
+@dataclass(frozen=True)
+class SmoothQuant:
+    """Columns of inputs become of more equal size, since inputs are rounded, too
+    (:mod:`~penstock.quantize.smoothquant`)."""
+
+    form: Integers
+
+    name = "smoothquant"
+    calibrated = True
+    by_index = False
+
+    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
+        return smoothing_factors(matrices, self.form.grid, hessian)
+
+    def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
+        return self.form.round(matrix, name)

@@ -1,0 +1,207 @@
+"""``penstock quantize --compare``: several methods on one model, in one table and picture."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.cli.bench_common import command_line
+from penstock.cli.eval_common import read_text
+from penstock.cli.parser import UsageError
+from penstock.cli.quantize_options import CALIBRATED, INTEGERS, METHODS, check
+from penstock.cli.status_line import StatusLine
+from penstock.config import EngineConfig
+from penstock.errors import ConfigError
+from penstock.hardware import detect
+from penstock.quantize.comparison import bits_per_weight, stored_bytes
+from penstock.version import __version__
+from penstock.written_file import write_bytes, write_json
+
+if TYPE_CHECKING:
+    from penstock.quantize.comparison import Variant
+    from penstock.quantize.run import Quantized
+    from penstock.quantize.source import SourceModel
+
+JSON: Final = "comparison.json"
+PLOT: Final = "comparison.svg"
+_BASE: Final = "as it is"
+_WINDOW: Final = 512
+_RUNS: Final = 3
+
+Make = Callable[[argparse.Namespace, Path], "Quantized"]
+"""Writes the checkpoint that options ask for to a folder."""
+
+
+def parse(text: str, args: argparse.Namespace) -> argparse.Namespace:
+    """The options of one of ``--compare``: METHOD[:BITS[:GROUP]][:asymmetric], and what ``args``
+    have for its method besides. Raises UsageError for what is no such text."""
+    method, *rest = text.split(":")
+    asymmetric = rest[-1:] == ["asymmetric"]
+    words = rest[:-1] if asymmetric else rest
+    bits = words[0] if words else ""
+    group = words[1] if len(words) > 1 else ""
+    if method not in METHODS:
+        raise UsageError(f"argument --compare: {text} begins with none of {', '.join(METHODS)}")
+    known = bits in ("", "2", "3", "4", "8") and group in ("", "32", "64", "128", "row")
+    if not known or len(words) > 2 or (rest and method not in INTEGERS):
+        raise UsageError(
+            f"argument --compare: {text} is not METHOD[:BITS[:GROUP]][:asymmetric], with bits 2, "
+            f"3, 4 or 8 and groups of 32, 64, 128 or row, for {', '.join(INTEGERS)}; others have a "
+            "METHOD alone"
+        )
+    each = argparse.Namespace(**vars(args))
+    each.compare, each.text = None, None
+    each.method, each.bits = method, int(bits) if bits else None
+    each.group_size = None if not group else 0 if group == "row" else int(group)
+    each.asymmetric = True if asymmetric else None
+    if method not in CALIBRATED:
+        each.calibration = each.samples = each.sample_length = each.seed = None
+    elif args.calibration is None:
+        raise UsageError(f"argument --compare: {text} needs --calibration FILE")
+    check(each)
+    return each
+
+
+def compare(args: argparse.Namespace, source: SourceModel, make: Make) -> int:
+    """Make the variants that are not in ``--out`` yet, judge and time them."""
+    from penstock.quantize.comparison import table
+
+    if not args.text:
+        raise UsageError("argument --compare: needs --text FILE, by which variants are judged")
+    asked = {text: parse(text, args) for text in args.compare}
+    text = read_text(args.text)
+    out: Path = args.out.expanduser()
+    out.mkdir(exist_ok=True)
+    found: list[Variant] = []
+    with _Judge(source, text, args.max_windows) as judge:
+        found.append(judge.variant(_BASE, source.folder, None, None))
+        for name, options in asked.items():
+            folder, seconds = out / name.replace(":", "-"), None
+            if not folder.exists():
+                started = time.perf_counter()
+                make(options, folder)
+                seconds = time.perf_counter() - started
+            bits = bits_per_weight(folder)
+            found.append(judge.variant(name, folder, bits, seconds))
+            write_json(out / JSON, _document(args, judge, found))
+    rows = table(found)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *cells in rows:
+        padded = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+        print(f"{name:<{widths[0]}}  {'  '.join(padded)}")
+    print("\nbest: b, of bytes and divergence; s, of tokens/s and divergence")
+    print(f"figures: {out / JSON}{_drawn(out / PLOT, found)}")
+    return 0
+
+
+class _Judge:
+    """The model as it is, and the text by which its variants are compared with it."""
+
+    def __init__(self, source: SourceModel, text: str, most: int) -> None:
+        from penstock.evaluate.text_model import TextModel
+        from penstock.evaluate.windows import cut
+
+        self._status = StatusLine(sys.stderr)
+        self.window = min(_WINDOW, source.spec.max_positions)
+        self._base = TextModel.open(_config(source.folder), self.window)
+        tokens, bos = self._base.encode(text)
+        if len(tokens) < self.window:
+            self.close()
+            raise ConfigError(
+                f"--text has {len(tokens)} tokens, fewer than a window of {self.window}; give a "
+                "longer one"
+            )
+        self._windows = cut(tokens, self.window, "llama.cpp", bos)[:most]
+
+    @property
+    def windows(self) -> int:
+        return len(self._windows)
+
+    def variant(
+        self, name: str, folder: Path, bits: float | None, seconds: float | None
+    ) -> Variant:
+        """Judge and time what is in ``folder``."""
+        from penstock.evaluate.comparison import compare
+        from penstock.evaluate.text_model import TextModel
+        from penstock.quantize.comparison import Variant
+
+        def tell(done: int, value: float) -> None:
+            self._status.show(
+                lambda: f"comparing: {name}, {done} of {self.windows} windows, {value:.4f} nats"
+            )
+
+        with TextModel.open(_config(folder), self.window) as model:
+            result = compare(model, self._base, self._windows, tell)
+        return Variant(
+            name=name,
+            num_bytes=stored_bytes(folder),
+            bits_per_weight=bits,
+            perplexity=result.model_perplexity.perplexity,
+            kl_mean=result.kl_mean,
+            kl_p99=result.kl_p99,
+            same_top=result.agreement,
+            decode_tokens_per_s=_speed(folder),
+            seconds=seconds,
+        )
+
+    def close(self) -> None:
+        self._status.close()
+        self._base.close()
+
+    def __enter__(self) -> _Judge:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+
+def _config(folder: Path) -> EngineConfig:
+    """The engine's defaults; weights are packed anew, since variants are not served from here."""
+    return EngineConfig(model=str(folder), artifact=False)
+
+
+def _speed(folder: Path) -> float:
+    """Tokens a second of one stream."""
+    from penstock.bench.latency import LatencyWorkload, run_latency
+    from penstock.bench.session import Session
+
+    with Session.open(_config(folder)) as session:
+        workload = LatencyWorkload(repeats=_RUNS)
+        result = run_latency(session.core, session.meter, session.vocab_size, workload)
+    return result.decode_tokens_per_s_median
+
+
+def _document(
+    args: argparse.Namespace, judge: _Judge, found: Sequence[Variant]
+) -> dict[str, object]:
+    files = [*args.text, *([] if args.calibration is None else [args.calibration])]
+    return {
+        "comparison": "quantization",
+        "command": command_line(),
+        "penstock": __version__,
+        "cpu": detect().cpu_model,
+        "texts": {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in files},
+        "windows": judge.windows,
+        "window": judge.window,
+        "variants": [msgspec.to_builtins(each) for each in found],
+    }
+
+
+def _drawn(path: Path, found: Sequence[Variant]) -> str:
+    """Draw the frontier, where the library that draws is installed; what to say of it."""
+    from penstock.bench.plots.render import drawn
+    from penstock.cli.quantize_plot import frontier_figure
+
+    try:
+        picture = drawn(frontier_figure(found), "svg", detect().cpu_model)
+    except ConfigError as error:
+        return f" (no picture: {error})"
+    write_bytes(path, picture)
+    return f", {path}"

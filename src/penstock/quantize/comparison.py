@@ -1,0 +1,106 @@
+"""Quantized variants of one model beside each other: what each loses, weighs and gains."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from penstock.interface.source_walks import packed
+from penstock.plan.lower import lower
+from penstock.weights.model_folder import load_model_spec
+from penstock.weights.safetensors import open_folder
+from penstock.weights.sources import as_named
+
+
+class Variant(msgspec.Struct, frozen=True, kw_only=True):
+    """One way of quantizing a model, and how it does as it is served by default."""
+
+    name: str
+    """The words that ask for it, such as ``gptq:4:64``; the model as it is has its own."""
+    num_bytes: int
+    """Bytes of all weights, as they are stored."""
+    bits_per_weight: float | None
+    """Bits of a weight of the matrices that are quantized, scales included; None of the model as it
+    is."""
+    perplexity: float
+    kl_mean: float
+    """The mean divergence from the model as it is, in nats a token; 0 of itself."""
+    kl_p99: float
+    same_top: float
+    """The share of tokens at which both think the same token the most likely one."""
+    decode_tokens_per_s: float
+    """One stream; the median of the runs."""
+    seconds: float | None
+    """What quantizing it took; None where it was there already."""
+
+
+def stored_bytes(folder: Path) -> int:
+    """Bytes of all tensors of a checkpoint. Raises WeightError."""
+    return sum(tensor.stop - tensor.start for _, tensor in open_folder(folder).values())
+
+
+def bits_per_weight(folder: Path) -> float:
+    """Bits of a weight of the matrices that a checkpoint has quantized, with all their tensors.
+
+    Raises ModelError and WeightError.
+    """
+    spec = load_model_spec(folder)
+    shapes = {
+        matrix.name: matrix.shape
+        for weight in lower(spec).weights.values()
+        for matrix in packed(weight.source)
+    }
+    found = as_named(open_folder(folder), spec.names)
+    taken = sum(
+        tensor.stop - tensor.start
+        for name, (_, tensor) in found.items()
+        if not name.endswith(".bias") and _module(name, shapes) is not None
+    )
+    return 8 * taken / sum(map(math.prod, shapes.values()))
+
+
+def _module(tensor: str, modules: Mapping[str, object]) -> str | None:
+    """The one of ``modules`` that a tensor is of."""
+    parts = tensor.split(".")
+    names = (".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1))
+    return next((name for name in names if name in modules), None)
+
+
+def frontier(costs: Sequence[float], losses: Sequence[float]) -> list[bool]:
+    """Whether each of several ways is on the Pareto frontier: no other costs as little and loses
+    less, or loses as little and costs less."""
+    pairs = list(zip(costs, losses, strict=True))
+    return [
+        not any(other != own and other[0] <= own[0] and other[1] <= own[1] for other in pairs)
+        for own in pairs
+    ]
+
+
+def table(variants: Sequence[Variant]) -> list[list[str]]:
+    """The rows of a table, its header first: the smallest file last, and marked what is on the
+    frontier of bytes and divergence (b) and of divergence and tokens/s (s)."""
+    ordered = sorted(variants, key=lambda each: -each.num_bytes)
+    losses = [each.kl_mean for each in ordered]
+    small = frontier([each.num_bytes for each in ordered], losses)
+    fast = frontier([-each.decode_tokens_per_s for each in ordered], losses)
+    base = next(each for each in ordered if each.bits_per_weight is None)
+    rows = [["", "MB", "bits", "perplexity", "nats a token", "p99", "same top", "tokens/s", "best"]]
+    for each, by_bytes, by_speed in zip(ordered, small, fast, strict=True):
+        more = f" ({each.perplexity / base.perplexity - 1:+.1%})" if each is not base else ""
+        rows.append(
+            [
+                each.name,
+                f"{each.num_bytes / 1e6:,.1f}",
+                "" if each.bits_per_weight is None else f"{each.bits_per_weight:.2f}",
+                f"{each.perplexity:.3f}{more}",
+                f"{each.kl_mean:.4f}",
+                f"{each.kl_p99:.3f}",
+                f"{each.same_top:.1%}",
+                f"{each.decode_tokens_per_s:.1f}",
+                "b" * by_bytes + "s" * by_speed,
+            ]
+        )
+    return rows

@@ -1,0 +1,113 @@
+"""Variants beside each other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.checkpoints import tiny_checkpoint
+from support.needs import needs_native
+
+from penstock.backends.registry import backend
+from penstock.cli import main as cli
+from penstock.quantize.comparison import bits_per_weight, frontier
+from penstock.quantize.forms.bitsandbytes import Bnb4
+from penstock.quantize.forms.form import Form
+from penstock.quantize.forms.integers import STORAGES, Integers
+from penstock.quantize.forms.small_floats import Mxfp4
+from penstock.quantize.grid import IntegerGrid
+from penstock.quantize.methods import RoundToNearest
+from penstock.quantize.quantization import Quantization
+from penstock.quantize.run import quantize
+from penstock.quantize.source import SourceModel
+
+SHAPE = {"intermediate_size": 96}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=8))
+def test_the_frontier_is_what_nothing_beats(pairs: list[tuple[int, int]]) -> None:
+    best = frontier([cost for cost, _ in pairs], [loss for _, loss in pairs])
+    assert any(best)
+    for (cost, loss), is_best in zip(pairs, best, strict=True):
+        beaten = any((c < cost and at <= loss) or (c <= cost and at < loss) for c, at in pairs)
+        assert is_best is not beaten
+
+
+@pytest.mark.parametrize(
+    ("form", "bits"),
+    [
+        (Integers(IntegerGrid(4, 32, True, "float32"), STORAGES["compressed-tensors"]), 5.0),
+        (Integers(IntegerGrid(3, 32, False, "float16"), STORAGES["gptq"]), 3.6),
+        (Mxfp4(), 4.25),
+        (Bnb4("nf4", False, "float32"), 4.5),
+    ],
+    ids=str,
+)
+def test_bits_of_a_weight(form: Form, bits: float, tmp_path: Path) -> None:
+    """With scales and zero points, and the little that formats have beside for each matrix."""
+    folder = tiny_checkpoint("phi3", hidden_size=128, intermediate_size=128)
+    work = Quantization(SourceModel(folder), RoundToNearest(form))
+    quantize(work, tmp_path / "out", backend("reference").bind, 1)
+    assert bits <= bits_per_weight(tmp_path / "out") < bits + 0.2
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = cli.main(["quantize", *map(str, argv)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@needs_native
+def test_methods_are_made_judged_and_drawn(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("The quick brown fox jumps over the lazy dog. " * 40)
+    model = tiny_checkpoint("llama", max_position_embeddings=1024, **SHAPE)
+    out = tmp_path / "out"
+    words = [model, "--out", out, "--text", text, "--calibration", text, "--max-windows", 1]
+    words += ["--samples", 2, "--sample-length", 64, "--compare"]
+    code, said, err = run(capsys, *words, "rtn:8:row", "rtn:4:32", "gptq:4:32", "nf4")
+    assert code == 0, err
+    document = json.loads((out / "comparison.json").read_text())
+    variants = {each["name"]: each for each in document["variants"]}
+    assert list(variants) == ["as it is", "rtn:8:row", "rtn:4:32", "gptq:4:32", "nf4"]
+    assert variants["as it is"]["kl_mean"] == 0
+    assert variants["as it is"]["same_top"] == 1
+    assert 0 < variants["rtn:8:row"]["kl_mean"] < variants["rtn:4:32"]["kl_mean"]
+    assert variants["rtn:4:32"]["num_bytes"] < variants["rtn:8:row"]["num_bytes"]
+    assert all(each["decode_tokens_per_s"] > 0 for each in variants.values())
+    assert "rtn:8:row" in said
+    assert (out / "comparison.svg").read_text().startswith("<svg")
+    code, _, err = run(capsys, *words, "rtn:8:row")  # it is there, and not made again
+    assert code == 0, err
+    again = json.loads((out / "comparison.json").read_text())["variants"]
+    assert again[1]["seconds"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--compare", "rtn"], "--compare: needs --text FILE"),
+        (["--compare", "best", "--text", "TEXT"], "best begins with none of rtn, gptq"),
+        (["--compare", "rtn:5", "--text", "TEXT"], "rtn:5 is not METHOD[:BITS[:GROUP]]"),
+        (["--compare", "nf4:4", "--text", "TEXT"], "nf4:4 is not METHOD"),
+        (["--compare", "rtn", "gptq:4", "--text", "TEXT"], "gptq:4 needs --calibration FILE"),
+        (["--text", "TEXT"], "--text: is of --compare alone"),
+        (["--compare", "rtn", "--text", "TEXT"], "--text has 6 tokens, fewer than a window of 256"),
+    ],
+)
+def test_comparisons_that_cannot_be_made(
+    words: list[str], message: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("Short.")
+    given = [str(text) if word == "TEXT" else word for word in words]
+    model = tiny_checkpoint("llama", **SHAPE)
+    code, _, err = run(capsys, model, "--out", tmp_path / "out", *given)
+    assert code != 0
+    assert message in err
