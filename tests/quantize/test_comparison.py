@@ -87,6 +87,9 @@ def test_methods_are_made_judged_and_drawn(
     assert code == 0, err
     again = json.loads((out / "comparison.json").read_text())["variants"]
     assert again[1]["seconds"] is None
+    code, _, err = run(capsys, *words, "gptq:4:32", "--samples", 3)
+    assert code == cli.EXIT_USAGE
+    assert "was made with another calibration; remove it" in err
 
 
 @pytest.mark.parametrize(
@@ -98,7 +101,12 @@ def test_methods_are_made_judged_and_drawn(
         (["--compare", "nf4:4", "--text", "TEXT"], "nf4:4 is not METHOD"),
         (["--compare", "rtn", "gptq:4", "--text", "TEXT"], "gptq:4 needs --calibration FILE"),
         (["--text", "TEXT"], "--text: is of --compare alone"),
-        (["--compare", "rtn", "--text", "TEXT"], "--text has 6 tokens, fewer than a window of 256"),
+        (
+            ["--compare", "rtn:4:32", "--text", "TEXT"],
+            "--text has 6 tokens, fewer than a window of",
+        ),
+        (["--compare", "rtn:4:64", "--text", "TEXT"], "no whole groups of 64; take --group-size"),
+        (["--compare", "rtn", "--bits", "4"], "--bits: --compare names methods and bits"),
     ],
 )
 def test_comparisons_that_cannot_be_made(

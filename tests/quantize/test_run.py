@@ -247,6 +247,55 @@ def test_groups_that_divide_no_rows_are_refused_with_those_that_do() -> None:
         work(folder, RoundToNearest, group=64)
 
 
+def test_what_is_stored_otherwise_is_refused() -> None:
+    with pytest.raises(ModelError, match=r"c_attn is stored transposed, or as a stack"):
+        work(tiny_checkpoint("gpt2"), RoundToNearest)
+
+
+@pytest.mark.parametrize(("form", "bits"), [("awq", 4), ("gptq", 3)])
+def test_rows_that_a_format_does_not_pack_are_refused(form: str, bits: int) -> None:
+    folder = tiny_checkpoint("llama", hidden_size=64, intermediate_size=100)
+    with pytest.raises(ConfigError, match=r"_proj has .*; take another --format, --bits"):
+        work(folder, RoundToNearest, bits=bits, group=None, form=form)
+
+
+def test_somebody_elses_folder_is_left_alone(tmp_path: Path) -> None:
+    folder, partial = tiny_checkpoint("llama", **SHAPE), tmp_path / "out.partial"
+    partial.mkdir()
+    (partial / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match=r"out\.partial is somebody else's"):
+        run(work(folder, RoundToNearest), tmp_path / "out", restart=True)
+    assert (partial / "notes.txt").read_text() == "mine"
+    shutil.rmtree(partial)
+    partial.symlink_to(tmp_path)
+    with pytest.raises(ConfigError, match="is a link"):
+        run(work(folder, RoundToNearest), tmp_path / "out")
+
+
+def test_what_an_interrupted_run_left_beside_its_layers_is_no_part_of_the_checkpoint(
+    tmp_path: Path,
+) -> None:
+    folder, out = tiny_checkpoint("llama", **SHAPE), tmp_path / "out"
+    with pytest.raises(Interrupted):
+        run(work(folder, Gptq), out, interrupted(2))
+    (tmp_path / "out.partial" / "hidden-00000.float32").write_bytes(b"left")
+    run(work(folder, Gptq), out)
+    assert not list(out.glob("hidden-*"))
+
+
+def test_groups_of_any_order_have_an_index_even_where_there_is_one(tmp_path: Path) -> None:
+    """The configuration says so for all matrices; and rows that are one group have no order."""
+    folder = tiny_checkpoint("llama", hidden_size=128, intermediate_size=128)
+    by_index = partial(Gptq, order="group")
+    run(work(folder, by_index, group=128), tmp_path / "one")
+    assert "model.layers.0.mlp.up_proj.weight_g_idx" in open_folder(tmp_path / "one")
+    assert values(tmp_path / "one")
+    run(work(folder, by_index, group=None), tmp_path / "rows")
+    section = json.loads((tmp_path / "rows" / "config.json").read_text())["quantization_config"]
+    assert section["config_groups"]["group_0"]["weights"]["actorder"] is None
+    assert values(tmp_path / "rows")
+
+
 def test_what_is_quantized_already_is_refused(tmp_path: Path) -> None:
     folder = tiny_checkpoint("llama", **SHAPE)
     run(work(folder, RoundToNearest), tmp_path / "out")
@@ -278,7 +327,7 @@ def test_a_full_disk_leaves_what_was_done(tmp_path: Path, monkeypatch: pytest.Mo
     def full(source: Any, target: Any) -> None:
         nonlocal calls
         calls += 1
-        if calls == 2:
+        if calls == 3:  # behind the record and the first layer
             raise OSError(28, "No space left on device")
         replace_file(source, target)
 

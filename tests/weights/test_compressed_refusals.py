@@ -34,7 +34,7 @@ W4 = integers(4, "group", 32)
         (config(PACK, group(W4, "Embedding")), "targets .* has 'Embedding'"),
         (config(PACK, group(W4, "re:(")), "'[(]', which is no regular expression"),
         (config(PACK, group(W4), ignore=["re:["]), "ignore .*no regular expression"),
-        (config(PACK, group(W4 | {"num_bits": 3})), "num_bits .3. is not supported"),
+        (config(PACK, group(W4 | {"num_bits": 5})), "num_bits .5. is not supported"),
         (config(PACK, group(W4 | {"group_size": None})), "group with a group_size"),
         (config(PACK, group(W4 | {"type": "float"})), "num_bits .4. is not supported with type"),
         (config(FLOAT, group(W4)), "format 'float-quantized'"),

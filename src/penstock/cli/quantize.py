@@ -5,7 +5,7 @@
 
 MODEL is the folder of a Hugging Face checkpoint, or a hub id. With a method that is calibrated the
 model reads windows of a text, layer by layer, so that memory holds one layer. A run that was
-interrupted goes on where the same command is given again. docs/quantization.md has the methods,
+interrupted goes on where the same command is given again. docs/quantize.md has the methods,
 the formats, and what they cost.
 """
 
@@ -18,14 +18,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.cli.options import positive_int
+from penstock.cli.options import positive_int, whole_number
 from penstock.cli.parser import UsageError
-from penstock.cli.quantize_options import METHODS, check, method_of, samples_of, settings_of
+from penstock.cli.quantize_options import METHODS, check, settings_of, work_of
 from penstock.cli.status_line import StatusLine, bar
 
 if TYPE_CHECKING:
+    from penstock.quantize.quantization import Quantization
     from penstock.quantize.run import Progress, Quantized
-    from penstock.quantize.source import SourceModel
 
 RARE = frozenset({"--damping", "--seed"})
 
@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--method",
         choices=METHODS,
-        default="rtn",
         help="rtn: round to the nearest integers; gptq: later columns make up for the errors of "
         "earlier ones; awq: columns that multiply large inputs are scaled; smoothquant: 8 bits, "
         "for inputs of 8 bits, too; or round to the nearest small floats (default: rtn)",
@@ -113,7 +112,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="tokens of a window (default: 2048, or what the model has positions for)",
     )
-    group.add_argument("--seed", type=int, metavar="N", help="of the windows' places (default: 0)")
+    group.add_argument(
+        "--seed", type=whole_number, metavar="N", help="of the windows' places (default: 0)"
+    )
     group = parser.add_argument_group("gptq")
     group.add_argument(
         "--act-order",
@@ -154,28 +155,37 @@ def run(args: argparse.Namespace) -> int:
     from penstock.quantize.source import SourceModel
     from penstock.weights.hub import resolve_model_folder
 
-    check(args)
+    given = [name for name in ("method", "bits", "group_size", "asymmetric") if _has(args, name)]
+    if args.compare and given:
+        option = "--" + given[0].replace("_", "-")
+        raise UsageError(f"argument {option}: --compare names methods and bits; leave it out")
+    if args.text and not args.compare:
+        raise UsageError("argument --text: is of --compare alone; leave it out")
+    args.method = args.method or "rtn"
+    if not args.compare:
+        check(args)
     source = SourceModel(resolve_model_folder(args.model, args.revision))
     if args.compare:
         from penstock.cli.quantize_compare import compare
 
-        return compare(args, source, lambda each, out: _quantize(each, source, out))
+        return compare(args, source, _quantize)
     out = args.out.expanduser()
     if os.path.lexists(out):
         raise UsageError(f"argument --out: {out} is there already; remove it, or name another")
     started = time.perf_counter()
-    _report(_quantize(args, source, out), time.perf_counter() - started)
+    _report(_quantize(args, work_of(args, source), out), time.perf_counter() - started)
     return 0
 
 
-def _quantize(args: argparse.Namespace, source: SourceModel, out: Path) -> Quantized:
+def _has(args: argparse.Namespace, name: str) -> bool:
+    return getattr(args, name) is not None
+
+
+def _quantize(args: argparse.Namespace, work: Quantization, out: Path) -> Quantized:
     """Write what ``args`` ask for to the folder ``out``."""
     from penstock.backends.registry import backend
-    from penstock.quantize.quantization import Quantization
     from penstock.quantize.run import quantize
 
-    method = method_of(args, source.spec.dtype)
-    work = Quantization(source, method, samples_of(args, method, source))
     threads = args.threads or len(os.sched_getaffinity(0))
     status = StatusLine(sys.stderr)
     try:

@@ -15,18 +15,28 @@ import msgspec
 from penstock.cli.bench_common import command_line
 from penstock.cli.eval_common import read_text
 from penstock.cli.parser import UsageError
-from penstock.cli.quantize_options import CALIBRATED, INTEGERS, METHODS, check
+from penstock.cli.quantize_options import (
+    CALIBRATED,
+    INTEGERS,
+    METHODS,
+    check,
+    of_method,
+    settings_of,
+    work_of,
+)
 from penstock.cli.status_line import StatusLine
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.hardware import detect
-from penstock.quantize.comparison import bits_per_weight, stored_bytes
+from penstock.models.json_objects import read_json_object
+from penstock.quantize.comparison import bits_per_weight, stored_bytes, table
+from penstock.quantize.unfinished import RECORD, differing
 from penstock.version import __version__
 from penstock.written_file import write_bytes, write_json
 
 if TYPE_CHECKING:
     from penstock.quantize.comparison import Variant
-    from penstock.quantize.run import Quantized
+    from penstock.quantize.quantization import Quantization
     from penstock.quantize.source import SourceModel
 
 JSON: Final = "comparison.json"
@@ -35,7 +45,7 @@ _BASE: Final = "as it is"
 _WINDOW: Final = 512
 _RUNS: Final = 3
 
-Make = Callable[[argparse.Namespace, Path], "Quantized"]
+Make = Callable[[argparse.Namespace, "Quantization", Path], object]
 """Writes the checkpoint that options ask for to a folder."""
 
 
@@ -56,37 +66,36 @@ def parse(text: str, args: argparse.Namespace) -> argparse.Namespace:
             f"3, 4 or 8 and groups of 32, 64, 128 or row, for {', '.join(INTEGERS)}; others have a "
             "METHOD alone"
         )
-    each = argparse.Namespace(**vars(args))
-    each.compare, each.text = None, None
-    each.method, each.bits = method, int(bits) if bits else None
-    each.group_size = None if not group else 0 if group == "row" else int(group)
-    each.asymmetric = True if asymmetric else None
-    if method not in CALIBRATED:
-        each.calibration = each.samples = each.sample_length = each.seed = None
-    elif args.calibration is None:
+    if method in CALIBRATED and args.calibration is None:
         raise UsageError(f"argument --compare: {text} needs --calibration FILE")
-    check(each)
-    return each
+    size = None if not group else 0 if group == "row" else int(group)
+    own = of_method(args, method, int(bits) if bits else None, size, asymmetric or None)
+    check(own)
+    return own
 
 
 def compare(args: argparse.Namespace, source: SourceModel, make: Make) -> int:
     """Make the variants that are not in ``--out`` yet, judge and time them."""
-    from penstock.quantize.comparison import table
-
     if not args.text:
         raise UsageError("argument --compare: needs --text FILE, by which variants are judged")
     asked = {text: parse(text, args) for text in args.compare}
+    # Whatever can be refused is refused before hours are spent on the first.
+    works = {text: work_of(options, source) for text, options in asked.items()}
     text = read_text(args.text)
     out: Path = args.out.expanduser()
+    if out.exists() and out.samefile(source.folder):
+        raise UsageError("argument --out: is the model's own folder; name another")
     out.mkdir(exist_ok=True)
     found: list[Variant] = []
     with _Judge(source, text, args.max_windows) as judge:
         found.append(judge.variant(_BASE, source.folder, None, None))
         for name, options in asked.items():
             folder, seconds = out / name.replace(":", "-"), None
-            if not folder.exists():
+            if folder.exists():
+                _require_same(folder, works[name], options)
+            else:
                 started = time.perf_counter()
-                make(options, folder)
+                make(options, works[name], folder)
                 seconds = time.perf_counter() - started
             bits = bits_per_weight(folder)
             found.append(judge.variant(name, folder, bits, seconds))
@@ -99,6 +108,21 @@ def compare(args: argparse.Namespace, source: SourceModel, make: Make) -> int:
     print("\nbest: b, of bytes and divergence; s, of tokens/s and divergence")
     print(f"figures: {out / JSON}{_drawn(out / PLOT, found)}")
     return 0
+
+
+def _require_same(folder: Path, work: Quantization, options: argparse.Namespace) -> None:
+    """Raise ConfigError unless a folder that is there is what would be written to it."""
+    from penstock.quantize.run import record_of
+
+    path = folder / RECORD
+    if not path.is_file():
+        raise ConfigError(f"{folder} is none that this command has made; name another --out")
+    changed = differing(read_json_object(path, ConfigError), record_of(work, settings_of(options)))
+    if changed:
+        raise ConfigError(
+            f"{folder} was made with another {' and '.join(changed)}; remove it, or name another "
+            "--out"
+        )
 
 
 class _Judge:

@@ -10,6 +10,7 @@ from penstock.cli.parser import UsageError
 if TYPE_CHECKING:
     from penstock.models.spec import DType
     from penstock.quantize.methods import Method
+    from penstock.quantize.quantization import Quantization
     from penstock.quantize.samples import Samples
     from penstock.quantize.source import SourceModel
 
@@ -40,7 +41,9 @@ def method_of(args: argparse.Namespace, weights: DType) -> Method:
         case "smoothquant":
             return SmoothQuant(Integers(IntegerGrid(8, None, True, weights), w8a8))
         case "fp8":
-            return RoundToNearest(Fp8(args.scales or "channel", weights))
+            # float16 has too little range for scales of small rows.
+            scales: DType = "float32" if weights == "float16" else weights
+            return RoundToNearest(Fp8(args.scales or "channel", scales))
         case "mxfp4":
             return RoundToNearest(Mxfp4())
         case "nvfp4":
@@ -49,26 +52,26 @@ def method_of(args: argparse.Namespace, weights: DType) -> Method:
             return RoundToNearest(Bnb4(args.method, args.double_quantization is not False, weights))
     storage = STORAGES[args.format or "compressed-tensors"]
     size = _GROUP if args.group_size is None else args.group_size
-    scales = storage.scale_dtype(weights)
-    form = Integers(IntegerGrid(args.bits or 4, size or None, not args.asymmetric, scales), storage)
+    own = storage.scale_dtype(weights)
+    form = Integers(IntegerGrid(args.bits or 4, size or None, not args.asymmetric, own), storage)
     if args.method == "gptq":
         return Gptq(form, args.act_order or "static", args.damping or _DAMPING)
     return Awq(form) if args.method == "awq" else RoundToNearest(form)
 
 
+_OPTIONS: Final = (
+    (INTEGERS, _OF_INTEGERS),
+    (CALIBRATED, _OF_CALIBRATION),
+    (("gptq",), _OF_GPTQ),
+    (("fp8",), _OF_FP8),
+    (("nf4", "fp4"), _OF_BNB),
+)
+"""The methods that take some options, and these."""
+
+
 def check(args: argparse.Namespace) -> None:
     """Raise UsageError for options that belong to another method."""
-    if args.text and not args.compare:
-        raise UsageError("argument --text: is of --compare alone; leave it out")
-    if args.compare:
-        return  # each of them is checked by itself
-    for methods, options in (
-        (INTEGERS, _OF_INTEGERS),
-        (CALIBRATED, _OF_CALIBRATION),
-        (("gptq",), _OF_GPTQ),
-        (("fp8",), _OF_FP8),
-        (("nf4", "fp4"), _OF_BNB),
-    ):
+    for methods, options in _OPTIONS:
         for name in options:
             if getattr(args, name) is not None and args.method not in methods:
                 raise UsageError(
@@ -79,7 +82,33 @@ def check(args: argparse.Namespace) -> None:
         raise UsageError(f"argument --damping: must be over 0 and at most 1, not {args.damping}")
 
 
-def samples_of(args: argparse.Namespace, method: Method, source: SourceModel) -> Samples | None:
+def of_method(
+    args: argparse.Namespace,
+    method: str,
+    bits: int | None,
+    group_size: int | None,
+    asymmetric: bool | None,
+) -> argparse.Namespace:
+    """The options of one method of several, for which ``args`` has those of all."""
+    own = argparse.Namespace(**vars(args))
+    own.method, own.bits, own.group_size, own.asymmetric = method, bits, group_size, asymmetric
+    for methods, options in _OPTIONS:
+        if method not in methods:
+            for name in options:
+                setattr(own, name, None)
+    return own
+
+
+def work_of(args: argparse.Namespace, source: SourceModel) -> Quantization:
+    """What is to be done. Raises what making a Quantization does, and ConfigError for a text that
+    is too short."""
+    from penstock.quantize.quantization import Quantization
+
+    method = method_of(args, source.spec.dtype)
+    return Quantization(source, method, _samples(args, method, source))
+
+
+def _samples(args: argparse.Namespace, method: Method, source: SourceModel) -> Samples | None:
     if not method.calibrated or args.calibration is None:
         return None
     from penstock.cli.eval_common import read_text

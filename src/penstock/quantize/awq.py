@@ -31,7 +31,7 @@ CLIPS: Final = tuple(1 - 0.05 * step for step in range(11))
 def scale_factors(matrices: Sequence[F32], grid: IntegerGrid, hessian: Hessian) -> F32 | None:
     """The factors ``[k]`` of the columns of matrices ``[n, k]`` that multiply the same, with which
     they lose least; None where that is without."""
-    sums = hessian.sums("a matrix")
+    sums = hessian.sums("a matrix of a layer")
     sizes = np.sqrt(np.diagonal(sums) / max(hessian.tokens, 1))
     least = sizes.max() * np.float32(1e-4)
     if least == 0:

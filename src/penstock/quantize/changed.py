@@ -41,7 +41,8 @@ class Changed:
 
     def as_stored(self, name: str, values: F32) -> F32:
         """Values that the checkpoint's type of a tensor has, nearest to those."""
-        return values.astype(NUMPY_DTYPES[self._source.dtype(name)]).astype(np.float32)
+        with np.errstate(over="ignore"):
+            return values.astype(NUMPY_DTYPES[self._source.dtype(name)]).astype(np.float32)
 
     def arrays(self, dtype: DType) -> Mapping[str, NDArray[Any]]:
         """All that has changed, in the type in which the model runs."""
@@ -87,11 +88,21 @@ def _divide(each: BalancedInput, factors: F32, changed: Changed, rounded: Collec
         before = changed.values(maker.tensor)
         after = maker.divided(before, factors)
         if maker.tensor.removesuffix(".weight") not in rounded:
-            after = changed.as_stored(maker.tensor, after)
             if number == 0 and before.ndim == 1:
+                lost = _lost(maker, before, changed.as_stored(maker.tensor, after))
+                factors = np.where(lost, np.float32(1), factors)
+                after = changed.as_stored(maker.tensor, maker.divided(before, factors))
                 factors = _kept(maker, before, after, factors)
+            after = changed.as_stored(maker.tensor, after)
         changed.put(maker.tensor, after)
     return factors
+
+
+def _lost(maker: Maker, before: F32, after: F32) -> NDArray[np.bool_]:
+    """The columns that a type has too little range to divide."""
+    old, new = maker.made(before), maker.made(after)
+    lost: NDArray[np.bool_] = (old != 0) & ((new == 0) | ~np.isfinite(new))
+    return lost
 
 
 def _kept(maker: Maker, before: F32, after: F32, factors: F32) -> F32:

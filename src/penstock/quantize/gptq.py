@@ -77,7 +77,7 @@ def gptq(
             errors[i - first] = error
         left[end:] -= upper[first:end, end:].T @ errors
     group_of = None
-    if order == "group" and groups > 1:
+    if order == "group" and grid.group_size is not None:
         group_of = np.empty(k, np.int32)
         group_of[places] = np.arange(k, dtype=np.int32) // size
     return IntegerMatrix(grid, np.ascontiguousarray(codes.T), scales, zeros, group_of)

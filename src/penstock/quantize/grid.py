@@ -47,6 +47,16 @@ class IntegerGrid:
             raise ValueError(f"{columns} columns are no whole groups of {size}")
         return columns // size
 
+    def grouped(self, matrix: F32) -> F32:
+        """A matrix ``[n, k]`` as ``[n, groups, columns of a group]``."""
+        n, k = matrix.shape
+        return matrix.reshape(n, self.groups(k), -1)
+
+    def matrix(self, grouped: F32, scales: F32, zeros: NDArray[np.int32]) -> IntegerMatrix:
+        """The nearest codes of groups ``[n, groups, columns]`` with these scales and zeros."""
+        codes = self.round(grouped, scales[..., None], zeros[..., None])
+        return IntegerMatrix(self, codes.reshape(len(grouped), -1), scales, zeros)
+
     def fit(self, values: F32) -> tuple[F32, NDArray[np.int32]]:
         """The scales and zeros ``[...]`` of groups ``[..., columns]`` that span their values.
 

@@ -39,7 +39,8 @@ class Hessian:
         """Add rows ``[tokens, k]``."""
         self._sum += rows.T @ rows  # which NumPy computes half of: the rest is its mirror
         np.maximum(self.peaks, np.abs(rows).max(axis=0, initial=0), out=self.peaks)
-        self._some.append(rows[:: max(1, len(rows) // _SOME)][:_SOME].copy())
+        step = max(1, len(rows) // _SOME)  # not the first rows, which are unlike all others
+        self._some.append(rows[step // 2 :: step][:_SOME].copy())
         self.tokens += len(rows)
 
     def sums(self, name: str) -> F32:

@@ -69,6 +69,8 @@ class HiddenWriter:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        if kind is None:
+            os.fsync(self._file.fileno())  # before a layer is written that needs it no more
         self._file.close()
         if kind is None:
             os.replace(self._partial, self._path)

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from penstock.errors import ModelError
 from penstock.interface.plan_weights import PlanWeight
-from penstock.interface.source_walks import packed, tensors
-from penstock.interface.sources import Packed
+from penstock.interface.source_walks import made_of, packed, tensors
+from penstock.interface.sources import Packed, PackedFormat, Source, Transposed
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.cuts import layer_cuts
 from penstock.plan.fuse import fuse
@@ -30,6 +30,19 @@ class Target:
     """``[n, k]``."""
     input: Buffer | None
     """What it multiplies; None: rows that are chosen for it, such as those of an expert."""
+    stored: PackedFormat
+    """How it is to be stored."""
+
+    @property
+    def name(self) -> str:
+        """The tensor that it is of."""
+        return f"{self.module}.weight"
+
+    @property
+    def joined(self) -> str:
+        """What matrices have in common that engines may multiply as one: their input or, where that
+        is not known, the module that they are in."""
+        return self.module.rpartition(".")[0] if self.input is None else self.input.name
 
 
 @dataclass(frozen=True)
@@ -43,9 +56,9 @@ class Layer:
     tensors: frozenset[str]
     """The tensors of the checkpoint in floats that its ops read."""
 
-    def target(self, module: str) -> Target:
-        """The matrix of ``module``."""
-        return next(target for target in self.targets if target.module == module)
+    def joined_with(self, target: Target) -> list[Target]:
+        """The matrices that engines may multiply together with one, and that itself."""
+        return [each for each in self.targets if each.joined == target.joined]
 
 
 @dataclass(frozen=True)
@@ -62,11 +75,6 @@ class Layers:
     @property
     def targets(self) -> Iterator[Target]:
         return (target for layer in self.layers for target in layer.targets)
-
-    @property
-    def widest(self) -> int:
-        """The number of columns of the widest matrix."""
-        return max((target.shape[1] for target in self.targets), default=0)
 
 
 def layers_of(floats: ModelSpec, quantized: ModelSpec, tokens: int) -> Layers:
@@ -147,8 +155,18 @@ def _layer(
     targets: dict[str, Target] = {}
     for name in names:
         for matrix in wanted.get(name, ()):
+            if len(matrix.shape) != 2 or _is_transposed(plan.weights[name].source):
+                raise ModelError(
+                    f"{matrix.name} is stored transposed, or as a stack of matrices, and is not "
+                    "quantized yet; take another --method, or another model"
+                )
             n, k = matrix.shape
-            targets.setdefault(matrix.name, Target(matrix.name, (n, k), inputs.get(name)))
+            own = Target(matrix.name, (n, k), inputs.get(name), matrix.format)
+            targets.setdefault(matrix.name, own)
     stored = frozenset(each.name for name in names for each in tensors(plan.weights[name].source))
-    own = tuple(each for each in balanced if each.tensors <= stored)
-    return Layer(piece, tuple(targets.values()), own, stored)
+    divided = tuple(each for each in balanced if each.tensors <= stored)
+    return Layer(piece, tuple(targets.values()), divided, stored)
+
+
+def _is_transposed(source: Source) -> bool:
+    return isinstance(source, Transposed) or any(map(_is_transposed, made_of(source)))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol, Self
 
 from penstock.quantize.awq import clipped_fit, scale_factors
 from penstock.quantize.forms.form import Coded, Form
 from penstock.quantize.forms.integers import Integers
 from penstock.quantize.gptq import Order, gptq
-from penstock.quantize.grid import F32, IntegerMatrix
+from penstock.quantize.grid import F32
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.smoothquant import smoothing_factors
 
@@ -39,21 +39,18 @@ class Method(Protocol):
         by: above 0, ``[k]``. None: they stay as they are."""
         ...
 
+    def of_joined(self, matrices: Sequence[F32]) -> Method:
+        """The method for matrices that engines may multiply as one."""
+        ...
+
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
         """The matrix ``[n, k]``, whose name is for messages, in the form. Raises WeightError where
         it cannot be."""
         ...
 
 
-class _Unbalanced:
-    """A method that leaves columns as they are."""
-
-    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
-        return None
-
-
 @dataclass(frozen=True)
-class RoundToNearest(_Unbalanced):
+class RoundToNearest:
     """Every weight becomes the nearest value of its group."""
 
     form: Form
@@ -62,12 +59,25 @@ class RoundToNearest(_Unbalanced):
     calibrated = False
     by_index = False
 
+    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
+        return None
+
+    def of_joined(self, matrices: Sequence[F32]) -> RoundToNearest:
+        return replace(self, form=self.form.of_joined(matrices))
+
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
         return self.form.round(matrix, name)
 
 
+class _OfIntegers:
+    """A method whose matrices share nothing."""
+
+    def of_joined(self, matrices: Sequence[F32]) -> Self:
+        return self
+
+
 @dataclass(frozen=True)
-class Gptq(_Unbalanced):
+class Gptq(_OfIntegers):
     """Columns make up for the errors of those before them; arguments are those of
     :func:`~penstock.quantize.gptq.gptq`."""
 
@@ -80,7 +90,10 @@ class Gptq(_Unbalanced):
 
     @property
     def by_index(self) -> bool:
-        return self.order == "group"
+        return self.order == "group" and self.form.group_size is not None
+
+    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
+        return None
 
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
         assert hessian is not None
@@ -90,7 +103,7 @@ class Gptq(_Unbalanced):
 
 
 @dataclass(frozen=True)
-class Awq:
+class Awq(_OfIntegers):
     """Columns that multiply large inputs become larger, and what spans a group smaller, as far as
     that lowers the error (:mod:`~penstock.quantize.awq`)."""
 
@@ -105,16 +118,14 @@ class Awq:
 
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
         assert hessian is not None
-        n, k = matrix.shape
         grid = self.form.grid
-        grouped = matrix.reshape(n, grid.groups(k), -1)
-        scales, zeros = clipped_fit(grouped, grid, hessian.sums(name))
-        codes = grid.round(grouped, scales[..., None], zeros[..., None]).reshape(n, k)
-        return self.form.coded(IntegerMatrix(grid, codes, scales, zeros), name)
+        grouped = grid.grouped(matrix)
+        fit = clipped_fit(grouped, grid, hessian.sums(name))
+        return self.form.coded(grid.matrix(grouped, *fit), name)
 
 
 @dataclass(frozen=True)
-class SmoothQuant:
+class SmoothQuant(_OfIntegers):
     """Columns of inputs become of more equal size, since inputs are rounded, too
     (:mod:`~penstock.quantize.smoothquant`)."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.errors import ConfigError
+from penstock.errors import ConfigError, ModelError
 from penstock.quant.scheme import GROUP_SIZES
 from penstock.quantize.layers import Layers, Target, layers_of
 from penstock.quantize.methods import Method
@@ -43,6 +43,16 @@ class Quantization:
         """``config.json`` of the result."""
 
     def _check(self, target: Target) -> None:
+        if target.name not in self.source.tensors:
+            raise ModelError(
+                f"the checkpoint has no {target.name}, which would be quantized: its matrices are "
+                "stored together in a way that is not quantized yet"
+            )
+        if self.source.shape(target.name) != target.shape:
+            raise ModelError(
+                f"{target.name} has shape {list(self.source.shape(target.name))}, and config.json "
+                f"asks for {list(target.shape)}; take both from one checkpoint"
+            )
         k = target.shape[1]
         size = self.method.form.group_size
         if size is not None and k % size:
@@ -51,6 +61,11 @@ class Quantization:
                 f"{target.module} has {k} columns, which are no whole groups of {size}; take "
                 f"{' or '.join([*fitting, '--group-size row'])}"
             )
+        try:
+            target.stored.tensors(target.module, target.shape)
+        except ModelError as error:
+            problem = str(error).partition(";")[0]
+            raise ConfigError(f"{problem}; take another --format, --bits or --method") from error
         if self.method.calibrated and target.input is None:
             raise ConfigError(
                 f"--method {self.method.name} does not know what {target.module} multiplies: rows "

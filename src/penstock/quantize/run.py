@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,7 +23,7 @@ from penstock.quantize.quantization import Quantization
 from penstock.quantize.tensor_file import NewTensor
 from penstock.quantize.unfinished import Unfinished
 from penstock.version import __version__
-from penstock.weights.identity import weight_files
+from penstock.weights.identity import stamped_weights, weight_files
 
 F32 = NDArray[np.float32]
 
@@ -43,7 +45,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Rounded:
+class RoundedMatrix:
     """What became of one matrix."""
 
     module: str
@@ -61,7 +63,7 @@ class Quantized:
     num_bytes: int
     """Bytes of all weights, as they are stored."""
     source_bytes: int
-    rounded: tuple[Rounded, ...]
+    rounded: tuple[RoundedMatrix, ...]
     """The matrices that this run has rounded."""
     resumed: int
     """Layers that a run before had done."""
@@ -87,13 +89,7 @@ def quantize(
     same bytes. Memory holds a layer, and what its matrices multiply. Raises ConfigError,
     WeightError and OSError.
     """
-    files = weight_files(work.source.folder)
-    record = {
-        **(settings or {}),
-        "penstock": __version__,
-        "source": [f"{each.name}: {each.bytes} bytes, {each.digest}" for each in files],
-        "calibration": None if work.samples is None else work.samples.source,
-    }
+    record = record_of(work, settings or {})
     folder = Unfinished(out, record, len(work.layers.layers) + 1, restart)
     try:
         run = _Run(work, folder, bind, threads, tell)
@@ -107,8 +103,21 @@ def quantize(
     finally:
         folder.close()
     matrices = len(tuple(work.layers.targets))
-    source_bytes = sum(each.bytes for each in files)
+    source_bytes = sum(each.stamp.bytes for each in stamped_weights(work.source.folder))
     return Quantized(out, matrices, size, source_bytes, tuple(run.rounded), resumed)
+
+
+def record_of(work: Quantization, settings: Mapping[str, object]) -> dict[str, object]:
+    """What a checkpoint is made of, and by which ``settings``: where this is the same, so are its
+    bytes. Raises WeightError."""
+    files = weight_files(work.source.folder)
+    return {
+        **settings,
+        "penstock": __version__,
+        "source": [f"{each.name}: {each.bytes} bytes, {each.digest}" for each in files],
+        "config": hashlib.sha256(json.dumps(work.config).encode()).hexdigest(),
+        "calibration": None if work.samples is None else work.samples.source,
+    }
 
 
 class _Run:
@@ -124,7 +133,7 @@ class _Run:
         self._weights = work.source.weights(work.layers.weights, work.layers.dtype)
         self._samples = () if work.samples is None else work.samples.tokens
         self._owners = _owners(self._layers)
-        self.rounded: list[Rounded] = []
+        self.rounded: list[RoundedMatrix] = []
 
     def layer(self, index: int) -> None:
         """Round the matrices of a layer, make what the next one is given, and write it."""
@@ -139,11 +148,12 @@ class _Run:
             if self._calibrated:
                 part = READING + ROUNDING * part
             self._say(index, part, target.module)
-            name = f"{target.module}.weight"
+            name = target.name
             matrix = changed.values(name)
             require_finite(matrix, name)
             hessian = hessians.get(target.module)
-            made = work.method.rounded(matrix, hessian, name)
+            joined = [changed.values(each.name) for each in layer.joined_with(target)]
+            made = work.method.of_joined(joined).rounded(matrix, hessian, name)
             stem = work.source.stored_name(name).removesuffix(".weight")
             tensors += [NewTensor.of(f"{stem}.{end}", each) for end, each in made.arrays().items()]
             error = None
@@ -152,7 +162,7 @@ class _Run:
                 whole = hessian.loss(matrix)
                 error = hessian.loss(rounded - matrix) / whole if whole else 0.0
                 changed.put(name, rounded)
-            self.rounded.append(Rounded(target.module, error))
+            self.rounded.append(RoundedMatrix(target.module, error))
         hessians.clear()
         if self._calibrated and index + 1 < len(self._layers):
             self._hand_on(index, changed.arrays(work.layers.dtype))
@@ -188,23 +198,22 @@ class _Run:
                 for name, hessian in hessians.items():
                     hessian.add(returned[name])
                 self._say(index, READING * (number + 1) / len(self._samples), "reading")
-        return {
-            target.module: hessians[target.input.name]
-            for target in layer.targets
-            if target.input is not None
-        }
+        found: dict[str, Hessian] = {}
+        for target in layer.targets:
+            if target.input is not None:
+                found[target.module] = hessians[target.input.name]
+                found[target.module].sums(target.name)  # which refuses what is not finite
+        return found
 
     def _hand_on(self, index: int, values: Mapping[str, NDArray[np.generic]]) -> None:
         """Write what a layer with the matrices ``values`` makes of every sample."""
-        layer = self._layers[index]
         hidden = self._hidden(index + 1)
         with ExitStack() as stack:
             run = stack.enter_context(self._run(index, values))
             written = stack.enter_context(hidden.written())
             for number, given in self._given(index):
                 returned = run(self._samples[number], given)
-                passed = {buffer.name: given[buffer.name] for buffer in layer.piece.given}
-                written.add({**passed, **returned})
+                written.add(returned)
                 part = READING + ROUNDING + WRITING * (number + 1) / len(self._samples)
                 self._say(index, part, "handing on")
 

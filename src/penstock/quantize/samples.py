@@ -49,8 +49,9 @@ def draw(
     starts = np.random.default_rng(seed).integers(0, len(ids) - own + 1, count)
     windows = tuple((*prefix, *ids[start : start + own]) for start in starts.tolist())
     digest = hashlib.sha256(text.encode()).hexdigest()
+    of_ids = hashlib.sha256(np.array(windows, np.int64).tobytes()).hexdigest()
     source = (
         f"{count} windows of {length} tokens, drawn with seed {seed}, of a text of {len(ids)} "
-        f"tokens with SHA-256 {digest}"
+        f"tokens with SHA-256 {digest}; SHA-256 of their ids {of_ids}"
     )
     return Samples(windows, source)

@@ -18,7 +18,7 @@ from penstock.models.json_objects import read_json_object
 from penstock.models.registry import read_spec
 from penstock.models.spec import DType, ModelSpec
 from penstock.models.text_part import text_part
-from penstock.quantize.tensor_file import NewTensor
+from penstock.quantize.tensor_file import DTYPES, NewTensor
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_files import ModelFiles
 from penstock.weights.model_folder import load_model_spec
@@ -118,7 +118,7 @@ class ArrayFile(TensorFile):
         super().__init__(Path("memory"), 0)
         self._arrays = arrays
         self.tensors = {
-            name: Tensor(name, "F32", array.shape, 0, array.nbytes)
+            name: Tensor(name, DTYPES[str(array.dtype)], array.shape, 0, array.nbytes)
             for name, array in arrays.items()
         }
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from penstock.artifact.files import sync_folder
 
-_NAMES: Final = {
+DTYPES: Final = {
     "float32": "F32",
     "float16": "F16",
     "bfloat16": "BF16",
@@ -25,6 +25,7 @@ _NAMES: Final = {
     "uint8": "U8",
     "float8_e4m3fn": "F8_E4M3",
 }
+"""What safetensors call NumPy's types."""
 _ALIGNED: Final = 64
 """Bytes at multiples of which the data of a file begins, so that views need no copy."""
 
@@ -43,7 +44,7 @@ class NewTensor:
     def of(cls, name: str, array: NDArray[Any]) -> NewTensor:
         data = np.ascontiguousarray(array)
         octets = data.reshape(-1).view(np.uint8)
-        return cls(name, _NAMES[str(data.dtype)], data.shape, octets)
+        return cls(name, DTYPES[str(data.dtype)], data.shape, octets)
 
 
 def write_tensors(path: Path, tensors: Iterable[NewTensor]) -> None:

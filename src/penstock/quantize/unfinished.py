@@ -15,16 +15,37 @@ from penstock.artifact.files import remove_tree, sync_folder
 from penstock.errors import ConfigError
 from penstock.models.json_objects import read_json_object
 from penstock.quantize.tensor_file import NewTensor, write_tensors
-from penstock.weights.safetensors import INDEX, SINGLE, SafetensorsFile
+from penstock.weights.safetensors import INDEX, SafetensorsFile
 from penstock.written_file import write_json
 
 RECORD: Final = "penstock_quantization.json"
 """The file that says how a checkpoint was made."""
 
 _SUFFIX: Final = ".partial"
-_WEIGHTS: Final = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".msgpack", ".h5", ".onnx")
-_OTHERS: Final = ("config.json", RECORD)
+_COPIED: Final = (".json", ".jinja", ".model", ".txt", ".md", ".py", ".tiktoken", ".spm", "")
+"""What the names of files end with that a checkpoint has besides weights: of tokenizers, chat
+templates, code and licences."""
+_ANEW: Final = ("config.json", RECORD)
 """Files that are made anew."""
+
+
+def beside_weights(folder: Path) -> list[Path]:
+    """The files of a checkpoint that a quantized one has, too."""
+    return [
+        each
+        for each in sorted(folder.iterdir())
+        if each.is_file()
+        and each.suffix in _COPIED
+        and each.name not in _ANEW
+        and not each.name.endswith(".index.json")
+        and not each.name.startswith(".")
+    ]
+
+
+def differing(before: Mapping[str, object], record: Mapping[str, object]) -> list[str]:
+    """The entries in which two records are not the same."""
+    own = json.loads(json.dumps(record))
+    return [key for key in sorted({*before, *own}) if before.get(key) != own.get(key)]
 
 
 class Unfinished:
@@ -45,6 +66,8 @@ class Unfinished:
             raise ConfigError(f"--out {out}: there is no folder {out.parent}; make it first")
         self._out, self._shards = out, shards
         self.folder = out.with_name(out.name + _SUFFIX)
+        if self.folder.is_symlink():
+            raise ConfigError(f"--out {out}: {self.folder} is a link; remove it, or name another")
         try:
             self.folder.mkdir(exist_ok=True)
         except OSError as error:
@@ -66,27 +89,29 @@ class Unfinished:
                 f"--out {self._out}: another process works on it, in {self.folder}; let it finish, "
                 "or name another folder"
             ) from error
-        own = json.loads(json.dumps(record))
         path = self.folder / RECORD
-        if path.exists() and not restart:
-            before = read_json_object(path, ConfigError)
-            changed = [key for key in sorted({*before, *own}) if before.get(key) != own.get(key)]
+        if not path.exists():
+            if any(self.folder.iterdir()):
+                raise ConfigError(
+                    f"--out {self._out}: {self.folder} is somebody else's; remove it, or name "
+                    "another folder"
+                )
+        elif not restart:
+            changed = differing(read_json_object(path, ConfigError), record)
             if changed:
                 raise ConfigError(
                     f"{self.folder} has what was done with another {' and '.join(changed)}; give "
                     "the same options to go on, --restart to begin anew, or name another --out"
                 )
-            self.resumed = True
             return
+        # The record comes last, and goes last: without one the folder is nobody's.
         for each in self.folder.iterdir():
-            remove_tree(each)
-        write_json(path, own)
-        self.resumed = False
+            if each.name != RECORD:
+                remove_tree(each)
+        _write_synced(path, record)
 
     def shard(self, index: int) -> Path:
         """The file of some of the tensors, once they are all there."""
-        if self._shards == 1:
-            return self.folder / SINGLE
         return self.folder / f"model-{index + 1:05}-of-{self._shards:05}.safetensors"
 
     def hidden(self, index: int) -> Path:
@@ -102,14 +127,15 @@ class Unfinished:
         """Add what a checkpoint has besides weights, files of ``source`` among them, and give the
         folder its name. Returns the bytes of all weights. May be interrupted and called again."""
         places, size = self._tensors()
-        for each in source.iterdir():
-            own = each.name in _OTHERS or each.name.endswith((*_WEIGHTS, ".index.json"))
-            if each.is_file() and not own:
-                shutil.copyfile(each, self.folder / each.name)
-        write_json(self.folder / "config.json", config)
-        if self._shards > 1:
-            index = {"metadata": {"total_size": size}, "weight_map": places}
-            write_json(self.folder / INDEX, index)
+        for each in beside_weights(source):
+            shutil.copyfile(each, self.folder / each.name)
+            with open(self.folder / each.name, "rb") as copied:
+                os.fsync(copied.fileno())
+        _write_synced(self.folder / "config.json", config)
+        index = {"metadata": {"total_size": size}, "weight_map": places}
+        _write_synced(self.folder / INDEX, index)
+        for left in self.folder.glob("hidden-*"):  # of a run that ended right behind its layer
+            left.unlink()
         sync_folder(self.folder)
         if os.path.lexists(self._out):  # a rename would replace an empty folder
             raise ConfigError(f"--out {self._out} is there now; rename {self.folder} yourself")
@@ -130,3 +156,13 @@ class Unfinished:
     def close(self) -> None:
         """Let go of the folder, which stays as it is."""
         os.close(self._lock)
+
+
+def _write_synced(path: Path, document: Mapping[str, object]) -> None:
+    """Write a JSON file that is there in full or not at all. Raises OSError with its name."""
+    partial = path.with_name(f"{path.name}.partial")
+    write_json(partial, document)
+    with open(partial, "rb") as written:
+        os.fsync(written.fileno())
+    os.replace(partial, path)
+    sync_folder(path.parent)

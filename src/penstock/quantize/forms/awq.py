@@ -35,7 +35,8 @@ def config(grid: IntegerGrid, by_index: bool, floats: Sequence[str]) -> dict[str
         "quant_method": METHOD,
         "bits": grid.bits,
         "group_size": grid.group_size or -1,
-        "zero_point": not grid.symmetric,
+        # Symmetric codes, too, have zero points, all of them 8: few kernels do without.
+        "zero_point": True,
         "version": "gemm",
         "modules_to_not_convert": list(floats) or None,
     }

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from penstock.models.bitsandbytes import BLOCK, METHOD, NESTED_BLOCK
 from penstock.models.spec import DType
 from penstock.quant.formats.float_codes import FP4_VALUES, NF4_VALUES
-from penstock.quantize.forms.small_floats import Rounded
+from penstock.quantize.forms.small_floats import CodedFloats
 from penstock.quantize.grid import F32
 
 _TABLES: Final = {"nf4": NF4_VALUES, "fp4": FP4_VALUES}
@@ -46,7 +46,11 @@ class Bnb4:
             "llm_int8_skip_modules": list(floats),
         }
 
-    def round(self, matrix: F32, name: str) -> Rounded:
+    def of_joined(self, matrices: Sequence[F32]) -> Bnb4:
+        """Matrices share nothing."""
+        return self
+
+    def round(self, matrix: F32, name: str) -> CodedFloats:
         """Round to the nearest value of the table; half-way to the lower one, as bitsandbytes
         compares."""
         n, k = matrix.shape
@@ -72,7 +76,7 @@ class Bnb4:
         }
         if self.nested:
             offset = maxima.mean(dtype=np.float32)
-            rounded, outer = _nested(maxima - offset)
+            rounded, outer = _nested(maxima - offset, offset)
             state |= {
                 "nested_blocksize": NESTED_BLOCK,
                 "nested_dtype": "float32",
@@ -83,27 +87,30 @@ class Bnb4:
                 "weight.nested_absmax": outer,
                 "weight.nested_quant_map": dynamic_map(),
             }
-            spread = np.repeat(outer, NESTED_BLOCK)[:blocks]
-            maxima = np.maximum(dynamic_map()[rounded] * spread + offset, np.float32(0))
+            maxima = dynamic_map()[rounded] * np.repeat(outer, NESTED_BLOCK)[:blocks] + offset
         else:
             tensors["weight.absmax"] = maxima
         text = json.dumps(state).encode()
         tensors[f"weight.quant_state.bitsandbytes__{self.kind}"] = np.frombuffer(text, np.uint8)
         values = table[codes].reshape(blocks, BLOCK) * maxima[:, None]
-        return Rounded(values.reshape(-1)[:count].reshape(n, k), tensors)
+        return CodedFloats(values.reshape(-1)[:count].reshape(n, k), tensors)
 
 
-def _nested(values: F32) -> tuple[NDArray[np.uint8], F32]:
-    """Codes of :func:`dynamic_map`, and the largest magnitude of each 256 of ``values``."""
+def _nested(values: F32, offset: np.float32) -> tuple[NDArray[np.uint8], F32]:
+    """Codes of :func:`dynamic_map`, and the largest magnitude of each 256 of ``values``, none of
+    which with ``offset`` becomes negative."""
     count = len(values)
     blocks = -(-count // NESTED_BLOCK)
     padded = np.zeros(blocks * NESTED_BLOCK, np.float32)
     padded[:count] = values
     grouped = padded.reshape(blocks, NESTED_BLOCK)
-    outer = np.abs(grouped).max(axis=1)
+    outer: F32 = np.abs(grouped).max(axis=1)
     divisors: F32 = np.where(outer > 0, outer, np.float32(1))
-    codes = _nearest(grouped / divisors[:, None], dynamic_map())
-    return codes.reshape(-1)[:count], outer
+    scaled: F32 = np.divide(grouped, divisors[:, None], dtype=np.float32)
+    codes = _nearest(scaled, dynamic_map()).reshape(-1)[:count]
+    # Of a block of zeros the nearest code may be the one below it: the next is above.
+    negative = dynamic_map()[codes] * np.repeat(outer, NESTED_BLOCK)[:count] + offset < 0
+    return codes + negative.astype(np.uint8), outer
 
 
 def dynamic_map() -> F32:

@@ -40,6 +40,10 @@ class Form(Protocol):
         """
         ...
 
+    def of_joined(self, matrices: Sequence[F32]) -> Form:
+        """The form of matrices that engines may multiply as one, where they share something."""
+        ...
+
     def round(self, matrix: F32, name: str) -> Coded:
         """Round a matrix ``[n, k]`` to the nearest values. Raises WeightError, naming it, where it
         has values that cannot be held."""

@@ -67,13 +67,14 @@ class Integers:
         """As :meth:`~penstock.quantize.forms.form.Form.config` has it."""
         return self.storage.config(self.grid, by_index, floats)
 
+    def of_joined(self, matrices: Sequence[F32]) -> Integers:
+        """Matrices share nothing."""
+        return self
+
     def round(self, matrix: F32, name: str) -> StoredIntegers:
         """Round to nearest, each group by what spans it."""
-        n, k = matrix.shape
-        grouped = matrix.reshape(n, self.grid.groups(k), -1)
-        scales, zeros = self.grid.fit(grouped)
-        codes = self.grid.round(grouped, scales[..., None], zeros[..., None]).reshape(n, k)
-        return self.coded(IntegerMatrix(self.grid, codes, scales, zeros), name)
+        grouped = self.grid.grouped(matrix)
+        return self.coded(self.grid.matrix(grouped, *self.grid.fit(grouped)), name)
 
     def coded(self, matrix: IntegerMatrix, name: str) -> StoredIntegers:
         """The matrix as it is stored. Raises WeightError, naming it, where a scale is too large for

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final, Literal
 
@@ -40,7 +40,7 @@ _BOUNDS: Final = np.array(
 
 
 @dataclass(frozen=True)
-class Rounded:
+class CodedFloats:
     """A matrix of codes, which stand for ``values`` float32 ``[n, k]``, and its tensors."""
 
     values: F32
@@ -122,7 +122,11 @@ class Fp8:
             activations |= {"strategy": "group", "group_size": _BLOCK}
         return _config("float-quantized", weights, activations, floats)
 
-    def round(self, matrix: F32, name: str) -> Rounded:
+    def of_joined(self, matrices: Sequence[F32]) -> Fp8:
+        """Matrices share nothing."""
+        return self
+
+    def round(self, matrix: F32, name: str) -> CodedFloats:
         """Round to nearest; the largest magnitude under a scale becomes 448."""
         n, k = matrix.shape
         rows, columns = {"tensor": (n, k), "channel": (1, k), "block": (_BLOCK, _BLOCK)}[
@@ -142,7 +146,7 @@ class Fp8:
         if self.scales_of == "tensor":
             stored = stored.reshape(1)
         tensors = {"weight": codes.view(ml_dtypes.float8_e4m3fn), "weight_scale": stored}
-        return Rounded(e4m3()[codes] * spread, tensors)
+        return CodedFloats(e4m3()[codes] * spread, tensors)
 
 
 def _tile_maxima(matrix: F32, rows: int, columns: int) -> F32:
@@ -163,7 +167,11 @@ class Mxfp4:
         weights = {"num_bits": 4, "strategy": "group", "group_size": _MXFP4_GROUP}
         return _config("mxfp4-pack-quantized", weights, None, floats)
 
-    def round(self, matrix: F32, name: str) -> Rounded:
+    def of_joined(self, matrices: Sequence[F32]) -> Mxfp4:
+        """Matrices share nothing."""
+        return self
+
+    def round(self, matrix: F32, name: str) -> CodedFloats:
         """The largest magnitude of a group becomes 4 to 8 before it is rounded, and 6 at most, or
         half as much, where that makes the squared error smaller."""
         n, k = matrix.shape
@@ -186,12 +194,16 @@ class Mxfp4:
             "weight_packed": pairs(kept.reshape(n, k)),
             "weight_scale": (powers + _E8M0_BIAS).astype(np.uint8),
         }
-        return Rounded(values, tensors)
+        return CodedFloats(values, tensors)
 
 
 @dataclass(frozen=True)
 class Nvfp4:
-    """E2M1 times a scale in E4M3 of each 16 columns, divided by a factor of the matrix."""
+    """E2M1 times a scale in E4M3 of each 16 columns, divided by a factor of the matrix, or of those
+    that engines multiply as one: these have one factor."""
+
+    largest: float | None = None
+    """The largest magnitude that the factor is of; None: the matrix's own."""
 
     group_size: int = _NVFP4_GROUP
 
@@ -200,13 +212,17 @@ class Nvfp4:
         weights = {"num_bits": 4, "strategy": "tensor_group", "group_size": _NVFP4_GROUP}
         return _config("nvfp4-pack-quantized", weights, None, floats)
 
-    def round(self, matrix: F32, name: str) -> Rounded:
+    def of_joined(self, matrices: Sequence[F32]) -> Nvfp4:
+        """With the factor of all of them."""
+        return replace(self, largest=max(float(np.abs(each).max(initial=0)) for each in matrices))
+
+    def round(self, matrix: F32, name: str) -> CodedFloats:
         """The largest magnitude of the matrix becomes 6 x 448, and that of a group 6, as far as its
         scale can be held."""
         n, k = matrix.shape
         groups = matrix.reshape(n, -1, _NVFP4_GROUP)
         most = np.abs(groups).max(axis=2)
-        whole = most.max(initial=0)
+        whole = np.float32(most.max(initial=0) if self.largest is None else self.largest)
         factor = _E4M3_MOST * _E2M1_MOST / whole if whole > 0 else np.float32(1)
         if not np.isfinite(factor):
             raise WeightError(f"{name} has no value over {whole:.4g}, too small for NVFP4")
@@ -219,4 +235,4 @@ class Nvfp4:
             "weight_scale": scales.view(ml_dtypes.float8_e4m3fn),
             "weight_global_scale": np.array([factor], np.float32),
         }
-        return Rounded((e2m1()[codes] * of_groups).reshape(n, k), tensors)
+        return CodedFloats((e2m1()[codes] * of_groups).reshape(n, k), tensors)
