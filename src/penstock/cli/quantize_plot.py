@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from penstock.bench.plots.figure import Figure, Panel, Spec
-from penstock.bench.plots.marks import axis, colored, data
+from penstock.bench.plots.marks import axis, colored, data, shaped
 from penstock.bench.plots.words import rounded
 from penstock.quantize.comparison import Variant, frontier
 
@@ -44,6 +44,7 @@ def _panel(
 ) -> Spec:
     """``sign``: 1 where less is better, -1 where more is."""
     best = frontier([sign * value(v) for v in variants], [v.kl_mean for v in variants])
+    names = [each.name for each in variants]
     ordered = sorted(zip(variants, best, strict=True), key=lambda each: value(each[0]))
     rows = [
         {"series": v.name, "x": rounded(value(v)), "y": rounded(v.kl_mean), "best": is_best}
@@ -55,13 +56,18 @@ def _panel(
         "layer": [
             {
                 **data([row for row in rows if row["best"]]),
-                "mark": {"type": "line", "style": ["rule", "ink"]},
+                "mark": {"type": "line", "style": "reference"},
                 "encoding": {"x": x, "y": y},
             },
             {
                 **data(rows),
                 "mark": {"type": "point", "filled": True, "size": 80},
-                "encoding": {"x": x, "y": y, "color": colored([v.name for v in variants])},
+                "encoding": {"x": x, "y": y, "color": colored(names), "shape": shaped(names)},
+            },
+            {  # colors and shapes come again behind the sixth
+                **data(rows),
+                "mark": {"type": "text", "align": "left", "dx": 7, "dy": -5, "fontSize": 10},
+                "encoding": {"x": x, "y": y, "text": {"field": "series"}},
             },
         ]
     }
