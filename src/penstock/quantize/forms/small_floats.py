@@ -213,7 +213,7 @@ class Nvfp4:
         return _config("nvfp4-pack-quantized", weights, None, floats)
 
     def of_joined(self, matrices: Sequence[F32]) -> Nvfp4:
-        """With the factor of all of them."""
+        """One factor serves all of them."""
         return replace(self, largest=max(float(np.abs(each).max(initial=0)) for each in matrices))
 
     def round(self, matrix: F32, name: str) -> CodedFloats:
