@@ -1,4 +1,4 @@
-// How a token's row of a head goes into the cache, by the cache's element.
+// How tokens' rows of a head go into the cache, by the cache's element.
 #pragma once
 
 #include <algorithm>
@@ -7,35 +7,10 @@
 
 #include "float8.h"
 #include "head_rows.h"
+#include "place_rows.h"
 #include "turn_head.h"
 
 namespace penstock {
-
-// Both write single elements between those of other tokens, which other threads may be writing:
-// only whole-element stores, never a read-modify-write of a neighbour.
-template <class T>
-inline void store_key(T* tile, const float* x, int n, int offset) {
-  for (int d = 0; d < n; ++d) tile[d * kBlockSize + offset] = from_f32<T>(x[d]);
-}
-
-inline void store_key(bf16* tile, const float* x, int n, int offset) {
-  bf16 row[kMostHeadDim];
-  store_row(row, x, n);
-  for (int d = 0; d < n; d += 2)
-    std::memcpy(tile + d * kBlockSize + offset * 2, row + d, 2 * sizeof(bf16));
-}
-
-template <class T>
-inline void store_value(T* tile, const float* x, int n, int offset) {
-  store_row(tile + offset * n, x, n);
-}
-
-inline void store_value(bf16* tile, const float* x, int n, int offset) {
-  bf16 row[kMostHeadDim];
-  store_row(row, x, n);
-  bf16* out = tile + (offset / 2) * 2 * n + offset % 2;
-  for (int d = 0; d < n; ++d) out[2 * d] = row[d];
-}
 
 // Codes of x, in [least, most], and their scale, max|x| / steps in bf16: codes are of the scale as it
 // is kept, so rounding it costs half a percent of a step of int8. A row of zeros has
@@ -77,16 +52,54 @@ inline bf16 quantize_head(const float* x, int n, int8_t* codes, const CodeRange&
   return kept;
 }
 
-// Writes heads to tiles whose elements are T.
+// Rows of `count` tokens of a head, x [count][stride] with n components each, into tiles of keys and of values from the
+// token `offset` of the block on: at most kRunTokens, of one run. Each is for the elements T.
 template <class T>
-struct TileWriter {
+struct TileWriter {  // f32, f16: nothing is interleaved
   KvTile tile;
 
-  void key(std::byte* to, const float* x, int offset) const {
-    store_key(reinterpret_cast<T*>(to), x, tile.head_dim, offset);
+  void keys(std::byte* to, const float* x, int64_t stride, int offset, int count) const {
+    alignas(64) T rows[kRunTokens * kMostHeadDim];
+    round(x, stride, count, rows);
+    if constexpr (sizeof(T) == 4)
+      place_columns(reinterpret_cast<uint32_t*>(to), reinterpret_cast<const uint32_t*>(rows),
+                    tile.head_dim, offset, count);
+    else
+      place_columns(reinterpret_cast<uint16_t*>(to), reinterpret_cast<const uint16_t*>(rows),
+                    tile.head_dim, offset, count);
   }
-  void value(std::byte* to, const float* x, int offset) const {
-    store_value(reinterpret_cast<T*>(to), x, tile.head_dim, offset);
+  void values(std::byte* to, const float* x, int64_t stride, int offset, int count) const {
+    round(x, stride, count, reinterpret_cast<T*>(to) + int64_t(offset) * tile.head_dim);
+  }
+
+ private:
+  void round(const float* x, int64_t stride, int count, T* rows) const {
+    for (int r = 0; r < count; ++r)
+      store_row(rows + int64_t(r) * tile.head_dim, x + r * stride, tile.head_dim);
+  }
+};
+
+template <>
+struct TileWriter<bf16> {
+  KvTile tile;
+
+  void keys(std::byte* to, const float* x, int64_t stride, int offset, int count) const {
+    alignas(64) bf16 rows[kRunTokens * kMostHeadDim];
+    round(x, stride, count, rows);
+    place_columns(reinterpret_cast<uint32_t*>(to), reinterpret_cast<const uint32_t*>(rows),
+                  tile.head_dim / 2, offset, count);
+  }
+  void values(std::byte* to, const float* x, int64_t stride, int offset, int count) const {
+    alignas(64) bf16 rows[kRunTokens * kMostHeadDim];
+    round(x, stride, count, rows);
+    place_groups<2>(reinterpret_cast<uint16_t*>(to), reinterpret_cast<const uint16_t*>(rows),
+                    tile.head_dim, tile.head_dim, offset, count);
+  }
+
+ private:
+  void round(const float* x, int64_t stride, int count, bf16* rows) const {
+    for (int r = 0; r < count; ++r)
+      store_row(rows + int64_t(r) * tile.head_dim, x + r * stride, tile.head_dim);
   }
 };
 
@@ -101,9 +114,10 @@ struct Bytes {
 struct Nibbles {
   static constexpr bool kTurnsValues = true;
   static bf16 quantize(const float* x, int n, int8_t* codes) {
-    const bf16 scale = quantize_head(x, n, codes, kInt4);
+    alignas(64) int8_t whole[kMostHeadDim];
+    const bf16 scale = quantize_head(x, n, whole, kInt4);
     for (int d = 0; d < n / 2; ++d)
-      codes[d] = int8_t((codes[d] & 15) | (uint8_t(codes[d + n / 2]) << 4));
+      codes[d] = int8_t((whole[d] & 15) | (uint8_t(whole[d + n / 2]) << 4));
     return scale;
   }
   static int stored(int n) { return n / 2; }
@@ -114,32 +128,34 @@ template <class Codes>
 struct CodeWriter {
   KvTile tile;
 
-  void key(std::byte* to, const float* x, int offset) const {
-    alignas(64) int8_t codes[kMostHeadDim + 4];
-    store_scale(to, turned(x, codes), offset);
-    const int stored = Codes::stored(tile.head_dim);
-    std::fill(codes + stored, codes + tile.padded_dim(), int8_t(0));
-    for (int d = 0; d < stored; d += 4)
-      std::memcpy(to + d * kBlockSize + offset * 4, codes + d, 4);
+  void keys(std::byte* to, const float* x, int64_t stride, int offset, int count) const {
+    alignas(64) int8_t rows[kRunTokens * kMostHeadDim];
+    quantize<true>(to, x, stride, offset, count, rows);
+    place_columns(reinterpret_cast<uint32_t*>(to), reinterpret_cast<const uint32_t*>(rows),
+                  tile.padded_dim() / 4, offset, count);
   }
-  void value(std::byte* to, const float* x, int offset) const {
-    alignas(64) int8_t codes[kMostHeadDim];
-    const int dim = tile.head_dim;
-    store_scale(to, Codes::kTurnsValues ? turned(x, codes) : Codes::quantize(x, dim, codes),
-                offset);
-    auto* out = reinterpret_cast<int8_t*>(to) + offset / 4 * 4 * tile.padded_dim() + offset % 4;
-    for (int d = 0; d < Codes::stored(dim); ++d) out[4 * d] = codes[d];
+  void values(std::byte* to, const float* x, int64_t stride, int offset, int count) const {
+    alignas(64) int8_t rows[kRunTokens * kMostHeadDim];
+    quantize<Codes::kTurnsValues>(to, x, stride, offset, count, rows);
+    place_groups<4>(reinterpret_cast<int8_t*>(to), rows, tile.padded_dim(),
+                    Codes::stored(tile.head_dim), offset, count);
   }
 
  private:
-  bf16 turned(const float* x, int8_t* codes) const {
-    alignas(64) float head[kMostHeadDim];
-    std::copy_n(x, tile.head_dim, head);
-    turn_head(head, tile.head_dim);
-    return Codes::quantize(head, tile.head_dim, codes);
-  }
-  void store_scale(std::byte* to, bf16 scale, int offset) const {
-    reinterpret_cast<bf16*>(to + tile.element_bytes())[offset] = scale;
+  template <bool kTurns>
+  void quantize(std::byte* to, const float* x, int64_t stride, int offset, int count,
+                int8_t* rows) const {
+    const int dim = tile.head_dim, padded = tile.padded_dim();
+    bf16* const scales = reinterpret_cast<bf16*>(to + tile.element_bytes()) + offset;
+    for (int r = 0; r < count; ++r, x += stride, rows += padded) {
+      alignas(64) float head[kMostHeadDim];
+      if (kTurns) {
+        std::copy_n(x, dim, head);
+        turn_head(head, dim);
+      }
+      scales[r] = Codes::quantize(kTurns ? head : x, dim, rows);
+      std::fill(rows + Codes::stored(dim), rows + padded, int8_t(0));
+    }
   }
 };
 
@@ -150,28 +166,31 @@ template <>
 struct TileWriter<Float8> {
   KvTile tile;
 
-  void key(std::byte* to, const float* x, int offset) const {
-    uint8_t row[kMostHeadDim];
-    round(x, row, to, offset);
-    for (int d = 0; d < tile.head_dim; d += 2)
-      std::memcpy(to + d * kBlockSize + offset * 2, row + d, 2);
+  void keys(std::byte* to, const float* x, int64_t stride, int offset, int count) const {
+    alignas(64) uint8_t rows[kRunTokens * kMostHeadDim];
+    round(to, x, stride, offset, count, rows);
+    place_columns(reinterpret_cast<uint16_t*>(to), reinterpret_cast<const uint16_t*>(rows),
+                  tile.head_dim / 2, offset, count);
   }
-  void value(std::byte* to, const float* x, int offset) const {
-    uint8_t row[kMostHeadDim];
-    round(x, row, to, offset);
-    auto* out = reinterpret_cast<uint8_t*>(to) + offset / 2 * 2 * tile.head_dim + offset % 2;
-    for (int d = 0; d < tile.head_dim; ++d) out[2 * d] = row[d];
+  void values(std::byte* to, const float* x, int64_t stride, int offset, int count) const {
+    alignas(64) uint8_t rows[kRunTokens * kMostHeadDim];
+    round(to, x, stride, offset, count, rows);
+    place_groups<2>(reinterpret_cast<uint8_t*>(to), rows, tile.head_dim, tile.head_dim, offset, count);
   }
 
  private:
   // x over its scale, and that behind the tile.
-  void round(const float* x, uint8_t* row, std::byte* to, int offset) const {
-    const bf16 kept = head_scale(x, tile.head_dim, kMostFloat8);
-    reinterpret_cast<bf16*>(to + tile.element_bytes())[offset] = kept;
-    const float scale = to_f32(kept);
-    const bool usable = scale > 0.0f;
-    for (int d = 0; d < tile.head_dim; ++d)
-      row[d] = usable ? to_float8(std::clamp(x[d] / scale, -kMostFloat8, kMostFloat8)) : 0;
+  void round(std::byte* to, const float* x, int64_t stride, int offset, int count,
+             uint8_t* rows) const {
+    const int dim = tile.head_dim;
+    bf16* const scales = reinterpret_cast<bf16*>(to + tile.element_bytes()) + offset;
+    for (int r = 0; r < count; ++r, x += stride, rows += dim) {
+      scales[r] = head_scale(x, dim, kMostFloat8);
+      const float scale = to_f32(scales[r]);
+      const bool usable = scale > 0.0f;
+      for (int d = 0; d < dim; ++d)
+        rows[d] = usable ? to_float8(std::clamp(x[d] / scale, -kMostFloat8, kMostFloat8)) : 0;
+    }
   }
 };
 
@@ -180,27 +199,28 @@ struct TileWriter<int8_t> : CodeWriter<Bytes> {};
 template <>
 struct TileWriter<Nibbles> : CodeWriter<Nibbles> {};
 
-// Writes heads of a cache whose keys are Keys, and its values Values.
+// Writes runs of tokens, x [run.count][stride], to heads of a cache whose keys are Keys, and its values Values.
 template <class Keys, class Values>
 class CacheWriter {
  public:
   explicit CacheWriter(const KvLayer& kv)
       : kv_(kv), keys_{kv.key_tile()}, values_{kv.value_tile()} {}
 
-  void key(int64_t block, int head, const float* x, int offset) const {
-    alignas(64) float scaled[kMostHeadDim];
-    if (kv_.key_columns) {
-      const float *centers = kv_.key_centers(head), *factors = kv_.key_factors(head);
-      for_lanes(kv_.head_dim, [&](int i, int n) {
-        const f32x16 v = f32x16::load_n(x + i, n) - f32x16::load_n(centers + i, n);
-        (v / f32x16::load_n(factors + i, n)).store_n(scaled + i, n);
+  void keys(const TokenRun& run, int head, const float* x, int64_t stride) const {
+    std::byte* const to = kv_.keys(run.block, head);
+    if (!kv_.key_columns) return keys_.keys(to, x, stride, run.offset, run.count);
+    const int dim = kv_.head_dim;
+    alignas(64) float scaled[kRunTokens * kMostHeadDim];
+    const float *centers = kv_.key_centers(head), *factors = kv_.key_factors(head);
+    for (int r = 0; r < run.count; ++r)
+      for_lanes(dim, [&](int i, int n) {
+        const f32x16 v = f32x16::load_n(x + r * stride + i, n) - f32x16::load_n(centers + i, n);
+        (v / f32x16::load_n(factors + i, n)).store_n(scaled + r * dim + i, n);
       });
-      x = scaled;
-    }
-    keys_.key(kv_.keys(block, head), x, offset);
+    keys_.keys(to, scaled, dim, run.offset, run.count);
   }
-  void value(int64_t block, int head, const float* x, int offset) const {
-    values_.value(kv_.values(block, head), x, offset);
+  void values(const TokenRun& run, int head, const float* x, int64_t stride) const {
+    values_.values(kv_.values(run.block, head), x, stride, run.offset, run.count);
   }
 
  private:

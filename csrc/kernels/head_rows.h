@@ -11,24 +11,24 @@ namespace penstock {
 
 constexpr int64_t kLeastHeads = 16;  // for a thread to take at a time: about 1 us
 
-// The order in which heads of tokens are written to the cache: all of a tile of tokens for one head before
+// Heads of tokens as they are written to the cache: all of a tile of tokens for one head before
 // the next head. Tokens of a block share the lines of its keys, 64 of a head of 128 components, and those
 // of eight heads are more than L1 has. (Zen 4, L1 of 32 KiB, 16 heads and 8 KV heads
 // of 128, bf16, two threads, single runs of 1,035 tokens: 2.4 ms a layer token by token, 2.0 so.)
 class TiledHeads {
  public:
-  struct Place {
-    int64_t token;
+  struct Tile {
+    int64_t first, end;  // tokens
     int head;
   };
   TiledHeads(int tokens, int heads) : tokens_(tokens), heads_(heads) {}
 
-  int64_t size() const { return int64_t(tokens_) * heads_; }
-  Place operator[](int64_t i) const {
-    const int first = int(i / (kBlockSize * heads_)) * kBlockSize;
-    const int rows = std::min<int>(kBlockSize, tokens_ - first);
-    const int rest = int(i - int64_t(first) * heads_);
-    return {first + rest % rows, rest / rows};
+  int64_t size() const { return int64_t(tokens_ + kBlockSize - 1) / kBlockSize * heads_; }
+  // For a thread to take at a time.
+  int64_t least() const { return std::max<int64_t>(1, kLeastHeads / std::min(tokens_, kBlockSize)); }
+  Tile operator[](int64_t i) const {
+    const int64_t first = i / heads_ * kBlockSize;
+    return {first, std::min<int64_t>(tokens_, first + kBlockSize), int(i % heads_)};
   }
 
  private:

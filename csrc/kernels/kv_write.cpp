@@ -7,46 +7,47 @@
 namespace penstock {
 namespace {
 
-// Heads [some.begin, some.end) of all tokens' keys and values.
+// Keys and values of all heads.
 template <class Keys, class Values>
-void kv_write_heads(const KvWriteArgs& args, const StepView& step, Share some) {
-  const int dim = args.kv.head_dim, heads = args.kv.kv_heads;
-  const TiledHeads places(step.tokens, 2 * heads);
+void write_heads(const KvWriteArgs& args, const StepView& step, Worker& worker) {
+  const int dim = args.kv.head_dim, kv_heads = args.kv.kv_heads;
+  const TiledHeads heads(step.tokens, 2 * kv_heads);
   const CacheWriter<Keys, Values> cache(args.kv);
   const int32_t* const slots = step.groups[size_t(args.kv.group)].slots;
-  for (int64_t i = some.begin; i < some.end; ++i) {
-    const auto [token, unit] = places[i];
-    const int head = unit % heads;
-    const int64_t block = slots[token] / kBlockSize;
-    const int offset = slots[token] % kBlockSize;
-    if (unit < heads)
-      cache.key(block, head, args.k.row<const float>(token) + int64_t(head) * dim, offset);
-    else
-      cache.value(block, head, args.v.row<const float>(token) + int64_t(head) * dim, offset);
-  }
+  Tickets::Phase phase = worker.tickets->open(worker, heads.size(), heads.least());
+  for (Share some = phase.next(); !some.empty(); some = phase.next())
+    for (int64_t i = some.begin; i < some.end; ++i) {
+      const auto [first, end, unit] = heads[i];
+      const int head = unit % kv_heads;
+      for_runs(slots, first, end, [&](const TokenRun& run) {
+        const Array& from = unit < kv_heads ? args.k : args.v;
+        const float* const x = from.row<const float>(run.first) + int64_t(head) * dim;
+        if (unit < kv_heads)
+          cache.keys(run, head, x, from.stride);
+        else
+          cache.values(run, head, x, from.stride);
+      });
+    }
 }
 
-// Tokens [some.begin, some.end).
 template <class Cache>
-void write_latents(const KvWriteArgs& args, const StepView& step, Share some) {
+void write_latents(const KvWriteArgs& args, const StepView& step, Worker& worker) {
   const int32_t* const slots = step.groups[size_t(args.kv.group)].slots;
   if constexpr (!std::is_same_v<Cache, Nibbles> && !std::is_same_v<Cache, Float8>) {  // no latents
-    for (int64_t token = some.begin; token < some.end; ++token)
-      write_latent<Cache>(args.kv, args.k.row<const float>(token), slots[token] / kBlockSize,
-                          slots[token] % kBlockSize);
+    Tickets::Phase phase = worker.tickets->open(worker, step.tokens, 1);
+    for (Share some = phase.next(); !some.empty(); some = phase.next())
+      for (int64_t token = some.begin; token < some.end; ++token)
+        write_latent<Cache>(args.kv, args.k.row<const float>(token), slots[token] / kBlockSize,
+                            slots[token] % kBlockSize);
   }
 }
 
 }  // namespace
 
-void kv_write(const KvWriteArgs& args, const StepView& step, const Worker& worker) {
-  const bool latent = args.kv.latent();
-  const int64_t heads = int64_t(step.tokens) * (latent ? 1 : 2 * args.kv.kv_heads);
+void kv_write(const KvWriteArgs& args, const StepView& step, Worker& worker) {
   with_cache_element(args.kv.elem, [&]<class Keys, class Values>() {
-    Tickets::Phase phase = worker.tickets->open(worker, heads, latent ? 1 : kLeastHeads);
-    for (Share some = phase.next(); !some.empty(); some = phase.next())
-      latent ? write_latents<Values>(args, step, some)
-             : kv_write_heads<Keys, Values>(args, step, some);
+    args.kv.latent() ? write_latents<Values>(args, step, worker)
+                     : write_heads<Keys, Values>(args, step, worker);
   });
 }
 

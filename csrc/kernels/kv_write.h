@@ -11,7 +11,7 @@ struct KvWriteArgs {
   Array v;  // the same; of a cache of latents nothing
 };
 
-// Puts each token's heads where its slot is. Workers share (token, head) pairs.
-void kv_write(const KvWriteArgs& args, const StepView& step, const Worker& worker);
+// Puts each token's heads where its slot is. Every worker calls it once.
+void kv_write(const KvWriteArgs& args, const StepView& step, Worker& worker);
 
 }  // namespace penstock

@@ -17,7 +17,7 @@ struct RopeWriteArgs {
   float eps;
 };
 
-// Every worker calls it once and takes a contiguous range of (token, head) pairs. Needs no scratch.
+// Every worker calls it once. Needs no scratch.
 void rope_write(const RopeWriteArgs& args, const StepView& step, Worker& worker);
 
 }  // namespace penstock

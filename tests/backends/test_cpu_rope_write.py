@@ -47,19 +47,34 @@ def codes_of(tiles: NDArray[np.int8], element: str) -> NDArray[np.int32]:
     return np.stack([(tiles << 4) >> 4, tiles >> 4]).astype(np.int32)
 
 
+def slots_of(kind: str, tokens: int, rng: np.random.Generator) -> NDArray[np.int32]:
+    """Places for tokens in five blocks: anywhere; side by side; side by side in two blocks that do
+    not follow each other, in the first from a token that is no multiple of eight on."""
+    if kind == "anywhere":
+        return rng.permutation(5 * BLOCK_SIZE)[:tokens].astype(np.int32)
+    if kind == "side by side":
+        return np.arange(tokens, dtype=np.int32)
+    first = np.arange(BLOCK_SIZE - 19, BLOCK_SIZE, dtype=np.int32)
+    second = np.arange(tokens - 19, dtype=np.int32)
+    return np.concatenate([BLOCK_SIZE * 3 + first, BLOCK_SIZE + second])
+
+
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("norm", [False, True])
+@pytest.mark.parametrize("places", ["anywhere", "side by side", "two blocks"])
 @pytest.mark.parametrize(
     ("head_dim", "rope_dim"),
     [(8, 8), (64, 64), (80, 80), (80, 32), (96, 20), (128, 128), (64, 0), (322, 64), (512, 512)],
 )
-def test_rope_write(module: Any, head_dim: int, rope_dim: int, norm: bool, element: str) -> None:
+def test_rope_write(
+    module: Any, head_dim: int, rope_dim: int, places: str, norm: bool, element: str
+) -> None:
     head_dim = fitted(head_dim, element)
     shape = Shape(6, 2, head_dim, element)
     rng = np.random.default_rng(head_dim + rope_dim)
     tokens, blocks = 45, 5
     qkv = rng.standard_normal((tokens, 10, head_dim), dtype=np.float32)
-    slots = rng.permutation(blocks * BLOCK_SIZE)[:tokens].astype(np.int32)
+    slots = slots_of(places, tokens, rng)
     positions = rng.integers(0, 200, tokens).astype(np.int32)
     tables = rope(200, rope_dim)
     weights = [rng.uniform(0.5, 2, head_dim).astype(np.float32) if norm else None for _ in "qk"]
