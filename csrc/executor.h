@@ -276,8 +276,8 @@ class Executor {
   // Runs the matrix's product once; seconds of processor time of the thread that took longest.
   double time_product(MatrixId matrix, int64_t rows);
 
-  // Has pages of the cache cleared before steps write to them (pages_ahead.h), for so many blocks. For where memory is
-  // equally near to all threads: pages lie where they are cleared.
+  // Has pages of the cache cleared before steps write to them (pages_ahead.h), at least so many blocks ahead. For where
+  // memory is equally near to all threads: pages lie where they are cleared.
   void clear_pages_ahead(int64_t blocks);
 
   // --- running

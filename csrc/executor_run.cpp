@@ -148,12 +148,19 @@ class Executor::Writing {
   ~Writing() {
     if (pages_) pages_->end_step();
   }
+  // For every worker, before anything is written.
+  void clear_pages(Worker& worker) const {
+    if (!pages_ || !pages_->missing()) return;
+    pages_->clear_missing(worker);
+    worker.barrier->wait(worker);
+  }
 
  private:
   PagesAhead* const pages_;
 };
 
 void Executor::clear_pages_ahead(int64_t blocks) {
+  if (kv_parts_.empty()) return;
   std::vector<std::span<std::byte>> parts;
   for (const Memory& part : kv_parts_) parts.emplace_back(part.data(), part.bytes());
   pages_ahead_ = std::make_unique<PagesAhead>(std::move(parts), kv_part_bytes_, blocks);
@@ -163,6 +170,7 @@ void Executor::run(const StepView& step, const CacheEdits& edits) {
   prepare(step, edits);
   const Writing writing(pages_ahead_.get(), step);
   pool_.run([&](Worker& worker) {
+    writing.clear_pages(worker);
     if (!edits.empty()) {
       edit_cache(edits, worker);
       worker.barrier->wait(worker);
@@ -188,6 +196,7 @@ std::vector<OpTime> Executor::profile(const StepView& step, const CacheEdits& ed
   std::vector<Clock::time_point> done(threads * ops), over(ops + 1);
   std::vector<Clock::duration> waited(ops + 1);  // for ranks, until each op
   pool_.run([&](Worker& worker) {
+    writing.clear_pages(worker);
     if (!edits.empty()) edit_cache(edits, worker);
     worker.barrier->wait(worker);
     if (worker.id == 0 && ranks_) waited[0] = ranks_->waited();

@@ -28,7 +28,8 @@ bool clear_pages(std::span<std::byte> pages) {
 PagesAhead::PagesAhead(std::vector<std::span<std::byte>> parts, size_t block_bytes, int64_t ahead)
     : process_(int(getpid())), state_(std::make_unique<State>()) {
   state_->block_bytes = block_bytes;
-  state_->ahead = ahead;
+  state_->least_ahead = ahead;
+  state_->most_ahead = int64_t(kMostAhead / (block_bytes * parts.size()));
   for (const auto& part : parts) state_->parts.push_back({part});
   thread_ = std::thread([state = state_.get()] { state->run(); });
 }
@@ -50,10 +51,23 @@ PagesAhead::~PagesAhead() {
 bool PagesAhead::forked() const { return int(getpid()) != process_; }
 
 void PagesAhead::begin_step(int64_t last) {
+  missing_.clear();
   if (forked()) return;
   const std::lock_guard lock(state_->mutex);
   state_->used = std::max(state_->used, last + 1);
   state_->runs_step = true;
+  const size_t written = size_t(state_->used) * state_->block_bytes;
+  for (Part& part : state_->parts)
+    for (auto page = part.next(written); !page.empty(); page = part.next(written)) {
+      missing_.push_back(page);
+      part.cleared += page.size();
+    }
+}
+
+void PagesAhead::clear_missing(Worker& worker) const {
+  Tickets::Phase phase = worker.tickets->open(worker, int64_t(missing_.size()), 1);
+  for (Share some = phase.next(); !some.empty(); some = phase.next())
+    for (int64_t i = some.begin; i < some.end; ++i) clear_pages(missing_[size_t(i)]);
 }
 
 void PagesAhead::end_step() {
@@ -68,12 +82,17 @@ void PagesAhead::end_step() {
   if (wakes) state_->changed.notify_one();
 }
 
+std::span<std::byte> PagesAhead::Part::next(size_t wanted) const {
+  if (cleared >= std::min(wanted, bytes.size())) return {};
+  return bytes.subspan(cleared, std::min(kHugePage, bytes.size() - cleared));
+}
+
 PagesAhead::Part* PagesAhead::State::next() {
+  const int64_t ahead = std::max(least_ahead, std::min(used, most_ahead));
+  const size_t wanted = size_t(used + ahead) * block_bytes;
   Part* behind = nullptr;
-  for (Part& part : parts) {
-    const size_t wanted = std::min(part.bytes.size(), size_t(used + ahead) * block_bytes);
-    if (part.cleared < wanted && (!behind || part.cleared < behind->cleared)) behind = &part;
-  }
+  for (Part& part : parts)
+    if (!part.next(wanted).empty() && (!behind || part.cleared < behind->cleared)) behind = &part;
   return behind;
 }
 
@@ -89,13 +108,12 @@ void PagesAhead::State::run() {
     while (!runs_step && !ends && steps == before) {
       Part* const part = next();
       if (!part) break;
-      const size_t size = std::min(kHugePage, part->bytes.size() - part->cleared);
-      const std::span<std::byte> pages = part->bytes.subspan(part->cleared, size);
+      const std::span<std::byte> page = part->next(part->bytes.size());
+      part->cleared += page.size();
       lock.unlock();
-      const bool done = clear_pages(pages);
+      const bool done = clear_pages(page);
       lock.lock();
       if (!done) return;
-      part->cleared += size;
     }
   }
 }

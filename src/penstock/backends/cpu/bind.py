@@ -35,7 +35,8 @@ _TRIED_POSITIONS: Final = 64
 
 
 _STEPS_AHEAD: Final = 2
-"""The KV cache's pages are cleared for so many of the longest steps ahead of what is written.
+"""The KV cache's pages are cleared for at least so many of the longest steps ahead of what is
+written.
 (Prompts of 512 tokens into blocks that were never used, 0.3 s apart, Qwen3 0.6B's shape in int8,
 two threads of Zen 4: 0.71 s, and 0.79 where each step clears its own.)"""
 

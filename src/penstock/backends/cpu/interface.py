@@ -50,8 +50,8 @@ class NativeExecutor(NativeOps, Protocol):
         ...
 
     def clear_pages_ahead(self, blocks: int) -> None:
-        """Have the system clear pages of the KV cache while no step runs, so many blocks ahead of
-        those that steps have written to."""
+        """Have the system clear pages of the KV cache while no step runs, at least so many blocks
+        ahead of those that steps have written to."""
         ...
 
     def add_constant(self, bytes: Bytes) -> ConstantId: ...
