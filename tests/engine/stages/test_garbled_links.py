@@ -108,12 +108,15 @@ def test_a_bit_that_flips_on_the_way_never_becomes_a_token(secret: Path) -> None
 def test_a_slow_way_changes_the_time_alone(secret: Path) -> None:
     with LLM(backend="reference") as one:
         expected = run(one, [PROMPT], PARAMS)
-    with waiting(secret=secret.read_bytes()) as there, tunnel(there.address) as way:
-        with LLM(
+    with (
+        waiting(secret=secret.read_bytes()) as there,
+        tunnel(there.address) as way,
+        LLM(
             backend="reference", pipeline_stages=way.address, pipeline_secret_file=str(secret)
-        ) as llm:
-            way.delay_s = 0.05
-            began = time.monotonic()
-            assert run(llm, [PROMPT], PARAMS) == expected
-            assert time.monotonic() - began >= way.delay_s
-            llm.check_integrity()
+        ) as llm,
+    ):
+        way.delay_s = 0.05
+        began = time.monotonic()
+        assert run(llm, [PROMPT], PARAMS) == expected
+        assert time.monotonic() - began >= way.delay_s
+        llm.check_integrity()
