@@ -7,6 +7,7 @@ import re
 import pytest
 
 from penstock.cli.foreign_options import _CALLED, instead_of
+from penstock.cli.main import main
 from penstock.cli.options import add_engine_arguments
 from penstock.cli.parser import Parser, UsageError
 from penstock.config import EngineConfig
@@ -56,3 +57,18 @@ def test_hints_name_options_as_the_command_line_does() -> None:
         assert hint, name
         assert not re.search(r"[a-z]_[a-z]|=|\(\)|Params", hint), hint
     assert not _CALLED.keys() & ours
+
+
+@pytest.mark.parametrize(
+    ("argv", "hint"),
+    [
+        (["bench", "serve", "http://localhost:1", "--trace", "x.csv"], "did you mean --workload?"),
+        (["bench", "serve", "http://localhost:1", "--request-rate", "4"], "did you mean --rate?"),
+        (["tune", "--workload", "x.csv", "--out", "y.json"], "did you mean --trace?"),
+    ],
+)
+def test_a_load_has_other_names_elsewhere(
+    argv: list[str], hint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(argv) == 2
+    assert hint in capsys.readouterr().err

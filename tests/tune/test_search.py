@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 import numpy as np
 import pytest
@@ -161,3 +163,19 @@ def test_what_was_measured_decides() -> None:
     assert (made.chosen, made.notes) == (default, ("nothing was better than the default",))
     made = choose([default, finalist("a", 9.0, None)], "goodput")
     assert (made.chosen.name, made.verified, made.gain) == ("a", False, 9.0)
+
+
+def test_a_guess_is_chosen_if_it_was_measured_alone() -> None:
+    """Simulations that went beyond the calibration say little."""
+
+    def guess(measured: Figure | None) -> Finalist:
+        return replace(finalist("guess", 9.0, measured), guessed=("steps of 1,024 tokens",))
+
+    default, sound = finalist("default", 1.0, None), finalist("sound", 2.0, None)
+    made = choose([default, guess(None), sound], "goodput")
+    assert made.chosen is sound
+    assert made.notes[0].startswith("guess is predicted to be better, by a guess beyond")
+    assert choose([default, guess(None)], "goodput").chosen is default
+    assert choose([replace(default, guessed=("contexts",)), sound], "goodput").chosen is sound
+    measured = [finalist("default", 1.0, Figure(mean=1.0)), guess(Figure(mean=2.0))]
+    assert choose(measured, "goodput").chosen is measured[1]

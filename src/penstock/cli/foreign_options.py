@@ -1,4 +1,5 @@
-"""Options of llama.cpp's and vLLM's command lines that are none here, and what to write instead."""
+"""Options of llama.cpp's and vLLM's command lines that are none here, or that other commands have
+than the one that was given, and what to write instead."""
 
 from __future__ import annotations
 
@@ -18,6 +19,8 @@ _CALLED: Final[Mapping[str, str]] = {
     "--ubatch-size": "--max-num-batched-tokens",
     "-c": "--max-model-len",
     "--ctx-size": "--max-model-len",
+    "--dataset-name": "--workload",
+    "--dataset-path": "--workload",
     "-ctk": "--kv-cache-dtype",
     "-ctv": "--kv-cache-dtype",
     "--cache-type-k": "--kv-cache-dtype",
@@ -27,6 +30,7 @@ _CALLED: Final[Mapping[str, str]] = {
     "--device": "--backend",
     "--grammar-file": "--grammar",
     "-j": "--json-schema",
+    "--max-concurrency": "--concurrency",
     "--max-num-tokens": "--max-num-batched-tokens",
     "--max-seq-len": "--max-model-len",
     "-md": "--speculative",
@@ -36,7 +40,10 @@ _CALLED: Final[Mapping[str, str]] = {
     "--predict": "--max-tokens",
     "-np": "--max-num-seqs",
     "--parallel": "--max-num-seqs",
+    "--random-input-len": "--input-len",
+    "--random-output-len": "--output-len",
     "--repeat-penalty": "--repetition-penalty",
+    "--request-rate": "--rate",
     "-s": "--seed",
     "--speculative-config": "--speculative",
     "-sys": "--system",
@@ -44,6 +51,8 @@ _CALLED: Final[Mapping[str, str]] = {
     "-t": "--threads",
     "-tb": "--threads",
     "--threads-batch": "--threads",
+    "--trace": "--workload",
+    "--workload": "--trace",
 }
 """What our option for the same is called."""
 

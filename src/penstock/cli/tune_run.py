@@ -79,7 +79,7 @@ def tune(
         )
         found = search.run()
         _check_served(found, simulator, load)
-        finalists = _finalists(found, space)
+        finalists = _finalists(found, space, simulator)
         beyond = _beyond(finalists, simulator)
         if verify and not found.partial:
             finalists = _predicted(finalists, simulator, args.verify_seconds, progress)
@@ -176,17 +176,23 @@ def _check_served(found: Found, simulator: Simulator, load: TraceLoad) -> None:
     )
 
 
-def _finalists(found: Found, space: Space) -> list[Finalist]:
-    """The default, and the best others: each with other figures than those before it."""
+def _finalists(found: Found, space: Space, simulator: Simulator) -> list[Finalist]:
+    """The default, and the best others: each with other figures than those before it. If all of
+    these rest on guesses beyond the calibration, the best that does not is there as well."""
     from penstock.tune.choice import Finalist
+
+    def guessed(each: Scored) -> tuple[str, ...]:
+        return tuple(simulator.runs[each.candidate].beyond)
 
     chosen: list[Scored] = []
     for each in found.ranked:
         known = (found.default, *chosen)
-        if len(chosen) < _FINALISTS and all(each.served != other.served for other in known):
+        if all(each.served != other.served for other in known) and (
+            len(chosen) < _FINALISTS or (all(map(guessed, chosen)) and not guessed(each))
+        ):
             chosen.append(each)
     return [
-        Finalist(each.candidate, space.named(each.candidate), each.served, None)
+        Finalist(each.candidate, space.named(each.candidate), each.served, None, guessed(each))
         for each in (found.default, *chosen)
     ]
 
@@ -195,9 +201,9 @@ def _beyond(finalists: Sequence[Finalist], simulator: Simulator) -> list[str]:
     """What is to be known of simulations that went beyond the calibration: finalists', of which
     one is taken for better than another, and how many others."""
     found = [
-        f"{each.name}: its simulation went beyond the calibration: {'; '.join(told)}"
+        f"{each.name}: its simulation went beyond the calibration: {'; '.join(each.guessed)}"
         for each in finalists
-        if (told := simulator.runs[each.candidate].beyond)
+        if each.guessed
     ]
     guessed = sum(bool(run.beyond) for run in simulator.runs.values())
     if guessed:

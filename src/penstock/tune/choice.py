@@ -19,6 +19,8 @@ class Finalist:
     predicted: Served
     """Simulated on the load that is measured, or without measurement on all of it."""
     measured: Served | None
+    guessed: tuple[str, ...] = ()
+    """What of the simulation went beyond the calibration, in words."""
 
     @property
     def tried(self) -> Tried:
@@ -49,7 +51,8 @@ class Choice:
 def choose(finalists: Sequence[Finalist], objective: ObjectiveName) -> Choice:
     """Choose one of several, of which the first is the default.
 
-    Where all were measured, by that; the default stays where nothing is better than it.
+    Where all were measured, by that. Else none is chosen whose simulation rests on a guess. The
+    default stays where nothing is better than it.
     """
     default = finalists[0]
     verified = all(each.measured is not None for each in finalists)
@@ -59,8 +62,14 @@ def choose(finalists: Sequence[Finalist], objective: ObjectiveName) -> Choice:
         assert served is not None
         return key_of(objective, served)
 
-    chosen = min(finalists, key=key)  # of equals, the first
-    notes = []
+    sound = [each for each in finalists if verified or each is default or not each.guessed]
+    chosen = min(sound, key=key)  # of equals, the first
+    notes = [
+        f"{each.name} is predicted to be better, by a guess beyond the calibration: it is not "
+        "chosen, since nothing was measured"
+        for each in finalists
+        if each not in sound and key(each) < key(chosen)
+    ]
     if chosen is default:
         notes.append("nothing was better than the default")
     elif verified and chosen.measured and default.measured:
