@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,6 +13,7 @@ beginnings."""
 Keys = bytes
 """Keys one behind the other, as they come from servers."""
 KEY_BYTES: Final = 16
+_KEY: Final = struct.Struct(f"{KEY_BYTES}s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def split_keys(joined: Keys) -> list[Key]:
     """Keys that stand one behind the other. Raises ValueError where one is cut off."""
     if len(joined) % KEY_BYTES:
         raise ValueError(f"keys have {KEY_BYTES} bytes each, one behind the other")
-    return [joined[at : at + KEY_BYTES] for at in range(0, len(joined), KEY_BYTES)]
+    return [key for (key,) in _KEY.iter_unpack(joined)]
 
 
 def bits(replicas: int) -> Iterator[int]:
