@@ -10,6 +10,8 @@ and loses. The router is the one of ``penstock route`` and of ``penstock simulat
 
 Only the router's own calls are timed: the choice, and all books of a request (its begin, its first
 token, its end, and what its replica reports).
+
+``--memory`` prints what the tables of a million blocks take instead, each held by so many replicas.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import resource
 import sys
 import time
 from collections import OrderedDict
@@ -24,12 +27,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from heapq import heappop, heappush
 from pathlib import Path
+from random import Random
 
 from penstock.bench.traces import HashedRequest, read_mooncake
 from penstock.routing.loads import LoadWeights
 from penstock.routing.policies import POLICIES
-from penstock.routing.query import Chain, Key, Query
+from penstock.routing.query import KEY_BYTES, Chain, Key, Query, split_keys
 from penstock.routing.router import Router, Sent
+from penstock.routing.tables import MakeTables, best_tables, plain_tables
 from penstock.workload.trace import read_lines
 
 _SPREAD = 1 << 24
@@ -103,11 +108,14 @@ def requests_of(
                 merged.append(((at + delay) % length, group, place, offset, request))
         merged.sort(key=lambda each: each[:3])
         for at, _, _, offset, request in merged:
-            keys = [each + offset if each else 0 for each in request.hash_ids]
             full = request.input_length // block
+            keys = [
+                (each + offset if each else 0).to_bytes(KEY_BYTES, "little")
+                for each in request.hash_ids[:full]
+            ]
             yield (
                 hour * length + at,
-                Query((Chain(keys[:full], block),), request.input_length),
+                Query((Chain(b"".join(keys), block),), request.input_length),
                 request.output_length,
             )
 
@@ -141,9 +149,10 @@ def run(
     requests: Iterator[tuple[float, Query, int]],
     replicas: Replicas,
     weights: LoadWeights,
+    tables: MakeTables,
 ) -> Figures:
     """Route all of them."""
-    router = Router(policy, weights)
+    router = Router(policy, weights, make_tables=tables)
     # Routers with thresholds know no more than what they sent themselves, in a large tree.
     assumed = _TREE_TOKENS if policy == "threshold" else None
     numbers = []
@@ -159,11 +168,11 @@ def run(
         while events and events[0][0] <= until:
             _, _, kind, sent, gained = heappop(events)
             held = fleet[sent.replica].cache if fleet is not None else {}
-            gained = [key for key in gained if key in held]
+            added = b"".join(key for key in gained if key in held)
             began = clock()
             if kind == _FIRST_TOKEN:
                 if assumed is None:
-                    router.reported(sent.replica).change(gained, ())
+                    router.reported(sent.replica).change(added, b"")
                 router.prefilled(sent)
             else:
                 router.end(sent)
@@ -186,10 +195,11 @@ def run(
         choosing += chosen - began
         keeping += ended - chosen
         replica = fleet[choice.replica]
-        found, gained, lost = replica.look_up(query.chains[0].keys)
+        found, gained, lost = replica.look_up(split_keys(query.chains[0].keys))
         if lost and assumed is None:
+            removed = b"".join(lost)
             began = clock()
-            router.reported(choice.replica).change((), lost)
+            router.reported(choice.replica).change(b"", removed)
             keeping += clock() - began
         tokens = found * query.chains[0].block
         left = max(query.tokens - tokens, 1)
@@ -221,9 +231,31 @@ def run(
     )
 
 
+def memory(replicas: int, holders: int, tables: MakeTables) -> float:
+    """Bytes of resident memory that a block takes at each of so many ``holders``, of a million
+    that all replicas hold together."""
+    router = Router("cost", make_tables=tables)
+    numbers = [router.join() for _ in range(replicas)]
+    each = (1 << 20) // replicas
+    draw = Random(0)
+    before = _resident()
+    for first in range(0, replicas - holders + 1, holders):
+        keys = draw.randbytes(KEY_BYTES * each)
+        for number in numbers[first : first + holders]:
+            # As from the wire: no two reports share their memory.
+            router.reported(number).change(bytes(bytearray(keys)), b"")
+    return (_resident() - before) / (replicas // holders * holders * each)
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trace", type=Path, required=True)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--trace", type=Path)
+    what.add_argument("--memory", type=int, metavar="HOLDERS")
     parser.add_argument("--policies", nargs="+", default=list(POLICIES), choices=list(POLICIES))
     parser.add_argument("--replicas", type=int, default=1000)
     parser.add_argument("--hours", type=int, default=24)
@@ -235,8 +267,13 @@ def main() -> int:
     parser.add_argument("--grain", type=int, default=LoadWeights().grain)
     parser.add_argument("--uncached", type=float, default=LoadWeights().uncached)
     parser.add_argument("--lost", type=float, default=LoadWeights().lost)
+    parser.add_argument("--plain", action="store_true", help="tables that are written in Python")
     parser.add_argument("--json", type=Path)
     args = parser.parse_args()
+    tables = plain_tables if args.plain else best_tables
+    if args.memory is not None:
+        print(f"{memory(args.replicas, args.memory, tables):.0f} bytes a block and holder")
+        return 0
     hashed = read_mooncake(args.trace)
     times = [(line.timestamp or 0) / 1000 for _, line in read_lines(args.trace)]
     trace = list(zip(times, hashed, strict=True))
@@ -249,7 +286,7 @@ def main() -> int:
     )
     rows = []
     for policy in args.policies:
-        each = run(policy, requests_of(trace, day), replicas, weights)
+        each = run(policy, requests_of(trace, day), replicas, weights, tables)
         rows.append(asdict(each))
         print(
             f"{policy:<15} {each.requests:>9,} {each.decisions_per_s:>9,.0f} "

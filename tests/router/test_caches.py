@@ -11,6 +11,7 @@ from support.replicas import ADMIN_KEY, FakeReplica, Routed, cache_event, routin
 from support.stepped_http import Request, Step, plain
 
 from penstock.engine.prompt_keys import prompt_keys
+from penstock.routing.books import ReportingBook
 
 
 def fine(request: Request) -> Sequence[Step]:
@@ -142,12 +143,12 @@ def test_a_defect_does_not_end_the_following(monkeypatch: pytest.MonkeyPatch) ->
             await synchronized(routed)
             book = routed.fleet.router.reported(0)
 
-            def broken(added: Sequence[bytes], removed: Sequence[bytes]) -> None:
+            def broken(number: int) -> ReportingBook:
                 raise KeyError("a defect")
 
             assert replica.events is not None
             with monkeypatch.context() as patched:
-                patched.setattr(book, "change", broken)
+                patched.setattr(routed.fleet.router, "reported", broken)
                 replica.events.put_nowait(cache_event("e", 1, 2, keys[1:]))
                 while len(replica.follows) < 2:
                     await asyncio.sleep(0.001)

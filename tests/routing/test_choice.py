@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from hashlib import blake2b
 
 import pytest
 from hypothesis import given, settings
@@ -12,57 +14,79 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from penstock.errors import ConfigError
 from penstock.routing import known
-from penstock.routing.books import AssumedBook
-from penstock.routing.holders import HolderIndex
 from penstock.routing.levels import LoadLevels
 from penstock.routing.loads import LoadWeights
+from penstock.routing.native import NativeLevels, native
 from penstock.routing.policies import POLICIES, Turns, nth
-from penstock.routing.query import Chain, Query, bits
+from penstock.routing.query import KEY_BYTES, Chain, Key, Query, bits, split_keys
 from penstock.routing.router import Router, Sent
+from penstock.routing.tables import MakeTables, best_tables, plain_tables
 
 BLOCK = 10
 WEIGHTS = LoadWeights(decode_tokens=25, grain=4, given_grain=20, uncached=3 / 2, lost=1 / 2)
 
 
-def chain(prompt: list[int]) -> list[tuple[int, ...]]:
+def key_of(*name: object) -> Key:
+    return blake2b(repr(name).encode(), digest_size=KEY_BYTES).digest()
+
+
+def chain(prompt: Iterable[object]) -> list[Key]:
     """Keys that are equal where beginnings are."""
-    return [tuple(prompt[: i + 1]) for i in range(len(prompt))]
+    names = list(prompt)
+    return [key_of(*names[: i + 1]) for i in range(len(names))]
 
 
 def query(prompt: list[int], session: str | None = None) -> Query:
-    return Query((Chain(chain(prompt), BLOCK),), BLOCK * len(prompt) + 3, session)
+    return Query((Chain(b"".join(chain(prompt)), BLOCK),), BLOCK * len(prompt) + 3, session)
+
+
+def named(names: Iterable[object], block: int, tokens: int) -> Query:
+    """A query of a chain whose keys have names."""
+    return Query((Chain(b"".join(map(key_of, names)), block),), tokens)
 
 
 PROMPTS = st.lists(st.integers(0, 2), max_size=6)
+NATIVE = pytest.mark.skipif(native is None, reason="the native tables are not built")
+BOTH = pytest.mark.parametrize(
+    "make_tables", [plain_tables, pytest.param(best_tables, marks=NATIVE)], ids=["plain", "native"]
+)
 
 
+@BOTH
 @given(
-    st.dictionaries(st.integers(0, 11), st.sets(PROMPTS.map(tuple), max_size=9), max_size=12),
-    PROMPTS,
-    st.integers(0, 4095),
+    held=st.dictionaries(st.integers(0, 90), st.sets(PROMPTS.map(tuple), max_size=9), max_size=12),
+    prompt=PROMPTS,
+    among=st.integers(0, 2**91 - 1) | st.integers(0, 4095),
 )
 def test_prefixes_are_those_that_each_replica_holds(
-    held: dict[int, set[tuple[int, ...]]], prompt: list[int], among: int
+    make_tables: MakeTables, held: dict[int, set[tuple[int, ...]]], prompt: list[int], among: int
 ) -> None:
-    index = HolderIndex()
-    for replica, keys in held.items():
-        index.add(replica, keys)
+    tables = make_tables(WEIGHTS)
+    for replica, names in held.items():
+        tables.reported(replica).replace(b"".join(key_of(*name) for name in names))
+    held_keys = {replica: {key_of(*name) for name in names} for replica, names in held.items()}
     keys = chain(prompt)
     expected: dict[int, int] = {}
     for replica in bits(among):
         blocks = 0
-        while blocks < len(keys) and keys[blocks] in held.get(replica, ()):
+        while blocks < len(keys) and keys[blocks] in held_keys.get(replica, ()):
             blocks += 1
         expected[blocks] = expected.get(blocks, 0) | 1 << replica
-    assert index.prefixes(keys, among) == sorted(expected.items(), reverse=True)
+    found = tables.index.prefixes(Chain(b"".join(keys), 1), among)
+    assert found == sorted(expected.items(), reverse=True)
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 40), st.integers(-1, 9)), max_size=80),
-    st.integers(1, 2**41 - 1),
+@pytest.mark.parametrize(
+    "make_levels", [LoadLevels, pytest.param(native and native.LoadLevels, marks=NATIVE)]
 )
-def test_levels_know_the_least_of_any_set(puts: list[tuple[int, int]], among: int) -> None:
-    levels, naive = LoadLevels(), dict.fromkeys(range(41), 0)
+@given(
+    puts=st.lists(st.tuples(st.integers(0, 130), st.integers(-1, 9)), max_size=80),
+    among=st.integers(1, 2**131 - 1),
+)
+def test_levels_know_the_least_of_any_set(
+    make_levels: Callable[[], NativeLevels], puts: list[tuple[int, int]], among: int
+) -> None:
+    levels, naive = make_levels(), dict.fromkeys(range(131), 0)
     for replica in naive:
         levels.put(replica, 0)
     for replica, level in puts:
@@ -73,8 +97,8 @@ def test_levels_know_the_least_of_any_set(puts: list[tuple[int, int]], among: in
         else:
             levels.put(replica, level)
             naive[replica] = level
-    assert sum(members.bit_count() for _, members in levels) == len(naive)
-    assert [level for level, _ in levels] == sorted(set(naive.values()))
+    assert {replica: levels.level(replica) for replica in naive} == naive
+    assert (levels.lowest, levels.highest) == (min(naive.values()), max(naive.values()))
     there = [replica for replica in bits(among) if replica in naive]
     known = sum(1 << replica for replica in there)
     if there:
@@ -99,19 +123,23 @@ def test_turns_go_round(sets: list[set[int]]) -> None:
         last = found
 
 
-@given(st.lists(PROMPTS, max_size=30), st.integers(1, 8))
-def test_what_is_assumed_is_what_was_sent_last(prompts: list[list[int]], capacity: int) -> None:
-    index = HolderIndex()
-    book = AssumedBook(index, 3, capacity)
-    used: OrderedDict[tuple[int, ...], None] = OrderedDict()
+@BOTH
+@given(prompts=st.lists(PROMPTS, max_size=40), capacity=st.integers(1, 8))
+def test_what_is_assumed_is_what_was_sent_last(
+    make_tables: MakeTables, prompts: list[list[int]], capacity: int
+) -> None:
+    tables = make_tables(WEIGHTS)
+    index, book = tables.index, tables.assumed(3, capacity)
+    used: OrderedDict[Key, None] = OrderedDict()
     for prompt in prompts:
-        book.begin(chain(prompt))
+        book.begin(query(prompt).chains[0])
         for key in reversed(chain(prompt)[:capacity]):
             used.pop(key, None)
             used[key] = None
         while len(used) > capacity:
             used.popitem(last=False)
-        assert book.held == len(used)
+        assert book.held == index.held.level(3) == len(used)
+        assert set(split_keys(book.keys())) == set(used)
         assert all(index.holders(key) == 8 for key in used)
         assert len(index) == len(used)
     book.clear()
@@ -121,22 +149,24 @@ def test_what_is_assumed_is_what_was_sent_last(prompts: list[list[int]], capacit
 class Books(RuleBasedStateMachine):
     """A router of four replicas that report, and a fifth that does not, beside a naive one."""
 
+    make_tables = staticmethod(plain_tables)
+
     def __init__(self) -> None:
         super().__init__()
-        self.router = Router("cost", WEIGHTS)
+        self.router = Router("cost", WEIGHTS, make_tables=self.make_tables)
         for _ in range(4):
             self.router.join()
         self.router.join(assumed=5)
-        self.reported: list[set[tuple[int, ...]]] = [set() for _ in range(4)]
+        self.reported: list[set[Key]] = [set() for _ in range(4)]
         self.sent: list[tuple[int, list[int]]] = []
         self.open: list[tuple[Sent, int, list[int], int, str]] = []
         self.sessions: dict[str, int] = {}
         self.full: set[int] = set()
         self.given = [0] * 5
 
-    def holds(self, replica: int, key: tuple[int, ...]) -> bool:
+    def holds(self, replica: int, key: Key) -> bool:
         if replica == 4:
-            used: OrderedDict[tuple[int, ...], None] = OrderedDict()
+            used: OrderedDict[Key, None] = OrderedDict()
             for number, prompt in self.sent:
                 for each in reversed(chain(prompt)[:5]) if number == 4 else ():
                     used.pop(each, None)
@@ -213,7 +243,7 @@ class Books(RuleBasedStateMachine):
     def report(self, replica: int, prompt: list[int], gone: list[int]) -> None:
         added = set(chain(prompt))
         removed = (set(chain(gone)) & self.reported[replica]) - added
-        self.router.reported(replica).change(list(added), list(removed))
+        self.router.reported(replica).change(b"".join(added), b"".join(removed))
         if removed:
             self.full.add(replica)
         self.reported[replica] |= added
@@ -221,7 +251,7 @@ class Books(RuleBasedStateMachine):
 
     @rule(replica=st.integers(0, 3), prompt=PROMPTS)
     def report_all(self, replica: int, prompt: list[int]) -> None:
-        self.router.reported(replica).replace(chain(prompt))
+        self.router.reported(replica).replace(b"".join(chain(prompt)))
         self.full.discard(replica)
         self.reported[replica] = set(chain(prompt))
 
@@ -233,8 +263,14 @@ class Books(RuleBasedStateMachine):
             assert self.router.loads.requests.level(replica) == open_there
 
 
+class NativeBooks(Books):
+    make_tables = staticmethod(best_tables)
+
+
 TestBooks = Books.TestCase
-TestBooks.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
+TestNativeBooks = NATIVE(NativeBooks.TestCase)
+for case in (TestBooks, TestNativeBooks):
+    case.settings = settings(max_examples=40, stateful_step_count=30, deadline=None)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -274,7 +310,7 @@ def test_an_idle_fleet_is_filled_although_all_prompts_begin_alike() -> None:
         router.join(assumed=80)
     chosen = []
     for number in range(64):
-        asked = Query((Chain([(0,), *((0, number, i) for i in range(40))], 32),), 41 * 32)
+        asked = named([0, *((number, i) for i in range(40))], 32, 41 * 32)
         choice = router.choose(asked, router.replicas)
         router.end(router.begin(asked, choice))
         chosen.append(choice.replica)
@@ -286,13 +322,13 @@ def test_a_loaded_replica_is_left_for_one_that_must_compute_the_prompt() -> None
     router = Router("cost", LoadWeights())
     for _ in range(2):
         router.join(assumed=1000)
-    asked = Query((Chain([(i,) for i in range(100)], 32),), 3200)
+    asked = named(range(100), 32, 3200)
     first = router.begin(asked, router.choose(asked, 3))
     assert first.replica == 0
     # Where it runs, 3,200 tokens are left to compute; elsewhere 960, each of which counts three.
-    other = Query((Chain([(i,) for i in range(30)], 32),), 960)
+    other = named(range(30), 32, 960)
     assert router.choose(other, 3).replica == 1
-    longer = Query((Chain([(i,) for i in range(50)], 32),), 1600)
+    longer = named(range(50), 32, 1600)
     assert router.choose(longer, 3) == (0, 1600)
     router.prefilled(first)
     assert router.choose(other, 3) == (0, 960)
@@ -321,14 +357,14 @@ def test_thresholds() -> None:
     router = Router("threshold")
     for _ in range(3):
         router.join(assumed=1000)
-    first = Query((Chain([("a", i) for i in range(10)], 10),), 100)
+    first = named([("a", i) for i in range(10)], 10, 100)
     assert router.choose(first, 7) == (0, 0)
     router.end(router.begin(first, router.choose(first, 7)))
     # The others hold less; what is like a third of the first goes to it all the same.
-    assert router.choose(Query((Chain([("b", 0)], 10),), 10), 7) == (1, 0)
+    assert router.choose(named([("b", 0)], 10, 10), 7) == (1, 0)
     alike = [("a", i) for i in range(4)]
-    assert router.choose(Query((Chain(alike, 10),), 129), 7) == (0, 40)
-    assert router.choose(Query((Chain(alike, 10),), 134), 7) == (1, 0)
+    assert router.choose(named(alike, 10, 129), 7) == (0, 40)
+    assert router.choose(named(alike, 10, 134), 7) == (1, 0)
     opened = [router.begin(first, router.choose(first, 7)) for _ in range(65)]
     assert {sent.replica for sent in opened} == {0}
     assert router.choose(first, 7) == (1, 0)  # 65 are open there, and none elsewhere

@@ -13,8 +13,8 @@ from penstock.errors import PenstockError
 from penstock.router.exchange import Exchange, Headers, UpstreamError
 from penstock.router.fleet import Fleet
 from penstock.router.replica import Replica
+from penstock.routing.query import KEY_BYTES
 
-KEY_BYTES: Final = 16
 SILENCE_S: Final = 10.0
 """Seconds without an event after which the connection counts as lost: a server sends one every
 2 s."""
@@ -110,9 +110,8 @@ class Follower:
         if number is None or not self._replica.reports:
             return
         book = self._fleet.router.reported(number)
-        added, removed = split_keys(event.added), split_keys(event.removed)
         if event.since is None:
-            book.replace(added)
+            book.replace(event.added)
             self.snapshots += 1
             self._check_alone(event.epoch)
         elif event.epoch != self._epoch or event.since != self._position:
@@ -121,7 +120,7 @@ class Follower:
                 f"was {self._position} of {self._epoch}"
             )
         else:
-            book.change(added, removed)
+            book.change(event.added, event.removed)
         self._epoch, self._position = event.epoch, event.until
         self._replica.synchronized = True
         self._trouble = ""
@@ -142,8 +141,3 @@ class Follower:
         if trouble != self._trouble:
             self._trouble = trouble
             _log.info("%s: the events of its cache: %s", self._replica.url, trouble)
-
-
-def split_keys(joined: bytes) -> list[bytes]:
-    """Keys that are one behind the other."""
-    return [joined[at : at + KEY_BYTES] for at in range(0, len(joined), KEY_BYTES)]

@@ -13,19 +13,19 @@ from __future__ import annotations
 
 import asyncio
 from hashlib import blake2b
-from typing import Final
+from typing import Annotated, Final
 from urllib.parse import quote
 
 import msgspec
+from msgspec import Meta
 
 from penstock.router.asked import Body, text_of
 from penstock.router.exchange import Headers, Timeouts
 from penstock.router.fleet import TEXT_TOKENS, Fleet
-from penstock.router.follower import KEY_BYTES, split_keys
 from penstock.router.reading import read
 from penstock.router.replica import LATE_S, Replica
 from penstock.routing.known import Turns
-from penstock.routing.query import Chain, Query
+from penstock.routing.query import KEY_BYTES, Chain, Keys, Query
 
 PIECE_BYTES: Final = 256
 """Bytes of text of a piece; four of them count as a token."""
@@ -37,12 +37,12 @@ _MOST_ASKED: Final = 2
 """Replicas that are asked for the keys of one prompt."""
 _MAX_KEYS: Final = 64 << 20
 _PATIENCE: Final = Timeouts(connect=1.0, head=5.0, idle=5.0)
-_NO_KEYS: Final = Chain((), 1)
+_NO_KEYS: Final = Chain(b"", 1)
 
 
 class _Keys(msgspec.Struct):
-    block_size: int
-    prompt_tokens: int
+    block_size: Annotated[int, Meta(le=1 << 16)]
+    prompt_tokens: Annotated[int, Meta(le=1 << 40)]
     keys: bytes
 
 
@@ -69,13 +69,13 @@ class Prompts:
         if reporting and path in KEYED and among.bit_count() > 1:
             keys = await self._keys(self._in_turn(reporting), path, data)
             if keys is not None and keys.block_size > 0 and len(keys.keys) % KEY_BYTES == 0:
-                blocks = Chain(split_keys(keys.keys), keys.block_size)
-                tokens = max(keys.prompt_tokens, blocks.block * len(blocks.keys), 1)
+                blocks = Chain(keys.keys, keys.block_size)
+                tokens = max(keys.prompt_tokens, blocks.tokens, 1)
         if reporting == among:
             return Query((blocks,), tokens, session)
         salt = text_of(body.cache_salt) or ""
         pieces = Chain(pieces_of(b"".join(map(bytes, parts)), salt), TEXT_TOKENS)
-        tokens = max(tokens, TEXT_TOKENS * len(pieces.keys))
+        tokens = max(tokens, pieces.tokens)
         return Query((blocks, pieces), tokens, session)
 
     def _in_turn(self, reporting: int) -> list[Replica]:
@@ -134,7 +134,7 @@ class Prompts:
         return read(answer, _Keys) if status == 200 else None
 
 
-def pieces_of(text: bytes, salt: str = "") -> list[bytes]:
+def pieces_of(text: bytes, salt: str = "") -> Keys:
     """The keys of a text's full pieces."""
     running = blake2b(salt.encode(), digest_size=KEY_BYTES, person=b"penstock-text")
     keys = []
@@ -142,4 +142,4 @@ def pieces_of(text: bytes, salt: str = "") -> list[bytes]:
     for at in range(0, last, PIECE_BYTES):
         running.update(text[at : at + PIECE_BYTES])
         keys.append(running.copy().digest())
-    return keys
+    return b"".join(keys)

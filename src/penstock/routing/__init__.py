@@ -5,6 +5,8 @@
     ReplicaBook     books.py      what one replica holds: as it reports, or as is assumed
     LoadLevels      levels.py     replicas in the order of their loads
     LoadBook        loads.py      open requests of replicas, in tokens
+    Costs           costs.py      where a request costs least
+    Tables          tables.py     all of these, written in Python or native (native.py)
     Known           known.py      what policies may know
     Policy          policies.py   the choice: by cost, and the others that it is compared with
     Router          router.py     all of it together, from a request's choice to its end

@@ -6,40 +6,31 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import Final
 
-from penstock.routing.holders import HolderIndex, Holders
-from penstock.routing.loads import LoadBook
+from penstock.routing.costs import Costs
+from penstock.routing.holders import Holders, overlaps
 from penstock.routing.query import Query
+from penstock.routing.tables import Tables
 
 _SESSIONS: Final = 1 << 16
 """Sessions whose replicas are remembered."""
 
 
 class Known:
-    """What policies may know: who holds what, and the loads."""
+    """What policies may know: who holds what, the loads, and what a request costs."""
 
-    def __init__(self, index: HolderIndex, loads: LoadBook) -> None:
-        self.index = index
-        self.loads = loads
+    def __init__(self, tables: Tables) -> None:
+        self.index = tables.index
+        self.loads = tables.loads
+        self.search = tables.search
+        self.costs = Costs(tables.index, tables.loads)
 
     def overlaps(self, query: Query, among: int) -> list[Holders]:
         """The replicas of a set by how many tokens of the prompt they hold, the most first."""
-        if len(query.chains) == 1:
-            chain = query.chains[0]
-            return self.index.prefixes(chain.keys, among, chain.block)
-        sets: dict[int, int] = {}
-        left = among
-        for chain in query.chains:
-            for tokens, replicas in self.index.prefixes(chain.keys, left, chain.block):
-                if tokens:  # a replica names what it holds in one way
-                    sets[tokens] = sets.get(tokens, 0) | replicas
-                    left ^= replicas
-        if left:
-            sets[0] = left
-        return [Holders(tokens, sets[tokens]) for tokens in sorted(sets, reverse=True)]
+        return overlaps(self.index, query.chains, among)
 
     def cached(self, query: Query, replica: int) -> int:
         """Tokens of the prompt that one replica holds."""
-        return self.overlaps(query, 1 << replica)[0].held
+        return overlaps(self.index, query.chains, 1 << replica)[0].held
 
 
 class Turns:

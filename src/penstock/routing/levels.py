@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
-from typing import Final
+from typing import Final, Protocol
 
 from penstock.routing.query import bits
 
@@ -13,8 +12,30 @@ _FEW: Final = 8
 first few have one of them."""
 
 
+class Levels(Protocol):
+    """A level, a whole number, for each replica; and the least of any set of replicas."""
+
+    @property
+    def lowest(self) -> int:
+        """The least of all replicas. Raises IndexError where there are none."""
+        ...
+
+    @property
+    def highest(self) -> int:
+        """The greatest of all replicas. Raises IndexError where there are none."""
+        ...
+
+    def level(self, replica: int) -> int:
+        """Raises KeyError for a replica that has none."""
+        ...
+
+    def least(self, among: int) -> tuple[int, int]:
+        """The least level of a set that is not empty, and the replicas of it that have it."""
+        ...
+
+
 class LoadLevels:
-    """A level, a whole number, for each replica; and the least of any set of replicas.
+    """:class:`Levels` of Python's own tables.
 
     Levels that replicas have are kept sorted, each with the set of these. A change costs two
     searches in at most as many levels as there are replicas.
@@ -25,18 +46,12 @@ class LoadLevels:
         self._replicas: dict[int, int] = {}
         self._of: dict[int, int] = {}
 
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """Levels in ascending order, each with the set of replicas that have it."""
-        return ((level, self._replicas[level]) for level in self._levels)
-
     @property
     def lowest(self) -> int:
-        """The least of all replicas. Raises IndexError where there are none."""
         return self._levels[0]
 
     @property
     def highest(self) -> int:
-        """The greatest of all replicas. Raises IndexError where there are none."""
         return self._levels[-1]
 
     def level(self, replica: int) -> int:
@@ -63,7 +78,6 @@ class LoadLevels:
         self._take(1 << replica, self._of.pop(replica))
 
     def least(self, among: int) -> tuple[int, int]:
-        """The least level of a set that is not empty, and the replicas of it that have it."""
         of = self._of
         if not among & among - 1:
             return of[among.bit_length() - 1], among

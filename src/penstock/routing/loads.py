@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
-from penstock.routing.levels import LoadLevels
+from penstock.routing.levels import Levels, LoadLevels
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,57 @@ class _Load:
     decoding: int = 0
 
 
+class Loads(Protocol):
+    """Open requests, prompt tokens that are not computed yet, and sequences that decode."""
+
+    @property
+    def weights(self) -> LoadWeights: ...
+
+    @property
+    def work(self) -> Levels:
+        """Levels in grains of work."""
+        ...
+
+    @property
+    def given(self) -> Levels:
+        """Levels in what replicas were given to compute so far."""
+        ...
+
+    @property
+    def requests(self) -> Levels:
+        """Levels in open requests."""
+        ...
+
+    def join(self, replica: int) -> None: ...
+
+    def leave(self, replica: int) -> None:
+        """Forget a replica."""
+
+    def begin(self, replica: int, tokens: int) -> None:
+        """Note a request, of whose prompt so many tokens are to be computed."""
+
+    def prefilled(self, replica: int, tokens: int) -> None:
+        """Note that the prompt of a request is computed, which now decodes."""
+
+    def end(self, replica: int, tokens: int) -> None:
+        """Note the end of a request: one that decoded, or of whose prompt so many ``tokens`` were
+        still to be computed."""
+
+    def catch_up(self, replica: int, others: int) -> None:
+        """Let a replica that got nothing for a while have nothing to make up for: it counts as
+        given what the least given one of a set was."""
+
+    def prefill(self, replica: int) -> int:
+        """Prompt tokens that are not computed yet."""
+        ...
+
+    def decoding(self, replica: int) -> int:
+        """Sequences that decode."""
+        ...
+
+
 class LoadBook:
-    """Open requests, prompt tokens that are not computed yet, and sequences that decode.
+    """:class:`Loads` of Python's own tables.
 
     Orders of replicas are kept for who asks for them: each costs a request about a microsecond for
     each change.
@@ -48,15 +98,12 @@ class LoadBook:
     def __init__(self, weights: LoadWeights) -> None:
         self.weights = weights
         self.work = LoadLevels()
-        """Levels in grains of work."""
         self.given = LoadLevels()
-        """Levels in what replicas were given to compute so far."""
         self._requests: LoadLevels | None = None
         self._loads: dict[int, _Load] = {}
 
     @property
     def requests(self) -> LoadLevels:
-        """Levels in open requests."""
         if self._requests is None:
             self._requests = LoadLevels()
             for replica, load in self._loads.items():
@@ -73,7 +120,6 @@ class LoadBook:
             self._requests.put(replica, 0)
 
     def leave(self, replica: int) -> None:
-        """Forget a replica."""
         del self._loads[replica]
         self.work.drop(replica)
         self.given.drop(replica)
@@ -81,7 +127,6 @@ class LoadBook:
             self._requests.drop(replica)
 
     def begin(self, replica: int, tokens: int) -> None:
-        """Note a request, of whose prompt so many tokens are to be computed."""
         load = self._loads[replica]
         load.requests += 1
         load.prefill += tokens
@@ -94,7 +139,6 @@ class LoadBook:
             self._requests.put(replica, load.requests)
 
     def prefilled(self, replica: int, tokens: int) -> None:
-        """Note that the prompt of a request is computed, which now decodes."""
         load = self._loads[replica]
         load.prefill -= tokens
         load.decoding += 1
@@ -103,8 +147,6 @@ class LoadBook:
         self.work.put(replica, work // weights.grain)
 
     def end(self, replica: int, tokens: int) -> None:
-        """Note the end of a request: one that decoded, or of whose prompt so many ``tokens`` were
-        still to be computed."""
         load = self._loads[replica]
         load.requests -= 1
         if tokens:
@@ -118,17 +160,13 @@ class LoadBook:
             self._requests.put(replica, load.requests)
 
     def catch_up(self, replica: int, others: int) -> None:
-        """Let a replica that got nothing for a while have nothing to make up for: it counts as
-        given what the least given one of a set was."""
         if others:
             load, grain = self._loads[replica], self.weights.given_grain
             load.given = max(load.given, self.given.least(others)[0] * grain)
             self.given.put(replica, load.given // grain)
 
     def prefill(self, replica: int) -> int:
-        """Prompt tokens that are not computed yet."""
         return self._loads[replica].prefill
 
     def decoding(self, replica: int) -> int:
-        """Sequences that decode."""
         return self._loads[replica].decoding

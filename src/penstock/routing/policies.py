@@ -6,7 +6,6 @@ place behind the last choice. Those that draw have a generator of their own, of 
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Final, NamedTuple, Protocol
 
 from penstock.errors import ConfigError
 from penstock.routing.known import Known, Sessions, Turns
-from penstock.routing.query import Query, bits
+from penstock.routing.query import Query
 
 
 class Choice(NamedTuple):
@@ -33,65 +32,31 @@ class Policy(Protocol):
 
 
 class LeastCost:
-    """The replica at which a request adds least to the work that stands before its first token.
+    """The replica at which a request costs least (:class:`~penstock.routing.costs.Costs`).
 
-    The cost is the replica's work (prompt tokens that are not computed yet, and what its sequences
-    still decode) and what the request adds: the tokens of its prompt that are not in the cache
-    there, by their weight, and what is lost for them where the cache is full; all in grains
-    (``LoadWeights``). Of
-    equal costs that of the conversation's last replica is taken, else the longest prefix, else the
-    one that has been given least to compute so far, whose cache has the oldest to give up.
-
-    Replicas of one entry of ``overlaps`` that are full, or are not, are alike but for their work,
-    so the least loaded of each is the only candidate.
+    Of equal costs that of the conversation's last replica is taken, else the longest prefix, else
+    the one that has been given least to compute so far, whose cache has the oldest to give up.
     """
 
     def __init__(self, known: Known) -> None:
         self._known = known
+        self._cheapest = known.search.cheapest
         self._turns = Turns()
         self._sessions = Sessions()
 
     def choose(self, query: Query, among: int) -> Choice:
-        loads, full = self._known.loads, self._known.index.full
-        weights, work = loads.weights, loads.work
-        grain, weight, lost = weights.grain, weights.uncached, weights.lost
-        lowest, prompt = work.lowest, query.tokens
-        least, chosen, cached = -1, 0, 0
-        overlaps = self._known.overlaps(query, among)
-        for tokens, replicas in overlaps:
-            uncached = prompt - tokens
-            added = math.ceil(uncached * weight / grain)
-            if chosen and lowest + added >= least:
-                break  # neither this nor any shorter prefix costs less
-            filled = replicas & full
-            if filled != replicas:
-                level, equal = work.least(replicas ^ filled)
-                if not chosen or level + added < least:
-                    least, chosen, cached = level + added, equal, tokens
-            if filled:
-                added += int(uncached * lost) // grain
-                level, equal = work.least(filled)
-                if not chosen or level + added < least:
-                    least, chosen, cached = level + added, equal, tokens
+        cost, cached, replicas = self._cheapest(query.chains, query.tokens, among)
         session = query.session
         if session is not None:
             last = self._sessions.last(session)
             if last is not None and among >> last & 1:
-                held = next(tokens for tokens, replicas in overlaps if replicas >> last & 1)
-                if self._cost(last, prompt - held) == least:
+                held = self._known.cached(query, last)
+                if self._known.costs.of(last, query.tokens - held) == cost:
                     self._sessions.went(session, last)
                     return Choice(last, held)
-        replica = self._turns.first(loads.given.least(chosen)[1])
+        replica = self._turns.first(replicas)
         self._sessions.went(session, replica)
         return Choice(replica, cached)
-
-    def _cost(self, replica: int, uncached: int) -> int:
-        weights = self._known.loads.weights
-        cost = self._known.loads.work.level(replica)
-        cost += math.ceil(uncached * weights.uncached / weights.grain)
-        if self._known.index.full >> replica & 1:
-            cost += int(uncached * weights.lost) // weights.grain
-        return cost
 
 
 class RoundRobin:
@@ -180,12 +145,10 @@ class Threshold:
     def __init__(
         self,
         known: Known,
-        held: Callable[[int], int],
         thresholds: Thresholds = Thresholds(),
     ) -> None:
-        """``held``: how many blocks a replica holds."""
         self._known = known
-        self._held = held
+        self._held = known.index.held
         self._thresholds = thresholds
         self._turns = Turns()
 
@@ -200,7 +163,8 @@ class Threshold:
         longest = known.overlaps(query, among)[0]
         if longest.held > bound.match * query.tokens:
             return Choice(self._turns.first(longest.replicas), longest.held)
-        replica = min(bits(among), key=self._held)
+        _, equal = self._held.least(among)
+        replica = (equal & -equal).bit_length() - 1
         return Choice(replica, known.cached(query, replica))
 
 
@@ -217,17 +181,17 @@ def nth(among: int, place: int) -> int:
     return low
 
 
-MakePolicy = Callable[[Known, Callable[[int], int], int], Policy]
-"""Makes a policy of what is known, of how many blocks a replica holds, and of a seed."""
+MakePolicy = Callable[[Known, int], Policy]
+"""Makes a policy of what is known, and of a seed."""
 
 POLICIES: Final[Mapping[str, MakePolicy]] = {
-    "cost": lambda known, held, seed: LeastCost(known),
-    "round-robin": lambda known, held, seed: RoundRobin(known),
-    "random": lambda known, held, seed: RandomChoice(known, seed),
-    "least-requests": lambda known, held, seed: LeastRequests(known),
-    "least-work": lambda known, held, seed: LeastWork(known),
-    "two-choices": lambda known, held, seed: TwoChoices(known, seed),
-    "threshold": lambda known, held, seed: Threshold(known, held),
+    "cost": lambda known, seed: LeastCost(known),
+    "round-robin": lambda known, seed: RoundRobin(known),
+    "random": lambda known, seed: RandomChoice(known, seed),
+    "least-requests": lambda known, seed: LeastRequests(known),
+    "least-work": lambda known, seed: LeastWork(known),
+    "two-choices": lambda known, seed: TwoChoices(known, seed),
+    "threshold": lambda known, seed: Threshold(known),
 }
 """Policies by the names that users give them."""
 

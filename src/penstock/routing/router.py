@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from penstock.routing.books import AssumedBook, ReplicaBook, ReportedBook
-from penstock.routing.holders import HolderIndex
+from penstock.routing.books import ReplicaBook, ReportingBook
 from penstock.routing.known import Known
-from penstock.routing.loads import LoadBook, LoadWeights
+from penstock.routing.loads import LoadWeights
 from penstock.routing.policies import POLICIES, Choice, check_policy
-from penstock.routing.query import Chain, Key, Query
+from penstock.routing.query import Chain, Query
+from penstock.routing.tables import MakeTables, best_tables
 
 DEFAULT_POLICY = "cost"
+_NO_KEYS: Final = Chain(b"", 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replica:
     book: ReplicaBook
+    reports: ReportingBook | None
+    """The same book, if it reports what it holds."""
     chain: int
     """Which of a query's chains names what it holds."""
 
@@ -25,17 +28,17 @@ class _Replica:
 class Sent:
     """One request at its replica."""
 
-    __slots__ = ("at", "cached", "keys", "prefilling", "replica", "uncached")
+    __slots__ = ("at", "cached", "chain", "prefilling", "replica", "uncached")
 
     def __init__(
-        self, replica: int, at: _Replica, cached: int, uncached: int, keys: Sequence[Key]
+        self, replica: int, at: _Replica, cached: int, uncached: int, chain: Chain
     ) -> None:
         self.replica = replica
         self.at = at
         self.cached = cached
         """Prompt tokens that were expected to be found."""
         self.uncached = uncached
-        self.keys = keys
+        self.chain = chain
         self.prefilling: bool | None = True
         """False from the first token on, None from the end on."""
 
@@ -52,16 +55,15 @@ class Router:
         policy: str = DEFAULT_POLICY,
         weights: LoadWeights = LoadWeights(),  # noqa: B008
         seed: int = 0,
+        make_tables: MakeTables = best_tables,
     ) -> None:
         """``seed`` is for policies that draw. Raises ConfigError for an unknown policy."""
         check_policy(policy)
-        self.index = HolderIndex()
-        self.loads = LoadBook(weights)
+        self._tables = make_tables(weights)
+        self.index = self._tables.index
+        self.loads = self._tables.loads
         self._replicas: dict[int, _Replica] = {}
-        known = Known(self.index, self.loads)
-        self._policy = POLICIES[policy](
-            known, lambda number: self._replicas[number].book.held, seed
-        )
+        self._policy = POLICIES[policy](Known(self._tables), seed)
 
     @property
     def replicas(self) -> int:
@@ -75,12 +77,11 @@ class Router:
         ``chain``: the number of the chain of queries that it names them by.
         """
         number = next(n for n in range(len(self._replicas) + 1) if n not in self._replicas)
-        book: ReplicaBook
         if assumed is None:
-            book = ReportedBook(self.index, number)
+            book = self._tables.reported(number)
+            self._replicas[number] = _Replica(book, book, chain)
         else:
-            book = AssumedBook(self.index, number, assumed)
-        self._replicas[number] = _Replica(book, chain)
+            self._replicas[number] = _Replica(self._tables.assumed(number, assumed), None, chain)
         self.loads.join(number)
         return number
 
@@ -89,10 +90,10 @@ class Router:
         self._replicas.pop(number).book.leave()
         self.loads.leave(number)
 
-    def reported(self, number: int) -> ReportedBook:
+    def reported(self, number: int) -> ReportingBook:
         """The book of a replica that reports. Raises TypeError for one that does not."""
-        book = self._replicas[number].book
-        if not isinstance(book, ReportedBook):
+        book = self._replicas[number].reports
+        if book is None:
             raise TypeError(f"replica {number} reports nothing")
         return book
 
@@ -110,11 +111,11 @@ class Router:
         number, cached = choice
         replica = self._replicas[number]
         chains = query.chains
-        keys = chains[replica.chain].keys if replica.chain < len(chains) else ()
+        chain = chains[replica.chain] if replica.chain < len(chains) else _NO_KEYS
         uncached = max(query.tokens - cached, 1)
-        replica.book.begin(keys)
+        replica.book.begin(chain)
         self.loads.begin(number, uncached)
-        return Sent(number, replica, cached, uncached, keys)
+        return Sent(number, replica, cached, uncached, chain)
 
     def prefilled(self, sent: Sent) -> None:
         """Note that a request's first token has come; only the first call counts."""
@@ -131,7 +132,7 @@ class Router:
         sent.prefilling = None
         if self._replicas.get(sent.replica) is sent.at:  # it has not left
             self.loads.end(sent.replica, left)
-            sent.at.book.end(sent.keys)
+            sent.at.book.end(sent.chain)
 
 
 __all__ = ["Chain", "Choice", "Query", "Router", "Sent"]

@@ -114,11 +114,11 @@ def prompt_of(
 
 
 def block_keys(pieces: Sequence[Piece], block_size: int) -> list[bytes]:
-    """The keys of the full blocks of these pieces, one after the other."""
+    """The keys of the full blocks of these pieces, one after the other, each of 16 bytes."""
     keys: list[bytes] = []
     before, begin = _ROOT, 0
     for piece in pieces:
-        own = blake2b(before + repr(piece.key).encode(), digest_size=16).digest()
+        own = blake2b(before + repr(piece.key).encode(), digest_size=12).digest()
         end = begin + piece.tokens
         first = len(keys) * block_size + block_size - begin
         keys += [

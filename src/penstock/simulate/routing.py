@@ -181,12 +181,12 @@ class Routed:
             changes = loads.changes(replica, position)
             book = router.reported(replica)
             if changes.since is None:
-                book.replace(changes.added)
+                book.replace(b"".join(changes.added))
             elif changes.until != changes.since:
-                book.change(changes.added, changes.removed)
+                book.change(b"".join(changes.added), b"".join(changes.removed))
             self._positions[replica] = changes.until
         self._open = [each for each in self._open if not self._followed(*each, asked.sent_s)]
-        chain = Chain(block_keys(asked.pieces, size), size)
+        chain = Chain(b"".join(block_keys(asked.pieces, size)), size)
         query = Query((chain,), asked.prompt, asked.conversation)
         choice = router.choose(query, router.replicas)
         self._chosen = query, choice
