@@ -85,7 +85,7 @@ def log_softmax(values: Any) -> Any:
     return wide - np.log(np.exp(wide).sum(axis=1, keepdims=True))
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3", "olmo2", "falcon"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "olmo2", "falcon"])
 def test_what_is_measured_is_the_divergence_of_a_model_with_one_unit_rounded(
     family: str, tmp_path: Path
 ) -> None:
@@ -181,10 +181,10 @@ def test_transformers_reads_the_same(tmp_path: Path) -> None:
 def test_a_budget_of_bytes_is_of_the_whole_checkpoint(tmp_path: Path) -> None:
     folder = tiny_checkpoint("llama", **SHAPE)
     whole = run(work(folder, "31.9"), tmp_path / "most").source_bytes
-    for part in (0.4, 0.6):
+    for part in (0.55, 0.75):
         budget = int(whole * part / 1000)
         done = run(work(folder, f"{budget}kB"), tmp_path / str(part))
-        assert 0.95 * budget * 1000 < done.num_bytes <= budget * 1000
+        assert 0.85 * budget * 1000 < done.num_bytes <= budget * 1000
 
 
 def test_more_bytes_lose_less_and_bits_are_counted_as_they_are_stored(tmp_path: Path) -> None:

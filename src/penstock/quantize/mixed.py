@@ -111,7 +111,7 @@ class BudgetedQuantization:
         def said(num_bytes: int) -> str:
             if self.budget.bits is not None:
                 return f"{8 * num_bytes / self._weights:.3f} bits a weight"
-            return f"{(num_bytes + others) / 1e6:,.1f} MB"
+            return f"{(num_bytes + others) / 1e6:,.3f} MB"
 
         sizes = [[self.num_bytes(unit, bits) for bits in self.allowed] for unit in self.units]
         least, most = sum(map(min, sizes)), sum(map(max, sizes))
