@@ -163,8 +163,8 @@ class BudgetedQuantization:
         assert found is not None  # since the fewest bits of all have room
         bits = tuple(self.allowed[each] for each in found)
         matrices = Counter(dict.fromkeys(self.allowed, 0))
-        for unit, own in zip(self.units, bits, strict=True):
-            matrices[own] += len(unit.targets)
+        for unit, number in zip(self.units, bits, strict=True):
+            matrices[number] += len(unit.targets)
         taken = sum(self.num_bytes(*each) for each in zip(self.units, bits, strict=True))
         a_weight = 8 * taken / self._weights
         return Choice(bits, +matrices, a_weight, self._figures(sweep, bits, a_weight))

@@ -96,7 +96,9 @@ def quantize(
             if not folder.shard(index).exists():
                 run.layer(index)
         run.others()
-        size = folder.finish(work.source.folder, work.config, chosen and chosen.figures)
+        size = folder.finish(
+            work.source.folder, work.config, None if chosen is None else chosen.figures
+        )
     finally:
         folder.close()
     matrices = len(tuple(work.layers.targets))
