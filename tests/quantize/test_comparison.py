@@ -71,11 +71,14 @@ def test_methods_are_made_judged_and_drawn(
     out = tmp_path / "out"
     words = [model, "--out", out, "--text", text, "--calibration", text, "--max-windows", 1]
     words += ["--samples", 2, "--sample-length", 64, "--compare"]
-    code, said, err = run(capsys, *words, "rtn:8:row", "rtn:4:32", "gptq:4:32", "nf4")
+    asked = ["rtn:8:row", "rtn:4:32", "gptq:4:32", "nf4", "rtn:auto=6:32", "magnitude"]
+    code, said, err = run(capsys, *words, *asked)
     assert code == 0, err
     document = json.loads((out / "comparison.json").read_text())
     variants = {each["name"]: each for each in document["variants"]}
-    assert list(variants) == ["as it is", "rtn:8:row", "rtn:4:32", "gptq:4:32", "nf4"]
+    assert list(variants) == ["as it is", *asked]
+    assert 5 < variants["rtn:auto=6:32"]["bits_per_weight"] <= 6
+    assert variants["magnitude"]["bits_per_weight"] == 32
     assert variants["as it is"]["kl_mean"] == 0
     assert variants["as it is"]["same_top"] == 1
     assert 0 < variants["rtn:8:row"]["kl_mean"] < variants["rtn:4:32"]["kl_mean"]
@@ -98,6 +101,9 @@ def test_methods_are_made_judged_and_drawn(
         (["--compare", "rtn"], "--compare: needs --text FILE"),
         (["--compare", "best", "--text", "TEXT"], "best begins with none of rtn, gptq"),
         (["--compare", "rtn:5", "--text", "TEXT"], "rtn:5 is not METHOD[:BITS[:GROUP]]"),
+        (["--compare", "rtn:auto=x", "--text", "TEXT"], "rtn:auto=x is not METHOD[:BITS"),
+        (["--compare", "magnitude:auto=4", "--text", "TEXT"], "magnitude:auto=4 is not METHOD"),
+        (["--compare", "rtn:auto=4", "--text", "TEXT"], "rtn:auto=4 needs --calibration FILE"),
         (["--compare", "nf4:4", "--text", "TEXT"], "nf4:4 is not METHOD"),
         (["--compare", "rtn", "gptq:4", "--text", "TEXT"], "gptq:4 needs --calibration FILE"),
         (["--text", "TEXT"], "--text: is of --compare alone"),

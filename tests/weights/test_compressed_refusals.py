@@ -22,6 +22,7 @@ from penstock.weights.model_folder import load_model_spec
 Q = "model.layers.1.self_attn.q_proj"
 STATIC = {"num_bits": 8, "type": "int", "dynamic": False, "strategy": "tensor"}
 W4 = integers(4, "group", 32)
+SPARSE = {"format": "sparse-24-bitmask", "targets": ["Linear"], "ignore": ["lm_head"]}
 
 
 @pytest.mark.parametrize(
@@ -46,8 +47,16 @@ W4 = integers(4, "group", 32)
         (config(PACK, group(W4, output_activations=STATIC)), "output_activations .*not supported"),
         (config(PACK, group(W4), transform_config={"a": 1}), "transform_config .*not supported"),
         (
-            config(PACK, group(W4), sparsity_config={"format": "sparse-24-bitmask"}),
+            config(PACK, group(W4), sparsity_config={"format": "sparse-bitmask"}),
             "sparsity_config .*not supported",
+        ),
+        (
+            config(PACK, group(W4), sparsity_config={"format": "sparse-24-bitmask"}),
+            "targets .* supported beside quantized matrices only where",
+        ),
+        (
+            config(PACK, group(W4), sparsity_config=SPARSE),
+            "format .* is supported with floats, and with integers of 8 bits, not with int4 by 32",
         ),
         (config(PACK, group(W4), kv_cache_scheme="fp8"), "kv_cache_scheme .*must be an object"),
         (config(PACK, group(W4), kv_cache_scheme={"num_bits": 4}), "num_bits .4. is not supported"),

@@ -24,9 +24,12 @@ from penstock.cli.quantize_options import METHODS, check, settings_of, work_of
 from penstock.cli.status_line import StatusLine, bar
 
 if TYPE_CHECKING:
-    from penstock.quantize.quantization import Quantization
-    from penstock.quantize.run import Progress, Quantized
+    from penstock.quantize.budget import Budget
+    from penstock.quantize.progress import Progress
+    from penstock.quantize.run import Quantized, Work
 
+_COMPARED = ("method", "bits", "group_size", "asymmetric", "budget", "sparsity")
+"""Options that the words of a comparison say."""
 RARE = frozenset({"--damping", "--seed"})
 
 
@@ -43,8 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--method",
         choices=METHODS,
         help="rtn: round to the nearest integers; gptq: later columns make up for the errors of "
-        "earlier ones; awq: columns that multiply large inputs are scaled; smoothquant: 8 bits, "
-        "for inputs of 8 bits, too; or round to the nearest small floats (default: rtn)",
+        "earlier ones; awq: columns that multiply large inputs are scaled; magnitude, sparsegpt: "
+        "2:4 sparsity, of the smallest weights or of those that are missed the least; squeezellm: "
+        "a codebook for each row, of 3 or 4 bits, and a few weights in floats; "
+        "smoothquant: 8 bits, for inputs of 8 bits, too; or round to the nearest small floats "
+        "(default: rtn)",
     )
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
     parser.add_argument(
@@ -53,9 +59,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=positive_int, metavar="N", help="threads (default: one per core)"
     )
-    group = parser.add_argument_group("rtn, gptq, awq")
+    group = parser.add_argument_group("rtn, gptq, awq, magnitude, sparsegpt")
     group.add_argument(
-        "--bits", type=int, choices=(2, 3, 4, 8), help="bits of a weight (default: 4)"
+        "--bits",
+        type=_bits,
+        metavar="N",
+        help="bits of a weight: 2, 3, 4, 8, or auto, which gives each matrix as many as --budget "
+        "allows and the model needs (default: 4)",
+    )
+    group.add_argument(
+        "--budget",
+        type=_budget,
+        metavar="SIZE",
+        help="with --bits auto: bits of a weight, scales included, such as 3.5; or of the whole "
+        "checkpoint, such as 380MB",
+    )
+    group.add_argument(
+        "--allowed-bits",
+        type=int,
+        nargs="+",
+        choices=(2, 3, 4, 8, 16),
+        metavar="N",
+        help="with --bits auto: those that matrices may have; 16: they stay as they are (default: "
+        "2 3 4 8 16)",
     )
     group.add_argument(
         "--group-size",
@@ -71,8 +97,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--format",
-        choices=("compressed-tensors", "gptq", "awq"),
-        help="how it is stored (default: compressed-tensors, which vLLM and transformers read)",
+        choices=("compressed-tensors", "gptq", "awq", "sparse-24-bitmask"),
+        help="how it is stored (default: compressed-tensors, which vLLM and transformers read, or "
+        "plain floats, where a sparse matrix is not rounded; sparse-24-bitmask leaves zeros out)",
+    )
+    group.add_argument(
+        "--sparsity",
+        choices=("2:4",),
+        help="two of each four weights become 0: what magnitude, the default then, and sparsegpt "
+        "do, in floats, or rounded where --bits is given",
     )
     group = parser.add_argument_group("comparison")
     group.add_argument(
@@ -115,19 +148,33 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--seed", type=whole_number, metavar="N", help="of the windows' places (default: 0)"
     )
-    group = parser.add_argument_group("gptq")
+    group = parser.add_argument_group("gptq, sparsegpt")
     group.add_argument(
         "--act-order",
         choices=("static", "group", "none"),
-        help="round columns that multiply large inputs first, with groups of neighbours (static) "
-        "or of columns in that order (group), which engines multiply slower, or do not (none) "
-        "(default: static)",
+        help="gptq: round columns that multiply large inputs first, with groups of neighbours "
+        "(static) or of columns in that order (group), which engines multiply slower, or do not "
+        "(none) (default: static)",
     )
     group.add_argument(
         "--damping",
         type=float,
         metavar="PART",
         help="of the mean of the Hessian's diagonal, added to that (default: 0.01)",
+    )
+    group = parser.add_argument_group("squeezellm")
+    group.add_argument(
+        "--outliers",
+        type=float,
+        metavar="PART",
+        help="of a matrix's weights that stay in floats (default: 0.0045)",
+    )
+    group.add_argument(
+        "--sensitivity",
+        choices=("inputs", "gradients"),
+        help="what weights are weighed by: the squares of what they multiply, or those of the "
+        "gradients of the model's loss, for which torch and transformers run it in float32 "
+        "(default: inputs)",
     )
     group = parser.add_argument_group("small floats")
     group.add_argument(
@@ -140,6 +187,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="nf4, fp4: round the scales of blocks to 8 bits, too (default: yes)",
     )
+
+
+def _bits(text: str) -> int | str:
+    if text != "auto" and text not in ("2", "3", "4", "8"):
+        raise argparse.ArgumentTypeError(f"must be 2, 3, 4, 8 or auto, not {text!r}")
+    return text if text == "auto" else int(text)
+
+
+def _budget(text: str) -> Budget:
+    from penstock.quantize.budget import Budget
+
+    try:
+        return Budget.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _group_size(text: str) -> int:
@@ -155,13 +217,13 @@ def run(args: argparse.Namespace) -> int:
     from penstock.quantize.source import SourceModel
     from penstock.weights.hub import resolve_model_folder
 
-    given = [name for name in ("method", "bits", "group_size", "asymmetric") if _has(args, name)]
+    given = [name for name in _COMPARED if _has(args, name)]
     if args.compare and given:
         option = "--" + given[0].replace("_", "-")
         raise UsageError(f"argument {option}: --compare names methods and bits; leave it out")
     if args.text and not args.compare:
         raise UsageError("argument --text: is of --compare alone; leave it out")
-    args.method = args.method or "rtn"
+    args.method = args.method or ("magnitude" if args.sparsity else "rtn")
     if not args.compare:
         check(args)
     source = SourceModel(resolve_model_folder(args.model, args.revision))
@@ -181,7 +243,7 @@ def _has(args: argparse.Namespace, name: str) -> bool:
     return getattr(args, name) is not None
 
 
-def _quantize(args: argparse.Namespace, work: Quantization, out: Path) -> Quantized:
+def _quantize(args: argparse.Namespace, work: Work, out: Path) -> Quantized:
     """Write what ``args`` ask for to the folder ``out``."""
     from penstock.backends.registry import backend
     from penstock.quantize.run import quantize
@@ -208,14 +270,15 @@ class _Clock:
     def __init__(self, status: StatusLine) -> None:
         self._status = status
         self._first: tuple[float, float] | None = None
+        self._phase = ""
 
     def tell(self, progress: Progress) -> None:
         self._status.show(lambda: self._text(progress))
 
     def _text(self, progress: Progress) -> str:
         at, now = progress.layer + progress.part, time.monotonic()
-        if self._first is None:
-            self._first = at, now
+        if self._first is None or self._phase != progress.phase:
+            self._first, self._phase = (at, now), progress.phase
         then, since = self._first
         left = ""
         if at > then:
@@ -223,7 +286,7 @@ class _Clock:
             left = f", {_duration(seconds)} left"
         shown = bar(at / progress.layers) if self._status.rewrites else ""
         layer = f"layer {progress.layer + 1} of {progress.layers}"
-        return f"quantizing:{shown} {layer}, {progress.doing}{left}"
+        return f"{progress.phase}:{shown} {layer}, {progress.doing}{left}"
 
 
 def _duration(seconds: float) -> str:
@@ -235,6 +298,10 @@ def _duration(seconds: float) -> str:
 def _report(done: Quantized, seconds: float) -> None:
     sizes = f"{done.source_bytes / 1e6:,.1f} -> {done.num_bytes / 1e6:,.1f} MB"
     print(f"{done.folder}: {done.matrices} matrices, {sizes} in {_duration(seconds)}")
+    if done.chosen is not None:
+        each = sorted(done.chosen.matrices.items())
+        counts = (f"{n} in {'floats' if bits == 16 else f'{bits} bits'}" for bits, n in each)
+        print(f"  {', '.join(counts)}: {done.chosen.bits_a_weight:.3f} bits a weight")
     if done.resumed:
         print(f"  {done.resumed} layers were done by the run before")
     errors = [(each.error, each.module) for each in done.rounded if each.error is not None]

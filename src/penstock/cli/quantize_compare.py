@@ -16,9 +16,11 @@ from penstock.cli.bench_common import command_line
 from penstock.cli.eval_common import read_text
 from penstock.cli.parser import UsageError
 from penstock.cli.quantize_options import (
+    AUTO,
     CALIBRATED,
     INTEGERS,
     METHODS,
+    SPARSE,
     check,
     of_method,
     settings_of,
@@ -29,6 +31,7 @@ from penstock.config import EngineConfig
 from penstock.errors import ConfigError
 from penstock.hardware import detect
 from penstock.models.json_objects import read_json_object
+from penstock.quantize.budget import Budget
 from penstock.quantize.comparison import bits_per_weight, stored_bytes, table
 from penstock.quantize.unfinished import RECORD, differing
 from penstock.version import __version__
@@ -36,7 +39,7 @@ from penstock.written_file import write_bytes, write_json
 
 if TYPE_CHECKING:
     from penstock.quantize.comparison import Variant
-    from penstock.quantize.quantization import Quantization
+    from penstock.quantize.run import Work
     from penstock.quantize.source import SourceModel
 
 JSON: Final = "comparison.json"
@@ -45,13 +48,14 @@ _BASE: Final = "as it is"
 _WINDOW: Final = 512
 _RUNS: Final = 3
 
-Make = Callable[[argparse.Namespace, "Quantization", Path], object]
+Make = Callable[[argparse.Namespace, "Work", Path], object]
 """Writes the checkpoint that options ask for to a folder."""
 
 
 def parse(text: str, args: argparse.Namespace) -> argparse.Namespace:
     """The options of one of ``--compare``: METHOD[:BITS[:GROUP]][:asymmetric], and what ``args``
-    have for its method besides. Raises UsageError for what is no such text."""
+    have for its method besides; BITS may be auto=BUDGET. Raises UsageError for what is no such
+    text."""
     method, *rest = text.split(":")
     asymmetric = rest[-1:] == ["asymmetric"]
     words = rest[:-1] if asymmetric else rest
@@ -59,19 +63,34 @@ def parse(text: str, args: argparse.Namespace) -> argparse.Namespace:
     group = words[1] if len(words) > 1 else ""
     if method not in METHODS:
         raise UsageError(f"argument --compare: {text} begins with none of {', '.join(METHODS)}")
-    known = bits in ("", "2", "3", "4", "8") and group in ("", "32", "64", "128", "row")
-    if not known or len(words) > 2 or (rest and method not in INTEGERS):
+    budget = _budget(bits) if method in INTEGERS else None
+    known = bits in ("", "2", "3", "4", "8") or budget is not None
+    known = known and group in ("", "32", "64", "128", "row")
+    known = known and not (method == "squeezellm" and (group or asymmetric))
+    if not known or len(words) > 2 or (rest and method not in (*INTEGERS, *SPARSE, "squeezellm")):
         raise UsageError(
             f"argument --compare: {text} is not METHOD[:BITS[:GROUP]][:asymmetric], with bits 2, "
-            f"3, 4 or 8 and groups of 32, 64, 128 or row, for {', '.join(INTEGERS)}; others have a "
-            "METHOD alone"
+            "3, 4, 8 or, such as auto=3.5, a budget, and groups of 32, 64, 128 or row, for "
+            f"{', '.join(INTEGERS)}, and but for a budget {' and '.join(SPARSE)}; squeezellm has "
+            "METHOD[:BITS], and others have a METHOD alone"
         )
-    if method in CALIBRATED and args.calibration is None:
+    if (method in CALIBRATED or budget is not None) and args.calibration is None:
         raise UsageError(f"argument --compare: {text} needs --calibration FILE")
     size = None if not group else 0 if group == "row" else int(group)
-    own = of_method(args, method, int(bits) if bits else None, size, asymmetric or None)
+    number = AUTO if budget is not None else int(bits) if bits else None
+    own = of_method(args, method, number, size, asymmetric or None)
+    own.budget = budget
     check(own)
     return own
+
+
+def _budget(bits: str) -> Budget | None:
+    """That of ``auto=BUDGET``; None of any other text."""
+    word, _, text = bits.partition("=")
+    try:
+        return Budget.parse(text) if word == AUTO else None
+    except ValueError:
+        return None
 
 
 def compare(args: argparse.Namespace, source: SourceModel, make: Make) -> int:
@@ -97,7 +116,7 @@ def compare(args: argparse.Namespace, source: SourceModel, make: Make) -> int:
                 started = time.perf_counter()
                 make(options, works[name], folder)
                 seconds = time.perf_counter() - started
-            bits = bits_per_weight(folder)
+            bits = bits_per_weight(folder, works[name].layers.targets)
             found.append(judge.variant(name, folder, bits, seconds))
             write_json(out / JSON, _document(args, judge, found))
     rows = table(found)
@@ -110,7 +129,7 @@ def compare(args: argparse.Namespace, source: SourceModel, make: Make) -> int:
     return 0
 
 
-def _require_same(folder: Path, work: Quantization, options: argparse.Namespace) -> None:
+def _require_same(folder: Path, work: Work, options: argparse.Namespace) -> None:
     """Raise ConfigError unless a folder that is there is what would be written to it."""
     from penstock.quantize.run import record_of
 

@@ -9,8 +9,9 @@ from penstock.cli.parser import UsageError
 
 if TYPE_CHECKING:
     from penstock.models.spec import DType
+    from penstock.quantize.forms.integers import Integers
     from penstock.quantize.methods import Method
-    from penstock.quantize.quantization import Quantization
+    from penstock.quantize.run import Work
     from penstock.quantize.samples import Samples
     from penstock.quantize.source import SourceModel
 
@@ -19,23 +20,46 @@ _SAMPLES: Final = 128
 _SAMPLE_LENGTH: Final = 2048
 _DAMPING: Final = 0.01
 INTEGERS: Final = ("rtn", "gptq", "awq")
-METHODS: Final = (*INTEGERS, "smoothquant", "fp8", "mxfp4", "nvfp4", "nf4", "fp4")
-CALIBRATED: Final = ("gptq", "awq", "smoothquant")
-_OF_INTEGERS: Final = ("bits", "group_size", "asymmetric", "format")
+SPARSE: Final = ("magnitude", "sparsegpt")
+METHODS: Final = (
+    *INTEGERS,
+    *SPARSE,
+    "squeezellm",
+    "smoothquant",
+    "fp8",
+    "mxfp4",
+    "nvfp4",
+    "nf4",
+    "fp4",
+)
+CALIBRATED: Final = ("gptq", "awq", "sparsegpt", "squeezellm", "smoothquant")
+AUTO: Final = "auto"
+COMPRESSED: Final = "sparse-24-bitmask"
+_ALLOWED: Final = (2, 3, 4, 8, 16)
+_IN_FLOATS: Final = 16
+_OF_CODES: Final = ("bits",)
+_OF_INTEGERS: Final = ("group_size", "asymmetric", "format", "budget", "allowed_bits")
+_OF_SQUEEZING: Final = ("outliers", "sensitivity")
 _OF_CALIBRATION: Final = ("calibration", "samples", "sample_length", "seed")
-_OF_GPTQ: Final = ("act_order", "damping")
+_OF_GPTQ: Final = ("act_order",)
+_OF_SOLVING: Final = ("damping",)
+_OF_SPARSITY: Final = ("sparsity",)
 _OF_FP8: Final = ("scales",)
 _OF_BNB: Final = ("double_quantization",)
 
 
 def method_of(args: argparse.Namespace, weights: DType) -> Method:
     """The method, for a checkpoint of these ``weights``."""
+    from penstock.models.squeezellm import RowCodebooks
     from penstock.quantize.forms import w8a8
     from penstock.quantize.forms.bitsandbytes import Bnb4
-    from penstock.quantize.forms.integers import STORAGES, Integers
+    from penstock.quantize.forms.codebooks import Codebooks
+    from penstock.quantize.forms.integers import Integers
     from penstock.quantize.forms.small_floats import Fp8, Mxfp4, Nvfp4
     from penstock.quantize.grid import IntegerGrid
     from penstock.quantize.methods import Awq, Gptq, RoundToNearest, SmoothQuant
+    from penstock.quantize.squeezellm import OUTLIERS
+    from penstock.quantize.squeezing import SqueezeLlm
 
     match args.method:
         case "smoothquant":
@@ -50,19 +74,56 @@ def method_of(args: argparse.Namespace, weights: DType) -> Method:
             return RoundToNearest(Nvfp4())
         case "nf4" | "fp4":
             return RoundToNearest(Bnb4(args.method, args.double_quantization is not False, weights))
-    storage = STORAGES[args.format or "compressed-tensors"]
-    size = _GROUP if args.group_size is None else args.group_size
-    own = storage.scale_dtype(weights)
-    form = Integers(IntegerGrid(args.bits or 4, size or None, not args.asymmetric, own), storage)
+        case "squeezellm":
+            outliers = OUTLIERS if args.outliers is None else args.outliers
+            return SqueezeLlm(Codebooks(RowCodebooks(args.bits or 4, outliers), weights))
+        case "magnitude" | "sparsegpt":
+            return _sparse_method(args, weights)
+    form = _integers(args, weights)
     if args.method == "gptq":
         return Gptq(form, args.act_order or "static", args.damping or _DAMPING)
     return Awq(form) if args.method == "awq" else RoundToNearest(form)
 
 
+def _integers(args: argparse.Namespace, weights: DType) -> Integers:
+    from penstock.quantize.forms.integers import STORAGES, Integers
+    from penstock.quantize.grid import IntegerGrid
+
+    storage = STORAGES[args.format or "compressed-tensors"]
+    size = _GROUP if args.group_size is None else args.group_size
+    own = storage.scale_dtype(weights)
+    return Integers(IntegerGrid(args.bits or 4, size or None, not args.asymmetric, own), storage)
+
+
+def _sparse_method(args: argparse.Namespace, weights: DType) -> Method:
+    from penstock.quantize.forms.integers import Integers
+    from penstock.quantize.forms.sparse import Sparse24Storage, SparseFloats
+    from penstock.quantize.grid import IntegerGrid
+    from penstock.quantize.pruning import Magnitude, SparseGpt
+
+    form: SparseFloats | Integers
+    compressed = args.format == COMPRESSED
+    if args.bits is None:
+        form = SparseFloats(weights, compressed)
+    elif compressed:
+        size = _GROUP if args.group_size is None else args.group_size
+        grid = IntegerGrid(args.bits, size or None, not args.asymmetric, weights)
+        form = Integers(grid, Sparse24Storage())
+    else:
+        form = _integers(args, weights)
+    if args.method == "sparsegpt":
+        return SparseGpt(form, args.damping or _DAMPING)
+    return Magnitude(form)
+
+
 _OPTIONS: Final = (
-    (INTEGERS, _OF_INTEGERS),
+    ((*INTEGERS, *SPARSE, "squeezellm"), _OF_CODES),
+    ((*INTEGERS, *SPARSE), _OF_INTEGERS),
+    (("squeezellm",), _OF_SQUEEZING),
     (CALIBRATED, _OF_CALIBRATION),
     (("gptq",), _OF_GPTQ),
+    (("gptq", "sparsegpt"), _OF_SOLVING),
+    (SPARSE, _OF_SPARSITY),
     (("fp8",), _OF_FP8),
     (("nf4", "fp4"), _OF_BNB),
 )
@@ -71,27 +132,89 @@ _OPTIONS: Final = (
 
 def check(args: argparse.Namespace) -> None:
     """Raise UsageError for options that belong to another method."""
+    calibrated = (*CALIBRATED, args.method) if args.bits == AUTO else CALIBRATED
     for methods, options in _OPTIONS:
         for name in options:
+            if options is _OF_CALIBRATION and args.method in calibrated:
+                continue
             if getattr(args, name) is not None and args.method not in methods:
                 raise UsageError(
                     f"argument --{name.replace('_', '-')}: is of --method {' and '.join(methods)} "
                     f"alone, not of {args.method}; leave it out"
                 )
+    _check_budget(args)
+    _check_sparsity(args)
+    _check_squeezing(args)
     if args.damping is not None and not 0 < args.damping <= 1:
         raise UsageError(f"argument --damping: must be over 0 and at most 1, not {args.damping}")
+
+
+def _check_budget(args: argparse.Namespace) -> None:
+    if args.bits == AUTO:
+        if args.budget is None:
+            raise UsageError(
+                "argument --bits: auto needs a --budget, such as 3.5 (bits of a weight) or 380MB"
+            )
+        if args.format not in (None, "compressed-tensors"):
+            raise UsageError(
+                f"argument --bits: auto has --format compressed-tensors alone, not {args.format}"
+            )
+        if args.allowed_bits is not None and set(args.allowed_bits) <= {_IN_FLOATS}:
+            raise UsageError("argument --allowed-bits: must have 2, 3, 4 or 8, too")
+        return
+    for name in ("budget", "allowed_bits"):
+        if getattr(args, name) is not None:
+            raise UsageError(
+                f"argument --{name.replace('_', '-')}: is of --bits auto alone; leave it out"
+            )
+
+
+def _check_sparsity(args: argparse.Namespace) -> None:
+    if args.method not in SPARSE:
+        if args.format == COMPRESSED:
+            raise UsageError(
+                f"argument --format: {COMPRESSED} is of --method {' and '.join(SPARSE)} alone"
+            )
+        return
+    if args.bits == AUTO:
+        raise UsageError(f"argument --bits: auto is not of --method {args.method}; give a number")
+    if args.bits is not None:
+        return
+    for name in ("group_size", "asymmetric"):
+        if getattr(args, name) is not None:
+            raise UsageError(
+                f"argument --{name.replace('_', '-')}: is of integers; give --bits, too"
+            )
+    if args.format not in (None, "compressed-tensors", COMPRESSED):
+        raise UsageError(f"argument --format: {args.format} has no floats; give --bits, too")
+
+
+def _check_squeezing(args: argparse.Namespace) -> None:
+    from penstock.models.squeezellm import MOST_OUTLIERS
+
+    if args.method != "squeezellm":
+        return
+    if args.bits not in (None, 3, 4):
+        raise UsageError(f"argument --bits: squeezellm has 3 or 4, not {args.bits}")
+    if args.outliers is not None and not 0 <= args.outliers <= MOST_OUTLIERS:
+        raise UsageError(
+            f"argument --outliers: must be from 0 to {MOST_OUTLIERS}, not {args.outliers}"
+        )
 
 
 def of_method(
     args: argparse.Namespace,
     method: str,
-    bits: int | None,
+    bits: int | str | None,
     group_size: int | None,
     asymmetric: bool | None,
 ) -> argparse.Namespace:
     """The options of one method of several, for which ``args`` has those of all."""
     own = argparse.Namespace(**vars(args))
     own.method, own.bits, own.group_size, own.asymmetric = method, bits, group_size, asymmetric
+    own.budget = None
+    if bits != AUTO:
+        own.allowed_bits = None
     for methods, options in _OPTIONS:
         if method not in methods:
             for name in options:
@@ -99,17 +222,37 @@ def of_method(
     return own
 
 
-def work_of(args: argparse.Namespace, source: SourceModel) -> Quantization:
+def work_of(args: argparse.Namespace, source: SourceModel) -> Work:
     """What is to be done. Raises what making a Quantization does, and ConfigError for a text that
     is too short."""
+    from penstock.quantize.fisher import SquaredGradients
+    from penstock.quantize.mixed import BudgetedQuantization
     from penstock.quantize.quantization import Quantization
+    from penstock.quantize.squeezing import SqueezeLlm
 
+    if args.bits == AUTO:
+        allowed = args.allowed_bits or _ALLOWED
+        numbers = sorted({*allowed} - {_IN_FLOATS})
+        own = {bits: _with_bits(args, bits) for bits in numbers}
+        methods = {bits: method_of(each, source.spec.dtype) for bits, each in own.items()}
+        samples = _samples(args, source)
+        floats = _IN_FLOATS in allowed
+        return BudgetedQuantization(source, methods, args.budget, samples, floats)
     method = method_of(args, source.spec.dtype)
-    return Quantization(source, method, _samples(args, method, source))
+    samples = _samples(args, source) if method.calibrated else None
+    if isinstance(method, SqueezeLlm) and args.sensitivity == "gradients" and samples is not None:
+        method = SqueezeLlm(method.form, SquaredGradients(source, samples))
+    return Quantization(source, method, samples)
 
 
-def _samples(args: argparse.Namespace, method: Method, source: SourceModel) -> Samples | None:
-    if not method.calibrated or args.calibration is None:
+def _with_bits(args: argparse.Namespace, bits: int) -> argparse.Namespace:
+    own = argparse.Namespace(**vars(args))
+    own.bits = bits
+    return own
+
+
+def _samples(args: argparse.Namespace, source: SourceModel) -> Samples | None:
+    if args.calibration is None:
         return None
     from penstock.cli.eval_common import read_text
     from penstock.quantize.samples import draw
@@ -127,6 +270,8 @@ def _samples(args: argparse.Namespace, method: Method, source: SourceModel) -> S
 
 def settings_of(args: argparse.Namespace) -> dict[str, object]:
     """The options that were given of those which the result depends on, besides the text's."""
-    names = [*_OF_INTEGERS, *_OF_GPTQ, *_OF_FP8, *_OF_BNB]
+    names = [*_OF_CODES, *_OF_INTEGERS, *_OF_SQUEEZING, *_OF_GPTQ, *_OF_SOLVING, *_OF_FP8, *_OF_BNB]
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
+    if "budget" in given:
+        given["budget"] = str(given["budget"])
     return {"method": args.method, **given}

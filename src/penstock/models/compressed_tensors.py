@@ -7,6 +7,8 @@ the one that targets all of its class, which is ``Linear``.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from penstock.models.float_codes import IDLE, KV_SCALES_UNUSED, Fp8, Mxfp4, Nvfp4, Tile
@@ -17,6 +19,8 @@ from penstock.models.names import NameMap
 from penstock.models.packed_matrix import MatrixFormat
 from penstock.models.quantized_modules import QuantizedModules, Rule
 from penstock.models.reader import ConfigReader
+from penstock.models.sparse24 import FORMAT as SPARSE_FORMAT
+from penstock.models.sparse24 import Sparse24
 
 METHOD: Final = "compressed-tensors"
 _MIXED: Final = "mixed-precision"
@@ -35,19 +39,34 @@ _NAMED, _MATCHED, _CLASS = 1, 2, 3
 
 def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
     """Read ``quantization_config``; raises ModelError for what would be read wrongly."""
+    sparsity = config.section("sparsity_config")
+    sparse = sparsity is not None and sparsity.raw("format") == SPARSE_FORMAT
     groups = config.section("config_groups")
-    if groups is None or not groups.names:
-        raise config.error("config_groups", "must have a group of modules")
-    usual = config.text("format")
     rules = [Rule(_ignored(config), None)]
+    if groups is None or not groups.names:
+        if sparsity is None or not sparse:
+            raise config.error("config_groups", "must have a group of modules")
+        config.only("format", "dense", "must be dense where no module is quantized")
+        rules += _sparse_floats(sparsity, names)
+        return _read(config, rules, names)
+    usual = config.text("format")
     for name in groups.names:
         section = groups.section(name)
         if section is None:
             raise groups.error(name, "must be an object with targets and weights")
         rules += _group(section, usual, names)
+    if sparsity is not None and sparse:
+        rules = _sparse_integers(sparsity, rules)
+    return _read(config, rules, names)
+
+
+def _read(config: ConfigReader, rules: list[Rule], names: NameMap) -> QuantizedModules:
+    """The rest of the configuration, with these rules."""
     rules.sort(key=lambda rule: rule.level)
     for field in ("sparsity_config", "transform_config", "moe_sparsity_config"):
         section = config.section(field)
+        if section is not None and section.raw("format") == SPARSE_FORMAT:
+            continue
         if section is not None and section.names and section.raw("format") != "dense":
             raise config.error(field, "is not supported; take a checkpoint without it")
     cached = _has_cache_scales(config)
@@ -65,6 +84,44 @@ def read(config: ConfigReader, names: NameMap) -> QuantizedModules:
         idle=IDLE,
         notes=(KV_SCALES_UNUSED,) if cached else (),
     )
+
+
+def _sparse_floats(section: ConfigReader, names: NameMap) -> list[Rule]:
+    """The rules of a checkpoint in floats, whose matrices are stored without half their zeros."""
+    ignored, targets = _sparse_modules(section)
+    return [Rule(ignored, None), *_rules_of(section, targets, Sparse24(), names)]
+
+
+def _sparse_integers(section: ConfigReader, rules: list[Rule]) -> list[Rule]:
+    """The same rules, where codes are stored so. Raises ModelError where some are not."""
+    ignored, targets = _sparse_modules(section)
+    quantized = rules[0].modules
+    if targets != (_LINEAR,) or not ignored.names <= quantized.names or ignored.patterns:
+        raise section.error(
+            "targets",
+            "and ignore are supported beside quantized matrices only where these are the sparse "
+            f"ones, too: targets {_LINEAR}, and nothing in ignore that is quantized",
+        )
+    found: list[Rule] = []
+    for rule in rules:
+        form = rule.form
+        if form is None:
+            found.append(rule)
+        elif isinstance(form, Integers) and form.bits == 8 and not form.packed:
+            found.append(replace(rule, form=replace(form, sparse=True)))
+        else:
+            raise section.error(
+                "format", f"is supported with floats, and with integers of 8 bits, not with {form}"
+            )
+    return found
+
+
+def _sparse_modules(section: ConfigReader) -> tuple[Modules, tuple[str, ...]]:
+    """The modules that are not sparse, and the targets of those that are."""
+    section.only("sparsity_structure", "2:4", "must be 2:4")
+    ignored, targets = _ignored(section), section.texts("targets") or ()
+    section.finish(("format", "global_sparsity", "registry_requires_subclass"))
+    return ignored, targets
 
 
 def _has_cache_scales(config: ConfigReader) -> bool:
@@ -110,6 +167,13 @@ def _group(section: ConfigReader, usual: str, names: NameMap) -> list[Rule]:
         raise section.error("format", f"is required beside {_MIXED}: {', '.join(_FORMATS)}")
     form = _form(weights, own)
     weights.finish(_OBSERVED)
+    return _rules_of(section, targets, form, names)
+
+
+def _rules_of(
+    section: ConfigReader, targets: Sequence[str], form: MatrixFormat, names: NameMap
+) -> list[Rule]:
+    """The rules of ``targets`` of a section."""
     rules = []
     for target in targets:
         if target.startswith(_REGEX):

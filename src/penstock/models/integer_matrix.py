@@ -13,6 +13,7 @@ from penstock.models.integer_groups import (
     kept_bits,
     require_whole,
 )
+from penstock.models.sparse24 import compressed
 from penstock.quant.scheme import GroupScheme
 
 Span = int | Literal["row", "matrix"]
@@ -35,6 +36,9 @@ class Integers:
     stacks: ClassVar[bool] = False
     any_order: bool = False
     """Whether ``weight_g_idx`` says which group each column is in."""
+    sparse: bool = False
+    """Whether two codes of each four are stored, in the place of ``weight``, as
+    :mod:`~penstock.models.sparse24` has it; the others stand for 0."""
 
     def __str__(self) -> str:
         if self.scheme is None:
@@ -60,12 +64,7 @@ class Integers:
         require_whole(name, k, self.group, "compressed-tensors")
         groups = 1 if self.group is None else k // self.group
         scales = (1 if self.span == "matrix" else n, groups)
-        own = [
-            Stored(f"{name}.weight_packed", (n, self.words(k)), "int32")
-            if self.packed
-            else Stored(f"{name}.weight", shape, "int8"),
-            Stored(f"{name}.weight_scale", scales, loose=True),
-        ]
+        own = [*self._codes(name, shape), Stored(f"{name}.weight_scale", scales, loose=True)]
         if self.zero_points:
             points = f"{name}.weight_zero_point"
             if self.packed and self.span != "matrix":
@@ -76,9 +75,17 @@ class Integers:
             own.append(Stored(f"{name}.weight_g_idx", (k,), "integer"))
         return tuple(own)
 
+    def _codes(self, name: str, shape: Shape) -> tuple[Stored, ...]:
+        if self.sparse:
+            return compressed(name, shape, "int8")
+        n, k = shape
+        if self.packed:
+            return (Stored(f"{name}.weight_packed", (n, self.words(k)), "int32"),)
+        return (Stored(f"{name}.weight", shape, "int8"),)
+
     def words(self, count: int) -> int:
         """Number of words that hold ``count`` codes."""
         return -(-count * self.bits // 32)
 
     def optional(self, name: str) -> tuple[str, ...]:
-        return ()
+        return (f"{name}.shape",) if self.sparse else ()

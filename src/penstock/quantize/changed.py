@@ -13,7 +13,7 @@ from penstock.quantize.balancing import BalancedInput, Maker
 from penstock.quantize.grid import F32, require_finite
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.layers import Layer
-from penstock.quantize.methods import Method
+from penstock.quantize.methods import Methods
 from penstock.quantize.source import SourceModel
 from penstock.quantize.tensor_file import NewTensor
 from penstock.weights.tensor_file import NUMPY_DTYPES
@@ -56,7 +56,7 @@ class Changed:
 
 def balance(
     layer: Layer,
-    method: Method,
+    method: Methods,
     changed: Changed,
     hessians: Mapping[str, Hessian],
 ) -> dict[str, Hessian]:
@@ -70,7 +70,7 @@ def balance(
         matrices = [changed.values(f"{module}.weight") for module in each.modules]
         for module, matrix in zip(each.modules, matrices, strict=True):
             require_finite(matrix, module)
-        factors = method.factors(matrices, hessians[first])
+        factors = method.of(first).factors(matrices, hessians[first])
         if factors is None:
             continue
         factors = _divide(each, factors, changed, {target.module for target in layer.targets})

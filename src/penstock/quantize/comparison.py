@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from penstock.interface.source_walks import packed
 from penstock.plan.lower import lower
+from penstock.quantize.layers import Target
 from penstock.weights.model_folder import load_model_spec
 from penstock.weights.safetensors import open_folder
 from penstock.weights.sources import as_named
@@ -42,17 +43,22 @@ def stored_bytes(folder: Path) -> int:
     return sum(tensor.stop - tensor.start for _, tensor in open_folder(folder).values())
 
 
-def bits_per_weight(folder: Path) -> float:
-    """Bits of a weight of the matrices that a checkpoint has quantized, with all their tensors.
+def bits_per_weight(folder: Path, targets: Iterable[Target] | None = None) -> float:
+    """Bits of a weight of the matrices ``targets``, or of those that a checkpoint has quantized,
+    with all their tensors.
 
     Raises ModelError and WeightError.
     """
     spec = load_model_spec(folder)
-    shapes = {
-        matrix.name: matrix.shape
-        for weight in lower(spec).weights.values()
-        for matrix in packed(weight.source)
-    }
+    shapes: dict[str, tuple[int, ...]] = (
+        {
+            matrix.name: matrix.shape
+            for weight in lower(spec).weights.values()
+            for matrix in packed(weight.source)
+        }
+        if targets is None
+        else {target.module: target.shape for target in targets}
+    )
     found = as_named(open_folder(folder), spec.names)
     taken = sum(
         tensor.stop - tensor.start

@@ -50,7 +50,7 @@ def gptq(
         places = np.argsort(-diagonal, kind="stable")
     # Transposed, so that what is done to a column is done to neighbours in memory.
     left: F32 = np.ascontiguousarray(weights.T[places])
-    upper = _inverse_factor(hessian, places, idle, damping, name)
+    upper = inverse_factor(hessian, places, idle, damping, name)
     codes = np.empty((k, n), np.uint8)
     scales = np.empty((n, groups), np.float32)
     zeros = np.empty((n, groups), np.int32)
@@ -83,7 +83,7 @@ def gptq(
     return IntegerMatrix(grid, np.ascontiguousarray(codes.T), scales, zeros, group_of)
 
 
-def _inverse_factor(
+def inverse_factor(
     hessian: F32, places: NDArray[np.intp], idle: NDArray[np.bool_], damping: float, name: str
 ) -> F32:
     """The upper triangle U of which ``U.T @ U`` is the inverse of the damped Hessian, its rows and

@@ -71,10 +71,31 @@ class Layers:
     layers: tuple[Layer, ...]
     dtype: DType
     """The type of weights as they are run."""
+    last: Piece
+    """The last layer in full, which in ``layers`` ends with the inputs of its matrices."""
+    head: Piece
+    """What is behind the last layer, up to logits, which are observed. Each row is made of that row
+    alone."""
 
     @property
     def targets(self) -> Iterator[Target]:
         return (target for layer in self.layers for target in layer.targets)
+
+    def restricted(self, stored: Mapping[str, PackedFormat]) -> Layers:
+        """The same with those matrices alone as targets whose modules are in ``stored``, and stored
+        so."""
+        layers = [
+            replace(
+                layer,
+                targets=tuple(
+                    replace(target, stored=stored[target.module])
+                    for target in layer.targets
+                    if target.module in stored
+                ),
+            )
+            for layer in self.layers
+        ]
+        return replace(self, layers=tuple(layers))
 
 
 def layers_of(floats: ModelSpec, quantized: ModelSpec, tokens: int) -> Layers:
@@ -99,11 +120,14 @@ def layers_of(floats: ModelSpec, quantized: ModelSpec, tokens: int) -> Layers:
     lookups = {op.out: op.weight for op in plan.ops if isinstance(op, Embed)}
     targeted = {name for name, matrices in wanted.items() if matrices}
     plan, inputs = _with_inputs(plan, targeted)
+    read = {buffer.name for buffer in inputs.values()}
+    parts = list(_parts(plan, read))
     layers = [
         _layer(plan, plan.ops[first:end], piece, wanted, inputs, balanced)
-        for first, end, piece in _parts(plan, {buffer.name for buffer in inputs.values()})
+        for first, end, piece in parts
     ]
-    found = Layers(lookups, plan.weights, tuple(layers), floats.dtype)
+    last, head = _to_logits(plan, parts[-1][0], read)
+    found = Layers(lookups, plan.weights, tuple(layers), floats.dtype, last, head)
     if not any(found.targets):
         raise ModelError(
             f"{floats.architecture} has no matrix that this format stores quantized; take another "
@@ -141,6 +165,19 @@ def _parts(plan: Plan, read: set[BufferName]) -> Iterator[tuple[int, int, Piece]
     made = pieces(plan, plan.ops[: ends[-1]], ends, read)
     firsts, lasts = [0, *kept], [*kept, len(plan.ops)]
     return zip(firsts, lasts, made, strict=True)
+
+
+def _to_logits(plan: Plan, first: int, read: set[BufferName]) -> tuple[Piece, Piece]:
+    """The ops from ``first`` on as two pieces: what is of layers, and what makes logits of it."""
+    layered = (
+        i for i, op in enumerate(plan.ops) if any(n.startswith("layers.") for n in op.weights)
+    )
+    behind = max(layered, default=first) + 1
+    place = min(each for each in places_to_cut(plan, plan.ops) | {len(plan.ops)} if each >= behind)
+    assert plan.logits is not None
+    ends = [first, place, len(plan.ops)] if first else [place, len(plan.ops)]
+    *_, last, head = pieces(plan, plan.ops, ends, read | {plan.logits})
+    return last, head
 
 
 def _layer(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
 from penstock.quantize.awq import clipped_fit, scale_factors
-from penstock.quantize.forms.form import Coded, Form
+from penstock.quantize.forms.form import Coded, Form, Forms
 from penstock.quantize.forms.integers import Integers
 from penstock.quantize.gptq import Order, gptq
 from penstock.quantize.grid import F32
@@ -15,14 +15,14 @@ from penstock.quantize.hessian import Hessian
 from penstock.quantize.smoothquant import smoothing_factors
 
 
-class Method(Protocol):
-    """Rounds one matrix at a time to a form."""
+class Methods(Protocol):
+    """How the matrices of a checkpoint are rounded, all of them in one way or some in others."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def form(self) -> Form: ...
+    def form(self) -> Forms: ...
 
     @property
     def calibrated(self) -> bool:
@@ -33,6 +33,17 @@ class Method(Protocol):
     def by_index(self) -> bool:
         """Whether groups may be of columns that are no neighbours."""
         ...
+
+    def of(self, module: str) -> Method:
+        """The way in which the matrix of a module is rounded."""
+        ...
+
+
+class Method(Methods, Protocol):
+    """Rounds one matrix at a time to a form."""
+
+    @property
+    def form(self) -> Form: ...
 
     def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
         """What the columns of matrices ``[n, k]``, which multiply the same, should be multiplied
@@ -49,8 +60,15 @@ class Method(Protocol):
         ...
 
 
+class _Alike:
+    """A method that all matrices have."""
+
+    def of(self, module: str) -> Self:
+        return self
+
+
 @dataclass(frozen=True)
-class RoundToNearest:
+class RoundToNearest(_Alike):
     """Every weight becomes the nearest value of its group."""
 
     form: Form
@@ -69,7 +87,7 @@ class RoundToNearest:
         return self.form.round(matrix, name)
 
 
-class _OfIntegers:
+class _OfIntegers(_Alike):
     """A method whose matrices share nothing."""
 
     def of_joined(self, matrices: Sequence[F32]) -> Self:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.errors import ConfigError, ModelError
+from penstock.models.sparse24 import OF
 from penstock.quant.scheme import GROUP_SIZES
+from penstock.quantize.forms.sparse import SparseFloats
 from penstock.quantize.layers import Layers, Target, layers_of
-from penstock.quantize.methods import Method
+from penstock.quantize.methods import Methods
+from penstock.quantize.pruning import Magnitude, SparseGpt
 from penstock.quantize.samples import Samples
 from penstock.quantize.source import SourceModel
 
@@ -21,10 +24,12 @@ class Quantization:
     def __init__(
         self,
         source: SourceModel,
-        method: Method,
+        method: Methods,
         samples: Samples | None = None,
+        like: Layers | None = None,
     ) -> None:
-        """``samples`` are what the model reads, where the method asks for that. Raises ConfigError
+        """``samples`` are what the model reads, where the method asks for that. ``like`` are the
+        layers of a Quantization of all matrices, where some stay as they are. Raises ConfigError
         and ModelError."""
         if method.calibrated and samples is None:
             raise ConfigError(f"--method {method.name} needs a text: --calibration FILE")
@@ -33,14 +38,17 @@ class Quantization:
         head = None if names is None else names.module("head")
         left = [] if head is None else [head]
         spec = source.quantized(method.form.config(method.by_index, left))
-        self.layers: Layers = layers_of(source.spec, spec, 1 if samples is None else samples.length)
+        layers = layers_of(source.spec, spec, 1 if samples is None else samples.length)
+        if like is not None:
+            layers = like.restricted({each.module: each.stored for each in layers.targets})
+        self.layers: Layers = layers
         for target in self.layers.targets:
             self._check(target)
-        self.config = {
-            **source.config,
-            "quantization_config": method.form.config(method.by_index, self._floats(left)),
-        }
+        self.config = dict(source.config)
         """``config.json`` of the result."""
+        if not isinstance(method.form, SparseFloats) or method.form.compressed:
+            section = method.form.config(method.by_index, self._floats(left))
+            self.config["quantization_config"] = section
 
     def _check(self, target: Target) -> None:
         if target.name not in self.source.tensors:
@@ -60,6 +68,11 @@ class Quantization:
             raise ConfigError(
                 f"{target.module} has {k} columns, which are no whole groups of {size}; take "
                 f"{' or '.join([*fitting, '--group-size row'])}"
+            )
+        if isinstance(self.method, Magnitude | SparseGpt) and k % OF:
+            raise ConfigError(
+                f"{target.module} has {k} columns, which are no whole groups of {OF}; 2:4 sparsity "
+                "is not for this model: take another --method"
             )
         try:
             target.stored.tensors(target.module, target.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,10 @@ from penstock.quantize.grid import require_finite
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.hidden import HiddenFile
 from penstock.quantize.layers import Layer
+from penstock.quantize.mixed import BudgetedQuantization, Choice
+from penstock.quantize.progress import Progress, Tell
 from penstock.quantize.quantization import Quantization
+from penstock.quantize.sweeping import swept
 from penstock.quantize.tensor_file import NewTensor
 from penstock.quantize.unfinished import Unfinished
 from penstock.version import __version__
@@ -30,18 +33,6 @@ F32 = NDArray[np.float32]
 READING, ROUNDING, WRITING = 0.45, 0.1, 0.45
 """Which parts of a layer's time its phases take, about: samples are read before its matrices are
 rounded, and again after."""
-
-
-@dataclass(frozen=True)
-class Progress:
-    """How far a run is."""
-
-    layer: int
-    """The layer that is worked on, from 0."""
-    layers: int
-    part: float
-    """How much of the layer is done, from 0 to 1, about."""
-    doing: str
 
 
 @dataclass(frozen=True)
@@ -67,13 +58,15 @@ class Quantized:
     """The matrices that this run has rounded."""
     resumed: int
     """Layers that a run before had done."""
+    chosen: Choice | None = None
+    """The bits, where they were chosen."""
 
 
-Tell = Callable[[Progress], None]
+Work = Quantization | BudgetedQuantization
 
 
 def quantize(
-    work: Quantization,
+    work: Work,
     out: Path,
     bind: Bind,
     threads: int,
@@ -92,6 +85,10 @@ def quantize(
     record = record_of(work, settings or {})
     folder = Unfinished(out, record, len(work.layers.layers) + 1, restart)
     try:
+        chosen: Choice | None = None
+        if isinstance(work, BudgetedQuantization):
+            chosen = work.chosen(swept(work, folder, bind, threads, tell))
+            work = work.decided(chosen.bits)
         run = _Run(work, folder, bind, threads, tell)
         count = len(work.layers.layers)
         resumed = sum(folder.shard(index).exists() for index in range(count))
@@ -99,15 +96,17 @@ def quantize(
             if not folder.shard(index).exists():
                 run.layer(index)
         run.others()
-        size = folder.finish(work.source.folder, work.config)
+        size = folder.finish(
+            work.source.folder, work.config, None if chosen is None else chosen.figures
+        )
     finally:
         folder.close()
     matrices = len(tuple(work.layers.targets))
     source_bytes = sum(each.stamp.bytes for each in stamped_weights(work.source.folder))
-    return Quantized(out, matrices, size, source_bytes, tuple(run.rounded), resumed)
+    return Quantized(out, matrices, size, source_bytes, tuple(run.rounded), resumed, chosen)
 
 
-def record_of(work: Quantization, settings: Mapping[str, object]) -> dict[str, object]:
+def record_of(work: Work, settings: Mapping[str, object]) -> dict[str, object]:
     """What a checkpoint is made of, and by which ``settings``: where this is the same, so are its
     bytes. Raises WeightError."""
     files = weight_files(work.source.folder)
@@ -153,7 +152,7 @@ class _Run:
             require_finite(matrix, name)
             hessian = hessians.get(target.module)
             joined = [changed.values(each.name) for each in layer.joined_with(target)]
-            made = work.method.of_joined(joined).rounded(matrix, hessian, name)
+            made = work.method.of(target.module).of_joined(joined).rounded(matrix, hessian, name)
             stem = work.source.stored_name(name).removesuffix(".weight")
             tensors += [NewTensor.of(f"{stem}.{end}", each) for end, each in made.arrays().items()]
             error = None
@@ -226,13 +225,7 @@ class _Run:
         """What a layer is given of each sample: what the one before it has handed on or, before
         the first, the rows that tokens look up."""
         if index == 0:
-            tables = {
-                buffer: np.asarray(self._weights.get(name))
-                for buffer, name in self._work.layers.lookups.items()
-            }
-            for number, tokens in enumerate(self._samples):
-                rows = np.array(tokens)
-                yield number, {b: t[rows].astype(np.float32) for b, t in tables.items()}
+            yield from self._weights.looked_up(self._work.layers.lookups, self._samples)
             return
         hidden = self._hidden(index)
         for number in range(len(self._samples)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,11 @@ class SourceModel:
     def shape(self, name: str) -> tuple[int, ...]:
         return self._shapes[name]
 
+    def num_bytes(self, name: str) -> int:
+        """Bytes of a tensor as it is stored."""
+        tensor = self._found[name][1]
+        return tensor.stop - tensor.start
+
     def dtype(self, name: str) -> DType:
         """The type in which a tensor is stored. Raises WeightError where it is not of floats."""
         file, tensor = self._found[name]
@@ -106,6 +111,16 @@ class ModelWeights:
 
     def get(self, name: str) -> WeightValue:
         return read(self._sources[name], self._found, self._dtype)
+
+    def looked_up(
+        self, lookups: Mapping[str, str], samples: Sequence[Sequence[int]]
+    ) -> Iterator[tuple[int, dict[str, F32]]]:
+        """Each sample's number, and the rows that its tokens look up in tables, float32: of
+        buffers, by the weights that ``lookups`` has for them."""
+        tables = {buffer: np.asarray(self.get(name)) for buffer, name in lookups.items()}
+        for number, tokens in enumerate(samples):
+            rows = np.array(tokens)
+            yield number, {b: table[rows].astype(np.float32) for b, table in tables.items()}
 
     def member(self, name: str, index: int) -> WeightValue:
         return read_member(self._sources[name], index, self._found, self._dtype)

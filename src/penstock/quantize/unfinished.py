@@ -20,6 +20,8 @@ from penstock.written_file import write_json
 
 RECORD: Final = "penstock_quantization.json"
 """The file that says how a checkpoint was made."""
+FIGURES: Final = "sensitivity"
+"""The entry of it that is added at the end: what bits were chosen by."""
 
 _SUFFIX: Final = ".partial"
 _COPIED: Final = (".json", ".jinja", ".model", ".txt", ".md", ".py", ".tiktoken", ".spm", "")
@@ -43,9 +45,10 @@ def beside_weights(folder: Path) -> list[Path]:
 
 
 def differing(before: Mapping[str, object], record: Mapping[str, object]) -> list[str]:
-    """The entries in which two records are not the same."""
+    """The entries in which two records are not the same, of those that are made first."""
     own = json.loads(json.dumps(record))
-    return [key for key in sorted({*before, *own}) if before.get(key) != own.get(key)]
+    keys = sorted({*before, *own} - {FIGURES})
+    return [key for key in keys if before.get(key) != own.get(key)]
 
 
 class Unfinished:
@@ -118,14 +121,35 @@ class Unfinished:
         """The file of what a layer is given."""
         return self.folder / f"hidden-{index:05}.float32"
 
+    @property
+    def sweep(self) -> Path:
+        """The file of what rounding loses, once all has been measured."""
+        return self.folder / "hidden-sweep.json"
+
+    def sweep_rows(self, index: int) -> Path:
+        """The file of what a layer is given while that is measured."""
+        return self.folder / f"hidden-sweep-{index:05}.float32"
+
+    def sweep_errors(self, index: int) -> Path:
+        """The file of what has been measured of the layers before one."""
+        return self.folder / f"hidden-sweep-{index:05}.json"
+
+    def write_synced(self, path: Path, document: object) -> None:
+        """Write a JSON file of the folder, which is there in full or not at all. Raises OSError
+        with its name."""
+        _write_synced(path, document)
+
     def write_shard(self, index: int, tensors: Sequence[NewTensor]) -> None:
         """Write a layer's tensors. What it was given is not needed any more."""
         write_tensors(self.shard(index), tensors)
         self.hidden(index).unlink(missing_ok=True)
 
-    def finish(self, source: Path, config: Mapping[str, object]) -> int:
-        """Add what a checkpoint has besides weights, files of ``source`` among them, and give the
-        folder its name. Returns the bytes of all weights. May be interrupted and called again."""
+    def finish(
+        self, source: Path, config: Mapping[str, object], figures: Mapping[str, object] | None
+    ) -> int:
+        """Add what a checkpoint has besides weights, files of ``source`` among them, and
+        ``figures`` to its record, and give the folder its name. Returns the bytes of all weights.
+        May be interrupted and called again."""
         places, size = self._tensors()
         for each in beside_weights(source):
             shutil.copyfile(each, self.folder / each.name)
@@ -134,6 +158,9 @@ class Unfinished:
         _write_synced(self.folder / "config.json", config)
         index = {"metadata": {"total_size": size}, "weight_map": places}
         _write_synced(self.folder / INDEX, index)
+        if figures:
+            record = read_json_object(self.folder / RECORD, ConfigError)
+            _write_synced(self.folder / RECORD, {**record, FIGURES: figures})
         for left in self.folder.glob("hidden-*"):  # of a run that ended right behind its layer
             left.unlink()
         sync_folder(self.folder)
@@ -158,7 +185,7 @@ class Unfinished:
         os.close(self._lock)
 
 
-def _write_synced(path: Path, document: Mapping[str, object]) -> None:
+def _write_synced(path: Path, document: object) -> None:
     """Write a JSON file that is there in full or not at all. Raises OSError with its name."""
     partial = path.with_name(f"{path.name}.partial")
     write_json(partial, document)

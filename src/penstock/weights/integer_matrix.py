@@ -20,6 +20,7 @@ from penstock.weights.integer_codes import (
     require_usable,
     unpacked,
 )
+from penstock.weights.sparse24 import expanded
 from penstock.weights.tensor_file import Found
 
 I8 = NDArray[np.int8]
@@ -40,6 +41,8 @@ def read_integers(packed: Packed, found: Found) -> GroupTensor | CodebookTensor:
     if form.packed:
         file, tensor = found[f"{name}.weight_packed"]
         codes = _signed(file.integers(tensor.name), form)[:, :k]
+    elif form.sparse:
+        codes = expanded(_bytes(f"{name}.compressed", found, form), name, packed.shape, found)
     else:
         codes = _bytes(f"{name}.weight", found, form)
     order = None

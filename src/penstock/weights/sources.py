@@ -40,7 +40,9 @@ from penstock.models.gptq import Gptq
 from penstock.models.in_blocks import InBlocks
 from penstock.models.integer_matrix import Integers
 from penstock.models.names import NameMap
+from penstock.models.sparse24 import Sparse24
 from penstock.models.spec import DType
+from penstock.models.squeezellm import RowCodebooks
 from penstock.quant import CodebookTensor, GroupTensor, StoredTensor
 from penstock.weights.awq import read_awq
 from penstock.weights.bitsandbytes import read_bnb4, read_bnb8
@@ -51,6 +53,8 @@ from penstock.weights.float_codes import read_fp8, read_mxfp4, read_nvfp4
 from penstock.weights.gptq import read_gptq
 from penstock.weights.integer_matrix import read_integers
 from penstock.weights.rows import Runs, rows_of
+from penstock.weights.sparse24 import read_sparse24
+from penstock.weights.squeezellm import read_squeezed
 from penstock.weights.tensor_file import Found
 
 
@@ -64,15 +68,18 @@ def as_named(found: Found, names: NameMap | None) -> Found:
 Value = NDArray[Any] | StoredTensor | CodebookTensor
 """What a source is before it has the type that is asked for. Of a stack that the checkpoint has
 quantized, its matrices one below another."""
-PackedReader = Callable[[Packed, Found, Runs | None], StoredTensor | CodebookTensor]
-"""Reads the rows of runs (first, end) of a quantized matrix, one after another; None: all."""
+PackedReader = Callable[[Packed, Found, Runs | None], Value]
+"""Reads the rows of runs (first, end) of a quantized matrix, one after another; None: all. An array
+has the values themselves."""
 
 
-def _whole(reader: Callable[[Packed, Found], StoredTensor | CodebookTensor]) -> PackedReader:
+def _whole(reader: Callable[[Packed, Found], Value]) -> PackedReader:
     """The rows of a matrix that cannot be read in part."""
 
-    def read(source: Packed, found: Found, runs: Runs | None) -> StoredTensor | CodebookTensor:
+    def read(source: Packed, found: Found, runs: Runs | None) -> Value:
         matrix = reader(source, found)
+        if isinstance(matrix, np.ndarray):
+            return rows_of(matrix, runs)
         return matrix if runs is None else matrix.rows(*runs)
 
     return read
@@ -92,6 +99,8 @@ READERS: Final[Mapping[type[PackedFormat], PackedReader]] = {
     Nvfp4: _whole(read_nvfp4),
     Bnb4: _whole(read_bnb4),
     Bnb8: _whole(read_bnb8),
+    Sparse24: _whole(read_sparse24),
+    RowCodebooks: _whole(read_squeezed),
 }
 """What reads the matrices of each format of quantized checkpoints."""
 

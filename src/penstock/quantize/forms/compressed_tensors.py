@@ -26,6 +26,19 @@ def scale_dtype(weights: DType) -> DType:
 
 def config(grid: IntegerGrid, by_index: bool, floats: Sequence[str]) -> dict[str, object]:
     """One group, of all modules of layers."""
+    return _config({"group_0": _group(grid, ["Linear"], by_index)}, floats)
+
+
+def mixed_config(
+    groups: Sequence[tuple[IntegerGrid, Sequence[str]]], by_index: bool, floats: Sequence[str]
+) -> dict[str, object]:
+    """A group for each grid, of the modules that it names: engines ask a class only after names,
+    but for matrices that they join, whose class would come first."""
+    named = {f"group_{i}": _group(*each, by_index) for i, each in enumerate(groups)}
+    return _config(named, floats)
+
+
+def _group(grid: IntegerGrid, targets: Sequence[str], by_index: bool) -> dict[str, object]:
     weights: dict[str, object] = {
         "num_bits": grid.bits,
         "type": "int",
@@ -35,12 +48,15 @@ def config(grid: IntegerGrid, by_index: bool, floats: Sequence[str]) -> dict[str
         "actorder": "group" if by_index else None,
         "dynamic": False,
     }
-    group = {"targets": ["Linear"], "weights": weights, "input_activations": None}
+    return {"targets": list(targets), "weights": weights, "input_activations": None}
+
+
+def _config(groups: dict[str, dict[str, object]], floats: Sequence[str]) -> dict[str, object]:
     return {
         "quant_method": METHOD,
         "format": "pack-quantized",
         "quantization_status": "compressed",
-        "config_groups": {"group_0": group},
+        "config_groups": groups,
         "ignore": list(floats),
     }
 

@@ -23,8 +23,8 @@ class Coded(Protocol):
     def arrays(self) -> Arrays: ...
 
 
-class Form(Protocol):
-    """How all matrices of a checkpoint's layers are rounded and stored."""
+class Forms(Protocol):
+    """How the matrices of a checkpoint's layers are stored, all of them alike or not."""
 
     @property
     def group_size(self) -> int | None:
@@ -39,6 +39,10 @@ class Form(Protocol):
         does not have.
         """
         ...
+
+
+class Form(Forms, Protocol):
+    """How all matrices of a checkpoint's layers are rounded and stored."""
 
     def of_joined(self, matrices: Sequence[F32]) -> Form:
         """The form of matrices that engines may multiply as one, where they share something."""

@@ -1,0 +1,68 @@
+"""The ways in which matrices become sparse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from penstock.quantize.forms.form import Coded
+from penstock.quantize.forms.integers import Integers
+from penstock.quantize.forms.sparse import SparseFloats
+from penstock.quantize.grid import F32
+from penstock.quantize.hessian import Hessian
+from penstock.quantize.sparsity import CodeColumns, FloatColumns, by_magnitude, sparsegpt
+
+
+class _Pruning:
+    """A method whose matrices are treated alike and share nothing."""
+
+    by_index = False
+
+    def of(self, module: str) -> Self:
+        return self
+
+    def of_joined(self, matrices: Sequence[F32]) -> Self:
+        return self
+
+    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Magnitude(_Pruning):
+    """The two smallest of each four weights become 0; the others are rounded to nearest."""
+
+    form: SparseFloats | Integers
+
+    name = "magnitude"
+    calibrated = False
+
+    def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
+        return self.form.round(np.where(by_magnitude(matrix), matrix, np.float32(0)), name)
+
+
+@dataclass(frozen=True)
+class SparseGpt(_Pruning):
+    """Those become 0 that are missed the least, and columns make up for the errors of those before
+    them (:mod:`~penstock.quantize.sparsity`)."""
+
+    form: SparseFloats | Integers
+    damping: float = 0.01
+
+    name = "sparsegpt"
+    calibrated = True
+
+    def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
+        assert hessian is not None
+        n, k = matrix.shape
+        sums = hessian.sums(name)
+        if isinstance(self.form, Integers):
+            codes = CodeColumns((n, k), self.form.grid)
+            sparsegpt(matrix, sums, codes, self.damping, name)
+            return self.form.coded(codes.matrix, name)
+        floats = FloatColumns((n, k), self.form.dtype)
+        sparsegpt(matrix, sums, floats, self.damping, name)
+        return self.form.made(floats.matrix)
