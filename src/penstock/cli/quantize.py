@@ -43,7 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--method",
         choices=METHODS,
         help="rtn: round to the nearest integers; gptq: later columns make up for the errors of "
-        "earlier ones; awq: columns that multiply large inputs are scaled; smoothquant: 8 bits, "
+        "earlier ones; awq: columns that multiply large inputs are scaled; quip: matrices are "
+        "turned, and 8 weights become a point of a lattice (QuIP#); smoothquant: 8 bits, "
         "for inputs of 8 bits, too; or round to the nearest small floats (default: rtn)",
     )
     parser.add_argument("--revision", help="branch, tag or commit of a hub id")
@@ -55,7 +56,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     group = parser.add_argument_group("rtn, gptq, awq")
     group.add_argument(
-        "--bits", type=int, choices=(2, 3, 4, 8), help="bits of a weight (default: 4)"
+        "--bits",
+        type=int,
+        choices=(2, 3, 4, 8),
+        help="bits of a weight, also of quip, which has 2, 3 and 4 (default: 4; of quip: 2)",
     )
     group.add_argument(
         "--group-size",
@@ -113,15 +117,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens of a window (default: 2048, or what the model has positions for)",
     )
     group.add_argument(
-        "--seed", type=whole_number, metavar="N", help="of the windows' places (default: 0)"
+        "--seed",
+        type=whole_number,
+        metavar="N",
+        help="of the windows' places, and of the signs by which quip turns (default: 0)",
     )
-    group = parser.add_argument_group("gptq")
+    group = parser.add_argument_group("gptq, quip")
     group.add_argument(
         "--act-order",
         choices=("static", "group", "none"),
-        help="round columns that multiply large inputs first, with groups of neighbours (static) "
-        "or of columns in that order (group), which engines multiply slower, or do not (none) "
-        "(default: static)",
+        help="gptq: round columns that multiply large inputs first, with groups of neighbours "
+        "(static) or of columns in that order (group), which engines multiply slower, or do "
+        "not (none) (default: static)",
     )
     group.add_argument(
         "--damping",

@@ -19,6 +19,7 @@ from penstock.cli.quantize_options import (
     CALIBRATED,
     INTEGERS,
     METHODS,
+    QUIP_BITS,
     check,
     of_method,
     settings_of,
@@ -60,11 +61,12 @@ def parse(text: str, args: argparse.Namespace) -> argparse.Namespace:
     if method not in METHODS:
         raise UsageError(f"argument --compare: {text} begins with none of {', '.join(METHODS)}")
     known = bits in ("", "2", "3", "4", "8") and group in ("", "32", "64", "128", "row")
-    if not known or len(words) > 2 or (rest and method not in INTEGERS):
+    of_quip = method == "quip" and len(rest) == 1 and bits in map(str, QUIP_BITS)
+    if not known or len(words) > 2 or (rest and method not in INTEGERS and not of_quip):
         raise UsageError(
             f"argument --compare: {text} is not METHOD[:BITS[:GROUP]][:asymmetric], with bits 2, "
-            f"3, 4 or 8 and groups of 32, 64, 128 or row, for {', '.join(INTEGERS)}; others have a "
-            "METHOD alone"
+            f"3, 4 or 8 and groups of 32, 64, 128 or row, for {', '.join(INTEGERS)}; quip has "
+            "METHOD[:BITS], with bits 2, 3 or 4, and others have a METHOD alone"
         )
     if method in CALIBRATED and args.calibration is None:
         raise UsageError(f"argument --compare: {text} needs --calibration FILE")

@@ -18,12 +18,16 @@ _GROUP: Final = 128
 _SAMPLES: Final = 128
 _SAMPLE_LENGTH: Final = 2048
 _DAMPING: Final = 0.01
+_MOST_SEED: Final = 2**31 - 1
 INTEGERS: Final = ("rtn", "gptq", "awq")
-METHODS: Final = (*INTEGERS, "smoothquant", "fp8", "mxfp4", "nvfp4", "nf4", "fp4")
-CALIBRATED: Final = ("gptq", "awq", "smoothquant")
-_OF_INTEGERS: Final = ("bits", "group_size", "asymmetric", "format")
+METHODS: Final = (*INTEGERS, "quip", "smoothquant", "fp8", "mxfp4", "nvfp4", "nf4", "fp4")
+CALIBRATED: Final = ("gptq", "awq", "quip", "smoothquant")
+QUIP_BITS: Final = (2, 3, 4)
+_OF_BITS: Final = ("bits",)
+_OF_INTEGERS: Final = ("group_size", "asymmetric", "format")
 _OF_CALIBRATION: Final = ("calibration", "samples", "sample_length", "seed")
-_OF_GPTQ: Final = ("act_order", "damping")
+_OF_GPTQ: Final = ("act_order",)
+_OF_HESSIANS: Final = ("damping",)
 _OF_FP8: Final = ("scales",)
 _OF_BNB: Final = ("double_quantization",)
 
@@ -33,11 +37,14 @@ def method_of(args: argparse.Namespace, weights: DType) -> Method:
     from penstock.quantize.forms import w8a8
     from penstock.quantize.forms.bitsandbytes import Bnb4
     from penstock.quantize.forms.integers import STORAGES, Integers
+    from penstock.quantize.forms.lattice import Lattice
     from penstock.quantize.forms.small_floats import Fp8, Mxfp4, Nvfp4
     from penstock.quantize.grid import IntegerGrid
-    from penstock.quantize.methods import Awq, Gptq, RoundToNearest, SmoothQuant
+    from penstock.quantize.methods import Awq, Gptq, Quip, RoundToNearest, SmoothQuant
 
     match args.method:
+        case "quip":
+            return Quip(Lattice(args.bits or 2, args.seed or 0), args.damping or _DAMPING)
         case "smoothquant":
             return SmoothQuant(Integers(IntegerGrid(8, None, True, weights), w8a8))
         case "fp8":
@@ -60,8 +67,10 @@ def method_of(args: argparse.Namespace, weights: DType) -> Method:
 
 
 _OPTIONS: Final = (
+    ((*INTEGERS, "quip"), _OF_BITS),
     (INTEGERS, _OF_INTEGERS),
     (CALIBRATED, _OF_CALIBRATION),
+    (("gptq", "quip"), _OF_HESSIANS),
     (("gptq",), _OF_GPTQ),
     (("fp8",), _OF_FP8),
     (("nf4", "fp4"), _OF_BNB),
@@ -78,6 +87,11 @@ def check(args: argparse.Namespace) -> None:
                     f"argument --{name.replace('_', '-')}: is of --method {' and '.join(methods)} "
                     f"alone, not of {args.method}; leave it out"
                 )
+    if args.method == "quip":
+        if args.bits not in (None, *QUIP_BITS):
+            raise UsageError(f"argument --bits: must be 2, 3 or 4 for quip, not {args.bits}")
+        if args.seed is not None and args.seed > _MOST_SEED:
+            raise UsageError(f"argument --seed: must be at most {_MOST_SEED} for quip")
     if args.damping is not None and not 0 < args.damping <= 1:
         raise UsageError(f"argument --damping: must be over 0 and at most 1, not {args.damping}")
 
@@ -127,6 +141,6 @@ def _samples(args: argparse.Namespace, method: Method, source: SourceModel) -> S
 
 def settings_of(args: argparse.Namespace) -> dict[str, object]:
     """The options that were given of those which the result depends on, besides the text's."""
-    names = [*_OF_INTEGERS, *_OF_GPTQ, *_OF_FP8, *_OF_BNB]
+    names = [*_OF_BITS, *_OF_INTEGERS, *_OF_HESSIANS, *_OF_GPTQ, *_OF_FP8, *_OF_BNB]
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     return {"method": args.method, **given}

@@ -13,6 +13,7 @@ from penstock.models import (
     gptq,
     modelopt,
     mxfp4_experts,
+    quip,
 )
 from penstock.models.names import NameMap
 from penstock.models.packed_matrix import MatrixFormat
@@ -72,6 +73,7 @@ QUANT_METHODS: Final[Mapping[str, Callable[[ConfigReader, NameMap], QuantizedFor
     fp8.FBGEMM: fp8.read_fbgemm,
     modelopt.METHOD: modelopt.read,
     mxfp4_experts.METHOD: mxfp4_experts.read,
+    quip.METHOD: quip.read,
 }
 """Readers of ``quantization_config``, by ``quant_method``. They get the names of the model's
 modules, which configurations tell of."""

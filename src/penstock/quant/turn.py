@@ -37,7 +37,7 @@ class Turn:
     seed: int
     """Which signs, from 0 to 2**31 - 1."""
     side: Side
-    """Of a product's matrix: the columns, which multiply inputs, or the rows. They have signs of
+    """The columns of a product's matrix, which multiply inputs, or its rows; each have signs of
     their own."""
 
     @cached_property

@@ -40,6 +40,7 @@ from penstock.models.gptq import Gptq
 from penstock.models.in_blocks import InBlocks
 from penstock.models.integer_matrix import Integers
 from penstock.models.names import NameMap
+from penstock.models.quip import Quip
 from penstock.models.spec import DType
 from penstock.quant import CodebookTensor, GroupTensor, StoredTensor
 from penstock.weights.awq import read_awq
@@ -50,6 +51,7 @@ from penstock.weights.float_blocks import read_in_blocks
 from penstock.weights.float_codes import read_fp8, read_mxfp4, read_nvfp4
 from penstock.weights.gptq import read_gptq
 from penstock.weights.integer_matrix import read_integers
+from penstock.weights.quip import read_quip
 from penstock.weights.rows import Runs, rows_of
 from penstock.weights.tensor_file import Found
 
@@ -64,7 +66,7 @@ def as_named(found: Found, names: NameMap | None) -> Found:
 Value = NDArray[Any] | StoredTensor | CodebookTensor
 """What a source is before it has the type that is asked for. Of a stack that the checkpoint has
 quantized, its matrices one below another."""
-PackedReader = Callable[[Packed, Found, Runs | None], StoredTensor | CodebookTensor]
+PackedReader = Callable[[Packed, Found, Runs | None], Value]
 """Reads the rows of runs (first, end) of a quantized matrix, one after another; None: all."""
 
 
@@ -92,6 +94,7 @@ READERS: Final[Mapping[type[PackedFormat], PackedReader]] = {
     Nvfp4: _whole(read_nvfp4),
     Bnb4: _whole(read_bnb4),
     Bnb8: _whole(read_bnb8),
+    Quip: read_quip,
 }
 """What reads the matrices of each format of quantized checkpoints."""
 
