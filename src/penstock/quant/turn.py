@@ -11,8 +11,8 @@ outputs of a product as they are, this is of whole vectors, and undone behind th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Literal
+from functools import cache, cached_property
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ from penstock.quant.paley import paley_matrix
 
 F32 = NDArray[np.float32]
 Side = Literal["input", "output"]
+
+_SYLVESTER: Final = np.array([[1, 1], [1, -1]], np.float32)
 
 
 @dataclass(frozen=True)
@@ -78,21 +80,29 @@ class Turn:
         return self._transformed(x.astype(np.float32), back=True) * self.signs
 
     def _transformed(self, x: F32, back: bool) -> F32:
-        shape = x.shape
-        y = x.reshape(-1, self.doubled, self.base)
-        distance = 1
-        while distance < self.doubled:
-            pairs = y.reshape(-1, self.doubled // (2 * distance), 2, distance, self.base)
-            first, second = pairs[:, :, 0], pairs[:, :, 1]
-            y = np.stack([first + second, first - second], axis=2)
-            distance *= 2
-        y = y.reshape(-1, self.doubled, self.base)
-        if self.base > 1:
-            matrix = paley_matrix(self.base)
-            assert matrix is not None
-            wide = matrix.astype(np.float32)
-            y = np.matmul(y, wide if back else wide.T)
-        return y.reshape(shape) * np.float32(self.block**-0.5)
+        left, right = _dense_factors(self.doubled, self.base)
+        # A vector at a time, whatever the number of them is.
+        blocks = x.reshape(-1, len(left), len(right))
+        y = np.matmul(np.matmul(left, blocks), right if back else right.T)
+        return y.reshape(x.shape) * np.float32(self.block**-0.5)
+
+
+@cache
+def _dense_factors(doubled: int, base: int) -> tuple[F32, F32]:
+    """Two matrices of which a block's is the Kronecker product, of about equal sizes: Sylvester's,
+    and what is left. A vector that is written as a matrix X becomes ``left X right.T``."""
+    paley = np.ones((1, 1), np.int8) if base == 1 else paley_matrix(base)
+    assert paley is not None
+    right = paley.astype(np.float32)
+    while doubled > 1 and len(right) < doubled:
+        right = np.kron(_SYLVESTER, right)
+        doubled //= 2
+    left = np.ones((1, 1), np.float32)
+    while len(left) < doubled:
+        left = np.kron(_SYLVESTER, left)
+    for each in (left, right):
+        each.flags.writeable = False
+    return left, right
 
 
 def block_factors(size: int) -> tuple[int, int]:
