@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,22 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import tiny_checkpoint
 from support.needs import needs_native
-from support.quantized_checkpoints import logits
+from support.quantized_checkpoints import LIMITS, TOKENS, logits
+from support.tiny_plans import Chunk, step_of
 
+from penstock.backends.reference.executor import ReferenceExecutor as bind
 from penstock.backends.registry import backend
 from penstock.cli import main as cli
 from penstock.errors import ModelError, WeightError
+from penstock.interface.executor import run
 from penstock.interface.source_walks import packed
+from penstock.models.spec import ModelSpec
+from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
-from penstock.quant.lattice_matrix import LatticeBits, LatticeMatrix
+from penstock.plan.ops import Linear
+from penstock.plan.weight_bytes import weight_bytes
+from penstock.quant.lattice_matrix import LatticeMatrix
+from penstock.quant.scheme import LATTICE, LatticeBits, LatticeScheme
 from penstock.quant.turn import Turn
 from penstock.quantize.comparison import bits_per_weight
 from penstock.quantize.forms.integers import STORAGES, Integers
@@ -133,7 +142,9 @@ def test_what_is_stored_is_what_was_chosen(shape: tuple[int, int], bits: Lattice
     arrays = made.arrays()
     assert arrays["weight_codes"].shape == (shape[0], -(-shape[1] // 8), bits)
     assert arrays["weight_codes"].dtype == np.uint8
-    again = LatticeMatrix(arrays["weight_codes"], arrays["weight_scale"][0], shape[1], 9)
+    again = LatticeMatrix(
+        LatticeScheme(bits, 9), arrays["weight_codes"], arrays["weight_scale"][0], shape[1]
+    )
     assert np.array_equal(again.dequantize(), made.dequantize())
     error = np.square(made.dequantize() - matrix).sum() / np.square(matrix).sum()
     if shape == (96, 160):  # turned as a whole
@@ -177,7 +188,7 @@ def test_a_reader_finds_what_was_chosen(family: str, tmp_path: Path) -> None:
     """Also where matrices are stored joined, and read as parts."""
     out = written(tmp_path / "out", 4, family)
     spec = load_model_spec(out)
-    assert "QuIP# of 4 bits read as floats" in str(spec.quantized)
+    assert "E8P of 4 bits read as floats" in str(spec.quantized)
     weights = lower(spec).weights
     source = open_weights(out, spec, weights)
     exact = values(tiny_checkpoint(family, intermediate_size=96))
@@ -189,7 +200,9 @@ def test_a_reader_finds_what_was_chosen(family: str, tmp_path: Path) -> None:
         for matrix in packed(weight.source):
             assert f"{matrix.name}.weight" not in files
             codes, scale = (files[f"{matrix.name}.weight_{end}"] for end in ("codes", "scale"))
-            decoded = LatticeMatrix(codes, scale[0], matrix.columns, 5).dequantize()
+            decoded = LatticeMatrix(
+                LatticeScheme(4, 5), codes, scale[0], matrix.columns
+            ).dequantize()
             read = np.asarray(source.get(name))
             places = [i for i in range(len(decoded)) if np.array_equal(decoded[i], read[0])]
             assert len(places) == 1
@@ -197,6 +210,59 @@ def test_a_reader_finds_what_was_chosen(family: str, tmp_path: Path) -> None:
             assert np.square(read - exact[name]).sum() < 0.1 * np.square(exact[name]).sum()
             seen += 1
     assert seen >= 14
+
+
+def on_lattice(folder: Path) -> ModelSpec:
+    """The model as a backend reads it that multiplies by points of the lattice."""
+    spec = load_model_spec(folder)
+    assert spec.quantized is not None
+    return replace(spec, quantized=spec.quantized.limited({LATTICE}, rounded=False))
+
+
+@pytest.mark.parametrize(("family", "bits"), [("llama", 2), ("phi3", 3), ("qwen2", 4)])
+def test_products_with_points_are_those_with_their_floats(
+    family: str, bits: LatticeBits, tmp_path: Path
+) -> None:
+    """Also of matrices that are stored joined, and of those with a bias."""
+    out = written(tmp_path / "out", bits, family)
+    exact = logits(out)
+    plain = lower(on_lattice(out), "float32")
+    products = [op for op in plain.ops if isinstance(op, Linear) and op.out != "logits"]
+    assert {(op.scheme, op.weight_only) for op in products} == {(LatticeScheme(bits, 5), True)}
+    found = []
+    for plan in (plain, fuse(plain)):
+        executor = bind(plan, open_weights(out, plan.spec, plan.weights, "float32"), LIMITS)
+        step = step_of([Chunk(TOKENS, 0, 40, [3, 1], rows=range(40))])
+        found.append(run(executor, step).logits.copy())
+        short = step_of([Chunk(TOKENS[:7], 0, 7, [3, 1], rows=range(7))])
+        assert np.array_equal(run(executor, short).logits, found[-1][:7])
+    assert np.array_equal(*found)
+    assert np.allclose(found[0], exact, atol=2e-3)
+    assert weight_bytes(plain) < weight_bytes(lower(load_model_spec(out), "float32"))
+
+
+def test_modules_may_be_left_in_floats_one_by_one(tmp_path: Path) -> None:
+    out = written(tmp_path / "out", 2)
+    config = json.loads((out / "config.json").read_text())
+    config["quantization_config"]["modules_to_not_convert"].append("gate_proj")
+    (out / "config.json").write_text(json.dumps(config))
+    plan = fuse(lower(on_lattice(out), "float32"))
+    products = [op for op in plan.ops if isinstance(op, Linear) and op.out != "logits"]
+    in_floats = {part.weight for op in products if op.scheme is None for part in op.parts}
+    assert in_floats
+    assert all("gate" in name for name in in_floats)
+
+
+def test_the_reference_backend_multiplies_points(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    out = written(tmp_path / "out", 2)
+    capsys.readouterr()
+    for backend_name in ("reference", "cpu"):
+        assert cli.main(["explain", str(out), "--backend", backend_name]) == 0
+        shown = capsys.readouterr().out
+        assert "E8P of 2 bits" in shown
+        assert ("read as floats" in shown) == (backend_name == "cpu")
 
 
 def test_two_bits_are_an_eighth_of_sixteen(tmp_path: Path) -> None:
@@ -277,7 +343,7 @@ def test_the_command_writes_what_is_then_read(
     section = json.loads((out / "config.json").read_text())["quantization_config"]
     assert (section["quant_method"], section["bits"], section["seed"]) == ("quip", 3, 2)
     assert cli.main(["explain", str(out)]) == 0
-    assert "QuIP# of 3 bits" in capsys.readouterr().out
+    assert "E8P of 3 bits" in capsys.readouterr().out
 
 
 def test_rounding_to_nearest_needs_no_text() -> None:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Final, Literal
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.quant.lattice import SIZE, every_point, small_points
+from penstock.quant.scheme import LatticeScheme
 from penstock.quant.turn import Turn
 
 F32 = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
-LatticeBits = Literal[2, 3, 4]
 
 RESIDUAL_SCALES: Final[Mapping[int, np.float32]] = {3: np.float32(2.04), 4: np.float32(3.45)}
 """Divisors of the second of two points, as QuIP# has them."""
@@ -24,22 +24,43 @@ _CHUNK: Final = 1 << 18
 
 @dataclass(frozen=True)
 class LatticeMatrix:
-    """A matrix ``[n, k]`` as ``turn of rows (scale * points) turn of columns``.
+    """A matrix ``[n, k]``: points times a scale, from which turns of columns and of rows
+    (:class:`~penstock.quant.turn.Turn`) are undone.
 
     codes uint8 ``[n, ceil(k / 8), bits]``: the bytes of 8 columns. The first two are a code of E8P,
     the low byte first; with 3 bits there is one of the smaller codebook behind it, whose point,
     divided by 2.04, is added; with 4 bits another of E8P, divided by 3.45. Where k is no multiple
     of 8, the last columns of points are left out.
+
+    Undoing the turn of rows joins all of them, so some rows of a matrix are those that are
+    ``kept``, int ``[m]``, of all codes; None: all rows.
     """
 
+    scheme: LatticeScheme
     codes: Bytes
     scale: np.float32
     columns: int
-    seed: int
+    kept: NDArray[np.intp] | None = None
 
     @property
     def shape(self) -> tuple[int, int]:
-        return len(self.codes), self.columns
+        return len(self.codes if self.kept is None else self.kept), self.columns
+
+    @property
+    def turn_of_columns(self) -> Turn:
+        return Turn(self.columns, self.scheme.seed, "input")
+
+    @property
+    def turn_of_rows(self) -> Turn:
+        return Turn(len(self.codes), self.scheme.seed, "output")
+
+    def rows(self, *runs: tuple[int, int]) -> LatticeMatrix:
+        """The matrix of the rows of ``runs`` (first, end), one after another."""
+        return self.taken(np.concatenate([np.arange(first, end) for first, end in runs]))
+
+    def taken(self, rows: NDArray[np.intp]) -> LatticeMatrix:
+        """The matrix of those rows, in that order."""
+        return replace(self, kept=rows if self.kept is None else self.kept[rows])
 
     def points(self) -> F32:
         """The points as they are turned, ``[n, 8 * ceil(k / 8)]``."""
@@ -53,10 +74,10 @@ class LatticeMatrix:
 
     def dequantize(self) -> F32:
         """The float32 matrix that the codes stand for, ``[n, k]``."""
-        n, k = self.shape
-        turned = self.points()[:, :k] * self.scale
-        by_rows = Turn(k, self.seed, "input").back(turned)
-        return np.ascontiguousarray(Turn(n, self.seed, "output").back(by_rows.T).T)
+        turned = self.points()[:, : self.columns] * self.scale
+        by_rows = self.turn_of_columns.back(turned)
+        whole = self.turn_of_rows.back(by_rows.T).T
+        return np.ascontiguousarray(whole if self.kept is None else whole[self.kept])
 
 
 def decoded(codes: Bytes) -> F32:

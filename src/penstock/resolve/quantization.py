@@ -12,7 +12,7 @@ from penstock.models.gguf.blocks import GgufTypes
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.spec import ModelSpec
 from penstock.quant.choice import choose
-from penstock.quant.scheme import BlockScheme, GroupScheme, Quantization
+from penstock.quant.scheme import BlockScheme, GroupScheme, LatticeScheme, Quantization
 from penstock.resolve.inputs import Inputs, Reasons, reason
 
 
@@ -111,7 +111,10 @@ def _read_by(
 def _of_floats(own: QuantizedFormat) -> bool:
     """Whether all matrices that are kept as they are have codes of floats."""
     kept = own.schemes
-    return bool(kept) and all(isinstance(each, BlockScheme) and not each.whole for each in kept)
+    return bool(kept) and all(
+        isinstance(each, LatticeScheme) or (isinstance(each, BlockScheme) and not each.whole)
+        for each in kept
+    )
 
 
 def _block_notes(inputs: Inputs, backend: Backend) -> tuple[str, ...]:

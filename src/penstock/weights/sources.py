@@ -39,8 +39,8 @@ from penstock.models.gguf.blocks import BlockMatrix
 from penstock.models.gptq import Gptq
 from penstock.models.in_blocks import InBlocks
 from penstock.models.integer_matrix import Integers
+from penstock.models.lattice_codes import LatticeCodes
 from penstock.models.names import NameMap
-from penstock.models.quip import Quip
 from penstock.models.spec import DType
 from penstock.quant import CodebookTensor, GroupTensor, StoredTensor
 from penstock.weights.awq import read_awq
@@ -51,7 +51,7 @@ from penstock.weights.float_blocks import read_in_blocks
 from penstock.weights.float_codes import read_fp8, read_mxfp4, read_nvfp4
 from penstock.weights.gptq import read_gptq
 from penstock.weights.integer_matrix import read_integers
-from penstock.weights.quip import read_quip
+from penstock.weights.lattice_codes import read_lattice
 from penstock.weights.rows import Runs, rows_of
 from penstock.weights.tensor_file import Found
 
@@ -94,7 +94,7 @@ READERS: Final[Mapping[type[PackedFormat], PackedReader]] = {
     Nvfp4: _whole(read_nvfp4),
     Bnb4: _whole(read_bnb4),
     Bnb8: _whole(read_bnb8),
-    Quip: read_quip,
+    LatticeCodes: read_lattice,
 }
 """What reads the matrices of each format of quantized checkpoints."""
 

@@ -26,6 +26,7 @@ from penstock.quant import (
     GridScheme,
     GroupScheme,
     GroupTensor,
+    LatticeScheme,
     QuantScheme,
     not_finite,
     require_finite,
@@ -215,6 +216,8 @@ def form_of(scheme: QuantScheme | None, dtype: DType) -> MatrixForm:
             if scheme.format not in BLOCK_LAYOUTS or known is None or known.scheme != scheme:
                 raise ValueError(f"no kernel has matrices in {scheme}")
             return BlockForm(scheme)
+        case LatticeScheme():
+            raise ValueError(f"no kernel has matrices in {scheme}")
 
 
 def round_weights(

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.models import quip
+from penstock.models.lattice_codes import CODES, SCALE
 from penstock.quant.lattice import SIZE
 from penstock.quant.lattice_matrix import (
     RESIDUAL_SCALES,
-    LatticeBits,
     LatticeMatrix,
     decoded,
 )
+from penstock.quant.scheme import LATTICE, LatticeBits, LatticeScheme
 from penstock.quant.turn import Turn
 from penstock.quantize.forms.form import Arrays
 from penstock.quantize.grid import F32
@@ -47,8 +48,8 @@ class StoredLattice:
     def arrays(self) -> Arrays:
         """The tensors, by what follows the module's name and a dot."""
         return {
-            quip.CODES: self.matrix.codes,
-            quip.SCALE: np.array([self.matrix.scale], np.float32),
+            CODES: self.matrix.codes,
+            SCALE: np.array([self.matrix.scale], np.float32),
         }
 
 
@@ -65,7 +66,7 @@ class Lattice:
         """As :meth:`~penstock.quantize.forms.form.Form.config` has it."""
         return {
             "quant_method": quip.METHOD,
-            "codebook": quip.CODEBOOK,
+            "codebook": LATTICE,
             "bits": self.bits,
             "seed": self.seed,
             quip.FLOATS: list(floats),
@@ -109,7 +110,7 @@ class Lattice:
             return decoded(own)
 
         ldlq(wanted, whole, nearest, damping, name)
-        return StoredLattice(LatticeMatrix(codes, scale, k, self.seed))
+        return StoredLattice(LatticeMatrix(LatticeScheme(self.bits, self.seed), codes, scale, k))
 
     def _nearest(self, x: F32) -> NDArray[np.uint8]:
         """The bytes ``[rows, bits]`` of the points nearest to rows of x ``[rows, 8]``: the first

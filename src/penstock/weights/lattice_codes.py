@@ -1,27 +1,29 @@
-"""Reads matrices of lattice points, as the floats that they stand for."""
+"""Reads matrices of lattice points."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from penstock.errors import WeightError
 from penstock.interface.sources import Packed
-from penstock.models.quip import Quip
-from penstock.quant.lattice_matrix import LatticeMatrix
-from penstock.weights.rows import Runs, rows_of
+from penstock.models.lattice_codes import LatticeCodes
+from penstock.quant import LatticeMatrix
+from penstock.quant.scheme import LatticeScheme
+from penstock.weights.rows import Runs
 from penstock.weights.tensor_file import Found
 
-F32 = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
 
-
-def read_quip(packed: Packed, found: Found, runs: Runs | None = None) -> F32:
-    """The rows of each of ``runs`` of the matrix, in float32; None: all.
+def read_lattice(
+    packed: Packed, found: Found, runs: Runs | None = None
+) -> LatticeMatrix | NDArray[np.float32]:
+    """The rows of each of ``runs`` of the matrix, None: all; in float32 where it is to be decoded.
 
     All rows are decoded in any case, since turning joins them. Raises WeightError where the scale
     is none.
     """
     form = packed.format
-    assert isinstance(form, Quip)
+    assert isinstance(form, LatticeCodes)
     codes_of, scale_of = form.tensors(packed.name, packed.shape)
     file, tensor = found[scale_of.name]
     scale = np.float32(file.view(tensor.name).astype(np.float32).reshape(-1)[0])
@@ -31,5 +33,8 @@ def read_quip(packed: Packed, found: Found, runs: Runs | None = None) -> F32:
             "checkpoint again"
         )
     file, tensor = found[codes_of.name]
-    matrix = LatticeMatrix(file.codes(tensor.name), scale, packed.columns, form.seed)
-    return rows_of(matrix.dequantize(), runs)
+    scheme = LatticeScheme(form.bits, form.seed)
+    matrix = LatticeMatrix(scheme, file.codes(tensor.name), scale, packed.columns)
+    if runs is not None:
+        matrix = matrix.rows(*runs)
+    return matrix.dequantize() if form.decoded else matrix
