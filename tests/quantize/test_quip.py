@@ -1,4 +1,4 @@
-"""QuIP#: LDLQ beside its definition, losses beside those of others, whole checkpoints."""
+"""Checkpoints of lattice points: what is written, what reads it, what an interrupted run leaves."""
 
 from __future__ import annotations
 
@@ -20,154 +20,33 @@ from penstock.backends.reference.executor import ReferenceExecutor as bind
 from penstock.backends.registry import backend
 from penstock.cli import main as cli
 from penstock.errors import ModelError, WeightError
-from penstock.interface.executor import run
+from penstock.interface.executor import Executor, Limits, run
 from penstock.interface.source_walks import packed
+from penstock.interface.weights import WeightSource
 from penstock.models.spec import ModelSpec
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
 from penstock.plan.ops import Linear
+from penstock.plan.plan import Plan
 from penstock.plan.weight_bytes import weight_bytes
 from penstock.quant.lattice_matrix import LatticeMatrix
 from penstock.quant.scheme import LATTICE, LatticeBits, LatticeScheme
-from penstock.quant.turn import Turn
 from penstock.quantize.comparison import bits_per_weight
-from penstock.quantize.forms.integers import STORAGES, Integers
 from penstock.quantize.forms.lattice import Lattice
-from penstock.quantize.gptq import gptq
-from penstock.quantize.grid import IntegerGrid
-from penstock.quantize.hessian import Hessian
-from penstock.quantize.ldlq import ldlq
-from penstock.quantize.methods import Quip, RoundToNearest
+from penstock.quantize.methods import Quip
 from penstock.quantize.quantization import Quantization
 from penstock.quantize.run import quantize
 from penstock.quantize.samples import Samples
 from penstock.quantize.source import SourceModel
 from penstock.weights.checkpoint import open_weights
+from penstock.weights.dummy import DummyWeights
 from penstock.weights.model_folder import load_model_spec
 
 Floats = np.ndarray[Any, Any]
-N, K = 96, 160
 SAMPLES = Samples(
     tuple(tuple(row) for row in np.random.default_rng(3).integers(0, 301, (8, 40)).tolist()),
     "eight windows",
 )
-
-
-def inputs(tokens: int = 900, columns: int = K) -> Floats:
-    """Rows whose columns are of different sizes and depend on each other, as a model's are."""
-    rng = np.random.default_rng(0)
-    mixed = rng.normal(size=(tokens, columns // 4)) @ rng.normal(size=(columns // 4, columns))
-    sizes = np.exp(rng.normal(size=columns))
-    return ((mixed + rng.normal(size=(tokens, columns))) * sizes).astype(np.float32)
-
-
-def weights(rows: int = N, columns: int = K) -> Floats:
-    """Some are much larger than the others."""
-    rng = np.random.default_rng(1)
-    made = rng.normal(size=(rows, columns)) * np.exp(rng.normal(size=(rows, 1)))
-    made[rng.random(made.shape) < 0.01] *= 8
-    return made.astype(np.float32)
-
-
-def loss(made: Floats, matrix: Floats, x: Floats) -> float:
-    exact = x.astype(np.float64) @ matrix.T.astype(np.float64)
-    outputs = x.astype(np.float64) @ (made.astype(np.float64) - matrix).T
-    return float(np.square(outputs).sum() / np.square(exact).sum())
-
-
-def to_integers(x: Floats, block: int) -> Floats:
-    return np.rint(x)
-
-
-def test_ldlq_is_its_definition_by_blocks() -> None:
-    """The last blocks first; each is moved by the errors of those behind it, as the block of the
-    factor between them says, which is found here by eliminating blocks one at a time."""
-    matrix, x = weights(7), inputs()
-    hessian = (x.T @ x).astype(np.float64)
-    made = ldlq(matrix, hessian, to_integers, 0.01, "m").astype(np.float64)
-    damped = hessian + 0.01 * np.diagonal(hessian).mean() * np.eye(K)
-    lower, left = np.eye(K), damped.copy()
-    for at in range(0, K, 8):
-        own, later = slice(at, at + 8), slice(at + 8, K)
-        lower[later, own] = left[later, own] @ np.linalg.inv(left[own, own])
-        left[later, later] -= lower[later, own] @ left[own, later]
-    expected = np.zeros(matrix.shape)
-    for at in reversed(range(0, K, 8)):
-        own, later = slice(at, at + 8), slice(at + 8, K)
-        moved = (matrix[:, later] - expected[:, later]) @ lower[later, own]
-        expected[:, own] = np.rint(matrix[:, own] + moved)
-    assert (made != expected).mean() < 0.01  # where float32 decides between two halves
-    assert loss(made, matrix, x) == pytest.approx(loss(expected, matrix, x), rel=0.02)
-    assert loss(made, matrix, x) < 0.5 * loss(np.rint(matrix), matrix, x)
-
-
-def test_a_hessian_that_is_none_is_refused_with_the_matrix() -> None:
-    hessian = np.eye(K, dtype=np.float32)
-    hessian[0, 1] = hessian[1, 0] = 1e6
-    with pytest.raises(WeightError, match=r"the Hessian of layer\.q has no inverse"):
-        ldlq(weights(), hessian, to_integers, 0.01, "layer.q")
-
-
-def losses(matrix: Floats, x: Floats, bits: LatticeBits) -> tuple[float, float, float]:
-    """Those of QuIP#, GPTQ and rounding to nearest, of about as many bits each: the last two have
-    one scale a row."""
-    hessian = x.T @ x
-    made = Lattice(bits, 0).rounded(matrix, hessian, 0.01, "m").dequantize()
-    grid = IntegerGrid(bits, None, True, "float32")
-    later = gptq(matrix, hessian, grid, "static", 0.01, "m").dequantize()
-    nearest = Integers(grid, STORAGES["gptq"]).round(matrix, "m").dequantize()
-    return loss(made, matrix, x), loss(later, matrix, x), loss(nearest, matrix, x)
-
-
-@pytest.mark.parametrize("bits", [2, 3, 4])
-def test_outputs_lose_less_than_with_other_methods(bits: LatticeBits) -> None:
-    ours, later, nearest = losses(weights(), inputs(), bits)
-    assert ours < later < nearest
-    if bits == 2:
-        assert ours < 0.5 * later
-
-
-def test_more_bits_lose_less() -> None:
-    found = [losses(weights(), inputs(), bits)[0] for bits in (2, 3, 4)]
-    assert found[1] < 0.5 * found[0]
-    assert found[2] < 0.5 * found[1]
-
-
-@pytest.mark.parametrize("bits", [2, 3, 4])
-@pytest.mark.parametrize("shape", [(96, 160), (40, 172), (7, 12), (1, 8)])
-def test_what_is_stored_is_what_was_chosen(shape: tuple[int, int], bits: LatticeBits) -> None:
-    """Also where a row is no whole number of points."""
-    matrix = weights(*shape)
-    made = Lattice(bits, 9).round(matrix, "m")
-    arrays = made.arrays()
-    assert arrays["weight_codes"].shape == (shape[0], -(-shape[1] // 8), bits)
-    assert arrays["weight_codes"].dtype == np.uint8
-    again = LatticeMatrix(
-        LatticeScheme(bits, 9), arrays["weight_codes"], arrays["weight_scale"][0], shape[1]
-    )
-    assert np.array_equal(again.dequantize(), made.dequantize())
-    error = np.square(made.dequantize() - matrix).sum() / np.square(matrix).sum()
-    if shape == (96, 160):  # turned as a whole
-        assert error < {2: 0.1, 3: 0.035, 4: 0.01}[bits]
-
-
-def test_a_matrix_is_what_its_definition_says() -> None:
-    """Both turns as matrices, in float64."""
-    made = Lattice(3, 4).round(weights(), "m").matrix
-    columns = Turn(K, 4, "input").forward(np.eye(K)).astype(np.float64)
-    rows = Turn(N, 4, "output").forward(np.eye(N)).astype(np.float64)
-    expected = rows @ (made.points() * float(made.scale)) @ columns.T
-    assert np.allclose(made.dequantize(), expected, atol=1e-4)
-
-
-def test_zeros_stay_zeros() -> None:
-    made = Lattice(2, 0).round(np.zeros((16, 24), np.float32), "m")
-    assert not made.dequantize().any()
-
-
-def test_values_too_large_are_refused_with_the_matrix() -> None:
-    with pytest.raises(WeightError, match=r"layer\.q has values too large"):
-        Lattice(2, 0).round(np.full((16, 24), 3e38, np.float32), "layer.q")
 
 
 def values(folder: Path) -> dict[str, Floats]:
@@ -219,11 +98,11 @@ def on_lattice(folder: Path) -> ModelSpec:
     return replace(spec, quantized=spec.quantized.limited({LATTICE}, rounded=False))
 
 
-@pytest.mark.parametrize(("family", "bits"), [("llama", 2), ("phi3", 3), ("qwen2", 4)])
+@pytest.mark.parametrize(("family", "bits"), [("llama", 2), ("qwen2", 3), ("llama", 4)])
 def test_products_with_points_are_those_with_their_floats(
     family: str, bits: LatticeBits, tmp_path: Path
 ) -> None:
-    """Also of matrices that are stored joined, and of those with a bias."""
+    """Also of those with a bias."""
     out = written(tmp_path / "out", bits, family)
     exact = logits(out)
     plain = lower(on_lattice(out), "float32")
@@ -253,16 +132,43 @@ def test_modules_may_be_left_in_floats_one_by_one(tmp_path: Path) -> None:
     assert all("gate" in name for name in in_floats)
 
 
-def test_the_reference_backend_multiplies_points(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_what_is_turned_with_others_becomes_floats(tmp_path: Path) -> None:
+    """Where a tensor has the rows of several matrices, and where rows are no whole 32 columns."""
+    joined = lower(on_lattice(written(tmp_path / "joined", 2, "phi3")), "float32")
+    odd = lower(on_lattice(written(tmp_path / "odd", 2, intermediate_size=88)), "float32")
+    for plan, points in ((joined, {"o", "down"}), (odd, {"q", "k", "v", "o", "gate", "up"})):
+        products = [op for op in plan.ops if isinstance(op, Linear) and op.out != "logits"]
+        names = {op.parts[0].weight for op in products if op.scheme is not None}
+        assert {name.rpartition(".")[2] for name in names} == points
+
+
+@needs_native
+def test_what_backends_multiply(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out = written(tmp_path / "out", 2)
-    capsys.readouterr()
-    for backend_name in ("reference", "cpu"):
-        assert cli.main(["explain", str(out), "--backend", backend_name]) == 0
+    for words, as_floats in (
+        (["--backend", "reference"], False),
+        (["--backend", "cpu"], False),
+        (["--backend", "cpu", "--quantization", "int8"], True),
+        (["--backend", "cpu", "--tensor-parallel", "2"], True),
+    ):
+        capsys.readouterr()
+        assert cli.main(["explain", str(out), *words]) == 0
         shown = capsys.readouterr().out
         assert "E8P of 2 bits" in shown
-        assert ("read as floats" in shown) == (backend_name == "cpu")
+        assert ("read as floats" in shown) == as_floats
+
+
+def test_random_weights_are_points_as_a_checkpoint_would_have_them(tmp_path: Path) -> None:
+    plan = lower(on_lattice(written(tmp_path / "out", 3)), "float32")
+    drawn, again = (DummyWeights(plan.weights, 7, "float32") for _ in range(2))
+    for name in ("layers.0.q", "layers.1.down"):
+        matrix = drawn.get(name)
+        assert isinstance(matrix, LatticeMatrix)
+        n, k = plan.weights[name].shape
+        assert matrix.shape == (n, k)
+        assert 0.7 < np.square(matrix.dequantize()).mean() * k < 1.4
+        assert np.array_equal(matrix.codes, again.get(name).codes)
+    assert not np.array_equal(drawn.get("layers.0.q").codes, drawn.get("layers.1.q").codes)
 
 
 def test_two_bits_are_an_eighth_of_sixteen(tmp_path: Path) -> None:
@@ -276,8 +182,34 @@ def test_the_same_bytes_come_of_the_same_seed_alone(tmp_path: Path) -> None:
     assert names
     for name in names:
         assert (first / name).read_bytes() == (second / name).read_bytes()
-    others = [Lattice(2, seed).round(weights(), "m").matrix.codes for seed in (0, 1)]
+    matrix = np.random.default_rng(1).normal(size=(96, 160)).astype(np.float32)
+    others = [Lattice(2, seed).round(matrix, "m").matrix.codes for seed in (0, 1)]
     assert (others[0] != others[1]).mean() > 0.5
+
+
+def test_a_run_that_was_interrupted_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    work = Quantization(
+        SourceModel(tiny_checkpoint("llama", num_hidden_layers=3, intermediate_size=96)),
+        Quip(Lattice(3, 5)),
+        SAMPLES,
+    )
+    bind_one = backend("reference").bind
+    quantize(work, tmp_path / "whole", bind_one, 1)
+    out, bound = tmp_path / "out", 0
+
+    def bind_twice(plan: Plan, weights: WeightSource, limits: Limits) -> Executor:
+        nonlocal bound
+        bound += 1
+        if bound > 2:
+            raise KeyboardInterrupt
+        return bind_one(plan, weights, limits)
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize(work, out, bind_twice, 1)
+    assert not out.exists()
+    assert quantize(work, out, bind_one, 1).resumed == 1
+    for path in (tmp_path / "whole").iterdir():
+        assert (out / path.name).read_bytes() == path.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -344,11 +276,3 @@ def test_the_command_writes_what_is_then_read(
     assert (section["quant_method"], section["bits"], section["seed"]) == ("quip", 3, 2)
     assert cli.main(["explain", str(out)]) == 0
     assert "E8P of 3 bits" in capsys.readouterr().out
-
-
-def test_rounding_to_nearest_needs_no_text() -> None:
-    hessian = Hessian(K)
-    hessian.add(inputs())
-    plain = RoundToNearest(Lattice(2, 0)).rounded(weights(), None, "m").dequantize()
-    better = Quip(Lattice(2, 0)).rounded(weights(), hessian, "m").dequantize()
-    assert hessian.loss(better - weights()) < 0.8 * hessian.loss(plain - weights())

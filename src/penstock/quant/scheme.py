@@ -11,6 +11,9 @@ from penstock.dtypes import WindowColumns
 Bits = Literal[4, 8]
 LatticeBits = Literal[2, 3, 4]
 
+LATTICE_COLUMNS: Final = 32
+"""Columns of which rows have a whole number where points are multiplied as they are stored."""
+
 LATTICE: Final = "E8P"
 """What backends call the codebook that they multiply by, among the formats of blocks."""
 
