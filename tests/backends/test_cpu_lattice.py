@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.artifact_engines import start
 from support.checkpoints import tiny_checkpoint
 from support.native_arrays import as_bytes
 from support.native_row_ops import run as run_rows
@@ -194,3 +195,13 @@ def constants(executor: Any, turn: Turn) -> dict[str, Any]:
         "base": turn.base,
         "base_matrix": None if floats is None else executor.add_constant(as_bytes(floats)),
     }
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4])
+def test_packed_points_are_restored_to_the_same_bits(bits: LatticeBits, tmp_path: Path) -> None:
+    folder = checkpoint(tmp_path / "model", bits, "qwen2")
+    first = start(folder, tmp_path / "engines")
+    assert first.phases == ["open weights", "pack weights", "keep artifact"]
+    second = start(folder, tmp_path / "engines")
+    assert second.phases == ["restore weights"]
+    assert second.logits == first.logits
