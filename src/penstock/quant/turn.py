@@ -84,7 +84,8 @@ class Turn:
         # A vector at a time, whatever the number of them is.
         blocks = x.reshape(-1, len(left), len(right))
         y = np.matmul(np.matmul(left, blocks), right if back else right.T)
-        return y.reshape(x.shape) * np.float32(self.block**-0.5)
+        turned: F32 = y.reshape(x.shape) * np.float32(self.block**-0.5)
+        return turned
 
 
 @cache
