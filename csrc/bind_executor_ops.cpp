@@ -217,6 +217,26 @@ void bind_ops(nb::class_<PyExecutor>& executor) {
           },
           "x"_a, "outs"_a, "orders"_a, "ids"_a = nb::none())
       .def(
+          "append_turn_rows",
+          [](PyExecutor& self, BufferId x, BufferId out, ConstantId signs, int64_t doubled,
+             int64_t base, std::optional<ConstantId> base_matrix) {
+            self.get().append_turn_rows(x, out,
+                                        {signs, base_matrix.value_or(kNone), doubled, base});
+          },
+          nb::kw_only(), "x"_a, "out"_a, "signs"_a, "doubled"_a, "base"_a, "base_matrix"_a.none())
+      .def(
+          "append_turn_back",
+          [](PyExecutor& self, BufferId x, std::optional<BufferId> second, BufferId out,
+             int64_t first, float by, ConstantId scale, std::optional<ConstantId> bias,
+             ConstantId signs, int64_t doubled, int64_t base,
+             std::optional<ConstantId> base_matrix) {
+            self.get().append_turn_back(x, second.value_or(kNone), out, first, by, scale,
+                                        bias.value_or(kNone),
+                                        {signs, base_matrix.value_or(kNone), doubled, base});
+          },
+          nb::kw_only(), "x"_a, "second"_a.none(), "out"_a, "first"_a, "by"_a, "scale"_a,
+          "bias"_a.none(), "signs"_a, "doubled"_a, "base"_a, "base_matrix"_a.none())
+      .def(
           "append_columns",
           [](PyExecutor& self, BufferId x, BufferId out, int64_t first) {
             self.get().append_columns(x, out, first);

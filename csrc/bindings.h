@@ -78,7 +78,8 @@ inline WeightFormat parse_block_format(std::string_view name) {
       {"MXFP4", WeightFormat::mxfp4},   {"NVFP4", WeightFormat::nvfp4},
       {"FP8_128", WeightFormat::fp8_128}, {"FP8_32", WeightFormat::fp8_32},
       {"MXFP8", WeightFormat::mxfp8},   {"NF4", WeightFormat::nf4},
-      {"FP4", WeightFormat::fp4},       {"NVFP4_SCALED", WeightFormat::nvfp4_scaled}};
+      {"FP4", WeightFormat::fp4},       {"NVFP4_SCALED", WeightFormat::nvfp4_scaled},
+      {"E8P", WeightFormat::e8p},       {"SMALL_E8", WeightFormat::small_e8}};
   for (const auto& [known, format] : kFormats)
     if (known == name) return format;
   throw std::invalid_argument("no kernel has blocks of the format " + std::string(name));

@@ -230,6 +230,16 @@ class Executor {
   // orders: of each output, int32, a column of x for each of its own; with ids, of each expert.
   void append_gather_columns(BufferId x, std::span<const BufferId> outs,
                              std::span<const ConstantId> orders, BufferId ids = kNone);
+  // How rows are turned (kernels/turn.h): constants of float32, signs [cols] and base_matrix
+  // [base, base], which there is none of where base is 1.
+  struct TurnSpec {
+    ConstantId signs, base_matrix;
+    int64_t doubled, base;
+  };
+  void append_turn_rows(BufferId x, BufferId out, const TurnSpec& turn);
+  // Columns of x and perhaps of `second`, from `first` on; scale [1], and perhaps bias [cols].
+  void append_turn_back(BufferId x, BufferId second, BufferId out, int64_t first, float by,
+                        ConstantId scale, ConstantId bias, const TurnSpec& turn);
   // The columns of `x` from `first` on.
   void append_columns(BufferId x, BufferId out, int64_t first);
   // out = x + activation(y); without x, the activation alone.
@@ -347,6 +357,7 @@ class Executor {
   Rotation rotation(const RotationSpec& spec, int head_dim) const;
   // An op of elements: inputs and output agree in shape, and each is the output or apart from it.
   RowKind check_elements(std::initializer_list<BufferId> inputs, BufferId out) const;
+  Turn turn_of(const TurnSpec& spec, int64_t cols) const;
   // A scan's input or output: float32 rows of tokens of so many columns.
   const Array& token_floats(BufferId id, int64_t cols, const char* what) const;
   NormArgs norm(BufferId x, BufferId out, ConstantId weight, ConstantId bias, float eps) const;

@@ -3,6 +3,7 @@
 
 #include "executor.h"
 #include "refuse.h"
+#include "sizes.h"
 
 namespace penstock {
 
@@ -53,6 +54,46 @@ void Executor::append_soft_cap(BufferId x, BufferId out, float cap) {
   const RowKind rows = check_elements({x}, out);
   if (!(cap > 0) || !std::isfinite(cap)) refuse("a soft cap is a positive number");
   ops_.push_back(SoftCapOp{{bound(x).array, bound(out).array, cap}, rows});
+}
+
+Turn Executor::turn_of(const TurnSpec& spec, int64_t cols) const {
+  constexpr int64_t most = 1 << 12;  // of a base, whose matrix has as many squared
+  if (spec.doubled < 1 || (spec.doubled & (spec.doubled - 1)) != 0 || spec.base < 1 ||
+      spec.base > most || spec.doubled > cols || cols % (spec.doubled * spec.base) != 0)
+    refuse("rows are turned by blocks that are no part of them");
+  const float* const matrix =
+      spec.base == 1 ? nullptr : floats(spec.base_matrix, spec.base * spec.base, "a base of turns");
+  return {floats(spec.signs, cols, "signs of a turn"), matrix, spec.doubled, spec.base,
+          1 / std::sqrt(float(spec.doubled * spec.base))};
+}
+
+void Executor::append_turn_rows(BufferId x, BufferId out, const TurnSpec& turn) {
+  const Array& from = typed(x, {Elem::f32, Elem::bf16}, "what is turned");
+  const Array& to = typed(out, {Elem::f32, Elem::bf16}, "turned rows");
+  if (from.cols != to.cols || bound(x).rows != bound(out).rows)
+    refuse("turned rows have the shape of what is turned");
+  require_apart(x, out);
+  ops_.push_back(TurnRowsOp{{from, to, turn_of(turn, to.cols)}, bound(out).rows});
+  pool_.reserve_scratch(turn_scratch_bytes(to.cols, turn.base));
+}
+
+void Executor::append_turn_back(BufferId x, BufferId second, BufferId out, int64_t first, float by,
+                                ConstantId scale, ConstantId bias, const TurnSpec& turn) {
+  const Array& to = typed(out, {Elem::f32, Elem::bf16}, "rows that are turned back");
+  TurnBackArgs args{{}, {}, to, first, by, floats(scale, 1, "a scale"), nullptr, {}};
+  for (const BufferId each : {x, second}) {
+    if (each == kNone) continue;
+    const Array& from = typed(each, {Elem::f32}, "what is turned back");
+    if (!lies_within(first, to.cols, from.cols) || bound(each).rows != bound(out).rows)
+      refuse("what is turned back has no such columns");
+    require_apart(each, out);
+    (each == x ? args.x : args.second) = from;
+  }
+  if (!std::isfinite(by)) refuse("a factor is a finite number");
+  if (bias != kNone) args.bias = floats(bias, to.cols, "a bias");
+  args.turn = turn_of(turn, to.cols);
+  ops_.push_back(TurnBackOp{args, bound(out).rows});
+  pool_.reserve_scratch(turn_scratch_bytes(to.cols, turn.base));
 }
 
 void Executor::append_xielu(BufferId x, BufferId out, ConstantId p, ConstantId n, ConstantId beta,

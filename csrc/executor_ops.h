@@ -28,6 +28,7 @@
 #include "kernels/rounding.h"
 #include "kernels/scan.h"
 #include "kernels/select.h"
+#include "kernels/turn.h"
 #include "kernels/short_conv.h"
 #include "kernels/state_conv.h"
 #include "types.h"
@@ -179,6 +180,16 @@ struct JoinOp {
   RowKind rows;
   const char* name() const { return "Join"; }
 };
+struct TurnRowsOp {
+  TurnRowsArgs args;
+  RowKind rows;
+  const char* name() const { return "TurnRows"; }
+};
+struct TurnBackOp {
+  TurnBackArgs args;
+  RowKind rows;
+  const char* name() const { return "TurnBack"; }
+};
 struct GatherColumnsOp {
   GatherArgs args;
   RowKind rows;
@@ -230,7 +241,7 @@ struct ScaleByPositionOp {
 
 using Op = std::variant<EmbedOp, BlockEmbedOp, AddPositionsOp, AddNormOp, RmsNormOp, LayerNormOp, LinearOp, HeadNormOp, RopeOp,
                         KvWriteOp, RopeWriteOp, AttentionOp, ShortConvOp, SelectRowsOp, ArgmaxOp, FeaturesOp,
-                         JoinOp, GatherColumnsOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, XieluOp, ClampOp,
+                         JoinOp, TurnRowsOp, TurnBackOp, GatherColumnsOp, AddActivatedOp, GateOp, ScaleOp, SoftCapOp, XieluOp, ClampOp,
                          ScaleByPositionOp, AllGatherOp, HeadLinearOp, RouteOp, ExpertLinearOp, ScaleRowsOp,
                          CombineExpertsOp, StateConvOp, GatedDeltaOp, SelectiveScanOp, GatedNormOp>;
 

@@ -115,6 +115,8 @@ struct Executor::Runner {
   void operator()(const ArgmaxOp& op) const { argmax(op.args, rows_of(op.rows, step), worker); }
   void operator()(const FeaturesOp& op) const { copy_features(op.args, step, worker); }
   void operator()(const JoinOp& op) const { join(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const TurnRowsOp& op) const { turn_rows(op.args, rows_of(op.rows, step), worker); }
+  void operator()(const TurnBackOp& op) const { turn_back(op.args, rows_of(op.rows, step), worker); }
   void operator()(const GatherColumnsOp& op) const {
     gather_columns(op.args, rows_of(op.rows, step), worker);
   }

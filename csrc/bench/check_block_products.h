@@ -14,7 +14,21 @@ struct BlockColumn {
 };
 
 inline bool has_scale32(WeightFormat format) {
-  return format >= WeightFormat::fp8_128 && format != WeightFormat::mxfp8;
+  return format >= WeightFormat::fp8_128 && format < WeightFormat::e8p &&
+         format != WeightFormat::mxfp8;
+}
+
+// What a Format's quad() has of column k of a block: of lattice points what their definition says, else
+// the code as it was read.
+inline int code_of(WeightFormat format, const FileBlock& block, int64_t k) {
+  const uint8_t* const codes = block.codes.data() + k / 8 * 8;
+  const auto i = size_t(k % 8);
+  if (format == WeightFormat::small_e8) return kSmallE8Codes[codes[0]][i];
+  if (format != WeightFormat::e8p) return block.codes[size_t(k)];
+  unsigned signs = codes[1] & 127;
+  signs |= unsigned(std::popcount(signs) % 2) << 7;
+  const int size = int8_t(kE8pMagnitudes[codes[0]][i]);
+  return (signs >> i & 1 ? -size : size) + (codes[1] & 128 ? -1 : 1) + E8p::kOffset;
 }
 
 template <class Format>
@@ -25,12 +39,14 @@ BlockColumn<Format> read_column(WeightFormat format, const std::byte* row, int64
   for (int64_t first = 0; first < k; first += size.columns, row += size.bytes) {
     const FileBlock block = read_block(format, row);
     for (int64_t i = 0; i < size.columns; ++i)
-      column.points.push_back(point_of<Format>(block.codes[size_t(i)]));
+      column.points.push_back(point_of<Format>(code_of(format, block, i)));
     for (int64_t g = 0; g < size.columns / Format::kGroup; ++g) {
       float scale = to_f32(block.scale[super ? 0 : g]), least = to_f32(block.least[super ? 0 : g]);
       if (format == WeightFormat::mxfp4) scale = std::ldexp(1.0f, int(block.exponent) - 128);
       if (format == WeightFormat::mxfp8) scale = std::ldexp(1.0f, int(block.exponent) - 127);
       if (has_scale32(format)) scale = block.scale32;
+      if (format == WeightFormat::e8p) scale = 0.25f;
+      if (format == WeightFormat::small_e8) scale = 0.5f;
       if (format == WeightFormat::nvfp4_scaled) scale *= E4m3Points::point(block.factors[g]);
       if (super) {
         const int offset = format == WeightFormat::q6_k                                     ? 128
@@ -103,7 +119,9 @@ void check_block_product(const std::string& name, BlockMatrix w, Elem elem, cons
     case WeightFormat::mxfp8:
     case WeightFormat::nf4:
     case WeightFormat::fp4:
-    case WeightFormat::nvfp4_scaled: break;
+    case WeightFormat::nvfp4_scaled:
+    case WeightFormat::e8p:
+    case WeightFormat::small_e8: break;
     default: halves = {0};
   }
   for (size_t i = 0; i < file.size(); i += size_t(block)) {
@@ -159,7 +177,7 @@ void check_block_product(const std::string& name, BlockMatrix w, Elem elem, cons
 }
 
 inline void check_block_products(Pool& pool, std::mt19937& rng) {
-  for (int id = int(WeightFormat::q4_0); id <= int(WeightFormat::nvfp4_scaled); ++id) {
+  for (int id = int(WeightFormat::q4_0); id <= int(WeightFormat::small_e8); ++id) {
     const auto format = WeightFormat(id);
     with_block_format(format, [&]<class Format>(Format) {
       const std::string name = "blocks of format " + std::to_string(id);

@@ -33,6 +33,7 @@ enum class WeightFormat : uint8_t {
   q2_k, q3_k, q4_k, q5_k, q6_k,
   iq4_nl, iq4_xs, mxfp4, nvfp4,
   fp8_128, fp8_32, mxfp8, nf4, fp4, nvfp4_scaled,
+  e8p, small_e8,
 };
 
 struct BlockMatrix {

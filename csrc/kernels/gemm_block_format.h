@@ -25,6 +25,7 @@
 #include <cstring>
 
 #include "gemm_block.h"
+#include "gemm_block_e8p.h"
 #include "gemm_block_points.h"
 #include "gemm_block_quad.h"
 #include "gemm_cuts.h"
@@ -294,6 +295,8 @@ auto with_block_format(WeightFormat format, F&& f) {
     case WeightFormat::nf4: return f(Nf4());
     case WeightFormat::fp4: return f(Fp4());
     case WeightFormat::nvfp4_scaled: return f(NvFp4Scaled());
+    case WeightFormat::e8p: return f(E8p());
+    case WeightFormat::small_e8: return f(SmallE8());
     case WeightFormat::q4_0:
     case WeightFormat::int8:
     case WeightFormat::int4: break;

@@ -173,6 +173,11 @@ void read_nvfp4_scaled(const std::byte* from, FileBlock& to) {
   }
 }
 
+// Codes of lattice points, so many bytes for 8 k: where the codes of these lie of which the first is.
+void read_lattice(const std::byte* from, int each, FileBlock& to) {
+  for (int i = 0; i < 4; ++i) std::memcpy(to.codes.data() + 8 * i, from + i * each, size_t(each));
+}
+
 }  // namespace
 
 BlockSize block_size(WeightFormat format) {
@@ -195,6 +200,8 @@ BlockSize block_size(WeightFormat format) {
     case WeightFormat::nf4:
     case WeightFormat::fp4: return {64, 36};
     case WeightFormat::nvfp4_scaled: return {32, 22};
+    case WeightFormat::e8p: return {32, 8};
+    case WeightFormat::small_e8: return {32, 4};
     case WeightFormat::q4_0:
     case WeightFormat::iq4_nl:
     case WeightFormat::int8:
@@ -226,6 +233,8 @@ FileBlock read_block(WeightFormat format, const std::byte* block) {
     case WeightFormat::nf4:
     case WeightFormat::fp4: read_bnb4(block, to); break;
     case WeightFormat::nvfp4_scaled: read_nvfp4_scaled(block, to); break;
+    case WeightFormat::e8p: read_lattice(block, 2, to); break;
+    case WeightFormat::small_e8: read_lattice(block, 1, to); break;
     case WeightFormat::int8:
     case WeightFormat::int4: break;
   }

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
-from penstock.backends.cpu.ordered import gathered
+from penstock.backends.cpu.turned import as_native
 from penstock.bench.calibration_model import CalibrationModel
 from penstock.bench.latency import LatencyWorkload, PhaseSteps, run_latency
 from penstock.bench.meter import Step, StepProfile
@@ -76,7 +76,7 @@ def _measure(
             artifact=False,
         )
         with Session.open(asked, OpMeter, progress) as session:
-            plan = gathered(session.engine_plan.plan)
+            plan = as_native(session.engine_plan.plan)
             phases = PhaseSteps()
             for batch, prompt in _WORKLOADS:
                 workload = LatencyWorkload(

@@ -130,14 +130,14 @@ def _accounts(
 ) -> dict[str, StepAccount]:
     """Where the time of prompts and of steps went, op by op, of all stages: of several ranks the
     first's. Floors are of its share of the machine; there are none of stages elsewhere."""
-    from penstock.backends.cpu.ordered import gathered
+    from penstock.backends.cpu.turned import as_native
     from penstock.bench.op_account import Part, Steps, account
 
     config = engine_plan.config
     elsewhere = len(config.pipeline_stages)
     own = machine.among(config.tensor_parallel, config.pipeline_parallel - elsewhere)
     parts = [
-        Part(gathered(plan), own if number >= elsewhere else machine.unknown())
+        Part(as_native(plan), own if number >= elsewhere else machine.unknown())
         for number, plan in enumerate(engine_plan.first_plans)
     ]
     return {

@@ -46,7 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--method",
         choices=METHODS,
         help="rtn: round to the nearest integers; gptq: later columns make up for the errors of "
-        "earlier ones; awq: columns that multiply large inputs are scaled; magnitude, sparsegpt: "
+        "earlier ones; awq: columns that multiply large inputs are scaled; quip: matrices are "
+        "turned, and 8 weights become a point of a lattice (QuIP#); magnitude, sparsegpt: "
         "2:4 sparsity, of the smallest weights or of those that are missed the least; squeezellm: "
         "a codebook for each row, of 3 or 4 bits, and a few weights in floats; "
         "smoothquant: 8 bits, for inputs of 8 bits, too; or round to the nearest small floats "
@@ -65,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_bits,
         metavar="N",
         help="bits of a weight: 2, 3, 4, 8, or auto, which gives each matrix as many as --budget "
-        "allows and the model needs (default: 4)",
+        "allows and the model needs; also of quip, which has 2, 3 and 4 (default: 4; of quip: 2)",
     )
     group.add_argument(
         "--budget",
@@ -146,9 +147,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens of a window (default: 2048, or what the model has positions for)",
     )
     group.add_argument(
-        "--seed", type=whole_number, metavar="N", help="of the windows' places (default: 0)"
+        "--seed",
+        type=whole_number,
+        metavar="N",
+        help="of the windows' places, and of the signs by which quip turns (default: 0)",
     )
-    group = parser.add_argument_group("gptq, sparsegpt")
+    group = parser.add_argument_group("gptq, sparsegpt, quip")
     group.add_argument(
         "--act-order",
         choices=("static", "group", "none"),

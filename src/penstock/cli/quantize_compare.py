@@ -20,6 +20,7 @@ from penstock.cli.quantize_options import (
     CALIBRATED,
     INTEGERS,
     METHODS,
+    QUIP_BITS,
     SPARSE,
     check,
     of_method,
@@ -66,13 +67,15 @@ def parse(text: str, args: argparse.Namespace) -> argparse.Namespace:
     budget = _budget(bits) if method in INTEGERS else None
     known = bits in ("", "2", "3", "4", "8") or budget is not None
     known = known and group in ("", "32", "64", "128", "row")
-    known = known and not (method == "squeezellm" and (group or asymmetric))
-    if not known or len(words) > 2 or (rest and method not in (*INTEGERS, *SPARSE, "squeezellm")):
+    known = known and not (method in ("squeezellm", "quip") and (group or asymmetric))
+    known = known and not (method == "quip" and bits not in ("", *map(str, QUIP_BITS)))
+    several = (*INTEGERS, *SPARSE, "squeezellm", "quip")
+    if not known or len(words) > 2 or (rest and method not in several):
         raise UsageError(
             f"argument --compare: {text} is not METHOD[:BITS[:GROUP]][:asymmetric], with bits 2, "
             "3, 4, 8 or, such as auto=3.5, a budget, and groups of 32, 64, 128 or row, for "
-            f"{', '.join(INTEGERS)}, and but for a budget {' and '.join(SPARSE)}; squeezellm has "
-            "METHOD[:BITS], and others have a METHOD alone"
+            f"{', '.join(INTEGERS)}, and but for a budget {' and '.join(SPARSE)}; squeezellm and "
+            "quip have METHOD[:BITS], quip with bits 2, 3 or 4, and others have a METHOD alone"
         )
     if (method in CALIBRATED or budget is not None) and args.calibration is None:
         raise UsageError(f"argument --compare: {text} needs --calibration FILE")

@@ -19,12 +19,14 @@ _GROUP: Final = 128
 _SAMPLES: Final = 128
 _SAMPLE_LENGTH: Final = 2048
 _DAMPING: Final = 0.01
+_MOST_SEED: Final = 2**31 - 1
 INTEGERS: Final = ("rtn", "gptq", "awq")
 SPARSE: Final = ("magnitude", "sparsegpt")
 METHODS: Final = (
     *INTEGERS,
     *SPARSE,
     "squeezellm",
+    "quip",
     "smoothquant",
     "fp8",
     "mxfp4",
@@ -32,7 +34,8 @@ METHODS: Final = (
     "nf4",
     "fp4",
 )
-CALIBRATED: Final = ("gptq", "awq", "sparsegpt", "squeezellm", "smoothquant")
+CALIBRATED: Final = ("gptq", "awq", "quip", "sparsegpt", "squeezellm", "smoothquant")
+QUIP_BITS: Final = (2, 3, 4)
 AUTO: Final = "auto"
 COMPRESSED: Final = "sparse-24-bitmask"
 _ALLOWED: Final = (2, 3, 4, 8, 16)
@@ -55,13 +58,16 @@ def method_of(args: argparse.Namespace, weights: DType) -> Method:
     from penstock.quantize.forms.bitsandbytes import Bnb4
     from penstock.quantize.forms.codebooks import Codebooks
     from penstock.quantize.forms.integers import Integers
+    from penstock.quantize.forms.lattice import Lattice
     from penstock.quantize.forms.small_floats import Fp8, Mxfp4, Nvfp4
     from penstock.quantize.grid import IntegerGrid
-    from penstock.quantize.methods import Awq, Gptq, RoundToNearest, SmoothQuant
+    from penstock.quantize.methods import Awq, Gptq, Quip, RoundToNearest, SmoothQuant
     from penstock.quantize.squeezellm import OUTLIERS
     from penstock.quantize.squeezing import SqueezeLlm
 
     match args.method:
+        case "quip":
+            return Quip(Lattice(args.bits or 2, args.seed or 0), args.damping or _DAMPING)
         case "smoothquant":
             return SmoothQuant(Integers(IntegerGrid(8, None, True, weights), w8a8))
         case "fp8":
@@ -117,12 +123,12 @@ def _sparse_method(args: argparse.Namespace, weights: DType) -> Method:
 
 
 _OPTIONS: Final = (
-    ((*INTEGERS, *SPARSE, "squeezellm"), _OF_CODES),
+    ((*INTEGERS, *SPARSE, "squeezellm", "quip"), _OF_CODES),
     ((*INTEGERS, *SPARSE), _OF_INTEGERS),
     (("squeezellm",), _OF_SQUEEZING),
     (CALIBRATED, _OF_CALIBRATION),
     (("gptq",), _OF_GPTQ),
-    (("gptq", "sparsegpt"), _OF_SOLVING),
+    (("gptq", "sparsegpt", "quip"), _OF_SOLVING),
     (SPARSE, _OF_SPARSITY),
     (("fp8",), _OF_FP8),
     (("nf4", "fp4"), _OF_BNB),
@@ -145,8 +151,17 @@ def check(args: argparse.Namespace) -> None:
     _check_budget(args)
     _check_sparsity(args)
     _check_squeezing(args)
+    if args.method == "quip":
+        _check_quip(args)
     if args.damping is not None and not 0 < args.damping <= 1:
         raise UsageError(f"argument --damping: must be over 0 and at most 1, not {args.damping}")
+
+
+def _check_quip(args: argparse.Namespace) -> None:
+    if args.bits not in (None, *QUIP_BITS):
+        raise UsageError(f"argument --bits: must be 2, 3 or 4 for quip, not {args.bits}")
+    if args.seed is not None and args.seed > _MOST_SEED:
+        raise UsageError(f"argument --seed: must be at most {_MOST_SEED} for quip")
 
 
 def _check_budget(args: argparse.Namespace) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Protocol, runtime_checkable
 
 from penstock.interface.sources import Shape, Stored
+from penstock.models.lattice_codes import LatticeCodes
 from penstock.models.packed_matrix import EitherFormat, MatrixFormat
 from penstock.quant.formats import BLOCK_FORMATS
-from penstock.quant.scheme import BlockScheme
+from penstock.quant.scheme import LATTICE, LATTICE_COLUMNS, BlockScheme
 
 _USUAL: Final = 128
 """Columns of a matrix of any usual shape."""
@@ -48,9 +49,11 @@ class InBlocks:
 
 
 def in_blocks(form: MatrixFormat, formats: Collection[str], k: int = _USUAL) -> MatrixFormat:
-    """``form`` of a matrix of ``k`` columns, in blocks if these are of one of ``formats``; else
-    itself.
+    """``form`` of a matrix of ``k`` columns, in blocks if these are of one of ``formats``, or in
+    lattice points if these are among them; else itself.
     """
+    if isinstance(form, LatticeCodes):
+        return replace(form, decoded=LATTICE not in formats or k % LATTICE_COLUMNS > 0)
     if isinstance(form, EitherFormat):
         return EitherFormat(tuple(in_blocks(each, formats, k) for each in form.formats))
     name = form.blocks(k) if isinstance(form, FloatCodes) else None

@@ -118,6 +118,11 @@ class NameMap:
         numbers = [part for part in name.split(".") if part.isdigit()]
         return _filled(each.stored, numbers).replace("#", "0")
 
+    def is_joined(self, name: str) -> bool:
+        """Whether checkpoints keep the canonical matrix ``name`` in one tensor with others."""
+        entry = self.names.get(_pattern(name))
+        return entry is not None and len(entry.form.of) > 1
+
     def _way(
         self,
         name: str,

@@ -13,6 +13,7 @@ from penstock.models import (
     gptq,
     modelopt,
     mxfp4_experts,
+    quip,
     squeezellm,
 )
 from penstock.models.names import NameMap
@@ -74,6 +75,7 @@ QUANT_METHODS: Final[Mapping[str, Callable[[ConfigReader, NameMap], QuantizedFor
     modelopt.METHOD: modelopt.read,
     mxfp4_experts.METHOD: mxfp4_experts.read,
     squeezellm.METHOD: squeezellm.read,
+    quip.METHOD: quip.read,
 }
 """Readers of ``quantization_config``, by ``quant_method``. They get the names of the model's
 modules, which configurations tell of."""

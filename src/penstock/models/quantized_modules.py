@@ -13,7 +13,7 @@ from penstock.models.modules import Modules
 from penstock.models.names import NameMap
 from penstock.models.packed_matrix import MatrixFormat
 from penstock.quant.formats import BLOCK_FORMATS
-from penstock.quant.scheme import BlockScheme, QuantScheme
+from penstock.quant.scheme import LATTICE, BlockScheme, QuantScheme
 
 _HEAD: Final = "head"
 _NEVER: Final = (".router", ".share")
@@ -91,7 +91,10 @@ class QuantizedModules:
         form = self._form(name)
         if form is None or columns is None:
             return form
-        return in_blocks(form, self.in_blocks, columns)
+        formats = self.in_blocks
+        if self.names.is_joined(name):  # turning back would join what is read apart
+            formats -= {LATTICE}
+        return in_blocks(form, formats, columns)
 
     def _form(self, name: str) -> MatrixFormat | None:
         if name != _HEAD and (not name.startswith("layers.") or name.endswith(_NEVER)):

@@ -9,8 +9,10 @@ There is a type for each way in which a value is made of its code:
   checkpoint's codes and scales are put together.
 - :class:`CodebookTensor`: a table's value times the scale of a tile. No kernel has it: it is the
   form from which such checkpoints become floats.
+- :class:`LatticeMatrix`: 8 columns become a point of a lattice, in a matrix that is turned. Made by
+  ``penstock quantize --method quip``.
 
-Plans name the first three by their schemes (:data:`QuantScheme`), with which kernels are chosen.
+Plans name all but tables by their schemes (:data:`QuantScheme`), with which kernels are chosen.
 """
 
 from penstock.quant.blocks import BlockFormat, BlockTensor
@@ -19,15 +21,17 @@ from penstock.quant.errors import not_finite
 from penstock.quant.grid import GridTensor, quantize_to_grid
 from penstock.quant.groups import GroupTensor, quantize, require_finite, require_in_order
 from penstock.quant.hadamard import transform_rows
+from penstock.quant.lattice_matrix import LatticeMatrix
 from penstock.quant.scheme import (
     BlockScheme,
     GridScheme,
     GroupScheme,
+    LatticeScheme,
     Quantization,
     QuantScheme,
 )
 
-StoredTensor = GroupTensor | BlockTensor
+StoredTensor = GroupTensor | BlockTensor | LatticeMatrix
 """A matrix that a checkpoint has quantized, as it is read."""
 
 __all__ = [
@@ -39,6 +43,8 @@ __all__ = [
     "GridTensor",
     "GroupScheme",
     "GroupTensor",
+    "LatticeMatrix",
+    "LatticeScheme",
     "QuantScheme",
     "Quantization",
     "StoredTensor",

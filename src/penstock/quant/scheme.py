@@ -9,6 +9,13 @@ from typing import Final, Literal
 from penstock.dtypes import WindowColumns
 
 Bits = Literal[4, 8]
+LatticeBits = Literal[2, 3, 4]
+
+LATTICE_COLUMNS: Final = 32
+"""Columns of which rows have a whole number where points are multiplied as they are stored."""
+
+LATTICE: Final = "E8P"
+"""What backends call the codebook that they multiply by, among the formats of blocks."""
 
 GROUP_SIZES = (32, 64, 128)
 
@@ -101,12 +108,30 @@ class BlockScheme:
         return n * (k // self.columns) * self.block_bytes
 
 
+@dataclass(frozen=True)
+class LatticeScheme:
+    """Points of the lattice E8, 8 columns each, of rows and columns that are turned
+    (:class:`~penstock.quant.lattice_matrix.LatticeMatrix`). Products with them are ``weight_only``.
+    """
+
+    bits: LatticeBits
+    seed: int
+    """Decides the signs by which rows and columns are turned."""
+
+    def __str__(self) -> str:
+        return f"E8P of {self.bits} bits"
+
+    def nbytes(self, n: int, k: int) -> int:
+        """Bytes of an ``[n, k]`` matrix: codes and a scale."""
+        return n * -(-k // 8) * self.bits + 4
+
+
 def _check_bits(bits: int) -> None:
     if bits not in (4, 8):
         raise ValueError(f"weights are quantized to 4 or 8 bits, not {bits}")
 
 
-QuantScheme = GridScheme | GroupScheme | BlockScheme
+QuantScheme = GridScheme | GroupScheme | BlockScheme | LatticeScheme
 
 
 _OUTPUTS: Final = ("head", "embed")

@@ -9,6 +9,7 @@ from typing import Protocol, Self
 from penstock.quantize.awq import clipped_fit, scale_factors
 from penstock.quantize.forms.form import Coded, Form, Forms
 from penstock.quantize.forms.integers import Integers
+from penstock.quantize.forms.lattice import Lattice
 from penstock.quantize.gptq import Order, gptq
 from penstock.quantize.grid import F32
 from penstock.quantize.hessian import Hessian
@@ -87,7 +88,7 @@ class RoundToNearest(_Alike):
         return self.form.round(matrix, name)
 
 
-class _OfIntegers(_Alike):
+class _Apart:
     """A method whose matrices share nothing."""
 
     def of_joined(self, matrices: Sequence[F32]) -> Self:
@@ -95,7 +96,7 @@ class _OfIntegers(_Alike):
 
 
 @dataclass(frozen=True)
-class Gptq(_OfIntegers):
+class Gptq(_Apart):
     """Columns make up for the errors of those before them; arguments are those of
     :func:`~penstock.quantize.gptq.gptq`."""
 
@@ -121,7 +122,7 @@ class Gptq(_OfIntegers):
 
 
 @dataclass(frozen=True)
-class Awq(_OfIntegers):
+class Awq(_Apart):
     """Columns that multiply large inputs become larger, and what spans a group smaller, as far as
     that lowers the error (:mod:`~penstock.quantize.awq`)."""
 
@@ -143,7 +144,7 @@ class Awq(_OfIntegers):
 
 
 @dataclass(frozen=True)
-class SmoothQuant(_OfIntegers):
+class SmoothQuant(_Apart):
     """Columns of inputs become of more equal size, since inputs are rounded, too
     (:mod:`~penstock.quantize.smoothquant`)."""
 
@@ -158,3 +159,24 @@ class SmoothQuant(_OfIntegers):
 
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
         return self.form.round(matrix, name)
+
+
+@dataclass(frozen=True)
+class Quip(_Apart):
+    """QuIP#: matrices are turned, and columns make up for the errors of those behind them
+    (:mod:`~penstock.quantize.forms.lattice`). ``damping`` is that of
+    :func:`~penstock.quantize.ldlq.ldlq`."""
+
+    form: Lattice
+    damping: float = 0.01
+
+    name = "quip"
+    calibrated = True
+    by_index = False
+
+    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
+        return None
+
+    def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
+        assert hessian is not None
+        return self.form.rounded(matrix, hessian.sums(name), self.damping, name)

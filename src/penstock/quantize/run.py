@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -83,7 +83,8 @@ def quantize(
     WeightError and OSError.
     """
     record = record_of(work, settings or {})
-    folder = Unfinished(out, record, len(work.layers.layers) + 1, restart)
+    rest = _rest(work)
+    folder = Unfinished(out, record, len(work.layers.layers) + bool(rest), restart)
     try:
         chosen: Choice | None = None
         if isinstance(work, BudgetedQuantization):
@@ -95,7 +96,8 @@ def quantize(
         for index in range(count):
             if not folder.shard(index).exists():
                 run.layer(index)
-        run.others()
+        if rest:
+            run.others(rest)
         size = folder.finish(
             work.source.folder, work.config, None if chosen is None else chosen.figures
         )
@@ -104,6 +106,12 @@ def quantize(
     matrices = len(tuple(work.layers.targets))
     source_bytes = sum(each.stamp.bytes for each in stamped_weights(work.source.folder))
     return Quantized(out, matrices, size, source_bytes, tuple(run.rounded), resumed, chosen)
+
+
+def _rest(work: Work) -> list[str]:
+    """Tensors of the source that no layer has."""
+    owned = {name for names in _owners(work.layers.layers) for name in names}
+    return [name for name in work.source.tensors if name not in owned]
 
 
 def record_of(work: Work, settings: Mapping[str, object]) -> dict[str, object]:
@@ -172,15 +180,13 @@ class _Run:
         kept = [n for n in self._owners[index] if n not in matrices and n not in changed.names]
         self._folder.write_shard(index, [*tensors, *work.source.copied(kept)])
 
-    def others(self) -> None:
-        """Write the tensors that no layer has."""
+    def others(self, names: Sequence[str]) -> None:
+        """Write these tensors, which no layer has."""
         path = self._folder.shard(len(self._layers))
         if path.exists():
             return
         self._say(len(self._layers) - 1, 1.0, "what is not quantized")
-        owned = {name for names in self._owners for name in names}
-        rest = [name for name in self._work.source.tensors if name not in owned]
-        self._folder.write_shard(len(self._layers), self._work.source.copied(rest))
+        self._folder.write_shard(len(self._layers), self._work.source.copied(names))
 
     def _measured(self, index: int) -> dict[str, Hessian]:
         """The Hessian of what the matrix of each module of a layer multiplies, as it is in

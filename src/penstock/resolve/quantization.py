@@ -12,7 +12,7 @@ from penstock.models.gguf.blocks import GgufTypes
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.spec import ModelSpec
 from penstock.quant.choice import choose
-from penstock.quant.scheme import BlockScheme, GroupScheme, Quantization
+from penstock.quant.scheme import LATTICE, BlockScheme, GroupScheme, LatticeScheme, Quantization
 from penstock.resolve.inputs import Inputs, Reasons, reason
 
 
@@ -105,13 +105,19 @@ def _read_by(
 ) -> QuantizedFormat | None:
     if own is None:
         return None
-    return own.limited(backend.block_formats, rounded=config.quantization != "none")
+    formats = backend.block_formats
+    if config.tensor_parallel > 1:  # a rank has some rows, and turning back joins all of them
+        formats -= {LATTICE}
+    return own.limited(formats, rounded=config.quantization != "none")
 
 
 def _of_floats(own: QuantizedFormat) -> bool:
     """Whether all matrices that are kept as they are have codes of floats."""
     kept = own.schemes
-    return bool(kept) and all(isinstance(each, BlockScheme) and not each.whole for each in kept)
+    return bool(kept) and all(
+        isinstance(each, LatticeScheme) or (isinstance(each, BlockScheme) and not each.whole)
+        for each in kept
+    )
 
 
 def _block_notes(inputs: Inputs, backend: Backend) -> tuple[str, ...]:

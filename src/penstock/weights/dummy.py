@@ -16,8 +16,10 @@ from penstock.interface.source_walks import packed
 from penstock.interface.sources import Shape
 from penstock.interface.weights import WeightValue
 from penstock.models.in_blocks import InBlocks
+from penstock.models.lattice_codes import LatticeCodes
 from penstock.models.spec import DType
-from penstock.quant import BlockScheme, BlockTensor
+from penstock.quant import BlockScheme, BlockTensor, LatticeMatrix, LatticeScheme
+from penstock.quant.lattice import SIZE, every_point
 from penstock.weights.dummy_blocks import dummy_blocks, dummy_codes
 from penstock.weights.tensor_file import NUMPY_DTYPES
 
@@ -58,7 +60,9 @@ class DummyWeights:
         """A new array in the source's dtype, read-only; of a share, its rows of the whole. Where
         the plan has a checkpoint's matrix in blocks of small floats, it is in these."""
         weight = self._weights[name]
-        scheme = _blocks_of(weight)
+        scheme = _kept_in(weight)
+        if isinstance(scheme, LatticeScheme):
+            return self._of_points(name, scheme, weight.shape)
         if scheme is not None:
             return self._in_blocks(name, scheme, weight.shape)
         if weight.share is not None:
@@ -68,8 +72,8 @@ class DummyWeights:
     def member(self, name: str, index: int) -> WeightValue:
         """A matrix of a stack, the same as in all of it."""
         weight, share = self._weights[name], self._weights[name].share
-        scheme = _blocks_of(weight)
-        if scheme is not None:
+        scheme = _kept_in(weight)
+        if isinstance(scheme, BlockScheme):
             return self._in_blocks(f"{name}.{index}", scheme, weight.shape[1:])
         if share is not None:  # rows of each matrix
             shape = share.shape[1:]
@@ -80,6 +84,14 @@ class DummyWeights:
     def _in_blocks(self, name: str, scheme: BlockScheme, shape: Shape) -> BlockTensor:
         codes = self._codes(scheme)
         return dummy_blocks(np.roll(codes, -(self._offset(name) % codes.size)), scheme, *shape)
+
+    def _of_points(self, name: str, scheme: LatticeScheme, shape: Shape) -> LatticeMatrix:
+        n, k = shape
+        drawn = np.random.Philox([self._seed & (2**64 - 1), self._offset(name)])
+        shape = n, -(-k // SIZE), scheme.bits
+        codes = np.random.Generator(drawn).integers(0, 256, shape, np.uint8)
+        length = np.sqrt(np.square(every_point()).mean())
+        return LatticeMatrix(scheme, codes, np.float32(1 / (length * math.sqrt(k))), k)
 
     def _values(self, name: str, shape: Shape, first: int = 0) -> NDArray[Any]:
         """Values of a weight from element ``first`` on."""
@@ -114,9 +126,11 @@ class DummyWeights:
         return int.from_bytes(digest, "little") % _PERIOD
 
 
-def _blocks_of(weight: PlanWeight) -> BlockScheme | None:
-    """The blocks of small floats that a checkpoint would have the weight in; None: floats."""
+def _kept_in(weight: PlanWeight) -> BlockScheme | LatticeScheme | None:
+    """The blocks of small floats, or the points, that a checkpoint would have the weight in, and
+    that its op reads; None: floats."""
     if weight.floats or weight.checkpoint == "target":
         return None
     forms = (matrix.format for matrix in packed(weight.source))
-    return next((form.scheme for form in forms if isinstance(form, InBlocks)), None)
+    kept = (form.scheme for form in forms if isinstance(form, InBlocks | LatticeCodes))
+    return next(kept, None)

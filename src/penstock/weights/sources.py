@@ -39,6 +39,7 @@ from penstock.models.gguf.blocks import BlockMatrix
 from penstock.models.gptq import Gptq
 from penstock.models.in_blocks import InBlocks
 from penstock.models.integer_matrix import Integers
+from penstock.models.lattice_codes import LatticeCodes
 from penstock.models.names import NameMap
 from penstock.models.sparse24 import Sparse24
 from penstock.models.spec import DType
@@ -52,6 +53,7 @@ from penstock.weights.float_blocks import read_in_blocks
 from penstock.weights.float_codes import read_fp8, read_mxfp4, read_nvfp4
 from penstock.weights.gptq import read_gptq
 from penstock.weights.integer_matrix import read_integers
+from penstock.weights.lattice_codes import read_lattice
 from penstock.weights.rows import Runs, rows_of
 from penstock.weights.sparse24 import read_sparse24
 from penstock.weights.squeezellm import read_squeezed
@@ -101,6 +103,7 @@ READERS: Final[Mapping[type[PackedFormat], PackedReader]] = {
     Bnb8: _whole(read_bnb8),
     Sparse24: _whole(read_sparse24),
     RowCodebooks: _whole(read_squeezed),
+    LatticeCodes: read_lattice,
 }
 """What reads the matrices of each format of quantized checkpoints."""
 

@@ -10,6 +10,7 @@ from typing import Final
 
 from penstock.backends.cpu.append_rows import ROW_OPS
 from penstock.backends.cpu.append_states import STATE_OPS
+from penstock.backends.cpu.append_turns import TURN_OPS
 from penstock.backends.cpu.binder import Binder
 from penstock.backends.cpu.gating import gating
 from penstock.backends.cpu.ordered import GatherColumns
@@ -133,6 +134,7 @@ def _rope_write(b: Binder, op: ops.RopeWrite) -> None:
 APPENDERS: Final[ops.OpTable[Binder]] = ops.op_table(
     ROW_OPS,
     STATE_OPS,
+    TURN_OPS,
     ops.handles(ops.Embed, _embed),
     ops.handles(GatherColumns, _gather_columns),
     ops.handles(ops.Linear, _linear),

@@ -15,10 +15,10 @@ from penstock.backends.cpu.executor import CpuExecutor, ResultViews
 from penstock.backends.cpu.interface import NativeExecutor, NativeModule
 from penstock.backends.cpu.kv_pages import KvPages
 from penstock.backends.cpu.native import load
-from penstock.backends.cpu.ordered import gathered
 from penstock.backends.cpu.regions import NativeRegions
 from penstock.backends.cpu.state_slots import StateSlots
 from penstock.backends.cpu.tune import LEAST_BYTES, ProductTuner, circumstances
+from penstock.backends.cpu.turned import as_native
 from penstock.backends.fills import fill_all
 from penstock.cache.geometry import BLOCK_SIZE
 from penstock.errors import ConfigError
@@ -57,9 +57,9 @@ def bind(
     suffice; WeightError and ArtifactError where ``weights`` does.
     """
     module = module or load()
-    plan = gathered(plan)
-    memory = plan_memory(plan, limits.max_tokens, limits.max_selected_rows)
     try:
+        plan = as_native(plan)
+        memory = plan_memory(plan, limits.max_tokens, limits.max_selected_rows)
         native = _native_executor(plan, limits, module, memory.total_bytes, seat=seat)
         binder = Binder(plan, native)
         _append_all(binder, memory)
@@ -107,8 +107,8 @@ def refusal(plan: Plan) -> str | None:
     except ConfigError:
         return None
     limits = Limits(1, max_tokens=1, max_logit_rows=1, max_sequences=1, threads=1, num_states=1)
-    plan = gathered(replace(plan, max_positions=min(plan.max_positions, _TRIED_POSITIONS)))
     try:
+        plan = as_native(replace(plan, max_positions=min(plan.max_positions, _TRIED_POSITIONS)))
         memory = plan_memory(plan, limits.max_tokens, limits.max_selected_rows)
         native = _native_executor(plan, limits, module, memory.total_bytes, trial=True)
         try:

@@ -24,7 +24,9 @@ from penstock.plan import ops
 from penstock.plan.key_columns import KeyColumns
 from penstock.plan.plan import Plan
 from penstock.plan.tied import tied_product
-from penstock.quant import BlockScheme, GroupTensor
+from penstock.quant import BlockScheme, GroupTensor, LatticeMatrix
+from penstock.quant.paley import paley_matrix
+from penstock.quant.turn import Turn
 
 PANEL_COLUMNS: Final = 16
 """Rows of a matrix that are packed together (``csrc/kernels/gemm.h``)."""
@@ -56,6 +58,7 @@ class Binder:
         """Tables in blocks that a product multiplies by, too."""
         self._orders: dict[ops.WeightName, ConstantId] = {}
         self.rope_tables = RopeTables(native, plan.max_positions)
+        self._turns: dict[Turn, tuple[ConstantId, ConstantId | None]] = {}
         self._ropes: dict[int, tuple[ConstantId, ConstantId]] = {}
 
     def products(self) -> list[Product]:
@@ -186,6 +189,25 @@ class Binder:
         self.fills.append(Fill(name, partial(self._fill_transposed, constant)))
         return constant
 
+    def points_scale(self, name: ops.WeightName) -> ConstantId:
+        """The scale of a matrix of lattice points."""
+        constant = self.native.reserve_constant(4)
+        self.regions.append(f"{name} (scale)")
+        self.fills.append(Fill(name, partial(self._fill_scale, constant)))
+        return constant
+
+    def turn(self, turn: Turn) -> tuple[ConstantId, ConstantId | None]:
+        """A turn's signs and the matrix of its base as kernels read it, made once."""
+        if turn not in self._turns:
+            matrix = paley_matrix(turn.base)
+            if matrix is not None and turn.side == "input":
+                matrix = matrix.T  # kernels take a column of it after another
+            self._turns[turn] = (
+                self.floats(turn.signs),
+                None if matrix is None else self.floats(np.ascontiguousarray(matrix)),
+            )
+        return self._turns[turn]
+
     def optional_weight(self, name: ops.WeightName | None) -> ConstantId | None:
         return None if name is None else self.weight(name)
 
@@ -249,6 +271,10 @@ class Binder:
         for h, head in enumerate(heads):
             one = head.reshape(op.k, op.n).T if op.transposed else head.reshape(op.n, op.k)
             self.native.pack_rows(matrix, h * rows, op.n, as_bytes(np.ascontiguousarray(one)))
+
+    def _fill_scale(self, constant: ConstantId, value: WeightValue) -> None:
+        assert isinstance(value, LatticeMatrix)
+        self.native.fill_constant(constant, 0, as_bytes(np.array([value.scale], np.float32)))
 
     def _fill_rows(self, constant: ConstantId, first: int, width: int, array: NDArray[Any]) -> None:
         for row, values in enumerate(array.astype(np.float32, copy=False)):

@@ -47,3 +47,10 @@ BLOCK_LAYOUTS: Final[Mapping[str, BlockLayout]] = {
     "NVFP4_SCALED": BlockLayout(128, 76),
 }
 """The formats of ``quant.formats`` that kernels multiply by, experts' too, and look rows up in."""
+
+POINT_LAYOUTS: Final[Mapping[str, BlockLayout]] = {
+    "E8P": BlockLayout(32, 8),
+    "E8P second": BlockLayout(32, 8),
+    "SMALL_E8": BlockLayout(32, 4),
+}
+"""Those of lattice points (:mod:`~penstock.backends.cpu.turned`)."""

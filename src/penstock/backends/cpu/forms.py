@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.cpu.arrays import DTYPES, as_bytes
-from penstock.backends.cpu.block_layouts import BLOCK_LAYOUTS
+from penstock.backends.cpu.block_layouts import BLOCK_LAYOUTS, POINT_LAYOUTS
 from penstock.backends.cpu.interface import NativeExecutor
 from penstock.backends.cpu.native_ops import MatrixId
 from penstock.interface.weights import WeightValue
@@ -26,6 +26,8 @@ from penstock.quant import (
     GridScheme,
     GroupScheme,
     GroupTensor,
+    LatticeMatrix,
+    LatticeScheme,
     QuantScheme,
     not_finite,
     require_finite,
@@ -194,11 +196,39 @@ class BlockForm(MatrixForm):
         part.native.pack_block_rows(part.matrix, part.first, value.shape[0], as_bytes(value.blocks))
 
 
+class PointsForm(MatrixForm):
+    """Codes of lattice points: of the bytes of 8 columns the first two, or those behind them."""
+
+    def __init__(self, scheme: BlockScheme) -> None:
+        self._scheme = scheme
+
+    def __str__(self) -> str:
+        return str(self._scheme)
+
+    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
+        return native.add_block_matrix(
+            format=self._scheme.format.removesuffix(" second"),
+            n=op.n,
+            k=op.k,
+            gated=False,
+            weight_only=True,
+            experts=experts,
+        )
+
+    def pack(self, part: MatrixPart, value: WeightValue) -> None:
+        if not isinstance(value, LatticeMatrix) or value.kept is not None:
+            raise ValueError(f"{part.name} is no matrix of lattice points, or some rows of one")
+        octets = slice(2) if self._scheme.format == "E8P" else slice(2, None)
+        codes = np.ascontiguousarray(value.codes[..., octets])
+        part.native.pack_block_rows(part.matrix, part.first, len(codes), as_bytes(codes))
+
+
 def packed_bytes(scheme: QuantScheme, n: int, k: int) -> int:
     """The bytes of an ``[n, k]`` matrix as kernels have it, but for what pads whole panels."""
     if not isinstance(scheme, BlockScheme):
         return scheme.nbytes(n, k)
-    return BLOCK_LAYOUTS[scheme.format].nbytes(n, k)
+    layouts = {**BLOCK_LAYOUTS, **POINT_LAYOUTS}
+    return layouts[scheme.format].nbytes(n, k)
 
 
 def form_of(scheme: QuantScheme | None, dtype: DType) -> MatrixForm:
@@ -210,11 +240,15 @@ def form_of(scheme: QuantScheme | None, dtype: DType) -> MatrixForm:
             return GridForm(scheme)
         case GroupScheme():
             return GroupForm(scheme)
+        case BlockScheme() if scheme.format in POINT_LAYOUTS:
+            return PointsForm(scheme)
         case BlockScheme():
             known = BLOCK_FORMATS.get(scheme.format)
             if scheme.format not in BLOCK_LAYOUTS or known is None or known.scheme != scheme:
                 raise ValueError(f"no kernel has matrices in {scheme}")
             return BlockForm(scheme)
+        case LatticeScheme():
+            raise ValueError(f"no kernel has matrices in {scheme}")
 
 
 def round_weights(

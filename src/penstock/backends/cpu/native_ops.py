@@ -256,6 +256,39 @@ class NativeOps(Protocol):
         with ``ids``, for each of its row's expert."""
         ...
 
+    def append_turn_rows(
+        self,
+        *,
+        x: BufferId,
+        out: BufferId,
+        signs: ConstantId,
+        doubled: int,
+        base: int,
+        base_matrix: ConstantId | None,
+    ) -> None:
+        """Constants are float32: signs ``[cols]``, and ``base_matrix`` ``[base, base]``, of Paley's
+        matrix column by column; None where base is 1."""
+        ...
+
+    def append_turn_back(
+        self,
+        *,
+        x: BufferId,
+        second: BufferId | None,
+        out: BufferId,
+        first: int,
+        by: float,
+        scale: ConstantId,
+        bias: ConstantId | None,
+        signs: ConstantId,
+        doubled: int,
+        base: int,
+        base_matrix: ConstantId | None,
+    ) -> None:
+        """Likewise, but with ``base_matrix`` row by row; columns of x and ``second`` are those from
+        ``first`` on, ``second`` is multiplied by ``by``, and all by ``scale`` ``[1]``."""
+        ...
+
     def append_join(self, xs: Sequence[BufferId], out: BufferId, heads: int) -> None: ...
 
     def append_add_activated(

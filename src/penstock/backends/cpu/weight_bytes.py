@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from penstock.backends.cpu.forms import packed_bytes
-from penstock.backends.cpu.ordered import GatherColumns, gathered
+from penstock.backends.cpu.ordered import GatherColumns
+from penstock.backends.cpu.turned import TurnBack, as_native
 from penstock.plan import ops
 from penstock.plan.plan import Plan
 from penstock.plan.tied import tied_product
@@ -23,7 +24,7 @@ def weight_bytes(plan: Plan) -> int:
     Norms, biases and other vectors are float32. Not counted: what pads packed matrices to whole
     panels, and numbers that the plan itself holds, such as rotary tables.
     """
-    return sum(_op_bytes(plan, op) for op in gathered(plan).ops)
+    return sum(_op_bytes(plan, op) for op in as_native(plan).ops)
 
 
 def _op_bytes(plan: Plan, op: ops.Op) -> int:
@@ -34,6 +35,8 @@ def _op_bytes(plan: Plan, op: ops.Op) -> int:
         stacks = (plan.weights[name].shape[:-2] for name in op.matrices)
         orders = sum(map(math.prod, stacks))
         return orders * plan.buffers[op.x].cols * _INT32
+    if isinstance(op, TurnBack):  # with the scale of its matrix
+        return _FLOAT32 * (1 + sum(plan.weights[name].shape[0] for name in op.weights))
     if isinstance(op, ops.Embed) and op.scheme is not None:
         rows, columns = plan.weights[op.weight].shape
         return 0 if tied_product(plan, op) else packed_bytes(op.scheme, rows, columns)

@@ -35,6 +35,7 @@ from penstock.quant import (
     GridScheme,
     GroupScheme,
     GroupTensor,
+    LatticeScheme,
     QuantScheme,
     require_in_order,
 )
@@ -251,3 +252,5 @@ def make_matrix(
             if not weight_only:
                 raise ValueError("no GPU kernel rounds what it multiplies blocks by")
             return BlockMatrix(shape, scheme, workspace, x_dtype)
+        case LatticeScheme():
+            raise ValueError(f"no GPU kernel has matrices in {scheme}")

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.quant import BlockTensor, GridTensor, GroupTensor, transform_rows
+from penstock.quant import BlockTensor, GridTensor, GroupTensor, LatticeMatrix, transform_rows
 
 F32 = NDArray[np.float32]
 
@@ -141,6 +141,17 @@ def block_product(x: F32, w: BlockTensor) -> F32:
         codes, scales = quantize_rows(x[:, columns])
         out += scales * (codes.astype(np.float64) @ values[:, columns].T).astype(np.float32)
     return out
+
+
+def lattice_product(x: F32, w: LatticeMatrix) -> F32:
+    """``x @ W.T`` of float x and W of lattice points, as :class:`penstock.plan.ops.Linear` defines
+    it.
+
+    x ``[rows, k]``, w ``[n, k]``; returns ``[rows, n]``.
+    """
+    sums = product(w.turn_of_columns.forward(x), w.points()[:, : w.columns])
+    out = w.turn_of_rows.back(sums * w.scale)
+    return out if w.kept is None else out[:, w.kept]
 
 
 def quantize_whole_rows(x: F32) -> tuple[NDArray[np.int8], F32]:

@@ -11,6 +11,7 @@ from penstock.backends.reference.products import (
     block_product,
     grid_product,
     int_product,
+    lattice_product,
     points_by_group,
     points_on_grid,
     product,
@@ -22,12 +23,14 @@ from penstock.quant import (
     GridTensor,
     GroupScheme,
     GroupTensor,
+    LatticeMatrix,
+    LatticeScheme,
     QuantScheme,
     quantize,
     quantize_to_grid,
 )
 
-CanonicalTensor = GroupTensor | GridTensor | BlockTensor
+CanonicalTensor = GroupTensor | GridTensor | BlockTensor | LatticeMatrix
 
 
 def rounded(
@@ -43,7 +46,7 @@ def rounded(
             return quantize_to_grid(matrix, scheme, name, transformed=not weight_only)
         case GroupScheme():
             return quantize(matrix, scheme, name)
-        case BlockScheme():
+        case BlockScheme() | LatticeScheme():
             raise ValueError(f"{name} is in floats, and nothing rounds to {scheme}")
 
 
@@ -59,3 +62,5 @@ def quantized_product(x: F32, w: CanonicalTensor, weight_only: bool) -> F32:
             return points_by_group(x, w) if weight_only else int_product(x, w)
         case BlockTensor():
             return product(x, w.dequantize()) if weight_only else block_product(x, w)
+        case LatticeMatrix():
+            return lattice_product(x, w)

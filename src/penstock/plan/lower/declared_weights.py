@@ -11,7 +11,7 @@ from penstock.models.names import own_names
 from penstock.models.packed_matrix import MatrixFormat
 from penstock.models.spec import ModelSpec
 from penstock.plan.ops import WeightName
-from penstock.quant.scheme import BlockScheme, Quantization, QuantScheme
+from penstock.quant.scheme import BlockScheme, LatticeScheme, Quantization, QuantScheme
 
 
 class DeclaredWeights:
@@ -52,7 +52,13 @@ class DeclaredWeights:
         if form is not None:
             scheme = form.scheme or scheme
             self._packed[weight] = form
-        whole = not isinstance(scheme, BlockScheme) or scheme.whole
+        match scheme:
+            case BlockScheme():
+                whole = scheme.whole
+            case LatticeScheme():
+                whole = False
+            case _:
+                whole = True
         return scheme, scheme is not None and not (whole and self._quantization.activations)
 
     def as_stored(self, weights: Sequence[WeightName], k: int) -> bool:
@@ -60,7 +66,7 @@ class DeclaredWeights:
         has them: not where that is in blocks of several formats, which are read as floats then."""
         forms = [self._stored(weight, k) for weight in weights]
         schemes = [None if form is None else form.scheme for form in forms]
-        blocks = any(isinstance(each, BlockScheme) for each in schemes)
+        blocks = any(isinstance(each, BlockScheme | LatticeScheme) for each in schemes)
         return not blocks or all(each == schemes[0] for each in schemes)
 
     def read_as_floats(self, name: WeightName) -> None:

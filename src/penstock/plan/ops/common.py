@@ -104,6 +104,12 @@ class Linear(Op):
     g of ``w_scale[n, g]`` times that; in blocks, also of ``w_least[n, g]`` times the sum of x over
     g. Blocks whose points are no whole numbers (``BlockScheme.whole``) are always multiplied so; a
     backend that multiplies pairs of bfloat16 may round theirs to it.
+
+    On the lattice (:class:`~penstock.quant.scheme.LatticeScheme`, always ``weight_only``) a part's
+    matrix is a :class:`~penstock.quant.lattice_matrix.LatticeMatrix`. Each row of x is turned as
+    its columns were (:class:`~penstock.quant.turn.Turn`), multiplied by the points, with float32
+    sums, and by the scale; what comes of it is turned back, as its rows were turned. Where a part
+    is some rows of a matrix, all are computed for that. Bias and gate come last.
     """
 
     _reads = ("x",)
