@@ -139,7 +139,7 @@ def check(args: argparse.Namespace) -> None:
                 continue
             if getattr(args, name) is not None and args.method not in methods:
                 raise UsageError(
-                    f"argument --{name.replace('_', '-')}: is of --method {' and '.join(methods)} "
+                    f"argument --{name.replace('_', '-')}: is of --method {', '.join(methods)} "
                     f"alone, not of {args.method}; leave it out"
                 )
     _check_budget(args)
