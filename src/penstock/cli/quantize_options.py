@@ -216,7 +216,8 @@ def of_method(
     if bits != AUTO:
         own.allowed_bits = None
     for methods, options in _OPTIONS:
-        if method not in methods:
+        measured = bits == AUTO and options is _OF_CALIBRATION
+        if method not in methods and not measured:
             for name in options:
                 setattr(own, name, None)
     return own
