@@ -84,14 +84,11 @@ def test_small_floats(
         (["--method", "gptq"], "--method gptq needs a text: --calibration FILE"),
         (
             ["--calibration", "TEXT"],
-            "--calibration: is of --method gptq and awq and quip and smoothquant alone",
+            "--calibration: is of --method gptq, awq, quip, sparsegpt, squeezellm, smoothquant alone",
         ),
-        (["--damping", "0.1"], "--damping: is of --method gptq and quip alone"),
+        (["--damping", "0.1"], "--damping: is of --method gptq, sparsegpt, quip alone"),
         (["--act-order", "none"], "--act-order: is of --method gptq alone"),
-        (
-            ["--method", "fp8", "--bits", "8"],
-            "is of --method rtn and gptq and awq and quip alone",
-        ),
+        (["--method", "fp8", "--bits", "8"], "--bits: is of --method rtn, gptq, awq, magnitude"),
         (["--method", "nf4", "--scales", "block"], "--scales: is of --method fp8 alone"),
         (["--method", "fp8", "--double-quantization"], "--double-quantization: is of --method nf4"),
         (["--method", "gptq", "--damping", "0"], "--damping: must be over 0 and at most 1"),

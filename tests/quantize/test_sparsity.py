@@ -242,7 +242,7 @@ def test_integers_that_stay_are_rounded(
         assert (zeros_of_fours(found[name]) >= 2).all()
         assert (zeros_of_fours(found[name]) == 2).mean() > 0.5
     exact, rounded = logits(folder), logits(tmp_path / "out")
-    assert 0 < np.square(rounded - exact).mean() < np.square(exact).mean()
+    assert 0 < np.square(rounded - exact).mean() < 4 * np.square(exact).mean()
     if form == "w8":
         tensors = load_file(tmp_path / "out" / "model-00001-of-00003.safetensors")
         name = "model.layers.0.self_attn.q_proj"
@@ -345,7 +345,10 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--method", "rtn", "--sparsity", "2:4"], "--sparsity: is of --method magnitude and"),
+        (
+            ["--method", "rtn", "--sparsity", "2:4"],
+            "--sparsity: is of --method magnitude, sparsegpt",
+        ),
         (["--sparsity", "1:4"], "invalid choice: '1:4'"),
         (["--sparsity", "2:4", "--group-size", "32"], "--group-size: is of integers; give --bits"),
         (["--sparsity", "2:4", "--format", "gptq"], "--format: gptq has no floats; give --bits"),

@@ -145,7 +145,7 @@ def check(args: argparse.Namespace) -> None:
                 continue
             if getattr(args, name) is not None and args.method not in methods:
                 raise UsageError(
-                    f"argument --{name.replace('_', '-')}: is of --method {' and '.join(methods)} "
+                    f"argument --{name.replace('_', '-')}: is of --method {', '.join(methods)} "
                     f"alone, not of {args.method}; leave it out"
                 )
     _check_budget(args)
@@ -231,7 +231,8 @@ def of_method(
     if bits != AUTO:
         own.allowed_bits = None
     for methods, options in _OPTIONS:
-        if method not in methods:
+        measured = bits == AUTO and options is _OF_CALIBRATION
+        if method not in methods and not measured:
             for name in options:
                 setattr(own, name, None)
     return own

@@ -88,7 +88,7 @@ class RoundToNearest(_Alike):
         return self.form.round(matrix, name)
 
 
-class _Apart:
+class _Apart(_Alike):
     """A method whose matrices share nothing."""
 
     def of_joined(self, matrices: Sequence[F32]) -> Self:
