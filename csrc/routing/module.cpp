@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 
+#include <algorithm>
 #include <string_view>
 
 #include "books.h"
@@ -56,7 +57,7 @@ class Sets {
     if (words > (kMaxReplicas + 63) / 64) throw std::invalid_argument("there is no such replica");
     const nb::bytes bytes(number.attr("to_bytes")(8 * words, "little"));
     set_.reset(words);
-    std::memcpy(set_.words().data(), bytes.c_str(), 8 * words);
+    std::copy_n(bytes.c_str(), 8 * words, reinterpret_cast<char*>(set_.words().data()));
     number_ = number;
     return set_;
   }
