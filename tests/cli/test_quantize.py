@@ -84,7 +84,7 @@ def test_small_floats(
         (["--method", "gptq"], "--method gptq needs a text: --calibration FILE"),
         (
             ["--calibration", "TEXT"],
-            "--calibration: is of --method gptq, awq, quip, sparsegpt, squeezellm, smoothquant alone",
+            "is of --method gptq, awq, quip, sparsegpt, squeezellm, smoothquant alone",
         ),
         (["--damping", "0.1"], "--damping: is of --method gptq, sparsegpt, quip alone"),
         (["--act-order", "none"], "--act-order: is of --method gptq alone"),
