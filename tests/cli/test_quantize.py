@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -131,3 +132,19 @@ def test_a_file_is_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path)
     code, _, err = run(capsys, tmp_path / "model.gguf", "--out", tmp_path / "out")
     assert code == cli.EXIT_FAILED
     assert "is no folder of a Hugging Face checkpoint" in err
+
+
+@needs_native
+def test_gradients_without_what_computes_them(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    text: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "penstock.train.squared_gradients", None)
+    words = ["--method", "squeezellm", "--sensitivity", "gradients", "--calibration", text]
+    model, out = tiny_checkpoint("llama", **SHAPE), tmp_path / "out"
+    code, _, err = run(capsys, model, "--out", out, *words, "--sample-length", 64)
+    assert code == cli.EXIT_FAILED
+    assert "pip install 'penstock[train]', or take --sensitivity inputs" in err
+    assert not out.exists()

@@ -252,7 +252,7 @@ def test_the_command_refuses_what_quip_does_not_have(
     given = ["quantize", str(model), "--out", str(tmp_path / "out"), "--method", "quip"]
     for words, message in (
         (["--bits", "8"], "argument --bits: must be 2, 3 or 4 for quip, not 8"),
-        (["--group-size", "64"], "argument --group-size: is of --method rtn and gptq and awq"),
+        (["--group-size", "64"], "argument --group-size: is of --method rtn, gptq, awq"),
         (["--seed", str(2**31)], "argument --seed: must be at most 2147483647 for quip"),
         ([], "--method quip needs a text: --calibration FILE"),
     ):

@@ -32,6 +32,7 @@ from penstock.quantize.samples import Samples
 from penstock.quantize.source import SourceModel
 from penstock.quantize.squeezellm import means, squeezed
 from penstock.quantize.squeezing import SqueezeLlm
+from penstock.train.squared_gradients import squared_gradients
 from penstock.weights.checkpoint import open_weights
 from penstock.weights.model_folder import load_model_spec
 
@@ -229,7 +230,7 @@ def test_gradients_are_those_of_finite_differences(tmp_path: Path) -> None:
     source = SourceModel(folder)
     name = "model.layers.1.mlp.down_proj.weight"
     tokens = tuple(np.random.default_rng(2).integers(0, 301, 40).tolist())  # those of logits()
-    gradients = SquaredGradients(source, Samples((tokens,), "one"))
+    gradients = SquaredGradients(source, Samples((tokens,), "one"), squared_gradients)
     squares = gradients.of(name)
     tensors = load_file(folder / "model.safetensors")
 

@@ -6,9 +6,11 @@ import argparse
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.parser import UsageError
+from penstock.errors import ConfigError
 
 if TYPE_CHECKING:
     from penstock.models.spec import DType
+    from penstock.quantize.fisher import SquaredGradients
     from penstock.quantize.forms.integers import Integers
     from penstock.quantize.methods import Method
     from penstock.quantize.run import Work
@@ -241,7 +243,6 @@ def of_method(
 def work_of(args: argparse.Namespace, source: SourceModel) -> Work:
     """What is to be done. Raises what making a Quantization does, and ConfigError for a text that
     is too short."""
-    from penstock.quantize.fisher import SquaredGradients
     from penstock.quantize.mixed import BudgetedQuantization
     from penstock.quantize.quantization import Quantization
     from penstock.quantize.squeezing import SqueezeLlm
@@ -257,8 +258,21 @@ def work_of(args: argparse.Namespace, source: SourceModel) -> Work:
     method = method_of(args, source.spec.dtype)
     samples = _samples(args, source) if method.calibrated else None
     if isinstance(method, SqueezeLlm) and args.sensitivity == "gradients" and samples is not None:
-        method = SqueezeLlm(method.form, SquaredGradients(source, samples))
+        method = SqueezeLlm(method.form, _gradients(source, samples))
     return Quantization(source, method, samples)
+
+
+def _gradients(source: SourceModel, samples: Samples) -> SquaredGradients:
+    from penstock.quantize.fisher import SquaredGradients
+
+    try:
+        from penstock.train.squared_gradients import squared_gradients
+    except ImportError as error:
+        raise ConfigError(
+            "--sensitivity gradients needs torch and transformers: pip install "
+            "'penstock[train]', or take --sensitivity inputs"
+        ) from error
+    return SquaredGradients(source, samples, squared_gradients)
 
 
 def _with_bits(args: argparse.Namespace, bits: int) -> argparse.Namespace:
