@@ -145,6 +145,6 @@ def test_gradients_without_what_computes_them(
     words = ["--method", "squeezellm", "--sensitivity", "gradients", "--calibration", text]
     model, out = tiny_checkpoint("llama", **SHAPE), tmp_path / "out"
     code, _, err = run(capsys, model, "--out", out, *words, "--sample-length", 64)
-    assert code == cli.EXIT_FAILED
+    assert code != 0
     assert "pip install 'penstock[train]', or take --sensitivity inputs" in err
     assert not out.exists()

@@ -28,7 +28,7 @@ def command(model: Path, text: Path, out: Path, method: str) -> list[str]:
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["gptq", "awq"])
 def test_killed_runs_end_with_the_bytes_of_one_that_was_not(method: str, tmp_path: Path) -> None:
-    """By SIGKILL after times at random: within a layer, between files, before anything is read."""
+    """SIGKILL comes within a layer, between files, or before anything is read."""
     model = tiny_checkpoint("qwen3", dtype="bfloat16", intermediate_size=96, num_hidden_layers=10)
     text = tmp_path / "text.txt"
     text.write_text(" ".join(f"{n * n} of {n}" for n in range(4000)))
