@@ -65,7 +65,7 @@ void by_registers(int64_t cols, F f) {
 
 // A row in scratch, then `f(row, values)`.
 template <class F>
-void each_row(int64_t rows, const Worker& worker, F f) {
+void each_turned_row(int64_t rows, const Worker& worker, F f) {
   Tickets::Phase phase = worker.tickets->open(worker, rows, 1);
   float* const values = reinterpret_cast<float*>(worker.scratch);
   for (Share some = phase.next(); !some.empty(); some = phase.next())
@@ -118,12 +118,12 @@ void turn_rows(const TurnRowsArgs& args, int64_t rows, const Worker& worker) {
   const bool in = args.x.elem == Elem::bf16, to = args.out.elem == Elem::bf16;
   const auto row = in ? (to ? turn_row<bf16, bf16> : turn_row<bf16, float>)
                       : (to ? turn_row<float, bf16> : turn_row<float, float>);
-  each_row(rows, worker, [&](int64_t r, float* values) { row(args, r, values); });
+  each_turned_row(rows, worker, [&](int64_t r, float* values) { row(args, r, values); });
 }
 
 void turn_back(const TurnBackArgs& args, int64_t rows, const Worker& worker) {
   const auto row = args.out.elem == Elem::bf16 ? turn_row_back<bf16> : turn_row_back<float>;
-  each_row(rows, worker, [&](int64_t r, float* values) { row(args, r, values); });
+  each_turned_row(rows, worker, [&](int64_t r, float* values) { row(args, r, values); });
 }
 
 }  // namespace penstock

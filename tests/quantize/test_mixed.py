@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import tiny_checkpoint
+from support.interrupted_runs import Interrupted, interrupted
 from support.needs import Need, needs_native
 from support.quantized_checkpoints import TOKENS, logits
 
@@ -200,23 +201,6 @@ def test_more_bytes_lose_less_and_bits_are_counted_as_they_are_stored(tmp_path: 
         assert done.chosen is not None
         assert own["bits_a_weight"] == done.chosen.bits_a_weight <= float(budget)
     assert lost[0] > lost[1] > lost[2] > 0
-
-
-class Interrupted(Exception):
-    pass
-
-
-def interrupted(after: int) -> Bind:
-    count = 0
-
-    def bind(plan: Plan, weights: WeightSource, limits: Limits) -> Executor:
-        nonlocal count
-        if count == after:
-            raise Interrupted
-        count += 1
-        return backend("reference").bind(plan, weights, limits)
-
-    return bind
 
 
 @pytest.mark.parametrize("after", [0, 3, 9, 17, 18, 19, 21])

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 from support.checkpoints import tiny_checkpoint
+from support.interrupted_runs import Interrupted, interrupted
 from support.needs import needs_native
 from support.quantized_checkpoints import logits
 
@@ -152,24 +153,6 @@ def test_experts_are_rounded_one_by_one(tmp_path: Path) -> None:
     assert "model.layers.0.mlp.gate" in section["ignore"]
     with pytest.raises(ConfigError, match=r"what model\.layers.* multiplies: .*--method rtn"):
         work(folder, Gptq)
-
-
-class Interrupted(Exception):
-    pass
-
-
-def interrupted(after: int) -> Bind:
-    """Binds a reference executor so many times, and then no more."""
-    count = 0
-
-    def bind(plan: Plan, weights: WeightSource, limits: Limits) -> Executor:
-        nonlocal count
-        if count == after:
-            raise Interrupted
-        count += 1
-        return backend("reference").bind(plan, weights, limits)
-
-    return bind
 
 
 @pytest.mark.parametrize("after", range(5))

@@ -88,15 +88,20 @@ class RoundToNearest(_Alike):
         return self.form.round(matrix, name)
 
 
-class _Apart(_Alike):
-    """A method whose matrices share nothing."""
+class Apart(_Alike):
+    """A method whose matrices share nothing, and whose columns stay as they are."""
+
+    by_index = False
 
     def of_joined(self, matrices: Sequence[F32]) -> Self:
         return self
 
+    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
+        return None
+
 
 @dataclass(frozen=True)
-class Gptq(_Apart):
+class Gptq(Apart):
     """Columns make up for the errors of those before them; arguments are those of
     :func:`~penstock.quantize.gptq.gptq`."""
 
@@ -111,9 +116,6 @@ class Gptq(_Apart):
     def by_index(self) -> bool:
         return self.order == "group" and self.form.group_size is not None
 
-    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
-        return None
-
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
         assert hessian is not None
         sums = hessian.sums(name)
@@ -122,7 +124,7 @@ class Gptq(_Apart):
 
 
 @dataclass(frozen=True)
-class Awq(_Apart):
+class Awq(Apart):
     """Columns that multiply large inputs become larger, and what spans a group smaller, as far as
     that lowers the error (:mod:`~penstock.quantize.awq`)."""
 
@@ -144,7 +146,7 @@ class Awq(_Apart):
 
 
 @dataclass(frozen=True)
-class SmoothQuant(_Apart):
+class SmoothQuant(Apart):
     """Columns of inputs become of more equal size, since inputs are rounded, too
     (:mod:`~penstock.quantize.smoothquant`)."""
 
@@ -162,7 +164,7 @@ class SmoothQuant(_Apart):
 
 
 @dataclass(frozen=True)
-class Quip(_Apart):
+class Quip(Apart):
     """QuIP#: matrices are turned, and columns make up for the errors of those behind them
     (:mod:`~penstock.quantize.forms.lattice`). ``damping`` is that of
     :func:`~penstock.quantize.ldlq.ldlq`."""
@@ -173,9 +175,6 @@ class Quip(_Apart):
     name = "quip"
     calibrated = True
     by_index = False
-
-    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
-        return None
 
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
         assert hessian is not None

@@ -63,7 +63,7 @@ class Choice:
     matrices: Mapping[int, int]
     """How many matrices have each number of bits."""
     bits_a_weight: float
-    """With all that is stored beside codes, and with the matrices that stay as they are."""
+    """Bits of all that is stored, scales included, of the matrices that stay as they are, too."""
     figures: Mapping[str, object]
     """What they were chosen by, for the record."""
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 
@@ -13,26 +11,12 @@ from penstock.quantize.forms.integers import Integers
 from penstock.quantize.forms.sparse import SparseFloats
 from penstock.quantize.grid import F32
 from penstock.quantize.hessian import Hessian
+from penstock.quantize.methods import Apart
 from penstock.quantize.sparsity import CodeColumns, FloatColumns, by_magnitude, sparsegpt
 
 
-class _Pruning:
-    """A method whose matrices are treated alike and share nothing."""
-
-    by_index = False
-
-    def of(self, module: str) -> Self:
-        return self
-
-    def of_joined(self, matrices: Sequence[F32]) -> Self:
-        return self
-
-    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
-        return None
-
-
 @dataclass(frozen=True)
-class Magnitude(_Pruning):
+class Magnitude(Apart):
     """The two smallest of each four weights become 0; the others are rounded to nearest."""
 
     form: SparseFloats | Integers
@@ -45,7 +29,7 @@ class Magnitude(_Pruning):
 
 
 @dataclass(frozen=True)
-class SparseGpt(_Pruning):
+class SparseGpt(Apart):
     """Those become 0 that are missed the least, and columns make up for the errors of those before
     them (:mod:`~penstock.quantize.sparsity`)."""
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from penstock.quantize.forms.codebooks import Codebooks
 from penstock.quantize.forms.form import Coded
 from penstock.quantize.grid import F32
 from penstock.quantize.hessian import Hessian
+from penstock.quantize.methods import Apart
 
 
 class Gradients(Protocol):
@@ -24,7 +24,7 @@ class Gradients(Protocol):
 
 
 @dataclass(frozen=True)
-class SqueezeLlm:
+class SqueezeLlm(Apart):
     """Codebooks of rows, and some weights in floats (:mod:`~penstock.quantize.squeezellm`).
 
     How sensitive the model is to a weight: the squared gradient of its loss, as in the paper, or
@@ -37,16 +37,6 @@ class SqueezeLlm:
 
     name = "squeezellm"
     calibrated = True
-    by_index = False
-
-    def of(self, module: str) -> Self:
-        return self
-
-    def of_joined(self, matrices: Sequence[F32]) -> Self:
-        return self
-
-    def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
-        return None
 
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
         if self.gradients is not None:

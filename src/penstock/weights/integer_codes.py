@@ -12,17 +12,17 @@ from penstock.interface.sources import Shape
 from penstock.weights.tensor_file import Found, Tensor, TensorFile
 
 
-def require_shape(name: str, shape: Shape, found: Found) -> None:
-    """Raise WeightError where the tensor that says of matrix ``name`` which shape it had before it
-    was packed is there, and says another than ``shape``."""
-    stored = f"{name}.weight_shape"
+def require_shape(name: str, shape: Shape, found: Found, tensor: str = "weight_shape") -> None:
+    """Raise WeightError where the ``tensor`` that says of matrix ``name`` which shape it had before
+    it was packed is there, and says another than ``shape``."""
+    stored = f"{name}.{tensor}"
     if stored not in found:
         return
-    file, tensor = found[stored]
-    said = file.integers(tensor.name).reshape(-1).tolist()
+    file, own = found[stored]
+    said = file.integers(own.name).reshape(-1).tolist()
     if said != list(shape):
         raise WeightError(
-            f"{file.path}: tensor {tensor.name!r} says that the matrix is {said}, but config.json "
+            f"{file.path}: tensor {own.name!r} says that the matrix is {said}, but config.json "
             f"asks for {list(shape)}; take both from one checkpoint"
         )
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from penstock.errors import WeightError
 from penstock.interface.sources import Packed, Shape
 from penstock.models.sparse24 import KEPT, OF, Sparse24
+from penstock.weights.integer_codes import require_shape
 from penstock.weights.tensor_file import Found
 
 
@@ -27,7 +28,7 @@ def expanded(kept: NDArray[Any], name: str, shape: Shape, found: Found) -> NDArr
     """The matrix ``[n, k]`` of what is kept of it ``[n, k / 2]``, with 0 between. Raises
     WeightError."""
     n, k = shape
-    _require_shape(name, shape, found)
+    require_shape(name, shape, found, "shape")
     file, tensor = found[f"{name}.bitmask"]
     bits = np.unpackbits(file.codes(tensor.name).reshape(n, -1), axis=1, bitorder="little")
     fours = bits[:, :k].reshape(n, k // OF, OF).sum(axis=2, dtype=np.uint8)
@@ -39,16 +40,3 @@ def expanded(kept: NDArray[Any], name: str, shape: Shape, found: Found) -> NDArr
     matrix = np.zeros((n, k), kept.dtype)
     matrix[bits[:, :k].astype(bool)] = kept.reshape(-1)
     return matrix
-
-
-def _require_shape(name: str, shape: Shape, found: Found) -> None:
-    stored = f"{name}.shape"
-    if stored not in found:
-        return
-    file, tensor = found[stored]
-    said = file.integers(tensor.name).reshape(-1).tolist()
-    if said != list(shape):
-        raise WeightError(
-            f"{file.path}: tensor {tensor.name!r} says that the matrix is {said}, but config.json "
-            f"asks for {list(shape)}; take both from one checkpoint"
-        )

@@ -63,11 +63,11 @@ class Codebooks:
         return self
 
     def round(self, matrix: F32, name: str) -> StoredCodebooks:
-        """As if the model were as sensitive to one weight as to another."""
+        """Round with the same sensitivity to each weight."""
         return self.weighted(matrix, np.ones((1, 1), np.float32))
 
     def weighted(self, matrix: F32, sensitivity: F32) -> StoredCodebooks:
-        """With the sensitivity to each weight, which broadcasts to ``[n, k]``."""
+        """Round with a sensitivity to each weight, which broadcasts to ``[n, k]``."""
         n, k = matrix.shape
         count = self.stored.count((n, k))
         made = squeezed(matrix, sensitivity, self.stored.bits, count, NUMPY_DTYPES[self.dtype])
