@@ -91,7 +91,9 @@ class RoundToNearest(_Alike):
 class Apart(_Alike):
     """A method whose matrices share nothing, and whose columns stay as they are."""
 
-    by_index = False
+    @property
+    def by_index(self) -> bool:
+        return False
 
     def of_joined(self, matrices: Sequence[F32]) -> Self:
         return self
@@ -132,7 +134,6 @@ class Awq(Apart):
 
     name = "awq"
     calibrated = True
-    by_index = False
 
     def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
         return scale_factors(matrices, self.form.grid, hessian)
@@ -154,7 +155,6 @@ class SmoothQuant(Apart):
 
     name = "smoothquant"
     calibrated = True
-    by_index = False
 
     def factors(self, matrices: Sequence[F32], hessian: Hessian) -> F32 | None:
         return smoothing_factors(matrices, self.form.grid, hessian)
@@ -174,7 +174,6 @@ class Quip(Apart):
 
     name = "quip"
     calibrated = True
-    by_index = False
 
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
         assert hessian is not None
