@@ -59,6 +59,7 @@ def slots_of(kind: str, tokens: int, rng: np.random.Generator) -> NDArray[np.int
     return np.concatenate([BLOCK_SIZE * 3 + first, BLOCK_SIZE + second])
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("element", ELEMENTS)
 @pytest.mark.parametrize("norm", [False, True])
 @pytest.mark.parametrize("places", ["anywhere", "side by side", "two blocks"])
