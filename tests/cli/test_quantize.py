@@ -9,17 +9,11 @@ from pathlib import Path
 import pytest
 from support.checkpoints import tiny_checkpoint
 from support.needs import needs_native
+from support.quantized_runs import command
 
 from penstock.cli import main as cli
 
 SHAPE = {"intermediate_size": 96}
-
-
-def run(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
-    capsys.readouterr()  # what making a checkpoint has said
-    code = cli.main(["quantize", *map(str, argv)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @pytest.fixture
@@ -32,7 +26,7 @@ def text(tmp_path: Path) -> Path:
 def test_nearest(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     model = tiny_checkpoint("llama", **SHAPE)
     out = tmp_path / "out"
-    code, said, err = run(capsys, model, "--out", out, "--group-size", "row", "--bits", 8)
+    code, said, err = command(capsys, model, "--out", out, "--group-size", "row", "--bits", 8)
     assert code == 0, err
     assert said.startswith(f"{out}: 14 matrices, ")
     section = json.loads((out / "config.json").read_text())["quantization_config"]
@@ -47,14 +41,14 @@ def test_gptq_and_what_is_recorded_of_it(
     model = tiny_checkpoint("qwen3", dtype="bfloat16", **SHAPE)
     out = tmp_path / "out"
     words = ["--method", "gptq", "--group-size", 32, "--calibration", text, "--samples", 4]
-    code, said, err = run(capsys, model, "--out", out, *words, "--sample-length", 64)
+    code, said, err = command(capsys, model, "--out", out, *words, "--sample-length", 64)
     assert code == 0, err
     assert "squared error of outputs: mean " in said
     record = json.loads((out / "penstock_quantization.json").read_text())
     assert record["method"] == "gptq"
     assert record["group_size"] == 32
     assert record["calibration"].startswith("4 windows of 64 tokens, drawn with seed 0, of a text")
-    code, said, err = run(capsys, out, "--out", tmp_path / "again")
+    code, said, err = command(capsys, out, "--out", tmp_path / "again")
     assert code == cli.EXIT_FAILED
     assert "the checkpoint is quantized already" in err
 
@@ -73,7 +67,7 @@ def test_small_floats(
     method: str, quant_method: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     model, out = tiny_checkpoint("llama", **SHAPE), tmp_path / "out"
-    code, _, err = run(capsys, model, "--out", out, "--method", method)
+    code, _, err = command(capsys, model, "--out", out, "--method", method)
     assert code == 0, err
     section = json.loads((out / "config.json").read_text())["quantization_config"]
     assert section["quant_method"] == quant_method
@@ -120,7 +114,7 @@ def test_words_that_cannot_be_honoured(
     files = {"TEXT": str(text), "SHORT": str(short)}
     out = tmp_path / "out"
     given = [files.get(word, word) for word in words]
-    code, said, err = run(capsys, tiny_checkpoint("llama", **SHAPE), "--out", out, *given)
+    code, said, err = command(capsys, tiny_checkpoint("llama", **SHAPE), "--out", out, *given)
     assert code != 0
     assert said == ""
     assert message in err
@@ -129,7 +123,7 @@ def test_words_that_cannot_be_honoured(
 
 def test_a_file_is_no_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    code, _, err = run(capsys, tmp_path / "model.gguf", "--out", tmp_path / "out")
+    code, _, err = command(capsys, tmp_path / "model.gguf", "--out", tmp_path / "out")
     assert code == cli.EXIT_FAILED
     assert "is no folder of a Hugging Face checkpoint" in err
 
@@ -144,7 +138,7 @@ def test_gradients_without_what_computes_them(
     monkeypatch.setitem(sys.modules, "penstock.train.squared_gradients", None)
     words = ["--method", "squeezellm", "--sensitivity", "gradients", "--calibration", text]
     model, out = tiny_checkpoint("llama", **SHAPE), tmp_path / "out"
-    code, _, err = run(capsys, model, "--out", out, *words, "--sample-length", 64)
+    code, _, err = command(capsys, model, "--out", out, *words, "--sample-length", 64)
     assert code != 0
     assert "pip install 'penstock[train]', or take --sensitivity inputs" in err
     assert not out.exists()

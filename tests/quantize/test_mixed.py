@@ -15,6 +15,7 @@ from support.checkpoints import tiny_checkpoint
 from support.interrupted_runs import Interrupted, interrupted
 from support.needs import Need, needs_native
 from support.quantized_checkpoints import TOKENS, logits
+from support.quantized_runs import command
 
 from penstock.backends.registry import backend
 from penstock.cli import main as cli
@@ -261,13 +262,6 @@ def test_what_cannot_be_measured_is_refused() -> None:
     folder = tiny_checkpoint("qwen3_moe", moe_intermediate_size=32)
     with pytest.raises(ConfigError, match=r"--bits auto does not know what .* multiplies"):
         work(folder, "4")
-
-
-def command(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = cli.main(["quantize", *map(str, argv)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @needs_native

@@ -17,9 +17,9 @@ from safetensors.numpy import load_file
 from support.checkpoints import tiny_checkpoint
 from support.needs import needs_native
 from support.quantized_checkpoints import edit_config, edit_tensors, logits
+from support.quantized_runs import command, into_one_file
 
 from penstock.backends.registry import backend
-from penstock.cli import main as cli
 from penstock.errors import ConfigError, ModelError, WeightError
 from penstock.plan.lower import lower
 from penstock.quant import GroupTensor
@@ -265,14 +265,7 @@ def test_the_cpu_multiplies_what_was_compressed(bits: int | None, tmp_path: Path
 def small(tmp_path: Path) -> Path:
     folder = tmp_path / "out"
     run(work(tiny_checkpoint("llama", **SHAPE), floats(Magnitude, True)), folder)
-    (folder / "model.safetensors.index.json").unlink()
-    tensors: dict[str, Any] = {}
-    for path in sorted(folder.glob("model-*.safetensors")):
-        tensors |= load_file(path)
-        path.unlink()
-    from safetensors.numpy import save_file
-
-    save_file(tensors, folder / "model.safetensors")
+    into_one_file(folder)
     return folder
 
 
@@ -319,13 +312,6 @@ def test_what_a_format_does_not_have_is_refused() -> None:
     folder = tiny_checkpoint("llama", intermediate_size=98)
     with pytest.raises(ConfigError, match=r"down_proj has 98 columns, .* groups of 4; 2:4"):
         work(folder, floats(Magnitude, False))
-
-
-def command(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = cli.main(["quantize", *map(str, argv)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @needs_native

@@ -14,9 +14,9 @@ from safetensors.numpy import load_file, save_file
 from support.checkpoints import tiny_checkpoint
 from support.needs import needs_native
 from support.quantized_checkpoints import edit_config, edit_tensors, logits
+from support.quantized_runs import command, into_one_file
 
 from penstock.backends.registry import backend
-from penstock.cli import main as cli
 from penstock.errors import ModelError, WeightError
 from penstock.models.squeezellm import RowCodebooks
 from penstock.plan.lower import lower
@@ -262,12 +262,7 @@ Q = "model.layers.1.self_attn.q_proj"
 def packed(tmp_path: Path) -> Path:
     folder = tmp_path / "out"
     run(work(tiny_checkpoint("llama", **SHAPE)), folder)
-    (folder / "model.safetensors.index.json").unlink()
-    tensors: dict[str, Any] = {}
-    for path in sorted(folder.glob("model-*.safetensors")):
-        tensors |= load_file(path)
-        path.unlink()
-    save_file(tensors, folder / "model.safetensors")
+    into_one_file(folder)
     return folder
 
 
@@ -299,13 +294,6 @@ def test_configurations_that_are_refused(fields: Any, message: str, packed: Path
     edit_config(packed, **fields)
     with pytest.raises(ModelError, match=message):
         load_model_spec(packed)
-
-
-def command(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:
-    capsys.readouterr()
-    code = cli.main(["quantize", *map(str, argv)])
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
 
 
 @needs_native
