@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from support.checkpoints import tiny_checkpoint
 from support.needs import Need, lacking
 
 from penstock.artifact import lock, store
-from penstock.artifact.format import WEIGHTS
+from penstock.artifact.format import WEIGHTS, BuiltLengths
 from penstock.artifact.root import default_root
 from penstock.artifact.session import ArtifactSession
 from penstock.artifact.store import ArtifactStore
@@ -324,6 +325,24 @@ def test_a_lock_file_that_was_removed_excludes_nobody(
         assert len(calls) == 2
         with lock.locked(path, wait=False) as theirs:
             assert not theirs
+
+
+def test_lengths_are_set_once_the_other_process_is_done(configure: Any, tmp_path: Path) -> None:
+    """Several builders of one artifact may change its manifest at the same time."""
+    model, root = configure(), tmp_path / "engines"
+    start(model, root, "always")
+    artifacts = ArtifactStore(root)
+    (entry,) = artifacts.entries()
+    lengths = BuiltLengths(max_input_len=64)
+    with ThreadPoolExecutor(1) as threads:
+        with lock.locked(root / f"{entry.name}.lock", wait=False):
+            waiting = threads.submit(artifacts.set_lengths, entry.name, lengths)
+            with pytest.raises(TimeoutError):
+                waiting.result(timeout=0.2)
+        waiting.result(timeout=60)
+    (entry,) = artifacts.entries()
+    assert entry.manifest is not None
+    assert entry.manifest.lengths == lengths
 
 
 def test_another_process_at_work_is_no_error(configure: Any, tmp_path: Path) -> None:

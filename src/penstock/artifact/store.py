@@ -192,21 +192,30 @@ class ArtifactStore:
             after = encode_tunings(put_among(before, tuning, MOST_TUNINGS))
             return msgspec.structs.replace(manifest, tuned=after)
 
-        self._change(name, tuned)
+        self._change(name, tuned, wait=False)
 
     def set_lengths(self, name: str, lengths: BuiltLengths | None) -> None:
-        """Say what lengths an artifact is built for. Raises as :meth:`add_tuning`."""
-        self._change(name, lambda manifest: msgspec.structs.replace(manifest, lengths=lengths))
+        """Say what lengths an artifact is built for, once no other process is at work on it.
 
-    def _change(self, name: str, changed: Callable[[Manifest], Manifest]) -> None:
-        """Put another manifest in the place of an artifact's."""
+        Raises ArtifactError where the artifact cannot be read or written.
+        """
+
+        def built(manifest: Manifest) -> Manifest:
+            return msgspec.structs.replace(manifest, lengths=lengths)
+
+        self._change(name, built, wait=True)
+
+    def _change(self, name: str, changed: Callable[[Manifest], Manifest], wait: bool) -> None:
+        """Put another manifest in the place of an artifact's, where it is another."""
         path = self.root / name
         try:
-            with self._lock(name, wait=False) as mine:
+            with self._lock(name, wait) as mine:
                 if not mine:
                     raise ArtifactError(f"another process is at work on {path}")
                 with Artifact(path) as artifact:
                     manifest = changed(artifact.manifest)
+                    if manifest == artifact.manifest:
+                        return
                 (path / _NEW_MANIFEST).unlink(missing_ok=True)
                 write_manifest(path, manifest, _NEW_MANIFEST)
                 (path / _NEW_MANIFEST).rename(path / MANIFEST)
