@@ -9,7 +9,8 @@ from typing import Any, Literal
 import msgspec
 from starlette.requests import Request
 
-from penstock.server.errors import ErrorResponse
+from penstock.server.errors import ApiError, ErrorResponse
+from penstock.server.fields.rules import Rule
 from penstock.server.open_requests import REQUEST_ID, TIMEOUT
 
 Schema = dict[str, Any]
@@ -42,6 +43,12 @@ class Endpoint:
     access: Access = "user"
     works: bool = False
     """Whether the endpoint asks the engine for tokens, and so accepts a deadline."""
+    rules: tuple[Rule, ...] = ()
+    """How fields of the body are treated that its struct has not."""
+    error: type[msgspec.Struct] = ErrorResponse
+    """Struct of the JSON of a response that refuses a request."""
+    error_body: Callable[[ApiError], bytes] = ApiError.json
+    """Writes that JSON."""
 
 
 def document(
@@ -59,7 +66,9 @@ def document(
     """
     structs: dict[type, None] = {ErrorResponse: None}
     for endpoint in endpoints:
-        for kind in (endpoint.body, endpoint.answer, endpoint.event, endpoint.lines):
+        for kind in (
+            *(endpoint.body, endpoint.answer, endpoint.event, endpoint.lines, endpoint.error),
+        ):
             if kind is not None:
                 structs[kind] = None
     _, components = msgspec.json.schema_components(
@@ -103,8 +112,8 @@ def _operation(endpoint: Endpoint, keys_needed: bool, any_keys: bool) -> Schema:
         "operationId": endpoint.handler.__name__,
         "responses": {
             "200": _answer(endpoint),
-            "4XX": _json("The request cannot be served as asked.", ErrorResponse),
-            "5XX": _json("The server cannot serve it now.", ErrorResponse),
+            "4XX": _json("The request cannot be served as asked.", endpoint.error),
+            "5XX": _json("The server cannot serve it now.", endpoint.error),
         },
     }
     parameters: list[Schema] = [
@@ -145,7 +154,7 @@ def _answer(endpoint: Endpoint) -> Schema:
         return {"description": "The answer.", "content": content}
     answer = _json("The answer.", endpoint.answer)
     if endpoint.event is not None:
-        answer["content"]["text/event-stream"] = {"schema": _event(endpoint.event)}
+        answer["content"]["text/event-stream"] = {"schema": _event(endpoint.event, endpoint.error)}
     if endpoint.lines is not None:
         answer["content"]["application/jsonl"] = {"schema": _lines(endpoint.lines)}
     return answer
@@ -159,14 +168,14 @@ def _lines(kind: type[msgspec.Struct]) -> Schema:
     }
 
 
-def _event(kind: type[msgspec.Struct]) -> Schema:
+def _event(kind: type[msgspec.Struct], error: type[msgspec.Struct]) -> Schema:
     """Return the schema of one server-sent event, as OpenAPI before 3.2 has none for a whole
     stream."""
-    of_json = {"anyOf": [_reference(kind), _reference(ErrorResponse)]}
+    of_json = {"anyOf": [_reference(kind), _reference(error)]}
     return {
         "type": "object",
         "description": f"With stream=true: events whose data is a {kind.__name__} in JSON, or an "
-        "ErrorResponse, which is the last; of completions and chats that are complete the last "
+        f"{error.__name__}, which is the last; of completions and chats that are complete the last "
         "is [DONE].",
         "properties": {
             "event": {"type": "string"},

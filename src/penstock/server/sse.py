@@ -18,6 +18,8 @@ from penstock.server.open_requests import OpenRequest
 
 T = TypeVar("T")
 Events = AsyncIterator[bytes]
+ErrorWriter = Callable[[ApiError], bytes]
+"""A dialect's form of an error."""
 
 DONE = b"data: [DONE]\n\n"
 
@@ -34,6 +36,11 @@ class ClientGone(Exception):
 def event(data: bytes) -> bytes:
     """Format one server-sent event. ``data`` is JSON without line breaks."""
     return b"data: " + data + b"\n\n"
+
+
+def error_event(failure: ApiError) -> bytes:
+    """The event that says why a stream ends early, as OpenAI's clients read it."""
+    return event(failure.json())
 
 
 async def unless_ended(request: Request, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -64,14 +71,21 @@ class EventStream:
     """An ASGI answer that sends server-sent events as they come.
 
     Nothing is sent before the first event exists, so that what fails until then has its own status
-    code. What fails later is reported in an event of its own, and the stream ends without
-    ``[DONE]``. ``encode_error`` gives that event's data.
+    code, and a body that ``error_body`` writes. What fails later is reported in an event of its
+    own, which ``error_event`` writes whole, and the stream ends without ``[DONE]``.
     """
 
-    def __init__(self, request: Request, events: Events, encode_error: Callable[[ApiError], bytes]):
+    def __init__(
+        self,
+        request: Request,
+        events: Events,
+        error_event: ErrorWriter,
+        error_body: ErrorWriter = ApiError.json,
+    ) -> None:
         self._request = request
         self._events = events
-        self._encode_error = encode_error
+        self._error_event = error_event
+        self._error_body = error_body
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,9 +125,9 @@ class EventStream:
 
     async def _fail(self, failure: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._started:
-            await failure.response()(scope, receive, send)
+            await failure.response(self._error_body(failure))(scope, receive, send)
             return
-        data = event(self._encode_error(failure))
+        data = self._error_event(failure)
         await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
