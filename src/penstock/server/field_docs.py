@@ -14,6 +14,16 @@ from penstock.server.anthropic.field_table import rules_of as anthropic_rules
 from penstock.server.anthropic.paths import COUNT, MESSAGES
 from penstock.server.anthropic.protocol import CountRequest, MessageRequest
 from penstock.server.fields.rules import ANYTHING, Rule, Values
+from penstock.server.ollama import paths as ollama
+from penstock.server.ollama.field_table import TABLE as OLLAMA
+from penstock.server.ollama.field_table import rules_of as ollama_rules
+from penstock.server.ollama.models import ShowRequest
+from penstock.server.ollama.protocol import (
+    EmbedRequest,
+    GenerateRequest,
+    OldEmbedRequest,
+    OllamaChatRequest,
+)
 from penstock.server.openai.embeddings import EmbeddingRequest
 from penstock.server.openai.field_table import TABLE as OPENAI
 from penstock.server.openai.field_table import rules_of as openai_rules
@@ -30,10 +40,15 @@ BODIES: tuple[tuple[str, type[msgspec.Struct], tuple[Rule, ...]], ...] = (
     (TOKENIZE, TokenizeRequest, openai_rules(TOKENIZE)),
     (MESSAGES, MessageRequest, anthropic_rules(MESSAGES)),
     (COUNT, CountRequest, anthropic_rules(COUNT)),
+    (ollama.GENERATE, GenerateRequest, ollama_rules(ollama.GENERATE)),
+    (ollama.CHAT, OllamaChatRequest, ollama_rules(ollama.CHAT)),
+    (ollama.EMBED, EmbedRequest, ollama_rules(ollama.EMBED)),
+    (ollama.OLD_EMBED, OldEmbedRequest, ollama_rules(ollama.OLD_EMBED)),
+    (ollama.SHOW, ShowRequest, ollama_rules(ollama.SHOW)),
 )
 """The endpoints, the structs of their bodies, and the rules for what these have not."""
 
-TABLE: tuple[Rule, ...] = (*OPENAI, *ANTHROPIC)
+TABLE: tuple[Rule, ...] = (*OPENAI, *ANTHROPIC, *OLLAMA)
 
 
 def markdown() -> str:
@@ -92,6 +107,11 @@ _SHORT = {
     TOKENIZE: "tokenize",
     MESSAGES: "messages",
     COUNT: "count_tokens",
+    ollama.GENERATE: "generate",
+    ollama.CHAT: "Ollama's chat",
+    ollama.EMBED: "embed",
+    ollama.OLD_EMBED: "Ollama's embeddings",
+    ollama.SHOW: "show",
 }
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.model_card import model_card
 from penstock.server.observer import Observer
 from penstock.server.of_model import OfModel
+from penstock.server.ollama.handlers import OllamaHandlers
 from penstock.server.open_requests import OpenRequests
 from penstock.server.openai.body import DialectDecoder
 from penstock.server.openai.chat import ChatJob
@@ -102,6 +103,7 @@ class Handlers:
         self._tokenize_decoder = DialectDecoder(TokenizeRequest, rules_of(TOKENIZE), reads=reads)
         self._detokenize_decoder = DialectDecoder(DetokenizeRequest)
         self.messages = MessageHandlers(self._intake, model, reads)
+        self.ollama = OllamaHandlers(self._intake, engine, styles, reads)
         self.prompt_keys = PromptKeys(
             serving,
             self._intake.bodies,

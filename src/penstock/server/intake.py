@@ -29,7 +29,7 @@ from penstock.server.observer import Observer
 from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
 from penstock.server.options import ServerOptions
 from penstock.server.serving import Serving
-from penstock.server.sse import ErrorWriter, EventStream, unless_ended
+from penstock.server.sse import EVENTS, ErrorWriter, EventStream, unless_ended
 from penstock.server.supervisor import Supervisor
 
 Body = TypeVar("Body", bound=msgspec.Struct)
@@ -78,11 +78,13 @@ class Intake:
         decoder: BodyDecoder[Body],
         prepare: Callable[[Body, Serving, Meter], Coroutine[Any, Any, Job]],
         error_body: ErrorWriter = ApiError.json,
+        media_type: str = EVENTS,
     ) -> Response | EventStream:
         """Answer a request whose body ``decoder`` reads, an :class:`Asking`, by the job that
         ``prepare`` makes of it: whole, or as events where it asks for a stream.
 
-        ``error_body`` writes the errors of a stream that has not begun. Raises ApiError,
+        ``error_body`` writes the errors of a stream that has not begun, and ``media_type`` is that
+        of a stream. Raises ApiError,
         RequestError and ClientGone.
         """
         meter = self.begin(request)
@@ -92,7 +94,7 @@ class Intake:
         prepared = prepare(body, await self.admitted(request, asked.sequences), meter)
         job = await unless_ended(request, request.receive, prepared)
         if asked.stream:
-            return EventStream(request, job.events(), job.error, error_body)
+            return EventStream(request, job.events(), job.error, error_body, media_type)
         answer = await unless_ended(request, request.receive, job.answer())
         return Response(answer, media_type="application/json")
 

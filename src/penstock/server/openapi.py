@@ -12,6 +12,7 @@ from starlette.requests import Request
 from penstock.server.errors import ApiError, ErrorResponse
 from penstock.server.fields.rules import Rule
 from penstock.server.open_requests import REQUEST_ID, TIMEOUT
+from penstock.server.sse import LINES
 
 Schema = dict[str, Any]
 Access = Literal["public", "user", "operator", "admin"]
@@ -36,6 +37,8 @@ class Endpoint:
     event: type[msgspec.Struct] | None = None
     """Struct of the data of one server-sent event: of those that a body can ask for, or of the
     endpoint's only answer."""
+    stream: type[msgspec.Struct] | None = None
+    """Struct of a line, where the body can ask for a stream of lines of JSON."""
     lines: type[msgspec.Struct] | None = None
     """Struct of a line, where ``format=jsonl`` asks for lines of JSON in place of the answer."""
     query: Mapping[str, Schema] = field(default_factory=dict)
@@ -67,7 +70,8 @@ def document(
     structs: dict[type, None] = {ErrorResponse: None}
     for endpoint in endpoints:
         for kind in (
-            *(endpoint.body, endpoint.answer, endpoint.event, endpoint.lines, endpoint.error),
+            *(endpoint.body, endpoint.answer, endpoint.event, endpoint.stream),
+            *(endpoint.lines, endpoint.error),
         ):
             if kind is not None:
                 structs[kind] = None
@@ -155,16 +159,20 @@ def _answer(endpoint: Endpoint) -> Schema:
     answer = _json("The answer.", endpoint.answer)
     if endpoint.event is not None:
         answer["content"]["text/event-stream"] = {"schema": _event(endpoint.event, endpoint.error)}
+    if endpoint.stream is not None:
+        schema = _lines(endpoint.stream, "With stream=true")
+        answer["content"][LINES] = {"schema": schema}
     if endpoint.lines is not None:
-        answer["content"]["application/jsonl"] = {"schema": _lines(endpoint.lines)}
+        schema = _lines(endpoint.lines, "With format=jsonl")
+        answer["content"]["application/jsonl"] = {"schema": schema}
     return answer
 
 
-def _lines(kind: type[msgspec.Struct]) -> Schema:
+def _lines(kind: type[msgspec.Struct], when: str) -> Schema:
     # Neither OpenAPI before 3.2 nor JSON Schema can say what each line of a text is.
     return {
         "type": "string",
-        "description": f"With format=jsonl: lines, each a {kind.__name__} in JSON.",
+        "description": f"{when}: lines, each a {kind.__name__} in JSON.",
     }
 
 

@@ -22,6 +22,8 @@ ErrorWriter = Callable[[ApiError], bytes]
 """A dialect's form of an error."""
 
 DONE = b"data: [DONE]\n\n"
+EVENTS = "text/event-stream; charset=utf-8"
+LINES = "application/x-ndjson"
 
 LAST_WORDS_S = 5.0
 """Seconds to wait for a slow client when telling it why its stream ends."""
@@ -68,7 +70,7 @@ async def unless_ended(request: Request, receive: Receive, work: Coroutine[Any, 
 
 
 class EventStream:
-    """An ASGI answer that sends server-sent events as they come.
+    """An ASGI answer that sends events as they come: server-sent events, or lines.
 
     Nothing is sent before the first event exists, so that what fails until then has its own status
     code, and a body that ``error_body`` writes. What fails later is reported in an event of its
@@ -81,11 +83,13 @@ class EventStream:
         events: Events,
         error_event: ErrorWriter,
         error_body: ErrorWriter = ApiError.json,
+        media_type: str = EVENTS,
     ) -> None:
         self._request = request
         self._events = events
         self._error_event = error_event
         self._error_body = error_body
+        self._media_type = media_type
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -121,7 +125,7 @@ class EventStream:
 
     async def _start(self, send: Send) -> None:
         self._started = True
-        await send(_START)
+        await send(_start(self._media_type))
 
     async def _fail(self, failure: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._started:
@@ -140,15 +144,16 @@ def explained(error: Exception) -> ApiError:
     return failure
 
 
-_START: Message = {
-    "type": "http.response.start",
-    "status": 200,
-    "headers": [
-        (b"content-type", b"text/event-stream; charset=utf-8"),
-        (b"cache-control", b"no-cache"),
-        (b"x-accel-buffering", b"no"),  # nginx would hold events back
-    ],
-}
+def _start(media_type: str) -> Message:
+    return {
+        "type": "http.response.start",
+        "status": 200,
+        "headers": [
+            (b"content-type", media_type.encode("ascii")),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),  # nginx would hold events back
+        ],
+    }
 
 
 async def _disconnect(receive: Receive) -> None:
