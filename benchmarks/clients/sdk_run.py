@@ -65,6 +65,9 @@ SDKS = (
         "llama_index_program.py",
     ),
     Sdk("aider", ("aider-chat",), ("aider-chat", "litellm", "openai"), "aider_program.py"),
+    Sdk("anthropic", ("anthropic",), ("anthropic",), "anthropic_program.py"),
+    Sdk("ollama", ("ollama",), ("ollama",), "ollama_program.py"),
+    Sdk("ollama-node", ("ollama",), ("ollama",), "ollama_program.mjs", npm=True),
     Sdk(
         "openai-node",
         ("openai",),

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.server.errors import ApiError
+from penstock.server.field_docs import BODIES, TABLE, markdown
 from penstock.server.fields.places import Place
-from penstock.server.fields.rules import EVERY_NAME, Values, any_of, these
+from penstock.server.fields.rules import EVERY_NAME, Rule, Values, any_of, these
 from penstock.server.openai.body import DialectDecoder
-from penstock.server.openai.field_docs import BODIES, markdown
-from penstock.server.openai.field_table import TABLE, rules_of
+from penstock.server.openai.field_table import rules_of
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.openai.template_reads import TemplateReads
 
@@ -26,7 +26,7 @@ CHAT = "/v1/chat/completions"
 
 def test_the_document_holds_the_table() -> None:
     assert DOCUMENT.read_text(encoding="utf-8").endswith(markdown()), (
-        "run: python -m penstock.server.openai.field_docs, and put its output at the end of "
+        "run: python -m penstock.server.field_docs, and put its output at the end of "
         "docs/clients.md"
     )
 
@@ -34,15 +34,17 @@ def test_the_document_holds_the_table() -> None:
 def test_a_field_has_one_rule_at_an_endpoint() -> None:
     reported = Counter((rule.field, path) for rule in TABLE for path in rule.endpoints)
     assert [field for field, count in reported.items() if count > 1] == []
-    assert {path for rule in TABLE for path in rule.endpoints} == {path for path, _ in BODIES}
+    assert {path for rule in TABLE for path in rule.endpoints} == {path for path, *_ in BODIES}
 
 
-@pytest.mark.parametrize(("path", "body"), BODIES)
-def test_rules_are_of_fields_that_nothing_acts_on(path: str, body: type[msgspec.Struct]) -> None:
+@pytest.mark.parametrize(("path", "body", "rules"), BODIES)
+def test_rules_are_of_fields_that_nothing_acts_on(
+    path: str, body: type[msgspec.Struct], rules: tuple[Rule, ...]
+) -> None:
     """But those that tell of some values of a field, or the elements of a list."""
-    place = Place.of(body, rules_of(path))
+    place = Place.of(body, rules)
     in_part = ["include[]", "messages[].tool_calls", "continue_final_message"]
-    for rule in rules_of(path):
+    for rule in rules:
         known = rule.path[-1] in place.at(".".join(rule.path[:-1])).names
         assert known == (rule.field in in_part), rule.field
         if rule.alias:
@@ -52,8 +54,8 @@ def test_rules_are_of_fields_that_nothing_acts_on(path: str, body: type[msgspec.
 def test_structs_that_endpoints_share_have_the_same_rules() -> None:
     """The OpenAPI document has each of them once."""
     found: dict[str, set[str]] = {}
-    for path, body in BODIES:
-        places = [Place.of(body, rules_of(path))]
+    for _, body, rules in BODIES:
+        places = [Place.of(body, rules)]
         while places:
             place = places.pop()
             places += place.inner.values()
@@ -113,7 +115,7 @@ MESSAGES = st.lists(st.dictionaries(st.sampled_from(MESSAGE_KEYS), JSON, max_siz
 def test_any_body_is_decoded_or_refused_by_name(
     fields: dict[str, Any], messages: list[dict[str, Any]]
 ) -> None:
-    decoder = DialectDecoder(ChatRequest, CHAT, "fake", READS)
+    decoder = DialectDecoder(ChatRequest, rules_of(CHAT), "fake", READS)
     body = {"messages": [{"role": "user", "content": "a"}, *messages], **fields}
     refused: ApiError | None = None
     try:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.server.errors import ApiError
 from penstock.server.json_size import MAX_NODES, MAX_VALUES, check_nodes, check_unique
 from penstock.server.openai.body import DialectDecoder
+from penstock.server.openai.field_table import rules_of
 from penstock.server.openai.paths import CHAT, RESPONSES
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.openai.responses.protocol import ResponseRequest
@@ -88,13 +89,13 @@ def test_texts_and_numbers_are_no_parts(text: str) -> None:
 def test_a_list_of_words_has_a_bound(element: object) -> None:
     body = json.dumps({"input": "a", "include": [element] * 100_000}).encode()
     with pytest.raises(ApiError, match="include holds 100000 elements; at most 256") as refused:
-        DialectDecoder(ResponseRequest, RESPONSES, "m").decode(body)
+        DialectDecoder(ResponseRequest, rules_of(RESPONSES), "m").decode(body)
     assert refused.value.body.error.param == "include"
 
 
 def test_the_element_that_is_refused_is_named_by_its_place() -> None:
     taken = ["web_search_call.results", "message.output_text.logprobs"]
-    decoder = DialectDecoder(ResponseRequest, RESPONSES, "m")
+    decoder = DialectDecoder(ResponseRequest, rules_of(RESPONSES), "m")
     assert decoder.decode(
         json.dumps({"input": "a", "include": taken}).encode()
     ).request.include == ["message.output_text.logprobs"]
@@ -113,7 +114,7 @@ class Unread(dict[str, Any]):
 
 
 def test_an_object_of_any_kind_is_not_read_through() -> None:
-    decoder = DialectDecoder(ChatRequest, CHAT, "m")
+    decoder = DialectDecoder(ChatRequest, rules_of(CHAT), "m")
     (rule,) = [each for name, each in decoder._place.rules.items() if name == "metadata"]
     assert rule.effect(Unread(a=1)) == "advice"
 

@@ -50,6 +50,26 @@ ASKED: list[tuple[str, str, Any]] = [
         | {"text": {"format": {"type": "json_schema", **FORMAT["json_schema"]}}},  # type: ignore
     ),
     ("post", "/v1/responses", {**RESPONSE, "instructions": "Short.", "metadata": {"a": "b"}}),
+    ("post", "/v1/messages", {**MESSAGES, "system": "Short.", "stop_sequences": ["x"]}),
+    (
+        "post",
+        "/v1/messages",
+        {
+            **MESSAGES,
+            "tools": [{"name": "f", "input_schema": SCHEMA}],
+            "tool_choice": {"type": "none"},
+            "output_config": {"format": {"type": "json_schema", "schema": SCHEMA}},
+        },
+    ),
+    ("post", "/api/generate", {"prompt": "a", "stream": False, "options": {"num_predict": 2}}),
+    ("post", "/api/chat", {"messages": MESSAGES["messages"], "stream": False, "format": "json"}),
+    ("post", "/api/embed", {"input": ["a", "b"]}),
+    ("post", "/api/embeddings", {"prompt": "a"}),
+    ("post", "/api/show", {"model": "fake"}),
+    ("get", "/api/tags", None),
+    ("get", "/api/ps", None),
+    ("get", "/api/version", None),
+    ("post", "/v1/messages/count_tokens", {"messages": MESSAGES["messages"]}),
     ("post", "/v1/embeddings", {"model": "fake", "input": ["a", "b"], "dimensions": 3}),
     (
         "post",

@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from penstock.server.errors import ApiError
 from penstock.server.open_requests import _SCOPE_KEY, OpenRequest
-from penstock.server.sse import EventStream, event
+from penstock.server.sse import EventStream, error_event, event
 
 
 def sent(events: AsyncIterator[bytes]) -> list[tuple[int | None, bytes]]:
@@ -21,7 +21,7 @@ def sent(events: AsyncIterator[bytes]) -> list[tuple[int | None, bytes]]:
         loop = asyncio.get_running_loop()
         scope: dict[str, Any] = {"type": "http"}
         scope[_SCOPE_KEY] = OpenRequest("1", "GET", "/", "here", loop.create_future())
-        await EventStream(Request(scope), events, ApiError.json)(scope, receive, send)
+        await EventStream(Request(scope), events, error_event)(scope, receive, send)
 
     async def receive() -> Any:
         await asyncio.Event().wait()

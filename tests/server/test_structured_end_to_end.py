@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+import anthropic
 import openai
 import pydantic
 import pytest
@@ -289,3 +290,37 @@ def test_a_grammar_that_costs_too_much_is_the_requests_fault(served: Served, str
     assert caught.value.type == "invalid_request_error"
     if not stream:
         assert isinstance(caught.value, openai.BadRequestError)
+
+
+def message(served: Served, **fields: Any) -> Any:
+    client = anthropic.Anthropic(
+        base_url=served.url.removesuffix("/v1"), api_key="none", max_retries=0
+    )
+    given = {"model": "demo", "messages": USER, "max_tokens": 200, **fields}
+    return client.messages.create(**given, extra_body={"seed": 1})
+
+
+def test_messages_whose_calls_and_formats_are_bound(served: Served) -> None:
+    """The same in Anthropic's dialect."""
+    tools = [
+        {"name": each.__name__, "input_schema": each.model_json_schema()}
+        for each in (get_weather, get_time)
+    ]
+    (block,) = message(
+        served, tools=tools, tool_choice={"type": "tool", "name": "get_time"}
+    ).content
+    assert get_time.model_validate(block.input)
+    answer = message(
+        served,
+        tools=tools,
+        tool_choice={"type": "any", "disable_parallel_tool_use": True},
+    )
+    (block,) = answer.content
+    assert answer.stop_reason == "tool_use"
+    assert {"get_time": get_time, "get_weather": get_weather}[block.name].model_validate(
+        block.input
+    )
+    schema = Person.model_json_schema()
+    answer = message(served, output_config={"format": {"type": "json_schema", "schema": schema}})
+    (block,) = answer.content
+    assert Person.model_validate_json(block.text)

@@ -32,7 +32,7 @@ PIECE_BYTES: Final = 256
 _MOST_PIECES: Final = 4096
 """Pieces that are looked at: those of a MiB."""
 _BYTES_PER_TOKEN: Final = PIECE_BYTES // TEXT_TOKENS
-KEYED: Final = ("/v1/completions", "/v1/chat/completions", "/v1/responses")
+KEYED: Final = ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages")
 _MOST_ASKED: Final = 2
 """Replicas that are asked for the keys of one prompt."""
 _MAX_KEYS: Final = 64 << 20

@@ -59,7 +59,9 @@ def build_app(
     middleware.append(Middleware(KeyCheck, keys=options.keys, open_paths=open_paths))
     cache = (CacheEvents(engine, requests).endpoint(), handlers.prompt_keys.endpoint())
     endpoints = [*route_table(handlers), *admin.endpoints(), *cache]
-    routes = [Route(e.path, answered(e.handler), methods=[e.method]) for e in endpoints]
+    routes = [
+        Route(e.path, answered(e.handler, e.error_body), methods=[e.method]) for e in endpoints
+    ]
     if page is not None:
         routes += [Route(path, page.answer, methods=["GET"]) for path in page.paths]
 

@@ -18,7 +18,7 @@ from penstock.errors import EngineDeadError
 from penstock.server.errors import ApiError
 from penstock.server.open_requests import OpenRequests
 from penstock.server.openapi import Endpoint
-from penstock.server.sse import EventStream, event
+from penstock.server.sse import EventStream, error_event, event
 from penstock.server.supervisor import Supervisor
 
 ASK_S: Final = 0.05
@@ -81,7 +81,7 @@ class CacheEvents:
                 400, "after must be the 'until' of an event, a whole number", param="after"
             )
         position = None if after is None else int(after)
-        return EventStream(request, self._events(epoch, position), ApiError.json)
+        return EventStream(request, self._events(epoch, position), error_event)
 
     async def _events(self, epoch: str, position: int | None) -> AsyncGenerator[bytes, None]:
         told = -math.inf

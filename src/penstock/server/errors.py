@@ -65,7 +65,8 @@ class ApiError(PenstockError):
     def json(self) -> bytes:
         return msgspec.json.encode(self.body)
 
-    def response(self) -> Response:
+    def response(self, body: bytes | None = None) -> Response:
+        """The response, with the JSON ``body`` of another dialect than OpenAI's if given."""
         headers = {}
         if self.status in (429, 503):
             headers["retry-after"] = str(self._retry_after_s)
@@ -75,7 +76,8 @@ class ApiError(PenstockError):
             headers["www-authenticate"] = "Bearer"
         if self._close:
             headers["connection"] = "close"
-        return Response(self.json(), self.status, headers=headers, media_type="application/json")
+        content = self.json() if body is None else body
+        return Response(content, self.status, headers=headers, media_type="application/json")
 
 
 def _shortened(text: str, limit: int) -> str:

@@ -4,42 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
-from dataclasses import replace
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.errors import OverloadedError, PenstockError
+from penstock.errors import PenstockError
 from penstock.interface.messages import EngineStats
 from penstock.parsing.styles import Styles
-from penstock.server.bodies import Bodies
-from penstock.server.body_decoder import BodyDecoder
+from penstock.server.anthropic.handlers import MessageHandlers
+from penstock.server.anthropic.paths import MESSAGES
 from penstock.server.callers import Caller
-from penstock.server.engine import PlacedEngine
 from penstock.server.engine_events import EngineEvents
-from penstock.server.errors import (
-    RETRY_AFTER_S,
-    ApiError,
-    model_not_found,
-    overloaded,
-    unavailable,
-)
-from penstock.server.ignored import IgnoredFields
-from penstock.server.meter import Meter
+from penstock.server.errors import RETRY_AFTER_S, unavailable
+from penstock.server.intake import Intake
 from penstock.server.metrics import CONTENT_TYPE, Counts, ServerState, render
 from penstock.server.model_card import model_card
 from penstock.server.observer import Observer
 from penstock.server.of_model import OfModel
-from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
+from penstock.server.ollama.handlers import OllamaHandlers
+from penstock.server.open_requests import OpenRequests
 from penstock.server.openai.body import DialectDecoder
 from penstock.server.openai.chat import ChatJob
 from penstock.server.openai.completions import CompletionJob
 from penstock.server.openai.embeddings import EmbeddingJob, EmbeddingRequest
-from penstock.server.openai.job import Job
-from penstock.server.openai.key_query import PromptKeys
+from penstock.server.openai.field_table import rules_of
+from penstock.server.openai.key_query import (
+    PromptKeys,
+    PromptReader,
+    of_chat,
+    of_completion,
+    of_response,
+)
 from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses.api import ResponseJob
@@ -53,7 +50,7 @@ from penstock.server.openai.tokenizing import (
 )
 from penstock.server.options import ServerOptions
 from penstock.server.serving import Serving
-from penstock.server.sse import EventStream, unless_ended
+from penstock.server.sse import EventStream, error_event, unless_ended
 from penstock.server.status_structs import (
     Alive,
     ModelList,
@@ -63,9 +60,6 @@ from penstock.server.status_structs import (
 from penstock.server.supervisor import Supervisor
 from penstock.server.workload import WorkloadReports
 from penstock.version import __version__
-
-Body = TypeVar("Body", bound=msgspec.Struct)
-Asked = TypeVar("Asked", CompletionRequest, ChatRequest, ResponseRequest)
 
 STATS_TIMEOUT_S = 2.0
 """Seconds that a scrape waits for an engine in a long step before it reports the last known
@@ -100,55 +94,59 @@ class Handlers:
         self._events = EngineEvents(engine, requests, self._counts, model)
         self._observer = Observer() if options.observe else None
         self.workload = WorkloadReports(self._observer, self._counts, model)
-        self._serving = Serving(engine, styles, engine.inputs.grammars, Caller())
-        self._completion_decoder = DialectDecoder(CompletionRequest, COMPLETIONS, model)
-        self._chat_decoder = DialectDecoder(ChatRequest, CHAT, model, reads)
-        self._response_decoder = DialectDecoder(ResponseRequest, RESPONSES, model, reads)
-        self._embedding_decoder = DialectDecoder(EmbeddingRequest, EMBEDDINGS, model)
-        self._tokenize_decoder = DialectDecoder(TokenizeRequest, TOKENIZE, reads=reads)
+        serving = Serving(engine, styles, engine.inputs.grammars, Caller())
+        self._intake = Intake(engine, requests, options, self._counts, self._observer, serving)
+        self._completion_decoder = DialectDecoder(CompletionRequest, rules_of(COMPLETIONS), model)
+        self._chat_decoder = DialectDecoder(ChatRequest, rules_of(CHAT), model, reads)
+        self._response_decoder = DialectDecoder(ResponseRequest, rules_of(RESPONSES), model, reads)
+        self._embedding_decoder = DialectDecoder(EmbeddingRequest, rules_of(EMBEDDINGS), model)
+        self._tokenize_decoder = DialectDecoder(TokenizeRequest, rules_of(TOKENIZE), reads=reads)
         self._detokenize_decoder = DialectDecoder(DetokenizeRequest)
-        self._bodies = Bodies(options.max_body_bytes, options.body_timeout_s)
+        self.messages = MessageHandlers(self._intake, model, reads)
+        self.ollama = OllamaHandlers(self._intake, engine, styles, reads)
         self.prompt_keys = PromptKeys(
-            self._serving,
-            self._bodies,
-            self._completion_decoder,
-            self._chat_decoder,
-            self._response_decoder,
+            serving,
+            self._intake.bodies,
+            {
+                COMPLETIONS: PromptReader(self._completion_decoder, of_completion),
+                CHAT: PromptReader(self._chat_decoder, of_chat),
+                RESPONSES: PromptReader(self._response_decoder, of_response),
+                MESSAGES: self.messages.prompt_reader,
+            },
         )
-        self._ignored = IgnoredFields()
         self.document: Callable[[], bytes] = lambda: b"{}"
         """The OpenAPI document; set once all endpoints are known."""
 
     async def completions(self, request: Request) -> Response | EventStream:
-        return await self._work(request, self._completion_decoder, CompletionJob.prepare)
+        return await self._intake.answered(request, self._completion_decoder, CompletionJob.prepare)
 
     async def chat(self, request: Request) -> Response | EventStream:
-        return await self._work(request, self._chat_decoder, ChatJob.prepare)
+        return await self._intake.answered(request, self._chat_decoder, ChatJob.prepare)
 
     async def respond(self, request: Request) -> Response | EventStream:
-        return await self._work(request, self._response_decoder, ResponseJob.prepare)
+        return await self._intake.answered(request, self._response_decoder, ResponseJob.prepare)
 
     async def embeddings(self, request: Request) -> Response:
-        meter = self._begin(request)
-        body = await self._decoded(request, self._embedding_decoder)
-        self._check_model(body.model)
-        serving = await self._admitted(request, body.sequences)
+        meter = self._intake.begin(request)
+        body = await self._intake.decoded(request, self._embedding_decoder)
+        self._intake.check_model(body.model)
+        serving = await self._intake.admitted(request, body.sequences)
         prepare = EmbeddingJob.prepare(body, serving, meter)
         job = await unless_ended(request, request.receive, prepare)
         answer = await unless_ended(request, request.receive, job.answer())
         return Response(answer, media_type="application/json")
 
     async def tokenize(self, request: Request) -> Response:
-        body = await self._decoded(request, self._tokenize_decoder)
+        body = await self._intake.decoded(request, self._tokenize_decoder)
         if body.model is not None:
-            self._check_model(body.model)
-        work = tokenized(body, self._serving_to(request))
+            self._intake.check_model(body.model)
+        work = tokenized(body, self._intake.serving_to(request))
         return _json(await unless_ended(request, request.receive, work))
 
     async def detokenize(self, request: Request) -> Response:
-        body = await self._decoded(request, self._detokenize_decoder)
+        body = await self._intake.decoded(request, self._detokenize_decoder)
         if body.model is not None:
-            self._check_model(body.model)
+            self._intake.check_model(body.model)
         work = detokenized(body, self._engine)
         return _json(await unless_ended(request, request.receive, work))
 
@@ -160,7 +158,7 @@ class Handlers:
 
     async def model(self, request: Request) -> Response:
         asked = request.path_params["model"]
-        self._check_model(asked)
+        self._intake.check_model(asked)
         return _json(self._card.get())
 
     async def health(self, request: Request) -> Response:
@@ -197,76 +195,10 @@ class Handlers:
         """What the engine does, as long as the client listens."""
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
-        return EventStream(request, self._events.events(), ApiError.json)
+        return EventStream(request, self._events.events(), error_event)
 
     async def version(self, request: Request) -> Response:
         return _json(Version(__version__))
-
-    async def _work(
-        self,
-        request: Request,
-        decoder: BodyDecoder[Asked],
-        prepare: Callable[[Asked, Serving, Meter], Coroutine[Any, Any, Job]],
-    ) -> Response | EventStream:
-        meter = self._begin(request)
-        body = await self._decoded(request, decoder)
-        self._check_model(body.model)
-        prepared = prepare(body, await self._admitted(request, body.sequences), meter)
-        job = await unless_ended(request, request.receive, prepared)
-        if body.stream:
-            return EventStream(request, job.events(), job.error)
-        answer = await unless_ended(request, request.receive, job.answer())
-        return Response(answer, media_type="application/json")
-
-    def _begin(self, request: Request) -> Meter:
-        """Admit the request before its body is read. Raises ApiError if it cannot be admitted
-        now."""
-        if self._requests.draining is not None:
-            raise unavailable(self._requests.draining, "draining", RETRY_AFTER_S)
-        opened = OpenRequest.of(request.scope)
-        try:
-            self._engine.check(opened.caller.tenant)
-        except OverloadedError as error:
-            raise self._full(error) from None
-        self._requests.begin_work(opened, request.headers.get(TIMEOUT))
-        options = self._options
-        return Meter(self._counts, opened, options.log_prompts, self._observer, options.slo)
-
-    def _serving_to(self, request: Request) -> Serving:
-        return replace(self._serving, caller=OpenRequest.of(request.scope).caller)
-
-    async def _admitted(self, request: Request, sequences: int) -> Serving:
-        """Let a request for so many sequences use the engine, until it leaves: at once, or when an
-        exchange of engines is over. Raises ApiError, and ClientGone."""
-        opened, turnstile = OpenRequest.of(request.scope), self._engine.turnstile
-        if turnstile.is_open:
-            opened.on_leave = turnstile.enter().close
-            return self._serving_to(request)
-        holding = turnstile.hold(opened.caller.tenant, sequences)
-        try:
-            entry = await unless_ended(request, request.receive, holding)
-        except OverloadedError as error:
-            raise self._full(error) from None
-        opened.on_leave = entry.close
-        opened.notes["held_s"] = round(entry.held_s, 6)
-        serving = self._serving_to(request)
-        if entry.place is None:
-            return serving
-        return replace(serving, engine=PlacedEngine(self._engine, entry.place))
-
-    def _full(self, error: OverloadedError) -> ApiError:
-        self._counts.refused_full += 1
-        return overloaded(str(error), self._requests.retry_after_s())
-
-    def _check_model(self, asked: str) -> None:
-        if asked != self._model:
-            raise model_not_found(asked, self._model)
-
-    async def _decoded(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
-        decoded = await self._bodies.decoded(request, decoder)
-        if decoded.ignored:
-            self._ignored.report(OpenRequest.of(request.scope), decoded)
-        return decoded.request
 
 
 def _json(value: msgspec.Struct) -> Response:

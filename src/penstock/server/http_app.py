@@ -19,8 +19,10 @@ A = TypeVar("A")
 Handler = Callable[[Request], Awaitable[A]]
 
 
-def answered(handler: Handler[A]) -> Handler[A | Response]:
-    """Wrap ``handler`` so that its errors become responses in OpenAI's format."""
+def answered(
+    handler: Handler[A], error_body: Callable[[ApiError], bytes] = ApiError.json
+) -> Handler[A | Response]:
+    """Wrap ``handler`` so that its errors become responses, whose bodies ``error_body`` writes."""
 
     async def answer(request: Request) -> A | Response:
         try:
@@ -28,7 +30,8 @@ def answered(handler: Handler[A]) -> Handler[A | Response]:
         except (ClientGone, ClientDisconnect):
             return Response(status_code=499)  # nobody reads it
         except Exception as error:
-            return explained(error).response()
+            failure = explained(error)
+            return failure.response(error_body(failure))
 
     return answer
 

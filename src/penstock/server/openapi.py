@@ -9,8 +9,10 @@ from typing import Any, Literal
 import msgspec
 from starlette.requests import Request
 
-from penstock.server.errors import ErrorResponse
+from penstock.server.errors import ApiError, ErrorResponse
+from penstock.server.fields.rules import Rule
 from penstock.server.open_requests import REQUEST_ID, TIMEOUT
+from penstock.server.sse import LINES
 
 Schema = dict[str, Any]
 Access = Literal["public", "user", "operator", "admin"]
@@ -35,6 +37,8 @@ class Endpoint:
     event: type[msgspec.Struct] | None = None
     """Struct of the data of one server-sent event: of those that a body can ask for, or of the
     endpoint's only answer."""
+    stream: type[msgspec.Struct] | None = None
+    """Struct of a line, where the body can ask for a stream of lines of JSON."""
     lines: type[msgspec.Struct] | None = None
     """Struct of a line, where ``format=jsonl`` asks for lines of JSON in place of the answer."""
     query: Mapping[str, Schema] = field(default_factory=dict)
@@ -42,6 +46,12 @@ class Endpoint:
     access: Access = "user"
     works: bool = False
     """Whether the endpoint asks the engine for tokens, and so accepts a deadline."""
+    rules: tuple[Rule, ...] = ()
+    """How fields of the body are treated that its struct has not."""
+    error: type[msgspec.Struct] = ErrorResponse
+    """Struct of the JSON of a response that refuses a request."""
+    error_body: Callable[[ApiError], bytes] = ApiError.json
+    """Writes that JSON."""
 
 
 def document(
@@ -59,7 +69,10 @@ def document(
     """
     structs: dict[type, None] = {ErrorResponse: None}
     for endpoint in endpoints:
-        for kind in (endpoint.body, endpoint.answer, endpoint.event, endpoint.lines):
+        for kind in (
+            *(endpoint.body, endpoint.answer, endpoint.event, endpoint.stream),
+            *(endpoint.lines, endpoint.error),
+        ):
             if kind is not None:
                 structs[kind] = None
     _, components = msgspec.json.schema_components(
@@ -103,8 +116,8 @@ def _operation(endpoint: Endpoint, keys_needed: bool, any_keys: bool) -> Schema:
         "operationId": endpoint.handler.__name__,
         "responses": {
             "200": _answer(endpoint),
-            "4XX": _json("The request cannot be served as asked.", ErrorResponse),
-            "5XX": _json("The server cannot serve it now.", ErrorResponse),
+            "4XX": _json("The request cannot be served as asked.", endpoint.error),
+            "5XX": _json("The server cannot serve it now.", endpoint.error),
         },
     }
     parameters: list[Schema] = [
@@ -145,28 +158,32 @@ def _answer(endpoint: Endpoint) -> Schema:
         return {"description": "The answer.", "content": content}
     answer = _json("The answer.", endpoint.answer)
     if endpoint.event is not None:
-        answer["content"]["text/event-stream"] = {"schema": _event(endpoint.event)}
+        answer["content"]["text/event-stream"] = {"schema": _event(endpoint.event, endpoint.error)}
+    if endpoint.stream is not None:
+        schema = _lines(endpoint.stream, "With stream=true")
+        answer["content"][LINES] = {"schema": schema}
     if endpoint.lines is not None:
-        answer["content"]["application/jsonl"] = {"schema": _lines(endpoint.lines)}
+        schema = _lines(endpoint.lines, "With format=jsonl")
+        answer["content"]["application/jsonl"] = {"schema": schema}
     return answer
 
 
-def _lines(kind: type[msgspec.Struct]) -> Schema:
+def _lines(kind: type[msgspec.Struct], when: str) -> Schema:
     # Neither OpenAPI before 3.2 nor JSON Schema can say what each line of a text is.
     return {
         "type": "string",
-        "description": f"With format=jsonl: lines, each a {kind.__name__} in JSON.",
+        "description": f"{when}: lines, each a {kind.__name__} in JSON.",
     }
 
 
-def _event(kind: type[msgspec.Struct]) -> Schema:
+def _event(kind: type[msgspec.Struct], error: type[msgspec.Struct]) -> Schema:
     """Return the schema of one server-sent event, as OpenAPI before 3.2 has none for a whole
     stream."""
-    of_json = {"anyOf": [_reference(kind), _reference(ErrorResponse)]}
+    of_json = {"anyOf": [_reference(kind), _reference(error)]}
     return {
         "type": "object",
         "description": f"With stream=true: events whose data is a {kind.__name__} in JSON, or an "
-        "ErrorResponse, which is the last; of completions and chats that are complete the last "
+        f"{error.__name__}, which is the last; of completions and chats that are complete the last "
         "is [DONE].",
         "properties": {
             "event": {"type": "string"},

@@ -7,6 +7,8 @@ from penstock.server.handlers import Handlers
 from penstock.server.keys import WORKLOAD
 from penstock.server.openai.answer_structs import Chat, ChatChunk, Completion
 from penstock.server.openai.embeddings import EmbeddingRequest, Embeddings
+from penstock.server.openai.field_table import rules_of
+from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses import protocol as responses_protocol
 from penstock.server.openai.responses.protocol import ResponseEvent, ResponseRequest
@@ -28,50 +30,55 @@ def endpoints(handlers: Handlers) -> list[Endpoint]:
     return [
         Endpoint(
             "POST",
-            "/v1/completions",
+            COMPLETIONS,
             handlers.completions,
             "Continue a text.",
             Completion,
             CompletionRequest,
             Completion,
             works=True,
+            rules=rules_of(COMPLETIONS),
         ),
         Endpoint(
             "POST",
-            "/v1/chat/completions",
+            CHAT,
             handlers.chat,
             "Answer the messages of a chat.",
             Chat,
             ChatRequest,
             ChatChunk,
             works=True,
+            rules=rules_of(CHAT),
         ),
         Endpoint(
             "POST",
-            "/v1/responses",
+            RESPONSES,
             handlers.respond,
             "Answer a text or messages.",
             responses_protocol.Response,
             ResponseRequest,
             ResponseEvent,
             works=True,
+            rules=rules_of(RESPONSES),
         ),
         Endpoint(
             "POST",
-            "/v1/embeddings",
+            EMBEDDINGS,
             handlers.embeddings,
             "Embed texts: the model's hidden states, pooled.",
             Embeddings,
             EmbeddingRequest,
             works=True,
+            rules=rules_of(EMBEDDINGS),
         ),
         Endpoint(
             "POST",
-            "/tokenize",
+            TOKENIZE,
             handlers.tokenize,
             "The tokens of a text or of a chat's messages.",
             Tokens,
             TokenizeRequest,
+            rules=rules_of(TOKENIZE),
         ),
         Endpoint(
             "POST",
@@ -81,6 +88,8 @@ def endpoints(handlers: Handlers) -> list[Endpoint]:
             Text,
             DetokenizeRequest,
         ),
+        *handlers.messages.endpoints(),
+        *handlers.ollama.endpoints(),
         Endpoint("GET", "/v1/models", handlers.models, "The model that is served.", ModelList),
         Endpoint("GET", "/v1/models/{model:path}", handlers.model, "The same by name.", ModelCard),
         Endpoint("GET", "/health", handlers.health, "Whether it lives.", Alive, access="public"),

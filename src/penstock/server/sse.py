@@ -18,8 +18,12 @@ from penstock.server.open_requests import OpenRequest
 
 T = TypeVar("T")
 Events = AsyncIterator[bytes]
+ErrorWriter = Callable[[ApiError], bytes]
+"""A dialect's form of an error."""
 
 DONE = b"data: [DONE]\n\n"
+EVENTS = "text/event-stream; charset=utf-8"
+LINES = "application/x-ndjson"
 
 LAST_WORDS_S = 5.0
 """Seconds to wait for a slow client when telling it why its stream ends."""
@@ -34,6 +38,11 @@ class ClientGone(Exception):
 def event(data: bytes) -> bytes:
     """Format one server-sent event. ``data`` is JSON without line breaks."""
     return b"data: " + data + b"\n\n"
+
+
+def error_event(failure: ApiError) -> bytes:
+    """The event that says why a stream ends early, as OpenAI's clients read it."""
+    return event(failure.json())
 
 
 async def unless_ended(request: Request, receive: Receive, work: Coroutine[Any, Any, T]) -> T:
@@ -61,17 +70,26 @@ async def unless_ended(request: Request, receive: Receive, work: Coroutine[Any, 
 
 
 class EventStream:
-    """An ASGI answer that sends server-sent events as they come.
+    """An ASGI answer that sends events as they come: server-sent events, or lines.
 
     Nothing is sent before the first event exists, so that what fails until then has its own status
-    code. What fails later is reported in an event of its own, and the stream ends without
-    ``[DONE]``. ``encode_error`` gives that event's data.
+    code, and a body that ``error_body`` writes. What fails later is reported in an event of its
+    own, which ``error_event`` writes whole, and the stream ends without ``[DONE]``.
     """
 
-    def __init__(self, request: Request, events: Events, encode_error: Callable[[ApiError], bytes]):
+    def __init__(
+        self,
+        request: Request,
+        events: Events,
+        error_event: ErrorWriter,
+        error_body: ErrorWriter = ApiError.json,
+        media_type: str = EVENTS,
+    ) -> None:
         self._request = request
         self._events = events
-        self._encode_error = encode_error
+        self._error_event = error_event
+        self._error_body = error_body
+        self._media_type = media_type
         self._started = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -107,13 +125,13 @@ class EventStream:
 
     async def _start(self, send: Send) -> None:
         self._started = True
-        await send(_START)
+        await send(_start(self._media_type))
 
     async def _fail(self, failure: ApiError, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._started:
-            await failure.response()(scope, receive, send)
+            await failure.response(self._error_body(failure))(scope, receive, send)
             return
-        data = event(self._encode_error(failure))
+        data = self._error_event(failure)
         await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -126,15 +144,16 @@ def explained(error: Exception) -> ApiError:
     return failure
 
 
-_START: Message = {
-    "type": "http.response.start",
-    "status": 200,
-    "headers": [
-        (b"content-type", b"text/event-stream; charset=utf-8"),
-        (b"cache-control", b"no-cache"),
-        (b"x-accel-buffering", b"no"),  # nginx would hold events back
-    ],
-}
+def _start(media_type: str) -> Message:
+    return {
+        "type": "http.response.start",
+        "status": 200,
+        "headers": [
+            (b"content-type", media_type.encode("ascii")),
+            (b"cache-control", b"no-cache"),
+            (b"x-accel-buffering", b"no"),  # nginx would hold events back
+        ],
+    }
 
 
 async def _disconnect(receive: Receive) -> None:

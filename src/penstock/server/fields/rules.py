@@ -72,14 +72,13 @@ class Values:
         """Describe the set for people: values as JSON, types by their JSON names."""
         texts = [msgspec.json.encode(value).decode() for value in self.listed]
         for schema in self.schemas():
-            if "enum" in schema and not self.listed:
-                texts += [msgspec.json.encode(value).decode() for value in schema["enum"]]
-            elif "anyOf" in schema:
-                texts += [f"any {each['type']}" for each in schema["anyOf"]]
-            elif "type" in schema:
-                texts.append(f"any {schema['type']}")
-            elif "enum" not in schema:
-                texts.append("any")
+            for each in schema.get("anyOf", [schema]):
+                if "type" in each:
+                    texts.append(f"any {each['type']}")
+                elif "enum" not in each:
+                    texts.append("any")
+                elif each["enum"] != list(self.listed):
+                    texts += [msgspec.json.encode(value).decode() for value in each["enum"]]
         return texts
 
     def __str__(self) -> str:

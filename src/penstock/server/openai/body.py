@@ -12,7 +12,6 @@ from penstock.server.body_decoder import BodyDecoder
 from penstock.server.errors import ApiError
 from penstock.server.fields.check import Advice
 from penstock.server.fields.rules import Rule
-from penstock.server.openai.field_table import rules_of
 from penstock.server.openai.protocol import Sampling
 from penstock.server.openai.template_reads import UNREAD, TemplateReads, header_names
 from penstock.server.openai.thinking import heed
@@ -23,20 +22,20 @@ _TEMPLATE_OPTIONS = "chat_template_kwargs"
 
 
 class DialectDecoder(BodyDecoder[Body]):
-    """Decodes one kind of body by the rules of the field table.
+    """Decodes one kind of body, of any dialect, by ``rules`` of its field table.
 
-    ``endpoint`` is the path whose rules apply, ``model`` the model that is used where the body
-    names none, and ``reads`` the variables that chat templates read.
+    ``model`` is the model that is used where the body names none, and ``reads`` are the variables
+    that chat templates read.
     """
 
     def __init__(
         self,
         kind: type[Body],
-        endpoint: str = "",
+        rules: Iterable[Rule] = (),
         model: str | None = None,
         reads: TemplateReads | None = None,
     ) -> None:
-        super().__init__(kind, rules_of(endpoint))
+        super().__init__(kind, rules)
         self._model = model
         self._reads = TemplateReads() if reads is None else reads
 

@@ -59,6 +59,7 @@ def _fields(model: ModelFacts) -> dict[str, Keywords]:
     output = {"integer": {"minimum": 1, "maximum": model.lengths.longest_output}}
     fields = {name: _range(allowed) for name, allowed in RANGES.items()}
     stop = {"minLength": 1, "maxLength": MAX_STOP_CHARS}
+    stops = {"maxItems": MAX_STOPS, "items": {"type": "string", **stop}}
     (bias,) = _range(RANGES["logit_bias"]).values()
     (cut,) = fields["truncate_prompt_tokens"].values()
     digits = {"pattern": "^[0-9]+$", "maxLength": len(str(model.vocab_size - 1))}
@@ -76,13 +77,9 @@ def _fields(model: ModelFacts) -> dict[str, Keywords]:
                 "additionalProperties": {"type": "number", **bias},
             }
         },
-        "stop": {
-            "string": stop,
-            "array": {"maxItems": MAX_STOPS, "items": {"type": "string", **stop}},
-        },
-        "bad_words": {
-            "array": {"maxItems": MAX_STOPS, "items": {"type": "string", **stop}},
-        },
+        "stop": {"string": stop, "array": stops},
+        "stop_sequences": {"array": stops},
+        "bad_words": {"array": stops},
         "allowed_token_ids": {"array": {"minItems": 1, "items": token}},
         "truncate_prompt_tokens": {"integer": {**cut, "not": {"const": 0}}},
         "stop_token_ids": {"array": {"maxItems": MAX_STOPS, "items": token}},

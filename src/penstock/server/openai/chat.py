@@ -37,7 +37,7 @@ from penstock.server.openai.names import CHAT, FUNCTIONS
 from penstock.server.openai.prepare import PreparedChat, prepare_chat
 from penstock.server.openai.protocol import ChatRequest
 from penstock.server.serving import Serving
-from penstock.server.sse import DONE, event
+from penstock.server.sse import DONE, error_event, event
 
 
 class ChatJob:
@@ -110,7 +110,7 @@ class ChatJob:
         yield DONE
 
     def error(self, failure: ApiError) -> bytes:
-        return failure.json()
+        return error_event(failure)
 
     def _whole(self, choice: CompletionOutput) -> ChatChoice:
         message, called = self._reading.message(choice.text)

@@ -88,10 +88,10 @@ class Reading:
 
 
 class ChoiceStream:
-    """The streaming state of one choice."""
+    """The streaming state of one choice; calls come in pieces, or whole if not ``eager``."""
 
-    def __init__(self, reading: Reading) -> None:
-        self._parser = reading.parser(eager=True)
+    def __init__(self, reading: Reading, eager: bool = True) -> None:
+        self._parser = reading.parser(eager=eager)
         self._before: CompletionOutput | None = None
         self._logprobs: list[PositionLogprobs] | None = None
         self._sent_tokens = 0

@@ -35,7 +35,7 @@ from penstock.server.openai.sampling import (
     kept_prompt,
 )
 from penstock.server.serving import Serving
-from penstock.server.sse import DONE, event
+from penstock.server.sse import DONE, error_event, event
 
 MAX_PROMPTS = 1024
 """Most prompts in one request; more would hold the connection for longer than clients wait."""
@@ -129,7 +129,7 @@ class CompletionJob:
         yield DONE
 
     def error(self, failure: ApiError) -> bytes:
-        return failure.json()
+        return error_event(failure)
 
     def _generations(self) -> list[Generation]:
         return [self._generation(i, prompt) for i, prompt in enumerate(self._prompts)]

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from penstock.engine.ipc.wire import ModelFacts
 from penstock.server.fields.schema import document_fields
 from penstock.server.openai.bounds import bound
-from penstock.server.openai.field_table import rules_of
 from penstock.server.openapi import Endpoint, Schema
 
 
@@ -27,4 +26,4 @@ def describe_bodies(
     bound({name: components[name] for name in taken}, model, best_priority)
     for endpoint in endpoints:
         if endpoint.body is not None:
-            document_fields(endpoint.body, rules_of(endpoint.path), components)
+            document_fields(endpoint.body, endpoint.rules, components)

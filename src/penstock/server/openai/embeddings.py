@@ -118,10 +118,19 @@ class EmbeddingJob:
             check_token_ids(tokens, engine.model.vocab_size, name)
         return cls(request, inputs, pooling, engine, meter, options)
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of all inputs."""
+        return sum(map(len, self._inputs))
+
+    async def embeddings(self) -> list[list[float]]:
+        """The embedding of each input, in order."""
+        return [_numbers(output.embedding or b"") for output in await self._outputs()]
+
     async def answer(self) -> bytes:
         """The whole answer as JSON."""
         outputs = await self._outputs()
-        tokens = sum(map(len, self._inputs))
+        tokens = self.num_tokens
         return msgspec.json.encode(
             Embeddings(
                 data=[
@@ -158,8 +167,12 @@ class EmbeddingJob:
     def _encoded(self, embedding: bytes) -> list[float] | str:
         if self._request.encoding_format == "base64":
             return base64.b64encode(embedding).decode("ascii")
-        numbers: list[float] = np.frombuffer(embedding, EMBEDDING_DTYPE).tolist()
-        return numbers
+        return _numbers(embedding)
+
+
+def _numbers(embedding: bytes) -> list[float]:
+    numbers: list[float] = np.frombuffer(embedding, EMBEDDING_DTYPE).tolist()
+    return numbers
 
 
 async def _tokenized(request: EmbeddingRequest, serving: Serving) -> list[list[int]]:

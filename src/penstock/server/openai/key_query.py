@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -10,15 +12,12 @@ from starlette.responses import Response
 
 from penstock.engine.prompt_keys import KEY_TOKENS, prompt_keys
 from penstock.server.bodies import Bodies
+from penstock.server.body_decoder import BodyDecoder
 from penstock.server.errors import ApiError
 from penstock.server.open_requests import OpenRequest
-from penstock.server.openai.body import DialectDecoder
 from penstock.server.openai.completions import completion_tokens
 from penstock.server.openai.functions import is_old, with_tools
 from penstock.server.openai.names import CHAT, FUNCTIONS, RESPONSES
-from penstock.server.openai.paths import CHAT as CHAT_PATH
-from penstock.server.openai.paths import COMPLETIONS as COMPLETIONS_PATH
-from penstock.server.openai.paths import RESPONSES as RESPONSES_PATH
 from penstock.server.openai.prepare import chat_tokens
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses.input import as_chat
@@ -27,7 +26,7 @@ from penstock.server.openapi import Endpoint
 from penstock.server.serving import Serving
 from penstock.server.sse import unless_ended
 
-PATHS = (COMPLETIONS_PATH, CHAT_PATH, RESPONSES_PATH)
+Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class CacheKeys(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,23 +41,36 @@ class CacheKeys(msgspec.Struct, frozen=True, kw_only=True):
     base64; as in the events of ``/admin/cache/events``."""
 
 
+@dataclass(frozen=True)
+class Prompts:
+    """What the cache is asked for by one request."""
+
+    token_ids: list[list[int]]
+    salt: str | None
+
+
+@dataclass(frozen=True)
+class PromptReader(Generic[Body]):
+    """Reads the prompts of the bodies of one endpoint, and checks nothing else of them."""
+
+    decoder: BodyDecoder[Body]
+    prompts: Callable[[Body, Serving], Coroutine[Any, Any, Prompts]]
+
+    async def read(self, request: Request, bodies: Bodies, serving: Serving) -> Prompts:
+        """Raises ApiError or RequestError naming the field at fault."""
+        return await self.prompts((await bodies.decoded(request, self.decoder)).request, serving)
+
+
 class PromptKeys:
     """The handler. It reads a body as the endpoint that ``path`` names does, as far as the prompt
     depends on it, so a router needs neither tokenizer nor template, and no rule of a dialect."""
 
     def __init__(
-        self,
-        serving: Serving,
-        bodies: Bodies,
-        completions: DialectDecoder[CompletionRequest],
-        chats: DialectDecoder[ChatRequest],
-        responses: DialectDecoder[ResponseRequest],
+        self, serving: Serving, bodies: Bodies, readers: Mapping[str, PromptReader[Any]]
     ) -> None:
         self._serving = serving
         self._bodies = bodies
-        self._completions = completions
-        self._chats = chats
-        self._responses = responses
+        self._readers = readers
 
     def endpoint(self) -> Endpoint:
         return Endpoint(
@@ -68,38 +80,38 @@ class PromptKeys:
             "The keys of the blocks of a request's prompt.",
             CacheKeys,
             ChatRequest,
-            query={"path": {"enum": list(PATHS)}},
+            query={"path": {"enum": list(self._readers)}},
             access="admin",
         )
 
     async def cache_keys(self, request: Request) -> Response:
         """The body is a request to ``path``; nothing is generated."""
-        path = request.query_params.get("path", "")
-        if path not in PATHS:
-            raise ApiError(400, f"path must be one of {', '.join(PATHS)}", param="path")
+        reader = self._readers.get(request.query_params.get("path", ""))
+        if reader is None:
+            why = f"path must be one of {', '.join(self._readers)}"
+            raise ApiError(400, why, param="path")
         caller = OpenRequest.of(request.scope).caller
         serving = replace(self._serving, caller=caller)
-        prompts, salt = await unless_ended(
-            request, request.receive, self._prompts(request, path, serving)
-        )
-        longest = max(prompts, key=len)
+        reading = reader.read(request, self._bodies, serving)
+        prompts = await unless_ended(request, request.receive, reading)
+        longest = max(prompts.token_ids, key=len)
         keys = CacheKeys(
             block_size=KEY_TOKENS,
-            prompt_tokens=sum(map(len, prompts)),
-            keys=b"".join(prompt_keys(longest, salt)),
+            prompt_tokens=sum(map(len, prompts.token_ids)),
+            keys=b"".join(prompt_keys(longest, prompts.salt or "")),
         )
         return Response(msgspec.json.encode(keys), media_type="application/json")
 
-    async def _prompts(
-        self, request: Request, path: str, serving: Serving
-    ) -> tuple[list[list[int]], str]:
-        if path == COMPLETIONS_PATH:
-            completion = (await self._bodies.decoded(request, self._completions)).request
-            return await completion_tokens(completion, serving), completion.cache_salt or ""
-        if path == RESPONSES_PATH:
-            response = (await self._bodies.decoded(request, self._responses)).request
-            tokens = await chat_tokens(as_chat(response), serving, RESPONSES)
-            return [tokens], response.cache_salt or ""
-        chat = (await self._bodies.decoded(request, self._chats)).request
-        tokens = await chat_tokens(with_tools(chat), serving, FUNCTIONS if is_old(chat) else CHAT)
-        return [tokens], chat.cache_salt or ""
+
+async def of_completion(request: CompletionRequest, serving: Serving) -> Prompts:
+    return Prompts(await completion_tokens(request, serving), request.cache_salt)
+
+
+async def of_chat(request: ChatRequest, serving: Serving) -> Prompts:
+    names = FUNCTIONS if is_old(request) else CHAT
+    return Prompts([await chat_tokens(with_tools(request), serving, names)], request.cache_salt)
+
+
+async def of_response(request: ResponseRequest, serving: Serving) -> Prompts:
+    tokens = await chat_tokens(as_chat(request), serving, RESPONSES)
+    return Prompts([tokens], request.cache_salt)

@@ -1,4 +1,4 @@
-"""Names of the fields that OpenAI's two chat APIs share."""
+"""What dialects call the fields of a chat."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ class Names:
     choice: str = "tool_choice"
     """The field that says which tools may or must be called."""
     messages: str = "messages"
+    parameters: str = "parameters"
+    """The field of a function that has the schema of its arguments."""
 
 
 CHAT = Names(

@@ -17,11 +17,12 @@ from penstock.server.errors import ApiError
 from penstock.server.fanout import Generation, refused_by_name
 from penstock.server.meter import Meter
 from penstock.server.openai.choice_stream import Reading
+from penstock.server.openai.completions import completion_tokens
 from penstock.server.openai.constraint import Constraint, asked_constraint, schema_text
 from penstock.server.openai.messages import chat_prompt
 from penstock.server.openai.names import CHAT, Names
-from penstock.server.openai.protocol import ChatRequest
-from penstock.server.openai.sampling import bound_by, chat_params, kept_prompt
+from penstock.server.openai.protocol import ChatRequest, CompletionRequest
+from penstock.server.openai.sampling import bound_by, chat_params, completion_params, kept_prompt
 from penstock.server.openai.tools import ToolUse, tool_use
 from penstock.server.serving import Serving
 
@@ -82,6 +83,30 @@ async def prepare_chat(
         params = bound_by(params, grammar, engine.model)
     reading = Reading(reasoning, inside, use)
     return PreparedChat(request, prompt, params, reading, engine, meter, options, binding, names)
+
+
+async def prepare_raw(
+    request: CompletionRequest, serving: Serving, meter: Meter, names: Names
+) -> PreparedChat:
+    """Validate and tokenize one prompt that is continued as it is, for a dialect in which chats
+    and completions have one form of answers. Raises as :func:`prepare_chat`."""
+    engine = serving.engine
+    options = serving.caller.options(request)
+    (prompt,) = await completion_tokens(request, serving)
+    limited = request
+    if request.max_tokens is None:
+        limited = msgspec.structs.replace(
+            request, max_tokens=max(engine.model.lengths.room(len(prompt)), 1)
+        )
+    params = completion_params(limited, engine.model, len(prompt))
+    asked = asked_constraint(request, names)
+    if asked is not None:
+        await serving.grammars.check(asked.spec, asked.param, serving.caller.name)
+        params = bound_by(params, asked.spec, engine.model)
+    chat = ChatRequest(model=request.model, messages=[])
+    reading = Reading(None, False, None)
+    binding = "" if asked is None else asked.param
+    return PreparedChat(chat, prompt, params, reading, engine, meter, options, binding, names)
 
 
 async def chat_tokens(request: ChatRequest, serving: Serving, names: Names = CHAT) -> list[int]:

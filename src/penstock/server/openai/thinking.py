@@ -13,7 +13,7 @@ EFFORT = "reasoning_effort"
 SWITCHES = ("enable_thinking", "thinking")
 """Boolean variables, as in the templates of Qwen3 and DeepSeek V3.1."""
 
-_ON = {"enabled": True, "adaptive": True, "disabled": False}
+_ON = {"enabled": True, "adaptive": True, "between_tools": True, "disabled": False}
 
 
 def heed(wishes: Iterable[Advice], reads: frozenset[str], options: dict[str, Any]) -> list[Rule]:

@@ -94,7 +94,7 @@ def tool_use(request: ChatRequest, styles: Styles, names: Names = CHAT) -> ToolU
         _refuse(names.tools, f"holds {len(tools)} tools; at most {MAX_TOOLS} are taken")
     functions: dict[str, _Function] = {}
     for i, tool in enumerate(tools):
-        function = _checked(tool, f"{names.tools}[{i}]", names.function)
+        function = _checked(tool, f"{names.tools}[{i}]", names)
         if function.name in functions:
             why = f"{function.name!r} is the name of another tool too"
             _refuse(f"{names.tools}[{i}]{names.function}.name", why)
@@ -115,7 +115,7 @@ def tool_use(request: ChatRequest, styles: Styles, names: Names = CHAT) -> ToolU
         Function(
             function.name,
             _schema(function) if forced or function.strict else {"type": "object"},
-            f"{names.tools}[{i}]{names.function}.parameters",
+            f"{names.tools}[{i}]{names.function}.{names.parameters}",
         )
         for i, function in enumerate(functions.values())
         if function.name in choice.names
@@ -154,8 +154,7 @@ def _schema(function: _Function) -> Mapping[str, Any]:
     return {"type": "object", **function.parameters}
 
 
-def _checked(given: Mapping[str, Any], where: str, nested: str) -> _Function:
-    """``nested`` is what follows ``where`` in the client's names of a function's fields."""
+def _checked(given: Mapping[str, Any], where: str, names: Names) -> _Function:
     check_nesting(given, where)
     if given.get("type") != "function":
         _refuse(f"{where}.type", "must be 'function', the only type of tool here")
@@ -163,21 +162,22 @@ def _checked(given: Mapping[str, Any], where: str, nested: str) -> _Function:
         function = msgspec.convert(given, _Tool).function
     except msgspec.ValidationError as error:
         _refuse(where, f"is no tool: {str(error)[:200].replace('`', '')}")
-    at = f"{where}{nested}"
+    at = f"{where}{names.function}"
+    schema = f"{at}.{names.parameters}"
     if not _NAME.fullmatch(function.name):
         _refuse(f"{at}.name", "must be 1 to 64 letters, digits, underscores or dashes")
     kind = (function.parameters or {}).get("type", "object")
     if kind != "object":
-        _refuse(f"{at}.parameters.type", "must be 'object': arguments are a JSON object")
+        _refuse(f"{schema}.type", "must be 'object': arguments are a JSON object")
     properties = (function.parameters or {}).get("properties", {})
     if not isinstance(properties, dict):
-        _refuse(f"{at}.parameters.properties", "must be an object of schemas by name")
-    for name, schema in properties.items():
-        if not isinstance(schema, dict | bool):
-            _refuse(f"{at}.parameters.properties.{name[:64]}", "must be a schema")
+        _refuse(f"{schema}.properties", "must be an object of schemas by name")
+    for name, of_property in properties.items():
+        if not isinstance(of_property, dict | bool):
+            _refuse(f"{schema}.properties.{name[:64]}", "must be a schema")
     required = (function.parameters or {}).get("required", [])
     if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-        _refuse(f"{at}.parameters.required", "must be a list of names")
+        _refuse(f"{schema}.required", "must be a list of names")
     return function
 
 

@@ -32,6 +32,7 @@ from penstock.server.openai.responses.protocol import (
     TextOptions,
 )
 from penstock.server.serving import Serving
+from penstock.server.sse import event
 
 _STATES: dict[str | None, State] = {
     None: "in_progress",
@@ -92,9 +93,9 @@ class ResponseJob:
         yield self._event(response.status, response=response)
 
     def error(self, failure: ApiError) -> bytes:
-        """The data of the event that says why a stream ends early."""
+        """The event that says why a stream ends early."""
         body = failure.body.error
-        return msgspec.json.encode(
+        data = msgspec.json.encode(
             ResponseEvent(
                 type="error",
                 sequence_number=self._num_events,
@@ -103,6 +104,7 @@ class ResponseJob:
                 param=body.param,
             )
         )
+        return event(data)
 
     def _encoded(self, events: Iterable[Event]) -> Iterable[bytes]:
         for name, fields in events:

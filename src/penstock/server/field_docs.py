@@ -1,6 +1,6 @@
 """The tables of ``docs/clients.md``.
 
-``python -m penstock.server.openai.field_docs`` prints them.
+``python -m penstock.server.field_docs`` prints them.
 """
 
 from __future__ import annotations
@@ -9,22 +9,46 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from penstock.server.anthropic.field_table import TABLE as ANTHROPIC
+from penstock.server.anthropic.field_table import rules_of as anthropic_rules
+from penstock.server.anthropic.paths import COUNT, MESSAGES
+from penstock.server.anthropic.protocol import CountRequest, MessageRequest
 from penstock.server.fields.rules import ANYTHING, Rule, Values
+from penstock.server.ollama import paths as ollama
+from penstock.server.ollama.field_table import TABLE as OLLAMA
+from penstock.server.ollama.field_table import rules_of as ollama_rules
+from penstock.server.ollama.models import ShowRequest
+from penstock.server.ollama.protocol import (
+    EmbedRequest,
+    GenerateRequest,
+    OldEmbedRequest,
+    OllamaChatRequest,
+)
 from penstock.server.openai.embeddings import EmbeddingRequest
-from penstock.server.openai.field_table import TABLE
+from penstock.server.openai.field_table import TABLE as OPENAI
+from penstock.server.openai.field_table import rules_of as openai_rules
 from penstock.server.openai.paths import CHAT, COMPLETIONS, EMBEDDINGS, RESPONSES, TOKENIZE
 from penstock.server.openai.protocol import ChatRequest, CompletionRequest
 from penstock.server.openai.responses.protocol import ResponseRequest
 from penstock.server.openai.tokenizing import TokenizeRequest
 
-BODIES: tuple[tuple[str, type[msgspec.Struct]], ...] = (
-    (COMPLETIONS, CompletionRequest),
-    (CHAT, ChatRequest),
-    (RESPONSES, ResponseRequest),
-    (EMBEDDINGS, EmbeddingRequest),
-    (TOKENIZE, TokenizeRequest),
+BODIES: tuple[tuple[str, type[msgspec.Struct], tuple[Rule, ...]], ...] = (
+    (COMPLETIONS, CompletionRequest, openai_rules(COMPLETIONS)),
+    (CHAT, ChatRequest, openai_rules(CHAT)),
+    (RESPONSES, ResponseRequest, openai_rules(RESPONSES)),
+    (EMBEDDINGS, EmbeddingRequest, openai_rules(EMBEDDINGS)),
+    (TOKENIZE, TokenizeRequest, openai_rules(TOKENIZE)),
+    (MESSAGES, MessageRequest, anthropic_rules(MESSAGES)),
+    (COUNT, CountRequest, anthropic_rules(COUNT)),
+    (ollama.GENERATE, GenerateRequest, ollama_rules(ollama.GENERATE)),
+    (ollama.CHAT, OllamaChatRequest, ollama_rules(ollama.CHAT)),
+    (ollama.EMBED, EmbedRequest, ollama_rules(ollama.EMBED)),
+    (ollama.OLD_EMBED, OldEmbedRequest, ollama_rules(ollama.OLD_EMBED)),
+    (ollama.SHOW, ShowRequest, ollama_rules(ollama.SHOW)),
 )
-"""The endpoints and the structs of their bodies."""
+"""The endpoints, the structs of their bodies, and the rules for what these have not."""
+
+TABLE: tuple[Rule, ...] = (*OPENAI, *ANTHROPIC, *OLLAMA)
 
 
 def markdown() -> str:
@@ -35,7 +59,7 @@ def markdown() -> str:
 def _acted_on() -> Iterator[str]:
     yield "| endpoint | fields that are acted on |"
     yield "|---|---|"
-    for path, body in BODIES:
+    for path, body, _ in BODIES:
         names = [f"`{field.encode_name}`" for field in msgspec.structs.fields(body)]
         yield f"| `{path}` | {', '.join(names)} |"
 
@@ -81,6 +105,13 @@ _SHORT = {
     RESPONSES: "responses",
     EMBEDDINGS: "embeddings",
     TOKENIZE: "tokenize",
+    MESSAGES: "messages",
+    COUNT: "count_tokens",
+    ollama.GENERATE: "generate",
+    ollama.CHAT: "Ollama's chat",
+    ollama.EMBED: "embed",
+    ollama.OLD_EMBED: "Ollama's embeddings",
+    ollama.SHOW: "show",
 }
 
 if __name__ == "__main__":

@@ -20,5 +20,5 @@ class Job(Protocol):
         ...
 
     def error(self, failure: ApiError) -> bytes:
-        """The data of the event that says why a stream ends early."""
+        """The event that says why a stream ends early."""
         ...

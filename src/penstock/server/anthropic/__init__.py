@@ -1,0 +1,1 @@
+"""The dialect of Anthropic's Messages API: requests in, messages and events out."""

@@ -1,0 +1,149 @@
+"""What becomes of a request in any dialect, between its connection and its job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar, cast
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.errors import OverloadedError
+from penstock.server.bodies import Bodies
+from penstock.server.body_decoder import BodyDecoder
+from penstock.server.engine import PlacedEngine
+from penstock.server.errors import (
+    RETRY_AFTER_S,
+    ApiError,
+    model_not_found,
+    overloaded,
+    unavailable,
+)
+from penstock.server.ignored import IgnoredFields
+from penstock.server.job import Job
+from penstock.server.meter import Meter
+from penstock.server.metrics import Counts
+from penstock.server.observer import Observer
+from penstock.server.open_requests import TIMEOUT, OpenRequest, OpenRequests
+from penstock.server.options import ServerOptions
+from penstock.server.serving import Serving
+from penstock.server.sse import EVENTS, ErrorWriter, EventStream, unless_ended
+from penstock.server.supervisor import Supervisor
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+
+
+class Asking(Protocol):
+    """A body that asks for tokens."""
+
+    @property
+    def model(self) -> str: ...
+
+    @property
+    def stream(self) -> bool | None: ...
+
+    @property
+    def sequences(self) -> int:
+        """How many it opens at once."""
+        ...
+
+
+class Intake:
+    """Admits requests, reads their bodies and answers them by their jobs."""
+
+    def __init__(
+        self,
+        engine: Supervisor,
+        requests: OpenRequests,
+        options: ServerOptions,
+        counts: Counts,
+        observer: Observer | None,
+        serving: Serving,
+    ) -> None:
+        self._engine = engine
+        self._requests = requests
+        self._options = options
+        self._counts = counts
+        self._observer = observer
+        self._serving = serving
+        self._model = engine.model.served_model_name  # no profile changes it
+        self._ignored = IgnoredFields()
+        self.bodies = Bodies(options.max_body_bytes, options.body_timeout_s)
+
+    async def answered(
+        self,
+        request: Request,
+        decoder: BodyDecoder[Body],
+        prepare: Callable[[Body, Serving, Meter], Coroutine[Any, Any, Job]],
+        error_body: ErrorWriter = ApiError.json,
+        media_type: str = EVENTS,
+    ) -> Response | EventStream:
+        """Answer a request whose body ``decoder`` reads, an :class:`Asking`, by the job that
+        ``prepare`` makes of it: whole, or as events where it asks for a stream.
+
+        ``error_body`` writes the errors of a stream that has not begun, and ``media_type`` is that
+        of a stream. Raises ApiError,
+        RequestError and ClientGone.
+        """
+        meter = self.begin(request)
+        body = await self.decoded(request, decoder)
+        asked = cast(Asking, body)  # a type cannot say that it is a struct and has these fields
+        self.check_model(asked.model)
+        prepared = prepare(body, await self.admitted(request, asked.sequences), meter)
+        job = await unless_ended(request, request.receive, prepared)
+        if asked.stream:
+            return EventStream(request, job.events(), job.error, error_body, media_type)
+        answer = await unless_ended(request, request.receive, job.answer())
+        return Response(answer, media_type="application/json")
+
+    def begin(self, request: Request) -> Meter:
+        """Admit the request before its body is read. Raises ApiError if it cannot be admitted
+        now."""
+        if self._requests.draining is not None:
+            raise unavailable(self._requests.draining, "draining", RETRY_AFTER_S)
+        opened = OpenRequest.of(request.scope)
+        try:
+            self._engine.check(opened.caller.tenant)
+        except OverloadedError as error:
+            raise self._full(error) from None
+        self._requests.begin_work(opened, request.headers.get(TIMEOUT))
+        options = self._options
+        return Meter(self._counts, opened, options.log_prompts, self._observer, options.slo)
+
+    def serving_to(self, request: Request) -> Serving:
+        return replace(self._serving, caller=OpenRequest.of(request.scope).caller)
+
+    async def admitted(self, request: Request, sequences: int) -> Serving:
+        """Let a request for so many sequences use the engine, until it leaves: at once, or when an
+        exchange of engines is over. Raises ApiError, and ClientGone."""
+        opened, turnstile = OpenRequest.of(request.scope), self._engine.turnstile
+        if turnstile.is_open:
+            opened.on_leave = turnstile.enter().close
+            return self.serving_to(request)
+        holding = turnstile.hold(opened.caller.tenant, sequences)
+        try:
+            entry = await unless_ended(request, request.receive, holding)
+        except OverloadedError as error:
+            raise self._full(error) from None
+        opened.on_leave = entry.close
+        opened.notes["held_s"] = round(entry.held_s, 6)
+        serving = self.serving_to(request)
+        if entry.place is None:
+            return serving
+        return replace(serving, engine=PlacedEngine(self._engine, entry.place))
+
+    def _full(self, error: OverloadedError) -> ApiError:
+        self._counts.refused_full += 1
+        return overloaded(str(error), self._requests.retry_after_s())
+
+    def check_model(self, asked: str) -> None:
+        if asked != self._model:
+            raise model_not_found(asked, self._model)
+
+    async def decoded(self, request: Request, decoder: BodyDecoder[Body]) -> Body:
+        decoded = await self.bodies.decoded(request, decoder)
+        if decoded.ignored:
+            self._ignored.report(OpenRequest.of(request.scope), decoded)
+        return decoded.request
