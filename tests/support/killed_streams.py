@@ -8,6 +8,7 @@ from typing import Any
 import httpx
 
 from penstock.router.resume import ChoiceStream
+from penstock.router.resume_messages import MessageStream
 from penstock.router.resume_responses import ResponseStream
 
 WEATHER: dict[str, Any] = {
@@ -66,6 +67,21 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
             "temperature": 0,
         },
     ),
+    "message": ("messages", {"messages": HELLO, "temperature": 0, "system": "Count to 900."}),
+    "message's tools": (
+        "messages",
+        {
+            "messages": HELLO,
+            "tools": [
+                {
+                    "name": "weather",
+                    "input_schema": WEATHER["function"]["parameters"],
+                }
+            ],
+            "tool_choice": {"type": "any"},
+            "seed": 7,
+        },
+    ),
     "greedy": (
         "chat/completions",
         {"messages": HELLO, "temperature": 0, "stream_options": {"include_usage": True}},
@@ -77,15 +93,17 @@ def asked_by(kind: str) -> tuple[str, dict[str, Any]]:
     """The endpoint below ``/v1`` and the body of one of :data:`REQUESTS`, as a stream."""
     endpoint, asked = REQUESTS[kind]
     body = {"stream": True, "max_tokens": 400, "ignore_eos": True, **asked}
-    if endpoint == "responses":  # which has no options beyond OpenAI's
+    if endpoint == "responses":
         body["max_output_tokens"] = body.pop("max_tokens")
+    if endpoint in ("responses", "messages"):
         del body["ignore_eos"]
     return endpoint, body
 
 
 def parts(endpoint: str, lines: list[str]) -> dict[Any, Any]:
     """What a stream says, part by part, but for names of calls."""
-    stream = ResponseStream() if endpoint == "responses" else ChoiceStream()
+    kinds = {"responses": ResponseStream, "messages": MessageStream}
+    stream = kinds.get(endpoint, ChoiceStream)()
     stream.add("".join(f"data: {line}\n\n" for line in lines if line != "[DONE]").encode())
     stream.fold()
     return {path: value for path, value in stream.parts.has.items() if path[-1] != "id"}

@@ -24,6 +24,7 @@ class Body(msgspec.Struct):
     seed: msgspec.Raw = _NONE
     tools: msgspec.Raw = _NONE
     instructions: msgspec.Raw = _NONE
+    system: msgspec.Raw = _NONE
     prompt: msgspec.Raw = _NONE
     messages: msgspec.Raw = _NONE
     input: msgspec.Raw = _NONE
@@ -55,7 +56,8 @@ class Body(msgspec.Struct):
     @property
     def prompt_parts(self) -> tuple[msgspec.Raw, ...]:
         """What its prompt is made of, in the order in which templates write it."""
-        return self.tools, self.instructions, self.prompt, self.messages, self.input
+        texts = self.instructions, self.system, self.prompt, self.messages, self.input
+        return self.tools, *texts
 
 
 def text_of(raw: msgspec.Raw) -> str | None:

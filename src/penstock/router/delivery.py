@@ -12,16 +12,20 @@ from penstock.errors import PenstockError
 from penstock.router.exchange import EndedError, Exchange, UpstreamError
 from penstock.router.reading import said
 from penstock.router.resume import ChoiceStream, Stream, datas
+from penstock.router.resume_messages import MessageStream
 from penstock.router.resume_responses import ResponseStream
+from penstock.server.anthropic import errors as anthropic_errors
+from penstock.server.anthropic.paths import MESSAGES
 from penstock.server.connection import PieceWriter
 from penstock.server.errors import ApiError
-from penstock.server.sse import event
+from penstock.server.sse import error_event, event
 
 _RESPONSES: Final = "/v1/responses"
 RESUMED: Final[Mapping[str, Callable[[], Stream]]] = {
     "/v1/completions": ChoiceStream,
     "/v1/chat/completions": ChoiceStream,
     _RESPONSES: ResponseStream,
+    MESSAGES: MessageStream,
 }
 """Paths whose streams can be continued by another replica."""
 WHOLE_BYTES: Final = 8 << 20
@@ -113,21 +117,26 @@ class Delivery:
         """Tell the client why there is no answer, or no more of it. Raises OSError where nothing
         can be told any more, and the connection should be cut."""
         if not self.started:
-            await failure.response()(self._scope, receive, self._send)
+            body = anthropic_errors.body(failure) if self._path == MESSAGES else failure.json()
+            await failure.response(body)(self._scope, receive, self._send)
             return
         if not self._is_event_stream:
             raise OSError(str(failure))  # what was announced does not come
         # What came last may be half an event.
         lead = b"" if self._stream is not None else b"\n\n"
-        data = failure.json()
-        if self._path == _RESPONSES:
-            said = failure.body.error
-            data = msgspec.json.encode(
-                {"type": "error", "code": said.code, "message": said.message, "param": None}
-            )
-        body = {"type": "http.response.body", "body": lead + event(data), "more_body": True}
-        await self._send(body)
+        last = lead + self._error_event(failure)
+        await self._send({"type": "http.response.body", "body": last, "more_body": True})
         await self._end()
+
+    def _error_event(self, failure: ApiError) -> bytes:
+        """The event that says why a stream ends early, as its dialect has it."""
+        if self._path == MESSAGES:
+            return anthropic_errors.event(failure)
+        if self._path != _RESPONSES:
+            return error_event(failure)
+        said = failure.body.error
+        told = {"type": "error", "code": said.code, "message": said.message, "param": None}
+        return event(msgspec.json.encode(told))
 
     async def _pass_bytes(self, exchange: Exchange, head: Head, began: Began) -> None:
         """Pass an answer on as it comes, but a document in one piece."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec import UNSET
 
 from penstock.server.anthropic.protocol import ErrorDetail, ErrorMessage, MessageEvent
 from penstock.server.errors import ApiError
@@ -24,7 +25,11 @@ _KINDS: Final = {
 def detail(failure: ApiError) -> ErrorDetail:
     """What a response or an event says of ``failure``."""
     other = "invalid_request_error" if failure.status < 500 else "api_error"
-    return ErrorDetail(type=_KINDS.get(failure.status, other), message=failure.body.error.message)
+    return ErrorDetail(
+        type=_KINDS.get(failure.status, other),
+        message=failure.body.error.message,
+        code=failure.body.error.code or UNSET,
+    )
 
 
 def body(failure: ApiError) -> bytes:

@@ -207,6 +207,8 @@ class MessageDelta(msgspec.Struct, frozen=True, kw_only=True):
 class ErrorDetail(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     message: str
+    code: str | UnsetType = UNSET
+    """An extension: what OpenAI's clients are told, which is more precise."""
 
 
 class MessageEvent(msgspec.Struct, frozen=True, kw_only=True):
