@@ -7,9 +7,7 @@ from typing import Any
 
 import httpx
 
-from penstock.router.resume import ChoiceStream
-from penstock.router.resume_messages import MessageStream
-from penstock.router.resume_responses import ResponseStream
+from penstock.router.delivery import RESUMED
 
 WEATHER: dict[str, Any] = {
     "type": "function",
@@ -102,8 +100,7 @@ def asked_by(kind: str) -> tuple[str, dict[str, Any]]:
 
 def parts(endpoint: str, lines: list[str]) -> dict[Any, Any]:
     """What a stream says, part by part, but for names of calls."""
-    kinds = {"responses": ResponseStream, "messages": MessageStream}
-    stream = kinds.get(endpoint, ChoiceStream)()
+    stream = RESUMED[f"/v1/{endpoint}"]()
     stream.add("".join(f"data: {line}\n\n" for line in lines if line != "[DONE]").encode())
     stream.fold()
     return {path: value for path, value in stream.parts.has.items() if path[-1] != "id"}

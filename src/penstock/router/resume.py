@@ -108,8 +108,14 @@ class Parts:
 class Stream(Protocol):
     """What a client has of a stream of one dialect, and what it lacks of another run."""
 
+    parts: Parts
+    """What the client has, as far as it was read."""
+
     def add(self, events: bytes) -> None:
         """Note whole events of the first run, as they were sent."""
+
+    def fold(self) -> None:
+        """Read what was only kept so far."""
 
     def begin(self) -> None:
         """Another run begins: its events are given to :meth:`rest`."""
