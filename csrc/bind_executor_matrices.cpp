@@ -15,6 +15,8 @@ namespace {
 
 using namespace nb::literals;
 
+using Outliers = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
 std::span<const int8_t> or_empty(const std::optional<Codes>& codes) {
   if (!codes) return {};
   return {codes->data(), codes->size()};
@@ -94,6 +96,27 @@ void bind_matrices(nb::class_<PyExecutor>& executor) {
             self.get().pack_block_rows(matrix, first, count, span_of(rows));
           },
           "matrix"_a, "first"_a, "count"_a, exact("rows"))
+      .def(
+          "add_codebook_matrix",
+          [](PyExecutor& self, int bits, const std::string& values, int64_t n, int64_t k, bool gated,
+             int64_t outliers) {
+            return self.get().add_matrix(
+                CodebookMatrix{bits, parse_elem(values), n, k, gated, outliers, {}, {}});
+          },
+          nb::kw_only(), "bits"_a, "values"_a, "n"_a, "k"_a, "gated"_a, "outliers"_a)
+      .def(
+          "pack_codebook_rows",
+          [](PyExecutor& self, MatrixId matrix, int64_t first, const Bytes& codes,
+             const Scales& values, const Ints& ends, const Ints& columns, const Outliers& outliers,
+             int64_t first_outlier) {
+            nb::gil_scoped_release unlocked;
+            self.get().pack_codebook_rows(matrix, first, int64_t(values.shape(0)), span_of(codes),
+                                          {values.data(), values.size()}, {ends.data(), ends.size()},
+                                          {columns.data(), columns.size()},
+                                          {outliers.data(), outliers.size()}, first_outlier);
+          },
+          "matrix"_a, "first"_a, exact("codes"), exact("values"), exact("ends"), exact("columns"),
+          exact("outliers"), "first_outlier"_a)
       .def(
           "round_rows",
           [](PyExecutor& self, const std::string& elem, const Bytes& rows, int bits, int64_t group,

@@ -109,6 +109,12 @@ class Executor {
   // As pack_rows, of a BlockMatrix: rows of a file's blocks.
   void pack_block_rows(MatrixId matrix, int64_t first, int64_t count,
                        std::span<const std::byte> rows);
+  // As pack_rows, of a CodebookMatrix: codes in the bytes of codebook_row_bytes(), the values of each
+  // row [count, 2^bits], and outliers as CodebookRows has them, `first_outlier` of the matrix's on.
+  void pack_codebook_rows(MatrixId matrix, int64_t first, int64_t count,
+                          std::span<const std::byte> codes, std::span<const float> values,
+                          std::span<const int32_t> ends, std::span<const int32_t> columns,
+                          std::span<const float> outliers, int64_t first_outlier);
   // What pack_int_rows wants, from rows [count, k] of floating point: see round_weights().
   void round_rows(Elem elem, std::span<const std::byte> rows, int64_t count, int64_t k, int bits,
                   int64_t group, std::span<int8_t> codes, std::span<float> scales,

@@ -17,6 +17,7 @@
 #include "kernels/gated_norm.h"
 #include "kernels/gemm.h"
 #include "kernels/gemm_block.h"
+#include "kernels/gemm_codebook.h"
 #include "kernels/gemm_experts.h"
 #include "kernels/gemm_grid.h"
 #include "kernels/gemm_int.h"
@@ -56,7 +57,7 @@ RowKind routed(RowKind rows, int64_t chosen);
 using MatrixId = int;
 
 // Every kind has packed_bytes(), linear(), linear_scratch_bytes() and linear_shared_bytes().
-using AnyMatrix = std::variant<PackedMatrix, IntMatrix, GridMatrix, BlockMatrix>;
+using AnyMatrix = std::variant<PackedMatrix, IntMatrix, GridMatrix, BlockMatrix, CodebookMatrix>;
 
 struct EmbedOp {
   EmbedArgs args;

@@ -61,6 +61,14 @@ void check_shape(const BlockMatrix& w) {
     refuse("what is multiplied by a matrix in blocks of floats stays in floats: weight_only");
 }
 
+void check_shape(const CodebookMatrix& w) {
+  check_depth(w.n, w.k, kMostCodebookDepth);
+  if ((w.bits != 3 && w.bits != 4) || (w.values != Elem::f32 && w.values != Elem::bf16))
+    refuse("codebooks of rows have codes of 3 or 4 bits, and values in float32 or bfloat16");
+  if (w.outliers < 0 || w.outliers > kMostOutliers)
+    refuse("a matrix has at most " + std::to_string(kMostOutliers) + " outliers");
+}
+
 }  // namespace
 
 // Packing shares out the rows of each part, products the columns of the whole matrix: the pages of
@@ -158,6 +166,25 @@ void Executor::pack_block_rows(MatrixId id, int64_t first, int64_t count,
     refuse("a part's bytes are not its rows of blocks");
   pool_.run([&](Worker& worker) {
     pack_block_part(w, rows.data(), count, place, panels, worker);
+  });
+}
+
+void Executor::pack_codebook_rows(MatrixId id, int64_t first, int64_t count,
+                                  std::span<const std::byte> codes, std::span<const float> values,
+                                  std::span<const int32_t> ends, std::span<const int32_t> columns,
+                                  std::span<const float> outliers, int64_t first_outlier) {
+  const CodebookMatrix& w = matrix_of<CodebookMatrix>(id);
+  const auto [panels, place] = destination(w, id, first, count);
+  if (codes.size() != size_t(count * codebook_row_bytes(w.bits, w.k)) ||
+      values.size() != size_t(count) << w.bits || ends.size() != size_t(count) + 1 ||
+      columns.size() != outliers.size())
+    refuse("a part's codes, values or outliers are not those of its rows");
+  if (!lies_within(first_outlier, int64_t(columns.size()), w.outliers) ||
+      !outliers_in_order(w, ends, columns))
+    refuse("a part's outliers do not lie in its matrix, row by row in ascending columns");
+  const CodebookRows rows{codes.data(), values.data(), ends.data(), columns.data(), outliers.data()};
+  pool_.run([&](Worker& worker) {
+    pack_codebook_part(w, rows, count, first_outlier, place, panels, worker);
   });
 }
 

@@ -16,6 +16,7 @@
 
 #include "check_attention.h"
 #include "check_block_products.h"
+#include "check_codebook_products.h"
 #include "check_float_products.h"
 #include "check_grid_products.h"
 #include "check_int_products.h"
@@ -48,6 +49,7 @@ int main() {
     check_int_products(pool, rng);
     check_grid_products(pool, rng);
     check_block_products(pool, rng);
+    check_codebook_products(pool, rng);
     for (const Elem elem : {Elem::f32, Elem::f16, Elem::bf16}) {
       check_attention(elem, 4, 2, 64, 70, pool, rng);
       check_attention(elem, 3, 3, 20, 300, pool, rng);

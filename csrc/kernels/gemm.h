@@ -89,8 +89,8 @@ constexpr PartPlace gated_part(int part) { return {part, 0, 2, true}; }
 void pack_part(Elem elem, const void* rows, int64_t n, int64_t k, PartPlace place,
                std::byte* panels, const Worker& worker);
 
-// What follows is of PackedMatrix, IntMatrix (gemm_int.h), GridMatrix (gemm_grid.h) and BlockMatrix
-// (gemm_block.h).
+// What follows is of PackedMatrix, IntMatrix (gemm_int.h), GridMatrix (gemm_grid.h), BlockMatrix
+// (gemm_block.h) and CodebookMatrix (gemm_codebook.h).
 
 // Scratch that linear() needs on each thread. Grows with rows, up to a bound; ask with the largest
 // step's rows.

@@ -118,6 +118,7 @@ PENSTOCK_EXPERTS_OF(PackedMatrix);
 PENSTOCK_EXPERTS_OF(IntMatrix);
 PENSTOCK_EXPERTS_OF(GridMatrix);
 PENSTOCK_EXPERTS_OF(BlockMatrix);
+PENSTOCK_EXPERTS_OF(CodebookMatrix);
 #undef PENSTOCK_EXPERTS_OF
 
 }  // namespace penstock

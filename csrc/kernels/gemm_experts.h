@@ -9,6 +9,7 @@
 
 #include "gemm.h"
 #include "gemm_block.h"
+#include "gemm_codebook.h"
 #include "gemm_grid.h"
 #include "gemm_int.h"
 

@@ -4,6 +4,7 @@
 #include <type_traits>
 
 #include "../bf16_dots.h"
+#include "gemm_codebook_panels.h"
 #include "gemm_panels.h"
 #include "gemm_units.h"
 
@@ -54,6 +55,14 @@ using PointPath = BlockPath<Operand, PointFormats>;
 
 // Likewise of bfloat16 on tile registers.
 struct TilePointsPath;
+
+// Weights in codebooks of rows (gemm_codebook_operands.h).
+template <class Operand>
+class CodebookPath;
+struct PairCodebook;
+struct FloatCodebook;
+template <class Operand>
+using CodebookProduct = Product<CodebookPath<Operand>, CodebookPanels>;
 
 // Calls f with what vector registers do of a product of floats, as std::type_identity<Product>.
 template <class F>

@@ -72,8 +72,8 @@ inline size_t panel_bytes(const PanelView& p) {
 
 // Calls pack(row, lane, panel) for each lane of the worker's panels of a part of n rows; row -1 for
 // those left over in the last, if they are to be zeros.
-template <class Pack>
-void for_each_column(const PanelView& p, int64_t n, PartPlace place, std::byte* panels,
+template <class View, class Pack>
+void for_each_column(const View& p, int64_t n, PartPlace place, std::byte* panels,
                      const Worker& worker, Pack&& pack) {
   const int64_t count = ceil_div(place.lane + n, kPanelColumns);
   const Range own = even_share(count, worker.id, worker.count);

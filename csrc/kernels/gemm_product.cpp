@@ -44,6 +44,16 @@ auto with_product(const BlockMatrix& w, Elem x, F&& f) {
   return (void)x, f(p, std::type_identity<Product<FilePath<FloatOperand>>>());
 }
 
+template <class F>
+auto with_product(const CodebookMatrix& w, Elem x, F&& f) {
+  const CodebookPanels p(w);
+#if defined(__AVX512BF16__)
+  if (x == Elem::bf16 && w.values == Elem::bf16)
+    return f(p, std::type_identity<CodebookProduct<PairCodebook>>());
+#endif
+  return (void)x, f(p, std::type_identity<CodebookProduct<FloatCodebook>>());
+}
+
 // The most of bytes(panels, Product), whatever x is.
 template <class Matrix, class Bytes>
 size_t most(const Matrix& w, Bytes&& bytes) {
@@ -103,6 +113,7 @@ PENSTOCK_PRODUCTS_OF(PackedMatrix);
 PENSTOCK_PRODUCTS_OF(IntMatrix);
 PENSTOCK_PRODUCTS_OF(GridMatrix);
 PENSTOCK_PRODUCTS_OF(BlockMatrix);
+PENSTOCK_PRODUCTS_OF(CodebookMatrix);
 #undef PENSTOCK_PRODUCTS_OF
 
 }  // namespace penstock

@@ -14,6 +14,7 @@
 #include "../memory.h"
 #include "../pool.h"
 #include "gemm_block.h"
+#include "gemm_codebook.h"
 #include "gemm_grid.h"
 #include "gemm_int.h"
 
@@ -158,6 +159,37 @@ void run_block_linear(const std::vector<Windows>& parts, const std::string& form
            });
 }
 
+// parts: (bytes of the codes of all rows, values [n, 2^bits], ends [n + 1], columns, outliers)
+using CodebookPart = std::tuple<Bytes, Scales, Ints, Ints, Floats>;
+
+void run_codebook_linear(const std::vector<CodebookPart>& parts, int bits, const std::string& values,
+                         int64_t k, std::optional<Floats> bias, const std::string& gate,
+                         const Bytes& x, const std::string& x_elem, MutableBytes out,
+                         const std::string& out_elem, int threads) {
+  expect(!parts.empty() && (bits == 3 || bits == 4) && k >= 1 && k <= kMostCodebookDepth,
+         "no such matrix");
+  std::vector<int64_t> sizes, firsts;
+  CodebookMatrix matrix{bits, parse_activation_elem(values), 0, k, false, 0, {}, {}};
+  for (const auto& [codes, books, ends, columns, outliers] : parts) {
+    const int64_t n = int64_t(books.shape(0));
+    expect(n >= 1 && int64_t(codes.size()) == n * codebook_row_bytes(bits, k) &&
+               int64_t(books.shape(1)) == int64_t(1) << bits && int64_t(ends.size()) == n + 1 &&
+               columns.size() == outliers.size() &&
+               outliers_in_order(matrix, {ends.data(), ends.size()}, {columns.data(), columns.size()}),
+           "a part has the wrong shape");
+    sizes.push_back(n);
+    firsts.push_back(matrix.outliers);
+    matrix.outliers += int64_t(outliers.size());
+  }
+  multiply(matrix, sizes, {bias, gate, x, x_elem, out, out_elem, threads},
+           [&](size_t i, const CodebookMatrix& w, PartPlace place, std::byte* panels, Worker& worker) {
+             const auto& [codes, books, ends, columns, outliers] = parts[i];
+             const CodebookRows rows{reinterpret_cast<const std::byte*>(codes.data()), books.data(),
+                                     ends.data(), columns.data(), outliers.data()};
+             pack_codebook_part(w, rows, sizes[i], firsts[i], place, panels, worker);
+           });
+}
+
 // False if a value is not finite.
 bool run_quantize_grid(const Bytes& rows, const std::string& elem, int bits, bool transformed,
                        MutableCodes codes, MutableWindows windows, MutableFloats scales) {
@@ -191,6 +223,9 @@ void bind_quantized_linear(nb::module_& m) {
   m.def("block_linear", &run_block_linear, nb::kw_only(), exact("parts"), "format"_a, "k"_a,
         exact("bias").none(), "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a,
         "weight_only"_a = false, "threads"_a);
+  m.def("codebook_linear", &run_codebook_linear, nb::kw_only(), exact("parts"), "bits"_a, "values"_a,
+        "k"_a, exact("bias").none(), "gate"_a, exact("x"), "x_elem"_a, exact("out"), "out_elem"_a,
+        "threads"_a);
   m.def("quantize_grid", &run_quantize_grid, nb::kw_only(), exact("rows"), "elem"_a, "bits"_a,
         "transformed"_a, exact("codes"), exact("windows"), exact("scales"));
 }

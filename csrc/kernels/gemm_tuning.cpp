@@ -14,6 +14,7 @@ int64_t ahead_up_to_zen4() {
   return 0;
 }
 
+[[maybe_unused]] constexpr TunedField kStreamAhead{"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10};
 constexpr TunedField kCacheBytes{"cache_bytes", &Tuning::cache_bytes, kLeastCache, kMostCache};
 [[maybe_unused]] constexpr TunedField kSharedIntoL2{"shared_into_l2", &Tuning::shared_into_l2, 0, 1};
 
@@ -42,7 +43,7 @@ int64_t shared_into_l2() {
 
 std::span<const TunedField> tuned_fields(const PackedMatrix&) {
   static constexpr TunedField fields[] = {
-      {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10},
+      kStreamAhead,
       {"carry_bytes", &Tuning::carry_bytes, 64 << 10, 16 << 20},
       kCacheBytes,
 #if defined(__AVX512F__)
@@ -54,7 +55,7 @@ std::span<const TunedField> tuned_fields(const PackedMatrix&) {
 
 std::span<const TunedField> tuned_fields(const GridMatrix&) {
   static constexpr TunedField fields[] = {
-      {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10},
+      kStreamAhead,
       {"streamed_rows", &Tuning::streamed_rows, 0, 12},
 #if defined(__AVX512F__)
       kSharedIntoL2,
@@ -69,7 +70,7 @@ std::span<const TunedField> tuned_fields(const GridMatrix&) {
 std::span<const TunedField> tuned_fields(const IntMatrix&) {
   static constexpr TunedField fields[] = {
 #if !defined(__aarch64__)  // whose kernel has a distance of its own
-      {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10},
+      kStreamAhead,
 #endif
       kCacheBytes,
   };
@@ -77,8 +78,12 @@ std::span<const TunedField> tuned_fields(const IntMatrix&) {
 }
 
 std::span<const TunedField> tuned_fields(const BlockMatrix&) {
-  static constexpr TunedField fields[] = {
-      {"stream_ahead", &Tuning::stream_ahead, 64, 64 << 10}};
+  static constexpr TunedField fields[] = {kStreamAhead};
+  return fields;
+}
+
+std::span<const TunedField> tuned_fields(const CodebookMatrix&) {
+  static constexpr TunedField fields[] = {kStreamAhead};
   return fields;
 }
 

@@ -16,6 +16,7 @@ struct PackedMatrix;
 struct IntMatrix;
 struct GridMatrix;
 struct BlockMatrix;
+struct CodebookMatrix;
 
 // Each kind of matrix has defaults of its own, and heeds what it needs.
 struct Tuning {
@@ -76,5 +77,6 @@ std::span<const TunedField> tuned_fields(const PackedMatrix&);
 std::span<const TunedField> tuned_fields(const IntMatrix&);
 std::span<const TunedField> tuned_fields(const GridMatrix&);
 std::span<const TunedField> tuned_fields(const BlockMatrix&);
+std::span<const TunedField> tuned_fields(const CodebookMatrix&);
 
 }  // namespace penstock

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "gemm_block.h"
+#include "gemm_codebook.h"
 #include "gemm_cuts.h"
 #include "gemm_epilogue.h"
 #include "gemm_grid.h"

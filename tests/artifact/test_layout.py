@@ -21,7 +21,10 @@ from penstock.config import EngineConfig
 from penstock.engine.loader import plan_engine
 from penstock.interface.executor import Limits
 from penstock.interface.weights import Place
+from penstock.plan.ops import Linear
 from penstock.plan.plan import Plan
+from penstock.quant import CodebookMatrix, CodebookScheme
+from penstock.quant.scheme import CodebookBits
 
 LAYOUT = 2
 RECORDED = {
@@ -36,6 +39,8 @@ RECORDED = {
     "int8 by 64 with zero points": 0x56C4DD72,
     "int4 by 32 with zero points": 0x51F56272,
     "int4, float activations": 0xC7CB4969,
+    "codebooks of 3 bits": 0x0,
+    "codebooks of 4 bits, float32": 0x0,
 }
 OPTIONS: dict[str, dict[str, Any]] = {
     "float32": {"dtype": "float32"},
@@ -57,6 +62,12 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "quantization_zero_points": True,
     },
     "int4, float activations": {"quantization": "int4", "quantize_activations": False},
+    "codebooks of 3 bits": {},
+    "codebooks of 4 bits, float32": {"dtype": "float32"},
+}
+CODEBOOK_BITS: dict[str, CodebookBits] = {
+    "codebooks of 3 bits": 3,
+    "codebooks of 4 bits, float32": 4,
 }
 
 
@@ -65,16 +76,32 @@ class FixedWeights:
 
     def __init__(self, plan: Plan) -> None:
         self._shapes = {name: weight.shape for name, weight in plan.weights.items()}
+        products = (op for op in plan.ops if isinstance(op, Linear))
+        self._schemes = {part.weight: op.scheme for op in products for part in op.parts}
 
     def names(self) -> Iterable[str]:
         return self._shapes
 
-    def get(self, name: str) -> np.ndarray:
+    def get(self, name: str) -> np.ndarray | CodebookMatrix:
+        scheme = self._schemes.get(name)
+        if isinstance(scheme, CodebookScheme):
+            return self._in_codebooks(name, scheme)
         count = int(np.prod(self._shapes[name]))
         mixed = np.arange(count, dtype=np.uint32) * np.uint32(2654435761)
         mixed += np.uint32(zlib.crc32(name.encode()))
         values = (mixed >> np.uint32(25)).astype(np.float32) - np.float32(64)
         return (values / np.float32(256)).reshape(self._shapes[name])
+
+    def _in_codebooks(self, name: str, scheme: CodebookScheme) -> CodebookMatrix:
+        n, k = self._shapes[name]
+        bits, count = scheme.bits, scheme.outlier_count(n, k)
+        mixed = np.arange(n * -(-k * bits // 32), dtype=np.uint32) * np.uint32(2654435761)
+        codes = mixed.view(np.int32).reshape(n, -1)
+        values = np.arange(n << bits, dtype=np.float32).reshape(n, -1) / np.float32(256)
+        flat = np.arange(count) * (n * k // count)
+        ends = np.searchsorted(flat, np.arange(n + 1) * k).astype(np.int32)
+        columns, outliers = (flat % k).astype(np.int32), flat.astype(np.float32)
+        return CodebookMatrix(scheme, codes, values, ends, columns, outliers, k)
 
 
 @pytest.mark.parametrize("isa", native.runnable())
@@ -83,7 +110,15 @@ def test_packed_bytes_are_those_of_the_layouts_number(
     configure: Any, tmp_path: Path, isa: str, form: str
 ) -> None:
     # Widths that fill neither panels nor groups, and the qkv biases of this family.
-    model = configure(hidden_size=88, intermediate_size=150, vocab_size=301)
+    sizes: dict[str, Any] = {"hidden_size": 88, "intermediate_size": 150, "vocab_size": 301}
+    if form in CODEBOOK_BITS:
+        sizes["quantization_config"] = {
+            "quant_method": "penstock-squeezellm",
+            "bits": CODEBOOK_BITS[form],
+            "outliers": 0.01,
+            "modules_to_not_convert": ["lm_head"],
+        }
+    model = configure(**sizes)
     engine_plan = plan_engine(EngineConfig(model=str(model), load_format="dummy", **OPTIONS[form]))
     module = native.load(isa)
     executor = bind(engine_plan.plan, FixedWeights(engine_plan.plan), Limits(8, 8, 8, 1, 2), module)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from support.quantized_runs import command, into_one_file
 
 from penstock.backends.registry import backend
 from penstock.errors import ModelError, WeightError
-from penstock.models.squeezellm import RowCodebooks
+from penstock.models.row_codebooks import RowCodebooks
+from penstock.models.spec import ModelSpec
 from penstock.plan.lower import lower
+from penstock.plan.ops import Linear
+from penstock.quant.scheme import CODEBOOKS, CodebookScheme
 from penstock.quantize.fisher import SquaredGradients
 from penstock.quantize.forms.codebooks import Codebooks
 from penstock.quantize.forms.integers import STORAGES, Integers
@@ -167,6 +171,13 @@ def run(made: Quantization, out: Path) -> Quantized:
     return quantize(made, out, backend("reference").bind, 1)
 
 
+def kept(folder: Path) -> ModelSpec:
+    """The model as a backend reads it that multiplies by codebooks of rows."""
+    spec = load_model_spec(folder)
+    assert spec.quantized is not None
+    return replace(spec, quantized=spec.quantized.limited({CODEBOOKS}, rounded=False))
+
+
 def values(folder: Path) -> dict[str, Any]:
     spec = load_model_spec(folder)
     plan = lower(spec)
@@ -280,6 +291,30 @@ def test_tensors_that_cannot_be_right(changes: Any, message: str, packed: Path) 
     edit_tensors(packed, changes)
     with pytest.raises(WeightError, match=message):
         values(packed)
+
+
+@pytest.mark.parametrize("name", ["codebook", "outlier_values"])
+def test_kept_codes_name_finite_values(name: str, packed: Path) -> None:
+    def spoilt(array: Any) -> Any:
+        array = array.copy()
+        array.reshape(-1)[0] = np.inf
+        return array
+
+    edit_tensors(packed, {f"{Q}.{name}": spoilt})
+    spec = kept(packed)
+    plan = lower(spec)
+    with pytest.raises(WeightError, match=f"{name}' has values that are not finite"):
+        open_weights(packed, spec, plan.weights).get("layers.1.q")
+
+
+def test_tensors_that_have_several_matrices_are_read_as_floats(tmp_path: Path) -> None:
+    """How many outliers some of their rows have, only the weights tell."""
+    folder = tmp_path / "out"
+    run(work(tiny_checkpoint("phi3", **SHAPE)), folder)
+    products = [op for op in lower(kept(folder)).ops if isinstance(op, Linear)]
+    schemes = {part.weight.split(".")[-1]: op.scheme for op in products for part in op.parts}
+    assert schemes["q"] is schemes["up"] is None
+    assert schemes["down"] == CodebookScheme(3, 0.0045)
 
 
 @pytest.mark.parametrize(

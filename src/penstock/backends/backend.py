@@ -90,8 +90,8 @@ class Backend(ABC):
 
     block_formats: ClassVar[frozenset[str]] = frozenset()
     """Formats of blocks (``quant/formats``) whose matrices it multiplies as they are, experts' too,
-    and looks tokens up in, and ``LATTICE`` where it multiplies points of that (``LatticeScheme``).
-    Those of other formats are read as floats."""
+    and looks tokens up in; ``LATTICE`` and ``CODEBOOKS`` where it multiplies by matrices of these
+    (``LatticeScheme``, ``CodebookScheme``). Those of other formats are read as floats."""
 
     runs_states: ClassVar[bool] = False
     """Whether it has kernels for layers that keep a state of a sequence (``plan.ops.state``)."""

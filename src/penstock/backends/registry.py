@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
+from typing import Literal
 
 from penstock.backends.backend import Backend, BackendChoice, Obstacle
 from penstock.backends.cpu.backend import CpuBackend
@@ -27,6 +28,12 @@ def backend(name: str) -> Backend:
         return found
     *others, last = map(repr, sorted(BACKENDS))
     raise ConfigError(f"unknown backend {name!r}; there are {', '.join(others)} and {last}")
+
+
+def multiplied_as_stored() -> dict[Literal["cpu", "gpu"], frozenset[str]]:
+    """Return what backends multiply by as a checkpoint has it (``Backend.block_formats``), by the
+    kind of their devices: what matrices take elsewhere depends on it."""
+    return {"cpu": CpuBackend.block_formats, "gpu": CudaBackend.block_formats}
 
 
 def native_automaton() -> type[Automaton] | None:

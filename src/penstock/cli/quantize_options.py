@@ -55,7 +55,7 @@ _OF_BNB: Final = ("double_quantization",)
 
 def method_of(args: argparse.Namespace, weights: DType) -> Method:
     """The method, for a checkpoint of these ``weights``."""
-    from penstock.models.squeezellm import RowCodebooks
+    from penstock.models.row_codebooks import RowCodebooks
     from penstock.quantize.forms import w8a8
     from penstock.quantize.forms.bitsandbytes import Bnb4
     from penstock.quantize.forms.codebooks import Codebooks

@@ -159,6 +159,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    from penstock.backends.registry import multiplied_as_stored
     from penstock.cli.size_json import document, to_terminal, write_document
     from penstock.cli.size_table import table
     from penstock.sizing.model import SizedModel
@@ -168,7 +169,7 @@ def run(args: argparse.Namespace) -> int:
     demanded = _demanded(args)
     spec = read_spec_of(args.model, args.ignore_config_field)
     _check_context(spec, demanded)
-    model = SizedModel(spec)
+    model = SizedModel(spec, multiplied_as_stored())
     if args.this_machine:
         from penstock.cli.size_this_machine import run_here
 

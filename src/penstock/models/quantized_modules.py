@@ -13,7 +13,7 @@ from penstock.models.modules import Modules
 from penstock.models.names import NameMap
 from penstock.models.packed_matrix import MatrixFormat
 from penstock.quant.formats import BLOCK_FORMATS
-from penstock.quant.scheme import LATTICE, BlockScheme, QuantScheme
+from penstock.quant.scheme import READ_WHOLE, BlockScheme, QuantScheme
 
 _HEAD: Final = "head"
 _NEVER: Final = (".router", ".share")
@@ -92,8 +92,8 @@ class QuantizedModules:
         if form is None or columns is None:
             return form
         formats = self.in_blocks
-        if self.names.is_joined(name):  # turning back would join what is read apart
-            formats -= {LATTICE}
+        if self.names.is_joined(name):
+            formats -= READ_WHOLE
         return in_blocks(form, formats, columns)
 
     def _form(self, name: str) -> MatrixFormat | None:

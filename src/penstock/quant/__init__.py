@@ -11,12 +11,15 @@ There is a type for each way in which a value is made of its code:
   form from which such checkpoints become floats.
 - :class:`LatticeMatrix`: 8 columns become a point of a lattice, in a matrix that is turned. Made by
   ``penstock quantize --method quip``.
+- :class:`CodebookMatrix`: one of the values that its row has for itself, or a float. Made by
+  ``penstock quantize --method squeezellm``.
 
 Plans name all but tables by their schemes (:data:`QuantScheme`), with which kernels are chosen.
 """
 
 from penstock.quant.blocks import BlockFormat, BlockTensor
 from penstock.quant.codebook import CodebookTensor
+from penstock.quant.codebook_matrix import CodebookMatrix
 from penstock.quant.errors import not_finite
 from penstock.quant.grid import GridTensor, quantize_to_grid
 from penstock.quant.groups import GroupTensor, quantize, require_finite, require_in_order
@@ -24,6 +27,7 @@ from penstock.quant.hadamard import transform_rows
 from penstock.quant.lattice_matrix import LatticeMatrix
 from penstock.quant.scheme import (
     BlockScheme,
+    CodebookScheme,
     GridScheme,
     GroupScheme,
     LatticeScheme,
@@ -31,13 +35,15 @@ from penstock.quant.scheme import (
     QuantScheme,
 )
 
-StoredTensor = GroupTensor | BlockTensor | LatticeMatrix
+StoredTensor = GroupTensor | BlockTensor | LatticeMatrix | CodebookMatrix
 """A matrix that a checkpoint has quantized, as it is read."""
 
 __all__ = [
     "BlockFormat",
     "BlockScheme",
     "BlockTensor",
+    "CodebookMatrix",
+    "CodebookScheme",
     "CodebookTensor",
     "GridScheme",
     "GridTensor",

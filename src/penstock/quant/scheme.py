@@ -10,12 +10,25 @@ from penstock.dtypes import WindowColumns
 
 Bits = Literal[4, 8]
 LatticeBits = Literal[2, 3, 4]
+CodebookBits = Literal[3, 4]
 
 LATTICE_COLUMNS: Final = 32
 """Columns of which rows have a whole number where points are multiplied as they are stored."""
 
 LATTICE: Final = "E8P"
 """What backends call the codebook that they multiply by, among the formats of blocks."""
+
+CODEBOOKS: Final = "codebooks of rows"
+"""Likewise, where they multiply by matrices in :class:`CodebookScheme`."""
+
+MOST_CODEBOOK_COLUMNS: Final = 1 << 16
+"""Columns of a row in codebooks that is multiplied as it is stored, at most: those of outliers take
+16 bits."""
+
+READ_WHOLE: Final = frozenset((LATTICE, CODEBOOKS))
+"""Formats whose matrices become floats where not all rows are read: turning back lattice points
+joins them, and how many outliers some rows have, for which memory is reserved, the weights alone
+tell."""
 
 GROUP_SIZES = (32, 64, 128)
 
@@ -126,12 +139,35 @@ class LatticeScheme:
         return n * -(-k // 8) * self.bits + 4
 
 
+@dataclass(frozen=True)
+class CodebookScheme:
+    """Codes of values that each row has for itself, and a few weights in floats
+    (:class:`~penstock.quant.codebook_matrix.CodebookMatrix`). Products with them are
+    ``weight_only``."""
+
+    bits: CodebookBits
+    outliers: float
+    """What part of a matrix's weights is in floats."""
+
+    def __str__(self) -> str:
+        return f"codebooks of {self.bits} bits by row"
+
+    def outlier_count(self, n: int, k: int) -> int:
+        """How many weights of an ``[n, k]`` matrix are in floats."""
+        return int(n * k * self.outliers)
+
+    def nbytes(self, n: int, k: int) -> int:
+        """Bytes of an ``[n, k]`` matrix: codes, two for each value of a row, and six for each
+        outlier."""
+        return n * (-(-k * self.bits // 8) + (2 << self.bits)) + 6 * self.outlier_count(n, k)
+
+
 def _check_bits(bits: int) -> None:
     if bits not in (4, 8):
         raise ValueError(f"weights are quantized to 4 or 8 bits, not {bits}")
 
 
-QuantScheme = GridScheme | GroupScheme | BlockScheme | LatticeScheme
+QuantScheme = GridScheme | GroupScheme | BlockScheme | LatticeScheme | CodebookScheme
 
 
 _OUTPUTS: Final = ("head", "embed")

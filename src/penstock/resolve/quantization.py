@@ -12,7 +12,14 @@ from penstock.models.gguf.blocks import GgufTypes
 from penstock.models.quantized import QuantizedFormat
 from penstock.models.spec import ModelSpec
 from penstock.quant.choice import choose
-from penstock.quant.scheme import LATTICE, BlockScheme, GroupScheme, LatticeScheme, Quantization
+from penstock.quant.scheme import (
+    READ_WHOLE,
+    BlockScheme,
+    CodebookScheme,
+    GroupScheme,
+    LatticeScheme,
+    Quantization,
+)
 from penstock.resolve.inputs import Inputs, Reasons, reason
 
 
@@ -106,8 +113,8 @@ def _read_by(
     if own is None:
         return None
     formats = backend.block_formats
-    if config.tensor_parallel > 1:  # a rank has some rows, and turning back joins all of them
-        formats -= {LATTICE}
+    if config.tensor_parallel > 1:  # a rank has some rows
+        formats -= READ_WHOLE
     return own.limited(formats, rounded=config.quantization != "none")
 
 
@@ -115,7 +122,8 @@ def _of_floats(own: QuantizedFormat) -> bool:
     """Whether all matrices that are kept as they are have codes of floats."""
     kept = own.schemes
     return bool(kept) and all(
-        isinstance(each, LatticeScheme) or (isinstance(each, BlockScheme) and not each.whole)
+        isinstance(each, LatticeScheme | CodebookScheme)
+        or (isinstance(each, BlockScheme) and not each.whole)
         for each in kept
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.backends.registry import backend
+from penstock.backends.registry import backend, multiplied_as_stored
 from penstock.cache.geometry import sequence_blocks, tokens_in
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
@@ -58,7 +58,7 @@ def on_device(asked: Configuration, spec: ModelSpec, device: Accelerator) -> Set
     steps = decide_step_limits(config, backend("cuda" if device.kind == "gpu" else "cpu").defaults)
     precision = Precision(config.quantization, config.kv_dtype(spec.dtype))
     budget = steps.max_num_batched_tokens
-    model = SizedModel(spec)
+    model = SizedModel(spec, multiplied_as_stored())
     try:
         fabric.check(parallel, device.name)
         parts = model.parts(device.kind, precision, budget, parallel)

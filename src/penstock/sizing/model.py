@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -12,6 +13,7 @@ from penstock.plan.costs import PlanCosts
 from penstock.plan.lower import lower
 from penstock.plan.plan import Plan
 from penstock.quant.choice import choose
+from penstock.quant.scheme import READ_WHOLE
 from penstock.sizing.accelerator import DeviceKind
 from penstock.sizing.footprint import Footprint
 from penstock.sizing.parallel import Parallelism, divided, without_exchanges
@@ -56,7 +58,10 @@ class SizedModel:
     """A model, and the plans that were made of it; each is made once."""
 
     spec: ModelSpec
-    _primitive: dict[tuple[DeviceKind, QuantizationName], Plan] = field(default_factory=dict)
+    formats: Mapping[DeviceKind, frozenset[str]] = field(default_factory=dict)
+    """The formats in which backends for such devices multiply by matrices as a checkpoint has them
+    (``Backend.block_formats``); those in others are floats."""
+    _primitive: dict[tuple[DeviceKind, QuantizationName, bool], Plan] = field(default_factory=dict)
     _made: dict[tuple[DeviceKind, Precision, int, int, int], tuple[SizedPlan, ...]] = field(
         default_factory=dict
     )
@@ -78,13 +83,15 @@ class SizedModel:
         key = kind, precision, step_tokens, parallel.tensor, parallel.pipeline
         found = self._made.get(key)
         if found is None:
-            plans = divided(self._lowered(kind, precision), parallel)
+            plan = self._lowered(kind, precision, by_rows=parallel.tensor > 1)
+            plans = divided(plan, parallel)
             found = tuple(SizedPlan.of(plan, step_tokens) for plan in plans)
             self._made[key] = found
         return found
 
-    def _lowered(self, kind: DeviceKind, precision: Precision) -> Plan:
-        key = kind, precision.weights
+    def _lowered(self, kind: DeviceKind, precision: Precision, by_rows: bool) -> Plan:
+        """The plan; ``by_rows``: of ranks that have some rows of each matrix."""
+        key = kind, precision.weights, by_rows
         if key not in self._primitive:
             quantization = choose(
                 precision.weights,
@@ -93,8 +100,19 @@ class SizedModel:
                 activations=kind == "cpu",
                 window_columns=16 if kind == "cpu" else 32,
             )
-            spec, half = self.spec, kind == "gpu"
+            spec, half = self._read(kind, precision, by_rows), kind == "gpu"
             self._primitive[key] = lower(
                 spec, spec.dtype, None, quantization, precision.kv, half=half
             )
         return replace(self._primitive[key], kv_dtype=precision.kv)
+
+    def _read(self, kind: DeviceKind, precision: Precision, by_rows: bool) -> ModelSpec:
+        """The model as a backend for such devices reads it."""
+        own = self.spec.quantized
+        if own is None or kind not in self.formats:
+            return self.spec
+        formats = self.formats[kind]
+        if by_rows:
+            formats -= READ_WHOLE
+        limited = own.limited(formats, rounded=precision.weights != "none")
+        return replace(self.spec, quantized=limited)

@@ -17,8 +17,16 @@ from penstock.interface.sources import Shape
 from penstock.interface.weights import WeightValue
 from penstock.models.in_blocks import InBlocks
 from penstock.models.lattice_codes import LatticeCodes
+from penstock.models.row_codebooks import RowCodebooks
 from penstock.models.spec import DType
-from penstock.quant import BlockScheme, BlockTensor, LatticeMatrix, LatticeScheme
+from penstock.quant import (
+    BlockScheme,
+    BlockTensor,
+    CodebookMatrix,
+    CodebookScheme,
+    LatticeMatrix,
+    LatticeScheme,
+)
 from penstock.quant.lattice import SIZE, every_point
 from penstock.weights.dummy_blocks import dummy_blocks, dummy_codes
 from penstock.weights.tensor_file import NUMPY_DTYPES
@@ -63,6 +71,8 @@ class DummyWeights:
         scheme = _kept_in(weight)
         if isinstance(scheme, LatticeScheme):
             return self._of_points(name, scheme, weight.shape)
+        if isinstance(scheme, CodebookScheme):
+            return self._in_codebooks(name, scheme, weight.shape)
         if scheme is not None:
             return self._in_blocks(name, scheme, weight.shape)
         if weight.share is not None:
@@ -85,13 +95,32 @@ class DummyWeights:
         codes = self._codes(scheme)
         return dummy_blocks(np.roll(codes, -(self._offset(name) % codes.size)), scheme, *shape)
 
+    def _drawn(self, name: str) -> np.random.Generator:
+        seeds = [self._seed & (2**64 - 1), self._offset(name)]
+        return np.random.Generator(np.random.Philox(seeds))
+
     def _of_points(self, name: str, scheme: LatticeScheme, shape: Shape) -> LatticeMatrix:
         n, k = shape
-        drawn = np.random.Philox([self._seed & (2**64 - 1), self._offset(name)])
         shape = n, -(-k // SIZE), scheme.bits
-        codes = np.random.Generator(drawn).integers(0, 256, shape, np.uint8)
+        codes = self._drawn(name).integers(0, 256, shape, np.uint8)
         length = np.sqrt(np.square(every_point()).mean())
         return LatticeMatrix(scheme, codes, np.float32(1 / (length * math.sqrt(k))), k)
+
+    def _in_codebooks(self, name: str, scheme: CodebookScheme, shape: Shape) -> CodebookMatrix:
+        """Evenly distributed codes of ascending values, and outliers three times as large."""
+        n, k = shape
+        drawn, deviation = self._drawn(name), np.float32(1 / math.sqrt(k))
+        codes = drawn.integers(-(2**31), 2**31, (n, -(-k * scheme.bits // 32)), np.int32)
+        values = np.sort(drawn.standard_normal((n, 1 << scheme.bits), np.float32), axis=1)
+        count = scheme.outlier_count(n, k)
+        # One in each of as many stretches of the matrix.
+        flat = (np.arange(count) * (n * k) + drawn.integers(0, n * k, count)) // max(count, 1)
+        ends = np.searchsorted(flat, np.arange(n + 1) * k).astype(np.int32)
+        outliers = drawn.standard_normal(count, np.float32) * np.float32(3)
+        columns = (flat % k).astype(np.int32)
+        return CodebookMatrix(
+            scheme, codes, values * deviation, ends, columns, outliers * deviation, k
+        )
 
     def _values(self, name: str, shape: Shape, first: int = 0) -> NDArray[Any]:
         """Values of a weight from element ``first`` on."""
@@ -126,11 +155,12 @@ class DummyWeights:
         return int.from_bytes(digest, "little") % _PERIOD
 
 
-def _kept_in(weight: PlanWeight) -> BlockScheme | LatticeScheme | None:
-    """The blocks of small floats, or the points, that a checkpoint would have the weight in, and
-    that its op reads; None: floats."""
+def _kept_in(weight: PlanWeight) -> BlockScheme | LatticeScheme | CodebookScheme | None:
+    """The blocks of small floats, the points, or the codebooks that a checkpoint would have the
+    weight in, and that its op reads; None: floats."""
     if weight.floats or weight.checkpoint == "target":
         return None
     forms = (matrix.format for matrix in packed(weight.source))
-    kept = (form.scheme for form in forms if isinstance(form, InBlocks | LatticeCodes))
+    quantized = InBlocks | LatticeCodes | RowCodebooks
+    kept = (form.scheme for form in forms if isinstance(form, quantized))
     return next(kept, None)

@@ -41,9 +41,9 @@ from penstock.models.in_blocks import InBlocks
 from penstock.models.integer_matrix import Integers
 from penstock.models.lattice_codes import LatticeCodes
 from penstock.models.names import NameMap
+from penstock.models.row_codebooks import RowCodebooks
 from penstock.models.sparse24 import Sparse24
 from penstock.models.spec import DType
-from penstock.models.squeezellm import RowCodebooks
 from penstock.quant import CodebookTensor, GroupTensor, StoredTensor
 from penstock.weights.awq import read_awq
 from penstock.weights.bitsandbytes import read_bnb4, read_bnb8

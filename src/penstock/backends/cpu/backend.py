@@ -14,7 +14,7 @@ from penstock.interface.executor import Executor, Limits
 from penstock.interface.weights import PackedWeights, Packing, WeightSource
 from penstock.memory_budget import Demand, host_budget
 from penstock.plan.plan import Plan
-from penstock.quant.scheme import LATTICE
+from penstock.quant.scheme import READ_WHOLE
 
 BATCHED_TOKENS = 512
 """Most tokens of a step. A 1B model computes this many on two cores in about a second: with more,
@@ -26,7 +26,7 @@ class CpuBackend(Backend):
     defaults = Defaults(64, BATCHED_TOKENS, True, "products of integers are exact")
     keeps_weights = True
     runs_any_order = True
-    block_formats = frozenset((*BLOCK_LAYOUTS, LATTICE))
+    block_formats = frozenset(BLOCK_LAYOUTS) | READ_WHOLE
     runs_experts = True
     runs_share_scales = True
     runs_clamped_gates = True

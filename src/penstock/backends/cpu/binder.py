@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.backends.cpu.arrays import DTYPES, as_bytes
-from penstock.backends.cpu.forms import BlockForm, MatrixPart, form_of
+from penstock.backends.cpu.forms import BlockForm, form_of
 from penstock.backends.cpu.interface import NativeExecutor
+from penstock.backends.cpu.matrix_form import MatrixPart
 from penstock.backends.cpu.native_ops import BufferId, ConstantId, MatrixId
 from penstock.backends.cpu.rope_tables import RopeTables
 from penstock.backends.cpu.tune import Product
@@ -104,8 +105,9 @@ class Binder:
             self._matrices.setdefault(shape, []).append((matrix, len(self.regions), logits))
         self.regions.append("+".join(part.weight for part in op.parts))
         first = 0
-        for part in op.parts:
-            place = MatrixPart(native, matrix, first, part.weight)
+        rows = tuple(part.n for part in op.parts)
+        for i, part in enumerate(op.parts):
+            place = MatrixPart(native, matrix, first, part.weight, rows[:i])
             put: Put = partial(form.pack, place)
             if part.weight in self._orders:  # that an op before reads
                 put = partial(self._fill_in_order, self._orders.pop(part.weight), 0, put)

@@ -1,13 +1,12 @@
 """How the CPU backend packs a matrix of each quantization scheme, and of floats.
 
-A :class:`MatrixForm` is all that the backend has to know of a scheme: how memory is reserved in the
-native executor, and how values are packed into it. :func:`form_of` chooses one.
+A :class:`~penstock.backends.cpu.matrix_form.MatrixForm` is all that the backend has to know of a
+scheme: how memory is reserved in the native executor, and how values are packed into it.
+:func:`form_of` chooses one.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +14,16 @@ from numpy.typing import NDArray
 
 from penstock.backends.cpu.arrays import DTYPES, as_bytes
 from penstock.backends.cpu.block_layouts import BLOCK_LAYOUTS, POINT_LAYOUTS
+from penstock.backends.cpu.codebook_form import CodebookForm
 from penstock.backends.cpu.interface import NativeExecutor
+from penstock.backends.cpu.matrix_form import MatrixForm, MatrixPart, Product
 from penstock.backends.cpu.native_ops import MatrixId
 from penstock.interface.weights import WeightValue
 from penstock.models.spec import DType
-from penstock.plan.ops import ExpertLinear, Linear, WeightName
 from penstock.quant import (
     BlockScheme,
     BlockTensor,
+    CodebookScheme,
     GridScheme,
     GroupScheme,
     GroupTensor,
@@ -35,49 +36,7 @@ from penstock.quant import (
 )
 from penstock.quant.formats import BLOCK_FORMATS
 
-Product = Linear | ExpertLinear
-
 _ELEMENTS = {dtype: name for name, dtype in DTYPES.items()}
-
-
-@dataclass(frozen=True)
-class MatrixPart:
-    """The place of one weight's rows in a matrix, which may join several weights."""
-
-    native: NativeExecutor
-    matrix: MatrixId
-    first: int
-    """The matrix's row that is the weight's first."""
-    name: WeightName
-
-    def behind(self, rows: int) -> MatrixPart:
-        """The part without its first rows."""
-        return replace(self, first=self.first + rows)
-
-
-class MatrixForm(ABC):
-    """How matrices of one scheme get into the native executor."""
-
-    @abstractmethod
-    def __str__(self) -> str:
-        """The form's name, by which products of one kind are tuned together."""
-
-    @abstractmethod
-    def add(self, native: NativeExecutor, op: Product, experts: int) -> MatrixId:
-        """Reserve memory for the matrices of ``op``, one for each expert; raises ValueError where
-        no kernel has them."""
-
-    @abstractmethod
-    def pack(self, part: MatrixPart, value: WeightValue) -> None:
-        """Pack ``value`` ``[rows, k]`` as ``part``.
-
-        Raises WeightError, naming the weight, where it is to be rounded and has a value that is not
-        finite.
-        """
-
-    def pack_from(self, part: MatrixPart, value: WeightValue, first: int) -> None:
-        """Pack rows of ``part`` from ``first`` on, likewise."""
-        self.pack(part.behind(first), value)
 
 
 class FloatForm(MatrixForm):
@@ -223,8 +182,11 @@ class PointsForm(MatrixForm):
         part.native.pack_block_rows(part.matrix, part.first, len(codes), as_bytes(codes))
 
 
-def packed_bytes(scheme: QuantScheme, n: int, k: int) -> int:
-    """The bytes of an ``[n, k]`` matrix as kernels have it, but for what pads whole panels."""
+def packed_bytes(scheme: QuantScheme, n: int, k: int, dtype: DType) -> int:
+    """The bytes of an ``[n, k]`` matrix as kernels have it, in a plan whose weights are of
+    ``dtype``, but for what pads whole panels."""
+    if isinstance(scheme, CodebookScheme):
+        return CodebookForm(scheme, dtype).nbytes(n, k)
     if not isinstance(scheme, BlockScheme):
         return scheme.nbytes(n, k)
     layouts = {**BLOCK_LAYOUTS, **POINT_LAYOUTS}
@@ -247,6 +209,8 @@ def form_of(scheme: QuantScheme | None, dtype: DType) -> MatrixForm:
             if scheme.format not in BLOCK_LAYOUTS or known is None or known.scheme != scheme:
                 raise ValueError(f"no kernel has matrices in {scheme}")
             return BlockForm(scheme)
+        case CodebookScheme():
+            return CodebookForm(scheme, dtype)
         case LatticeScheme():
             raise ValueError(f"no kernel has matrices in {scheme}")
 

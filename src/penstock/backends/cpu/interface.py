@@ -127,6 +127,25 @@ class NativeExecutor(NativeOps, Protocol):
         """Pack rows of a file's blocks."""
         ...
 
+    def add_codebook_matrix(
+        self, *, bits: int, values: str, n: int, k: int, gated: bool, outliers: int
+    ) -> MatrixId: ...
+
+    def pack_codebook_rows(
+        self,
+        matrix: MatrixId,
+        first: int,
+        codes: Bytes,
+        values: NDArray[np.float32],
+        ends: Int32s,
+        columns: Int32s,
+        outliers: NDArray[np.float32],
+        first_outlier: int,
+    ) -> None:
+        """Pack rows in codebooks, as ``CodebookMatrix`` has them, whose outliers are the matrix's
+        from ``first_outlier`` on."""
+        ...
+
     def round_rows(
         self,
         elem: str,

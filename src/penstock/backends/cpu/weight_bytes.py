@@ -39,7 +39,8 @@ def _op_bytes(plan: Plan, op: ops.Op) -> int:
         return _FLOAT32 * (1 + sum(plan.weights[name].shape[0] for name in op.weights))
     if isinstance(op, ops.Embed) and op.scheme is not None:
         rows, columns = plan.weights[op.weight].shape
-        return 0 if tied_product(plan, op) else packed_bytes(op.scheme, rows, columns)
+        dtype = plan.weight_dtype
+        return 0 if tied_product(plan, op) else packed_bytes(op.scheme, rows, columns, dtype)
     whole = isinstance(op, ops.Embed | ops.AddPositions | ops.HeadLinear)
     size = element if whole else _FLOAT32
     return sum(math.prod(plan.weights[name].shape) * size for name in op.weights)
@@ -51,6 +52,8 @@ def _product_bytes(plan: Plan, op: ops.Linear | ops.ExpertLinear, element: int) 
     if isinstance(op, ops.ExpertLinear):
         experts = plan.weights[op.parts[0].weight].shape[0]
     rows = experts * sum(part.n for part in op.parts)
-    matrices = rows * op.k * element if op.scheme is None else packed_bytes(op.scheme, rows, op.k)
+    matrices = rows * op.k * element
+    if op.scheme is not None:
+        matrices = packed_bytes(op.scheme, rows, op.k, plan.weight_dtype)
     biased = any(part.bias is not None for part in op.parts)
     return matrices + (rows * _FLOAT32 if biased else 0)

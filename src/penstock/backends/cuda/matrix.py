@@ -32,6 +32,7 @@ from penstock.interface.weights import QuantizedTensor
 from penstock.models.spec import DType, Gating
 from penstock.quant import (
     BlockScheme,
+    CodebookScheme,
     GridScheme,
     GroupScheme,
     GroupTensor,
@@ -252,5 +253,5 @@ def make_matrix(
             if not weight_only:
                 raise ValueError("no GPU kernel rounds what it multiplies blocks by")
             return BlockMatrix(shape, scheme, workspace, x_dtype)
-        case LatticeScheme():
+        case LatticeScheme() | CodebookScheme():
             raise ValueError(f"no GPU kernel has matrices in {scheme}")

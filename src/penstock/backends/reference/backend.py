@@ -14,7 +14,7 @@ from penstock.interface.weights import PackedWeights, WeightSource
 from penstock.memory_budget import Demand, host_budget
 from penstock.plan.plan import Plan
 from penstock.quant.formats import BLOCK_FORMATS
-from penstock.quant.scheme import LATTICE
+from penstock.quant.scheme import READ_WHOLE
 from penstock.threads import Threads
 
 
@@ -24,7 +24,7 @@ class ReferenceBackend(Backend):
     runs_share_scales = True
     runs_clamped_gates = True
     runs_any_order = True
-    block_formats = frozenset((*BLOCK_FORMATS, LATTICE))
+    block_formats = frozenset(BLOCK_FORMATS) | READ_WHOLE
     runs_states = True
     runs_ranks = True
     runs_stages = True

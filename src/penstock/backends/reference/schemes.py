@@ -19,6 +19,8 @@ from penstock.backends.reference.products import (
 from penstock.quant import (
     BlockScheme,
     BlockTensor,
+    CodebookMatrix,
+    CodebookScheme,
     GridScheme,
     GridTensor,
     GroupScheme,
@@ -30,7 +32,7 @@ from penstock.quant import (
     quantize_to_grid,
 )
 
-CanonicalTensor = GroupTensor | GridTensor | BlockTensor | LatticeMatrix
+CanonicalTensor = GroupTensor | GridTensor | BlockTensor | LatticeMatrix | CodebookMatrix
 
 
 def rounded(
@@ -46,7 +48,7 @@ def rounded(
             return quantize_to_grid(matrix, scheme, name, transformed=not weight_only)
         case GroupScheme():
             return quantize(matrix, scheme, name)
-        case BlockScheme() | LatticeScheme():
+        case BlockScheme() | LatticeScheme() | CodebookScheme():
             raise ValueError(f"{name} is in floats, and nothing rounds to {scheme}")
 
 
@@ -64,3 +66,5 @@ def quantized_product(x: F32, w: CanonicalTensor, weight_only: bool) -> F32:
             return product(x, w.dequantize()) if weight_only else block_product(x, w)
         case LatticeMatrix():
             return lattice_product(x, w)
+        case CodebookMatrix():
+            return product(x, w.dequantize())

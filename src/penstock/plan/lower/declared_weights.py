@@ -11,7 +11,13 @@ from penstock.models.names import own_names
 from penstock.models.packed_matrix import MatrixFormat
 from penstock.models.spec import ModelSpec
 from penstock.plan.ops import WeightName
-from penstock.quant.scheme import BlockScheme, LatticeScheme, Quantization, QuantScheme
+from penstock.quant.scheme import (
+    BlockScheme,
+    CodebookScheme,
+    LatticeScheme,
+    Quantization,
+    QuantScheme,
+)
 
 
 class DeclaredWeights:
@@ -55,7 +61,7 @@ class DeclaredWeights:
         match scheme:
             case BlockScheme():
                 whole = scheme.whole
-            case LatticeScheme():
+            case LatticeScheme() | CodebookScheme():
                 whole = False
             case _:
                 whole = True
@@ -66,8 +72,10 @@ class DeclaredWeights:
         has them: not where that is in blocks of several formats, which are read as floats then."""
         forms = [self._stored(weight, k) for weight in weights]
         schemes = [None if form is None else form.scheme for form in forms]
-        blocks = any(isinstance(each, BlockScheme | LatticeScheme) for each in schemes)
-        return not blocks or all(each == schemes[0] for each in schemes)
+        kept = BlockScheme | LatticeScheme | CodebookScheme
+        return not any(isinstance(each, kept) for each in schemes) or all(
+            each == schemes[0] for each in schemes
+        )
 
     def read_as_floats(self, name: WeightName) -> None:
         """Have a matrix read as floats, though the checkpoint may have it quantized."""

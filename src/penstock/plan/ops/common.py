@@ -110,6 +110,12 @@ class Linear(Op):
     its columns were (:class:`~penstock.quant.turn.Turn`), multiplied by the points, with float32
     sums, and by the scale; what comes of it is turned back, as its rows were turned. Where a part
     is some rows of a matrix, all are computed for that. Bias and gate come last.
+
+    In codebooks of rows (:class:`~penstock.quant.scheme.CodebookScheme`, always ``weight_only``) a
+    part's matrix is a :class:`~penstock.quant.codebook_matrix.CodebookMatrix`. ``x @ W.T`` is
+    accumulated in float32 as without a scheme; a backend may round values and outliers to the
+    plan's type of weights, and may add what an outlier has more than its code names as a term of
+    its own.
     """
 
     _reads = ("x",)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from penstock.models.row_codebooks import RowCodebooks
 from penstock.models.spec import DType
-from penstock.models.squeezellm import METHOD, RowCodebooks
+from penstock.models.squeezellm import METHOD
 from penstock.quantize.forms.form import Arrays
 from penstock.quantize.forms.words import words
 from penstock.quantize.grid import F32
