@@ -9,6 +9,7 @@ from penstock.backends.cuda.kernels.block_linear import block_section
 from penstock.backends.cuda.kernels.finish import collect, finish, is_last, park
 from penstock.backends.cuda.kernels.grid_linear import grid_section
 from penstock.backends.cuda.kernels.group_linear import group_section
+from penstock.backends.cuda.kernels.lattice_linear import lattice_section
 from penstock.backends.cuda.kernels.linear import linear_section
 
 
@@ -34,6 +35,8 @@ def _section(
             x, w, high, scales, marks, x_rows, w_rows, columns, few, first, last, k, marks_stride,
             P,
         )  # fmt: skip
+    elif P.format == "lattice":
+        sums = lattice_section(x, w, high, marks, x_rows, w_rows, few, first, last, P)
     else:
         tl.static_assert(P.format == "group")
         sums = group_section(

@@ -78,7 +78,7 @@ class Kind:
     x_bytes: int  # of an element as it is multiplied
     integers: bool = False
     by_group: bool = False
-    """Sums of groups are scaled and added."""
+    """Sums of groups are scaled and added, or those of second points."""
     depth: int | None = None
     """Columns of a unit (``packing.py``); None: weights are no codes."""
     gated: bool = False
