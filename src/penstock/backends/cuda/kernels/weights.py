@@ -25,6 +25,7 @@ class Weights:
     depth: int | None = None
     """Columns of an iteration; None: any number that divides ``padded``."""
     scales: Tensor | None = None
+    """Those of codes, or the values that codes of a row stand for."""
     marks: Tensor | None = None
     """Windows of the grid, zero points, or the tables that points are looked up in."""
     size: int = 0
