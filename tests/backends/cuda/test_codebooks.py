@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import ml_dtypes
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("triton", reason="triton is not installed")
 
-from penstock.backends.cuda.codebook_matrix import CodebookMatrix, CodedRows  # noqa: E402
+from penstock.backends.cuda import rounding  # noqa: E402
+from penstock.backends.cuda.codebook_matrix import CodebookRowsMatrix  # noqa: E402
 from penstock.backends.cuda.kernels import tiles  # noqa: E402
 from penstock.backends.cuda.matrix import Shape  # noqa: E402
 from penstock.backends.cuda.workspace import Workspace  # noqa: E402
@@ -29,52 +31,62 @@ def drawn(*shape: int, seed: int = 0) -> F32:
     return values.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-def coded(n: int, k: int, bits: Bits, count: int, device: Any, seed: int = 1) -> CodedRows:
+@dataclass(frozen=True)
+class Coded:
+    """Rows as checkpoints have them, and the floats that they stand for."""
+
+    codes: NDArray[np.int32]
+    values: F32
+    ends: NDArray[np.int32]
+    columns: NDArray[np.int32]
+    outliers: F32
+    k: int
+    floats: F32
+
+
+def coded(n: int, k: int, bits: Bits, count: int, seed: int = 1) -> Coded:
     """Random codes; outliers anywhere, more in the first row than are added at once."""
     rng = np.random.default_rng(seed)
     first = np.arange(min(count, 20))
     others = 20 + rng.choice(n * k - 20, count - len(first), replace=False)
     flat = np.concatenate([first, np.sort(others)])
-    arrays = (
-        rng.integers(0, 1 << bits, (n, k), np.uint8),
-        np.sort(drawn(n, 1 << bits, seed=seed), axis=1),
+    codes = rng.integers(0, 1 << bits, (n, k), np.uint8)
+    stream = (codes[:, :, None] >> np.arange(bits) & 1).reshape(n, -1)
+    stream = np.pad(stream, ((0, 0), (0, -k * bits % 32)))
+    values = np.sort(drawn(n, 1 << bits, seed=seed), axis=1)
+    floats: F32 = np.take_along_axis(values, codes.astype(np.intp), axis=1)
+    outliers = 10 * drawn(count, seed=seed + 1)
+    floats.reshape(-1)[flat] = outliers
+    return Coded(
+        np.packbits(stream, axis=1, bitorder="little").view(np.int32),
+        values,
         np.searchsorted(flat // k, np.arange(n + 1)).astype(np.int32),
         (flat % k).astype(np.int32),
-        10 * drawn(count, seed=seed + 1),
+        outliers,
+        k,
+        floats,
     )
-    return CodedRows(*(torch.from_numpy(each).to(device) for each in arrays))
 
 
-def floats(rows: CodedRows) -> F32:
-    """What a part stands for, ``[n, k]``."""
-    codes, codebook, starts, columns, values = (
-        each.cpu().numpy()
-        for each in (
-            rows.codes, rows.codebook, rows.outlier_rows, rows.outlier_columns, rows.outlier_values
-        )
-    )  # fmt: skip
-    matrix: F32 = np.take_along_axis(codebook, codes.astype(np.intp), axis=1)
-    matrix[np.repeat(np.arange(len(codes)), np.diff(starts)), columns] = values
-    return matrix
+def put(device: Any) -> Any:
+    return lambda array: torch.from_numpy(array).to(device)
 
 
 def matrix_of(
-    parts: list[CodedRows], bits: Bits, device: Any, gated: bool = False,
+    parts: list[Coded], bits: Bits, device: Any, gated: bool = False,
     x_dtype: Any = torch.bfloat16, dtype: Any = torch.bfloat16,
-) -> CodebookMatrix:  # fmt: skip
+) -> CodebookRowsMatrix:  # fmt: skip
     sizes = tuple(len(part.codes) for part in parts)
-    shape = Shape(
-        sum(sizes) // (2 if gated else 1), parts[0].codes.shape[1], 70, gated, parts=sizes
-    )
-    counts = [len(part.outlier_columns) for part in parts]
-    matrix = CodebookMatrix(shape, bits, counts, dtype, Workspace(device), x_dtype)
+    shape = Shape(sum(sizes) // (2 if gated else 1), parts[0].k, 70, gated, parts=sizes)
+    counts = [len(part.columns) for part in parts]
+    matrix = CodebookRowsMatrix(shape, bits, counts, dtype, Workspace(device), x_dtype)
     for i in reversed(range(len(parts))):
-        matrix.fill(sum(sizes[:i]), parts[i], f"part {i}")
+        matrix.fill(sum(sizes[:i]), parts[i], f"part {i}", put(device))
     return matrix
 
 
 def product(
-    matrix: CodebookMatrix, x: F32, device: Any, bias: F32 | None = None,
+    matrix: CodebookRowsMatrix, x: F32, device: Any, bias: F32 | None = None,
     gated: Activation | None = None, x_dtype: Any = torch.bfloat16,
 ) -> F32:  # fmt: skip
     """The product of strided x and out, whose surroundings must neither matter nor change."""
@@ -114,11 +126,11 @@ def test_products(bits: Bits, x_dtype: Any, dtype: Any, device: Any) -> None:
         ((5, 21, 9), 300, (41, 0, 13), 17),
     ):
         parts = [
-            coded(n, k, bits, count, device, seed)
+            coded(n, k, bits, count, seed)
             for seed, (n, count) in enumerate(zip(sizes, counts, strict=True))
         ]
         x, bias = drawn(rows, k), drawn(sum(sizes), seed=2)
-        w = np.concatenate([floats(part) for part in parts])
+        w = np.concatenate([part.floats for part in parts])
         matrix = matrix_of(parts, bits, device, x_dtype=x_dtype, dtype=dtype)
         close(product(matrix, x, device, x_dtype=x_dtype), x, w)
         close(product(matrix, x, device, bias, x_dtype=x_dtype), x, w, bias)
@@ -126,21 +138,21 @@ def test_products(bits: Bits, x_dtype: Any, dtype: Any, device: Any) -> None:
 
 @pytest.mark.parametrize("count", [0, 30])
 def test_gates(count: int, device: Any) -> None:
-    gate, up = coded(21, 160, 4, count, device), coded(21, 160, 4, count, device, 2)
+    gate, up = coded(21, 160, 4, count), coded(21, 160, 4, count, 2)
     x, bias = drawn(3, 160) / np.float32(16), drawn(42, seed=3)
     matrix = matrix_of([gate, up], 4, device, gated=True)
     got = product(matrix, x, device, bias, "silu")
-    want = activate(x @ floats(gate).T + bias[:21], "silu") * (x @ floats(up).T + bias[21:])
+    want = activate(x @ gate.floats.T + bias[:21], "silu") * (x @ up.floats.T + bias[21:])
     np.testing.assert_allclose(got, want, rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.thinned(2)
 @pytest.mark.parametrize("bits", [3, 4])
 def test_rows_keep_to_themselves(bits: Bits, device: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever tiles and splits compute them, and however many are computed at once."""
+    """Whichever tiles and splits compute them, however many are computed, or packed, at once."""
     k = 1100
     assert tiles.splits_of(48, k)[0] > 1
-    part = coded(48, k, bits, 99, device)
+    part = coded(48, k, bits, 99)
     matrix = matrix_of([part], bits, device)
     x = drawn(40, k)
     x[3, 7] = np.nan
@@ -153,27 +165,30 @@ def test_rows_keep_to_themselves(bits: Bits, device: Any, monkeypatch: pytest.Mo
     monkeypatch.setattr(tiles, "MAX_PARALLEL", 0)
     np.testing.assert_array_equal(product(matrix, x[-17:], device), whole[-17:])
     monkeypatch.setattr("penstock.backends.cuda.codebook_matrix._ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(rounding, "SLICE", 5 * k)  # rows that are packed at a time
     few = matrix_of([part], bits, device)
     np.testing.assert_array_equal(product(few, x, device), whole)
 
 
 def test_no_rows(device: Any) -> None:
-    matrix = matrix_of([coded(35, 96, 4, 5, device)], 4, device)
+    matrix = matrix_of([coded(35, 96, 4, 5)], 4, device)
     assert product(matrix, np.zeros((0, 96), np.float32), device).shape == (0, 35)
 
 
 @pytest.mark.parametrize("bits", [3, 4])
 def test_bytes(bits: Bits, device: Any) -> None:
-    matrix = matrix_of([coded(48, 512, bits, 40, device)], bits, device)
+    matrix = matrix_of([coded(48, 512, bits, 40)], bits, device)
     codes, values = 48 * 512 * bits // 8, 48 * 2 * (1 << bits)
     assert matrix.nbytes == codes + values + 4 * 49 + 8 * 40
 
 
 def test_parts_that_do_not_fit_are_refused(device: Any) -> None:
-    matrix = matrix_of([coded(35, 96, 4, 5, device)], 4, device)
+    matrix = matrix_of([coded(35, 96, 4, 5)], 4, device)
     with pytest.raises(ValueError, match="w has 35 rows of 96 columns and 6 outliers, where 35"):
-        matrix.fill(0, coded(35, 96, 4, 6, device), "w")
+        matrix.fill(0, coded(35, 96, 4, 6), "w", put(device))
     with pytest.raises(ValueError, match="w has 20 rows"):
-        matrix.fill(0, coded(20, 96, 4, 5, device), "w")
+        matrix.fill(0, coded(20, 96, 4, 5), "w", put(device))
     with pytest.raises(ValueError, match="1 matrices have so many numbers of outliers"):
-        CodebookMatrix(Shape(8, 8, 1), 4, (1, 2), torch.bfloat16, Workspace(device), torch.bfloat16)
+        CodebookRowsMatrix(
+            Shape(8, 8, 1), 4, (1, 2), torch.bfloat16, Workspace(device), torch.bfloat16
+        )

@@ -6,14 +6,16 @@ each exceeds the value of its code.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from penstock.backends.cuda.coded_matrix import Shape, check
+from penstock.backends.cuda import rounding
+from penstock.backends.cuda.coded_matrix import Array, Shape, check
 from penstock.backends.cuda.kernels import launch
 from penstock.backends.cuda.kernels.outliers import Outliers, add_outliers
 from penstock.backends.cuda.kernels.tiles import Tile
@@ -27,23 +29,41 @@ _ROWS_AT_ONCE: Final = 512
 """Rows of which sums are kept at a time; what a row becomes does not depend on it."""
 
 
-@dataclass(frozen=True)
-class CodedRows:
-    """Rows of such a matrix, as a checkpoint has them (docs/quantize.md), on any device."""
+class CodebookArrays(Protocol):
+    """Rows of such a matrix as a checkpoint has them (docs/quantize.md)."""
 
-    codes: Tensor
-    """uint8 ``[n, k]``, below ``2 ** bits``."""
-    codebook: Tensor
-    """Floats ``[n, 2 ** bits]``."""
-    outlier_rows: Tensor
-    """int32 ``[n + 1]``."""
-    outlier_columns: Tensor
-    """int32 ``[count]``."""
-    outlier_values: Tensor
-    """Floats ``[count]``."""
+    @property
+    def codes(self) -> NDArray[np.int32]:
+        """``[n, ceil(k * bits / 32)]``: a stream of bits for each row, the first code lowest."""
+        ...
+
+    @property
+    def values(self) -> NDArray[np.float32]:
+        """What the codes of a row stand for, ``[n, 2 ** bits]``."""
+        ...
+
+    @property
+    def ends(self) -> NDArray[np.int32]:
+        """Row r has the outliers from ``ends[r]`` to ``ends[r + 1]``, ``[n + 1]``."""
+        ...
+
+    @property
+    def columns(self) -> NDArray[np.int32]:
+        """Columns of the outliers, ``[count]``, ascending in a row."""
+        ...
+
+    @property
+    def outliers(self) -> NDArray[np.float32]:
+        """Weights in the place of what codes stand for, ``[count]``."""
+        ...
+
+    @property
+    def k(self) -> int:
+        """Columns of a row."""
+        ...
 
 
-class CodebookMatrix:
+class CodebookRowsMatrix:
     """Weights as codes, beside the values that codes of each row stand for."""
 
     def __init__(
@@ -72,6 +92,7 @@ class CodebookMatrix:
         high = None
         if bits == 3:
             high = torch.zeros((n, padded // 8), dtype=torch.uint8, device=device)
+        self._values = torch.zeros((n, 1 << bits), dtype=dtype, device=device)
         self.weights = Weights(
             "codebook",
             torch.zeros((n, padded // 4), dtype=word, device=device),
@@ -79,7 +100,7 @@ class CodebookMatrix:
             bits=bits,
             plane=_PLANE,
             depth=depth,
-            scales=torch.zeros((n, 1 << bits), dtype=dtype, device=device),
+            scales=self._values,
             high=high,
         )
         self._outliers = None
@@ -110,36 +131,60 @@ class CodebookMatrix:
             shape, rows = self._sums, min(rows, _ROWS_AT_ONCE)
         return launch.tile_of(self.weights, shape, self._x_dtype, rows, at)
 
-    def fill(self, first_row: int, part: CodedRows, name: str) -> None:
-        """Keep a part as rows from ``first_row`` on.
+    def fill(
+        self,
+        first_row: int,
+        part: CodebookArrays,
+        name: str,
+        put: Callable[[Array], Tensor],
+    ) -> None:
+        """Keep a part as rows from ``first_row`` on; ``put`` sends an array to the device.
 
         Raises ValueError, naming ``name``, where it is none of the shape's parts.
         """
-        (n, k), count = part.codes.shape, len(part.outlier_columns)
+        n, k, count = len(part.codes), part.k, len(part.columns)
         size, first, expected = self._first_outlier.get(first_row, (0, 0, 0))
         if (n, k, count) != (size, self.shape.k, expected):
             raise ValueError(
                 f"{name} has {n} rows of {k} columns and {count} outliers, where {size} rows of "
                 f"{self.shape.k} and {expected} are kept"
             )
-        rows, weights = slice(first_row, first_row + n), self.weights
-        codes = pad_columns(part.codes, weights.padded)
-        if weights.high is None:
-            weights.w[rows] = pack_planes(codes.view(torch.int8), 4, _PLANE)
+        for some in rounding.slices(n, k):
+            codes = self._unpacked(put(np.ascontiguousarray(part.codes[some])))
+            values = put(np.ascontiguousarray(part.values[some])).to(self._values.dtype)
+            rows = slice(first_row + some.start, first_row + some.stop)
+            self._keep(codes, rows)
+            self._values[rows] = values
+            if self._outliers is None:
+                continue
+            begin, end = int(part.ends[some.start]), int(part.ends[some.stop])
+            ends = put(part.ends[some.start : some.stop + 1].copy())
+            columns = put(part.columns[begin:end].copy())
+            of = torch.repeat_interleave(ends.diff().long())
+            there = values[of, codes[of, columns.long()].long()].float()
+            kept, at = self._outliers, slice(first + begin, first + end)
+            kept.starts[rows.start : rows.stop + 1] = ends + first
+            kept.places[at] = columns
+            kept.deltas[at] = put(part.outliers[begin:end].copy()) - there
+
+    def _unpacked(self, words: Tensor) -> Tensor:
+        """Codes uint8 ``[rows, k]`` of streams int32."""
+        bits, k = self._bits, self.shape.k
+        octets = words.view(torch.uint8)  # which ascend on every device that torch runs on
+        whole = pad_columns(octets, -(-k // 8) * bits)[:, : -(-k // 8) * bits]
+        shifts = torch.arange(0, 8 * bits, 8, device=words.device)
+        eight = (whole.reshape(len(words), -1, bits).long() << shifts).sum(dim=2)
+        each = eight[:, :, None] >> torch.arange(0, 8 * bits, bits, device=words.device)
+        codes = (each & ((1 << bits) - 1)).to(torch.uint8)
+        return codes.reshape(len(words), -1)[:, :k]
+
+    def _keep(self, codes: Tensor, rows: slice) -> None:
+        padded = pad_columns(codes, self.weights.padded).contiguous()
+        if self.weights.high is None:
+            self.weights.w[rows] = pack_planes(padded.view(torch.int8), 4, _PLANE)
         else:
-            weights.w[rows] = joined_planes(codes & 3, 2, 4, _PLANE)
-            weights.high[rows] = joined_planes(codes >> 2, 1, 8, _PLANE)
-        assert weights.scales is not None
-        weights.scales[rows] = part.codebook.to(weights.scales.dtype)
-        if self._outliers is None:
-            return
-        kept, some = self._outliers, slice(first, first + count)
-        kept.starts[first_row : first_row + n + 1] = part.outlier_rows + first
-        kept.places[some] = part.outlier_columns
-        of = torch.repeat_interleave(part.outlier_rows.diff().long())
-        code = part.codes[of, part.outlier_columns.long()].long()
-        there = part.codebook.to(weights.scales.dtype)[of, code].float()
-        kept.deltas[some] = part.outlier_values.float() - there
+            self.weights.w[rows] = joined_planes(padded & 3, 2, 4, _PLANE)
+            self.weights.high[rows] = joined_planes(padded >> 2, 1, 8, _PLANE)
 
     def product(self, x: Tensor, out: Tensor, bias: Tensor | None, gated: Gating | None) -> None:
         """As :meth:`~penstock.backends.cuda.coded_matrix.Matrix.product` has it."""
