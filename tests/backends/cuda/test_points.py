@@ -18,7 +18,7 @@ from penstock.backends.cuda.kernels.lattice_linear import assembly  # noqa: E402
 from penstock.backends.cuda.kernels.turn import UNIT, turn_back, turn_rows  # noqa: E402
 from penstock.backends.cuda.lattice_tables import SIGNS, SMALL, lattice_tables  # noqa: E402
 from penstock.backends.cuda.matrix import Shape, make_matrix  # noqa: E402
-from penstock.backends.cuda.point_matrix import PointMatrix, _turn  # noqa: E402
+from penstock.backends.cuda.point_matrix import PointMatrix, device_turn  # noqa: E402
 from penstock.backends.cuda.workspace import Workspace  # noqa: E402
 from penstock.backends.reference.numerics import activate  # noqa: E402
 from penstock.backends.reference.products import lattice_product  # noqa: E402
@@ -77,7 +77,7 @@ def in_place(turned: NDArray[Any], size: int) -> F32:
 @pytest.mark.parametrize("size", [1, 7, 40, 44, 344, 576, 1024])
 def test_rows_are_turned_as_numpy_turns_them(size: int, dtype: Any, device: Any) -> None:
     turn = Turn(size, 3, "input")
-    of_device = _turn(turn, Workspace(device))
+    of_device = device_turn(turn, Workspace(device))
     x = drawn(3, size, seed=size)
     wide = torch.full((3, size + 8), float("nan"), dtype=dtype, device=device)
     wide[:, :size] = torch.from_numpy(x)
@@ -95,7 +95,7 @@ def test_rows_are_turned_as_numpy_turns_them(size: int, dtype: Any, device: Any)
 @pytest.mark.parametrize("size", [7, 40, 344, 576, 1024])
 def test_outputs_are_scaled_and_turned_back(size: int, dtype: Any, device: Any) -> None:
     turn = Turn(size, 3, "output")
-    of_device = _turn(turn, Workspace(device))
+    of_device = device_turn(turn, Workspace(device))
     x, bias = drawn(3, size + 5, seed=size), drawn(size, seed=1)
     scale = torch.tensor([0.3], device=device)
     given = torch.from_numpy(x).to(device)[:, 5:]
@@ -114,8 +114,8 @@ def test_outputs_are_scaled_and_turned_back(size: int, dtype: Any, device: Any) 
 def test_matrices_of_one_size_share_their_factors(device: Any) -> None:
     workspace = Workspace(device)
     sides: tuple[Side, Side] = ("input", "output")
-    of_input, back = (_turn(Turn(40, 3, side), workspace) for side in sides)
-    other = _turn(Turn(40, 4, "input"), workspace)
+    of_input, back = (device_turn(Turn(40, 3, side), workspace) for side in sides)
+    other = device_turn(Turn(40, 4, "input"), workspace)
     assert of_input.left is back.left
     assert of_input.right is other.right
     assert not torch.equal(of_input.signs, other.signs)

@@ -48,8 +48,8 @@ class PointMatrix(Matrix):
         padded = -(-shape.k // UNIT) * UNIT
         self._product = Shape(shape.weight_rows, padded, min(shape.max_rows, _ROWS_AT_ONCE))
         self._scales = torch.zeros((len(parts), _APART), device=workspace.device)
-        self._turn = _turn(Turn(shape.k, scheme.seed, "input"), workspace)
-        self._back = [_turn(Turn(size, scheme.seed, "output"), workspace) for size in parts]
+        self._turn = device_turn(Turn(shape.k, scheme.seed, "input"), workspace)
+        self._back = [device_turn(Turn(size, scheme.seed, "output"), workspace) for size in parts]
         self.weights = _room(shape.weight_rows, padded, scheme, workspace)
         own = carved_bytes(*self._between(self._product.max_rows))
         further = launch.scratch(self.weights, self._product, x_dtype, workspace.capability)
@@ -153,7 +153,7 @@ def _codes(octets: Tensor) -> Tensor:
     return octets.contiguous().view(torch.int16)[:, :, 0]
 
 
-def _turn(turn: Turn, workspace: Workspace) -> DeviceTurn:
+def device_turn(turn: Turn, workspace: Workspace) -> DeviceTurn:
     """What kernels need of ``turn``, which matrices of one size share."""
     left, right = turn.factors
     right = right.T if turn.side == "output" else right
