@@ -46,5 +46,6 @@ def lattice_tables() -> I32:
 
 def _words(nibbles: NDArray[np.int64]) -> NDArray[np.uint32]:
     """Nibbles ``[256, 8]`` in words ``[256]``, the first lowest."""
-    words = (nibbles & 15) << 4 * np.arange(SIZE)
-    return words.sum(axis=1).astype(np.uint32)
+    words = ((nibbles & 15) << 4 * np.arange(SIZE)).sum(axis=1)
+    found: NDArray[np.uint32] = words.astype(np.uint32)
+    return found

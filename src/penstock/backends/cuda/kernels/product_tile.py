@@ -12,6 +12,7 @@ from penstock.backends.cuda.kernels.grid_linear import grid_section
 from penstock.backends.cuda.kernels.group_linear import group_section
 from penstock.backends.cuda.kernels.lattice_linear import lattice_section
 from penstock.backends.cuda.kernels.linear import linear_section
+from penstock.backends.cuda.kernels.sparse_linear import sparse_section
 
 
 @triton.jit
@@ -39,6 +40,10 @@ def _section(
     elif P.format == "codebook":
         sums = codebook_section(
             x, w, high, scales, x_rows, w_rows, columns, few, first, last, k, P
+        )  # fmt: skip
+    elif P.format == "sparse":
+        sums = sparse_section(
+            x, w, high, scales, x_rows, w_rows, columns, few, first, last, marks_stride, P
         )  # fmt: skip
     elif P.format == "lattice":
         sums = lattice_section(x, w, high, marks, x_rows, w_rows, few, first, last, P)

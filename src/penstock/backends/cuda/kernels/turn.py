@@ -113,7 +113,7 @@ def _launch(
 
 def _fitting(count: int) -> int:
     """The power of two, 16 at least, that holds so many."""
-    return max(16, triton.next_power_of_2(count))
+    return max(16, 1 << (count - 1).bit_length())
 
 
 @triton.jit

@@ -37,7 +37,7 @@ class Weights:
     layout: BlockLayout | None = None
     """How blocks lie, whose ``scales`` are units."""
     high: Tensor | None = None
-    """Bits of codes that are not in words, or the second codes of points."""
+    """Bits of codes that are not in words, the second codes of points, or places of codes."""
 
     @property
     def nbytes(self) -> int:
@@ -50,7 +50,7 @@ class Weights:
             1 if self.integers else x_dtype.itemsize,
             integers=self.integers,
             by_group=self.layout is not None
-            or (self.format == "group" and not self.whole)
+            or (self.format in ("group", "sparse") and not self.whole)
             or (self.format == "lattice" and self.high is not None),
             depth=self.depth,
             gated=gated,
