@@ -33,6 +33,7 @@ def sparse_section(
     ROWS: tl.constexpr = P.rows
     COLS: tl.constexpr = P.cols
     element: tl.constexpr = x.dtype.element_ty
+    MASK: tl.constexpr = (1 << P.bits) - 1
     within = tl.arange(0, P.plane)
     sums = tl.zeros([COLS, ROWS], tl.float32)
     zero = tl.zeros([COLS], tl.int32)
@@ -41,11 +42,10 @@ def sparse_section(
         for piece in tl.static_range(2):
             here = at + piece * 4 * P.plane
             codes = tl.load(w + w_rows[:, None] + (here // 4 + within)[None, :]).to(tl.int32)
-            mask: tl.constexpr = (1 << P.bits) - 1
             one = (both >> (4 * piece)) & 3
             other = (both >> (4 * piece + 2)) & 3
-            words = (codes & mask) << (one * P.bits)
-            words = words | (((codes >> P.bits) & mask) << (other * P.bits))
+            words = (codes & MASK) << (one * P.bits)
+            words = words | (((codes >> P.bits) & MASK) << (other * P.bits))
             low = words.to(tl.int16)
             if P.bits == 4:
                 a = nibbles_as(low, zero, zero, zero, zero, element, P.interpreted)
