@@ -54,6 +54,7 @@ class Weights:
             or (self.format == "lattice" and self.high is not None),
             depth=self.depth,
             gated=gated,
+            looked_up=self.format == "lattice",
         )
 
     @property
