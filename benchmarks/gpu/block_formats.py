@@ -1,4 +1,4 @@
-"""Checkpoints in blocks, of which the kernels are compiled and timed."""
+"""Checkpoints in blocks and in points, of which the kernels are compiled and timed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from penstock.models.gguf.blocks import BlockMatrix
+from penstock.models.lattice_codes import LatticeCodes
 from penstock.quant.formats import GGUF_FORMATS
-from penstock.quant.scheme import BlockScheme
+from penstock.quant.scheme import BlockScheme, LatticeBits, LatticeScheme
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,31 @@ class BlockFormats:
         )
 
     def limited(self, formats: Collection[str], rounded: bool) -> BlockFormats:
+        return self
+
+    def is_idle(self, tensor: str) -> bool:
+        return False
+
+
+@dataclass(frozen=True)
+class LatticePoints:
+    """A checkpoint whose layers' matrices are points of a lattice."""
+
+    bits: LatticeBits
+    any_order: bool = False
+    notes: tuple[str, ...] = ()
+    as_floats: tuple[str, ...] = ()
+
+    @property
+    def schemes(self) -> tuple[LatticeScheme, ...]:
+        return (LatticeScheme(self.bits, seed=0),)
+
+    def matrix(self, name: str, columns: int | None = None) -> LatticeCodes | None:
+        if not name.startswith("layers."):
+            return None
+        return LatticeCodes(self.bits, 0, decoded=columns is None)
+
+    def limited(self, formats: Collection[str], rounded: bool) -> LatticePoints:
         return self
 
     def is_idle(self, tensor: str) -> bool:

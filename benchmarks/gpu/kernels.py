@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu.block_formats import BlockFormats
+from gpu.block_formats import BlockFormats, LatticePoints
 from penstock.backends.cuda.variants import Variant, variants
 from penstock.cache.geometry import KvDType
 from penstock.dtypes import QuantizationName
@@ -67,13 +67,13 @@ class Case:
     tokens: int = 2048
     unusual: bool = False
     """Whether the plan is left primitive, with what few models have put in."""
-    blocks: BlockFormats | None = None
+    blocks: BlockFormats | LatticePoints | None = None
 
     def spec(self) -> ModelSpec:
         """The model with one layer: kernels of others are the same. Where it has experts there are
         two, as the last layer computes selected rows alone."""
         if self.model in _MADE:
-            return _MADE[self.model]()
+            return replace(_MADE[self.model](), quantized=self.blocks)
         spec = replace(load_model_spec(CONFIGS / self.model), quantized=self.blocks)
         mixture = isinstance(spec.layers[0].mlp, ExpertsSpec)
         return replace(spec, layers=spec.layers[: 2 if mixture else 1])
@@ -127,6 +127,10 @@ CASES = {
             "Q2_K", {"v": "NVFP4", "down": "IQ4_XS", "o": "Q3_K", "embed": "IQ4_NL"}
         ),
     ),
+    "1b-quip2": Case("llama-3.2-1b", blocks=LatticePoints(2)),
+    "1b-quip3": Case("llama-3.2-1b", blocks=LatticePoints(3)),
+    "1b-quip4-fp16": Case("llama-3.2-1b", "float16", blocks=LatticePoints(4), kv="float16"),
+    "tiny-quip2-fp32": Case("tiny-lattice", "float32", blocks=LatticePoints(2), kv="float32"),
     "experts-mxfp4": Case("moe-5b-a1b", blocks=BlockFormats("MXFP4", only=True)),
     "experts": Case("moe-5b-a1b"),
     "experts-int8": Case("moe-5b-a1b", quantization="int8"),
@@ -223,6 +227,14 @@ def _chunked() -> ModelSpec:
     )
 
 
+def _lattice() -> ModelSpec:
+    """The tiny model with rows of whole 32 columns, and parts of joined matrices that 16 does not
+    divide."""
+    spec = _with_attention(num_heads=4, output_bias=True)
+    (layer,) = spec.layers
+    return replace(spec, hidden_size=96, layers=(replace(layer, mlp=MlpSpec(160, "silu")),))
+
+
 def _slopes() -> ModelSpec:
     """ALiBi whose slopes and positions are rounded, and norms of heads without a weight."""
     return _with_attention(
@@ -253,6 +265,7 @@ _MADE: dict[str, Callable[[], ModelSpec]] = {
     "tiny-chunked": _chunked,
     "tiny-slopes": _slopes,
     "tiny-latents": _latents,
+    "tiny-lattice": _lattice,
 }
 """Models of no published shape."""
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.artifact_engines import start
-from support.checkpoints import tiny_checkpoint
+from support.lattice_checkpoints import lattice_checkpoint, lattice_plan
 from support.native_arrays import as_bytes
 from support.native_row_ops import run as run_rows
 from support.needs import needs_native
@@ -21,40 +21,16 @@ from penstock.backends.cpu.bind import bind as bind_native
 from penstock.backends.cpu.turned import TurnBack, TurnRows, turned
 from penstock.backends.cpu.weight_bytes import weight_bytes
 from penstock.backends.reference.executor import ReferenceExecutor
-from penstock.backends.registry import backend
 from penstock.interface.executor import Executor, run
 from penstock.models.spec import DType
 from penstock.plan.fuse import fuse
-from penstock.plan.lower import lower
 from penstock.plan.ops import Linear
-from penstock.plan.plan import Plan
 from penstock.quant.paley import paley_matrix
-from penstock.quant.scheme import LATTICE, LatticeBits
+from penstock.quant.scheme import LatticeBits
 from penstock.quant.turn import Turn
-from penstock.quantize.forms.lattice import Lattice
-from penstock.quantize.methods import RoundToNearest
-from penstock.quantize.quantization import Quantization
-from penstock.quantize.run import quantize
-from penstock.quantize.source import SourceModel
 from penstock.weights.checkpoint import open_weights
-from penstock.weights.model_folder import load_model_spec
 
 pytestmark = needs_native
-
-SHAPE = {"intermediate_size": 96}
-
-
-def checkpoint(at: Path, bits: LatticeBits, family: str, **fields: Any) -> Path:
-    source = SourceModel(tiny_checkpoint(family, **{**SHAPE, **fields}))
-    quantize(Quantization(source, RoundToNearest(Lattice(bits, 5))), at, backend("cpu").bind, 1)
-    return at
-
-
-def plan_of(folder: Path, dtype: DType) -> Plan:
-    spec = load_model_spec(folder)
-    assert spec.quantized is not None
-    spec = replace(spec, quantized=spec.quantized.limited({LATTICE}, rounded=False))
-    return lower(spec, dtype)
 
 
 def logits(executor: Executor, first: int = 0, count: int = 40) -> np.ndarray[Any, Any]:
@@ -69,8 +45,8 @@ def test_a_model_computes_what_the_reference_does(
     family: str, bits: LatticeBits, dtype: DType, isa: str, tmp_path: Path
 ) -> None:
     """Prompts and single rows, of fused and of primitive plans, with and without a bias."""
-    folder = checkpoint(tmp_path / "out", bits, family)
-    plain = plan_of(folder, dtype)
+    folder = lattice_checkpoint(tmp_path / "out", bits, family)
+    plain = lattice_plan(folder, dtype)
     weights = open_weights(folder, plain.spec, plain.weights, dtype)
     expected = logits(ReferenceExecutor(plain, weights, LIMITS))
     got = []
@@ -88,8 +64,8 @@ def test_a_model_computes_what_the_reference_does(
 
 def test_matrices_stay_in_their_codes(tmp_path: Path) -> None:
     for bits, least, most in ((2, 0.12, 0.14), (3, 0.18, 0.2), (4, 0.24, 0.27)):
-        folder = checkpoint(tmp_path / str(bits), bits, "llama", hidden_size=256)
-        plan = fuse(plan_of(folder, "bfloat16"))
+        folder = lattice_checkpoint(tmp_path / str(bits), bits, "llama", hidden_size=256)
+        plan = fuse(lattice_plan(folder, "bfloat16"))
         matrices = [op for op in plan.ops if isinstance(op, Linear) and op.scheme is not None]
         in_floats = sum(2 * op.k * sum(part.n for part in op.parts) for op in matrices)
         kept = replace(plan, ops=tuple(matrices))
@@ -97,7 +73,7 @@ def test_matrices_stay_in_their_codes(tmp_path: Path) -> None:
 
 
 def test_what_is_joined_is_turned_once_and_turned_back_by_parts(tmp_path: Path) -> None:
-    plan = turned(fuse(plan_of(checkpoint(tmp_path / "out", 3, "llama"), "float32")))
+    plan = turned(fuse(lattice_plan(lattice_checkpoint(tmp_path / "out", 3, "llama"), "float32")))
     kinds = [type(op) for op in plan.ops]
     layers = len(plan.spec.layers)
     assert kinds.count(TurnRows) == 4 * layers
@@ -199,7 +175,7 @@ def constants(executor: Any, turn: Turn) -> dict[str, Any]:
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
 def test_packed_points_are_restored_to_the_same_bits(bits: LatticeBits, tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "model", bits, "qwen2")
+    folder = lattice_checkpoint(tmp_path / "model", bits, "qwen2")
     first = start(folder, tmp_path / "engines")
     assert first.phases == ["open weights", "pack weights", "keep artifact"]
     second = start(folder, tmp_path / "engines")

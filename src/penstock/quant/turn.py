@@ -59,6 +59,13 @@ class Turn:
         """Components of a block."""
         return self.doubled * self.base
 
+    @property
+    def factors(self) -> tuple[F32, F32]:
+        """Two matrices of 1 and -1, read-only, of about equal sizes, of which a block's is the
+        Kronecker product: Sylvester's, and what is left. A block that is written as a matrix X
+        becomes ``left X right.T``, divided by the root of its size; X again by ``left X right``."""
+        return _dense_factors(self.doubled, self.base)
+
     @cached_property
     def signs(self) -> F32:
         """1 or -1 for each component: the lowest bit of a hash of its place, the seed and the
@@ -80,7 +87,7 @@ class Turn:
         return self._transformed(x.astype(np.float32), back=True) * self.signs
 
     def _transformed(self, x: F32, back: bool) -> F32:
-        left, right = _dense_factors(self.doubled, self.base)
+        left, right = self.factors
         # A vector at a time, whatever the number of them is.
         blocks = x.reshape(-1, len(left), len(right))
         y = np.matmul(np.matmul(left, blocks), right if back else right.T)
@@ -90,8 +97,7 @@ class Turn:
 
 @cache
 def _dense_factors(doubled: int, base: int) -> tuple[F32, F32]:
-    """Two matrices of which a block's is the Kronecker product, of about equal sizes: Sylvester's,
-    and what is left. A vector that is written as a matrix X becomes ``left X right.T``."""
+    """As :attr:`Turn.factors` has them."""
     paley = np.ones((1, 1), np.int8) if base == 1 else paley_matrix(base)
     assert paley is not None
     right = paley.astype(np.float32)

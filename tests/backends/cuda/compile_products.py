@@ -26,7 +26,7 @@ from penstock.backends.cuda.kernels.tiles import choose
 from penstock.backends.cuda.matrix import Shape, make_matrix
 from penstock.backends.cuda.workspace import Workspace
 from penstock.models.spec import Activation
-from penstock.quant import GridScheme, GroupScheme, QuantScheme
+from penstock.quant import GridScheme, GroupScheme, LatticeScheme, QuantScheme
 from penstock.quant.formats import GGUF_FORMATS
 
 TOOLS = os.path.join(os.path.dirname(triton.__file__), "backends", "nvidia", "bin")
@@ -54,7 +54,7 @@ def compiled(
     types = dict.fromkeys(("scales", "x_scales", "bias", "out"), "*fp32")
     types |= dict.fromkeys(("marks", "x_sums", "counters"), "*i32")
     types |= {"x": "*i8" if weights.integers else "*bf16", "w": NAMES[weights.w.dtype]}
-    types |= {"high": "*u8" if weights.high is not None else types["w"]}
+    types |= {"high": types["w"] if weights.high is None else NAMES[weights.high.dtype]}
     if weights.layout is not None:
         types["scales"] = types["w"] if weights.scales is None else "*i32"
     types |= {"partials": "*i32" if kind.exact else "*fp32"} | dict.fromkeys(INT32, "i32")
@@ -109,6 +109,8 @@ def cases() -> Iterator[tuple[QuantScheme | None, bool, Activation | None]]:
     yield GroupScheme(8, 128, True), False, None
     yield GGUF_FORMATS["Q4_K"].scheme, True, "silu"
     yield GGUF_FORMATS["Q6_K"].scheme, True, None
+    yield LatticeScheme(2, seed=0), True, None
+    yield LatticeScheme(3, seed=0), True, None
 
 
 def main(capabilities: list[str], all_rows: list[int]) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from penstock.backends.cuda.block_layouts import LEVELED, MARKED, BlockLayout
-from penstock.backends.cuda.packing import pad_columns
+from penstock.backends.cuda.packing import joined_planes, pad_columns
 
 
 @dataclass(frozen=True)
@@ -63,25 +63,14 @@ def pack(parts: Parts, layout: BlockLayout, padded: int) -> PackedRows:
     """Rows of ``padded`` columns; what pads them has the scale 0."""
     codes = pad_columns(parts.codes, padded)
     rows = len(codes)
-    words = _joined(codes & ((1 << layout.low) - 1), layout.low, layout.planes, layout.plane)
+    words = joined_planes(codes & ((1 << layout.low) - 1), layout.low, layout.planes, layout.plane)
     if layout.low != 2:
         words = _numbers(words, torch.int16)
     bits = None
     if layout.high:
-        pieces = _joined(codes >> layout.low, layout.high, 8 // layout.high, layout.plane)
+        pieces = joined_planes(codes >> layout.low, layout.high, 8 // layout.high, layout.plane)
         bits = pieces.view(rows, -1, layout.plane).transpose(0, 1)
     return PackedRows(words, _marks(parts, layout, padded), bits, _units(parts, padded))
-
-
-def _joined(codes: Tensor, width: int, planes: int, plane: int) -> Tensor:
-    """Codes of ``width`` bits ``[n, k]`` of so many planes joined into bytes, or into two for each
-    place, uint8 ``[n, k * width / 8]``."""
-    each = codes.view(len(codes), -1, planes, plane)
-    shifts = torch.arange(0, planes * width, width, device=codes.device, dtype=torch.int32)
-    whole = (each.to(torch.int32) << shifts[:, None]).sum(dim=2, dtype=torch.int32)
-    size = planes * width // 8
-    in_bytes = whole.contiguous().view(torch.uint8).view(*whole.shape, 4)[..., :size]
-    return in_bytes.reshape(len(codes), -1)
 
 
 def _marks(parts: Parts, layout: BlockLayout, padded: int) -> Tensor:

@@ -36,6 +36,9 @@ class Shape:
     of: int | None = field(default=None, kw_only=True)
     """Columns of the product of which this is a rank's; None: it has all."""
 
+    parts: tuple[int, ...] = field(default=(), kw_only=True)
+    """Rows of the matrices that W has one behind the other; (): there is one."""
+
     @property
     def whole_n(self) -> int:
         """The columns that choose how K is split: those of all ranks together."""

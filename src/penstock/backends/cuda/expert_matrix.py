@@ -19,6 +19,7 @@ from penstock.interface.executor import Limits
 from penstock.models.spec import Gating
 from penstock.plan import ops
 from penstock.plan.plan import Plan
+from penstock.quant import LatticeScheme
 
 _MOST_MARKS = 2**31
 """Scales and zero points of all experts are counted in int32."""
@@ -108,6 +109,8 @@ def expert_matrix(
 ) -> ExpertMatrix:
     """Return the empty matrices of ``op``, to be filled part by part. Raises ValueError where they
     are too large."""
+    if isinstance(op.scheme, LatticeScheme):
+        raise ValueError(f"no GPU kernel has experts in {op.scheme}")
     x, ids = plan.buffers[op.x], plan.buffers[op.ids]
     most = (limits.max_tokens, limits.max_selected_rows, limits.max_logit_rows)
     shape = ExpertShape(

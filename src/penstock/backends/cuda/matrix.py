@@ -26,6 +26,7 @@ from penstock.backends.cuda.kernels.tiles import Tile
 from penstock.backends.cuda.kernels.torch_product import torch_product, torch_scratch
 from penstock.backends.cuda.kernels.weights import Weights
 from penstock.backends.cuda.packing import pack_fours
+from penstock.backends.cuda.point_matrix import PointMatrix
 from penstock.backends.cuda.weights import TORCH_DTYPES
 from penstock.backends.cuda.workspace import Workspace
 from penstock.interface.weights import QuantizedTensor
@@ -253,5 +254,7 @@ def make_matrix(
             if not weight_only:
                 raise ValueError("no GPU kernel rounds what it multiplies blocks by")
             return BlockMatrix(shape, scheme, workspace, x_dtype)
-        case LatticeScheme() | CodebookScheme():
+        case LatticeScheme():
+            return PointMatrix(shape, scheme, workspace, x_dtype)
+        case CodebookScheme():
             raise ValueError(f"no GPU kernel has matrices in {scheme}")

@@ -34,6 +34,7 @@ def linear_matrix(op: ops.Linear, plan: Plan, limits: Limits, workspace: Workspa
         max_rows=plan.buffers[op.out].rows.count(*most),
         gated=op.gated is not None,
         of=whole_columns(op, plan),
+        parts=tuple(part.n for part in op.parts),
     )
     return make_matrix(
         shape,

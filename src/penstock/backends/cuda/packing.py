@@ -42,3 +42,14 @@ def pack_fours(values: Tensor) -> Tensor:
     groups = values.shape[1]
     padded = pad_columns(values.view(torch.uint8), -(-groups // 4) * 4)
     return padded.contiguous().view(torch.int32).t().contiguous()
+
+
+def joined_planes(codes: Tensor, width: int, planes: int, plane: int) -> Tensor:
+    """Codes of ``width`` bits ``[n, k]`` of so many planes joined into bytes, or into two for each
+    place, uint8 ``[n, k * width / 8]``."""
+    each = codes.view(len(codes), -1, planes, plane)
+    shifts = torch.arange(0, planes * width, width, device=codes.device, dtype=torch.int32)
+    whole = (each.to(torch.int32) << shifts[:, None]).sum(dim=2, dtype=torch.int32)
+    size = planes * width // 8
+    in_bytes = whole.contiguous().view(torch.uint8).view(*whole.shape, 4)[..., :size]
+    return in_bytes.reshape(len(codes), -1)

@@ -10,7 +10,7 @@ import triton
 from torch import Tensor
 
 from penstock.backends.cuda.capability import Capability
-from penstock.backends.cuda.kernels.product import product_kernel
+from penstock.backends.cuda.kernels.product import epilogue_kernel, product_kernel
 from penstock.backends.cuda.kernels.product_constants import ProductConstants
 from penstock.backends.cuda.kernels.round_rows import (
     round_groups_kernel,
@@ -26,6 +26,9 @@ from penstock.quant.hadamard import block_of
 
 _ROUNDED_AT_ONCE = 4096
 """Elements of a row in registers: 16 a thread at 8 warps."""
+
+_FINISHED_AT_ONCE = 1024
+"""Columns of sums that a program finishes."""
 
 
 class Extent(Protocol):
@@ -105,14 +108,18 @@ def product(
     bias: Tensor | None,
     gated: Gating | None,
     workspace: Workspace,
+    taken: int = 0,
 ) -> None:
-    """Run ``plan.ops.Linear`` by ``product_kernel``; ``matrix.Matrix.product`` has the shapes."""
+    """Run ``plan.ops.Linear`` by ``product_kernel``; ``matrix.Matrix.product`` has the shapes.
+
+    ``taken``: the bytes of the workspace that are in use already, from its first on.
+    """
     rows = len(x)
     if rows == 0:
         return
     kind = weights.kind(x.dtype, shape.gated)
     tile = tile_of(weights, shape, x.dtype, rows, workspace.capability)
-    carved = workspace.carve(*_parts(weights, kind, tile, rows, shape))
+    carved = workspace.carve(*_parts(weights, kind, tile, rows, shape), taken=taken)
     k, x_scales, x_sums = shape.k, x, x
     if weights.integers:
         codes, x_scales, x_sums = round_rows(weights, x, carved)
@@ -174,6 +181,26 @@ def constants(
         stages=tile.stages,
         even=even,
         interpreted=INTERPRETED,
+    )
+
+
+def finish_sums(sums: Tensor, bias: Tensor | None, gated: Gating | None, out: Tensor) -> None:
+    """Add bias float32 ``[weight_rows]``, gate, and round sums float32 ``[rows, weight_rows]`` to
+    out ``[rows, n]``; elements of a row adjacent."""
+    rows, n = out.shape
+    epilogue_kernel[(rows, triton.cdiv(n, _FINISHED_AT_ONCE))](
+        sums,
+        out if bias is None else bias,
+        out,
+        n,
+        sums.stride(0),
+        out.stride(0),
+        HAS_BIAS=bias is not None,
+        **gating(gated),
+        INTERPRETED=INTERPRETED,
+        COLS=_FINISHED_AT_ONCE,
+        num_warps=4,
+        enable_fp_fusion=False,
     )
 
 

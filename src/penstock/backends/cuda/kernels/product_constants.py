@@ -8,9 +8,10 @@ import msgspec
 
 from penstock.backends.cuda.block_layouts import BlockLayout
 
-WeightFormat = Literal["float", "grid", "group", "blocks", "heads"]
-"""How codes become values: as they are, by the row's grid, by scales of groups, or by a layout of
-blocks. ``heads``: floats of heads' own matrices, which have a kernel of their own."""
+WeightFormat = Literal["float", "grid", "group", "blocks", "lattice", "codebook", "sparse", "heads"]
+"""How codes become values: as they are, by the row's grid, by scales of groups, by a layout of
+blocks, by tables of a lattice's points, by values of the row's own, or by scales of groups of which
+half is 0. ``heads``: floats of heads' own matrices, which have a kernel of their own."""
 
 
 class ProductConstants(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,7 +23,7 @@ class ProductConstants(msgspec.Struct, frozen=True, kw_only=True):
 
     format: WeightFormat
     bits: int
-    """Bits of a code in words."""
+    """Bits of a code in words, of points those of a weight."""
     size: int
     """Columns of a group."""
     plane: int

@@ -6,10 +6,13 @@ import triton
 import triton.language as tl
 
 from penstock.backends.cuda.kernels.block_linear import block_section
+from penstock.backends.cuda.kernels.codebook_linear import codebook_section
 from penstock.backends.cuda.kernels.finish import collect, finish, is_last, park
 from penstock.backends.cuda.kernels.grid_linear import grid_section
 from penstock.backends.cuda.kernels.group_linear import group_section
+from penstock.backends.cuda.kernels.lattice_linear import lattice_section
 from penstock.backends.cuda.kernels.linear import linear_section
+from penstock.backends.cuda.kernels.sparse_linear import sparse_section
 
 
 @triton.jit
@@ -34,6 +37,16 @@ def _section(
             x, w, high, scales, marks, x_rows, w_rows, columns, few, first, last, k, marks_stride,
             P,
         )  # fmt: skip
+    elif P.format == "codebook":
+        sums = codebook_section(
+            x, w, high, scales, x_rows, w_rows, columns, few, first, last, k, P
+        )  # fmt: skip
+    elif P.format == "sparse":
+        sums = sparse_section(
+            x, w, high, scales, x_rows, w_rows, columns, few, first, last, marks_stride, P
+        )  # fmt: skip
+    elif P.format == "lattice":
+        sums = lattice_section(x, w, high, marks, x_rows, w_rows, few, first, last, P)
     else:
         tl.static_assert(P.format == "group")
         sums = group_section(

@@ -78,10 +78,12 @@ class Kind:
     x_bytes: int  # of an element as it is multiplied
     integers: bool = False
     by_group: bool = False
-    """Sums of groups are scaled and added."""
+    """Sums of groups are scaled and added, or those of second points."""
     depth: int | None = None
     """Columns of a unit (``packing.py``); None: weights are no codes."""
     gated: bool = False
+    looked_up: bool = False
+    """Loaded codes are addresses of what is loaded then, in a stage of its own."""
 
     @property
     def exact(self) -> bool:
@@ -142,7 +144,9 @@ def choose(
         splits, length = _split(PROGRAMS, tiles, k)
     depth = kind.depth or (128 if height <= 32 else 64) * 2 // max(kind.x_bytes, 2)
     # What surrounds an iteration's work takes as many instructions as unpacking 4 KiB.
-    unroll = 2 if kind.depth and cols * depth * kind.weight_bits <= 8 * 4096 else 1
+    small = kind.depth and cols * depth * kind.weight_bits <= 8 * 4096
+    # With few stages codes would not be loaded ahead of what is looked up by them.
+    unroll = 2 if small and not kind.looked_up else 1
     # Scales and zero points, or windows, are in the pipeline too: of four groups at most.
     marks = 32 * (cols + (height if kind.integers else 0)) if kind.by_group else 4 * cols
     operands = depth * (cols * kind.weight_bits // 8 + height * kind.x_bytes)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from penstock.backends.cuda.kernels.launch import gating
-from penstock.backends.cuda.kernels.product import epilogue_kernel
-from penstock.backends.cuda.kernels.runtime import INTERPRETED
+from penstock.backends.cuda.kernels.launch import finish_sums
 from penstock.backends.cuda.workspace import Workspace, carved_bytes
 from penstock.models.spec import Gating
 
@@ -34,21 +32,7 @@ def torch_product(
         return
     (sums,) = workspace.carve(((len(x), len(w)), torch.float32))
     _multiply(x, w, sums)
-    n = out.shape[1]
-    epilogue_kernel[(len(x), -(-n // 1024))](
-        sums,
-        out if bias is None else bias,
-        out,
-        n,
-        sums.stride(0),
-        out.stride(0),
-        HAS_BIAS=bias is not None,
-        **gating(gated),
-        INTERPRETED=INTERPRETED,
-        COLS=1024,
-        num_warps=4,
-        enable_fp_fusion=False,
-    )
+    finish_sums(sums, bias, gated, out)
 
 
 def _multiply(x: Tensor, w: Tensor, sums: Tensor) -> None:

@@ -25,8 +25,9 @@ class Weights:
     depth: int | None = None
     """Columns of an iteration; None: any number that divides ``padded``."""
     scales: Tensor | None = None
+    """Those of codes, or the values that codes of a row stand for."""
     marks: Tensor | None = None
-    """Windows of the grid, or zero points."""
+    """Windows of the grid, zero points, or the tables that points are looked up in."""
     size: int = 0
     """Columns of a group."""
     whole: bool = False
@@ -36,7 +37,7 @@ class Weights:
     layout: BlockLayout | None = None
     """How blocks lie, whose ``scales`` are units."""
     high: Tensor | None = None
-    """Bits of codes in blocks that are not in words."""
+    """Bits of codes that are not in words, the second codes of points, or places of codes."""
 
     @property
     def nbytes(self) -> int:
@@ -48,9 +49,12 @@ class Weights:
             self.bits,
             1 if self.integers else x_dtype.itemsize,
             integers=self.integers,
-            by_group=self.layout is not None or (self.format == "group" and not self.whole),
+            by_group=self.layout is not None
+            or (self.format in ("group", "sparse") and not self.whole)
+            or (self.format == "lattice" and self.high is not None),
             depth=self.depth,
             gated=gated,
+            looked_up=self.format == "lattice",
         )
 
     @property
