@@ -308,6 +308,12 @@ def _report(done: Quantized, seconds: float) -> None:
         print(f"  {', '.join(counts)}: {done.chosen.bits_a_weight:.3f} bits a weight")
     if done.resumed:
         print(f"  {done.resumed} layers were done by the run before")
+    few = sum(each.few for each in done.rounded)
+    if few:
+        print(
+            f"  {few} matrices of experts that few tokens reach are rounded to nearest; calibrate "
+            "with more text"
+        )
     errors = [(each.error, each.module) for each in done.rounded if each.error is not None]
     if errors:
         worst, module = max(errors)
