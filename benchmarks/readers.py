@@ -7,16 +7,22 @@ Each MODEL is quantized in every way that one of the readers knows, and the read
 logits of some tokens in float32, as the reference backend does. The table has the largest
 difference of them, as a part of the row's largest logit, beside the largest difference that
 rounding the model has made: a reader that took a scale or an order of codes for another would be as
-far off as that. Each PYTHON is of an environment with that package (``reader_logits.py``).
+far off as that. Weights alone are compared: what formats say of activations is left out. Each
+PYTHON is of an environment with that package (``reader_logits.py``).
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
+import shutil
 import subprocess
 import sys
 from array import array
+from collections.abc import Sequence
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,6 +32,7 @@ from numpy.typing import NDArray
 
 from penstock.backends.registry import backend
 from penstock.cache.geometry import BLOCK_SIZE
+from penstock.cli import main as cli
 from penstock.interface.executor import Limits, run
 from penstock.interface.step_builder import build_step
 from penstock.plan.lower import lower
@@ -36,6 +43,7 @@ from penstock.weights.model_folder import load_model_spec
 F32 = NDArray[np.float32]
 
 TOKENS: Final = 48
+READERS: Final = ("transformers", "bitsandbytes", "gptqmodel")
 
 
 @dataclass(frozen=True)
@@ -45,8 +53,6 @@ class Case:
     words: str
     """Options of ``penstock quantize``."""
     reader: str
-    activations: bool = False
-    """Whether the format has readers round what matrices multiply, by tokens to 8 bits."""
 
 
 GROUP: Final = "--group-size 32"
@@ -58,7 +64,7 @@ CASES: Final = (
     Case(f"--bits 3 {GROUP}", "transformers"),
     Case(f"--bits 2 {GROUP}", "transformers"),
     Case(f"--method gptq --bits 4 --act-order group {GROUP}", "transformers"),
-    Case("--method smoothquant", "transformers", activations=True),
+    Case("--method smoothquant", "transformers"),
     Case("--method mxfp4", "transformers"),
     Case("--method nvfp4", "transformers"),
     Case("--method fp8 --scales channel", "transformers"),
@@ -83,61 +89,99 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--text", type=Path, required=True, help="what methods are calibrated on")
     parser.add_argument("--only", help="cases whose options have this in them")
-    for name in ("transformers", "bitsandbytes", "gptqmodel"):
+    for name in READERS:
         parser.add_argument(f"--{name}", type=Path, metavar="PYTHON")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    print("| model | `penstock quantize` | read by | differ by | rounding |")
+    print("| model | `penstock quantize` | read by | differs by | rounding |")
     print("|---|---|---|--:|--:|")
     said: dict[str, str] = {}
     wrong = 0
     for model in options.models:
-        for case in CASES:
-            python = getattr(options, case.reader)
-            if python is None or (options.only and options.only not in case.words):
+        for reader in READERS:
+            python = getattr(options, reader)
+            own = [each for each in CASES if each.reader == reader]
+            own = [each for each in own if options.only is None or options.only in each.words]
+            if python is None or not own:
                 continue
-            line, versions, fits = compared(model, case, python, options.out, options.text)
-            print(line, flush=True)
+            lines, versions = compared(model, own, python, options.out, options.text)
+            for line, fits in lines:
+                print(line, flush=True)
+                wrong += not fits
             said |= versions
-            wrong += not fits
     print(", ".join(f"{name} {number}" for name, number in said.items()))
     return 1 if wrong else 0
 
 
 def compared(
-    model: Path, case: Case, python: Path, out: Path, text: Path
-) -> tuple[str, dict[str, str], bool]:
-    """The line of a case, the versions of what read it, and whether both agree."""
-    start = f"| {model.name} | `{case.words}` | {case.reader} |"
-    folder = out / f"{model.name} {case.words}".replace(" ", "_").replace("--", "")
-    if not folder.exists():
-        words = case.words.split()
-        if "gptq" in words[:2] or "smoothquant" in words:
-            words += ["--calibration", str(text), "--samples", "8", "--sample-length", "128"]
-        command = [sys.executable, "-m", "penstock", "quantize", str(model), *words]
-        done = subprocess.run([*command, "--out", str(folder)], capture_output=True, text=True)
-        if done.returncode:
-            return f"{start} not written: {last(done.stderr)} | |", {}, False
+    model: Path, cases: Sequence[Case], python: Path, out: Path, text: Path
+) -> tuple[list[tuple[str, bool]], dict[str, str]]:
+    """The lines of cases of one reader, each with whether it agrees, and the versions of what read
+    them."""
     vocab = load_model_spec(model).vocab_size
     tokens = np.random.default_rng(0).integers(0, vocab, TOKENS)
     np.save(out / "tokens.npy", tokens)
-    found = out / "logits.npz"
+    folders: dict[Case, Path] = {}
+    lines: list[tuple[str, bool]] = []
+    for case in cases:
+        folder = out / f"{model.name} {case.words}".replace(" ", "_").replace("--", "")
+        refused = "" if folder.exists() else written(model, case, folder, text)
+        if refused:
+            lines.append((f"{start(model, case)} | not written: {refused} | |", False))
+        else:
+            folders[case] = weights_alone(folder)
+    by = "gptqmodel" if cases[0].reader == "gptqmodel" else "transformers"
     script = Path(__file__).with_name("reader_logits.py")
-    by = "gptqmodel" if case.reader == "gptqmodel" else "transformers"
-    done = subprocess.run(
-        [python, script, folder, out / "tokens.npy", found, "--by", by],
-        capture_output=True,
-        text=True,
-    )
+    command = [python, script, out, out / "tokens.npy", *folders.values(), "--by", by]
+    done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
-        return f"{start} not read: {last(done.stderr)} | |", {}, False
-    loaded = np.load(found)
-    about = json.loads(str(loaded["said"]))
-    own = logits(folder, tokens, case.activations)
-    apart, rounding = furthest(loaded["logits"], own), furthest(logits(model, tokens), own)
-    modules = ", ".join(about["modules"])
-    line = f"{start[:-2]} ({modules}) | {apart:.1e} | {rounding:.1e} |"
-    return line, about["versions"], apart < 0.1 * rounding
+        raise SystemExit(f"{python} {script}: {done.stderr[-2000:]}")
+    exact = logits(model, tokens)
+    for case, folder in folders.items():
+        found = np.load(out / f"{folder.name}.npz")
+        about = json.loads(str(found["said"]))
+        if "error" in about:
+            why = about["error"][:160].replace("|", "/")
+            lines.append((f"{start(model, case)} | not read: {why} | |", False))
+            continue
+        own = logits(folder, tokens)
+        apart, rounding = furthest(found["logits"], own), furthest(exact, own)
+        modules = ", ".join(about["modules"])
+        line = f"{start(model, case)} ({modules}) | {apart:.1e} | {rounding:.1e} |"
+        lines.append((line, apart < 0.1 * rounding))
+    return lines, json.loads((out / "versions.json").read_text())
+
+
+def weights_alone(folder: Path) -> Path:
+    """The checkpoint or, where readers are to round what matrices multiply, one that does not say
+    so: each reader does that in its own way."""
+    config = json.loads((folder / "config.json").read_text())
+    groups = config["quantization_config"].get("config_groups", {}).values()
+    if not any(group["input_activations"] for group in groups):
+        return folder
+    for group in groups:
+        group["input_activations"] = None
+    alone = folder.with_name(f"{folder.name}_weights")
+    shutil.rmtree(alone, ignore_errors=True)
+    shutil.copytree(folder, alone, copy_function=os.link)
+    (alone / "config.json").unlink()
+    (alone / "config.json").write_text(json.dumps(config))
+    return alone
+
+
+def start(model: Path, case: Case) -> str:
+    return f"| {model.name} | `{case.words}` | {case.reader}"
+
+
+def written(model: Path, case: Case, folder: Path, text: Path) -> str:
+    """Quantize; what is said where that is refused."""
+    words = [str(model), *case.words.split(), "--out", str(folder)]
+    if {"gptq", "smoothquant"} & set(case.words.split()[1:2]):
+        words += ["--calibration", str(text), "--samples", "8", "--sample-length", "128"]
+    said = io.StringIO()
+    with redirect_stderr(said), redirect_stdout(io.StringIO()):
+        code = cli.main(["quantize", *words])
+    return last(said.getvalue()) if code else ""
 
 
 def last(text: str) -> str:
@@ -151,10 +195,10 @@ def furthest(one: F32, other: F32) -> float:
     return float((np.abs(one - other) / sizes).max())
 
 
-def logits(folder: Path, tokens: NDArray[np.int64], activations: bool = False) -> F32:
+def logits(folder: Path, tokens: NDArray[np.int64]) -> F32:
     """Those of the reference backend, in float32."""
     spec = load_model_spec(folder)
-    plan = lower(spec, "float32", quantization=Quantization(activations=activations))
+    plan = lower(spec, "float32", quantization=Quantization(activations=False))
     blocks = -(-len(tokens) // BLOCK_SIZE)
     groups = len(plan.kv_groups)
     limits = Limits(
