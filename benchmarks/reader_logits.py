@@ -55,8 +55,9 @@ def by_hub(folder: Path) -> Any:
 
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, device_map="cpu")
     kinds = {type(each).__name__ for each in model.modules()}
-    # Its products on a CPU are of bfloat16; what it makes of codes is exact.
-    return model.dequantize() if "Linear4bit" in kinds else model
+    # bitsandbytes' products on a CPU are of bfloat16, and so are matrices that compressed-tensors has
+    # made of small floats; values are compared, not products.
+    return (model.dequantize() if "Linear4bit" in kinds else model).float()
 
 
 def by_gptqmodel(folder: Path) -> Any:

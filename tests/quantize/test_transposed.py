@@ -145,3 +145,14 @@ def test_gradients_are_turned_as_their_matrix_is() -> None:
     gradients = SquaredGradients(SourceModel(folder), SAMPLES, compute)
     name = "transformer.h.1.attn.c_proj.weight"
     np.testing.assert_array_equal(gradients.of(name), stored[name].T)
+
+
+def test_who_does_not_read_the_result_is_said() -> None:
+    source = SourceModel(tiny_checkpoint("gpt2"))
+    noted = Quantization(source, RoundToNearest(integers())).notes
+    assert len(noted) == 1
+    assert "transposed" in noted[0]
+    assert not Quantization(source, RoundToNearest(integers("gptq"))).notes
+    assert not Quantization(source, NEAREST["sparse floats"]).notes
+    ordered = Quantization(source, Gptq(integers(), "group"), SAMPLES).notes
+    assert any("order of columns" in note for note in ordered)

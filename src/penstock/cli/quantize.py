@@ -239,7 +239,10 @@ def run(args: argparse.Namespace) -> int:
     if os.path.lexists(out):
         raise UsageError(f"argument --out: {out} is there already; remove it, or name another")
     started = time.perf_counter()
-    _report(_quantize(args, work_of(args, source), out), time.perf_counter() - started)
+    work = work_of(args, source)
+    for note in work.notes:
+        print(f"note: {note}", file=sys.stderr)
+    _report(_quantize(args, work, out), time.perf_counter() - started)
     return 0
 
 

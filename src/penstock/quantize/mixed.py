@@ -93,6 +93,7 @@ class BudgetedQuantization:
         self.budget = budget
         uniform = works[max(works)]
         self.layers: Layers = uniform.layers
+        self.notes = uniform.notes
         self.config = uniform.config
         """``config.json`` of a checkpoint with the most bits throughout, which stands for all that
         the choice is among."""

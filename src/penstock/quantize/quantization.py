@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import ConfigError, ModelError
 from penstock.interface.source_walks import tensors
+from penstock.models.compressed_tensors import METHOD as COMPRESSED_TENSORS
 from penstock.models.sparse24 import OF
 from penstock.quant.scheme import GROUP_SIZES
 from penstock.quantize.forms.form import Coded
@@ -52,7 +53,7 @@ class Quantization:
         self.layers: Layers = layers
         for target in self.layers.targets:
             self._check(target)
-        self.config = dict(source.config)
+        self.config: dict[str, Any] = dict(source.config)
         """``config.json`` of the result."""
         if not self.in_floats:
             section = method.form.config(method.by_index, self._floats(left))
@@ -105,6 +106,26 @@ class Quantization:
             if name != module and name not in targets and len(shape) == 2:
                 found[module] = None
         return list(found)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What users should know of who reads the result, a line each."""
+        method = self.config.get("quantization_config", {}).get("quant_method")
+        if method != COMPRESSED_TENSORS:
+            return ()
+        found: list[str] = []
+        if any(any(transposed(target.source)) for target in self.layers.targets):
+            found.append(
+                "the original has matrices transposed, of which other engines do not find what "
+                "compressed-tensors stores: transformers computes with random ones in their place; "
+                "give it --format gptq"
+            )
+        if self.method.by_index:
+            found.append(
+                "compressed-tensors reads no order of columns since its version 0.20; take "
+                "--act-order static for it, or --format gptq"
+            )
+        return tuple(found)
 
     @property
     def in_floats(self) -> bool:
