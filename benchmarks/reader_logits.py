@@ -51,13 +51,26 @@ def main() -> None:
 
 
 def by_hub(folder: Path) -> Any:
+    """The model in float32, with the values that were read, and with nothing rounded on the way: it
+    is values that are compared, not products."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, device_map="cpu")
-    kinds = {type(each).__name__ for each in model.modules()}
-    # bitsandbytes' products on a CPU are of bfloat16, and so are matrices that compressed-tensors has
-    # made of small floats; values are compared, not products.
-    return (model.dequantize() if "Linear4bit" in kinds else model).float()
+    for dtype in (torch.float32, torch.bfloat16):
+        model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, device_map="cpu")
+        if any(type(each).__name__ == "Linear4bit" for each in model.modules()):
+            model = model.dequantize()
+        try:
+            with torch.no_grad():  # which makes floats of what compressed-tensors has read
+                model(input_ids=torch.zeros((1, 2), dtype=torch.int64))
+        except RuntimeError:
+            if dtype == torch.float32:  # small floats become bfloat16 whatever was asked for
+                continue
+            raise
+        break
+    for module in model.modules():
+        if hasattr(module, "quantization_enabled"):
+            module.quantization_enabled = False
+    return torch.nn.Module.float(model)
 
 
 def by_gptqmodel(folder: Path) -> Any:

@@ -16,8 +16,6 @@ from __future__ import annotations
 import argparse
 import io
 import json
-import os
-import shutil
 import subprocess
 import sys
 from array import array
@@ -129,7 +127,7 @@ def compared(
         if refused:
             lines.append((f"{start(model, case)} | not written: {refused} | |", False))
         else:
-            folders[case] = weights_alone(folder)
+            folders[case] = folder
     by = "gptqmodel" if cases[0].reader == "gptqmodel" else "transformers"
     script = Path(__file__).with_name("reader_logits.py")
     command = [python, script, out, out / "tokens.npy", *folders.values(), "--by", by]
@@ -150,23 +148,6 @@ def compared(
         line = f"{start(model, case)} ({modules}) | {apart:.1e} | {rounding:.1e} |"
         lines.append((line, apart < 0.1 * rounding))
     return lines, json.loads((out / "versions.json").read_text())
-
-
-def weights_alone(folder: Path) -> Path:
-    """The checkpoint or, where readers are to round what matrices multiply, one that does not say
-    so: each reader does that in its own way."""
-    config = json.loads((folder / "config.json").read_text())
-    groups = config["quantization_config"].get("config_groups", {}).values()
-    if not any(group["input_activations"] for group in groups):
-        return folder
-    for group in groups:
-        group["input_activations"] = None
-    alone = folder.with_name(f"{folder.name}_weights")
-    shutil.rmtree(alone, ignore_errors=True)
-    shutil.copytree(folder, alone, copy_function=os.link)
-    (alone / "config.json").unlink()
-    (alone / "config.json").write_text(json.dumps(config))
-    return alone
 
 
 def start(model: Path, case: Case) -> str:
