@@ -18,6 +18,7 @@ from support.checkpoints import tiny_checkpoint
 from support.interrupted_runs import Interrupted, interrupted
 from support.needs import needs_native
 from support.quantized_checkpoints import logits
+from support.quantized_runs import SAMPLES
 
 from penstock.backends.registry import backend
 from penstock.engine.piece_run import Bind
@@ -33,7 +34,6 @@ from penstock.quantize.grid import IntegerGrid
 from penstock.quantize.methods import Gptq, Method, RoundToNearest
 from penstock.quantize.quantization import Quantization
 from penstock.quantize.run import Quantized, quantize
-from penstock.quantize.samples import Samples
 from penstock.quantize.source import SourceModel
 from penstock.quantize.unfinished import RECORD
 from penstock.weights.checkpoint import open_weights
@@ -41,10 +41,6 @@ from penstock.weights.model_folder import load_model_spec
 from penstock.weights.safetensors import open_folder
 
 SHAPE = {"intermediate_size": 96}
-SAMPLES = Samples(
-    tuple(tuple(row) for row in np.random.default_rng(3).integers(0, 301, (40, 60)).tolist()),
-    "forty windows",
-)
 
 
 def work(
@@ -151,8 +147,6 @@ def test_experts_are_rounded_one_by_one(tmp_path: Path) -> None:
             assert np.array_equal(after.member(name, index).dequantize(), expected)
     section = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
     assert "model.layers.0.mlp.gate" in section["ignore"]
-    with pytest.raises(ConfigError, match=r"what model\.layers.* multiplies: .*--method rtn"):
-        work(folder, Gptq)
 
 
 @pytest.mark.parametrize("after", range(5))
@@ -228,11 +222,6 @@ def test_groups_that_divide_no_rows_are_refused_with_those_that_do() -> None:
         ConfigError, match=r"down_proj has 96 .* groups of 64; take --group-size 32"
     ):
         work(folder, RoundToNearest, group=64)
-
-
-def test_what_is_stored_otherwise_is_refused() -> None:
-    with pytest.raises(ModelError, match=r"c_attn is stored transposed, or as a stack"):
-        work(tiny_checkpoint("gpt2"), RoundToNearest)
 
 
 @pytest.mark.parametrize(("form", "bits"), [("awq", 4), ("gptq", 3)])

@@ -5,10 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
 from penstock.cli import main as cli
+from penstock.quantize.samples import Samples
+
+SAMPLES = Samples(
+    tuple(tuple(row) for row in np.random.default_rng(3).integers(0, 301, (40, 60)).tolist()),
+    "forty windows",
+)
 
 
 def command(capsys: pytest.CaptureFixture[str], *argv: object) -> tuple[int, str, str]:

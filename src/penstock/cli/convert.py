@@ -41,7 +41,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         metavar="TYPE",
         help=f"one of {TYPES}, in letters of any case; q5_k, q4_k and q3_k are "
-        "q5_k_m, q4_k_m and q3_k_m",
+        "q5_k_m, q4_k_m and q3_k_m; or kept: what a checkpoint has quantized keeps its values, "
+        "where GGUF has blocks for them",
     )
     parser.add_argument(
         "--imatrix",

@@ -239,7 +239,10 @@ def run(args: argparse.Namespace) -> int:
     if os.path.lexists(out):
         raise UsageError(f"argument --out: {out} is there already; remove it, or name another")
     started = time.perf_counter()
-    _report(_quantize(args, work_of(args, source), out), time.perf_counter() - started)
+    work = work_of(args, source)
+    for note in work.notes:
+        print(f"note: {note}", file=sys.stderr)
+    _report(_quantize(args, work, out), time.perf_counter() - started)
     return 0
 
 
@@ -308,6 +311,12 @@ def _report(done: Quantized, seconds: float) -> None:
         print(f"  {', '.join(counts)}: {done.chosen.bits_a_weight:.3f} bits a weight")
     if done.resumed:
         print(f"  {done.resumed} layers were done by the run before")
+    few = sum(each.few for each in done.rounded)
+    if few:
+        print(
+            f"  {few} matrices of experts that few tokens reach are rounded to nearest; calibrate "
+            "with more text"
+        )
     errors = [(each.error, each.module) for each in done.rounded if each.error is not None]
     if errors:
         worst, module = max(errors)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.convert.content import Content, Part, SourceTensor, Values
+from penstock.convert.kept import kept_as, kept_spec
+from penstock.convert.kept_blocks import blocks_of
+from penstock.convert.types import FileType, kept
 from penstock.errors import ModelError, TokenizerError
+from penstock.gguf.types import type_named
 from penstock.gguf.writing import pair
 from penstock.interface.weights import WeightValue
 from penstock.models.gguf.description import describe, require_same, tensors_of
@@ -28,11 +34,17 @@ from penstock.weights.model_folder import load_model_spec
 class CheckpointContent(Content):
     """The weights are read one by one, in float32."""
 
-    def __init__(self, folder: Path, name: str) -> None:
-        """Raises ModelError, WeightError or TokenizerError for a checkpoint that is not read, or
-        that a file cannot hold; no weight has been read by then."""
+    def __init__(self, folder: Path, name: str, keep: bool = False) -> None:
+        """``keep``: what is quantized is taken over in blocks that have the same values.
+
+        Raises ModelError, WeightError or TokenizerError for a checkpoint that is not read, or
+        that a file cannot hold; no weight has been read by then.
+        """
         where = str(folder)
         spec = load_model_spec(folder)
+        if keep:
+            spec = kept_spec(spec, where)
+        self._dtype = spec.dtype
         description = describe(spec, where)
         plan = lower(replace(spec, dtype="float32"), "float32")
         self._shapes = {weight: each.shape for weight, each in plan.weights.items()}
@@ -44,7 +56,12 @@ class CheckpointContent(Content):
                 SourceTensor(key, (len(values),), None)
                 for key, values in description.vectors.items()
             ),
-            *(SourceTensor(each.name, each.shape, None) for each in self._written.values()),
+            *(
+                SourceTensor(
+                    each.name, each.shape, kept_as(each, plan.weights, where) if keep else None
+                )
+                for each in self._written.values()
+            ),
         ]
         require_same(description, {e.name: e.shape for e in self.tensors}, where)
         self._weights = CheckpointWeights(folder, spec, plan.weights, "float32")
@@ -65,6 +82,8 @@ class CheckpointContent(Content):
     def rounded_again(self, types: Mapping[str, str]) -> str | None:
         if self._quantized is None or set(types.values()) == {"F32"}:
             return None
+        if any(each.stored is not None for each in self.tensors):
+            return None
         return (
             f"the checkpoint was quantized already ({self._quantized}), and is rounded once more; "
             "where there is an original in floats, convert that"
@@ -79,7 +98,35 @@ class CheckpointContent(Content):
             yield from self._of_weight(written, place)
 
     def stored_bytes(self, tensor: SourceTensor) -> NDArray[Any]:
-        raise NotImplementedError(f"{tensor.name} is in no type of GGUF")
+        assert tensor.stored is not None
+        written = self._written[tensor.name]
+        rows, columns = math.prod(tensor.shape[:-1]), tensor.shape[-1]
+        data = np.empty((rows, type_named(tensor.stored).nbytes((columns,))), np.uint8)
+        for place in written.places:
+            if len(self._shapes[place.weight]) == 3:
+                each = tensor.shape[1]
+                for index in range(tensor.shape[0]):
+                    matrix = self._weights.member(place.weight, index)
+                    own = data[index * each : (index + 1) * each]
+                    own[:] = self._blocks(matrix, tensor, place)
+                continue
+            blocks = place.stored(self._blocks(self._weights.get(place.weight), tensor, place))
+            done = 0
+            for first, end in place.runs or ((0, rows),):
+                data[first:end] = blocks[done : done + end - first]
+                done += end - first
+        return data
+
+    def _blocks(self, matrix: WeightValue, tensor: SourceTensor, place: Place) -> NDArray[Any]:
+        assert isinstance(matrix, StoredTensor)
+        assert tensor.stored is not None
+        return blocks_of(matrix, tensor.stored, place.weight)
+
+    @property
+    def kept_type(self) -> FileType:
+        """The type of a file that keeps what is quantized."""
+        stored = Counter(each.stored for each in self.tensors if each.stored is not None)
+        return kept(stored.most_common(1)[0][0], self._dtype)
 
     def _of_weight(self, written: WrittenTensor, place: Place) -> Iterator[Part]:
         """Some slices of a tensor are a run of rows each: of a vector numbers, of a stack the rows

@@ -17,6 +17,7 @@ from penstock.convert.new_file import NewFile, new_file, require_absent
 from penstock.convert.rounding import Rounding
 from penstock.convert.type_choice import ModelTraits, TypeChoice
 from penstock.convert.types import FileType
+from penstock.errors import ConfigError
 from penstock.gguf.names import is_gguf
 from penstock.gguf.types import type_named
 from penstock.gguf.writing import FileLayout, NewTensor, lay_out, pair
@@ -71,9 +72,17 @@ def convert(
         require_used(importance, wanted)
     content: Content
     if is_gguf(model):
+        if wanted.keeps:
+            raise ConfigError(
+                f"{model} is a GGUF file, whose matrices are in GGUF's types already; type "
+                f"{wanted.name} is of quantized checkpoints"
+            )
         content = GgufContent(model, name)
     else:
-        content = CheckpointContent(model, name or default_name or model.resolve().name)
+        own_name = name or default_name or model.resolve().name
+        content = made = CheckpointContent(model, own_name, wanted.keeps)
+        if wanted.keeps:
+            wanted = made.kept_type
     traits = ModelTraits.of(content.metadata, [each.name for each in content.tensors])
     choice = TypeChoice(wanted, traits, weighted=importance is not None)
     tensors = [

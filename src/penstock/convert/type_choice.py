@@ -110,7 +110,9 @@ class TypeChoice:
 
     def of(self, name: str, shape: Shape, stored: str | None = None) -> str:
         """The type of a tensor, by the names of GGUF. ``stored`` is the one that it has in the
-        source, if that is a GGUF file."""
+        source, where its bytes can be taken over."""
+        if self._wanted.keeps and stored is not None:
+            return stored
         if len(shape) < 2 or _SMALL.fullmatch(name):
             return "F32"
         if name == _NEVER_ROUNDED:

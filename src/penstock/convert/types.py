@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.errors import ConfigError
+from penstock.models.spec import DType
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class FileType:
     """The type of the other ``ffn_down``; None: that of matrices."""
     attention_output: str | None = None
     """The type of ``attn_output``; None: that of matrices."""
+    keeps: bool = False
+    """Whether matrices that the source has quantized keep their values."""
 
 
 FILE_TYPES: Final[Mapping[str, FileType]] = {
@@ -81,6 +84,20 @@ FILE_TYPES: Final[Mapping[str, FileType]] = {
 """Types of files by name, the largest first."""
 
 
+KEPT: Final = FileType("KEPT", 0, "F32", "F32", keeps=True)
+"""Of quantized checkpoints: each matrix is in the type whose blocks have the values that it has,
+and others have the type of floats that the checkpoint has. :func:`kept` says which these are."""
+_NUMBERS: Final[Mapping[str, int]] = {"Q4_0": 2, "Q5_0": 8, "Q8_0": 7, "MXFP4": 38}
+
+
+def kept(stored: str, floats: DType) -> FileType:
+    """:data:`KEPT`, where most matrices are in the type ``stored``, and others in ``floats``."""
+    kind = _FLOATS[floats]
+    return replace(KEPT, number=_NUMBERS.get(stored, 0), matrix=kind, head=kind)
+
+
+_FLOATS: Final[Mapping[DType, str]] = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+
 ALIASES: Final[Mapping[str, str]] = {
     "Q5_K": "Q5_K_M",
     "Q4_K": "Q4_K_M",
@@ -92,9 +109,10 @@ ALIASES: Final[Mapping[str, str]] = {
 def file_type(name: str) -> FileType:
     """The type of this name, in letters of any case, ``-`` for ``_`` too. Raises ConfigError."""
     full = name.upper().replace("-", "_")
+    if full == KEPT.name:
+        return KEPT
     found = FILE_TYPES.get(ALIASES.get(full, full))
     if found is None:
-        raise ConfigError(
-            f"type {name!r:.40} is not written; those that are: {', '.join(FILE_TYPES)}"
-        )
+        known = ", ".join((*FILE_TYPES, KEPT.name))
+        raise ConfigError(f"type {name!r:.40} is not written; those that are: {known}")
     return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from penstock.plan.pieces import Piece
 from penstock.plan.plan import Plan
 
 F32 = NDArray[np.float32]
+Returned = NDArray[Any]
+"""What is in a buffer: float32, or int32 where it has indices."""
 Bind = Callable[[Plan, WeightSource, Limits], Executor]
 """A backend's ``bind``."""
 
@@ -37,10 +40,11 @@ class PieceRun:
         self._piece = piece
         self._executor = bind(piece.plan, weights, _limits(piece.plan, tokens, threads, cpus))
 
-    def __call__(self, tokens: Sequence[int], given: Mapping[str, F32]) -> dict[str, F32]:
+    def __call__(self, tokens: Sequence[int], given: Mapping[str, F32]) -> dict[str, Returned]:
         """Run a text, whose values of the piece's ``given`` are float32 ``[tokens, columns]``.
 
-        Returns its ``observed`` and ``made``, likewise, as views that the next text overwrites.
+        Returns its ``observed`` and ``made``, ``[rows, columns]``, as views that the next text
+        overwrites.
         """
         leaving = run(self._executor, _step(self._piece, tokens, given)).leaving
         buffers = (*self._piece.observed, *self._piece.made)

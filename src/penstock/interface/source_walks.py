@@ -60,8 +60,9 @@ def made_of(source: Source) -> tuple[Source, ...]:
     return ()
 
 
-def _rebuilt(source: Source, change: Callable[[Source], Source]) -> Source:
-    """``source`` of sources that ``change`` has made of its own."""
+def rebuilt(source: Source, change: Callable[[Source], Source]) -> Source:
+    """``source`` of sources that ``change`` has made of its own: of what :func:`made_of` returns,
+    and of all ways of several."""
     if isinstance(source, Derived):
         return replace(source, source=change(source.source))
     match source:
@@ -81,7 +82,7 @@ def chosen(source: Source, stored: Mapping[str, Shape]) -> Source:
     shapes, the first that it has a tensor of, or else the first.
     """
     if not isinstance(source, OneOf):
-        return _rebuilt(source, lambda each: chosen(each, stored))
+        return rebuilt(source, lambda each: chosen(each, stored))
 
     def rank(way: Source) -> tuple[bool, ...]:
         wanted = list(tensors(way))
@@ -96,7 +97,7 @@ def factored(source: Source, factors: Mapping[str, Stored]) -> Source:
     """``source`` with each tensor that has an entry in ``factors``, by its name, multiplied."""
     if isinstance(source, Stored):
         return Factored(source, factors[source.name]) if source.name in factors else source
-    return _rebuilt(source, lambda each: factored(each, factors))
+    return rebuilt(source, lambda each: factored(each, factors))
 
 
 def rows_pushed_down(source: Source) -> Source:
@@ -108,12 +109,12 @@ def rows_pushed_down(source: Source) -> Source:
         if isinstance(down, RowsOf):
             return RowsOf(rows_pushed_down(down.source), down.runs)
         return rows_pushed_down(down)
-    match _rebuilt(source, rows_pushed_down):
+    match rebuilt(source, rows_pushed_down):
         case RowsOfEach(Stacked(sources), first, count, 1):
             run = first, first + count
             return Stacked(tuple(rows_pushed_down(RowsOf(each, (run,))) for each in sources))
-        case rebuilt:
-            return rebuilt
+        case made:
+            return made
 
 
 def _pushed_down(source: Source, runs: Runs) -> Source:

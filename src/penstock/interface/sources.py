@@ -145,7 +145,7 @@ class Unpaired:
 
 @dataclass(frozen=True)
 class Flat:
-    """A vector that is stored as a matrix of one row."""
+    """A vector that is stored as a matrix of one row, or a matrix as a stack of one."""
 
     source: Source
 

@@ -170,8 +170,9 @@ class StepResult:
     more_logits: tuple[Float32s, ...] = ()
     """Logits ``[R, outputs]`` of each head after the first."""
     leaving: tuple[NDArray[Any], ...] = ()
-    """What a stage of a pipeline hands on: ``[T, columns]`` each, float32 or a 16-bit type. A stage
-    that hands something on has no logits: theirs are ``[0, 0]``, and ``argmax`` is ``[0]``."""
+    """What a stage of a pipeline hands on: ``[T, columns]`` each, float32 or a 16-bit type; or what
+    a piece of a plan returns, ``[times * T, columns]``, int32 too. Whatever hands something on has
+    no logits: theirs are ``[0, 0]``, and ``argmax`` is ``[0]``."""
 
     def peaks(self, rows: Int32s) -> Float32s:
         """The largest logit of each of these rows; a NaN of a row that has one."""

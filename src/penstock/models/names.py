@@ -133,9 +133,14 @@ class NameMap:
     ) -> Source:
         """Return the source of a weight by its ``entry``; with ``bias``, of the bias beside it."""
         if form is not None and not entry.form.holds(form):
+            why = (
+                "experts are in one tensor, for which there is no format of this kind"
+                if isinstance(entry.form, Stack)
+                else "its values are changed as they are read"
+            )
             raise ModelError(
-                f"a checkpoint of this architecture cannot have {name} quantized: its values are "
-                "changed as they are read; use the unquantized checkpoint this one was made from"
+                f"a checkpoint of this architecture cannot have {name} quantized: {why}; take "
+                "another format, or the unquantized checkpoint"
             )
         numbers = [part for part in name.split(".") if part.isdigit()]
         where = _filled(entry.stored, numbers)

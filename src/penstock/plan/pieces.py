@@ -29,13 +29,14 @@ class Piece:
     """A run of a plan's ops as a plan of its own, which like a stage of a pipeline has no logits.
 
     Its features are the buffers ``given``, side by side, and what leaves it (``Plan.leaving``) are
-    ``observed`` and then ``made``, all of them float32 with a row for each token.
+    ``observed`` and then ``made``. ``given`` and ``made`` are float32 with a row for each token.
     """
 
     plan: Plan
     given: tuple[Buffer, ...]
     observed: tuple[Buffer, ...]
-    """The buffers of its ops that are wanted."""
+    """The buffers of its ops that are wanted, float32 or int32, with one or more rows for each
+    token."""
     made: tuple[Buffer, ...]
     """What later pieces are given."""
 
@@ -111,7 +112,10 @@ def _piece(
     for op in ops:
         body.append(op)
         for name in op.writes:
-            if name in wanted:
+            if name in wanted and buffers[name].element == "int32":
+                observed.append(name)  # indices, which one op alone writes
+                leaving.append(name)
+            elif name in wanted:
                 # Later ops may write into the buffer.
                 kept = replace(buffers[name], name=f"{name} observed")
                 buffers[kept.name] = kept

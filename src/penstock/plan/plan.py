@@ -60,7 +60,8 @@ class Plan:
     one scheduler has the tables of all ranks. None: chosen by the layers' sizes."""
     leaving: tuple[BufferName, ...] = ()
     """The buffers, of token rows, that a stage which is not the last hands to the next ones
-    (``plan/stages.py``). They are a step's result, too."""
+    (``plan/stages.py``), or what a piece of a plan returns (``plan/pieces.py``), which may have
+    several rows for each token. They are a step's result, too."""
     token_offsets: Stored | None = None
     """The tensor, integers ``[outputs]``, that says what to add to the number of each column of the
     logits to get its token; None where a column is the token of its number."""

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.interface.sources import Stored
 from penstock.models.spec import DType
 from penstock.quantize.balancing import BalancedInput, Maker
 from penstock.quantize.grid import F32, require_finite
 from penstock.quantize.hessian import Hessian
-from penstock.quantize.layers import Layer
+from penstock.quantize.layers import Layer, Target
 from penstock.quantize.methods import Methods
 from penstock.quantize.source import SourceModel
 from penstock.quantize.tensor_file import NewTensor
@@ -20,11 +21,12 @@ from penstock.weights.tensor_file import NUMPY_DTYPES
 
 
 class Changed:
-    """Values of tensors, float32, in the place of those of the checkpoint."""
+    """Values of tensors and matrices, float32, in the place of those of the checkpoint."""
 
     def __init__(self, source: SourceModel) -> None:
         self._source = source
         self._values: dict[str, F32] = {}
+        self._matrices: dict[str, F32] = {}
 
     @property
     def names(self) -> Collection[str]:
@@ -38,6 +40,27 @@ class Changed:
     def put(self, name: str, values: F32) -> None:
         """Change a tensor."""
         self._values[name] = values
+
+    def matrix(self, target: Target) -> F32:
+        """A matrix ``[n, k]`` as it is now, not to be written to. Raises WeightError."""
+        if isinstance(target.source, Stored):
+            return self.values(target.source.name)
+        if target.module in self._matrices:
+            return self._matrices[target.module]
+        return self._source.matrix(target.source)
+
+    def put_matrix(self, target: Target, matrix: F32) -> None:
+        """Change a matrix ``[n, k]``."""
+        if isinstance(target.source, Stored):
+            self.put(target.source.name, matrix)
+        else:
+            self._matrices[target.module] = matrix
+
+    def forget(self, target: Target) -> None:
+        """Drop what a matrix has become, which is rounded."""
+        self._matrices.pop(target.module, None)
+        for name in target.tensors:
+            self._values.pop(name, None)
 
     def as_stored(self, name: str, values: F32) -> F32:
         """Values that the checkpoint's type of a tensor has, nearest to those."""
@@ -63,20 +86,21 @@ def balance(
     """Multiply the columns of a layer's matrices by what ``method`` says, and divide what makes
     their inputs. Returns the Hessian of what each module multiplies then."""
     found = dict(hessians)
+    targets = {target.module: target for target in layer.targets}
     for each in layer.balanced:
         first = each.modules[0]
         if first not in hessians:
             continue
-        matrices = [changed.values(f"{module}.weight") for module in each.modules]
+        matrices = [changed.matrix(targets[module]) for module in each.modules]
         for module, matrix in zip(each.modules, matrices, strict=True):
             require_finite(matrix, module)
         factors = method.of(first).factors(matrices, hessians[first])
         if factors is None:
             continue
-        factors = _divide(each, factors, changed, {target.module for target in layer.targets})
+        factors = _divide(each, factors, changed, targets.keys())
         scaled = hessians[first].of_scaled(factors)
         for module, matrix in zip(each.modules, matrices, strict=True):
-            changed.put(f"{module}.weight", matrix * factors)
+            changed.put_matrix(targets[module], matrix * factors)
             found[module] = scaled
     return found
 

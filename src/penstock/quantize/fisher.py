@@ -10,7 +10,9 @@ from typing import Final
 import numpy as np
 
 from penstock.errors import WeightError
+from penstock.plan.lower import lower
 from penstock.quantize.grid import F32
+from penstock.quantize.matrices import transposed
 from penstock.quantize.samples import Samples
 from penstock.quantize.source import SourceModel
 
@@ -31,7 +33,8 @@ class SquaredGradients:
     def of(self, name: str) -> F32:
         """Those of a matrix ``[n, k]``, summed over the samples, each of which is squared by
         itself. Raises WeightError where they are not finite."""
-        stored = self._source.stored_name(name)
+        there = name in self._source.shapes
+        stored = self._source.stored_name(name) if there else name
         if stored not in self._all:
             raise WeightError(
                 f"transformers has no weight {stored}, so there are no gradients of it; {_INSTEAD}"
@@ -41,7 +44,14 @@ class SquaredGradients:
             raise WeightError(
                 f"gradients by {name} are not finite for this text: the model overflows; {_INSTEAD}"
             )
-        return found
+        return found.T if name in self._transposed else found
+
+    @cached_property
+    def _transposed(self) -> frozenset[str]:
+        """The tensors that are stored as ``[k, n]``."""
+        spec = self._source.spec
+        weights = lower(spec, spec.dtype).weights.values()
+        return frozenset(name for weight in weights for name in transposed(weight.source))
 
     @cached_property
     def _all(self) -> Mapping[str, F32]:

@@ -5,19 +5,30 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from penstock.errors import ModelError
 from penstock.interface.plan_weights import PlanWeight
-from penstock.interface.source_walks import made_of, packed, tensors
-from penstock.interface.sources import Packed, PackedFormat, Source, Transposed
+from penstock.interface.source_walks import chosen, packed, tensors
+from penstock.interface.sources import PackedFormat, Shape, Source
 from penstock.models.spec import DType, ModelSpec
 from penstock.plan.cuts import layer_cuts
 from penstock.plan.fuse import fuse
 from penstock.plan.lower import lower
-from penstock.plan.ops import Buffer, BufferName, Embed, Join, Linear, Op, WeightName
+from penstock.plan.ops import (
+    BufferName,
+    Embed,
+    ExpertLinear,
+    Join,
+    Linear,
+    Op,
+    WeightName,
+)
 from penstock.plan.pieces import Piece, every_row, pieces, places_to_cut
 from penstock.plan.plan import Plan
 from penstock.quantize.balancing import BalancedInput, balanced_inputs
+from penstock.quantize.inputs import Input
+from penstock.quantize.matrices import in_floats, matched, way_with
 
 
 @dataclass(frozen=True)
@@ -25,24 +36,31 @@ class Target:
     """A matrix that is to be quantized."""
 
     module: str
-    """Its module's name, to which ``.weight`` is the name of its tensor."""
+    """Its module's name, which those of the tensors begin with that are written."""
     shape: tuple[int, int]
     """``[n, k]``."""
-    input: Buffer | None
-    """What it multiplies; None: rows that are chosen for it, such as those of an expert."""
+    input: Input | None
+    """What it multiplies, where that can be told."""
     stored: PackedFormat
     """How it is to be stored."""
+    source: Source
+    """Where it is in the checkpoint in floats."""
+
+    @cached_property
+    def tensors(self) -> frozenset[str]:
+        """The tensors of the checkpoint in floats that it is in."""
+        return frozenset(each.name for each in tensors(self.source))
 
     @property
     def name(self) -> str:
-        """The tensor that it is of."""
+        """What messages call it."""
         return f"{self.module}.weight"
 
     @property
-    def joined(self) -> str:
+    def joined(self) -> Input | str:
         """What matrices have in common that engines may multiply as one: their input or, where that
         is not known, the module that they are in."""
-        return self.module.rpartition(".")[0] if self.input is None else self.input.name
+        return self.module.rpartition(".")[0] if self.input is None else self.input
 
 
 @dataclass(frozen=True)
@@ -76,6 +94,9 @@ class Layers:
     head: Piece
     """What is behind the last layer, up to logits, which are observed. Each row is made of that row
     alone."""
+    rounded: Mapping[WeightName, Source]
+    """The weights that have matrices which are to be quantized, as sources over tensors of floats
+    ``[n, k]`` that have the names of these matrices' modules."""
 
     @property
     def targets(self) -> Iterator[Target]:
@@ -98,36 +119,49 @@ class Layers:
         return replace(self, layers=tuple(layers))
 
 
-def layers_of(floats: ModelSpec, quantized: ModelSpec, tokens: int) -> Layers:
-    """The layers of a model, run over texts of ``tokens`` tokens.
+def layers_of(
+    floats: ModelSpec, stored: Mapping[str, Shape], quantized: ModelSpec, tokens: int
+) -> Layers:
+    """The layers of a model whose checkpoint has tensors of the shapes ``stored``, run over texts
+    of ``tokens`` tokens.
 
     ``quantized`` is the same model with the ``quantization_config`` that it is to have: the
     matrices that are quantized are those which a reader of that expects to be. Raises ModelError
-    where nothing is.
+    where nothing is, and where a matrix is not stored by itself.
     """
     if floats.quantized is not None:
         raise ModelError(
             f"the checkpoint is quantized already ({floats.quantized}); quantize the original, in "
             "floats"
         )
-    wanted = {
-        name: tuple(packed(weight.source))
+    ways = {
+        name: way_with(weight.source, stored)
         for name, weight in lower(quantized, floats.dtype).weights.items()
     }
+    wanted = {name: way for name, way in ways.items() if any(packed(way))}
     plan = every_row(fuse(lower(floats, floats.dtype)), tokens)
-    modules = {name: matrices[0].name for name, matrices in wanted.items() if len(matrices) == 1}
+    sources = {
+        name: replace(weight, source=chosen(weight.source, stored))
+        for name, weight in plan.weights.items()
+    }
+    plan = replace(plan, weights=sources)
+    modules = {
+        name: matrices[0].name
+        for name, way in wanted.items()
+        if len(matrices := tuple(packed(way))) == 1
+    }
     balanced = tuple(balanced_inputs(plan, modules))
     lookups = {op.out: op.weight for op in plan.ops if isinstance(op, Embed)}
-    targeted = {name for name, matrices in wanted.items() if matrices}
-    plan, inputs = _with_inputs(plan, targeted)
-    read = {buffer.name for buffer in inputs.values()}
+    plan, inputs = _with_inputs(plan, wanted)
+    read = {buffer.name for each in inputs.values() for buffer in each.buffers}
     parts = list(_parts(plan, read))
     layers = [
         _layer(plan, plan.ops[first:end], piece, wanted, inputs, balanced)
         for first, end, piece in parts
     ]
     last, head = _to_logits(plan, parts[-1][0], read)
-    found = Layers(lookups, plan.weights, tuple(layers), floats.dtype, last, head)
+    rounded = {name: in_floats(way) for name, way in wanted.items()}
+    found = Layers(lookups, plan.weights, tuple(layers), floats.dtype, last, head, rounded)
     if not any(found.targets):
         raise ModelError(
             f"{floats.architecture} has no matrix that this format stores quantized; take another "
@@ -136,19 +170,22 @@ def layers_of(floats: ModelSpec, quantized: ModelSpec, tokens: int) -> Layers:
     return found
 
 
-def _with_inputs(plan: Plan, targeted: Collection[WeightName]) -> tuple[Plan, dict[str, Buffer]]:
+def _with_inputs(
+    plan: Plan, targeted: Collection[WeightName]
+) -> tuple[Plan, dict[WeightName, Input]]:
     """The plan without lookups, and with what matrices multiply in buffers that nothing else writes
     to: the residual stream, which some multiply as it is, changes from op to op."""
     ops: list[Op] = []
-    buffers, inputs = dict(plan.buffers), dict[WeightName, Buffer]()
+    buffers, inputs = dict(plan.buffers), dict[WeightName, Input]()
     for op in plan.ops:
         if isinstance(op, Embed):
             continue
         names = [name for name in op.weights if name in targeted]
-        if isinstance(op, Linear) and names:
+        if isinstance(op, Linear | ExpertLinear) and names:
             own = replace(buffers[op.x], name=f"{op.x} into {op.out}")
             buffers[own.name] = own
-            inputs |= dict.fromkeys(names, own)
+            ids = buffers[op.ids] if isinstance(op, ExpertLinear) else None
+            inputs |= dict.fromkeys(names, Input(own, ids))
             ops.append(Join((op.x,), own.name))
         ops.append(op)
     return replace(plan, ops=tuple(ops), buffers=buffers), inputs
@@ -184,26 +221,22 @@ def _layer(
     plan: Plan,
     ops: Sequence[Op],
     piece: Piece,
-    wanted: Mapping[WeightName, tuple[Packed, ...]],
-    inputs: Mapping[WeightName, Buffer],
+    wanted: Mapping[WeightName, Source],
+    inputs: Mapping[WeightName, Input],
     balanced: Sequence[BalancedInput],
 ) -> Layer:
     names = dict.fromkeys(name for op in ops for name in op.weights)
     targets: dict[str, Target] = {}
     for name in names:
-        for matrix in wanted.get(name, ()):
-            if len(matrix.shape) != 2 or _is_transposed(plan.weights[name].source):
-                raise ModelError(
-                    f"{matrix.name} is stored transposed, or as a stack of matrices, and is not "
-                    "quantized yet; take another --method, or another model"
-                )
+        if name not in wanted:
+            continue
+        given = inputs.get(name)
+        for place, (matrix, source) in enumerate(matched(wanted[name], plan.weights[name].source)):
+            if given is not None and given.ids is not None:
+                given = replace(given, expert=place)
             n, k = matrix.shape
-            own = Target(matrix.name, (n, k), inputs.get(name), matrix.format)
+            own = Target(matrix.name, (n, k), given, matrix.format, source)
             targets.setdefault(matrix.name, own)
     stored = frozenset(each.name for name in names for each in tensors(plan.weights[name].source))
     divided = tuple(each for each in balanced if each.tensors <= stored)
     return Layer(piece, tuple(targets.values()), divided, stored)
-
-
-def _is_transposed(source: Source) -> bool:
-    return isinstance(source, Transposed) or any(map(_is_transposed, made_of(source)))

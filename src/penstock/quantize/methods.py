@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol, Self
 
+import numpy as np
+
 from penstock.quantize.awq import clipped_fit, scale_factors
 from penstock.quantize.forms.form import Coded, Form, Forms
 from penstock.quantize.forms.integers import Integers
@@ -57,7 +59,11 @@ class Method(Methods, Protocol):
 
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
         """The matrix ``[n, k]``, whose name is for messages, in the form. Raises WeightError where
-        it cannot be."""
+        it cannot be.
+
+        Without a ``hessian``, where nothing or too little is known of what it multiplies, it is
+        rounded to the nearest values.
+        """
         ...
 
 
@@ -119,9 +125,14 @@ class Gptq(Apart):
         return self.order == "group" and self.form.group_size is not None
 
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
-        assert hessian is not None
-        sums = hessian.sums(name)
-        made = gptq(matrix, sums, self.form.grid, self.order, self.damping, name)
+        if hessian is None and not self.by_index:
+            return self.form.round(matrix, name)
+        damping = self.damping
+        if hessian is None:  # where all columns count alike, none makes up for another
+            sums = np.eye(matrix.shape[1], dtype=np.float32)
+        else:
+            sums, damping = hessian.sums(name), hessian.damping(damping)
+        made = gptq(matrix, sums, self.form.grid, self.order, damping, name)
         return self.form.coded(made, name)
 
 
@@ -139,7 +150,8 @@ class Awq(Apart):
         return scale_factors(matrices, self.form.grid, hessian)
 
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
-        assert hessian is not None
+        if hessian is None:
+            return self.form.round(matrix, name)
         grid = self.form.grid
         grouped = grid.grouped(matrix)
         fit = clipped_fit(grouped, grid, hessian.sums(name))
@@ -176,5 +188,7 @@ class Quip(Apart):
     calibrated = True
 
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
-        assert hessian is not None
-        return self.form.rounded(matrix, hessian.sums(name), self.damping, name)
+        if hessian is None:
+            return self.form.round(matrix, name)
+        damping = hessian.damping(self.damping)
+        return self.form.rounded(matrix, hessian.sums(name), damping, name)

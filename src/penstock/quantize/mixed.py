@@ -93,6 +93,7 @@ class BudgetedQuantization:
         self.budget = budget
         uniform = works[max(works)]
         self.layers: Layers = uniform.layers
+        self.notes = uniform.notes
         self.config = uniform.config
         """``config.json`` of a checkpoint with the most bits throughout, which stands for all that
         the choice is among."""
@@ -101,7 +102,7 @@ class BudgetedQuantization:
         """Bits that matrices may have; :data:`~penstock.quantize.sensitivity.FLOATS` are those that
         stay as they are."""
         targets = list(self.layers.targets)
-        matrices = {target.name for target in targets}
+        matrices = {name for target in targets for name in target.tensors}
         others = sum(source.num_bytes(each) for each in source.tensors if each not in matrices)
         self._weights = sum(math.prod(target.shape) for target in targets)
         self._num_bytes = budget.of_matrices(self._weights, others)
@@ -135,7 +136,8 @@ class BudgetedQuantization:
     def num_bytes(self, unit: Unit, bits: int) -> int:
         """Bytes of a unit's matrices with so many bits, with all that is stored beside codes."""
         if bits == FLOATS:
-            return sum(self.source.num_bytes(target.name) for target in unit.targets)
+            names = {name for target in unit.targets for name in target.tensors}
+            return sum(map(self.source.num_bytes, names))
         return sum(self._matrix_bytes(target, bits) for target in unit.targets)
 
     def _matrix_bytes(self, target: Target, bits: int) -> int:
@@ -216,9 +218,9 @@ def _units(layers: Layers) -> list[Unit]:
         for target in layer.targets:
             if target.input is None:
                 raise ConfigError(
-                    f"--bits auto does not know what {target.module} multiplies: rows that a "
-                    "router chooses are not measured; give --bits a number"
+                    f"--bits auto does not know what {target.module} multiplies; give --bits a "
+                    "number"
                 )
-            joined.setdefault(target.joined, []).append(target)
+            joined.setdefault(target.input.engine_input, []).append(target)
         found += [Unit(index, tuple(targets)) for targets in joined.values()]
     return found

@@ -40,13 +40,14 @@ class SparseGpt(Apart):
     calibrated = True
 
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
-        assert hessian is not None
+        if hessian is None:
+            return Magnitude(self.form).rounded(matrix, None, name)
         n, k = matrix.shape
-        sums = hessian.sums(name)
+        sums, damping = hessian.sums(name), hessian.damping(self.damping)
         if isinstance(self.form, Integers):
             codes = CodeColumns((n, k), self.form.grid)
-            sparsegpt(matrix, sums, codes, self.damping, name)
+            sparsegpt(matrix, sums, codes, damping, name)
             return self.form.coded(codes.matrix, name)
         floats = FloatColumns((n, k), self.form.dtype)
-        sparsegpt(matrix, sums, floats, self.damping, name)
+        sparsegpt(matrix, sums, floats, damping, name)
         return self.form.made(floats.matrix)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
 
 from penstock.errors import ConfigError, ModelError
+from penstock.interface.source_walks import tensors
+from penstock.models.compressed_tensors import METHOD as COMPRESSED_TENSORS
 from penstock.models.sparse24 import OF
 from penstock.quant.scheme import GROUP_SIZES
+from penstock.quantize.forms.form import Coded
 from penstock.quantize.forms.sparse import SparseFloats
 from penstock.quantize.layers import Layers, Target, layers_of
+from penstock.quantize.matrices import transposed
 from penstock.quantize.methods import Methods
 from penstock.quantize.pruning import Magnitude, SparseGpt
 from penstock.quantize.samples import Samples
 from penstock.quantize.source import SourceModel
+from penstock.quantize.tensor_file import NewTensor
 
 
 class Quantization:
@@ -38,29 +46,32 @@ class Quantization:
         head = None if names is None else names.module("head")
         left = [] if head is None else [head]
         spec = source.quantized(method.form.config(method.by_index, left))
-        layers = layers_of(source.spec, spec, 1 if samples is None else samples.length)
+        tokens = 1 if samples is None else samples.length
+        layers = layers_of(source.spec, source.shapes, spec, tokens)
         if like is not None:
             layers = like.restricted({each.module: each.stored for each in layers.targets})
         self.layers: Layers = layers
         for target in self.layers.targets:
             self._check(target)
-        self.config = dict(source.config)
+        self.config: dict[str, Any] = dict(source.config)
         """``config.json`` of the result."""
-        if not isinstance(method.form, SparseFloats) or method.form.compressed:
+        if not self.in_floats:
             section = method.form.config(method.by_index, self._floats(left))
             self.config["quantization_config"] = section
 
     def _check(self, target: Target) -> None:
-        if target.name not in self.source.tensors:
-            raise ModelError(
-                f"the checkpoint has no {target.name}, which would be quantized: its matrices are "
-                "stored together in a way that is not quantized yet"
-            )
-        if self.source.shape(target.name) != target.shape:
-            raise ModelError(
-                f"{target.name} has shape {list(self.source.shape(target.name))}, and config.json "
-                f"asks for {list(target.shape)}; take both from one checkpoint"
-            )
+        for tensor in tensors(target.source):
+            shape = self.source.shapes.get(tensor.name)
+            if shape is None:
+                raise ModelError(
+                    f"the checkpoint has no {tensor.name}, which would be quantized; take "
+                    "config.json and weights from one checkpoint"
+                )
+            if shape != tensor.shape:
+                raise ModelError(
+                    f"{tensor.name} has shape {list(shape)}, and config.json asks for "
+                    f"{list(tensor.shape)}; take both from one checkpoint"
+                )
         k = target.shape[1]
         size = self.method.form.group_size
         if size is not None and k % size:
@@ -81,17 +92,50 @@ class Quantization:
             raise ConfigError(f"{problem}; take another --format, --bits or --method") from error
         if self.method.calibrated and target.input is None:
             raise ConfigError(
-                f"--method {self.method.name} does not know what {target.module} multiplies: rows "
-                "that a router chooses are not measured; take --method rtn"
+                f"--method {self.method.name} does not know what {target.module} multiplies; take "
+                "--method rtn"
             )
 
     def _floats(self, left: Sequence[str]) -> list[str]:
         """The modules with matrices that stay as they are, for readers that would expect all to be
         quantized."""
-        targets = {target.module for target in self.layers.targets}
+        targets = {name for target in self.layers.targets for name in target.tensors}
         found = dict.fromkeys(left)
-        for name in self.source.tensors:
+        for name, shape in self.source.shapes.items():
             module = name.removesuffix(".weight")
-            if name != module and module not in targets and len(self.source.shape(name)) == 2:
+            if name != module and name not in targets and len(shape) == 2:
                 found[module] = None
         return list(found)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What users should know of who reads the result, a line each."""
+        method = self.config.get("quantization_config", {}).get("quant_method")
+        if method != COMPRESSED_TENSORS:
+            return ()
+        found: list[str] = []
+        if any(any(transposed(target.source)) for target in self.layers.targets):
+            found.append(
+                "the original has matrices transposed, of which other engines do not find what "
+                "compressed-tensors stores: transformers computes with random ones in their place; "
+                "give it --format gptq"
+            )
+        if self.method.by_index:
+            found.append(
+                "compressed-tensors reads no order of columns since its version 0.20; take "
+                "--act-order static for it, or --format gptq"
+            )
+        return tuple(found)
+
+    @property
+    def in_floats(self) -> bool:
+        """Whether what is written is a checkpoint in floats, like any other."""
+        return isinstance(self.method.form, SparseFloats) and not self.method.form.compressed
+
+    def stored(self, target: Target, made: Coded) -> list[NewTensor]:
+        """The tensors of a matrix that has been rounded."""
+        arrays: Mapping[str, NDArray[Any]] = made.arrays()
+        if self.in_floats and any(transposed(target.source)):
+            arrays = {end: array.T for end, array in arrays.items()}
+        module = self.source.stored_module(target.module, target.source)
+        return [NewTensor.of(f"{module}.{end}", array) for end, array in arrays.items()]

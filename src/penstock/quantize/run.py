@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.engine.piece_run import Bind, PieceRun
-from penstock.plan.ops import Buffer, BufferName
+from penstock.plan.ops import BufferName
 from penstock.quantize.changed import Changed, balance
+from penstock.quantize.forms.form import Coded
 from penstock.quantize.grid import require_finite
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.hidden import HiddenFile
-from penstock.quantize.layers import Layer
+from penstock.quantize.inputs import EXPERTS_BYTES, Input, in_passes
+from penstock.quantize.layers import Layer, Target
 from penstock.quantize.mixed import BudgetedQuantization, Choice
 from penstock.quantize.progress import Progress, Tell
 from penstock.quantize.quantization import Quantization
@@ -27,6 +29,7 @@ from penstock.quantize.tensor_file import NewTensor
 from penstock.quantize.unfinished import Unfinished
 from penstock.version import __version__
 from penstock.weights.identity import stamped_weights, weight_files
+from penstock.weights.tensor_file import NUMPY_DTYPES
 
 F32 = NDArray[np.float32]
 
@@ -40,9 +43,11 @@ class RoundedMatrix:
     """What became of one matrix."""
 
     module: str
-    error: float | None
+    error: float | None = None
     """The squared error of its outputs for the samples, as a part of their squares; None where
     nothing was measured."""
+    few: bool = False
+    """Whether it multiplied so few rows of the samples that it was rounded to nearest."""
 
 
 @dataclass(frozen=True)
@@ -73,14 +78,16 @@ def quantize(
     *,
     settings: Mapping[str, object] | None = None,
     restart: bool = False,
+    experts_bytes: int = EXPERTS_BYTES,
     tell: Tell = lambda progress: None,
 ) -> Quantized:
     """Write the quantized checkpoint to the folder ``out``, which is there in full or not at all.
 
     ``bind`` is of the backend that runs the model. ``settings`` are recorded: where a run was
     interrupted, another with the same goes on behind the last layer that was done, and writes the
-    same bytes. Memory holds a layer, and what its matrices multiply. Raises ConfigError,
-    WeightError and OSError.
+    same bytes. Memory holds a layer, and the Hessians of what its matrices multiply: of experts no
+    more than ``experts_bytes`` of them, or one, so a layer may read the samples several times.
+    Raises ConfigError, WeightError and OSError.
     """
     record = record_of(work, settings or {})
     rest = _rest(work)
@@ -88,9 +95,9 @@ def quantize(
     try:
         chosen: Choice | None = None
         if isinstance(work, BudgetedQuantization):
-            chosen = work.chosen(swept(work, folder, bind, threads, tell))
+            chosen = work.chosen(swept(work, folder, bind, threads, experts_bytes, tell))
             work = work.decided(chosen.bits)
-        run = _Run(work, folder, bind, threads, tell)
+        run = _Run(work, folder, bind, threads, experts_bytes, tell)
         count = len(work.layers.layers)
         resumed = sum(folder.shard(index).exists() for index in range(count))
         for index in range(count):
@@ -131,13 +138,21 @@ class _Run:
     """The layers of one run."""
 
     def __init__(
-        self, work: Quantization, folder: Unfinished, bind: Bind, threads: int, tell: Tell
+        self,
+        work: Quantization,
+        folder: Unfinished,
+        bind: Bind,
+        threads: int,
+        experts_bytes: int,
+        tell: Tell,
     ) -> None:
         self._work, self._folder = work, folder
         self._bind, self._threads, self._tell = bind, threads, tell
+        self._experts_bytes = experts_bytes
         self._layers = work.layers.layers
         self._calibrated = work.method.calibrated
-        self._weights = work.source.weights(work.layers.weights, work.layers.dtype)
+        layers = work.layers
+        self._weights = work.source.weights(layers.weights, layers.rounded, layers.dtype)
         self._samples = () if work.samples is None else work.samples.tokens
         self._owners = _owners(self._layers)
         self.rounded: list[RoundedMatrix] = []
@@ -145,40 +160,60 @@ class _Run:
     def layer(self, index: int) -> None:
         """Round the matrices of a layer, make what the next one is given, and write it."""
         layer, work = self._layers[index], self._work
-        hessians = self._measured(index) if self._calibrated else {}
         changed = Changed(work.source)
-        if self._calibrated:
-            hessians = balance(layer, work.method, changed, hessians)
-        tensors: list[NewTensor] = []
-        for place, target in enumerate(layer.targets):
-            part = place / len(layer.targets)
+        written: list[NewTensor] = []
+        values: dict[str, NDArray[np.generic]] = {}
+        passes = self._passes(layer)
+        for number, inputs in enumerate(passes):
+            first, share = number / len(passes), 1 / len(passes)
+            hessians: dict[str, Hessian] = {}
             if self._calibrated:
-                part = READING + ROUNDING * part
-            self._say(index, part, target.module)
-            name = target.name
-            matrix = changed.values(name)
-            require_finite(matrix, name)
-            hessian = hessians.get(target.module)
-            joined = [changed.values(each.name) for each in layer.joined_with(target)]
-            made = work.method.of(target.module).of_joined(joined).rounded(matrix, hessian, name)
-            stem = work.source.stored_name(name).removesuffix(".weight")
-            tensors += [NewTensor.of(f"{stem}.{end}", each) for end, each in made.arrays().items()]
-            error = None
-            if hessian is not None:
-                rounded = made.dequantize()
-                whole = hessian.loss(matrix)
-                error = hessian.loss(rounded - matrix) / whole if whole else 0.0
-                changed.put(name, rounded)
-            self.rounded.append(RoundedMatrix(target.module, error))
-        hessians.clear()
+                hessians = self._measured(index, inputs, first, share)
+                if number == 0:
+                    hessians = balance(layer, work.method, changed, hessians)
+                first, share = (READING + ROUNDING) * first, ROUNDING * share
+                first += READING / len(passes)
+            targets = [target for target in layer.targets if target.input in inputs]
+            for place, target in enumerate(targets):
+                self._say(index, first + share * place / len(targets), target.module)
+                made = self._made(layer, target, changed, hessians.get(target.module))
+                written += work.stored(target, made)
+                if self._calibrated:
+                    rounded = made.dequantize().astype(NUMPY_DTYPES[work.layers.dtype])
+                    values[target.module] = rounded
+                    changed.forget(target)
         if self._calibrated and index + 1 < len(self._layers):
-            self._hand_on(index, changed.arrays(work.layers.dtype))
-        matrices = {f"{target.module}.weight" for target in layer.targets}
-        for name in self._owners[index]:
-            if name in changed.names and name not in matrices:
-                tensors.append(changed.stored(name))
-        kept = [n for n in self._owners[index] if n not in matrices and n not in changed.names]
-        self._folder.write_shard(index, [*tensors, *work.source.copied(kept)])
+            self._hand_on(index, {**changed.arrays(work.layers.dtype), **values})
+        matrices = {name for target in layer.targets for name in target.tensors}
+        own = self._owners[index]
+        written += [changed.stored(name) for name in own if name in changed.names]
+        kept = [name for name in own if name not in matrices and name not in changed.names]
+        self._folder.write_shard(index, [*written, *work.source.copied(kept)])
+
+    def _passes(self, layer: Layer) -> list[tuple[Input | None, ...]]:
+        """The inputs of a layer's matrices that are measured together, and rounded then."""
+        inputs = dict.fromkeys(target.input for target in layer.targets)
+        if not self._calibrated:
+            return [tuple(inputs)]
+        known = [each for each in inputs if each is not None]
+        return list(in_passes(known, self._experts_bytes))
+
+    def _made(
+        self, layer: Layer, target: Target, changed: Changed, hessian: Hessian | None
+    ) -> Coded:
+        """A matrix, rounded."""
+        matrix = changed.matrix(target)
+        require_finite(matrix, target.name)
+        joined = [changed.matrix(each) for each in layer.joined_with(target)]
+        method = self._work.method.of(target.module).of_joined(joined)
+        if hessian is None:
+            self.rounded.append(RoundedMatrix(target.module))
+            return method.rounded(matrix, None, target.name)
+        made = method.rounded(matrix, None if hessian.is_void else hessian, target.name)
+        whole = hessian.loss(matrix)
+        error = hessian.loss(made.dequantize() - matrix) / whole if whole else 0.0
+        self.rounded.append(RoundedMatrix(target.module, error, hessian.is_void))
+        return made
 
     def others(self, names: Sequence[str]) -> None:
         """Write these tensors, which no layer has."""
@@ -188,25 +223,25 @@ class _Run:
         self._say(len(self._layers) - 1, 1.0, "what is not quantized")
         self._folder.write_shard(len(self._layers), self._work.source.copied(names))
 
-    def _measured(self, index: int) -> dict[str, Hessian]:
-        """The Hessian of what the matrix of each module of a layer multiplies, as it is in
-        floats."""
-        layer = self._layers[index]
-        inputs: dict[BufferName, Buffer] = {}
-        for target in layer.targets:
-            if target.input is not None:
-                inputs[target.input.name] = target.input
-        hessians = {name: Hessian(buffer.cols) for name, buffer in inputs.items()}
+    def _measured(
+        self, index: int, inputs: Collection[Input | None], first: float, share: float
+    ) -> dict[str, Hessian]:
+        """The Hessian of what the matrix of each module of a layer multiplies, as it is in floats,
+        of those that multiply one of ``inputs``."""
+        targets = [each for each in self._layers[index].targets if each.input in inputs]
+        hessians = {each: each.hessian() for each in inputs if each is not None}
+        count = len(self._samples)
         with self._run(index, {}) as run:
             for number, given in self._given(index):
                 returned = run(self._samples[number], given)
-                for name, hessian in hessians.items():
-                    hessian.add(returned[name])
-                self._say(index, READING * (number + 1) / len(self._samples), "reading")
+                for each, hessian in hessians.items():
+                    hessian.add(each.of(returned))
+                done = READING * share * (number + 1) / count
+                self._say(index, (READING + ROUNDING) * first + done, "reading")
         found: dict[str, Hessian] = {}
-        for target in layer.targets:
+        for target in targets:
             if target.input is not None:
-                found[target.module] = hessians[target.input.name]
+                found[target.module] = hessians[target.input]
                 found[target.module].sums(target.name)  # which refuses what is not finite
         return found
 

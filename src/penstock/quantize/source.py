@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from penstock.errors import ModelError, WeightError
 from penstock.interface.plan_weights import PlanWeight
-from penstock.interface.source_walks import chosen
+from penstock.interface.source_walks import chosen, tensors
 from penstock.interface.sources import Source, Stored
 from penstock.interface.weights import WeightValue
 from penstock.models.json_objects import read_json_object
@@ -43,7 +43,10 @@ class SourceModel:
         self.config = read_json_object(folder / "config.json", ModelError, infinite=True)
         files = ModelFiles.of(folder)
         self._found = as_named(files.tensors(self.spec.published), self.spec.names)
-        self._shapes = {name: tensor.shape for name, (_, tensor) in self._found.items()}
+        self.shapes: Mapping[str, tuple[int, ...]] = {
+            name: tensor.shape for name, (_, tensor) in self._found.items()
+        }
+        """Those of all tensors, by their names as the model's family has them."""
 
     def quantized(self, section: Mapping[str, object]) -> ModelSpec:
         """The model with this ``quantization_config``. Raises ModelError where it cannot be."""
@@ -61,8 +64,13 @@ class SourceModel:
         """What the files call a tensor."""
         return self._found[name][1].name
 
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self._shapes[name]
+    def stored_module(self, module: str, source: Source) -> str:
+        """What the files call a module whose matrix is in the tensors of ``source``: names of
+        tensors may lack what those of the family begin with."""
+        first = next(tensors(source)).name
+        stored = self.stored_name(first)
+        lacking = first.removesuffix(stored) if first.endswith(stored) else ""
+        return module.removeprefix(lacking)
 
     def num_bytes(self, name: str) -> int:
         """Bytes of a tensor as it is stored."""
@@ -78,33 +86,54 @@ class SourceModel:
 
     def values(self, name: str) -> F32:
         """A tensor in float32. Raises WeightError."""
-        value = read(Stored(name, self._shapes[name]), self._found, "float32")
+        return self.matrix(Stored(name, self.shapes[name]))
+
+    def matrix(self, source: Source) -> F32:
+        """What a source over tensors in floats makes of them, in float32. Raises WeightError."""
+        value = read(source, self._found, "float32")
         assert isinstance(value, np.ndarray)
-        return value
+        return np.ascontiguousarray(value)
 
     def copied(self, names: Iterable[str]) -> list[NewTensor]:
         """Tensors as they are."""
         found = (self._found[name] for name in names)
         return [NewTensor(t.name, t.dtype, t.shape, file.raw(t.name)) for file, t in found]
 
-    def weights(self, weights: Mapping[str, PlanWeight], dtype: DType) -> ModelWeights:
-        """The ``weights`` of a plan of the model, checked. Raises WeightError."""
+    def weights(
+        self, weights: Mapping[str, PlanWeight], rounded: Mapping[str, Source], dtype: DType
+    ) -> ModelWeights:
+        """The ``weights`` of a plan of the model, checked. ``rounded`` are sources of some of them
+        over tensors that the checkpoint does not have. Raises WeightError."""
         open_weights(self.folder, self.spec, weights, dtype)
-        sources = {name: chosen(weight.source, self._shapes) for name, weight in weights.items()}
-        return ModelWeights(sources, self._found, dtype)
+        sources = {name: chosen(weight.source, self.shapes) for name, weight in weights.items()}
+        return ModelWeights(sources, rounded, self._found, dtype)
 
 
 class ModelWeights:
     """A WeightSource of a plan's weights, in which tensors may be replaced by others."""
 
-    def __init__(self, sources: Mapping[str, Source], found: Found, dtype: DType) -> None:
-        self._sources, self._found, self._dtype = sources, found, dtype
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        rounded: Mapping[str, Source],
+        found: Found,
+        dtype: DType,
+    ) -> None:
+        """``rounded`` are sources of weights that are read so once all their tensors are there."""
+        self._sources, self._rounded, self._found, self._dtype = sources, rounded, found, dtype
 
     def replaced(self, arrays: Mapping[str, NDArray[Any]]) -> ModelWeights:
-        """The same with other values for these tensors."""
+        """The same with other values for these tensors, and with matrices ``[n, k]`` for the
+        modules among the names."""
         own = ArrayFile(arrays)
         changed = {name: (own, tensor) for name, tensor in own.tensors.items()}
-        return ModelWeights(self._sources, {**self._found, **changed}, self._dtype)
+        now = {
+            name: source
+            for name, source in self._rounded.items()
+            if all(each.name in arrays for each in tensors(source))
+        }
+        found = {**self._found, **changed}
+        return ModelWeights({**self._sources, **now}, self._rounded, found, self._dtype)
 
     def names(self) -> Iterable[str]:
         return self._sources.keys()

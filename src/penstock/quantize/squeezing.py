@@ -41,6 +41,7 @@ class SqueezeLlm(Apart):
     def rounded(self, matrix: F32, hessian: Hessian | None, name: str) -> Coded:
         if self.gradients is not None:
             return self.form.weighted(matrix, self.gradients.of(name))
-        assert hessian is not None
+        if hessian is None:
+            return self.form.round(matrix, name)
         diagonal = np.diagonal(hessian.sums(name)) / np.float32(max(hessian.tokens, 1))
         return self.form.weighted(matrix, diagonal[None])

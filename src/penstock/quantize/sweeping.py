@@ -21,6 +21,8 @@ from penstock.plan.pieces import Piece
 from penstock.quantize.grid import F32, require_finite
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.hidden import HiddenFile
+from penstock.quantize.inputs import Input, in_passes
+from penstock.quantize.layers import Target
 from penstock.quantize.mixed import BudgetedQuantization
 from penstock.quantize.progress import Progress, Tell
 from penstock.quantize.sensitivity import FLOATS, Sensitivity, Sweep, Unit, measured_bits
@@ -37,16 +39,22 @@ _CHUNK: Final = 32
 
 
 def swept(
-    work: BudgetedQuantization, folder: Unfinished, bind: Bind, threads: int, tell: Tell
+    work: BudgetedQuantization,
+    folder: Unfinished,
+    bind: Bind,
+    threads: int,
+    experts_bytes: int,
+    tell: Tell,
 ) -> Sweep:
     """The sensitivities of all units; those of a run before, where it had come so far.
 
-    Raises WeightError and OSError.
+    ``experts_bytes`` are those of Hessians of experts that are in memory at a time. Raises
+    WeightError and OSError.
     """
     path = folder.sweep
     if path.exists():
         return msgspec.json.decode(path.read_bytes(), type=Sweep)
-    run = _SweepRun(work, folder, bind, threads, tell)
+    run = _SweepRun(work, folder, bind, threads, experts_bytes, tell)
     first = run.resume()
     for index in range(first, len(work.layers.layers)):
         run.layer(index)
@@ -69,15 +77,17 @@ class _SweepRun:
         folder: Unfinished,
         bind: Bind,
         threads: int,
+        experts_bytes: int,
         tell: Tell,
     ) -> None:
-        self._work, self._folder = work, folder
+        self._work, self._folder, self._experts_bytes = work, folder, experts_bytes
         self._bind, self._threads, self._tell = bind, threads, tell
         tokens = work.samples.tokens
         self._samples = tokens[: max(1, _TOKENS // len(tokens[0]))]
         self._length = len(tokens[0])
         self._judged = min(self._length, max(1, _JUDGED // len(self._samples)))
-        self._weights = work.source.weights(work.layers.weights, work.layers.dtype)
+        layers = work.layers
+        self._weights = work.source.weights(layers.weights, layers.rounded, layers.dtype)
         self._count = len(work.layers.layers)
         self._measured = measured_bits(work.allowed)
         self._errors: list[dict[int, float]] = []
@@ -99,36 +109,39 @@ class _SweepRun:
         before = self._ways(index)
         own = [unit for unit in self._work.units if unit.layer == index]
         total = len(before) + len(own) * len(self._measured)
-        hessians = {
-            target.input.name: Hessian(target.input.cols)
-            for target in layer.targets
-            if target.input is not None
-        }
+        inputs = [target.input for target in layer.targets if target.input is not None]
+        passes = list(in_passes(inputs, self._experts_bytes)) or [()]
+        bits = [each for each in self._work.allowed if each != FLOATS]
+        errors = [dict.fromkeys(bits, 0.0) for _ in own]
         with HiddenFile(self._folder.sweep_rows(index + 1), piece.made, 0).written() as written:
             with self._run(piece, {}) as run:
                 for way in range(len(before)):
+                    hessians = {each: each.hessian() for each in passes[0]} if way == 0 else {}
                     for number, given in self._given(index, way):
                         returned = run(self._samples[number], given)
-                        if way == 0:
-                            for name, hessian in hessians.items():
-                                hessian.add(returned[name])
+                        for each, hessian in hessians.items():
+                            hessian.add(each.of(returned))
                         written.add(self._kept(index, piece.made, returned))
+                    self._add_errors(own, hessians, errors)
                     self._say(index, (way + 1) / total)
+                for some in passes[1:]:
+                    hessians = {each: each.hessian() for each in some}
+                    for number, given in self._given(index, 0):
+                        returned = run(self._samples[number], given)
+                        for each, hessian in hessians.items():
+                            hessian.add(each.of(returned))
+                    self._add_errors(own, hessians, errors)
             done = len(before)
             for unit in own:
-                errors: dict[int, float] = {}
-                for bits in self._work.allowed:
-                    if bits == FLOATS:
-                        continue
-                    values, errors[bits] = self._rounded(unit, bits, hessians)
-                    if bits in self._measured:
-                        with self._run(piece, values) as run:
-                            for number, given in self._given(index, 0):
-                                returned = run(self._samples[number], given)
-                                written.add(self._kept(index, piece.made, returned))
-                        done += 1
-                        self._say(index, done / total)
-                self._errors.append(errors)
+                for number_of_bits in self._measured:
+                    values = self._rounded(unit, number_of_bits)
+                    with self._run(piece, values) as run:
+                        for number, given in self._given(index, 0):
+                            returned = run(self._samples[number], given)
+                            written.add(self._kept(index, piece.made, returned))
+                    done += 1
+                    self._say(index, done / total)
+            self._errors += errors
             encoded = [{str(b): e for b, e in each.items()} for each in self._errors]
             self._folder.write_synced(self._folder.sweep_errors(index + 1), encoded)
         self.forget(index)
@@ -183,22 +196,38 @@ class _SweepRun:
         places = (place for place, unit in enumerate(self._work.units) if unit.layer < index)
         return [None, *((place, bits) for place in places for bits in self._measured)]
 
-    def _rounded(
-        self, unit: Unit, bits: int, hessians: Mapping[BufferName, Hessian]
-    ) -> tuple[dict[str, NDArray[np.generic]], float]:
-        """The matrices of a unit in the type in which the model runs, and their squared error."""
+    def _add_errors(
+        self,
+        units: Sequence[Unit],
+        hessians: Mapping[Input, Hessian],
+        errors: Sequence[dict[int, float]],
+    ) -> None:
+        """Add, to those of each unit by bits, the squared errors of the matrices whose inputs are
+        in ``hessians``."""
+        for unit, own in zip(units, errors, strict=True):
+            for target in unit.targets:
+                assert target.input is not None
+                if target.input not in hessians:
+                    continue
+                hessian = hessians[target.input]
+                hessian.sums(target.name)  # which refuses what is not finite
+                matrix = self._matrix(target)
+                for bits in own:
+                    made = self._work.form(bits).round(matrix, target.name).dequantize()
+                    own[bits] += max(hessian.loss(made - matrix), 0.0)
+
+    def _rounded(self, unit: Unit, bits: int) -> dict[str, NDArray[np.generic]]:
+        """The matrices of a unit, by their modules, in the type in which the model runs."""
         values: dict[str, NDArray[np.generic]] = {}
-        error = 0.0
         for target in unit.targets:
-            assert target.input is not None
-            matrix = self._work.source.values(target.name)
-            require_finite(matrix, target.name)
-            made = self._work.form(bits).round(matrix, target.name).dequantize()
-            hessian = hessians[target.input.name]
-            hessian.sums(target.name)  # which refuses what is not finite
-            error += max(hessian.loss(made - matrix), 0.0)
-            values[target.name] = made.astype(NUMPY_DTYPES[self._work.layers.dtype])
-        return values, error
+            made = self._work.form(bits).round(self._matrix(target), target.name).dequantize()
+            values[target.module] = made.astype(NUMPY_DTYPES[self._work.layers.dtype])
+        return values
+
+    def _matrix(self, target: Target) -> F32:
+        matrix = self._work.source.matrix(target.source)
+        require_finite(matrix, target.name)
+        return matrix
 
     def _run(self, piece: Piece, values: Mapping[str, NDArray[np.generic]]) -> PieceRun:
         weights = self._weights.replaced(values) if values else self._weights

@@ -214,7 +214,10 @@ def _results(binder: Binder) -> ResultViews:
             hidden=None,
             taps=None,
             more_logits=(),
-            leaving=tuple(view(name, _float(plan, name)) for name in plan.leaving),
+            leaving=tuple(
+                (view(name, _dtype(plan, name)), plan.buffers[name].rows.times)
+                for name in plan.leaving
+            ),
         )
     rounded = plan.buffers[plan.hidden].element == "bfloat16"
     return ResultViews(
@@ -226,10 +229,9 @@ def _results(binder: Binder) -> ResultViews:
     )
 
 
-def _float(plan: Plan, name: BufferName) -> DTypeLike:
+def _dtype(plan: Plan, name: BufferName) -> DTypeLike:
     element = plan.buffers[name].element
-    assert element != "int32"
-    return DTYPES[element]
+    return np.int32 if element == "int32" else DTYPES[element]
 
 
 def _tuner(binder: Binder, threads: int) -> ProductTuner | None:

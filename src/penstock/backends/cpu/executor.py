@@ -40,8 +40,9 @@ class ResultViews:
     """``[rows, columns]``; None if the plan taps no layer."""
     more_logits: tuple[Float32s, ...]
     """Each ``[rows, outputs]``, of heads that draft several tokens."""
-    leaving: tuple[NDArray[Any], ...] = ()
-    """Each ``[tokens, columns]``, of a stage that hands something on; it has no logits."""
+    leaving: tuple[tuple[NDArray[Any], int], ...] = ()
+    """Each ``[times * tokens, columns]`` and times, of a stage that hands something on; it has no
+    logits."""
 
     def first(self, rows: int, selected: int, tokens: int) -> StepResult:
         """The result of a step with ``rows`` rows of logits, ``selected`` of hidden states, and
@@ -52,7 +53,7 @@ class ResultViews:
             hidden=None if self.hidden is None else self.hidden[:selected],
             taps=None if self.taps is None else self.taps[:selected],
             more_logits=tuple(logits[:rows] for logits in self.more_logits),
-            leaving=tuple(buffer[:tokens] for buffer in self.leaving),
+            leaving=tuple(buffer[: times * tokens] for buffer, times in self.leaving),
         )
 
 

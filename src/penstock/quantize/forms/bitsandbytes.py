@@ -119,12 +119,22 @@ def dynamic_map() -> F32:
     Dettmers et al., 8-bit Optimizers via Block-wise Quantization, 2021 (arXiv 2110.02861): a decade
     from 1e-7 on has twice as many values as the one below it, evenly apart.
     """
-    values = [0.0, 1.0]
+    values: list[np.float32] = [np.float32(0), np.float32(1)]
     for decade in range(7):
-        edges = np.linspace(0.1, 1, 2**decade + 1)
-        middles = (edges[:-1] + edges[1:]) / 2 * 10.0 ** (decade - 6)
+        edges = _evenly(2**decade + 1)
+        middles = (edges[:-1] + edges[1:]) / np.float32(2) * np.float32(10.0 ** (decade - 6))
         values += [*middles, *-middles]
     return np.sort(np.array(values, np.float32))
+
+
+def _evenly(count: int) -> F32:
+    """Numbers from 0.1 to 1, to the bit as torch has them: each is as many steps, of float32, from
+    the nearer end, and rounded once."""
+    first = np.float32(0.1)
+    step = np.float64((np.float32(1) - first) / np.float32(count - 1))
+    places = np.arange(count)
+    low, high = np.float64(first) + step * places, 1 - step * (count - 1 - places)
+    return np.where(places < count // 2, low, high).astype(np.float32)
 
 
 def _nearest(values: F32, table: F32) -> NDArray[np.uint8]:
