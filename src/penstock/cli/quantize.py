@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.options import positive_int, whole_number
 from penstock.cli.parser import UsageError
-from penstock.cli.quantize_options import METHODS, check, settings_of, work_of
+from penstock.cli.quantize_options import METHODS, settings_of, work_of
+from penstock.cli.quantize_reading import request_of
+from penstock.cli.quantize_request import ComparisonRequest, MethodRequest, Request
 from penstock.cli.status_line import StatusLine, bar
 
 if TYPE_CHECKING:
@@ -28,8 +30,6 @@ if TYPE_CHECKING:
     from penstock.quantize.progress import Progress
     from penstock.quantize.run import Quantized, Work
 
-_COMPARED = ("method", "bits", "group_size", "asymmetric", "budget", "sparsity")
-"""Options that the words of a comparison say."""
 RARE = frozenset({"--damping", "--seed"})
 
 
@@ -221,47 +221,38 @@ def run(args: argparse.Namespace) -> int:
     from penstock.quantize.source import SourceModel
     from penstock.weights.hub import resolve_model_folder
 
-    given = [name for name in _COMPARED if _has(args, name)]
-    if args.compare and given:
-        option = "--" + given[0].replace("_", "-")
-        raise UsageError(f"argument {option}: --compare names methods and bits; leave it out")
-    if args.text and not args.compare:
-        raise UsageError("argument --text: is of --compare alone; leave it out")
-    args.method = args.method or ("magnitude" if args.sparsity else "rtn")
-    if not args.compare:
-        check(args)
-    source = SourceModel(resolve_model_folder(args.model, args.revision))
-    if args.compare:
+    request = request_of(args)
+    asked, out = request.asked, request.out
+    source = SourceModel(resolve_model_folder(request.model, request.revision))
+
+    def make(options: MethodRequest, work: Work, folder: Path) -> Quantized:
+        return _quantize(request, options, work, folder)
+
+    if isinstance(asked, ComparisonRequest):
         from penstock.cli.quantize_compare import compare
 
-        return compare(args, source, _quantize)
-    out = args.out.expanduser()
+        return compare(asked, out, source, make)
     if os.path.lexists(out):
         raise UsageError(f"argument --out: {out} is there already; remove it, or name another")
     started = time.perf_counter()
-    _report(_quantize(args, work_of(args, source), out), time.perf_counter() - started)
+    _report(make(asked, work_of(asked, source), out), time.perf_counter() - started)
     return 0
 
 
-def _has(args: argparse.Namespace, name: str) -> bool:
-    return getattr(args, name) is not None
-
-
-def _quantize(args: argparse.Namespace, work: Work, out: Path) -> Quantized:
-    """Write what ``args`` ask for to the folder ``out``."""
+def _quantize(request: Request, options: MethodRequest, work: Work, out: Path) -> Quantized:
+    """Write what ``options`` ask for to the folder ``out``."""
     from penstock.backends.registry import backend
     from penstock.quantize.run import quantize
 
-    threads = args.threads or len(os.sched_getaffinity(0))
     status = StatusLine(sys.stderr)
     try:
         return quantize(
             work,
             out,
             backend("cpu").bind,
-            threads,
-            settings=settings_of(args),
-            restart=args.restart,
+            request.threads,
+            settings=settings_of(options),
+            restart=request.restart,
             tell=_Clock(status).tell,
         )
     finally:
