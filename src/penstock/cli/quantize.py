@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.options import positive_int, whole_number
 from penstock.cli.parser import UsageError
-from penstock.cli.quantize_options import METHODS, settings_of, work_of
+from penstock.cli.quantize_options import METHODS, settings_of, tuning_of, work_of
 from penstock.cli.quantize_reading import request_of
 from penstock.cli.quantize_request import ComparisonRequest, MethodRequest, Request
 from penstock.cli.status_line import StatusLine, bar
 
 if TYPE_CHECKING:
     from penstock.quantize.budget import Budget
+    from penstock.quantize.fine_tuning import FineTuning
     from penstock.quantize.progress import Progress
     from penstock.quantize.run import Quantized, Work
 
@@ -114,7 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         metavar="METHOD[:BITS[:GROUP]]",
         help="make all of these, such as rtn:4:64 gptq:4:64 nf4, in folders of --out, and write "
-        "what each loses, weighs and gains",
+        "what each loses, weighs and gains; with :tuned behind it, after --fine-tune",
     )
     group.add_argument(
         "--text",
@@ -151,6 +152,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=whole_number,
         metavar="N",
         help="of the windows' places, and of the signs by which quip turns (default: 0)",
+    )
+    group = parser.add_argument_group("fine-tuning")
+    group.add_argument(
+        "--fine-tune",
+        type=positive_int,
+        metavar="STEPS",
+        help="train what stays continuous (scales, zero points, codebooks, norms) after rounding, "
+        "so that predictions on --calibration are those of the model in floats; needs torch, and "
+        "is kept if it gains on the last tenth of the text, which it does not read",
+    )
+    group.add_argument(
+        "--fine-tune-codes",
+        action="store_true",
+        default=None,
+        help="of integers: let codes change, too",
     )
     group = parser.add_argument_group("gptq, sparsegpt, quip")
     group.add_argument(
@@ -225,8 +241,10 @@ def run(args: argparse.Namespace) -> int:
     asked, out = request.asked, request.out
     source = SourceModel(resolve_model_folder(request.model, request.revision))
 
-    def make(options: MethodRequest, work: Work, folder: Path) -> Quantized:
-        return _quantize(request, options, work, folder)
+    def make(
+        options: MethodRequest, work: Work, tuning: FineTuning | None, folder: Path
+    ) -> Quantized:
+        return _quantize(request, options, work, tuning, folder)
 
     if isinstance(asked, ComparisonRequest):
         from penstock.cli.quantize_compare import compare
@@ -234,12 +252,19 @@ def run(args: argparse.Namespace) -> int:
         return compare(asked, out, source, make)
     if os.path.lexists(out):
         raise UsageError(f"argument --out: {out} is there already; remove it, or name another")
+    tuning = tuning_of(asked, source)
     started = time.perf_counter()
-    _report(make(asked, work_of(asked, source), out), time.perf_counter() - started)
+    _report(make(asked, work_of(asked, source), tuning, out), time.perf_counter() - started)
     return 0
 
 
-def _quantize(request: Request, options: MethodRequest, work: Work, out: Path) -> Quantized:
+def _quantize(
+    request: Request,
+    options: MethodRequest,
+    work: Work,
+    tuning: FineTuning | None,
+    out: Path,
+) -> Quantized:
     """Write what ``options`` ask for to the folder ``out``."""
     from penstock.backends.registry import backend
     from penstock.quantize.run import quantize
@@ -253,6 +278,7 @@ def _quantize(request: Request, options: MethodRequest, work: Work, out: Path) -
             request.threads,
             settings=settings_of(options),
             restart=request.restart,
+            tuning=tuning,
             tell=_Clock(status).tell,
         )
     finally:
@@ -280,7 +306,7 @@ class _Clock:
             seconds = (now - since) / (at - then) * (progress.layers - at)
             left = f", {_duration(seconds)} left"
         shown = bar(at / progress.layers) if self._status.rewrites else ""
-        layer = f"layer {progress.layer + 1} of {progress.layers}"
+        layer = f"{progress.unit} {progress.layer + 1} of {progress.layers}"
         return f"{progress.phase}:{shown} {layer}, {progress.doing}{left}"
 
 
@@ -299,6 +325,13 @@ def _report(done: Quantized, seconds: float) -> None:
         print(f"  {', '.join(counts)}: {done.chosen.bits_a_weight:.3f} bits a weight")
     if done.resumed:
         print(f"  {done.resumed} layers were done by the run before")
+    if done.tuned is not None:
+        tuned = done.tuned
+        said = "" if tuned.kept else "; the checkpoint is as it was before"
+        print(
+            f"  {tuned.steps} steps of training: {tuned.before:.4f} -> {tuned.after:.4f} nats a "
+            f"token from the model in floats, on {tuned.held_out_tokens} tokens held out{said}"
+        )
     errors = [(each.error, each.module) for each in done.rounded if each.error is not None]
     if errors:
         worst, module = max(errors)

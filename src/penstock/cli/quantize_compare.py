@@ -14,7 +14,7 @@ import msgspec
 from penstock.cli.bench_common import command_line
 from penstock.cli.eval_common import read_text
 from penstock.cli.parser import UsageError
-from penstock.cli.quantize_options import settings_of, work_of
+from penstock.cli.quantize_options import settings_of, tuning_of, work_of
 from penstock.cli.quantize_request import ComparisonRequest, MethodRequest
 from penstock.cli.status_line import StatusLine
 from penstock.config import EngineConfig
@@ -28,6 +28,7 @@ from penstock.written_file import write_bytes, write_json
 
 if TYPE_CHECKING:
     from penstock.quantize.comparison import Variant
+    from penstock.quantize.fine_tuning import FineTuning
     from penstock.quantize.run import Work
     from penstock.quantize.source import SourceModel
 
@@ -37,7 +38,7 @@ _BASE: Final = "as it is"
 _WINDOW: Final = 512
 _RUNS: Final = 3
 
-Make = Callable[[MethodRequest, "Work", Path], object]
+Make = Callable[[MethodRequest, "Work", "FineTuning | None", Path], object]
 """Writes the checkpoint that is asked for to a folder."""
 
 
@@ -45,6 +46,7 @@ def compare(asked: ComparisonRequest, out: Path, source: SourceModel, make: Make
     """Make the variants that are not in the folder ``out`` yet, judge and time them."""
     # Whatever can be refused is refused before hours are spent on the first.
     works = {text: work_of(options, source) for text, options in asked.variants.items()}
+    tunings = {text: tuning_of(options, source) for text, options in asked.variants.items()}
     text = read_text(list(asked.texts))
     if out.exists() and out.samefile(source.folder):
         raise UsageError("argument --out: is the model's own folder; name another")
@@ -55,10 +57,10 @@ def compare(asked: ComparisonRequest, out: Path, source: SourceModel, make: Make
         for name, options in asked.variants.items():
             folder, seconds = out / name.replace(":", "-"), None
             if folder.exists():
-                _require_same(folder, works[name], options)
+                _require_same(folder, works[name], options, tunings[name])
             else:
                 started = time.perf_counter()
-                make(options, works[name], folder)
+                make(options, works[name], tunings[name], folder)
                 seconds = time.perf_counter() - started
             bits = bits_per_weight(folder, works[name].layers.targets)
             found.append(judge.variant(name, folder, bits, seconds))
@@ -73,14 +75,17 @@ def compare(asked: ComparisonRequest, out: Path, source: SourceModel, make: Make
     return 0
 
 
-def _require_same(folder: Path, work: Work, options: MethodRequest) -> None:
+def _require_same(
+    folder: Path, work: Work, options: MethodRequest, tuning: FineTuning | None
+) -> None:
     """Raise ConfigError unless a folder that is there is what would be written to it."""
     from penstock.quantize.run import record_of
 
     path = folder / RECORD
     if not path.is_file():
         raise ConfigError(f"{folder} is none that this command has made; name another --out")
-    changed = differing(read_json_object(path, ConfigError), record_of(work, settings_of(options)))
+    record = record_of(work, settings_of(options), tuning)
+    changed = differing(read_json_object(path, ConfigError), record)
     if changed:
         raise ConfigError(
             f"{folder} was made with another {' and '.join(changed)}; remove it, or name another "

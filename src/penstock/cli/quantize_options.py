@@ -13,6 +13,7 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from penstock.models.spec import DType
     from penstock.quant.scheme import LatticeBits
+    from penstock.quantize.fine_tuning import FineTuning
     from penstock.quantize.fisher import SquaredGradients
     from penstock.quantize.forms.integers import Integers
     from penstock.quantize.methods import Method
@@ -50,6 +51,7 @@ _OF_CODES: Final = ("bits",)
 _OF_INTEGERS: Final = ("group_size", "asymmetric", "format", "budget", "allowed_bits")
 _OF_SQUEEZING: Final = ("outliers", "sensitivity")
 _OF_CALIBRATION: Final = ("calibration", "samples", "sample_length", "seed")
+_OF_TUNING: Final = ("fine_tune", "fine_tune_codes")
 _OF_GPTQ: Final = ("act_order",)
 _OF_SOLVING: Final = ("damping",)
 _OF_SPARSITY: Final = ("sparsity",)
@@ -157,7 +159,8 @@ _OPTIONS: Final = (
 
 def check(args: MethodRequest) -> None:
     """Raise UsageError for options that belong to another method."""
-    calibrated = (*CALIBRATED, args.method) if args.bits == AUTO else CALIBRATED
+    reads = args.bits == AUTO or args.fine_tune is not None
+    calibrated = (*CALIBRATED, args.method) if reads else CALIBRATED
     for methods, options in _OPTIONS:
         for name in options:
             if options is _OF_CALIBRATION and args.method in calibrated:
@@ -167,6 +170,7 @@ def check(args: MethodRequest) -> None:
                     f"argument --{name.replace('_', '-')}: is of --method {', '.join(methods)} "
                     f"alone, not of {args.method}; leave it out"
                 )
+    _check_tuning(args)
     _check_budget(args)
     _check_sparsity(args)
     _check_squeezing(args)
@@ -174,6 +178,15 @@ def check(args: MethodRequest) -> None:
         _check_quip(args)
     if args.damping is not None and not 0 < args.damping <= 1:
         raise UsageError(f"argument --damping: must be over 0 and at most 1, not {args.damping}")
+
+
+def _check_tuning(args: MethodRequest) -> None:
+    if args.fine_tune is None:
+        if args.fine_tune_codes is not None:
+            raise UsageError("argument --fine-tune-codes: needs --fine-tune STEPS")
+        return
+    if args.calibration is None:
+        raise UsageError("argument --fine-tune: needs a text to train on: --calibration FILE")
 
 
 def _check_quip(args: MethodRequest) -> None:
@@ -246,7 +259,8 @@ def of_method(
     """The options of one method of several, for which ``args`` has those of all."""
     others = ["budget", *([] if bits == AUTO else ["allowed_bits"])]
     for methods, options in _OPTIONS:
-        measured = bits == AUTO and options is _OF_CALIBRATION
+        reads = bits == AUTO or args.fine_tune is not None
+        measured = reads and options is _OF_CALIBRATION
         if method not in methods and not measured:
             others += options
     own = dict(vars(args), method=method, bits=bits, group_size=group_size, asymmetric=asymmetric)
@@ -292,7 +306,7 @@ def _samples(args: MethodRequest, source: SourceModel) -> Samples | None:
     if args.calibration is None:
         return None
     from penstock.cli.eval_common import read_text
-    from penstock.quantize.samples import draw
+    from penstock.quantize.samples import HELD_OUT, draw
     from penstock.tokenizer.load import load_tokenizer
 
     text = read_text([args.calibration])
@@ -302,12 +316,42 @@ def _samples(args: MethodRequest, source: SourceModel) -> Samples | None:
     length = args.sample_length or min(_SAMPLE_LENGTH, most)
     name = str(args.calibration)
     count, seed = args.samples or _SAMPLES, args.seed or 0
-    return draw(tokenizer, text, name, count, length, seed, most)
+    held_out = 0.0 if args.fine_tune is None else HELD_OUT
+    return draw(tokenizer, text, name, count, length, seed, most, held_out)
+
+
+def tuning_of(args: MethodRequest, source: SourceModel) -> FineTuning | None:
+    """The training that is asked for; None where there is none. Raises ConfigError for a text that
+    is too short, for a method of which nothing can be trained, and without what trains."""
+    if args.fine_tune is None or args.calibration is None:
+        return None
+    from penstock.cli.eval_common import read_text
+    from penstock.quantize.fine_tuning import FineTuning
+    from penstock.quantize.samples import training_text
+    from penstock.tokenizer.load import load_tokenizer
+
+    try:
+        from penstock.train.fine_tuning import fine_tune
+    except ImportError as error:
+        raise ConfigError(
+            "--fine-tune needs torch and transformers: pip install 'penstock[train]', or leave it "
+            "out"
+        ) from error
+    text = read_text([args.calibration])
+    tokenizer = load_tokenizer(source.folder, check_templates=False)
+    most = source.spec.max_positions
+    length = args.sample_length or min(_SAMPLE_LENGTH, most)
+    own = training_text(tokenizer, text, str(args.calibration), length, args.seed or 0, most)
+    tuning = FineTuning(args.fine_tune, bool(args.fine_tune_codes), own, fine_tune)
+    bits = min(args.allowed_bits or (4,)) if args.bits == AUTO else args.bits
+    tuning.require(method_of(replace(args, bits=bits), source.spec.dtype))
+    return tuning
 
 
 def settings_of(args: MethodRequest) -> dict[str, object]:
     """The options that were given of those which the result depends on, besides the text's."""
     names = [*_OF_CODES, *_OF_INTEGERS, *_OF_SQUEEZING, *_OF_GPTQ, *_OF_SOLVING, *_OF_FP8, *_OF_BNB]
+    names += _OF_TUNING
     given = {name: getattr(args, name) for name in names if getattr(args, name) is not None}
     if "budget" in given:
         given["budget"] = str(given["budget"])

@@ -65,9 +65,17 @@ def _comparison(args: argparse.Namespace, of_all: MethodRequest) -> ComparisonRe
 
 
 def variant_of(text: str, of_all: MethodRequest) -> MethodRequest:
-    """One of ``--compare``: METHOD[:BITS[:GROUP]][:asymmetric], and what ``of_all`` has for its
-    method besides; BITS may be auto=BUDGET. Raises UsageError for what is no such text."""
+    """One of ``--compare``: METHOD[:BITS[:GROUP]][:asymmetric][:tuned], and what ``of_all`` has
+    for its method besides; BITS may be auto=BUDGET, and ``tuned`` is what ``--fine-tune`` asks for.
+    Raises UsageError for what is no such text."""
     method, *rest = text.split(":")
+    tuned = rest[-1:] == ["tuned"]
+    if tuned:
+        rest.pop()
+        if of_all.fine_tune is None:
+            raise UsageError(f"argument --compare: {text} needs --fine-tune STEPS")
+    else:
+        of_all = replace(of_all, fine_tune=None, fine_tune_codes=None)
     asymmetric = rest[-1:] == ["asymmetric"]
     words = rest[:-1] if asymmetric else rest
     bits = words[0] if words else ""
@@ -85,7 +93,8 @@ def variant_of(text: str, of_all: MethodRequest) -> MethodRequest:
             f"argument --compare: {text} is not METHOD[:BITS[:GROUP]][:asymmetric], with bits 2, "
             "3, 4, 8 or, such as auto=3.5, a budget, and groups of 32, 64, 128 or row, for "
             f"{', '.join(INTEGERS)}, and but for a budget {' and '.join(SPARSE)}; squeezellm and "
-            "quip have METHOD[:BITS], quip with bits 2, 3 or 4, and others have a METHOD alone"
+            "quip have METHOD[:BITS], quip with bits 2, 3 or 4, and others have a METHOD alone; "
+            "with --fine-tune STEPS, :tuned may follow"
         )
     if (method in CALIBRATED or budget is not None) and of_all.calibration is None:
         raise UsageError(f"argument --compare: {text} needs --calibration FILE")

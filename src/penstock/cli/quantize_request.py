@@ -41,6 +41,9 @@ class MethodRequest:
     sample_length: int | None = None
     """Tokens of a sample."""
     seed: int | None = None
+    fine_tune: int | None = None
+    """Steps of training after rounding."""
+    fine_tune_codes: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -48,7 +51,7 @@ class ComparisonRequest:
     """Several methods that are judged by one text."""
 
     variants: Mapping[str, MethodRequest]
-    """By the words that ask for them."""
+    """The methods, by the words that ask for them."""
     texts: tuple[Path, ...]
     max_windows: int
     calibration: Path | None

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from penstock.engine.piece_run import Bind, PieceRun
 from penstock.plan.ops import Buffer, BufferName
 from penstock.quantize.changed import Changed, balance
+from penstock.quantize.fine_tuning import FineTuning, Outcome, fine_tuned, kept_of
 from penstock.quantize.grid import require_finite
 from penstock.quantize.hessian import Hessian
 from penstock.quantize.hidden import HiddenFile
@@ -23,8 +24,8 @@ from penstock.quantize.mixed import BudgetedQuantization, Choice
 from penstock.quantize.progress import Progress, Tell
 from penstock.quantize.quantization import Quantization
 from penstock.quantize.sweeping import swept
-from penstock.quantize.tensor_file import NewTensor
-from penstock.quantize.unfinished import Unfinished
+from penstock.quantize.tensor_file import NewTensor, write_tensors
+from penstock.quantize.unfinished import FIGURES, TUNED, Unfinished
 from penstock.version import __version__
 from penstock.weights.identity import stamped_weights, weight_files
 
@@ -60,6 +61,8 @@ class Quantized:
     """Layers that a run before had done."""
     chosen: Choice | None = None
     """The bits, where they were chosen."""
+    tuned: Outcome | None = None
+    """What training after rounding has gained."""
 
 
 Work = Quantization | BudgetedQuantization
@@ -73,16 +76,17 @@ def quantize(
     *,
     settings: Mapping[str, object] | None = None,
     restart: bool = False,
+    tuning: FineTuning | None = None,
     tell: Tell = lambda progress: None,
 ) -> Quantized:
     """Write the quantized checkpoint to the folder ``out``, which is there in full or not at all.
 
     ``bind`` is of the backend that runs the model. ``settings`` are recorded: where a run was
     interrupted, another with the same goes on behind the last layer that was done, and writes the
-    same bytes. Memory holds a layer, and what its matrices multiply. Raises ConfigError,
-    WeightError and OSError.
+    same bytes. Memory holds a layer, and what its matrices multiply; with ``tuning``, which trains
+    what was rounded, the whole model. Raises ConfigError, WeightError and OSError.
     """
-    record = record_of(work, settings or {})
+    record = record_of(work, settings or {}, tuning)
     rest = _rest(work)
     folder = Unfinished(out, record, len(work.layers.layers) + bool(rest), restart)
     try:
@@ -90,7 +94,7 @@ def quantize(
         if isinstance(work, BudgetedQuantization):
             chosen = work.chosen(swept(work, folder, bind, threads, tell))
             work = work.decided(chosen.bits)
-        run = _Run(work, folder, bind, threads, tell)
+        run = _Run(work, folder, bind, threads, tuning, tell)
         count = len(work.layers.layers)
         resumed = sum(folder.shard(index).exists() for index in range(count))
         for index in range(count):
@@ -98,14 +102,18 @@ def quantize(
                 run.layer(index)
         if rest:
             run.others(rest)
-        size = folder.finish(
-            work.source.folder, work.config, None if chosen is None else chosen.figures
-        )
+        figures: dict[str, object] = {} if chosen is None else {FIGURES: chosen.figures}
+        outcome: Outcome | None = None
+        if tuning is not None:
+            outcome = fine_tuned(work, folder, tuning, threads, tell)
+            figures[TUNED] = outcome.figures
+        size = folder.finish(work.source.folder, work.config, figures)
     finally:
         folder.close()
     matrices = len(tuple(work.layers.targets))
     source_bytes = sum(each.stamp.bytes for each in stamped_weights(work.source.folder))
-    return Quantized(out, matrices, size, source_bytes, tuple(run.rounded), resumed, chosen)
+    rounded = tuple(run.rounded)
+    return Quantized(out, matrices, size, source_bytes, rounded, resumed, chosen, outcome)
 
 
 def _rest(work: Work) -> list[str]:
@@ -114,11 +122,15 @@ def _rest(work: Work) -> list[str]:
     return [name for name in work.source.tensors if name not in owned]
 
 
-def record_of(work: Work, settings: Mapping[str, object]) -> dict[str, object]:
+def record_of(
+    work: Work, settings: Mapping[str, object], tuning: FineTuning | None = None
+) -> dict[str, object]:
     """What a checkpoint is made of, and by which ``settings``: where this is the same, so are its
     bytes. Raises WeightError."""
     files = weight_files(work.source.folder)
+    trained = {} if tuning is None else {"fine_tune_text": tuning.text.source}
     return {
+        **trained,
         **settings,
         "penstock": __version__,
         "source": [f"{each.name}: {each.bytes} bytes, {each.digest}" for each in files],
@@ -131,10 +143,16 @@ class _Run:
     """The layers of one run."""
 
     def __init__(
-        self, work: Quantization, folder: Unfinished, bind: Bind, threads: int, tell: Tell
+        self,
+        work: Quantization,
+        folder: Unfinished,
+        bind: Bind,
+        threads: int,
+        tuning: FineTuning | None,
+        tell: Tell,
     ) -> None:
         self._work, self._folder = work, folder
-        self._bind, self._threads, self._tell = bind, threads, tell
+        self._bind, self._threads, self._tuning, self._tell = bind, threads, tuning, tell
         self._layers = work.layers.layers
         self._calibrated = work.method.calibrated
         self._weights = work.source.weights(work.layers.weights, work.layers.dtype)
@@ -150,6 +168,7 @@ class _Run:
         if self._calibrated:
             hessians = balance(layer, work.method, changed, hessians)
         tensors: list[NewTensor] = []
+        kept: list[NewTensor] = []
         for place, target in enumerate(layer.targets):
             part = place / len(layer.targets)
             if self._calibrated:
@@ -160,7 +179,10 @@ class _Run:
             require_finite(matrix, name)
             hessian = hessians.get(target.module)
             joined = [changed.values(each.name) for each in layer.joined_with(target)]
-            made = work.method.of(target.module).of_joined(joined).rounded(matrix, hessian, name)
+            method = work.method.of(target.module)
+            made = method.of_joined(joined).rounded(matrix, hessian, name)
+            if self._tuning is not None:
+                kept += kept_of(target.module, method, made, matrix, self._tuning)
             stem = work.source.stored_name(name).removesuffix(".weight")
             tensors += [NewTensor.of(f"{stem}.{end}", each) for end, each in made.arrays().items()]
             error = None
@@ -177,8 +199,10 @@ class _Run:
         for name in self._owners[index]:
             if name in changed.names and name not in matrices:
                 tensors.append(changed.stored(name))
-        kept = [n for n in self._owners[index] if n not in matrices and n not in changed.names]
-        self._folder.write_shard(index, [*tensors, *work.source.copied(kept)])
+        others = [n for n in self._owners[index] if n not in matrices and n not in changed.names]
+        if self._tuning is not None:
+            write_tensors(self._folder.kept(index), kept)
+        self._folder.write_shard(index, [*tensors, *work.source.copied(others)])
 
     def others(self, names: Sequence[str]) -> None:
         """Write these tensors, which no layer has."""
