@@ -219,8 +219,8 @@ class _OfRows(Weight):
     def __init__(self, initial: RowValues) -> None:
         super().__init__()
         self._initial = initial
-        self._codes = torch.from_numpy(initial.codes)
-        self._apart = torch.from_numpy(initial.apart)
+        self._codes = torch.from_numpy(np.array(initial.codes))
+        self._apart = torch.from_numpy(np.array(initial.apart))
         self.values = nn.Parameter(torch.from_numpy(np.array(initial.values, np.float32)))
         self.outliers = nn.Parameter(torch.from_numpy(np.array(initial.outliers, np.float32)))
 
