@@ -141,6 +141,7 @@ class _Judge:
             same_top=result.agreement,
             decode_tokens_per_s=_speed(folder),
             seconds=seconds,
+            folder=None if bits is None else folder.name,
         )
 
     def close(self) -> None:

@@ -36,6 +36,8 @@ class Variant(msgspec.Struct, frozen=True, kw_only=True):
     """One stream; the median of the runs."""
     seconds: float | None
     """What quantizing it took; None where it was there already."""
+    folder: str | None = None
+    """The name of its folder beside the comparison; None of the model as it is."""
 
 
 def stored_bytes(folder: Path) -> int:
