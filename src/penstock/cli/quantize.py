@@ -131,6 +131,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="windows of 512 tokens of it that are read (default: 20)",
     )
+    group.add_argument(
+        "--tasks",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="have variants answer questions, too: each a line of JSON, such as "
+        '{"question": "2 + 2 =", "answers": [" 3", " 4"], "right": 1}',
+    )
     group = parser.add_argument_group("calibration")
     group.add_argument(
         "--calibration", type=Path, metavar="FILE", help="the text that the model reads, in UTF-8"

@@ -19,15 +19,19 @@ from penstock.cli.quantize_request import ComparisonRequest, MethodRequest
 from penstock.cli.status_line import StatusLine
 from penstock.config import EngineConfig
 from penstock.errors import ConfigError
+from penstock.evaluate.multiple_choice import Task
 from penstock.hardware import detect
 from penstock.models.json_objects import read_json_object
 from penstock.quantize.comparison import bits_per_weight, stored_bytes, table
 from penstock.quantize.unfinished import RECORD, differing
+from penstock.tokenizer.load import load_tokenizer
 from penstock.version import __version__
 from penstock.written_file import write_bytes, write_json
 
 if TYPE_CHECKING:
-    from penstock.quantize.comparison import Variant
+    from penstock.evaluate.text_model import TextModel
+    from penstock.evaluate.windows import Window
+    from penstock.quantize.comparison import Answered, Variant
     from penstock.quantize.fine_tuning import FineTuning
     from penstock.quantize.run import Work
     from penstock.quantize.source import SourceModel
@@ -47,12 +51,12 @@ def compare(asked: ComparisonRequest, out: Path, source: SourceModel, make: Make
     # Whatever can be refused is refused before hours are spent on the first.
     works = {text: work_of(options, source) for text, options in asked.variants.items()}
     tunings = {text: tuning_of(options, source) for text, options in asked.variants.items()}
-    text = read_text(list(asked.texts))
+    text, tasks = read_text(list(asked.texts)), [Task.read(path) for path in asked.tasks]
     if out.exists() and out.samefile(source.folder):
         raise UsageError("argument --out: is the model's own folder; name another")
     out.mkdir(exist_ok=True)
     found: list[Variant] = []
-    with _Judge(source, text, asked.max_windows) as judge:
+    with _Judge(source, text, asked.max_windows, tasks) as judge:
         found.append(judge.variant(_BASE, source.folder, None, None))
         for name, options in asked.variants.items():
             folder, seconds = out / name.replace(":", "-"), None
@@ -96,13 +100,24 @@ def _require_same(
 class _Judge:
     """The model as it is, and the text by which its variants are compared with it."""
 
-    def __init__(self, source: SourceModel, text: str, most: int) -> None:
+    def __init__(self, source: SourceModel, text: str, most: int, tasks: Sequence[Task]) -> None:
         from penstock.evaluate.text_model import TextModel
         from penstock.evaluate.windows import cut
 
         self._status = StatusLine(sys.stderr)
         self.window = min(_WINDOW, source.spec.max_positions)
-        self._base = TextModel.open(_config(source.folder), self.window)
+        tokenizer = load_tokenizer(source.folder, check_templates=False)
+        self._tasks = [(task, task.windows(tokenizer)) for task in tasks]
+        self._longest = self.window
+        for task, questions in self._tasks:
+            longest = max(len(each.token_ids) for several in questions for each in several)
+            if longest > source.spec.max_positions:
+                raise ConfigError(
+                    f"--tasks {task.name} has a question of {longest} tokens with its answer, and "
+                    f"the model has {source.spec.max_positions} positions; leave it out"
+                )
+            self._longest = max(self._longest, longest)
+        self._base = TextModel.open(_config(source.folder), self._longest)
         tokens, bos = self._base.encode(text)
         if len(tokens) < self.window:
             self.close()
@@ -129,8 +144,9 @@ class _Judge:
                 lambda: f"comparing: {name}, {done} of {self.windows} windows, {value:.4f} nats"
             )
 
-        with TextModel.open(_config(folder), self.window) as model:
+        with TextModel.open(_config(folder), self._longest) as model:
             result = compare(model, self._base, self._windows, tell)
+            tasks = {task.name: self._answered(name, model, task, own) for task, own in self._tasks}
         return Variant(
             name=name,
             num_bytes=stored_bytes(folder),
@@ -142,7 +158,25 @@ class _Judge:
             decode_tokens_per_s=_speed(folder),
             seconds=seconds,
             folder=None if bits is None else folder.name,
+            tasks=tasks,
         )
+
+    def _answered(
+        self, name: str, model: TextModel, task: Task, windows: Sequence[Sequence[Window]]
+    ) -> Answered:
+        from penstock.evaluate.multiple_choice import score
+        from penstock.quantize.comparison import Answered
+
+        def tell(done: int, share: float) -> None:
+            self._status.show(
+                lambda: (
+                    f"comparing: {name}, {task.name}, {done} of {len(windows)} questions, "
+                    f"{share:.1%} right"
+                )
+            )
+
+        found = score(model, task, windows, tell)
+        return Answered(**msgspec.structs.asdict(found))
 
     def close(self) -> None:
         self._status.close()
@@ -174,7 +208,8 @@ def _speed(folder: Path) -> float:
 def _document(
     asked: ComparisonRequest, judge: _Judge, found: Sequence[Variant]
 ) -> dict[str, object]:
-    files = [*asked.texts, *([] if asked.calibration is None else [asked.calibration])]
+    calibration = [] if asked.calibration is None else [asked.calibration]
+    files = [*asked.texts, *asked.tasks, *calibration]
     return {
         "comparison": "quantization",
         "command": command_line(),

@@ -35,6 +35,8 @@ def request_of(args: argparse.Namespace) -> Request:
         raise UsageError(f"argument {option}: --compare names methods and bits; leave it out")
     if args.text and not args.compare:
         raise UsageError("argument --text: is of --compare alone; leave it out")
+    if args.tasks and not args.compare:
+        raise UsageError("argument --tasks: is of --compare alone; leave it out")
     asked = _method_of(args)
     out: Path = args.out.expanduser()
     threads = args.threads or len(os.sched_getaffinity(0))
@@ -61,7 +63,11 @@ def _comparison(args: argparse.Namespace, of_all: MethodRequest) -> ComparisonRe
     if not args.text:
         raise UsageError("argument --compare: needs --text FILE, by which variants are judged")
     variants = {text: variant_of(text, of_all) for text in args.compare}
-    return ComparisonRequest(variants, tuple(args.text), args.max_windows, args.calibration)
+    texts, tasks = tuple(args.text), tuple(args.tasks or ())
+    names = [each.name.partition(".")[0] for each in tasks]
+    if len(set(names)) < len(names):
+        raise UsageError("argument --tasks: files must have different names")
+    return ComparisonRequest(variants, texts, args.max_windows, args.calibration, tasks)
 
 
 def variant_of(text: str, of_all: MethodRequest) -> MethodRequest:

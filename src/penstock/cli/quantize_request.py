@@ -55,6 +55,8 @@ class ComparisonRequest:
     texts: tuple[Path, ...]
     max_windows: int
     calibration: Path | None
+    tasks: tuple[Path, ...] = ()
+    """Files of questions with several answers."""
 
 
 @dataclass(frozen=True)
