@@ -43,7 +43,7 @@ class Made:
 
 
 def test_the_likeliest_answer_counts_and_its_length(path: Path) -> None:
-    """Of the first question the second answer is the likeliest, and the first by its length."""
+    """One answer may be the likeliest, and another by its length."""
     question = Question(question="q", answers=("ab", "a" * 40), right=1)
     task = Task("t", (question, question))
     windows = [[Window((0, 2, 1), 1), Window((0, 0), 1)], [Window((0, 2), 1), Window((0, 1, 1), 1)]]

@@ -20,15 +20,16 @@ from typing import TYPE_CHECKING
 
 from penstock.cli.options import positive_int, whole_number
 from penstock.cli.parser import UsageError
-from penstock.cli.quantize_options import METHODS, settings_of, tuning_of, work_of
+from penstock.cli.quantize_options import METHODS, settings_of, work_of
 from penstock.cli.quantize_reading import request_of
+from penstock.cli.quantize_report import Clock, report
 from penstock.cli.quantize_request import ComparisonRequest, MethodRequest, Request
-from penstock.cli.status_line import StatusLine, bar
+from penstock.cli.quantize_tuning import tuning_of
+from penstock.cli.status_line import StatusLine
 
 if TYPE_CHECKING:
     from penstock.quantize.budget import Budget
     from penstock.quantize.fine_tuning import FineTuning
-    from penstock.quantize.progress import Progress
     from penstock.quantize.run import Quantized, Work
 
 RARE = frozenset({"--damping", "--seed"})
@@ -262,7 +263,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"argument --out: {out} is there already; remove it, or name another")
     tuning = tuning_of(asked, source)
     started = time.perf_counter()
-    _report(make(asked, work_of(asked, source), tuning, out), time.perf_counter() - started)
+    report(make(asked, work_of(asked, source), tuning, out), time.perf_counter() - started)
     return 0
 
 
@@ -287,61 +288,7 @@ def _quantize(
             settings=settings_of(options),
             restart=request.restart,
             tuning=tuning,
-            tell=_Clock(status).tell,
+            tell=Clock(status).tell,
         )
     finally:
         status.close()
-
-
-class _Clock:
-    """Shows how far a run is, and how long it will take."""
-
-    def __init__(self, status: StatusLine) -> None:
-        self._status = status
-        self._first: tuple[float, float] | None = None
-        self._phase = ""
-
-    def tell(self, progress: Progress) -> None:
-        self._status.show(lambda: self._text(progress))
-
-    def _text(self, progress: Progress) -> str:
-        at, now = progress.layer + progress.part, time.monotonic()
-        if self._first is None or self._phase != progress.phase:
-            self._first, self._phase = (at, now), progress.phase
-        then, since = self._first
-        left = ""
-        if at > then:
-            seconds = (now - since) / (at - then) * (progress.layers - at)
-            left = f", {_duration(seconds)} left"
-        shown = bar(at / progress.layers) if self._status.rewrites else ""
-        layer = f"{progress.unit} {progress.layer + 1} of {progress.layers}"
-        return f"{progress.phase}:{shown} {layer}, {progress.doing}{left}"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _report(done: Quantized, seconds: float) -> None:
-    sizes = f"{done.source_bytes / 1e6:,.1f} -> {done.num_bytes / 1e6:,.1f} MB"
-    print(f"{done.folder}: {done.matrices} matrices, {sizes} in {_duration(seconds)}")
-    if done.chosen is not None:
-        each = sorted(done.chosen.matrices.items())
-        counts = (f"{n} in {'floats' if bits == 16 else f'{bits} bits'}" for bits, n in each)
-        print(f"  {', '.join(counts)}: {done.chosen.bits_a_weight:.3f} bits a weight")
-    if done.resumed:
-        print(f"  {done.resumed} layers were done by the run before")
-    if done.tuned is not None:
-        tuned = done.tuned
-        said = "" if tuned.kept else "; the checkpoint is as it was before"
-        print(
-            f"  {tuned.steps} steps of training: {tuned.before:.4f} -> {tuned.after:.4f} nats a "
-            f"token from the model in floats, on {tuned.held_out_tokens} tokens held out{said}"
-        )
-    errors = [(each.error, each.module) for each in done.rounded if each.error is not None]
-    if errors:
-        worst, module = max(errors)
-        mean = sum(error for error, _ in errors) / len(errors)
-        print(f"  squared error of outputs: mean {mean:.2%}, largest {worst:.2%} ({module})")

@@ -13,7 +13,6 @@ from penstock.errors import ConfigError
 if TYPE_CHECKING:
     from penstock.models.spec import DType
     from penstock.quant.scheme import LatticeBits
-    from penstock.quantize.fine_tuning import FineTuning
     from penstock.quantize.fisher import SquaredGradients
     from penstock.quantize.forms.integers import Integers
     from penstock.quantize.methods import Method
@@ -313,39 +312,16 @@ def _samples(args: MethodRequest, source: SourceModel) -> Samples | None:
     tokenizer = load_tokenizer(source.folder, check_templates=False)
     tokenizer.check_model(source.spec.vocab_size)
     most = source.spec.max_positions
-    length = args.sample_length or min(_SAMPLE_LENGTH, most)
+    length = sample_length(args, most)
     name = str(args.calibration)
     count, seed = args.samples or _SAMPLES, args.seed or 0
     held_out = 0.0 if args.fine_tune is None else HELD_OUT
     return draw(tokenizer, text, name, count, length, seed, most, held_out)
 
 
-def tuning_of(args: MethodRequest, source: SourceModel) -> FineTuning | None:
-    """The training that is asked for; None where there is none. Raises ConfigError for a text that
-    is too short, for a method of which nothing can be trained, and without what trains."""
-    if args.fine_tune is None or args.calibration is None:
-        return None
-    from penstock.cli.eval_common import read_text
-    from penstock.quantize.fine_tuning import FineTuning
-    from penstock.quantize.samples import training_text
-    from penstock.tokenizer.load import load_tokenizer
-
-    try:
-        from penstock.train.fine_tuning import fine_tune
-    except ImportError as error:
-        raise ConfigError(
-            "--fine-tune needs torch and transformers: pip install 'penstock[train]', or leave it "
-            "out"
-        ) from error
-    text = read_text([args.calibration])
-    tokenizer = load_tokenizer(source.folder, check_templates=False)
-    most = source.spec.max_positions
-    length = args.sample_length or min(_SAMPLE_LENGTH, most)
-    own = training_text(tokenizer, text, str(args.calibration), length, args.seed or 0, most)
-    tuning = FineTuning(args.fine_tune, bool(args.fine_tune_codes), own, fine_tune)
-    bits = min(args.allowed_bits or (4,)) if args.bits == AUTO else args.bits
-    tuning.require(method_of(replace(args, bits=bits), source.spec.dtype))
-    return tuning
+def sample_length(args: MethodRequest, most: int) -> int:
+    """Tokens of a sample, of a model with ``most`` positions."""
+    return args.sample_length or min(_SAMPLE_LENGTH, most)
 
 
 def settings_of(args: MethodRequest) -> dict[str, object]:
