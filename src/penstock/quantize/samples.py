@@ -16,7 +16,7 @@ from penstock.tokenizer.tokenizer import Tokenizer
 
 HELD_OUT: Final = 0.1
 """The part of a text, its end, that is not trained on."""
-_HELD_OUT_TOKENS: Final = 8192
+_HELD_OUT_TOKENS: Final = 4096
 _STEP_TOKENS: Final = 1024
 
 
@@ -105,7 +105,7 @@ def training_text(
     tokenizer: Tokenizer, text: str, name: str, length: int, seed: int, most: int
 ) -> TrainingText:
     """A text for training: its last tenth is held out, of which as many windows are taken as have
-    at most 8,192 tokens together.
+    at most 4,096 tokens together.
 
     ``most`` is the number of positions that the model has. Raises ConfigError where the last tenth
     has no window, or a window is too long for the model.

@@ -58,9 +58,9 @@ def fine_tune(
     ``windows`` has what each step reads, by its number from 0, and ``held_out`` is what decides.
     Steps that were done before are taken from the file ``state``, and the results are the same
     bytes as without an interruption, on the same machine and number of threads. ``tell`` is told
-    the steps that are done, and what happens. transformers runs the model in float32: memory holds
-    it, the quantized weights in floats, and three times what is trained. Raises ConfigError and
-    ModelError.
+    the steps that are done, and what happens. transformers runs the model in float32, with products
+    in bfloat16 while it is trained: memory holds it, the quantized weights in floats, and three
+    times what is trained. Raises ConfigError and ModelError.
     """
     with _threads(threads):
         text = _Text(steps, windows, held_out)
@@ -147,7 +147,8 @@ class _Training:
         # Weights are made once for all windows: their gradients are summed, and passed on at last.
         leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
         for window in windows:
-            loss = self._divergence(leaves, window) / len(windows)
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = self._divergence(leaves, window) / len(windows)
             loss.backward()
             total += float(loss.detach())
         if not math.isfinite(total):
