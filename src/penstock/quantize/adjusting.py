@@ -36,8 +36,10 @@ Kept = Mapping[str, NDArray[Any]]
 class Adjusting(Protocol):
     """Takes the matrices of one form apart, and puts them together."""
 
-    codes_change: bool
-    """Whether codes can be trained, too."""
+    @property
+    def codes_change(self) -> bool:
+        """Whether codes can be trained, too."""
+        ...
 
     def kept(self, coded: Coded) -> Kept:
         """What is needed of a matrix."""
@@ -97,8 +99,14 @@ class _OfIntegers:
     def kept(self, coded: Coded) -> Kept:
         assert isinstance(coded, StoredIntegers)
         own = coded.matrix
-        found = {"codes": own.codes, "scales": own.scales, "zeros": own.zeros}
-        return found if own.group_of is None else {**found, "group_of": own.group_of}
+        found: dict[str, NDArray[Any]] = {
+            "codes": own.codes,
+            "scales": own.scales,
+            "zeros": own.zeros,
+        }
+        if own.group_of is not None:
+            found["group_of"] = own.group_of
+        return found
 
     def adjustable(self, kept: Kept, wanted: F32 | None) -> ScaledPoints:
         codes, group_of = kept["codes"], kept.get("group_of")
@@ -142,7 +150,7 @@ class _OfBlocks:
     def kept(self, coded: Coded) -> Kept:
         assert isinstance(coded, CodedFloats)
         points, maxima, nested = self.form.parts(coded)
-        found = {"points": points, "maxima": maxima}
+        found: dict[str, NDArray[Any]] = {"points": points, "maxima": maxima}
         if nested is not None:
             found |= {"outer": nested.outer, "offset": np.array([nested.offset], np.float32)}
         return found
