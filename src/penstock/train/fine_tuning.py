@@ -59,8 +59,8 @@ def fine_tune(
     Steps that were done before are taken from the file ``state``, and the results are the same
     bytes as without an interruption, on the same machine and number of threads. ``tell`` is told
     the steps that are done, and what happens. transformers runs the model in float32, with products
-    in bfloat16 while it is trained: memory holds it, the quantized weights in floats, and three
-    times what is trained. Raises ConfigError and ModelError.
+    in bfloat16 while it is trained: memory holds it, its matrices in bfloat16, the quantized ones
+    in floats, and three times what is trained. Raises ConfigError and ModelError.
     """
     with _threads(threads):
         text = _Text(steps, windows, held_out)
@@ -110,6 +110,9 @@ class _Training:
                 )
         self._weights = {name: weight_of(initial) for name, initial in weights.items()}
         self._fixed = {name: torch.from_numpy(values.copy()) for name, values in fixed.items()}
+        known_weights = dict(self._model.named_parameters())
+        self._exact = {name: _for_products(known_weights[name]) for name in weights}
+        """The weights of the model in floats, in the types in which steps multiply by them."""
         rated = [each for weight in self._weights.values() for each in weight.rated()]
         self._rates = [each.rate for each in rated]
         groups = [{"params": [each.parameter], "lr": each.rate} for each in rated]
@@ -145,10 +148,10 @@ class _Training:
         values = self._values()
         total = 0.0
         # Weights are made once for all windows: their gradients are summed, and passed on at last.
-        leaves = {name: value.detach().requires_grad_() for name, value in values.items()}
+        leaves = {name: _for_products(value).requires_grad_() for name, value in values.items()}
         for window in windows:
             with torch.autocast("cpu", torch.bfloat16):
-                loss = self._divergence(leaves, window) / len(windows)
+                loss = self._divergence(self._exact, leaves, window) / len(windows)
             loss.backward()
             total += float(loss.detach())
         if not math.isfinite(total):
@@ -157,7 +160,9 @@ class _Training:
                 "on this text; leave --fine-tune out, or take more bits"
             )
         names = [name for name in values if leaves[name].grad is not None]
-        torch.autograd.backward([values[n] for n in names], [leaves[n].grad for n in names])
+        grads = [leaves[name].grad for name in names]
+        summed = [None if grad is None else grad.float() for grad in grads]
+        torch.autograd.backward([values[name] for name in names], summed)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
         return total
@@ -165,20 +170,24 @@ class _Training:
     def _values(self) -> dict[str, Tensor]:
         return {name: weight() for name, weight in self._weights.items()}
 
-    def _divergence(self, values: Mapping[str, Tensor], window: Sequence[int]) -> Tensor:
-        """The mean divergence over the tokens of a window."""
-        ids = torch.tensor([window])
+    def _divergence(
+        self, exact: Mapping[str, Tensor], values: Mapping[str, Tensor], window: Sequence[int]
+    ) -> Tensor:
+        """The mean divergence over the tokens of a window of the model with the weights ``values``
+        from the one with ``exact``."""
+        given = {"input_ids": torch.tensor([window])}
         with torch.no_grad():
-            wanted = torch.log_softmax(self._model(input_ids=ids).logits[0].float(), dim=-1)
+            wanted = functional_call(self._model, dict(exact), (), given).logits[0]
+            wanted = torch.log_softmax(wanted.float(), dim=-1)
         quantized = {**self._fixed, **values}
-        made = functional_call(self._model, quantized, (), {"input_ids": ids}).logits[0]
+        made = functional_call(self._model, quantized, (), given).logits[0]
         own = torch.log_softmax(made.float(), dim=-1)
         return (wanted.exp() * (wanted - own)).sum(dim=-1).mean()
 
     @torch.no_grad()
     def _held_out(self) -> float:
         values = self._values()
-        found = [float(self._divergence(values, each)) for each in self._text.held_out]
+        found = [float(self._divergence({}, values, each)) for each in self._text.held_out]
         return sum(found) / len(found)
 
     def _resumed(self, path: Path) -> tuple[float | None, int]:
@@ -217,6 +226,12 @@ class _Training:
                     state["exp_avg"] = torch.zeros_like(parameter)
                     state["exp_avg_sq"] = torch.zeros_like(parameter)
                 yield parameter, state
+
+
+def _for_products(weight: Tensor) -> Tensor:
+    """A weight as steps read it: matrices in bfloat16, once for all windows."""
+    detached = weight.detach()
+    return detached.bfloat16() if detached.ndim == 2 else detached
 
 
 def rate_at(step: int, steps: int) -> float:
